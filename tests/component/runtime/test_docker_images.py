@@ -32,7 +32,7 @@ from ai.backend.common.ids import KernelId, SessionId
 from ai.backend.plugin.crash_points import VARIABLE
 from ai.backend.plugin.runtime import CommitRequest, ImageRequest, WorkloadKey, WorkloadSpec
 from ai.backend.runtime.docker.archives import rewrite
-from ai.backend.runtime.docker.pulls import error_of
+from ai.backend.runtime.docker.pulls import registry_error
 from ai.backend.runtime.docker.runtime import DockerRuntime
 from ai.backend.runtime.docker.settings import DockerRuntimeSettings
 from tests.support.docker_engine import CACHE, PYTHON_IMAGE, DockerEngine, remember_images
@@ -155,7 +155,7 @@ async def test_a_pull_ends_with_the_last_that_waits(runtime: DockerRuntime, monk
     ],
 )
 def test_what_the_engine_says_is_understood(message: str, status: int, kind: type[BackendError]) -> None:
-    assert type(error_of("x:1", message, status)) is kind
+    assert type(registry_error("x:1", message, status)) is kind
 
 
 async def run_in(runtime: DockerRuntime, engine: DockerEngine, key: WorkloadKey, code: str) -> None:

@@ -16,7 +16,7 @@ import pytest
 from ai.backend.node.workload.channel import RelayChannel, RelayConnection
 from ai.backend.node.workload.runner_files import copy_runner, find_relay, find_runner
 from ai.backend.plugin.testing.runtime.suite import Talk
-from ai.backend.runtime.docker.channel import read_left
+from ai.backend.runtime.docker.channel import read_left_messages
 
 OLD = [path for minor in (8, 9, 10) if (path := shutil.which(f"python3.{minor}"))]
 """Older interpreters, where the machine has one."""
@@ -71,7 +71,7 @@ async def test_it_begins_once_and_leaves_what_nobody_heard(relay: tuple[subproce
     await talk.channel.send({"t": "shutdown"})
     assert await asyncio.to_thread(process.wait, 20) == 0
     await talk.close()
-    left = read_left(channel / "left", 1 << 20)
+    left = read_left_messages(channel / "left", 1 << 20)
     assert left[0] == {"t": "left", "reason": ""}
     assert [frame["t"] for frame in left[1:]][-1] == "finished"
     assert min(frame["seq"] for frame in left[1:]) == ready["seq"] + 1
@@ -96,4 +96,4 @@ def test_what_a_container_puts_in_the_place_of_the_left_file_is_not_read(tmp_pat
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "noise").write_bytes(os.urandom(1000))
     for name in ("link", "pipe", "noise", "none"):
-        assert all(frame["t"] == "malformed" for frame in read_left(tmp_path / name, 1 << 20))
+        assert all(frame["t"] == "malformed" for frame in read_left_messages(tmp_path / name, 1 << 20))

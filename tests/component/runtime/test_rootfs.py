@@ -100,10 +100,10 @@ def test_devices_are_skipped_and_privileges_dropped(tmp_path: Path) -> None:
 def test_bombs_are_stopped(tmp_path: Path) -> None:
     big = archive(entry(*PYTHON), entry("zeros", bytes(3 << 20)))
     with pytest.raises(LimitExceeded):
-        bring(tmp_path, gzip.compress(big), budget=rootfs.Budget(bytes_left=1 << 20))
+        bring(tmp_path, gzip.compress(big), budget=rootfs.ImportBudget(bytes_left=1 << 20))
     many = archive(entry(*PYTHON), *(entry(f"f{n}") for n in range(100)))
     with pytest.raises(LimitExceeded):
-        bring(tmp_path, many, budget=rootfs.Budget(entries_left=50))
+        bring(tmp_path, many, budget=rootfs.ImportBudget(entries_left=50))
     assert list((tmp_path / "images").iterdir()) == []
 
 

@@ -1,11 +1,18 @@
 from __future__ import annotations
 
-from ai.backend.runner.console import FRAME_BYTES, ITEM_BYTES, MAX_BACKGROUND, MAX_RICH, MAX_UNSENT, Console
+from ai.backend.runner.console import (
+    MAX_BACKGROUND_CHARS,
+    MAX_FRAME_BYTES,
+    MAX_ITEM_BYTES,
+    MAX_RICH_CHARS,
+    MAX_UNSENT_CHARS,
+    Console,
+)
 
 
 def open_console() -> Console:
     console = Console()
-    console.limit = MAX_UNSENT
+    console.limit = MAX_UNSENT_CHARS
     return console
 
 
@@ -41,17 +48,17 @@ def test_items_and_frames_have_a_size() -> None:
     frames = []
     while taken := console.take_items():
         frames.append(taken)
-    assert all(len(text.encode()) <= ITEM_BYTES for frame in frames for _, text in frame)
-    assert all(sum(len(text.encode()) for _, text in frame) <= FRAME_BYTES + ITEM_BYTES for frame in frames)
+    assert all(len(text.encode()) <= MAX_ITEM_BYTES for frame in frames for _, text in frame)
+    assert all(sum(len(text.encode()) for _, text in frame) <= MAX_FRAME_BYTES + MAX_ITEM_BYTES for frame in frames)
     assert "".join(text for frame in frames for _, text in frame) == "\U0001f600" * 900_000
 
 
 def test_what_is_dropped_is_counted_by_stream() -> None:
     console = open_console()
-    console.add_text("stdout", "x" * (MAX_UNSENT + 10))
+    console.add_text("stdout", "x" * (MAX_UNSENT_CHARS + 10))
     console.add_text("stdout", "y" * 5)
     console.add_text("stderr", "still")
-    assert sum(len(text) for _, text in everything(console)) == MAX_UNSENT + 5
+    assert sum(len(text) for _, text in everything(console)) == MAX_UNSENT_CHARS + 5
     assert console.take_dropped() == {"stdout": 15}
     assert console.take_dropped() == {}
     console.add_text("stdout", "again")
@@ -60,8 +67,8 @@ def test_what_is_dropped_is_counted_by_stream() -> None:
 
 def test_background_output_has_a_smaller_limit() -> None:
     console = Console()
-    console.add_text("stdout", "x" * MAX_UNSENT)
-    assert sum(len(text) for _, text in everything(console)) == MAX_BACKGROUND
+    console.add_text("stdout", "x" * MAX_UNSENT_CHARS)
+    assert sum(len(text) for _, text in everything(console)) == MAX_BACKGROUND_CHARS
 
 
 def test_many_tiny_items_are_bounded() -> None:
@@ -79,11 +86,11 @@ def test_rich_items_keep_their_place_and_are_bounded() -> None:
     console.add_text("stdout", "a")
     console.add_rich("html", "<b/>", 4)
     console.add_text("stdout", "b")
-    console.add_rich("html", "<huge/>", MAX_RICH)
+    console.add_rich("html", "<huge/>", MAX_RICH_CHARS)
     items = everything(console)
     assert items[:3] == [["stdout", "a"], ["html", "<b/>"], ["stdout", "b"]]
     assert items[3][0] == "stderr"
-    console.add_rich("html", "<now it fits/>", MAX_RICH)
+    console.add_rich("html", "<now it fits/>", MAX_RICH_CHARS)
     assert everything(console) == [["html", "<now it fits/>"]]
 
 
@@ -93,11 +100,11 @@ def test_hidden_text_can_be_revealed() -> None:
     console.add_text("stdout", "log" * 100_000)
     console.add_text("stderr", "why")
     assert console.is_empty
-    console.reveal(show=True)
+    console.reveal(is_shown=True)
     items = everything(console)
     assert items[-1] == ["stderr", "why"]
-    assert sum(len(text) for _, text in items) <= 2 * ITEM_BYTES
+    assert sum(len(text) for _, text in items) <= 2 * MAX_ITEM_BYTES
     console.hide()
     console.add_text("stdout", "log")
-    console.reveal(show=False)
+    console.reveal(is_shown=False)
     assert console.is_empty

@@ -21,7 +21,7 @@ def test_text_is_utf8_and_not_escapes() -> None:
 
 def test_a_message_that_is_too_large_is_refused() -> None:
     with pytest.raises(BrokenFrame):
-        encode_message({"text": "x" * framing.MAX_FRAME})
+        encode_message({"text": "x" * framing.MAX_FRAME_BYTES})
 
 
 @pytest.mark.parametrize("fields", [[], [b""], [b"a", b"", b"\xff" * 1000]])

@@ -12,8 +12,8 @@ from ai.backend.runner.service_builtins import builtin_definition
 from ai.backend.runner.service_definitions import (
     BadDefinition,
     Definition,
-    file_mode,
     is_name,
+    parse_file_mode,
     read_definition,
     render,
     render_shell,
@@ -139,10 +139,10 @@ def test_arguments_and_variables_of_users() -> None:
 
 
 def test_modes() -> None:
-    assert (file_mode("755"), file_mode("0600")) == (0o755, 0o600)
+    assert (parse_file_mode("755"), parse_file_mode("0600")) == (0o755, 0o600)
     for wrong in ("9", "abc", 755, "77777"):
         with pytest.raises(BadDefinition):
-            file_mode(wrong)
+            parse_file_mode(wrong)
 
 
 def test_built_in_services(tmp_path: Path) -> None:

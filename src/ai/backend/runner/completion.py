@@ -14,41 +14,47 @@ if TYPE_CHECKING:
 __builtins__ = dict(vars(builtins))  # type: ignore[assignment]  # a module or its dict, both are allowed
 
 MAX_MATCHES = 200
-_DOTTED = re.compile(r"(?:(?P<owner>[^\W\d]\w*(?:\.[^\W\d]\w*)*)\.)?(?P<prefix>[^\W\d]\w*)?$")
-_IMPORT = re.compile(r"^\s*(?:import|from)\s+(?:[\w.]+\s*,\s*)*(?P<module>[\w.]*)$")
-_FROM = re.compile(r"^\s*from\s+(?P<module>[\w.]+)\s+import\s+(?:[\w]+\s*,\s*)*\(?\s*(?P<prefix>\w*)$")
+_DOTTED_NAME_PATTERN = re.compile(r"(?:(?P<owner>[^\W\d]\w*(?:\.[^\W\d]\w*)*)\.)?(?P<prefix>[^\W\d]\w*)?$")
+_IMPORT_PATTERN = re.compile(r"^\s*(?:import|from)\s+(?:[\w.]+\s*,\s*)*(?P<module>[\w.]*)$")
+_FROM_IMPORT_PATTERN = re.compile(r"^\s*from\s+(?P<module>[\w.]+)\s+import\s+(?:[\w]+\s*,\s*)*\(?\s*(?P<prefix>\w*)$")
 
 
-def complete(before: str, namespace: Dict[str, Any]) -> List[bytes]:
-    """Returns whole dotted names for the one before the cursor (`os.pa` -> `os.path`), sorted, private ones last."""
-    before = before.rsplit("\n", 1)[-1]
-    found = _FROM.match(before)
-    if found:
-        module = sys.modules.get(found.group("module"))  # completing must not run the code of a module
-        return _sorted([] if module is None else dir(module), found.group("prefix"))
-    found = _IMPORT.match(before)
-    if found:
+def complete(text_before_cursor: str, namespace: Dict[str, Any]) -> List[bytes]:
+    """Returns the dotted names that complete the text before the cursor (`os.pa` -> `os.path`), private ones last."""
+    text_before_cursor = text_before_cursor.rsplit("\n", 1)[-1]
+    import_match = _FROM_IMPORT_PATTERN.match(text_before_cursor)
+    if import_match:
+        module = sys.modules.get(import_match.group("module"))  # completing must not run the code of a module
+        return _sorted_matches([] if module is None else dir(module), import_match.group("prefix"))
+    import_match = _IMPORT_PATTERN.match(text_before_cursor)
+    if import_match:
         import pkgutil
 
-        installed = [info.name for info in pkgutil.iter_modules()]
-        return _sorted([*sys.builtin_module_names, *installed, *sys.modules], found.group("module"))
-    name = _DOTTED.search(before)
-    if name is None or (name.start() and before[name.start() - 1] in ".)]}'\""):
+        installed_modules = [module_info.name for module_info in pkgutil.iter_modules()]
+        return _sorted_matches(
+            [*sys.builtin_module_names, *installed_modules, *sys.modules], import_match.group("module")
+        )
+    dotted_match = _DOTTED_NAME_PATTERN.search(text_before_cursor)
+    if dotted_match is None or (dotted_match.start() and text_before_cursor[dotted_match.start() - 1] in ".)]}'\""):
         return []
-    owner, prefix = name.group("owner"), name.group("prefix") or ""
-    if owner is None:
+    owner_name, prefix = dotted_match.group("owner"), dotted_match.group("prefix") or ""
+    if owner_name is None:
         if not prefix:
             return []
-        return _sorted([*namespace, *vars(builtins), *keyword.kwlist], prefix)
-    first, *others = owner.split(".")
-    value: Any = namespace[first] if first in namespace else vars(builtins)[first]
-    for other in others:
-        value = getattr(value, other)
-    attributes = [f"{owner}.{attribute}" for attribute in dir(value) if isinstance(attribute, str)]
-    return _sorted(attributes, f"{owner}.{prefix}")
+        return _sorted_matches([*namespace, *vars(builtins), *keyword.kwlist], prefix)
+    root_name, *attribute_names = owner_name.split(".")
+    owner_object: Any = namespace[root_name] if root_name in namespace else vars(builtins)[root_name]
+    for attribute_name in attribute_names:
+        owner_object = getattr(owner_object, attribute_name)
+    attributes = [f"{owner_name}.{attribute}" for attribute in dir(owner_object) if isinstance(attribute, str)]
+    return _sorted_matches(attributes, f"{owner_name}.{prefix}")
 
 
-def _sorted(names: List[str], prefix: str) -> List[bytes]:
+def _sorted_matches(names: List[str], prefix: str) -> List[bytes]:
     wants_private = prefix.rpartition(".")[2].startswith("_")
-    matches = {n for n in names if n.startswith(prefix) and (wants_private or not n.rpartition(".")[2].startswith("_"))}
-    return [n.encode("utf-8", "replace") for n in sorted(matches)[:MAX_MATCHES]]
+    matches = {
+        name
+        for name in names
+        if name.startswith(prefix) and (wants_private or not name.rpartition(".")[2].startswith("_"))
+    }
+    return [name.encode("utf-8", "replace") for name in sorted(matches)[:MAX_MATCHES]]

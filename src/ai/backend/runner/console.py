@@ -10,64 +10,64 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional, Tuple
 
-MAX_UNSENT = 2 * 524_288
+MAX_UNSENT_CHARS = 2 * 524_288
 """The maximum characters of one stream that wait for the agent while a run is active."""
-MAX_BACKGROUND = 65_536
+MAX_BACKGROUND_CHARS = 65_536
 """The maximum characters of one stream that are stored from background processes between runs, to begin the console of
 the next run."""
-MAX_ITEMS = 20_000
-MAX_RICH = 8 * 1024 * 1024
-ITEM_BYTES = 65_536
-FRAME_BYTES = 1024 * 1024
-_PIECE = ITEM_BYTES // 4
+MAX_UNSENT_ITEMS = 20_000
+MAX_RICH_CHARS = 8 * 1024 * 1024
+MAX_ITEM_BYTES = 65_536
+MAX_FRAME_BYTES = 1024 * 1024
+_PIECE_CHARS = MAX_ITEM_BYTES // 4
 
 
-class _Item:
-    """A console item; text grows while it stays within `ITEM_BYTES`, rich items are complete from the start."""
+class _ConsoleItem:
+    """Holds a console item; text grows up to `MAX_ITEM_BYTES`, rich items are complete from the start."""
 
     __slots__ = ("chars", "kind", "pieces", "size", "value")
 
-    def __init__(self, kind: str, value: Any = None, size: int = 0) -> None:
+    def __init__(self, kind: str, rich_value: Any = None, size: int = 0) -> None:
         self.kind = kind
-        self.value = value
+        self.value = rich_value
         self.size = size
         self.chars = 0
         self.pieces: List[str] = []
 
 
 class Console:
-    """The unsent console, within the limits above; dropped characters are counted by stream."""
+    """Buffers the unsent console output within the limits above; counts dropped characters by stream."""
 
     def __init__(self) -> None:
-        self._items: List[_Item] = []
+        self._items: List[_ConsoleItem] = []
         self._next = 0
-        self._rich = 0
+        self._unsent_rich_chars = 0
         self._unsent = {"stdout": 0, "stderr": 0}
         self._dropped = {"stdout": 0, "stderr": 0}
         self._decoders = {name: codecs.getincrementaldecoder("utf-8")("replace") for name in self._unsent}
-        self._tail: Optional[List[Tuple[str, str]]] = None
-        self.limit = MAX_BACKGROUND
+        self._hidden_tail: Optional[List[Tuple[str, str]]] = None
+        self.limit = MAX_BACKGROUND_CHARS
 
     @property
     def is_empty(self) -> bool:
-        """True if nothing waits, including counts of dropped characters."""
+        """True if neither console items nor counts of dropped characters wait for the agent."""
         return self._next == len(self._items) and not any(self._dropped.values())
 
     def hide(self) -> None:
         """Stops showing text; its tail is stored for `reveal` (the build log of a batch run)."""
-        self._tail = []
+        self._hidden_tail = []
 
-    def reveal(self, show: bool) -> None:
-        """Ends `hide`; with `show` the stored tail is added to the console."""
+    def reveal(self, is_shown: bool) -> None:
+        """Ends `hide`; with `is_shown` adds the stored tail to the console."""
         self.end_of_text()
-        tail, self._tail = self._tail, None
-        if show and tail:
-            for stream, text in tail:
+        hidden_tail, self._hidden_tail = self._hidden_tail, None
+        if is_shown and hidden_tail:
+            for stream, text in hidden_tail:
                 self.add_text(stream, text)
 
-    def feed(self, stream: str, data: bytes) -> None:
-        """Adds bytes of a process; a character that is cut by a read is completed by the next one."""
-        self.add_text(stream, self._decoders[stream].decode(data))
+    def feed(self, stream: str, output_bytes: bytes) -> None:
+        """Adds output bytes of a process; completes a character that is cut by a read with the next read."""
+        self.add_text(stream, self._decoders[stream].decode(output_bytes))
 
     def end_of_text(self) -> None:
         """Replaces an incomplete character, which can no longer be completed."""
@@ -76,46 +76,49 @@ class Console:
             decoder.reset()
 
     def add_text(self, stream: str, text: str) -> None:
-        """Adds decoded text; beyond the limit it is dropped and counted."""
+        """Adds decoded text of a stream; drops and counts the characters beyond the limit."""
         if not text:
             return
-        if self._tail is not None:
-            self._tail.append((stream, text[-ITEM_BYTES:]))
-            while (sum(len(t) for _, t in self._tail) > ITEM_BYTES and len(self._tail) > 1) or len(self._tail) > 256:
-                self._tail.pop(0)
+        if self._hidden_tail is not None:
+            self._hidden_tail.append((stream, text[-MAX_ITEM_BYTES:]))
+            while (
+                sum(len(hidden_text) for _, hidden_text in self._hidden_tail) > MAX_ITEM_BYTES
+                and len(self._hidden_tail) > 1
+            ) or len(self._hidden_tail) > 256:
+                self._hidden_tail.pop(0)
             return
-        room = max(0, self.limit - self._unsent[stream])
-        if len(self._items) - self._next >= MAX_ITEMS and self._items[-1].kind != stream:
-            room = 0
-        if len(text) > room:
-            self._dropped[stream] += len(text) - room
-            text = text[:room]
-        for start in range(0, len(text), _PIECE):
-            self._append(stream, text[start : start + _PIECE])
+        free_chars = max(0, self.limit - self._unsent[stream])
+        if len(self._items) - self._next >= MAX_UNSENT_ITEMS and self._items[-1].kind != stream:
+            free_chars = 0
+        if len(text) > free_chars:
+            self._dropped[stream] += len(text) - free_chars
+            text = text[:free_chars]
+        for start in range(0, len(text), _PIECE_CHARS):
+            self._append(stream, text[start : start + _PIECE_CHARS])
 
-    def add_rich(self, kind: str, value: Any, size: int) -> None:
-        """Adds a media, html or log item of `size` characters; what does not fit is replaced by a line on stderr."""
-        if self._rich + size > MAX_RICH or len(self._items) - self._next >= MAX_ITEMS:
-            self.add_text("stderr", f"[a {kind} item of {size} characters was dropped]\n")
+    def add_rich(self, kind: str, rich_value: Any, size_chars: int) -> None:
+        """Adds a media, html or log item of `size_chars` characters; replaces an item without room by a stderr line."""
+        if self._unsent_rich_chars + size_chars > MAX_RICH_CHARS or len(self._items) - self._next >= MAX_UNSENT_ITEMS:
+            self.add_text("stderr", f"[a {kind} item of {size_chars} characters was dropped]\n")
             return
-        self._rich += size
-        self._items.append(_Item(kind, value, size))
+        self._unsent_rich_chars += size_chars
+        self._items.append(_ConsoleItem(kind, rich_value, size_chars))
 
     def take_items(self) -> List[List[Any]]:
-        """Removes and returns items for one frame, oldest first; [] when there are none."""
+        """Removes and returns console items for one frame, oldest first; [] if there are no items."""
         items: List[List[Any]] = []
-        total = 0
+        frame_bytes = 0
         while self._next < len(self._items):
             item = self._items[self._next]
-            if items and total + item.size > FRAME_BYTES:
+            if items and frame_bytes + item.size > MAX_FRAME_BYTES:
                 break
             self._next += 1
-            total += item.size
+            frame_bytes += item.size
             if item.pieces:
                 self._unsent[item.kind] -= item.chars
                 items.append([item.kind, "".join(item.pieces)])
             else:
-                self._rich -= item.size
+                self._unsent_rich_chars -= item.size
                 items.append([item.kind, item.value])
         if self._next == len(self._items) or self._next > 1024:
             del self._items[: self._next]
@@ -130,23 +133,23 @@ class Console:
         return dropped
 
     def _append(self, stream: str, piece: str) -> None:
-        size = len(piece) if piece.isascii() else len(piece.encode("utf-8", "replace"))
-        last = self._items[-1] if self._next < len(self._items) else None
-        if last is None or last.kind != stream or last.size + size > ITEM_BYTES:
-            last = _Item(stream)
-            self._items.append(last)
-        last.pieces.append(piece)
-        if len(last.pieces) > 64:
-            last.pieces = ["".join(last.pieces)]
-        last.size += size
-        last.chars += len(piece)
+        piece_bytes = len(piece) if piece.isascii() else len(piece.encode("utf-8", "replace"))
+        last_item = self._items[-1] if self._next < len(self._items) else None
+        if last_item is None or last_item.kind != stream or last_item.size + piece_bytes > MAX_ITEM_BYTES:
+            last_item = _ConsoleItem(stream)
+            self._items.append(last_item)
+        last_item.pieces.append(piece)
+        if len(last_item.pieces) > 64:
+            last_item.pieces = ["".join(last_item.pieces)]
+        last_item.size += piece_bytes
+        last_item.chars += len(piece)
         self._unsent[stream] += len(piece)
 
 
 class SessionLog:
     """Echoes the console to the runner's own stdout and stderr without blocking; drops output that nobody reads."""
 
-    LIMIT = 256 * 1024
+    LIMIT_BYTES = 256 * 1024
 
     def __init__(self) -> None:
         self._pending = {1: bytearray(), 2: bytearray()}
@@ -156,24 +159,24 @@ class SessionLog:
             if stat.S_ISFIFO(os.fstat(fd).st_mode):
                 os.set_blocking(fd, False)
 
-    def write(self, stream: str, data: bytes) -> None:
-        """Writes or buffers `data`; drops it beyond the limit."""
+    def write(self, stream: str, output_bytes: bytes) -> None:
+        """Writes or buffers `output_bytes`; drops the bytes beyond the limit."""
         fd = 1 if stream == "stdout" else 2
-        if len(self._pending[fd]) + len(data) <= self.LIMIT:
-            self._pending[fd] += data
+        if len(self._pending[fd]) + len(output_bytes) <= self.LIMIT_BYTES:
+            self._pending[fd] += output_bytes
         self.flush()
 
     def flush(self) -> None:
-        """Writes what the pipe accepts; `blocked` is True if something remains."""
+        """Writes the buffered output that the pipes accept; sets `blocked` if output remains."""
         self.blocked = False
-        for fd, pending in self._pending.items():
-            while pending:
+        for fd, pending_bytes in self._pending.items():
+            while pending_bytes:
                 try:
-                    done = os.write(fd, bytes(pending[:65_536]))
+                    written_bytes = os.write(fd, bytes(pending_bytes[:65_536]))
                 except BlockingIOError:
                     self.blocked = True
                     break
                 except OSError:
-                    pending.clear()  # nobody will ever read it
+                    pending_bytes.clear()  # nobody will ever read it
                     break
-                del pending[:done]
+                del pending_bytes[:written_bytes]

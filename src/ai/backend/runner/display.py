@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 __builtins__ = dict(vars(builtins))  # type: ignore[assignment]  # a module or its dict, both are allowed
 
-MAX_RICH = 6 * 1024 * 1024
+MAX_RICH_BYTES = 6 * 1024 * 1024
 _link: Optional[Link] = None
 # In order of preference: the richest form that an object has is shown, and only that one.
-_REPRESENTATIONS = (
+_REPRESENTATION_METHODS = (
     ("_repr_svg_", "image/svg+xml"),
     ("_repr_png_", "image/png"),
     ("_repr_jpeg_", "image/jpeg"),
@@ -35,7 +35,7 @@ def install(link: Link) -> None:
 
 
 def show_value(value: object) -> None:
-    """The display hook: ignores None, shows an object in its richest form, anything else by its repr."""
+    """Implements `sys.displayhook`: ignores None, shows an object in its richest form, or else its repr."""
     if value is None:
         return
     builtins._ = None  # type: ignore[attr-defined]  # the display hook of Python does the same
@@ -45,76 +45,76 @@ def show_value(value: object) -> None:
 
 
 def _show_rich(value: object) -> bool:
-    bundle = _representation(value, "_repr_mimebundle_")
-    forms = bundle if isinstance(bundle, dict) else {}
-    for method, mime in _REPRESENTATIONS:
-        data = forms.get(mime)
+    mime_bundle = _call_representation(value, "_repr_mimebundle_")
+    data_by_mime = mime_bundle if isinstance(mime_bundle, dict) else {}
+    for method, mime in _REPRESENTATION_METHODS:
+        data = data_by_mime.get(mime)
         if data is None:
-            data = _representation(value, method)
+            data = _call_representation(value, method)
         if isinstance(data, (str, bytes)):
             return show_media(mime, data)
     return False
 
 
-def _representation(value: object, method: str) -> Any:
+def _call_representation(value: object, method: str) -> Any:
     if getattr(type(value), method, None) is None:
         return None
-    data = getattr(value, method)()
-    return data[0] if isinstance(data, tuple) and data else data
+    representation = getattr(value, method)()
+    return representation[0] if isinstance(representation, tuple) and representation else representation
 
 
-def show_media(mime: str, data: Any) -> bool:
-    """Sends a media or html item: text unchanged, binary data as a data URI. Returns False if it is too large."""
+def show_media(mime: str, content: Any) -> bool:
+    """Sends a media or html item: text unchanged, binary data as a data URI. Returns False for too large content."""
     is_text = mime.startswith("text/") or mime.endswith(("+xml", "/xml", "/json"))
-    if isinstance(data, bytes) and is_text:
-        data = data.decode("utf-8", "replace")
+    if isinstance(content, bytes) and is_text:
+        content = content.decode("utf-8", "replace")
     elif not is_text:
-        if isinstance(data, bytes):
+        if isinstance(content, bytes):
             import base64
 
-            data = base64.b64encode(data).decode("ascii")
-        if not data.startswith("data:"):
-            data = f"data:{mime};base64,{data}"
-    body = data.encode("utf-8", "replace")
-    if _link is None or len(body) > MAX_RICH:
+            content = base64.b64encode(content).decode("ascii")
+        if not content.startswith("data:"):
+            content = f"data:{mime};base64,{content}"
+    encoded_content = content.encode("utf-8", "replace")
+    if _link is None or len(encoded_content) > MAX_RICH_BYTES:
         return False
-    for stream in streams.current():
+    for stream in streams.current_outputs():
         streams.flush_quietly(stream)
     if mime == "text/html":
-        _link.send(b"T", body)
+        _link.send(b"T", encoded_content)
     else:
-        _link.send(b"M", mime.encode("utf-8", "replace"), body)
+        _link.send(b"M", mime.encode("utf-8", "replace"), encoded_content)
     return True
 
 
 class ImportHook:
     """Calls a function on a module right after its first import, without importing anything itself."""
 
-    def __init__(self, patches: Dict[str, Callable[[Any], None]]) -> None:
-        self._patches = patches
+    def __init__(self, patches_by_module: Dict[str, Callable[[Any], None]]) -> None:
+        self._patches = patches_by_module
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """Finds a module as the other finders do; wraps the loader of a module that is to be patched."""
-        patch = self._patches.pop(name, None)
+    def find_spec(self, module_name: str, path: Any = None, target: Any = None) -> Any:
+        """Finds a module by the other finders; wraps the loader of a module that has a patch."""
+        patch = self._patches.pop(module_name, None)
         if patch is None:
             return None
         for finder in sys.meta_path:
-            find = None if finder is self else getattr(finder, "find_spec", None)
-            spec = find(name, path, target) if find is not None else None
+            find_spec_of_finder = None if finder is self else getattr(finder, "find_spec", None)
+            spec = find_spec_of_finder(module_name, path, target) if find_spec_of_finder is not None else None
             if spec is not None:
-                _patch_after_load(spec, patch)
+                _wrap_loader(spec, patch)
                 return spec
-        self._patches[name] = patch  # not installed yet; it may be later
+        self._patches[module_name] = patch  # not installed yet; it may be later
         return None
 
 
-def _patch_after_load(spec: Any, patch: Callable[[Any], None]) -> None:
-    load = getattr(spec.loader, "exec_module", None)
-    if load is None:
+def _wrap_loader(spec: Any, patch: Callable[[Any], None]) -> None:
+    original_exec_module = getattr(spec.loader, "exec_module", None)
+    if original_exec_module is None:
         return
 
     def load_and_patch(module: Any) -> None:
-        load(module)
+        original_exec_module(module)
         patch(module)
 
     try:
@@ -125,7 +125,7 @@ def _patch_after_load(spec: Any, patch: Callable[[Any], None]) -> None:
 
 def _patch_getpass(module: Any) -> None:
     def getpass(prompt: str = "Password: ", stream: Any = None, **_options: Any) -> str:
-        """Asks the user for a secret; the client does not echo it."""
+        """Implements `getpass`: requests a secret from the client, which does not echo the input."""
         print(prompt, end="", file=stream or sys.stdout, flush=True)
         if _link is None:
             raise EOFError

@@ -12,25 +12,25 @@ if TYPE_CHECKING:
     from .framing import Outbox
 
     Message = Dict[str, Any]
-_MAX_READS = 16
+_MAX_DOWNLOADS = 16
 
 
 class FileRequests:
-    """Handlers of messages; each raises one of `files.REFUSALS` for a request that it rejects at once."""
+    """Handles file requests of the agent; a handler raises one of `files.REFUSALS` for a rejected request."""
 
     def __init__(self, home: str, outbox: Outbox) -> None:
         self._home = Home(home)
         self._outbox = outbox
-        self._reads: List[Iterator[None]] = []
+        self._downloads: List[Iterator[None]] = []
 
     @property
     def is_reading(self) -> bool:
-        return bool(self._reads)
+        return bool(self._downloads)
 
     def write(self, message: Message) -> None:
-        data, offset, is_last = from_base64(message["data"]), message.get("offset", 0), message.get("last", True)
-        written = self._home.write(message["path"], data, offset, bool(is_last), message.get("mode"))
-        self._outbox.reply(message, written)
+        content, offset, is_last = from_base64(message["data"]), message.get("offset", 0), message.get("last", True)
+        write_result = self._home.write(message["path"], content, offset, bool(is_last), message.get("mode"))
+        self._outbox.reply(message, write_result)
 
     def list(self, message: Message) -> None:
         self._outbox.reply(message, self._home.list(message.get("path") or "."))
@@ -39,30 +39,30 @@ class FileRequests:
         paths = message["paths"]
         if not isinstance(paths, list) or not 1 <= len(paths) <= MAX_READ_PATHS:
             raise ValueError(f"paths is a list of 1 to {MAX_READ_PATHS}")
-        if len(self._reads) >= _MAX_READS:
+        if len(self._downloads) >= _MAX_DOWNLOADS:
             raise ValueError("too many downloads at once")
-        self._reads.append(self._read(message, paths))
+        self._downloads.append(self._send_chunks(message, paths))
 
     def advance(self) -> None:
-        """Sends one piece of one of the files that are read, in turn."""
-        read = self._reads.pop(0)
+        """Sends the next chunk of a download; the downloads take turns."""
+        download = self._downloads.pop(0)
         try:
-            next(read)
+            next(download)
         except StopIteration:
             return
-        self._reads.append(read)
+        self._downloads.append(download)
 
     def close(self) -> None:
         self._home.close()
 
-    def _read(self, message: Message, paths: List[str]) -> Iterator[None]:
+    def _send_chunks(self, message: Message, paths: List[str]) -> Iterator[None]:
         try:
             for index, path in enumerate(paths):
-                head = {"t": "chunk", "req": message["req"], "index": index, "name": path}
-                for data in self._home.read(path, message["max_bytes"]):
-                    self._outbox.send({**head, "data": to_base64(data), "eof": False})
+                chunk_header = {"t": "chunk", "req": message["req"], "index": index, "name": path}
+                for archive_bytes in self._home.read(path, message["max_bytes"]):
+                    self._outbox.send({**chunk_header, "data": to_base64(archive_bytes), "eof": False})
                     yield
-                self._outbox.send({**head, "data": "", "eof": True})
+                self._outbox.send({**chunk_header, "data": "", "eof": True})
         except REFUSALS as e:
             error = as_file_error(e)
             self._outbox.refuse(message, error.kind, str(error))

@@ -13,17 +13,17 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
-MAX_FRAME = 8 * 1024 * 1024
-READ_SIZE = 256 * 1024
-HIGH_WATER = 1024 * 1024
+MAX_FRAME_BYTES = 8 * 1024 * 1024
+READ_BYTES = 256 * 1024
+HIGH_WATER_BYTES = 1024 * 1024
 """Above this number of unsent bytes the producers that can wait (console, file chunks, terminals) pause."""
-HARD_LIMIT = 32 * 1024 * 1024
+HARD_LIMIT_BYTES = 32 * 1024 * 1024
 """Above this number of unsent bytes no further request is read from the channel."""
-_WOULD_BLOCK = (errno.EAGAIN, errno.EWOULDBLOCK)
+_WOULD_BLOCK_ERRNOS = (errno.EAGAIN, errno.EWOULDBLOCK)
 
 
 class BrokenFrame(Exception):
-    """The peer sent an invalid frame; the stream cannot be decoded any further."""
+    """Reports an invalid frame of the peer; the rest of the stream cannot be decoded."""
 
 
 def encode_message(message: Dict[str, Any]) -> bytes:
@@ -34,13 +34,13 @@ def encode_message(message: Dict[str, Any]) -> bytes:
         body = json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
     except UnicodeEncodeError:
         body = json.dumps(message, separators=(",", ":")).encode("ascii")
-    if len(body) > MAX_FRAME:
+    if len(body) > MAX_FRAME_BYTES:
         raise BrokenFrame(f"a message of {len(body)} bytes")
     return len(body).to_bytes(4, "big") + body
 
 
 class Channel:
-    """The supervisor's end of the channel; non-blocking in both directions; its users limit the buffers."""
+    """Sends and receives the supervisor's messages on the agent's channel without blocking."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -51,44 +51,44 @@ class Channel:
 
     @property
     def unsent(self) -> int:
-        """The number of bytes that wait for the peer."""
+        """The number of queued bytes that the agent has not received."""
         return len(self._out)
 
     def send(self, message: Dict[str, Any]) -> None:
-        """Queues one message; `flush` hands it to the kernel."""
+        """Queues one message for the agent; `flush` writes the queue."""
         self._out += encode_message(message)
 
     def flush(self) -> bool:
-        """Writes what the kernel accepts now; returns False if the peer has closed."""
+        """Writes the queued bytes that the kernel accepts; returns False if the agent has closed the channel."""
         while self._out:
-            with memoryview(self._out) as view:
+            with memoryview(self._out) as unsent_bytes:
                 try:
-                    done = os.write(self.fd, view[:READ_SIZE])
+                    sent_bytes = os.write(self.fd, unsent_bytes[:READ_BYTES])
                 except OSError as e:
-                    return e.errno in _WOULD_BLOCK
-            del self._out[:done]
+                    return e.errno in _WOULD_BLOCK_ERRNOS
+            del self._out[:sent_bytes]
         return True
 
     def receive(self) -> Optional[List[Dict[str, Any]]]:
-        """Returns the messages that have arrived; None at the end. Raises BrokenFrame on an invalid length."""
+        """Returns the messages that have arrived; None at the end of the channel. Raises BrokenFrame."""
         import json
 
         try:
-            data = os.read(self.fd, READ_SIZE)
+            received_bytes = os.read(self.fd, READ_BYTES)
         except OSError as e:
-            return [] if e.errno in _WOULD_BLOCK else None
-        if not data:
+            return [] if e.errno in _WOULD_BLOCK_ERRNOS else None
+        if not received_bytes:
             return None
-        self._in += data
+        self._in += received_bytes
         messages = []
         while len(self._in) >= 4:
-            size = int.from_bytes(self._in[:4], "big")
-            if not 1 <= size <= MAX_FRAME:
-                raise BrokenFrame(f"a frame of {size} bytes on the channel")
-            if len(self._in) < 4 + size:
+            body_bytes = int.from_bytes(self._in[:4], "big")
+            if not 1 <= body_bytes <= MAX_FRAME_BYTES:
+                raise BrokenFrame(f"a frame of {body_bytes} bytes on the channel")
+            if len(self._in) < 4 + body_bytes:
                 break
-            body = bytes(self._in[4 : 4 + size])
-            del self._in[: 4 + size]
+            body = bytes(self._in[4 : 4 + body_bytes])
+            del self._in[: 4 + body_bytes]
             try:
                 message = json.loads(body)
             except (ValueError, RecursionError):
@@ -99,23 +99,23 @@ class Channel:
 
 
 class Outbox:
-    """Sends the messages of the supervisor: replies to requests, refusals, and all others."""
+    """Sends the supervisor's messages to the agent: replies to requests, refusals and events."""
 
-    def __init__(self, channel: Channel, log: Callable[[str, bytes], None]) -> None:
+    def __init__(self, channel: Channel, write_log: Callable[[str, bytes], None]) -> None:
         self.send = channel.send
-        self._log = log
+        self._log = write_log
 
-    def reply(self, message: Dict[str, Any], data: Dict[str, Any]) -> None:
-        if "req" in message:
-            self.send({"t": "reply", "req": message["req"], "ok": True, "data": data})
+    def reply(self, request: Dict[str, Any], reply_data: Dict[str, Any]) -> None:
+        if "req" in request:
+            self.send({"t": "reply", "req": request["req"], "ok": True, "data": reply_data})
 
-    def refuse(self, message: Dict[str, Any], kind: str, reason: str) -> None:
+    def refuse(self, request: Dict[str, Any], kind: str, reason: str) -> None:
         """Refuses a request; a message that expects no reply is only logged."""
-        if "req" in message:
+        if "req" in request:
             error = {"type": kind, "message": reason}
-            self.send({"t": "reply", "req": message["req"], "ok": False, "error": error})
+            self.send({"t": "reply", "req": request["req"], "ok": False, "error": error})
         else:
-            self.warn(f"refused {str(message.get('t'))[:40]!r}: {reason}")
+            self.warn(f"refused {str(request.get('t'))[:40]!r}: {reason}")
 
     def warn(self, text: str) -> None:
         """Writes a line of the runner to the session's log."""
@@ -123,25 +123,25 @@ class Outbox:
 
 
 def pack(kind: bytes, fields: Sequence[bytes] = ()) -> bytes:
-    """Encodes a frame for a private pipe."""
+    """Encodes a frame for the private pipe of an interpreter child."""
     payload = b"".join([len(field).to_bytes(4, "big") + field for field in fields])
     return kind + len(payload).to_bytes(4, "big") + payload
 
 
 def unpack(buffer: bytearray) -> Iterator[Tuple[bytes, List[bytes]]]:
-    """Removes and yields the complete frames of `buffer`. Raises BrokenFrame on invalid lengths."""
+    """Removes and yields the complete frames (kind, fields) of `buffer`. Raises BrokenFrame on invalid lengths."""
     while len(buffer) >= 5:
-        size = int.from_bytes(buffer[1:5], "big")
-        if size > MAX_FRAME:
-            raise BrokenFrame(f"a frame of {size} bytes on a private pipe")
-        if len(buffer) < 5 + size:
+        payload_bytes = int.from_bytes(buffer[1:5], "big")
+        if payload_bytes > MAX_FRAME_BYTES:
+            raise BrokenFrame(f"a frame of {payload_bytes} bytes on a private pipe")
+        if len(buffer) < 5 + payload_bytes:
             return
-        kind, payload = bytes(buffer[:1]), bytes(buffer[5 : 5 + size])
-        del buffer[: 5 + size]
+        kind, payload = bytes(buffer[:1]), bytes(buffer[5 : 5 + payload_bytes])
+        del buffer[: 5 + payload_bytes]
         fields, position = [], 0
-        while position < size:
+        while position < payload_bytes:
             end = position + 4 + int.from_bytes(payload[position : position + 4], "big")
-            if end > size:
+            if end > payload_bytes:
                 raise BrokenFrame("a field that is longer than its frame")
             fields.append(payload[position + 4 : end])
             position = end
@@ -149,7 +149,7 @@ def unpack(buffer: bytearray) -> Iterator[Tuple[bytes, List[bytes]]]:
 
 
 def from_base64(data: Any) -> bytes:
-    """Decodes base64. Raises ValueError."""
+    """Decodes a base64 text of a message. Raises ValueError."""
     import base64
 
     if not isinstance(data, str):

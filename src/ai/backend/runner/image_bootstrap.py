@@ -16,40 +16,40 @@ TIMEOUT_S = 30.0
 
 
 class ImageBootstrap:
-    """Runs the script once. `done` is called once: at its end or at the timeout."""
+    """Runs the image's start-up script. Calls `done` once: at the script's end or at the timeout."""
 
-    def __init__(self, path: str, loop: Loop, outbox: Outbox) -> None:
-        self._path = path
+    def __init__(self, script_path: str, loop: Loop, outbox: Outbox) -> None:
+        self._script_path = script_path
         self._loop = loop
         self._outbox = outbox
         self._pid = 0
         self.is_running = False
         self.done: Callable[[], None] = lambda: None
 
-    def start(self, home: str, fds: Tuple[int, int, int]) -> None:
-        argv = [process.find_executable("bash", "sh") or "/bin/sh", self._path]
+    def start(self, home: str, stdio_fds: Tuple[int, int, int]) -> None:
+        argv = [process.find_executable("bash", "sh") or "/bin/sh", self._script_path]
         try:
-            self._pid = process.spawn(argv, process.common_environment(home), home, fds)
+            self._pid = process.spawn(argv, process.common_environment(home), home, stdio_fds)
         except OSError as e:
-            self._outbox.warn(f"{self._path} cannot be started: {e}")
+            self._outbox.warn(f"{self._script_path} cannot be started: {e}")
             return
         self.is_running = True
-        self._loop.call_later(TIMEOUT_S, self._took_long)
+        self._loop.call_later(TIMEOUT_S, self._on_timeout)
 
-    def child_died(self, pid: int, status: int) -> bool:
-        """Handles the end of the script; returns False if `pid` is another process."""
+    def child_died(self, pid: int, wait_status: int) -> bool:
+        """Handles the end of the start-up script; returns False if `pid` is another process."""
         if pid != self._pid:
             return False
         self._pid = 0
-        code = process.exit_of(status)[0]
-        if code:
-            self._outbox.warn(f"{self._path} ended with code {code}")
+        exit_code = process.exit_of(wait_status)[0]
+        if exit_code:
+            self._outbox.warn(f"{self._script_path} ended with code {exit_code}")
         self._finish()
         return True
 
-    def _took_long(self) -> None:
+    def _on_timeout(self) -> None:
         if self.is_running:
-            self._outbox.warn(f"{self._path} has not returned within {TIMEOUT_S:g} s: going on without it")
+            self._outbox.warn(f"{self._script_path} has not returned within {TIMEOUT_S:g} s: going on without it")
             self._finish()
 
     def _finish(self) -> None:

@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Iterable
 
-_OURS = ("isolated", "ignore_environment", "no_user_site", "no_site", "safe_path")
+_RUNNER_ONLY_FLAGS = ("isolated", "ignore_environment", "no_user_site", "no_site", "safe_path")
 
 
 class Flags(tuple):  # type: ignore[type-arg]  # its type is not subscriptable on Python 3.8
@@ -21,25 +21,25 @@ class Flags(tuple):  # type: ignore[type-arg]  # its type is not subscriptable o
     __slots__ = ()
     names: Any = ()
 
-    def __new__(cls, real: Iterable[Any]) -> Flags:  # noqa: PYI034  # Self is not in the library of Python 3.8
-        cls.names = [field.partition("=")[0] for field in repr(real).partition("(")[2].rstrip(")").split(", ")]
+    def __new__(cls, real_flags: Iterable[Any]) -> Flags:  # noqa: PYI034  # Self is not in the library of Python 3.8
+        cls.names = [field.partition("=")[0] for field in repr(real_flags).partition("(")[2].rstrip(")").split(", ")]
         return super().__new__(
-            cls, [type(value)(0) if name in _OURS else value for name, value in zip(cls.names, real)]
+            cls, [type(flag)(0) if name in _RUNNER_ONLY_FLAGS else flag for name, flag in zip(cls.names, real_flags)]
         )
 
     def __getattr__(self, name: str) -> Any:
         if name in self.names:
             return self[self.names.index(name)]
         try:
-            return getattr(_REAL, name)
+            return getattr(_REAL_FLAGS, name)
         except AttributeError:
             raise AttributeError(f"'sys.flags' object has no attribute {name!r}") from None
 
     def __repr__(self) -> str:
-        return "sys.flags(" + ", ".join("%s=%r" % pair for pair in zip(self.names, self)) + ")"
+        return "sys.flags(" + ", ".join("%s=%r" % name_and_value for name_and_value in zip(self.names, self)) + ")"
 
 
-_REAL = sys.flags
+_REAL_FLAGS = sys.flags
 
 
 def open_libraries(home: str) -> None:
@@ -52,9 +52,9 @@ def open_libraries(home: str) -> None:
         except BaseException:  # noqa: BLE001  # foreign code, and the user's other packages work without it
             sys.excepthook(*sys.exc_info())
         sys.flags = Flags(sys.flags)  # type: ignore[assignment]  # of a type of its own in the stubs
-    extra = [""]
-    extra += [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
-    sys.path[:0] = extra
+    import_paths = [""]
+    import_paths += [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    sys.path[:0] = import_paths
     user_site = "%s/.local/lib/python%d.%d/site-packages" % (home, sys.version_info[0], sys.version_info[1])
     if os.path.isdir(user_site):
         import site

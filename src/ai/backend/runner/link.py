@@ -25,23 +25,23 @@ class Link:
         self.lock = _thread.allocate_lock()
         self.is_open = True
         self.is_running = False
-        self._held = 0
-        self._pending = False
+        self._uninterrupted_depth = 0
+        self._has_pending_interrupt = False
         self._in = bytearray()
         self._frames: List[Tuple[bytes, List[bytes]]] = []
-        self._questions = 0
+        self._question_count = 0
 
-    def on_interrupt(self, _signum: int, _frame: Optional[FrameType]) -> None:
-        """Handles SIGINT: interrupts the user's code and nothing else."""
-        if self._held:
-            self._pending = True
+    def on_interrupt(self, _signal_number: int, _frame: Optional[FrameType]) -> None:
+        """Handles SIGINT: raises KeyboardInterrupt in the user's code, never within a frame."""
+        if self._uninterrupted_depth:
+            self._has_pending_interrupt = True
         elif self.is_running:
             raise KeyboardInterrupt
 
-    def _release(self) -> None:
-        self._held -= 1
-        if not self._held and self._pending:
-            self._pending = False
+    def _end_uninterrupted(self) -> None:
+        self._uninterrupted_depth -= 1
+        if not self._uninterrupted_depth and self._has_pending_interrupt:
+            self._has_pending_interrupt = False
             if self.is_running:
                 raise KeyboardInterrupt
 
@@ -52,53 +52,53 @@ class Link:
         streams.wait_drained(1)
         streams.wait_drained(2)
         frame = pack(kind, fields)
-        self._held += 1
+        self._uninterrupted_depth += 1
         try:
-            with self.lock, memoryview(frame) as view:
-                done = 0
-                while done < len(frame):
-                    done += os.write(self.write_fd, view[done:])
+            with self.lock, memoryview(frame) as frame_view:
+                sent_bytes = 0
+                while sent_bytes < len(frame):
+                    sent_bytes += os.write(self.write_fd, frame_view[sent_bytes:])
         except OSError:
             os._exit(70)  # the user closed the pipe or the supervisor is gone: there is nothing to come back to
         finally:
-            self._release()
+            self._end_uninterrupted()
 
     def receive(self) -> Tuple[bytes, List[bytes]]:
-        """Returns the next frame. Waiting for it can be interrupted."""
+        """Returns the next frame of the supervisor. An interrupt can end the wait."""
         while not self._frames:
             import select
 
-            poll = select.poll()
-            poll.register(self.read_fd, select.POLLIN)
-            poll.poll()
-            self._held += 1
+            poller = select.poll()
+            poller.register(self.read_fd, select.POLLIN)
+            poller.poll()
+            self._uninterrupted_depth += 1
             try:
-                data = os.read(self.read_fd, 262_144)
-                if not data:
+                received_bytes = os.read(self.read_fd, 262_144)
+                if not received_bytes:
                     os._exit(0)
-                self._in += data
+                self._in += received_bytes
                 self._frames.extend(unpack(self._in))
             except (OSError, BrokenFrame):
                 os._exit(70)
             finally:
-                self._release()
+                self._end_uninterrupted()
         return self._frames.pop(0)
 
     def ask(self, is_password: bool) -> str:
-        """Returns one line from the client. Raises EOFError in a process that the user's code forked."""
+        """Returns one line that the client types. Raises EOFError in a process that the user's code forked."""
         if not self.is_open:
             raise EOFError("no input in a forked process")
-        self._questions += 1
-        number = b"%d" % self._questions
-        for stream in streams.current():
+        self._question_count += 1
+        question_number = b"%d" % self._question_count
+        for stream in streams.current_outputs():
             streams.flush_quietly(stream)
-        self.send(b"I", number, b"1" if is_password else b"0")
+        self.send(b"I", question_number, b"1" if is_password else b"0")
         while True:
             kind, fields = self.receive()
-            if kind == b"I" and fields[0] == number:
+            if kind == b"I" and fields[0] == question_number:
                 return fields[1].decode("utf-8", "replace")
 
-    def forget(self) -> None:
+    def close_in_fork(self) -> None:
         """Closes the pipes in a forked child, so that the supervisor notices the death of the parent."""
         self.is_open = False
         for fd in (self.read_fd, self.write_fd):

@@ -12,32 +12,32 @@ if TYPE_CHECKING:
     from typing import Any
 
 # matplotlib belongs to the user's environment; it is no dependency of ours and has no types here.
-_bases: Any = importlib.import_module("matplotlib.backend_bases")
-_agg: Any = importlib.import_module("matplotlib.backends.backend_agg")
-_helpers: Any = importlib.import_module("matplotlib._pylab_helpers")
+_backend_bases: Any = importlib.import_module("matplotlib.backend_bases")
+_backend_agg: Any = importlib.import_module("matplotlib.backends.backend_agg")
+_pylab_helpers: Any = importlib.import_module("matplotlib._pylab_helpers")
 
-MAX_SVG = 1024 * 1024
+MAX_SVG_CHARS = 1024 * 1024
 
-FigureCanvas = _agg.FigureCanvasAgg
+FigureCanvas = _backend_agg.FigureCanvasAgg
 
 
 def send_figures() -> None:
-    """Sends every open figure and closes it: as SVG, or as PNG if the SVG would be larger than 1 MiB."""
-    for manager in _helpers.Gcf.get_all_fig_managers():
+    """Sends and closes every open figure: as SVG, or as PNG if the SVG would be larger than 1 MiB."""
+    for manager in _pylab_helpers.Gcf.get_all_fig_managers():
         figure = manager.canvas.figure
-        text = io.StringIO()
-        figure.savefig(text, format="svg")
-        if text.tell() <= MAX_SVG:
-            display.show_media("image/svg+xml", text.getvalue())
+        svg_buffer = io.StringIO()
+        figure.savefig(svg_buffer, format="svg")
+        if svg_buffer.tell() <= MAX_SVG_CHARS:
+            display.show_media("image/svg+xml", svg_buffer.getvalue())
             continue
-        image = io.BytesIO()
-        figure.savefig(image, format="png")
-        display.show_media("image/png", image.getvalue())
-    _helpers.Gcf.destroy_all()
+        png_buffer = io.BytesIO()
+        figure.savefig(png_buffer, format="png")
+        display.show_media("image/png", png_buffer.getvalue())
+    _pylab_helpers.Gcf.destroy_all()
 
 
-class FigureManager(_bases.FigureManagerBase):  # type: ignore[misc]  # a class of an untyped package
-    """A manager without a window; `show` of one figure shows all, as `plt.show()` does."""
+class FigureManager(_backend_bases.FigureManagerBase):  # type: ignore[misc]  # a class of an untyped package
+    """Manages a figure without a window; `show` of one figure sends all figures, as `plt.show()` does."""
 
     def show(self) -> None:
         send_figures()
@@ -48,9 +48,9 @@ class FigureManager(_bases.FigureManagerBase):  # type: ignore[misc]  # a class 
         send_figures()
 
 
-@_bases._Backend.export
-class Backend(_bases._Backend):  # type: ignore[misc]  # a class of an untyped package
-    """The backend interface of matplotlib before 3.6."""
+@_backend_bases._Backend.export
+class Backend(_backend_bases._Backend):  # type: ignore[misc]  # a class of an untyped package
+    """Implements the backend interface of matplotlib before 3.6."""
 
     FigureCanvas = FigureCanvas
     FigureManager = FigureManager

@@ -10,38 +10,38 @@ if TYPE_CHECKING:
 
     Snapshot = Dict[str, Tuple[int, int, int]]
 
-MAX_SEEN = 10_000
-MAX_DEPTH = 16
-MAX_REPORTED = 1_000
+MAX_SNAPSHOT_FILES = 10_000
+MAX_FOLDER_DEPTH = 16
+MAX_REPORTED_FILES = 1_000
 
 
 def snapshot(folder: str) -> Snapshot:
     """Returns the regular files under `folder` by relative path: (inode, size, time of change in ns)."""
-    files: Snapshot = {}
-    pending = [] if os.path.islink(folder) else [("", 0)]
-    while pending:
-        relative, depth = pending.pop()
+    facts_by_path: Snapshot = {}
+    pending_folders = [] if os.path.islink(folder) else [("", 0)]
+    while pending_folders:
+        folder_path, depth = pending_folders.pop()
         try:
-            with os.scandir(os.path.join(folder, relative)) as entries:
+            with os.scandir(os.path.join(folder, folder_path)) as entries:
                 for entry in entries:
-                    if len(files) >= MAX_SEEN:
-                        return files
-                    path = relative + entry.name
+                    if len(facts_by_path) >= MAX_SNAPSHOT_FILES:
+                        return facts_by_path
+                    file_path = folder_path + entry.name
                     try:
                         if entry.is_dir(follow_symlinks=False):
-                            if depth < MAX_DEPTH:
-                                pending.append((path + "/", depth + 1))
+                            if depth < MAX_FOLDER_DEPTH:
+                                pending_folders.append((file_path + "/", depth + 1))
                         elif entry.is_file(follow_symlinks=False):
-                            facts = entry.stat(follow_symlinks=False)
-                            files[path] = (facts.st_ino, facts.st_size, facts.st_mtime_ns)
+                            status = entry.stat(follow_symlinks=False)
+                            facts_by_path[file_path] = (status.st_ino, status.st_size, status.st_mtime_ns)
                     except OSError:
                         continue  # removed meanwhile
         except OSError:
             continue
-    return files
+    return facts_by_path
 
 
-def changes(before: Snapshot, after: Snapshot) -> List[Dict[str, Any]]:
-    """Returns the new or changed files as `{"name", "size"}` sorted by name; at most `MAX_REPORTED`."""
-    names = sorted(name for name, facts in after.items() if before.get(name) != facts)
-    return [{"name": name, "size": after[name][1]} for name in names[:MAX_REPORTED]]
+def changes(snapshot_before: Snapshot, snapshot_after: Snapshot) -> List[Dict[str, Any]]:
+    """Returns the files that differ in two snapshots as `{"name", "size"}`, sorted; at most `MAX_REPORTED_FILES`."""
+    changed_names = sorted(name for name, facts in snapshot_after.items() if snapshot_before.get(name) != facts)
+    return [{"name": name, "size": snapshot_after[name][1]} for name in changed_names[:MAX_REPORTED_FILES]]

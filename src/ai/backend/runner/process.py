@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
 SESSION_PREFIX = "BACKENDAI_SESSION_ENVIRON_"
-_START_ONLY = ("LD_", "MALLOC_", "GLIBC_TUNABLES")
-_RESET_SIGNALS = ("SIGINT", "SIGTERM", "SIGQUIT", "SIGHUP", "SIGPIPE", "SIGCHLD", "SIGUSR1", "SIGUSR2", "SIGXFSZ")
+_START_ONLY_PREFIXES = ("LD_", "MALLOC_", "GLIBC_TUNABLES")
+_RESET_SIGNAL_NAMES = ("SIGINT", "SIGTERM", "SIGQUIT", "SIGHUP", "SIGPIPE", "SIGCHLD", "SIGUSR1", "SIGUSR2", "SIGXFSZ")
 
 
 def prctl(option: int, value: int) -> bool:
@@ -23,56 +23,56 @@ def prctl(option: int, value: int) -> bool:
         # The C half of ctypes alone: importing the whole package costs several times as much at each start.
         import _ctypes
 
-        program = _ctypes.dlopen(None, 2)  # type: ignore[arg-type]  # the stub forgets the program itself
-        address = _ctypes.dlsym(program, "prctl")
-        result: int = _ctypes.call_function(address, (option, value, 0, 0, 0))
+        program_handle = _ctypes.dlopen(None, 2)  # type: ignore[arg-type]  # the stub forgets the program itself
+        function_address = _ctypes.dlsym(program_handle, "prctl")
+        result: int = _ctypes.call_function(function_address, (option, value, 0, 0, 0))
         return result == 0
     except (ImportError, AttributeError, OSError):
         return False
 
 
-def exit_of(status: int) -> Tuple[int, Optional[int]]:
-    """Splits a wait status into (exit code as a shell counts it, signal or None)."""
-    if os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
-        return 128 + number, number
-    return os.WEXITSTATUS(status), None
+def exit_of(wait_status: int) -> Tuple[int, Optional[int]]:
+    """Splits a wait status into (exit code as in a shell, signal number or None)."""
+    if os.WIFSIGNALED(wait_status):
+        signal_number = os.WTERMSIG(wait_status)
+        return 128 + signal_number, signal_number
+    return os.WEXITSTATUS(wait_status), None
 
 
-def signal_name(number: int) -> str:
+def signal_name(signal_number: int) -> str:
     """Returns the name of a signal for messages."""
     try:
-        return signal.Signals(number).name
+        return signal.Signals(signal_number).name
     except ValueError:
-        return f"signal {number}"
+        return f"signal {signal_number}"
 
 
-def kill_group(pid: int, number: int) -> None:
-    """Sends a signal to the process group led by `pid`, or to `pid` itself if it left that group."""
+def kill_group(pid: int, signal_number: int) -> None:
+    """Sends a signal to the process group led by `pid`, or to the process `pid` if there is no such group."""
     if pid <= 1:
         return  # no group at all: a terminal in whose foreground nobody is says 0, which would be our own
-    for send in (os.killpg, os.kill):
+    for send_signal in (os.killpg, os.kill):
         try:
-            send(pid, number)
+            send_signal(pid, signal_number)
             return
         except (ProcessLookupError, PermissionError):
             continue
 
 
-def take_environment() -> None:
-    """Restores the names of the session's variables, which the agent prefixes: no loader before may follow them."""
+def restore_session_environment() -> None:
+    """Removes the agent's prefix from the names of the session's environment variables."""
     for name in [name for name in os.environ if name.startswith(SESSION_PREFIX)]:
         os.environ[name[len(SESSION_PREFIX) :]] = os.environ.pop(name)
 
 
-def execute_anew(fds: Sequence[int], home: str) -> None:
+def reexecute_child(inherited_fds: Sequence[int], home: str) -> None:
     """Executes the child as a new program if the session sets variables that Python reads only at its start."""
-    if not any(name.startswith(_START_ONLY) for name in os.environ):
+    if not any(name.startswith(_START_ONLY_PREFIXES) for name in os.environ):
         return
-    for fd in fds:
-        os.set_inheritable(fd, True)
-    script = os.path.join(os.path.dirname(__file__), "runner_main.py")
-    arguments = [sys.executable, "-I", "-S", script, "--worker", home, *map(str, fds)]
+    for inherited_fd in inherited_fds:
+        os.set_inheritable(inherited_fd, True)
+    script_path = os.path.join(os.path.dirname(__file__), "runner_main.py")
+    arguments = [sys.executable, "-I", "-S", script_path, "--worker", home, *map(str, inherited_fds)]
     os.execve(sys.executable, arguments, common_environment(home))
 
 
@@ -88,12 +88,12 @@ def detach_child() -> None:
     """Gives a fresh fork of the supervisor its own session, process group and default signal handlers."""
     os.setsid()
     signal.set_wakeup_fd(-1)
-    for name in _RESET_SIGNALS:
+    for name in _RESET_SIGNAL_NAMES:
         signal.signal(getattr(signal, name), signal.SIG_DFL)
 
 
-def settle_child() -> None:
-    """Makes a child an ordinary process of the user, and the first victim when memory runs out."""
+def unprotect_child() -> None:
+    """Makes a child an ordinary process of the user, which the kernel kills first when memory runs out."""
     # The flag is inherited over fork: without this /proc/self would be closed to the user's own code.
     prctl(PR_SET_DUMPABLE, 1)
     try:
@@ -108,63 +108,66 @@ def settle_child() -> None:
 
 def spawn(
     argv: Sequence[str],
-    env: Dict[str, str],
-    cwd: str,
-    fds: Tuple[int, int, int],
-    keep: Sequence[Tuple[int, int]] = (),
-    terminal: bool = False,
+    environment: Dict[str, str],
+    working_directory: str,
+    stdio_fds: Tuple[int, int, int],
+    extra_fds: Sequence[Tuple[int, int]] = (),
+    has_terminal: bool = False,
 ) -> int:
-    """Forks and executes `argv` in a session of its own with `fds` as 0, 1, 2; returns the pid.
+    """Forks and executes `argv` in a session of its own with `stdio_fds` as 0, 1, 2; returns the pid.
 
-    `keep` lists further (source, target) descriptors. With `terminal`, descriptor 0 becomes the controlling terminal. A
-    command that cannot be executed ends with code 127 and a line on its stderr. Raises OSError if the fork fails.
+    `extra_fds` lists further (source, target) descriptors. With `has_terminal`, descriptor 0 becomes the controlling
+    terminal. A command that cannot be executed ends with code 127 and a stderr line. Raises OSError if no fork works.
     """
     pid = os.fork()
     if pid:
         return pid
     try:
         detach_child()
-        settle_child()
+        unprotect_child()
         # First away from 0..2, so that no target overwrites a source that is still needed.
         import fcntl
 
-        moved = [(fcntl.fcntl(src, fcntl.F_DUPFD_CLOEXEC, 100), dst) for src, dst in [*zip(fds, range(3)), *keep]]
-        for src, dst in moved:
-            os.dup2(src, dst)
-        if terminal:
+        moved_fds = [
+            (fcntl.fcntl(source_fd, fcntl.F_DUPFD_CLOEXEC, 100), target_fd)
+            for source_fd, target_fd in [*zip(stdio_fds, range(3)), *extra_fds]
+        ]
+        for source_fd, target_fd in moved_fds:
+            os.dup2(source_fd, target_fd)
+        if has_terminal:
             import termios
 
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
         try:
-            os.chdir(cwd)
+            os.chdir(working_directory)
         except OSError:
             os.chdir("/")
-        os.execvpe(argv[0], list(argv), env)
+        os.execvpe(argv[0], list(argv), environment)
     except (OSError, ValueError) as e:
         os.write(2, f"cannot execute {argv[0]}: {e}\n".encode("utf-8", "backslashreplace"))
     finally:
         os._exit(127)
 
 
-def close_inherited(keep: int) -> None:
-    """Closes every descriptor from 3 up except `keep`, so that children inherit none."""
+def close_inherited(kept_fd: int) -> None:
+    """Closes every descriptor from 3 up except `kept_fd`, so that children inherit none."""
     try:
-        found = [int(name) for name in os.listdir("/proc/self/fd")]
+        open_fds = [int(fd_name) for fd_name in os.listdir("/proc/self/fd")]
     except (OSError, ValueError):
-        found = list(range(3, 1024))
-    for fd in found:
-        if fd > 2 and fd != keep:
+        open_fds = list(range(3, 1024))
+    for fd in open_fds:
+        if fd > 2 and fd != kept_fd:
             try:
                 os.close(fd)
             except OSError:
                 continue  # not open, as the one of the listing itself
 
 
-def find_executable(*names: str) -> Optional[str]:
-    """Returns the absolute path of the first of the named programs on PATH."""
-    for name in names:
+def find_executable(*program_names: str) -> Optional[str]:
+    """Returns the absolute path of the first named program that is on PATH; None if no program is found."""
+    for program_name in program_names:
         for folder in (os.environ.get("PATH") or os.defpath).split(os.pathsep):
-            candidate = os.path.join(folder or ".", name)
+            candidate = os.path.join(folder or ".", program_name)
             if os.path.isfile(candidate) and os.access(candidate, os.X_OK):
                 return os.path.abspath(candidate)
     return None
@@ -176,5 +179,5 @@ def shell_argv(command: str) -> List[str]:
 
 
 def python_version() -> str:
-    """Returns the version of the running interpreter, such as `3.11.7`."""
+    """Returns the version of the running Python interpreter, such as `3.11.7`."""
     return "%d.%d.%d" % tuple(sys.version_info[:3])

@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 
 __builtins__ = dict(vars(builtins))  # type: ignore[assignment]  # a module or its dict, both are allowed
 
-FILENAME = "<input>"
-MAX_TRACEBACK = 65_536
-_HERE = __file__.rpartition("/")[0] + "/"
-_HIGH_FD = 1001
-_STARTS_PROCESS = frozenset(
+SNIPPET_FILENAME = "<input>"
+MAX_TRACEBACK_CHARS = 65_536
+_RUNNER_FOLDER = __file__.rpartition("/")[0] + "/"
+_FIRST_PIPE_FD = 1001
+_PROCESS_START_EVENTS = frozenset(
     ("subprocess.Popen", "os.system", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.exec")
 )
-_RESERVE = 4 * 1024 * 1024
-_FUTURE_MASK = sum(getattr(__future__, name).compiler_flag for name in __future__.all_feature_names[4:])
-_TOP_LEVEL_AWAIT = 0x2000
-_ONLY_AST = 0x400
-_CO_COROUTINE = 0x80
+_RESERVE_BYTES = 4 * 1024 * 1024
+_FUTURE_FLAGS_MASK = sum(getattr(__future__, feature).compiler_flag for feature in __future__.all_feature_names[4:])
+_TOP_LEVEL_AWAIT_FLAG = 0x2000
+_ONLY_AST_FLAG = 0x400
+_COROUTINE_CODE_FLAG = 0x80
 
 
 class Interpreter:
@@ -44,17 +44,17 @@ class Interpreter:
     def __init__(self, link: Link) -> None:
         self.link = link
         self.pid = os.getpid()
-        main = type(sys)("__main__")
-        main.__dict__["__builtins__"] = builtins
-        sys.modules["__main__"] = main
-        self.namespace = main.__dict__
+        main_module = type(sys)("__main__")
+        main_module.__dict__["__builtins__"] = builtins
+        sys.modules["__main__"] = main_module
+        self.namespace = main_module.__dict__
         self.out, self.err = streams.open_outputs()
         self.input = streams.InputStream(link.ask)
-        self._spare = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, link.write_fd + 1) for fd in (1, 2)]
-        self._future = 0
+        self._spare_fds = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, link.write_fd + 1) for fd in (1, 2)]
+        self._future_flags = 0
         self._loop: Any = None
         # Given up when the user's code has used up all memory: its traceback and the next request need some.
-        self._reserve: Optional[bytearray] = bytearray(_RESERVE)
+        self._reserve: Optional[bytearray] = bytearray(_RESERVE_BYTES)
         self.keep_builtins()
 
     def keep_builtins(self) -> None:
@@ -62,19 +62,19 @@ class Interpreter:
         self._builtins = dict(vars(builtins))
 
     def prepare_run(self) -> None:
-        """Restores what an earlier run has broken; what it replaced on purpose stays."""
+        """Restores the builtins, descriptors and streams that an earlier run has broken, not replaced."""
         self._restore_builtins()
         if self._reserve is None:
             try:
-                self._reserve = bytearray(_RESERVE)
+                self._reserve = bytearray(_RESERVE_BYTES)
             except MemoryError:
                 self._reserve = None
-        for spare, fd in zip(self._spare, (1, 2)):
+        for spare_fd, fd in zip(self._spare_fds, (1, 2)):
             try:
                 os.fstat(fd)
             except OSError:
                 try:
-                    os.dup2(spare, fd)
+                    os.dup2(spare_fd, fd)
                 except OSError:
                     os._exit(70)
         if self.out.closed or self.err.closed:
@@ -91,13 +91,13 @@ class Interpreter:
                 setattr(builtins, name, value)
 
     def flush(self) -> None:
-        """Flushes the interpreter's own streams, but none that the user has put in their place."""
+        """Flushes the interpreter's own stdout and stderr, not the streams that replace them."""
         streams.flush_quietly(self.out)
         streams.flush_quietly(self.err)
 
-    def before_process(self, event: str, _arguments: object) -> None:
-        """Audit hook: flushes output before the user starts a process that can print."""
-        if event in _STARTS_PROCESS:
+    def before_process(self, audit_event: str, _arguments: object) -> None:
+        """Implements an audit hook: flushes output before the user's code starts a process."""
+        if audit_event in _PROCESS_START_EVENTS:
             self.flush()
             streams.wait_drained(1)
             streams.wait_drained(2)
@@ -105,7 +105,7 @@ class Interpreter:
     def run(self, source: str) -> None:
         """Executes one piece of code; any exception is reported to the console."""
         self.prepare_run()
-        error: Optional[BaseException] = None
+        exception: Optional[BaseException] = None
         try:
             try:
                 self.link.is_running = True
@@ -113,106 +113,116 @@ class Interpreter:
             finally:
                 self.link.is_running = False
         except BaseException as e:  # noqa: BLE001  # all that the user's code can raise ends here, as text
-            error = e
-        if isinstance(error, MemoryError):
+            exception = e
+        if isinstance(exception, MemoryError):
             self._reserve = None
         self.link.is_running = False  # again: the interrupt may have come in the line that says so above
         self._restore_builtins()  # the description of the error needs them
-        for stream in {id(s): s for s in (*streams.current(), self.out, self.err)}.values():
+        for stream in {
+            id(output_stream): output_stream for output_stream in (*streams.current_outputs(), self.out, self.err)
+        }.values():
             streams.flush_quietly(stream)
-        if error is not None:
-            self._report(error)
+        if exception is not None:
+            self._report_exception(exception)
         if os.getpid() != self.pid:
             os._exit(0)  # a child that the code forked has reached the end of the code
 
     def _execute(self, source: str) -> None:
         # The flag is given to both steps: `await` outside of a function is what a notebook user expects to work.
-        flags = self._future | _TOP_LEVEL_AWAIT
-        tree = compile(source, FILENAME, "exec", flags | _ONLY_AST, dont_inherit=True)
-        steps: List[Tuple[Any, str]] = [(tree, "exec")]
-        if tree.body and isinstance(tree.body[-1], _ast.Expr) and not source.rstrip().endswith(";"):
-            last = _ast.Interactive([tree.body.pop()])
-            steps.append((last, "single"))
-        for step, mode in steps:
-            code = compile(step, FILENAME, mode, flags, dont_inherit=True)
-            self._future |= code.co_flags & _FUTURE_MASK
-            flags |= self._future
-            self._evaluate(code)
+        compiler_flags = self._future_flags | _TOP_LEVEL_AWAIT_FLAG
+        syntax_tree = compile(source, SNIPPET_FILENAME, "exec", compiler_flags | _ONLY_AST_FLAG, dont_inherit=True)
+        compile_steps: List[Tuple[Any, str]] = [(syntax_tree, "exec")]
+        if syntax_tree.body and isinstance(syntax_tree.body[-1], _ast.Expr) and not source.rstrip().endswith(";"):
+            last_expression = _ast.Interactive([syntax_tree.body.pop()])
+            compile_steps.append((last_expression, "single"))
+        for step_tree, compile_mode in compile_steps:
+            code_object = compile(step_tree, SNIPPET_FILENAME, compile_mode, compiler_flags, dont_inherit=True)
+            self._future_flags |= code_object.co_flags & _FUTURE_FLAGS_MASK
+            compiler_flags |= self._future_flags
+            self._evaluate(code_object)
 
-    def _evaluate(self, code: CodeType) -> None:
-        if not code.co_flags & _CO_COROUTINE:
-            exec(code, self.namespace)
+    def _evaluate(self, code_object: CodeType) -> None:
+        if not code_object.co_flags & _COROUTINE_CODE_FLAG:
+            exec(code_object, self.namespace)
             return
         import asyncio
 
         if self._loop is None or self._loop.is_closed():
             self._loop = asyncio.new_event_loop()
             asyncio.set_event_loop(self._loop)
-        task = self._loop.create_task(eval(code, self.namespace))
+        task = self._loop.create_task(eval(code_object, self.namespace))
         try:
             self._loop.run_until_complete(task)
         finally:
             if not task.done():
                 task.cancel()
 
-    def _report(self, error: BaseException) -> None:
-        text = ""
+    def _report_exception(self, error: BaseException) -> None:
+        traceback_text = ""
         if isinstance(error, SystemExit):
             if error.code is not None and error.code != 0:
-                text = f"SystemExit: {error.code}\n"
+                traceback_text = f"SystemExit: {error.code}\n"
         else:
             sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
             try:
-                text = format_error(error)
+                traceback_text = format_error(error)
             except Exception:  # noqa: BLE001  # the exception of the user may break its own description
-                text = f"{type.__getattribute__(type(error), '__name__')}: (its description failed)\n"
-        if len(text) > MAX_TRACEBACK:
-            text = text[: MAX_TRACEBACK // 2] + "\n  [...]\n" + text[-MAX_TRACEBACK // 2 :]
-        if text:
-            self.link.send(b"E", text.encode("utf-8", "backslashreplace"))
+                traceback_text = f"{type.__getattribute__(type(error), '__name__')}: (its description failed)\n"
+        if len(traceback_text) > MAX_TRACEBACK_CHARS:
+            traceback_text = (
+                traceback_text[: MAX_TRACEBACK_CHARS // 2] + "\n  [...]\n" + traceback_text[-MAX_TRACEBACK_CHARS // 2 :]
+            )
+        if traceback_text:
+            self.link.send(b"E", traceback_text.encode("utf-8", "backslashreplace"))
 
 
 def format_error(error: BaseException) -> str:
-    """Formats the traceback as Python does, without the frames of the runner."""
+    """Formats an exception's traceback as Python does, without the frames of the runner."""
     import traceback
 
-    frames = 0
-    tb: Optional[TracebackType] = error.__traceback__
-    while tb is not None:
-        frames, tb = frames + 1, tb.tb_next
+    frame_count = 0
+    traceback_entry: Optional[TracebackType] = error.__traceback__
+    while traceback_entry is not None:
+        frame_count, traceback_entry = frame_count + 1, traceback_entry.tb_next
     summary = traceback.TracebackException(
-        type(error), error, error.__traceback__, limit=None if frames < 5000 else -1000
+        type(error), error, error.__traceback__, limit=None if frame_count < 5000 else -1000
     )
-    seen = set()
-    pending: List[Any] = [summary]
-    while pending:
-        entry = pending.pop()
-        if entry is None or id(entry) in seen:
+    seen_ids = set()
+    pending_summaries: List[Any] = [summary]
+    while pending_summaries:
+        error_summary = pending_summaries.pop()
+        if error_summary is None or id(error_summary) in seen_ids:
             continue
-        seen.add(id(entry))
-        entry.stack[:] = [frame for frame in entry.stack or () if not frame.filename.startswith(_HERE)]
-        pending += [entry.__cause__, entry.__context__, *(getattr(entry, "exceptions", None) or ())]
-    text = "".join(summary.format())
-    if isinstance(error, SyntaxError) and error.filename == FILENAME:
-        text = text.partition("Traceback (most recent call last):\n")[2] or text
-    return text
+        seen_ids.add(id(error_summary))
+        error_summary.stack[:] = [
+            frame for frame in error_summary.stack or () if not frame.filename.startswith(_RUNNER_FOLDER)
+        ]
+        pending_summaries += [
+            error_summary.__cause__,
+            error_summary.__context__,
+            *(getattr(error_summary, "exceptions", None) or ()),
+        ]
+    traceback_text = "".join(summary.format())
+    if isinstance(error, SyntaxError) and error.filename == SNIPPET_FILENAME:
+        traceback_text = traceback_text.partition("Traceback (most recent call last):\n")[2] or traceback_text
+    return traceback_text
 
 
-def serve(read_fd: int, write_fd: int, fds: Tuple[int, int, int], home: str) -> NoReturn:
-    """Runs the child after the fork: `fds` become 0, 1, 2; every other descriptor except the two pipes is closed."""
+def serve(read_fd: int, write_fd: int, stdio_fds: Tuple[int, int, int], home: str) -> NoReturn:
+    """Runs the interpreter after the fork: `stdio_fds` become 0, 1, 2; closes all other descriptors but the pipes."""
     try:
         process.detach_child()
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # as every Python program has it
-        link = Link(*_arrange_descriptors(read_fd, write_fd, fds))
+        link = Link(*_arrange_descriptors(read_fd, write_fd, stdio_fds))
         signal.signal(signal.SIGINT, link.on_interrupt)
         _arrange_modules(home)
         interpreter = Interpreter(link)
-        _install(interpreter)
+        _install_hooks(interpreter)
         link.send(b"H", process.python_version().encode())
         # After the greeting, before any code: these need libraries to be loaded, and nobody waits for them.
         from . import libraries
 
-        process.settle_child()
+        process.unprotect_child()
         process.prctl(process.PR_SET_PDEATHSIG, signal.SIGKILL)
         libraries.open_libraries(home)
         interpreter.keep_builtins()
@@ -222,12 +232,12 @@ def serve(read_fd: int, write_fd: int, fds: Tuple[int, int, int], home: str) -> 
         os._exit(71)
     while True:
         try:
-            _serve_one(interpreter)
+            _serve_request(interpreter)
         except KeyboardInterrupt:
             continue  # a second interrupt between the end of the code and this line
 
 
-def _serve_one(interpreter: Interpreter) -> None:
+def _serve_request(interpreter: Interpreter) -> None:
     link = interpreter.link
     kind, fields = link.receive()
     if kind == b"R":
@@ -249,22 +259,22 @@ def _serve_one(interpreter: Interpreter) -> None:
             link.send(b"C", *matches)
 
 
-def _arrange_descriptors(read_fd: int, write_fd: int, fds: Tuple[int, int, int]) -> Tuple[int, int]:
+def _arrange_descriptors(read_fd: int, write_fd: int, stdio_fds: Tuple[int, int, int]) -> Tuple[int, int]:
     """Moves the pipes beyond the reach of `os.closerange(3, 1000)`, if the limit of open files allows."""
-    for base in (_HIGH_FD, 240, 16):
+    for lowest_fd in (_FIRST_PIPE_FD, 240, 16):
         try:
-            moved = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, base) for fd in (read_fd, write_fd)]
+            moved_fds = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, lowest_fd) for fd in (read_fd, write_fd)]
             break
         except OSError:
             continue
     else:
         raise OSError("no room for the descriptors of the interpreter")
-    std = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, moved[1] + 1) for fd in fds]
-    for target, fd in enumerate(std):
-        os.dup2(fd, target)
+    moved_stdio_fds = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, moved_fds[1] + 1) for fd in stdio_fds]
+    for target_fd, fd in enumerate(moved_stdio_fds):
+        os.dup2(fd, target_fd)
         os.close(fd)
-    os.closerange(3, moved[0])
-    return moved[0], moved[1]
+    os.closerange(3, moved_fds[0])
+    return moved_fds[0], moved_fds[1]
 
 
 def _arrange_modules(home: str) -> None:
@@ -277,20 +287,20 @@ def _arrange_modules(home: str) -> None:
     sys.argv = [""]
 
 
-def _install(interpreter: Interpreter) -> None:
+def _install_hooks(interpreter: Interpreter) -> None:
     """Installs the streams, `input`, the display hook and the fork and audit hooks."""
     link = interpreter.link
     sys.stdin = sys.__stdin__ = interpreter.input  # type: ignore[assignment,misc]  # a text stream, not a TextIOWrapper
     sys.stdout = sys.__stdout__ = interpreter.out  # type: ignore[misc]  # Final in the stubs only
     sys.stderr = sys.__stderr__ = interpreter.err  # type: ignore[misc]  # Final in the stubs only
 
-    def ask(prompt: object = "", /) -> str:
-        """Asks the user for a line of text."""
+    def ask_for_line(prompt: object = "", /) -> str:
+        """Implements `input`: requests a line of text from the client."""
         print(prompt, end="", flush=True)
         return link.ask(False)
 
-    ask.__name__ = ask.__qualname__ = "input"
-    builtins.input = ask
+    ask_for_line.__name__ = ask_for_line.__qualname__ = "input"
+    builtins.input = ask_for_line
     display.install(link)
-    os.register_at_fork(before=interpreter.flush, after_in_child=link.forget)
+    os.register_at_fork(before=interpreter.flush, after_in_child=link.close_in_fork)
     sys.addaudithook(interpreter.before_process)

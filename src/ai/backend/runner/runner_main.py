@@ -6,16 +6,16 @@ The file stays tiny because a script is compiled at each start. Its modules are 
 
 import sys
 
-PACKAGE = "_backendai_runner"
+PACKAGE_NAME = "_backendai_runner"
 
 
 def load_package():  # type: () -> None
     """Makes the modules of this folder importable as `_backendai_runner.*` without touching `sys.path`."""
-    package = type(sys)(PACKAGE)
+    package = type(sys)(PACKAGE_NAME)
     package.__path__ = [__file__.rpartition("/")[0] or "."]
-    sys.modules[PACKAGE] = package
+    sys.modules[PACKAGE_NAME] = package
 
 
 if __name__ == "__main__":
     load_package()
-    sys.exit(__import__(PACKAGE + ".supervisor", fromlist=["main"]).main(sys.argv[1:]))
+    sys.exit(__import__(PACKAGE_NAME + ".supervisor", fromlist=["main"]).main(sys.argv[1:]))

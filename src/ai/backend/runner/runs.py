@@ -6,7 +6,7 @@ import os
 import signal
 
 from . import language_commands, output_files, process
-from .console import MAX_BACKGROUND, MAX_UNSENT
+from .console import MAX_BACKGROUND_CHARS, MAX_UNSENT_CHARS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from .console import Console
     from .interpreters import Interpreter
 
-MAX_QUEUED = 64
+MAX_QUEUED_RUNS = 64
 MAX_QUEUED_CHARS = 32 * 1024 * 1024
-_STEPS = ("clean", "build", "exec")
+_BATCH_STEPS = ("clean", "build", "exec")
 
 
 class Run:
-    """A run: its request and its state."""
+    """Holds the request and the state of one run of the user's code."""
 
     def __init__(self, message: Dict[str, Any]) -> None:
         self.id: str = message["id"]
@@ -33,7 +33,7 @@ class Run:
             raise ValueError("a run needs an id, a mode (query or batch) and code as text")
         if not isinstance(self.options, dict) or not isinstance(self.env, dict):
             raise ValueError("options and env are objects")
-        self.size = len(self.code) + sum(len(str(v)) for v in (*self.options.values(), *self.env.values()))
+        self.size = len(self.code) + sum(len(str(value)) for value in (*self.options.values(), *self.env.values()))
         self.files_before: output_files.Snapshot = {}
         self.cancelled: Optional[str] = None
         self.question: Optional[bytes] = None
@@ -46,13 +46,13 @@ class Run:
 
 
 class Runner:
-    """The queue of runs and the active one."""
+    """Executes the active run, and queues the runs that follow."""
 
     def __init__(
         self,
         runtime: str,
         home: str,
-        fds: Tuple[int, int, int],
+        stdio_fds: Tuple[int, int, int],
         interpreter: Optional[Interpreter],
         console: Console,
         send: Callable[[Dict[str, Any]], None],
@@ -60,21 +60,24 @@ class Runner:
     ) -> None:
         self._runtime = runtime
         self._home = home
-        self._fds = fds
+        self._fds = stdio_fds
         self._interpreter = interpreter
         self._console = console
         self._send = send
         self._flush_output = flush_output
-        self._output = os.path.join(home, ".output")
+        self._output_folder = os.path.join(home, ".output")
         self._queue: List[Run] = []
         self.active: Optional[Run] = None
 
     def submit(self, message: Dict[str, Any]) -> None:
-        """Accepts a run. Ignores a run id that exists; finishes a run at once that does not fit into the queue."""
+        """Queues a run. Ignores a known run id; finishes a run at once that does not fit into the queue."""
         run = Run(message)
-        if any(other is not None and other.id == run.id for other in (*self._queue, self.active)):
+        if any(known_run is not None and known_run.id == run.id for known_run in (*self._queue, self.active)):
             return
-        if len(self._queue) >= MAX_QUEUED or sum(r.size for r in self._queue) + run.size > MAX_QUEUED_CHARS:
+        if (
+            len(self._queue) >= MAX_QUEUED_RUNS
+            or sum(queued.size for queued in self._queue) + run.size > MAX_QUEUED_CHARS
+        ):
             self._report_finished(run, -1, "queue-full", None, [])
             return
         self._queue.append(run)
@@ -84,36 +87,36 @@ class Runner:
         """Starts the next run if none is active and its interpreter is ready."""
         while self.active is None and self._queue:
             run = self._queue[0]
-            in_interpreter = run.mode == "query" and self._interpreter is not None
-            if in_interpreter and not (self._interpreter and self._interpreter.is_ready):
+            runs_in_interpreter = run.mode == "query" and self._interpreter is not None
+            if runs_in_interpreter and not (self._interpreter and self._interpreter.is_ready):
                 return
             self._queue.pop(0)
             self.active = run
-            self._console.limit = MAX_UNSENT
-            run.files_before = output_files.snapshot(self._output)
+            self._console.limit = MAX_UNSENT_CHARS
+            run.files_before = output_files.snapshot(self._output_folder)
             self._send({"t": "started", "id": run.id})
-            if in_interpreter and self._interpreter:
+            if runs_in_interpreter and self._interpreter:
                 run.is_in_interpreter = True
                 self._interpreter.run(run.code)
             else:
                 self._start_steps(run)
 
     def answer(self, message: Dict[str, Any]) -> None:
-        """Passes the client's input to the run that waits for it; ignores any other."""
-        run_id, text = message["id"], message["text"]
-        if not isinstance(text, str):
+        """Passes the client's input to the run that waits for input; ignores the input of other runs."""
+        run_id, answer_text = message["id"], message["text"]
+        if not isinstance(answer_text, str):
             raise ValueError("text is text")
         run = self.active
         if run is None or run.id != run_id or run.question is None or self._interpreter is None:
             return
-        number, run.question = run.question, None
-        self._interpreter.answer(number, text)
+        question_number, run.question = run.question, None
+        self._interpreter.answer(question_number, answer_text)
 
-    def asked(self, number: bytes, is_password: bool) -> None:
-        """Handles the interpreter's request for input."""
+    def asked(self, question_number: bytes, is_password: bool) -> None:
+        """Forwards the interpreter's request for input to the client."""
         run = self.active
         if run is not None and run.is_in_interpreter:
-            run.question = number
+            run.question = question_number
             self._flush_output()
             self._send({"t": "waiting-input", "id": run.id, "is_password": is_password})
 
@@ -128,53 +131,53 @@ class Runner:
             process.kill_group(run.pid, signal.SIGINT)
 
     def cancel(self, run_id: Optional[str], reason: str) -> None:
-        """Ends a run by force, or all of them when `run_id` is None; a queued run is finished without a start."""
-        for run in [r for r in self._queue if run_id in (None, r.id)]:
-            self._queue.remove(run)
-            self._report_finished(run, 128 + signal.SIGKILL, f"cancelled:{reason}", None, [])
-        run_ = self.active
-        if run_ is None or run_id not in (None, run_.id):
+        """Ends a run by force, or all runs if `run_id` is None; finishes a queued run without a start."""
+        for queued_run in [candidate_run for candidate_run in self._queue if run_id in (None, candidate_run.id)]:
+            self._queue.remove(queued_run)
+            self._report_finished(queued_run, 128 + signal.SIGKILL, f"cancelled:{reason}", None, [])
+        active_run = self.active
+        if active_run is None or run_id not in (None, active_run.id):
             return
-        run_.cancelled = reason
-        if run_.is_in_interpreter and self._interpreter is not None:
+        active_run.cancelled = reason
+        if active_run.is_in_interpreter and self._interpreter is not None:
             self._interpreter.signal(signal.SIGKILL)
-        elif run_.pid:
-            process.kill_group(run_.pid, signal.SIGKILL)
+        elif active_run.pid:
+            process.kill_group(active_run.pid, signal.SIGKILL)
 
     def code_done(self) -> None:
-        """Handles the end of the code. Ignores a report without a run, which only the user can have forged."""
+        """Finishes the active run at the end of its code. Ignores a report without a run, which is forged."""
         if self.active is not None and self.active.is_in_interpreter:
             self._finish(0, None, None)
 
     def code_raised(self) -> None:
-        """Handles an exception of the code. The exit code stays zero, as specified."""
+        """Marks the active run as having raised an exception. The exit code stays zero, as specified."""
         if self.active is not None and self.active.is_in_interpreter:
             self.active.has_raised = True
 
-    def interpreter_died(self, status: int) -> None:
+    def interpreter_died(self, wait_status: int) -> None:
         """Handles the death of the interpreter: finishes the active run if it ran there."""
         run = self.active
         if run is None or not run.is_in_interpreter:
             return
-        code, number = process.exit_of(status)
+        exit_code, signum = process.exit_of(wait_status)
         if run.cancelled is not None:
-            self._finish(code, f"cancelled:{run.cancelled}", number)
+            self._finish(exit_code, f"cancelled:{run.cancelled}", signum)
             return
-        cause = f"was killed by {process.signal_name(number)}" if number is not None else f"ended with code {code}"
+        cause = f"was killed by {process.signal_name(signum)}" if signum is not None else f"ended with code {exit_code}"
         self._flush_output()
         self._console.add_text(
             "stderr", f"[the interpreter {cause}; its variables are lost, a fresh one takes its place]\n"
         )
-        self._finish(code, "interpreter-died", number)
+        self._finish(exit_code, "interpreter-died", signum)
 
-    def child_died(self, pid: int, status: int) -> bool:
-        """Handles the end of a batch step or a compiled snippet; returns False if `pid` is neither."""
+    def child_died(self, pid: int, wait_status: int) -> bool:
+        """Handles the end of a batch step or a compiled snippet; returns False for other processes."""
         run = self.active
         if run is None or run.pid != pid:
             return False
         run.pid = 0
-        code, number = process.exit_of(status)
-        self._end_step(run, code, number)
+        exit_code, signal_number = process.exit_of(wait_status)
+        self._end_step(run, exit_code, signal_number)
         return True
 
     def _start_steps(self, run: Run) -> None:
@@ -193,7 +196,7 @@ class Runner:
                 self._finish(126, None, None)
                 return
         else:
-            for step in _STEPS:
+            for step in _BATCH_STEPS:
                 command = run.options.get(step)
                 if command == "*":
                     command = language_commands.default_command(self._runtime, step) or ":"
@@ -201,43 +204,43 @@ class Runner:
                     run.steps.append((step, command))
         self._next_step(run, 0)
 
-    def _next_step(self, run: Run, code: int) -> None:
+    def _next_step(self, run: Run, exit_code: int) -> None:
         if not run.steps:
-            self._finish(code, None, None)
+            self._finish(exit_code, None, None)
             return
         run.step, command = run.steps.pop(0)
         has_exec = run.step == "exec" or any(step == "exec" for step, _ in run.steps)
         if run.step == "build" and has_exec and run.options.get("buildLog") is False:
             self._console.hide()
-        env = process.common_environment(self._home)
-        env.update({str(k): str(v) for k, v in run.env.items()})
+        environment = process.common_environment(self._home)
+        environment.update({str(variable): str(variable_value) for variable, variable_value in run.env.items()})
         try:
-            null = os.open("/dev/null", os.O_RDONLY)
+            null_fd = os.open("/dev/null", os.O_RDONLY)
             try:
-                run.pid = process.spawn(process.shell_argv(command), env, self._home, (null, *self._fds[1:]))
+                run.pid = process.spawn(process.shell_argv(command), environment, self._home, (null_fd, *self._fds[1:]))
             finally:
-                os.close(null)
+                os.close(null_fd)
         except (OSError, ValueError) as e:
             self._console.add_text("stderr", f"cannot start a process: {e}\n")
             self._end_step(run, 126, None)
 
-    def _end_step(self, run: Run, code: int, number: Optional[int]) -> None:
+    def _end_step(self, run: Run, exit_code: int, signal_number: Optional[int]) -> None:
         self._flush_output()
         if run.step == "build":
-            self._console.reveal(show=code != 0)
+            self._console.reveal(is_shown=exit_code != 0)
         if run.cancelled is not None:
-            self._finish(code, f"cancelled:{run.cancelled}", number)
+            self._finish(exit_code, f"cancelled:{run.cancelled}", signal_number)
         elif run.step == "exec":
-            self._finish(code, None, number)
+            self._finish(exit_code, None, signal_number)
         else:
             self._flush_output()
-            self._send({"t": f"{run.step}-finished", "id": run.id, "exitCode": code})
-            if run.step == "build" and code != 0:
+            self._send({"t": f"{run.step}-finished", "id": run.id, "exitCode": exit_code})
+            if run.step == "build" and exit_code != 0:
                 self._finish(127, None, None)  # as a shell says of a program that is not there
             else:
-                self._next_step(run, code)
+                self._next_step(run, exit_code)
 
-    def _finish(self, code: int, reason: Optional[str], number: Optional[int]) -> None:
+    def _finish(self, exit_code: int, reason: Optional[str], signal_number: Optional[int]) -> None:
         run = self.active
         if run is None:
             return
@@ -246,15 +249,22 @@ class Runner:
 
             shutil.rmtree(run.folder, ignore_errors=True)
         self._flush_output()
-        files = output_files.changes(run.files_before, output_files.snapshot(self._output))
+        changed_files = output_files.changes(run.files_before, output_files.snapshot(self._output_folder))
         self.active = None
-        self._console.limit = MAX_BACKGROUND
-        self._report_finished(run, code, reason, number, files)
+        self._console.limit = MAX_BACKGROUND_CHARS
+        self._report_finished(run, exit_code, reason, signal_number, changed_files)
 
     def _report_finished(
-        self, run: Run, code: int, reason: Optional[str], number: Optional[int], files: List[Dict[str, Any]]
+        self, run: Run, exit_code: int, reason: Optional[str], signum: Optional[int], files: List[Dict[str, Any]]
     ) -> None:
-        message = {"t": "finished", "id": run.id, "exitCode": code, "reason": reason, "signal": number, "files": files}
+        message = {
+            "t": "finished",
+            "id": run.id,
+            "exitCode": exit_code,
+            "reason": reason,
+            "signal": signum,
+            "files": files,
+        }
         if run.has_raised:
             message["raised"] = True
         self._send(message)

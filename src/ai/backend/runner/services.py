@@ -10,8 +10,8 @@ import signal
 import time
 
 from . import process
-from .event_loop import READ
-from .service_builtins import INTRINSIC, builtin_definition, offered_definition
+from .event_loop import READ_EVENTS
+from .service_builtins import INTRINSIC_URL_TEMPLATES, builtin_definition, offered_definition
 from .service_definitions import BadDefinition, Definition, is_name, read_definition
 from .service_launch import Launch
 
@@ -29,13 +29,13 @@ START_TIMEOUT_S = 30.0
 PASSIVE_TIMEOUT_S = 5.0
 """The timeout in seconds for a service that others start (spec 03-08, "Service Proxies")."""
 STOP_GRACE_S = 5.0
-_LOOK_FIRST_S, _LOOK_MAX_S = 0.02, 0.25
-_TAIL = 2_000
-_LISTENING = "0A"
+_FIRST_PORT_CHECK_S, _MAX_PORT_CHECK_S = 0.02, 0.25
+_OUTPUT_TAIL_BYTES = 2_000
+_TCP_STATE_LISTEN = "0A"
 
 
 class Service:
-    """A service that was started at least once. `status` is `starting running stopped failed`."""
+    """Holds the state of a service that was started once or more. `status` is `starting running stopped failed`."""
 
     def __init__(self, name: str, protocol: str) -> None:
         self.name = name
@@ -45,252 +45,257 @@ class Service:
         self.reason: Optional[str] = None
         self.pid = 0
         self.group = 0
-        self.tail = b""
-        self.trouble = b""
+        self.output_tail = b""
+        self.failure_text = b""
         self.deadline = 0.0
         self.is_stopping = False
-        self.starting: List[Message] = []
-        self.stopping: List[Message] = []
+        self.start_requests: List[Message] = []
+        self.stop_requests: List[Message] = []
         self.timer: Optional[Timer] = None
         self.kill_timer: Optional[Timer] = None
 
 
 class Services:
-    """The services of the workload; `log` takes (stream, bytes)."""
+    """Starts, describes and ends the workload's services; `write_log` takes (stream, bytes)."""
 
     def __init__(
         self,
         loop: Loop,
         home: str,
         runtime: str,
-        definitions: str,
+        definitions_folder: str,
         outbox: Outbox,
-        log: Callable[[str, bytes], None],
+        write_log: Callable[[str, bytes], None],
     ) -> None:
         self._loop = loop
         self._home = home
         self._runtime = runtime
-        self._definitions = definitions
+        self._definitions = definitions_folder
         self._outbox = outbox
-        self._log = log
+        self._log = write_log
         self._services: Dict[str, Service] = {}
         self._null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
 
     # ---- requests
 
-    def start(self, message: Message) -> None:
+    def start(self, request: Message) -> None:
         """Handles `service-start`: replies when the service listens or has failed."""
-        name, protocol, ports = _declaration(message)
+        name, protocol, ports = _parse_declaration(request)
         try:
-            definition = self._definition(name, message)
+            definition = self._find_definition(name, request)
             service = self._services.get(name)
             if service is not None and service.status == "starting" and not service.is_stopping:
-                service.starting.append(message)
+                service.start_requests.append(request)
                 return
             if definition is None or definition.noop:
                 if protocol not in ("preopen", "internal") and definition is None:
-                    self._outbox.refuse(message, "not-found", f"nothing says how the service {name} is started")
+                    self._outbox.refuse(request, "not-found", f"nothing says how the service {name} is started")
                     return
-                patience = min(_timeout(message), PASSIVE_TIMEOUT_S)
-                self._await_other(message, definition, time.monotonic() + patience, _LOOK_FIRST_S)
+                timeout_s = min(_start_timeout_s(request), PASSIVE_TIMEOUT_S)
+                self._await_passive_service(request, definition, time.monotonic() + timeout_s, _FIRST_PORT_CHECK_S)
                 return
             if service is not None and self._is_up(service):
-                self._outbox.reply(message, self._state(service, definition))
+                self._outbox.reply(request, self._describe_service(service, definition))
                 return
             if service is not None and service.pid:
-                self._outbox.refuse(message, "failed", f"the service {name} is being ended: try again")
+                self._outbox.refuse(request, "failed", f"the service {name} is being ended: try again")
                 return
-            self._begin(name, protocol, ports, definition, message)
+            self._launch(name, protocol, ports, definition, request)
         except BadDefinition as e:
-            self._outbox.refuse(message, "invalid", f"{name}: {e}")
+            self._outbox.refuse(request, "invalid", f"{name}: {e}")
 
-    def _await_other(self, message: Message, definition: Optional[Definition], deadline: float, delay_s: float) -> None:
-        """Replies when a service that others start listens, or at the timeout."""
-        name, protocol, ports = _declaration(message)
-        state = self._passive(name, protocol, ports, definition)
+    def _await_passive_service(
+        self, request: Message, definition: Optional[Definition], deadline: float, delay_s: float
+    ) -> None:
+        """Replies when a service that the user or the image starts listens on its port, or at the timeout."""
+        name, protocol, ports = _parse_declaration(request)
+        state = self._describe_passive(name, protocol, ports, definition)
         if state["status"] == "running" or time.monotonic() > deadline:
-            self._outbox.reply(message, state)
+            self._outbox.reply(request, state)
             return
-        longer = min(2 * delay_s, _LOOK_MAX_S)
-        self._loop.call_later(delay_s, lambda: self._await_other(message, definition, deadline, longer))
+        next_delay_s = min(2 * delay_s, _MAX_PORT_CHECK_S)
+        self._loop.call_later(delay_s, lambda: self._await_passive_service(request, definition, deadline, next_delay_s))
 
-    def stop(self, message: Message) -> None:
+    def stop(self, request: Message) -> None:
         """Handles `service-stop`: replies when the process has ended."""
-        name = message["name"]
+        name = request["name"]
         service = self._services.get(name) if is_name(name) else None
         if service is None or not service.pid:
             if service is not None and service.group and not service.is_stopping:
                 process.kill_group(service.group, signal.SIGTERM)  # it went to the background
-                self._ended(service, "stopped", None)
-            self._outbox.reply(message, {})
+                self._mark_ended(service, "stopped", None)
+            self._outbox.reply(request, {})
             return
-        service.stopping.append(message)
+        service.stop_requests.append(request)
         if service.is_stopping:
             return
         service.is_stopping = True
         process.kill_group(service.pid, signal.SIGTERM)
-        service.kill_timer = self._loop.call_later(STOP_GRACE_S, lambda: self._kill(service))
+        service.kill_timer = self._loop.call_later(STOP_GRACE_S, lambda: self._kill_service(service))
 
-    def list(self, message: Message) -> None:
+    def list(self, request: Message) -> None:
         """Handles `service-list`: returns the state of each of the declared `services`."""
         states = []
-        for item in message["services"][:MAX_SERVICES]:
-            name, protocol, ports = _declaration(item)
+        for declaration in request["services"][:MAX_SERVICES]:
+            name, protocol, ports = _parse_declaration(declaration)
             service = self._services.get(name)
             try:
-                definition = self._definition(name, {**message, **item})
+                definition = self._find_definition(name, {**request, **declaration})
             except BadDefinition as e:
                 states.append({"name": name, "protocol": protocol, "status": "failed", "reason": str(e), "ports": []})
                 continue
             if service is None and (definition is None or definition.noop):
-                states.append(self._passive(name, protocol, ports, definition))
+                states.append(self._describe_passive(name, protocol, ports, definition))
                 continue
             service = service or Service(name, protocol)
             self._is_up(service)
-            states.append(self._state(service, definition))
-        self._outbox.reply(message, {"services": states})
+            states.append(self._describe_service(service, definition))
+        self._outbox.reply(request, {"services": states})
 
-    def _definition(self, name: str, message: Message) -> Optional[Definition]:
+    def _find_definition(self, name: str, request: Message) -> Optional[Definition]:
         definition = read_definition(name, self._definitions)
         if definition is not None:
             return definition
-        kit = message.get("kit")
-        if not kit and message.get("t") == "service-list" and name in INTRINSIC:
+        kit_path = request.get("kit")
+        if not kit_path and request.get("t") == "service-list" and name in INTRINSIC_URL_TEMPLATES:
             return offered_definition(name)
-        paths = [str(message.get(key) or "") for key in ("runtime_path", "service_path")]
-        return builtin_definition(name, self._runtime, kit if isinstance(kit, str) else None, *paths)
+        paths = [str(request.get(field) or "") for field in ("runtime_path", "service_path")]
+        return builtin_definition(name, self._runtime, kit_path if isinstance(kit_path, str) else None, *paths)
 
     # ---- a start
 
-    def _begin(self, name: str, protocol: str, ports: List[int], definition: Definition, message: Message) -> None:
+    def _launch(self, name: str, protocol: str, ports: List[int], definition: Definition, request: Message) -> None:
         if len(self._services) >= MAX_SERVICES and name not in self._services:
             raise BadDefinition(f"more than {MAX_SERVICES} services")
-        shared = message.get("shared") is True
-        if shared:
+        is_network_shared = request.get("shared") is True
+        if is_network_shared:
             ports = _free_ports(len(ports))
         variables = {
             "ports": ports,
-            "runtime_path": str(message.get("runtime_path") or ""),
-            "host": str(message.get("host") or "127.0.0.1"),
+            "runtime_path": str(request.get("runtime_path") or ""),
+            "host": str(request.get("host") or "127.0.0.1"),
             "home": self._home,
         }
-        arguments = definition.arguments(message.get("arguments"))
-        launch = Launch(name, definition, variables, self._home, arguments, definition.environment(message.get("envs")))
-        if not shared and ports and ports[0] in _listening():
+        arguments = definition.arguments(request.get("arguments"))
+        launch = Launch(name, definition, variables, self._home, arguments, definition.environment(request.get("envs")))
+        if not is_network_shared and ports and ports[0] in _listening_ports():
             raise BadDefinition(f"something else listens on port {ports[0]} already")
         service = self._services[name] = Service(name, protocol)
-        service.ports, service.status, service.starting = ports, "starting", [message]
-        service.deadline = time.monotonic() + _timeout(message)
-        output, output_write = os.pipe()
-        trouble, trouble_write = os.pipe()
+        service.ports, service.status, service.start_requests = ports, "starting", [request]
+        service.deadline = time.monotonic() + _start_timeout_s(request)
+        output_fd, output_write_fd = os.pipe()
+        reason_fd, reason_write_fd = os.pipe()
         try:
-            service.pid = service.group = launch.fork(self._null, output_write, trouble_write)
+            service.pid = service.group = launch.fork(self._null, output_write_fd, reason_write_fd)
         except OSError as e:
-            for fd in (output, trouble):
+            for fd in (output_fd, reason_fd):
                 os.close(fd)
-            self._fail(service, f"no process can be made: {e}")
+            self._fail_start(service, f"no process can be made: {e}")
             return
         finally:
-            os.close(output_write)
-            os.close(trouble_write)
-        for fd in (output, trouble):
+            os.close(output_write_fd)
+            os.close(reason_write_fd)
+        for fd in (output_fd, reason_fd):
             os.set_blocking(fd, False)
-        self._loop.watch(output, READ, lambda _e: self._on_output(service, output, is_trouble=False))
-        self._loop.watch(trouble, READ, lambda _e: self._on_output(service, trouble, is_trouble=True))
-        self._await_port(service, _LOOK_FIRST_S)
+        self._loop.watch(output_fd, READ_EVENTS, lambda _events: self._on_output(service, output_fd, is_reason=False))
+        self._loop.watch(reason_fd, READ_EVENTS, lambda _events: self._on_output(service, reason_fd, is_reason=True))
+        self._await_port(service, _FIRST_PORT_CHECK_S)
 
     def _await_port(self, service: Service, delay_s: float) -> None:
-        """Checks the port repeatedly until it listens or the time is over."""
+        """Checks repeatedly until the service listens on its port or the start times out."""
         if service.status != "starting":
             return
-        if not service.ports or service.ports[0] in _listening():
+        if not service.ports or service.ports[0] in _listening_ports():
             service.status = "running"
-            waiting, service.starting = service.starting, []
-            for message in waiting:
+            waiting_requests, service.start_requests = service.start_requests, []
+            for request in waiting_requests:
                 try:
-                    self._outbox.reply(message, self._state(service, self._definition(service.name, message)))
+                    self._outbox.reply(
+                        request, self._describe_service(service, self._find_definition(service.name, request))
+                    )
                 except BadDefinition as e:
-                    self._outbox.refuse(message, "invalid", str(e))
+                    self._outbox.refuse(request, "invalid", str(e))
             return
         if time.monotonic() > service.deadline:
-            self._fail(service, f"it does not listen on port {service.ports[0]}")
+            self._fail_start(service, f"it does not listen on port {service.ports[0]}")
             service.is_stopping = service.is_stopping or bool(service.pid)
-            self._kill(service)
+            self._kill_service(service)
             return
-        longer = min(2 * delay_s, _LOOK_MAX_S)
-        service.timer = self._loop.call_later(delay_s, lambda: self._await_port(service, longer))
+        next_delay_s = min(2 * delay_s, _MAX_PORT_CHECK_S)
+        service.timer = self._loop.call_later(delay_s, lambda: self._await_port(service, next_delay_s))
 
-    def _fail(self, service: Service, reason: str) -> None:
-        tail = service.tail.decode("utf-8", "replace").strip()
+    def _fail_start(self, service: Service, reason: str) -> None:
+        tail = service.output_tail.decode("utf-8", "replace").strip()
         service.status, service.reason = "failed", reason
-        waiting, service.starting = service.starting, []
+        waiting_requests, service.start_requests = service.start_requests, []
         text = f"the service {service.name} could not be started: {reason}" + (f"\n{tail}" if tail else "")
-        for message in waiting:
-            self._outbox.refuse(message, "failed", text)
+        for request in waiting_requests:
+            self._outbox.refuse(request, "failed", text)
 
     # ---- output and end
 
-    def _on_output(self, service: Service, fd: int, is_trouble: bool) -> None:
+    def _on_output(self, service: Service, fd: int, is_reason: bool) -> None:
         try:
-            data = os.read(fd, 65_536)
+            output_bytes = os.read(fd, 65_536)
         except BlockingIOError:
             return
         except OSError:
-            data = b""
-        if not data:
+            output_bytes = b""
+        if not output_bytes:
             self._loop.unwatch(fd)
             os.close(fd)
-        elif is_trouble:
-            service.trouble += data
+        elif is_reason:
+            service.failure_text += output_bytes
         else:
-            service.tail = (service.tail + data)[-_TAIL:]
-            self._log("stdout", data)
+            service.output_tail = (service.output_tail + output_bytes)[-_OUTPUT_TAIL_BYTES:]
+            self._log("stdout", output_bytes)
 
-    def child_died(self, pid: int, status: int) -> bool:
-        """Handles the end of a service; returns False if `pid` is none of its processes."""
-        service = next((one for one in self._services.values() if one.pid == pid), None)
+    def child_died(self, pid: int, wait_status: int) -> bool:
+        """Handles the end of a service's process; returns False for other processes."""
+        service = next((candidate for candidate in self._services.values() if candidate.pid == pid), None)
         if service is None:
             return False
         service.pid = 0
         for timer in (service.kill_timer, None if service.status == "starting" else service.timer):
             if timer is not None:
                 timer.cancel()
-        code, number = process.exit_of(status)
-        was = service.status
+        exit_code, signum = process.exit_of(wait_status)
+        status_before = service.status
         if service.is_stopping:
-            self._ended(service, "stopped" if was != "failed" else "failed", service.reason)
-        elif was != "starting":
-            reason = f"it ended with {process.signal_name(number) if number else f'exit code {code}'}"
-            self._ended(service, "stopped" if code == 0 else "failed", reason)
-            self._outbox.send({"t": "service-ended", "name": service.name, "exitCode": code, "signal": number})
+            self._mark_ended(service, "stopped" if status_before != "failed" else "failed", service.reason)
+        elif status_before != "starting":
+            reason = f"it ended with {process.signal_name(signum) if signum else f'exit code {exit_code}'}"
+            self._mark_ended(service, "stopped" if exit_code == 0 else "failed", reason)
+            self._outbox.send({"t": "service-ended", "name": service.name, "exitCode": exit_code, "signal": signum})
             self._outbox.warn(f"the service {service.name} has ended: {reason}")
-        elif code != 0:  # else it went to the background: its port tells the rest
-            reason = f"it ended with {process.signal_name(number) if number else f'exit code {code}'}"
+        elif exit_code != 0:  # else it went to the background: its port tells the rest
+            reason = f"it ended with {process.signal_name(signum) if signum else f'exit code {exit_code}'}"
             service.is_stopping = True
             # Its last output is in its pipes still.
             self._loop.call_later(
-                _LOOK_FIRST_S, lambda: self._fail(service, service.trouble.decode("utf-8", "replace") or reason)
+                _FIRST_PORT_CHECK_S,
+                lambda: self._fail_start(service, service.failure_text.decode("utf-8", "replace") or reason),
             )
         return True
 
-    def _ended(self, service: Service, status: str, reason: Optional[str]) -> None:
-        if service.starting:
-            self._fail(service, "it was stopped")
+    def _mark_ended(self, service: Service, status: str, reason: Optional[str]) -> None:
+        if service.start_requests:
+            self._fail_start(service, "it was stopped")
         if service.timer is not None:
             service.timer.cancel()
         service.status, service.reason, service.ports, service.group = status, reason, [], 0
         service.is_stopping = False
-        waiting, service.stopping = service.stopping, []
-        for message in waiting:
-            self._outbox.reply(message, {})
+        waiting_requests, service.stop_requests = service.stop_requests, []
+        for request in waiting_requests:
+            self._outbox.reply(request, {})
 
     @staticmethod
-    def _kill(service: Service) -> None:
+    def _kill_service(service: Service) -> None:
         if service.pid:
             process.kill_group(service.pid, signal.SIGKILL)
 
     def end_all(self) -> None:
-        """Ends every service; the workload ends with them."""
+        """Kills the process groups of all services at the end of the workload."""
         for service in self._services.values():
             if service.group:
                 process.kill_group(service.group, signal.SIGKILL)
@@ -298,35 +303,35 @@ class Services:
     # ---- states
 
     def _is_up(self, service: Service) -> bool:
-        """Returns True if the service runs; a service in the background is detected by its port only."""
+        """Returns True if the service runs; detects a service in the background by its port only."""
         if service.status != "running" or service.is_stopping:
             return False
-        if not service.pid and service.ports and service.ports[0] not in _listening():
+        if not service.pid and service.ports and service.ports[0] not in _listening_ports():
             service.status, service.reason, service.ports, service.group = "stopped", None, [], 0
             return False
         return True
 
     @staticmethod
-    def _state(service: Service, definition: Optional[Definition]) -> Message:
-        is_up = service.status == "running"
+    def _describe_service(service: Service, definition: Optional[Definition]) -> Message:
+        is_running = service.status == "running"
         return {
             "name": service.name,
             "protocol": service.protocol,
             "status": service.status,
-            "ports": service.ports if is_up else [],
+            "ports": service.ports if is_running else [],
             "reason": service.reason,
-            **_offer(definition),
+            **_describe_offer(definition),
         }
 
     @staticmethod
-    def _passive(name: str, protocol: str, ports: List[int], definition: Optional[Definition]) -> Message:
+    def _describe_passive(name: str, protocol: str, ports: List[int], definition: Optional[Definition]) -> Message:
         """Describes a service that the user or the image starts, which runs while its port listens."""
-        is_up = bool(ports) and ports[0] in _listening()
-        status = "running" if is_up else "stopped"
-        return {"name": name, "protocol": protocol, "status": status, "ports": ports, **_offer(definition)}
+        is_listening = bool(ports) and ports[0] in _listening_ports()
+        status = "running" if is_listening else "stopped"
+        return {"name": name, "protocol": protocol, "status": status, "ports": ports, **_describe_offer(definition)}
 
 
-def _offer(definition: Optional[Definition]) -> Message:
+def _describe_offer(definition: Optional[Definition]) -> Message:
     if definition is None:
         return {}
     return {
@@ -336,13 +341,13 @@ def _offer(definition: Optional[Definition]) -> Message:
     }
 
 
-def _timeout(message: Message) -> float:
-    timeout = message.get("timeout")
+def _start_timeout_s(request: Message) -> float:
+    timeout = request.get("timeout")
     return float(timeout) if isinstance(timeout, (int, float)) and 0 < timeout <= 600 else START_TIMEOUT_S
 
 
-def _declaration(message: Message) -> Any:
-    name, protocol, ports = message["name"], message["protocol"], message["ports"]
+def _parse_declaration(declaration: Message) -> Any:
+    name, protocol, ports = declaration["name"], declaration["protocol"], declaration["ports"]
     if not is_name(name) or not isinstance(protocol, str):
         raise ValueError("a service has a name and a protocol")
     if not isinstance(ports, list) or not all(isinstance(port, int) and 0 < port < 65_536 for port in ports):
@@ -351,30 +356,30 @@ def _declaration(message: Message) -> Any:
 
 
 def _free_ports(count: int) -> List[int]:
-    """Returns unused ports of 127.0.0.1."""
+    """Returns `count` unused port numbers of 127.0.0.1."""
     import socket
 
     sockets = [socket.socket() for _ in range(count)]
     try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
+        for bound_socket in sockets:
+            bound_socket.bind(("127.0.0.1", 0))
+        return [bound_socket.getsockname()[1] for bound_socket in sockets]
     finally:
-        for one in sockets:
-            one.close()
+        for bound_socket in sockets:
+            bound_socket.close()
 
 
-def _listening() -> Set[int]:
+def _listening_ports() -> Set[int]:
     """Returns the listening TCP ports of this network namespace, read from /proc without connecting."""
     ports = set()
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+    for table_path in ("/proc/net/tcp", "/proc/net/tcp6"):
         try:
-            with open(table, encoding="ascii") as file:
+            with open(table_path, encoding="ascii") as file:
                 lines = file.read().splitlines()[1:]
         except OSError:
             continue  # no such protocol here
         for line in lines:
-            _, local, _, state = line.split(None, 4)[:4]
-            if state == _LISTENING:
-                ports.add(int(local.rpartition(":")[2], 16))
+            _, local_address, _, tcp_state = line.split(None, 4)[:4]
+            if tcp_state == _TCP_STATE_LISTEN:
+                ports.add(int(local_address.rpartition(":")[2], 16))
     return ports

@@ -22,23 +22,23 @@ if TYPE_CHECKING:
 # The user may empty the builtins of the interpreter; our functions keep their own.
 __builtins__ = dict(vars(builtins))  # type: ignore[assignment]  # a module or its dict, both are allowed
 
-_DRAIN_PATIENCE = 2.0
+_DRAIN_TIMEOUT_S = 2.0
 
 
-def wait_drained(fd: int) -> None:
-    """Waits until the supervisor has read everything in the pipe `fd`, or a timeout has passed."""
-    count = bytearray(4)
+def wait_drained(pipe_fd: int) -> None:
+    """Waits until the supervisor has read everything in the pipe `pipe_fd`, or a timeout has passed."""
+    unread_bytes = bytearray(4)
     deadline = 0.0
     while True:
         try:
-            fcntl.ioctl(fd, termios.FIONREAD, count, True)
+            fcntl.ioctl(pipe_fd, termios.FIONREAD, unread_bytes, True)
         except OSError:
             return  # closed or redirected by the user
-        if not any(count):
+        if not any(unread_bytes):
             return
         now = time.monotonic()
         if not deadline:
-            deadline = now + _DRAIN_PATIENCE
+            deadline = now + _DRAIN_TIMEOUT_S
             os.sched_yield()
         elif now > deadline:
             return
@@ -47,12 +47,12 @@ def wait_drained(fd: int) -> None:
 
 
 class OutputPipe(io.RawIOBase):
-    """The raw half of sys.stdout or sys.stderr. Closing it keeps the descriptor open for the next run."""
+    """Writes the raw bytes of sys.stdout or sys.stderr. `close` keeps the descriptor open for the next run."""
 
-    def __init__(self, fd: int, other_fd: int, guard: _thread.LockType) -> None:
+    def __init__(self, fd: int, other_fd: int, flush_lock: _thread.LockType) -> None:
         self._fd = fd
         self._other_fd = other_fd
-        self._guard = guard
+        self._guard = flush_lock
         self.flush_other: Callable[[], None] = lambda: None
         self.mode = "wb"
         self.name = "<stdout>" if fd == 1 else "<stderr>"
@@ -63,7 +63,7 @@ class OutputPipe(io.RawIOBase):
     def fileno(self) -> int:
         return self._fd
 
-    def write(self, data: Any) -> int:
+    def write(self, output_bytes: Any) -> int:
         # One writer at a time looks after the other stream: flushing it comes back here for the other pipe.
         if self._guard.acquire(False):
             try:
@@ -71,29 +71,29 @@ class OutputPipe(io.RawIOBase):
             finally:
                 self._guard.release()
         wait_drained(self._other_fd)
-        return os.write(self._fd, data)
+        return os.write(self._fd, output_bytes)
 
 
 def open_outputs() -> tuple[io.TextIOWrapper, io.TextIOWrapper]:
     """Opens line-buffered text streams for descriptors 1 and 2 that never fail on unencodable characters."""
-    guard = _thread.allocate_lock()
-    raw_out, raw_err = OutputPipe(1, 2, guard), OutputPipe(2, 1, guard)
-    out, err = (
-        io.TextIOWrapper(io.BufferedWriter(raw), "utf-8", "backslashreplace", newline="\n", line_buffering=True)
-        for raw in (raw_out, raw_err)
+    flush_lock = _thread.allocate_lock()
+    stdout_pipe, stderr_pipe = OutputPipe(1, 2, flush_lock), OutputPipe(2, 1, flush_lock)
+    stdout_stream, stderr_stream = (
+        io.TextIOWrapper(io.BufferedWriter(output_pipe), "utf-8", "backslashreplace", newline="\n", line_buffering=True)
+        for output_pipe in (stdout_pipe, stderr_pipe)
     )
-    raw_out.flush_other = lambda: flush_quietly(err)
-    raw_err.flush_other = lambda: flush_quietly(out)
-    return out, err
+    stdout_pipe.flush_other = lambda: flush_quietly(stderr_stream)
+    stderr_pipe.flush_other = lambda: flush_quietly(stdout_stream)
+    return stdout_stream, stderr_stream
 
 
-def current() -> List[Any]:
+def current_outputs() -> List[Any]:
     """Returns the present sys.stdout and sys.stderr; the user may have removed either."""
-    return [s for s in (getattr(sys, "stdout", None), getattr(sys, "stderr", None)) if s is not None]
+    return [stream for stream in (getattr(sys, "stdout", None), getattr(sys, "stderr", None)) if stream is not None]
 
 
 def flush_quietly(stream: Any) -> None:
-    """Flushes any stream and ignores its failure."""
+    """Flushes a stream and ignores exceptions of the flush."""
     try:
         stream.flush()
     except Exception:  # noqa: BLE001  # an object of the user may raise anything
@@ -108,8 +108,8 @@ class InputStream(io.TextIOBase):
     name = "<stdin>"
     mode = "r"
 
-    def __init__(self, ask: Callable[[bool], str]) -> None:
-        self._ask = ask
+    def __init__(self, ask_client: Callable[[bool], str]) -> None:
+        self._ask = ask_client
         self._rest = ""
 
     def readable(self) -> bool:
@@ -118,16 +118,16 @@ class InputStream(io.TextIOBase):
     def isatty(self) -> bool:
         return False
 
-    def readline(self, size: Optional[int] = -1) -> str:  # type: ignore[override]  # the stub has a positional-only int
+    def readline(self, max_chars: Optional[int] = -1) -> str:  # type: ignore[override]  # the stub has a positional-only int
         line = self._rest or self._ask(False) + "\n"
-        if size is None or size < 0:
-            size = len(line)
-        line, self._rest = line[:size], line[size:]
+        if max_chars is None or max_chars < 0:
+            max_chars = len(line)
+        line, self._rest = line[:max_chars], line[max_chars:]
         return line
 
-    def read(self, size: Optional[int] = -1) -> str:
+    def read(self, max_chars: Optional[int] = -1) -> str:
         """Returns one answer of the client as the whole input."""
-        return self.readline(size)
+        return self.readline(max_chars)
 
     def close(self) -> None:
-        """Does nothing: `exit()` closes sys.stdin, but the next run may still read."""
+        """Leaves sys.stdin open when `exit()` closes the stream, as the next run may still read."""

@@ -11,29 +11,29 @@ import signal
 import sys
 
 from . import process
-from .event_loop import READ, WRITE, Loop, Timer
+from .event_loop import READ_EVENTS, WRITE_EVENTS, Loop, Timer
 from .interpreters import make_interpreter, restore_pipes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, List, Optional, Sequence
 
-PROTOCOL = 1
-_FLUSH_DELAY = 0.004
-_MAX_RESTART_DELAY = 2.0
-_DRAIN_READS = 256
-SERVICE_DEFS = "/etc/backend.ai/service-defs"
+PROTOCOL_VERSION = 1
+_FLUSH_DELAY_S = 0.004
+_MAX_RESTART_DELAY_S = 2.0
+_MAX_DRAIN_READS = 256
+SERVICE_DEFINITIONS_FOLDER = "/etc/backend.ai/service-defs"
 """The directory of service definitions in images (spec 03-05, "Service Definition DSL")."""
-BOOTSTRAP = "/opt/container/bootstrap.sh"
+BOOTSTRAP_SCRIPT_PATH = "/opt/container/bootstrap.sh"
 """The script with which an image starts its own services (spec 03-05, "Custom startup scripts")."""
 
 
 class Supervisor:
-    """Runs a workload. `run` returns the exit code of the runner."""
+    """Runs the user's code of one workload. `run` returns the exit code of the runner."""
 
-    def __init__(self, channel_fd: int, runtime: str, home: str, service_defs: str) -> None:
+    def __init__(self, channel_fd: int, runtime: str, home: str, service_definitions_folder: str) -> None:
         self._runtime = runtime
-        self._service_defs = service_defs
+        self._service_defs = service_definitions_folder
         self._home = home
         process.close_inherited(channel_fd)
         os.set_inheritable(channel_fd, False)
@@ -41,12 +41,12 @@ class Supervisor:
         # A signal without a handler of Python's does not reach the wake-up pipe.
         signal.signal(signal.SIGCHLD, lambda *_args: None)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        out_read, self._out = os.pipe()
-        err_read, self._err = os.pipe()
+        stdout_read_fd, self._out = os.pipe()
+        stderr_read_fd, self._err = os.pipe()
         self._null = os.open("/dev/null", os.O_RDONLY)
-        self._streams = {out_read: "stdout", err_read: "stderr"}
-        fds = (self._null, self._out, self._err)
-        self._interpreter = make_interpreter(runtime, self._loop, fds, home, self._on_report)
+        self._streams = {stdout_read_fd: "stdout", stderr_read_fd: "stderr"}
+        stdio_fds = (self._null, self._out, self._err)
+        self._interpreter = make_interpreter(runtime, self._loop, stdio_fds, home, self._on_report)
         if self._interpreter is not None:
             # As early as can be: the child starts while the rest of the supervisor is still being imported.
             self._interpreter.start()
@@ -60,9 +60,9 @@ class Supervisor:
         self._files: Any = None
         self._services: Any = None
         self._bootstrap: Any = None
-        self._load(channel_fd, fds)
+        self._load_components(channel_fd, stdio_fds)
 
-    def _load(self, channel_fd: int, fds: Any) -> None:
+    def _load_components(self, channel_fd: int, stdio_fds: Any) -> None:
         from .completion_requests import CompletionRequests
         from .console import Console, SessionLog
         from .framing import Channel, Outbox, from_base64
@@ -73,51 +73,53 @@ class Supervisor:
         self._log = SessionLog()
         self._outbox = outbox = Outbox(self._channel, self._log.write)
         self._runner = Runner(
-            self._runtime, self._home, fds, self._interpreter, self._console, outbox.send, self._flush_output
+            self._runtime, self._home, stdio_fds, self._interpreter, self._console, outbox.send, self._flush_output
         )
         if self._interpreter is not None:
             self._interpreter.is_busy = self._is_busy
         self._completions = CompletionRequests(self._loop, self._interpreter, self._is_busy, outbox)
         for fd in self._streams:
             os.set_blocking(fd, False)
-            self._loop.watch(fd, READ, self._on_output)
-        self._loop.on_wakeup = self._reap
+            self._loop.watch(fd, READ_EVENTS, self._on_output)
+        self._loop.on_wakeup = self._reap_children
         self._loop.before_wait = self._before_wait
         self._handlers: Dict[str, Callable[[Dict[str, Any]], None]] = {
             "run": self._runner.submit,
             "input": self._runner.answer,
-            "interrupt": lambda _m: self._runner.interrupt(),
-            "cancel": lambda m: self._runner.cancel(m["id"], str(m.get("reason") or "")),
+            "interrupt": lambda _message: self._runner.interrupt(),
+            "cancel": lambda message: self._runner.cancel(message["id"], str(message.get("reason") or "")),
             "complete": self._completions.complete,
-            "file-write": lambda m: self._open_files().write(m),
-            "file-list": lambda m: self._open_files().list(m),
-            "file-read": lambda m: self._open_files().read(m),
-            "pty-open": self._terminal_open,
-            "pty-input": lambda m: self._open_terminals().write(m["pty"], from_base64(m["data"])),
-            "pty-resize": lambda m: self._open_terminals().resize(m["pty"], m["rows"], m["cols"]),
-            "pty-restart": lambda m: self._open_terminals().restart(m["pty"]),
-            "pty-close": lambda m: self._open_terminals().shut(m["pty"]),
-            "service-start": lambda m: self._open_services().start(m),
-            "service-stop": lambda m: self._open_services().stop(m),
-            "service-list": lambda m: self._open_services().list(m),
-            "restart": lambda _m: self._restart(),
-            "ping": lambda m: outbox.reply(m, {"runtime": self._runtime, "busy": self._is_busy()}),
-            "shutdown": lambda _m: self._loop.stop(),
+            "file-write": lambda message: self._open_files().write(message),
+            "file-list": lambda message: self._open_files().list(message),
+            "file-read": lambda message: self._open_files().read(message),
+            "pty-open": self._open_terminal,
+            "pty-input": lambda message: self._open_terminals().write(message["pty"], from_base64(message["data"])),
+            "pty-resize": lambda message: self._open_terminals().resize(
+                message["pty"], message["rows"], message["cols"]
+            ),
+            "pty-restart": lambda message: self._open_terminals().restart(message["pty"]),
+            "pty-close": lambda message: self._open_terminals().close_terminal(message["pty"]),
+            "service-start": lambda message: self._open_services().start(message),
+            "service-stop": lambda message: self._open_services().stop(message),
+            "service-list": lambda message: self._open_services().list(message),
+            "restart": lambda _message: self._restart_interpreter(),
+            "ping": lambda message: outbox.reply(message, {"runtime": self._runtime, "busy": self._is_busy()}),
+            "shutdown": lambda _message: self._loop.stop(),
         }
 
     def run(self) -> int:
-        """Serves until the channel is closed or a shutdown is requested."""
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, lambda *_args: self._loop.stop())
+        """Handles messages of the agent until the channel is closed or a shutdown is requested."""
+        for signal_number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(signal_number, lambda *_args: self._loop.stop())
         process.prctl(process.PR_SET_DUMPABLE, 0)
         import json as _json  # noqa: F401  # loaded while the interpreter starts, not when the first message is sent
 
-        if os.path.isfile(BOOTSTRAP):
+        if os.path.isfile(BOOTSTRAP_SCRIPT_PATH):
             from .image_bootstrap import ImageBootstrap
 
-            self._bootstrap = ImageBootstrap(BOOTSTRAP, self._loop, self._outbox)
+            self._bootstrap = ImageBootstrap(BOOTSTRAP_SCRIPT_PATH, self._loop, self._outbox)
             self._bootstrap.start(self._home, (self._null, self._out, self._err))
-        self._reap()  # a child that died before the wake-up was in place
+        self._reap_children()  # a child that died before the wake-up was in place
         if self._interpreter is not None and self._interpreter.pid:
             self._interpreter.listen()
             self._interpreter.read_reports()
@@ -135,10 +137,10 @@ class Supervisor:
     def _is_busy(self) -> bool:
         return self._runner.active is not None
 
-    def _on_channel(self, events: int) -> None:
+    def _on_channel(self, poll_events: int) -> None:
         from .framing import BrokenFrame
 
-        if not events & READ:
+        if not poll_events & READ_EVENTS:
             return
         try:
             messages = self._channel.receive()
@@ -154,8 +156,8 @@ class Supervisor:
     def _dispatch(self, message: Dict[str, Any]) -> None:
         from .files import REFUSALS, as_file_error
 
-        kind = message.get("t")
-        handler = self._handlers.get(kind) if isinstance(kind, str) else None
+        message_type = message.get("t")
+        handler = self._handlers.get(message_type) if isinstance(message_type, str) else None
         if handler is None:
             self._outbox.refuse(message, "invalid", "unknown message")
             return
@@ -166,28 +168,30 @@ class Supervisor:
             self._outbox.refuse(message, error.kind, str(error))
 
     def _before_wait(self) -> bool:
-        """Starts and sends what is possible in this round; returns True while background work can continue."""
-        from .framing import HARD_LIMIT, HIGH_WATER
+        """Starts runs and sends buffered output before the loop waits; returns True while downloads can continue."""
+        from .framing import HARD_LIMIT_BYTES, HIGH_WATER_BYTES
 
         self._runner.advance()
-        files = self._files
-        if files is not None and files.is_reading and self._channel.unsent < HIGH_WATER:
-            files.advance()
+        file_requests = self._files
+        if file_requests is not None and file_requests.is_reading and self._channel.unsent < HIGH_WATER_BYTES:
+            file_requests.advance()
         if self._flush_timer is None and not self._console.is_empty and self._runner.active is not None:
-            self._flush_timer = self._loop.call_later(_FLUSH_DELAY, self._flush_console)
+            self._flush_timer = self._loop.call_later(_FLUSH_DELAY_S, self._flush_console)
         if not self._channel.flush():
             self._loop.stop()
             return True
-        unsent = self._channel.unsent
-        is_full = unsent > HIGH_WATER
-        if not is_full and self._terminals is not None:
+        unsent_bytes = self._channel.unsent
+        is_channel_full = unsent_bytes > HIGH_WATER_BYTES
+        if not is_channel_full and self._terminals is not None:
             self._terminals.resume()  # they may have been held back within this very round
         self._loop.watch(
-            self._channel.fd, (READ if unsent < HARD_LIMIT else 0) | (WRITE if unsent else 0), self._on_channel
+            self._channel.fd,
+            (READ_EVENTS if unsent_bytes < HARD_LIMIT_BYTES else 0) | (WRITE_EVENTS if unsent_bytes else 0),
+            self._on_channel,
         )
         if self._log.blocked and self._log_timer is None:
             self._log_timer = self._loop.call_later(0.1, self._flush_log)
-        return files is not None and files.is_reading and not is_full
+        return file_requests is not None and file_requests.is_reading and not is_channel_full
 
     def _flush_log(self) -> None:
         self._log_timer = None
@@ -201,45 +205,45 @@ class Supervisor:
             self._interpreter.read_reports()
         self._read_outputs(1)
 
-    def _read_outputs(self, rounds: int) -> None:
+    def _read_outputs(self, max_reads: int) -> None:
         for fd, stream in self._streams.items():
-            for _ in range(rounds):
+            for _ in range(max_reads):
                 try:
-                    data = os.read(fd, 65_536)
+                    output_bytes = os.read(fd, 65_536)
                 except OSError:
                     break
-                self._log.write(stream, data)
-                self._console.feed(stream, data)
+                self._log.write(stream, output_bytes)
+                self._console.feed(stream, output_bytes)
 
     def _flush_output(self) -> None:
-        """Sends everything printed until now before the next message."""
-        self._read_outputs(_DRAIN_READS)
+        """Sends all output printed until now, so that it precedes the next message."""
+        self._read_outputs(_MAX_DRAIN_READS)
         self._console.end_of_text()
-        self._flush_console(force=True)
+        self._flush_console(ignores_limit=True)
 
-    def _flush_console(self, force: bool = False) -> None:
-        from .framing import HIGH_WATER
+    def _flush_console(self, ignores_limit: bool = False) -> None:
+        from .framing import HIGH_WATER_BYTES
 
         if self._flush_timer is not None:
             self._flush_timer.cancel()
             self._flush_timer = None
-        run = self._runner.active
-        if run is None:
+        active_run = self._runner.active
+        if active_run is None:
             return
-        while force or self._channel.unsent < HIGH_WATER:
+        while ignores_limit or self._channel.unsent < HIGH_WATER_BYTES:
             items = self._console.take_items()
             if not items:
                 break
-            self._outbox.send({"t": "console", "id": run.id, "items": items})
+            self._outbox.send({"t": "console", "id": active_run.id, "items": items})
         else:
             return
-        for stream, count in self._console.take_dropped().items():
-            self._outbox.send({"t": "truncated", "id": run.id, "stream": stream, "dropped": count})
+        for stream, dropped_chars in self._console.take_dropped().items():
+            self._outbox.send({"t": "truncated", "id": active_run.id, "stream": stream, "dropped": dropped_chars})
 
     # ---- the interpreter
 
     def _on_report(self, kind: bytes, fields: List[bytes]) -> None:
-        """Handles a report of the interpreter, which the user's code may forge: it affects only the user's own run."""
+        """Handles a report of the interpreter, which the user's code may forge: a forgery affects only its own run."""
         if kind == b"H":
             if not self._announced:
                 self._announce()
@@ -256,9 +260,9 @@ class Supervisor:
             self._completions.completed(fields)
         else:
             # The child has waited until its pipes were empty: what is in them now was printed after this.
-            self._add_report(kind, fields)
+            self._add_report_to_console(kind, fields)
 
-    def _add_report(self, kind: bytes, fields: List[bytes]) -> None:
+    def _add_report_to_console(self, kind: bytes, fields: List[bytes]) -> None:
         texts = [field.decode("utf-8", "replace") for field in fields]
         if kind == b"E":
             self._runner.code_raised()
@@ -277,13 +281,13 @@ class Supervisor:
         if self._bootstrap is not None and self._bootstrap.is_running:
             self._bootstrap.done = self._announce
             return
-        code = ("query",) if self._interpreter is None else self._interpreter.features
-        features = [*(code if self._runtime != "app" else ()), "batch", "pty", "files", "services"]
+        code_features = ("query",) if self._interpreter is None else self._interpreter.features
+        features = [*(code_features if self._runtime != "app" else ()), "batch", "pty", "files", "services"]
         version = self._interpreter.version if self._interpreter is not None else compiler_version(self._runtime)
-        ready = {"t": "ready", "protocol": PROTOCOL, "runtime": self._runtime}
-        self._outbox.send({**ready, "version": version, "features": features})
+        ready_message = {"t": "ready", "protocol": PROTOCOL_VERSION, "runtime": self._runtime}
+        self._outbox.send({**ready_message, "version": version, "features": features})
 
-    def _restart(self) -> None:
+    def _restart_interpreter(self) -> None:
         self._runner.cancel(None, "restart")
         self._announced = False
         if self._interpreter is None:
@@ -302,36 +306,39 @@ class Supervisor:
         except OSError as e:
             # The limit of processes is reached: the user's own ones must end first.
             self._outbox.warn(f"no fresh interpreter yet: {e}")
-            self._start_later()
+            self._retry_start_later()
 
-    def _start_later(self) -> None:
-        self._restart_delay = min(self._restart_delay * 2, _MAX_RESTART_DELAY)
+    def _retry_start_later(self) -> None:
+        self._restart_delay = min(self._restart_delay * 2, _MAX_RESTART_DELAY_S)
         self._loop.call_later(self._restart_delay, self._start_interpreter)
 
-    def _reap(self) -> None:
+    def _reap_children(self) -> None:
         while True:
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
+                pid, wait_status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
                 return
             if pid == 0:
                 return
             if self._interpreter is not None and pid == self._interpreter.pid:
-                self._interpreter_died(status)
-            elif not self._runner.child_died(pid, status):
-                owners = (self._bootstrap, self._services, self._terminals)
-                any(owner is not None and owner.child_died(pid, status) for owner in owners)
+                self._interpreter_died(wait_status)
+            elif not self._runner.child_died(pid, wait_status):
+                process_owners = (self._bootstrap, self._services, self._terminals)
+                any(
+                    process_owner is not None and process_owner.child_died(pid, wait_status)
+                    for process_owner in process_owners
+                )
 
-    def _interpreter_died(self, status: int) -> None:
+    def _interpreter_died(self, wait_status: int) -> None:
         if self._interpreter is None:
             return
         self._interpreter.died()
         self._completions.completed([])
-        self._runner.interpreter_died(status)
+        self._runner.interpreter_died(wait_status)
         if self._has_started:
             self._start_interpreter()
         else:
-            self._start_later()
+            self._retry_start_later()
 
     # ---- files, terminals and services
 
@@ -356,7 +363,7 @@ class Supervisor:
             )
         return self._services
 
-    def _terminal_open(self, message: Dict[str, Any]) -> None:
+    def _open_terminal(self, message: Dict[str, Any]) -> None:
         name = message["pty"]
         if not isinstance(name, str) or not 1 <= len(name) <= 128:
             raise ValueError("pty is a name of 1 to 128 characters")
@@ -365,7 +372,7 @@ class Supervisor:
 
     def _stop_children(self) -> None:
         if self._terminals is not None:
-            self._terminals.shut_all()
+            self._terminals.close_all()
         if self._files is not None:
             self._files.close()
         if self._services is not None:
@@ -379,22 +386,22 @@ def main(arguments: Sequence[str]) -> int:
     """Parses `--channel-fd N --runtime NAME --home DIR [--service-defs DIR]` and serves; returns 2 if it cannot."""
     from .language_commands import RUNTIMES
 
-    if arguments[:1] == ["--worker"]:  # see `process.execute_anew`
+    if arguments[:1] == ["--worker"]:  # see `process.reexecute_child`
         from .python_child import serve
 
-        read, write, *standard = map(int, arguments[2:])
-        serve(read, write, (standard[0], standard[1], standard[2]), arguments[1])
+        read_fd, write_fd, *stdio_fds = map(int, arguments[2:])
+        serve(read_fd, write_fd, (stdio_fds[0], stdio_fds[1], stdio_fds[2]), arguments[1])
     options = dict(zip(arguments[::2], arguments[1::2]))
-    unknown = set(options) - {"--channel-fd", "--runtime", "--home", "--service-defs"}
+    unknown_options = set(options) - {"--channel-fd", "--runtime", "--home", "--service-defs"}
     runtime, home = options.get("--runtime", "python"), options.get("--home", "/home/work")
-    fd = options.get("--channel-fd", "3")
-    if unknown or len(arguments) % 2 or runtime not in RUNTIMES or not fd.isdigit():
+    channel_fd = options.get("--channel-fd", "3")
+    if unknown_options or len(arguments) % 2 or runtime not in RUNTIMES or not channel_fd.isdigit():
         print(f"usage: runner_main.py --channel-fd N --runtime {{{','.join(RUNTIMES)}}} --home DIR", file=sys.stderr)
         return 2
-    process.take_environment()
+    process.restore_session_environment()
     os.environ["HOME"] = home
     try:
         os.mkdir(os.path.join(home, ".output"), 0o755)
     except OSError:
         pass  # it is there, or the home is read-only; a run without it reports no files
-    return Supervisor(int(fd), runtime, home, options.get("--service-defs", SERVICE_DEFS)).run()
+    return Supervisor(int(channel_fd), runtime, home, options.get("--service-defs", SERVICE_DEFINITIONS_FOLDER)).run()

@@ -10,7 +10,7 @@ import termios
 import time
 
 from . import event_loop, process
-from .framing import HIGH_WATER, to_base64
+from .framing import HIGH_WATER_BYTES, to_base64
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
     from .framing import Channel
 
 MAX_TERMINALS = 16
-MAX_INPUT = 1024 * 1024
-_READ_SIZE = 32 * 1024
+MAX_INPUT_BYTES = 1024 * 1024
+_MAX_OUTPUT_BYTES = 32 * 1024
 # A shell that ends this often this fast will not get better by starting it again.
-_MAX_DEATHS = 5
-_DEATH_WINDOW = 5.0
+_MAX_SHELL_DEATHS = 5
+_DEATH_WINDOW_S = 5.0
 
 
 class Terminal:
-    """A pseudo-terminal and the shell in it."""
+    """Connects a pseudo-terminal and its shell to the client."""
 
-    def __init__(self, owner: Terminals, name: str, rows: int, cols: int) -> None:
-        self._owner = owner
+    def __init__(self, terminals: Terminals, name: str, rows: int, columns: int) -> None:
+        self._owner = terminals
         self.name = name
-        self.rows, self.cols = rows, cols
+        self.rows, self.cols = rows, columns
         self.pid = 0
         self._fd = -1
         self._in = bytearray()
@@ -42,42 +42,46 @@ class Terminal:
 
     def start(self) -> None:
         """Starts the shell. Raises OSError if no pseudo-terminal or process is available."""
-        master, slave = os.openpty()
+        master_fd, slave_fd = os.openpty()
         try:
-            fcntl.ioctl(slave, termios.TIOCSWINSZ, _window(self.rows, self.cols))
+            fcntl.ioctl(slave_fd, termios.TIOCSWINSZ, _pack_window_size(self.rows, self.cols))
             self.pid = process.spawn(
-                self._owner.shell, self._owner.environment(), self._owner.home, (slave, slave, slave), terminal=True
+                self._owner.shell,
+                self._owner.environment(),
+                self._owner.home,
+                (slave_fd, slave_fd, slave_fd),
+                has_terminal=True,
             )
         except OSError:
-            os.close(master)
+            os.close(master_fd)
             raise
         finally:
-            os.close(slave)
-        os.set_blocking(master, False)
-        self._fd = master
-        self._watch()
+            os.close(slave_fd)
+        os.set_blocking(master_fd, False)
+        self._fd = master_fd
+        self._watch_events()
 
-    def write(self, data: bytes) -> None:
-        """Types `data`; drops what exceeds the buffer of a shell that does not read, as a terminal does."""
-        self._in += data[: max(0, MAX_INPUT - len(self._in))]
-        self._ready(event_loop.WRITE)
+    def write(self, input_bytes: bytes) -> None:
+        """Types `input_bytes` into the shell; drops input that exceeds the buffer, as a terminal does."""
+        self._in += input_bytes[: max(0, MAX_INPUT_BYTES - len(self._in))]
+        self._on_ready(event_loop.WRITE_EVENTS)
 
-    def resize(self, rows: int, cols: int) -> None:
-        """Changes the size; the kernel notifies the foreground program."""
-        self.rows, self.cols = rows, cols
+    def resize(self, rows: int, columns: int) -> None:
+        """Changes the terminal's size; the kernel notifies the foreground program."""
+        self.rows, self.cols = rows, columns
         if self._fd >= 0:
-            fcntl.ioctl(self._fd, termios.TIOCSWINSZ, _window(rows, cols))
+            fcntl.ioctl(self._fd, termios.TIOCSWINSZ, _pack_window_size(rows, columns))
 
-    def hang_up(self, number: int = signal.SIGHUP) -> None:
-        """Ends the shell and its foreground program."""
+    def hang_up(self, signal_number: int = signal.SIGHUP) -> None:
+        """Signals the shell and its foreground program to end."""
         if self.pid:
             if self._fd >= 0:
                 try:
-                    group = fcntl.ioctl(self._fd, termios.TIOCGPGRP, bytes(4))
-                    process.kill_group(int.from_bytes(group, "little"), number)
+                    foreground_group = fcntl.ioctl(self._fd, termios.TIOCGPGRP, bytes(4))
+                    process.kill_group(int.from_bytes(foreground_group, "little"), signal_number)
                 except OSError:
                     pass  # no foreground group any more
-            process.kill_group(self.pid, number)
+            process.kill_group(self.pid, signal_number)
 
     def close(self) -> None:
         """Closes the terminal; the kernel hangs up the remaining processes."""
@@ -88,113 +92,113 @@ class Terminal:
         self._in.clear()
 
     def shell_died(self) -> bool:
-        """Reads the last output after the death of the shell; returns True if it may be restarted."""
+        """Sends the last output after the death of the shell; returns True if the shell may be restarted."""
         for _ in range(64):
-            if not self._read():
+            if not self._send_output():
                 break
         self.close()
         self.pid = 0
         now = time.monotonic()
-        self._deaths = [t for t in self._deaths if now - t < _DEATH_WINDOW] + [now]
-        return len(self._deaths) <= _MAX_DEATHS
+        self._deaths = [death_time for death_time in self._deaths if now - death_time < _DEATH_WINDOW_S] + [now]
+        return len(self._deaths) <= _MAX_SHELL_DEATHS
 
     def resume(self) -> None:
-        """Resumes reading after the channel was full."""
+        """Resumes reading this terminal's output after the channel was full."""
         if self._is_paused and self._fd >= 0:
-            self._watch()
+            self._watch_events()
 
-    def _watch(self) -> None:
-        self._is_paused = self._owner.channel.unsent > HIGH_WATER
-        events = (0 if self._is_paused else event_loop.READ) | (event_loop.WRITE if self._in else 0)
-        if events:
-            self._owner.loop.watch(self._fd, events, self._ready)
+    def _watch_events(self) -> None:
+        self._is_paused = self._owner.channel.unsent > HIGH_WATER_BYTES
+        poll_events = (0 if self._is_paused else event_loop.READ_EVENTS) | (event_loop.WRITE_EVENTS if self._in else 0)
+        if poll_events:
+            self._owner.loop.watch(self._fd, poll_events, self._on_ready)
         else:
             self._owner.loop.unwatch(self._fd)
 
-    def _ready(self, events: int) -> None:
+    def _on_ready(self, poll_events: int) -> None:
         if self._fd < 0:
             return
-        while self._in and events & event_loop.WRITE:
+        while self._in and poll_events & event_loop.WRITE_EVENTS:
             try:
                 del self._in[: os.write(self._fd, self._in[:4096])]
             except OSError:
                 break
-        if events & event_loop.READ and not self._read():
+        if poll_events & event_loop.READ_EVENTS and not self._send_output():
             self._owner.loop.unwatch(self._fd)  # hung up; the shell's death follows
             return
-        self._watch()
+        self._watch_events()
 
-    def _read(self) -> bool:
+    def _send_output(self) -> bool:
         if self._fd < 0:
             return False
         # A pseudo-terminal hands out little at a time; together it makes one message.
-        data = bytearray()
-        is_alive = True
-        while len(data) < _READ_SIZE:
+        output_bytes = bytearray()
+        is_open = True
+        while len(output_bytes) < _MAX_OUTPUT_BYTES:
             try:
-                piece = os.read(self._fd, _READ_SIZE)
+                piece = os.read(self._fd, _MAX_OUTPUT_BYTES)
             except BlockingIOError:
                 break
             except OSError:
                 piece = b""
             if not piece:
-                is_alive = False
+                is_open = False
                 break
-            data += piece
-        if data:
-            self._owner.channel.send({"t": "pty-output", "pty": self.name, "data": to_base64(bytes(data))})
-        return is_alive
+            output_bytes += piece
+        if output_bytes:
+            self._owner.channel.send({"t": "pty-output", "pty": self.name, "data": to_base64(bytes(output_bytes))})
+        return is_open
 
 
 class Terminals:
-    """All terminals of the workload by the client's name."""
+    """Holds the open terminals of the workload by the names that the client gave."""
 
     def __init__(self, loop: Loop, channel: Channel, home: str) -> None:
         self.loop = loop
         self.channel = channel
         self.home = home
         self._open: Dict[str, Terminal] = {}
-        bash = process.find_executable("bash")
-        self.shell = [bash, "-l"] if bash else [process.find_executable("sh") or "/bin/sh", "-i"]
+        bash_path = process.find_executable("bash")
+        self.shell = [bash_path, "-l"] if bash_path else [process.find_executable("sh") or "/bin/sh", "-i"]
 
     def environment(self) -> Dict[str, str]:
         """Returns the environment of a shell: that of every command, with the capabilities of the client's terminal."""
-        env = process.common_environment(self.home)
-        env["TERM"] = "xterm-256color"
-        env["SHELL"] = self.shell[0]
+        variables = process.common_environment(self.home)
+        variables["TERM"] = "xterm-256color"
+        variables["SHELL"] = self.shell[0]
         try:
-            env["USER"] = env["LOGNAME"] = pwd.getpwuid(os.getuid()).pw_name
+            variables["USER"] = variables["LOGNAME"] = pwd.getpwuid(os.getuid()).pw_name
         except KeyError:
             pass  # a user without an entry keeps the common name
-        return env
+        return variables
 
-    def open(self, name: str, rows: int, cols: int) -> None:
+    def open(self, name: str, rows: int, columns: int) -> None:
         """Opens a terminal, or resizes an open one. Raises ValueError for invalid arguments, or OSError."""
         if name in self._open:
-            self.resize(name, rows, cols)
+            self.resize(name, rows, columns)
             return
         if len(self._open) >= MAX_TERMINALS:
             raise ValueError(f"more than {MAX_TERMINALS} terminals")
-        terminal = Terminal(self, name, *_checked(rows, cols))
+        terminal = Terminal(self, name, *_check_size(rows, columns))
         terminal.start()
         self._open[name] = terminal
 
-    def write(self, name: str, data: bytes) -> None:
-        """Types into a terminal; ignores a closed one."""
+    def write(self, name: str, input_bytes: bytes) -> None:
+        """Types into a terminal; ignores a closed terminal."""
         if name in self._open:
-            self._open[name].write(data)
+            self._open[name].write(input_bytes)
 
-    def resize(self, name: str, rows: int, cols: int) -> None:
+    def resize(self, name: str, rows: int, columns: int) -> None:
         """Resizes a terminal."""
         if name in self._open:
-            self._open[name].resize(*_checked(rows, cols))
+            self._open[name].resize(*_check_size(rows, columns))
 
     def restart(self, name: str) -> None:
         """Kills the processes of the terminal and starts a new shell."""
         if name in self._open:
             self._open[name].hang_up(signal.SIGKILL)
 
-    def shut(self, name: str, exit_code: int = 0) -> None:
+    def close_terminal(self, name: str, exit_code: int = 0) -> None:
         """Closes a terminal and notifies the client."""
         terminal = self._open.pop(name, None)
         if terminal is not None:
@@ -202,14 +206,16 @@ class Terminals:
             terminal.close()
             self.channel.send({"t": "pty-closed", "pty": name, "exitCode": exit_code})
 
-    def shut_all(self) -> None:
+    def close_all(self) -> None:
         """Closes every terminal."""
         for name in list(self._open):
-            self.shut(name)
+            self.close_terminal(name)
 
-    def child_died(self, pid: int, status: int) -> bool:
+    def child_died(self, pid: int, wait_status: int) -> bool:
         """Restarts the shell of a terminal; returns False if `pid` is no shell."""
-        terminal: Optional[Terminal] = next((t for t in self._open.values() if t.pid == pid), None)
+        terminal: Optional[Terminal] = next(
+            (candidate for candidate in self._open.values() if candidate.pid == pid), None
+        )
         if terminal is None:
             return False
         try:
@@ -218,22 +224,22 @@ class Terminals:
                 return True
         except OSError:
             pass  # without resources the terminal is closed
-        self.shut(terminal.name, process.exit_of(status)[0])
+        self.close_terminal(terminal.name, process.exit_of(wait_status)[0])
         return True
 
     def resume(self) -> None:
-        """Resumes reading when the channel has room again."""
+        """Resumes reading the output of all terminals when the channel has room again."""
         for terminal in self._open.values():
             terminal.resume()
 
 
-def _window(rows: int, cols: int) -> bytes:
+def _pack_window_size(rows: int, columns: int) -> bytes:
     import struct
 
-    return struct.pack("HHHH", rows, cols, 0, 0)
+    return struct.pack("HHHH", rows, columns, 0, 0)
 
 
-def _checked(rows: int, cols: int) -> tuple[int, int]:
-    if not (isinstance(rows, int) and isinstance(cols, int) and 1 <= rows <= 1000 and 1 <= cols <= 1000):
+def _check_size(rows: int, columns: int) -> tuple[int, int]:
+    if not (isinstance(rows, int) and isinstance(columns, int) and 1 <= rows <= 1000 and 1 <= columns <= 1000):
         raise ValueError("rows and cols must be between 1 and 1000")
-    return rows, cols
+    return rows, columns

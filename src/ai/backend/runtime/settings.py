@@ -13,7 +13,7 @@ GIB = 1024 * MIB
 
 
 class RuntimeSettings(Settings):
-    """The common settings. Every field has a default that suits a laptop and a server alike."""
+    """Holds the settings that both runtimes have. The defaults suit a laptop and a server alike."""
 
     kernel_uid: int = Field(
         59500, ge=1, le=2**31 - 2, description="Host user id of all sessions where the agent runs as root; never 0."

@@ -33,7 +33,7 @@ OOM_SCORE_ADJ = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadRecord:
-    """The durable record of a workload. ``made_home``: the home is not that of an earlier attempt."""
+    """Holds the durable record of a workload. ``made_home``: this attempt created the home."""
 
     key: WorkloadKey
     session_id: SessionId
@@ -65,16 +65,16 @@ def record_values(spec: WorkloadSpec, settings: RuntimeSettings, home: Path) -> 
     }
 
 
-R = TypeVar("R", bound=WorkloadRecord)
+AnyRecord = TypeVar("AnyRecord", bound=WorkloadRecord)
 
 
-def read_record(directory: Path, kind: type[R]) -> R | None:
-    """Returns the record in a workload's directory; None if there is none or it is invalid."""
+def read_record(directory: Path, record_type: type[AnyRecord]) -> AnyRecord | None:
+    """Returns the record in a workload's directory; None if the record is absent or invalid."""
     content = read_json(directory / "record.json")
     if content is None or content.get("version") != RECORD_VERSION:
         return None
     try:
-        return msgspec.convert(content, kind)
+        return msgspec.convert(content, record_type)
     except msgspec.ValidationError:
         return None
 
@@ -85,73 +85,82 @@ def write_record(directory: Path, record: WorkloadRecord) -> None:
 
 
 def environment(
-    spec: WorkloadSpec, defaults: Mapping[str, str], identity: Mapping[str, str], reserved: Collection[str] = ()
+    spec: WorkloadSpec,
+    defaults: Mapping[str, str],
+    identity_variables: Mapping[str, str],
+    reserved_names: Collection[str] = (),
 ) -> dict[str, str]:
-    """Returns the runner's variables. The session's override the defaults, but never its identity.
+    """Returns the runner's environment. The session's variables override the defaults, but never the identity.
 
     The session's are prefixed: none of them (``LD_PRELOAD``, ``GCONV_PATH`` ...) may mean anything to the loader of the
     sandbox, or of the process that holds the channel.
     """
-    identity = {
+    identity_variables = {
         "USER": "work",
         "LOGNAME": "work",
         "BACKENDAI_KERNEL_ID": str(spec.key.kernel_id),
         "BACKENDAI_SESSION_ID": str(spec.session_id),
         "BACKENDAI_ATTEMPT": str(spec.key.attempt),
-        **identity,
+        **identity_variables,
     }
-    requested = {**spec.config.env_vars, **spec.environ}
-    own = {*identity, *reserved}
+    session_variables = {**spec.config.env_vars, **spec.environ}
+    protected_names = {*identity_variables, *reserved_names}
     return {
         **defaults,
-        **{SESSION_PREFIX + name: text for name, text in requested.items() if name not in own},
-        **identity,
+        **{
+            SESSION_PREFIX + variable: value
+            for variable, value in session_variables.items()
+            if variable not in protected_names
+        },
+        **identity_variables,
     }
 
 
 def device_node(device: DeviceMapping) -> tuple[os.stat_result, str]:
     """Returns the status of a device's node, and the permissions to it. Raises CreationDenied if it is no device."""
-    data = {"field": "devices", "key": device.cdi_name or device.target or device.source}
+    error_data = {"field": "devices", "key": device.cdi_name or device.target or device.source}
     try:
         status = Path(device.source).stat()
     except OSError as error:
-        raise CreationDenied(f"the device {device.source!r} does not exist on this node", data=data) from error
+        raise CreationDenied(f"the device {device.source!r} does not exist on this node", data=error_data) from error
     if not (stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode)):
-        raise CreationDenied(f"{device.source!r} is no device", data=data)
-    return status, "".join(letter for letter in "rwm" if letter in device.permissions) or "rw"
+        raise CreationDenied(f"{device.source!r} is no device", data=error_data)
+    return status, "".join(permission for permission in "rwm" if permission in device.permissions) or "rw"
 
 
 async def used_bytes(meter: Meter, record: WorkloadRecord, pids: Sequence[int]) -> int:
-    """Returns what a workload holds on the disk of the homes, files without a name included."""
-    size = await asyncio.to_thread(meter.home_size, record, time.monotonic())
-    return size + await asyncio.to_thread(disk_space.unlinked_bytes, pids, Path(record.home))
+    """Returns the bytes that a workload holds on the disk of the homes, unlinked files included."""
+    home_bytes = await asyncio.to_thread(meter.home_size, record, time.monotonic())
+    return home_bytes + await asyncio.to_thread(disk_space.unlinked_bytes, pids, Path(record.home))
 
 
 async def guard_homes(
     settings: RuntimeSettings,
-    homes: Path,
-    living: Callable[[], Iterable[WorkloadRecord]],
-    used: Callable[[WorkloadRecord], Awaitable[int]],
-    end: Callable[[WorkloadKey, bool], Awaitable[None]],
+    homes_directory: Path,
+    living_records: Callable[[], Iterable[WorkloadRecord]],
+    measure_bytes: Callable[[WorkloadRecord], Awaitable[int]],
+    end_workload: Callable[[WorkloadKey, bool], Awaitable[None]],
 ) -> None:
     """Enforces the size of homes and the platform's reserve on their disk, until cancelled.
 
-    ``end`` ends a workload; its second argument is True if the disk is full.
+    ``end_workload`` ends a workload; its second argument is True if the disk is full.
     """
     while True:
         await asyncio.sleep(settings.watch_interval_s)
-        lacks_room = await asyncio.to_thread(disk_space.is_low, homes, settings.reserved_bytes)
-        sizes: dict[WorkloadKey, int] = {}
-        for record in living():
-            limit = record.home_bytes
-            if limit is None and not lacks_room:
+        is_disk_full = await asyncio.to_thread(disk_space.is_low, homes_directory, settings.reserved_bytes)
+        bytes_by_key: dict[WorkloadKey, int] = {}
+        for record in living_records():
+            limit_bytes = record.home_bytes
+            if limit_bytes is None and not is_disk_full:
                 continue
-            size = sizes[record.key] = await used(record)
-            if limit is not None and size > limit:
-                log.warning("the home of %s holds %d bytes, over its limit of %d", record.key, size, limit)
-                await end(record.key, False)
-        if lacks_room and sizes:
-            key, size = max(sizes.items(), key=lambda item: item[1])
-            if size >= settings.reserved_bytes // 64:  # else what fills the disk is none of ours
-                log.error("the disk of the homes is full; %s holds %d bytes of it and is ended", key, size)
-                await end(key, True)
+            used_size_bytes = bytes_by_key[record.key] = await measure_bytes(record)
+            if limit_bytes is not None and used_size_bytes > limit_bytes:
+                log.warning(
+                    "the home of %s holds %d bytes, over its limit of %d", record.key, used_size_bytes, limit_bytes
+                )
+                await end_workload(record.key, False)
+        if is_disk_full and bytes_by_key:
+            key, used_size_bytes = max(bytes_by_key.items(), key=lambda item: item[1])
+            if used_size_bytes >= settings.reserved_bytes // 64:  # else what fills the disk is none of ours
+                log.error("the disk of the homes is full; %s holds %d bytes of it and is ended", key, used_size_bytes)
+                await end_workload(key, True)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from ai.backend.node.linux.cgroups import CgroupV1, CgroupV2, Limits, NoCgroups
 from ai.backend.node.linux.disk_space import parse_mountinfo
-from ai.backend.runtime.process.cgroup_probe import CgroupMount, find_hierarchies, parse_own
+from ai.backend.runtime.process.cgroup_probe import CgroupMount, find_hierarchies, parse_own_groups
 
 ROOT = Path("/sys/fs/cgroup")
 HYBRID = """\
@@ -30,7 +30,8 @@ def test_mounts_below_the_root_are_found() -> None:
 
 def test_our_own_groups_are_read() -> None:
     text = "9:cpu,cpuacct:/a/b\n3:memory:/m\n0::/user.slice/user-1000.slice\n"
-    assert parse_own(text) == {"cpu": "/a/b", "cpuacct": "/a/b", "memory": "/m", "": "/user.slice/user-1000.slice"}
+    own = {"cpu": "/a/b", "cpuacct": "/a/b", "memory": "/m", "": "/user.slice/user-1000.slice"}
+    assert parse_own_groups(text) == own
 
 
 def test_version_1_writes_each_limit_where_its_controller_is() -> None:

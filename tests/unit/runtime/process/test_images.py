@@ -26,7 +26,7 @@ def environment(folder: Path, *packages: str, python: str | None = None) -> Path
 
 @pytest.fixture(autouse=True)
 def nothing_else(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(images, "_HIDDEN", ("/nowhere/",))
+    monkeypatch.setattr(images, "_HIDDEN_PREFIXES", ("/nowhere/",))
     monkeypatch.setattr(images, "_has_jupyterlab", lambda python: False)
     monkeypatch.setattr(shutil, "which", lambda name: None)
     monkeypatch.setattr(sys, "executable", str(environment(tmp_path / "none") / "bin" / "python"))
@@ -45,7 +45,7 @@ def test_beside_us(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         "ai.backend.service-path.jupyterlab": str(place / "bin" / "python"),
     }
     assert str(place) in own().prefixes
-    monkeypatch.setattr(images, "_HIDDEN", (f"{tmp_path}/",))
+    monkeypatch.setattr(images, "_HIDDEN_PREFIXES", (f"{tmp_path}/",))
     assert "jupyterlab" not in own().labels["ai.backend.service-ports"]
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ai.backend.runtime.process.launch_plan import SANDBOX_PATH
-from ai.backend.runtime.process.sandbox import PROGRAMS, HostPaths, compose
+from ai.backend.runtime.process.sandbox import PROGRAMS_FOLDER, HostPaths, compose
 
 
 @pytest.mark.parametrize("user_namespace", [True, False])
@@ -32,5 +32,5 @@ def test_a_system_without_python_has_it_for_the_session(user_namespace: bool) ->
     )
     arguments, _ = compose(scene, ["/bin/true"])
     at = arguments.index("/usr/bin/python3.11")
-    assert arguments[at - 1 : at + 2] == ["--symlink", "/usr/bin/python3.11", f"{PROGRAMS}/python"]
-    assert SANDBOX_PATH.split(":")[-1] == PROGRAMS, "what the system calls python goes before"
+    assert arguments[at - 1 : at + 2] == ["--symlink", "/usr/bin/python3.11", f"{PROGRAMS_FOLDER}/python"]
+    assert SANDBOX_PATH.split(":")[-1] == PROGRAMS_FOLDER, "what the system calls python goes before"

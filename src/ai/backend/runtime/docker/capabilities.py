@@ -12,61 +12,69 @@ from ai.backend.plugin.runtime import RuntimeInfo
 from ai.backend.runtime.docker.container_config import EngineFacts
 from ai.backend.runtime.docker.settings import DockerRuntimeSettings
 
-VERSION = "1"
-CDI_API = (1, 44)
-_ALIASES = frozenset({"io.containerd.runc.v2", "io.containerd.runtime.v1.linux"})
+RUNTIME_VERSION = "1"
+MIN_CDI_API_VERSION = (1, 44)
+_RUNC_ALIASES = frozenset({"io.containerd.runc.v2", "io.containerd.runtime.v1.linux"})
 """Names under which the engine lists ``runc`` again."""
-_LIMITS = {"cpu": "CpuCfsQuota", "memory": "MemoryLimit", "pids": "PidsLimit", "cpuset": "CPUSet"}
+_INFO_FIELDS = {"cpu": "CpuCfsQuota", "memory": "MemoryLimit", "pids": "PidsLimit", "cpuset": "CPUSet"}
 
 
-def engine_facts(info: Mapping[str, Any], networks: Sequence[Mapping[str, Any]]) -> EngineFacts:
-    """Reads the facts from the engine's information (``/info``, ``/networks``)."""
-    api = tuple(int(part) for part in str(info["ApiVersion"]).split("."))
-    names = {network["Name"] for network in networks}
+def engine_facts(engine_info: Mapping[str, Any], networks: Sequence[Mapping[str, Any]]) -> EngineFacts:
+    """Returns what the engine supports, read from its own information (``/info``, ``/networks``)."""
+    api_version = tuple(int(part) for part in str(engine_info["ApiVersion"]).split("."))
+    network_names = {network["Name"] for network in networks}
     return EngineFacts(
-        version=str(info.get("ServerVersion", "")),
-        cgroups=2 if str(info.get("CgroupVersion")) == "2" else 1,
-        cdi=api >= CDI_API and bool(info.get("CDISpecDirs")),
-        network="bridge" if "bridge" in names else "none",
-        limits=frozenset(name for name, field in _LIMITS.items() if info.get(field)),
-        runtimes=tuple(sorted(name for name in info.get("Runtimes") or () if name not in _ALIASES)),
-        has_seccomp=any("name=seccomp" in option for option in info.get("SecurityOptions") or ()),
+        version=str(engine_info.get("ServerVersion", "")),
+        cgroups=2 if str(engine_info.get("CgroupVersion")) == "2" else 1,
+        cdi=api_version >= MIN_CDI_API_VERSION and bool(engine_info.get("CDISpecDirs")),
+        network="bridge" if "bridge" in network_names else "none",
+        limits=frozenset(
+            limit_or_class for limit_or_class, info_field in _INFO_FIELDS.items() if engine_info.get(info_field)
+        ),
+        runtimes=tuple(
+            sorted(
+                limit_or_class
+                for limit_or_class in engine_info.get("Runtimes") or ()
+                if limit_or_class not in _RUNC_ALIASES
+            )
+        ),
+        has_seccomp=any("name=seccomp" in option for option in engine_info.get("SecurityOptions") or ()),
     )
 
 
-def why_unfit(host: str, info: Mapping[str, Any]) -> str:
-    """Returns why sessions cannot run on this engine; empty if they can. Homes and channels are local directories."""
-    options = info.get("SecurityOptions") or ()
-    if not host.startswith("unix://"):
-        return f"the engine at {host} is not on this machine: only unix:// addresses are supported"
-    if any("name=userns" in option or "name=rootless" in option for option in options):
+def why_unfit(engine_url: str, engine_info: Mapping[str, Any]) -> str:
+    """Returns the reason that sessions cannot run on this engine, such as a remote host; empty if they can run."""
+    security_options = engine_info.get("SecurityOptions") or ()
+    if not engine_url.startswith("unix://"):
+        return f"the engine at {engine_url} is not on this machine: only unix:// addresses are supported"
+    if any("name=userns" in option or "name=rootless" in option for option in security_options):
         return "the engine gives containers other user ids (userns-remap or rootless), which is not supported"
-    if info.get("OSType", "linux") != "linux":
-        return f"the engine runs {info['OSType']} containers, and sessions need Linux"
+    if engine_info.get("OSType", "linux") != "linux":
+        return f"the engine runs {engine_info['OSType']} containers, and sessions need Linux"
     return ""
 
 
 def describe(facts: EngineFacts, settings: DockerRuntimeSettings, *, no_overlays: str = "") -> RuntimeInfo:
     """Describes the runtime (docs/reference/docker-runtime). ``no_overlays``: why networks cannot span nodes."""
-    enforced, watched, none = Enforcement.ENFORCED, Enforcement.WATCHED, Enforcement.NONE
+    enforced, watched, not_enforced = Enforcement.ENFORCED, Enforcement.WATCHED, Enforcement.NONE
     is_root = os.geteuid() == 0
-    network = settings.network if settings.network != "auto" else facts.network
-    filtered = facts.has_seccomp and (settings.seccomp == "engine" or seccomp.is_supported())
+    network_mode = settings.network if settings.network != "auto" else facts.network
+    has_seccomp_filter = facts.has_seccomp and (settings.seccomp == "engine" or seccomp.is_supported())
     return RuntimeInfo(
         name="docker",
-        version=VERSION,
+        version=RUNTIME_VERSION,
         workload_type="container",
         runtime_classes=facts.runtimes,
         tier="contained" if is_root else "contained-as-agent",
         enforcement={
-            **{name: enforced if name in facts.limits else none for name in _LIMITS},
+            **{limit: enforced if limit in facts.limits else not_enforced for limit in _INFO_FIELDS},
             "devices": enforced,
             "filesystem": enforced,
             "pid-namespace": enforced,
-            "network": none if network == "host" else enforced,
-            "seccomp": enforced if filtered else none,
+            "network": not_enforced if network_mode == "host" else enforced,
+            "seccomp": enforced if has_seccomp_filter else not_enforced,
             "session-networks": enforced,
-            "multi-node-networks": none if no_overlays else enforced,
+            "multi-node-networks": not_enforced if no_overlays else enforced,
             "home-size": watched,
         },
         capabilities=frozenset(

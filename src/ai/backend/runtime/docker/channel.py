@@ -14,77 +14,89 @@ from ai.backend.node.relay.framing import FrameReader, ProtocolViolation
 from ai.backend.node.workload.channel import RelayChannel, RelayConnection, parse
 from ai.backend.plugin.runtime import RunnerChannel, WorkloadExit
 
-Ended = Callable[[], Awaitable[WorkloadExit | None]]
+ExitReader = Callable[[], Awaitable[WorkloadExit | None]]
 """Returns how the workload has ended, None while it lives. Waits if it is about to end."""
-LEFT_SLACK = 1 << 20
+LEFT_SLACK_BYTES = 1 << 20
 
 
 class DockerChannel(RunnerChannel):
-    """A :class:`RunnerChannel` of a container. Without ``live`` it only reads the messages that were left."""
+    """A :class:`RunnerChannel` of a container. Without ``relay_channel`` it only reads the messages left on disk."""
 
     def __init__(
-        self, live: RelayChannel | None, folder: Path, ended: Ended, *, last_seq: int, left_limit: int
+        self,
+        relay_channel: RelayChannel | None,
+        channel_folder: Path,
+        read_exit: ExitReader,
+        *,
+        last_seq: int,
+        left_limit_bytes: int,
     ) -> None:
-        self._live = live
-        self._folder = folder
-        self._ended = ended
-        self._seen = last_seq
-        self._left_limit = left_limit
+        self._relay_channel = relay_channel
+        self._folder = channel_folder
+        self._read_exit = read_exit
+        self._last_seq_seen = last_seq
+        self._left_limit_bytes = left_limit_bytes
         self._closed = False
 
     async def send(self, frame: Mapping[str, Any]) -> None:
-        if self._live is None:
+        if self._relay_channel is None:
             raise Unavailable("the workload has ended")
-        await self._live.send(frame)
+        await self._relay_channel.send(frame)
 
     async def recv(self) -> AsyncIterator[dict[str, Any]]:
-        if self._live is not None:
-            async for message in self._live.recv():
-                if isinstance(seq := message.get("seq"), int):
-                    self._seen = max(self._seen, seq)
+        if self._relay_channel is not None:
+            async for message in self._relay_channel.recv():
+                if isinstance(sequence_number := message.get("seq"), int):
+                    self._last_seq_seen = max(self._last_seq_seen, sequence_number)
                 yield message
-        ended = None if self._closed else await self._ended()
-        if ended is None:
+        workload_exit = None if self._closed else await self._read_exit()
+        if workload_exit is None:
             return
-        for message in read_left(self._folder / "left", self._left_limit + LEFT_SLACK):
-            if isinstance(seq := message.get("seq"), int) and seq > self._seen:
-                self._seen = seq
+        for message in read_left_messages(self._folder / "left", self._left_limit_bytes + LEFT_SLACK_BYTES):
+            if isinstance(sequence_number := message.get("seq"), int) and sequence_number > self._last_seq_seen:
+                self._last_seq_seen = sequence_number
                 yield message
-        yield {"t": "exited", "code": ended.code, "signal": ended.signal, "oom": ended.oom, "reason": ended.reason}
+        yield {
+            "t": "exited",
+            "code": workload_exit.code,
+            "signal": workload_exit.signal,
+            "oom": workload_exit.oom,
+            "reason": workload_exit.reason,
+        }
 
     async def ack(self, seq: int) -> None:
-        if self._live is not None:
-            await self._live.ack(seq)
+        if self._relay_channel is not None:
+            await self._relay_channel.ack(seq)
 
     async def close(self) -> None:
         self._closed = True
-        if self._live is not None:
-            await self._live.close()
+        if self._relay_channel is not None:
+            await self._relay_channel.close()
 
 
-async def is_listening(folder: Path) -> bool:
+async def is_listening(channel_folder: Path) -> bool:
     """Returns True if the relay of a container still accepts connections."""
     try:
-        connection = await RelayConnection.open(folder)
+        connection = await RelayConnection.open(channel_folder)
     except Unavailable:
         return False
     await connection.close()
     return True
 
 
-def read_left(path: Path, limit: int) -> list[dict[str, Any]]:
-    """Reads the messages that a relay left. A hostile container may have written anything there."""
-    content = read_untrusted(path, limit) or b""
+def read_left_messages(left_path: Path, limit_bytes: int) -> list[dict[str, Any]]:
+    """Reads the messages that a relay left on disk; returns none if a hostile container wrote invalid frames."""
+    content = read_untrusted(left_path, limit_bytes) or b""
     with suppress(ProtocolViolation):  # then nothing of it is believed
-        return [message for body in FrameReader().feed(content) if (message := parse(body)) is not None]
+        return [message for frame_body in FrameReader().feed(content) if (message := parse(frame_body)) is not None]
     return []
 
 
-def read_untrusted(path: Path, limit: int) -> bytes | None:
+def read_untrusted(path: Path, limit_bytes: int) -> bytes | None:
     """Reads the beginning of a regular file that an untrusted program wrote; None for anything else."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return None
     with os.fdopen(fd, "rb") as file:
-        return file.read(limit) if stat.S_ISREG(os.fstat(fd).st_mode) else None
+        return file.read(limit_bytes) if stat.S_ISREG(os.fstat(fd).st_mode) else None

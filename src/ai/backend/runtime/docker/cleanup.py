@@ -23,34 +23,36 @@ from ai.backend.runtime.docker.records import (
 )
 
 log = logging.getLogger(__name__)
-LAST = frozenset({"record.json", "removing"})
+REMOVED_LAST_NAMES = frozenset({"record.json", "removing"})
 
 
 async def undo_creation(engine: Engine, state: DockerState, folder: DockerFolder, key: WorkloadKey) -> None:
-    """Removes everything of a creation that failed or was interrupted; an earlier home stays."""
+    """Removes all traces of a workload's failed or interrupted creation, except an earlier home."""
     record = await asyncio.to_thread(folder.record)
     keep_home = record is None or not record.made_home
     if record is not None:
         with suppress(OSError):  # a full disk
             await asyncio.to_thread(folder.mark_removing, keep_home=keep_home)
-    await erase(engine, state, folder, key, keep_home=keep_home)
+    await erase(engine, state, folder, key, keeps_home=keep_home)
 
 
-async def erase(engine: Engine, state: DockerState, folder: DockerFolder, key: WorkloadKey, *, keep_home: bool) -> None:
-    """Removes every trace of a workload. The record is removed last, because it leads to all else."""
+async def erase(
+    engine: Engine, state: DockerState, folder: DockerFolder, key: WorkloadKey, *, keeps_home: bool
+) -> None:
+    """Removes a workload's container and files. The record is removed last, as the removal starts from the record."""
     await engine.remove(state.container_name(key))
     crash_point("remove.container")
-    await asyncio.to_thread(_erase_files, state, folder, key, keep_home)
+    await asyncio.to_thread(_erase_files, state, folder, key, keeps_home)
 
 
-def _erase_files(state: DockerState, folder: DockerFolder, key: WorkloadKey, keep_home: bool) -> None:
+def _erase_files(state: DockerState, folder: DockerFolder, key: WorkloadKey, keeps_home: bool) -> None:
     unstage(folder.path)
-    if not keep_home:
+    if not keeps_home:
         remove_tree(state.home(key.kernel_id))
         crash_point("remove.home")
     if folder.path.is_dir():
         for entry in list(folder.path.iterdir()):
-            if entry.name not in LAST:
+            if entry.name not in REMOVED_LAST_NAMES:
                 remove_tree(entry)
         crash_point("remove.emptied")
         remove_tree(folder.path)
@@ -59,43 +61,45 @@ def _erase_files(state: DockerState, folder: DockerFolder, key: WorkloadKey, kee
 async def reconcile(
     engine: Engine,
     state: DockerState,
-    lock: Callable[[WorkloadKey], asyncio.Lock],
-    begun: Callable[[DockerRecord, Container | None], Awaitable[None]],
+    lock_of: Callable[[WorkloadKey], asyncio.Lock],
+    on_begun: Callable[[DockerRecord, Container | None], Awaitable[None]],
     *,
     is_first: bool,
 ) -> None:
     """Completes started removals, undoes partial creations, and removes our containers without a record.
 
-    A workload whose ``lock`` is taken is left alone. ``begun`` is called with the lock, for each begun workload and its
-    container. ``is_first``: nothing was begun yet, so that probes of images are leftovers too.
+    A workload whose ``lock_of`` is taken is left alone. ``on_begun`` is called with the lock, for each begun workload
+    and its container. ``is_first``: nothing was begun yet, so that probes of images are leftovers too.
     """
-    containers: dict[WorkloadKey, Container | None] = {}
-    strangers: list[Container] = []
+    containers_by_key: dict[WorkloadKey, Container | None] = {}
+    stray_containers: list[Container] = []
     for container in await engine.list([f"{INSTANCE_LABEL}={state.instance}"]):
         labels = container.get("Labels") or {}
         key = key_of(labels)
         if key is not None:
-            containers[key] = container
+            containers_by_key[key] = container
         elif is_first or labels.get(PURPOSE_LABEL) != "probe":
-            strangers.append(container)
+            stray_containers.append(container)
     for folder in await asyncio.to_thread(state.all_workloads):
         key = key_of({KEY_LABEL: folder.path.name})
         if key is None:
             await asyncio.to_thread(remove_tree, folder.path)
             continue
-        mine = containers.pop(key, None)
-        own = lock(key)
-        if own.locked():
+        own_container = containers_by_key.pop(key, None)
+        workload_lock = lock_of(key)
+        if workload_lock.locked():
             continue
-        async with own:
+        async with workload_lock:
             record = await asyncio.to_thread(folder.record)
             if record is not None and record.begun and not folder.is_being_removed:
-                await begun(record, mine)
+                await on_begun(record, own_container)
             elif record is not None and folder.is_being_removed:
-                await erase(engine, state, folder, key, keep_home=folder.keeps_home)
+                await erase(engine, state, folder, key, keeps_home=folder.keeps_home)
             else:
                 await undo_creation(engine, state, folder, key)
-    strangers += [left for key, left in containers.items() if left is not None and not lock(key).locked()]
-    for container in strangers:
+    stray_containers += [
+        leftover for key, leftover in containers_by_key.items() if leftover is not None and not lock_of(key).locked()
+    ]
+    for container in stray_containers:
         log.warning("the container %s belongs to no workload of this agent and is removed", container["Id"][:12])
         await engine.remove(container["Id"])

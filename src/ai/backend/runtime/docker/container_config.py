@@ -21,8 +21,8 @@ from ai.backend.runtime.docker.images import ImageFacts
 from ai.backend.runtime.docker.records import INSTANCE_LABEL, KEY_LABEL
 from ai.backend.runtime.docker.settings import DockerRuntimeSettings
 
-CHANNEL = "/opt/backend.ai/channel"
-_TMPFS = "rw,exec,nosuid,nodev,mode=1777,size={}"
+CHANNEL_FOLDER = "/opt/backend.ai/channel"
+_TMPFS_OPTIONS = "rw,exec,nosuid,nodev,mode=1777,size={}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +40,8 @@ class EngineFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostPaths:
-    """The paths on the host, and the session's user. ``files`` are mounted read-only by target; ``staged`` holds the
-    places of mounts from beneath a folder by source."""
+    """Holds a container's paths on the host and the session's user. ``files``: paths to mount read-only, by target;
+    ``staged``: paths of mounts from beneath a folder, by source."""
 
     home: Path
     channel: Path
@@ -54,46 +54,50 @@ class HostPaths:
 
 
 def compose(
-    spec: WorkloadSpec, image: ImageFacts, settings: DockerRuntimeSettings, engine: EngineFacts, scene: HostPaths
+    spec: WorkloadSpec,
+    image: ImageFacts,
+    settings: DockerRuntimeSettings,
+    engine_facts: EngineFacts,
+    host_paths: HostPaths,
 ) -> dict[str, Any]:
     """Returns the body of ``POST /containers/create``. Raises CreationDenied."""
-    networks = networks_of(spec, settings, engine)
-    command = [image.python, "-I", "-S", f"{RUNNER}/relay/main.py", "--directory", CHANNEL]
-    command += ["--replay-bytes", str(settings.replay_bytes), "--runtime", image.runtime, "--home", HOME]
+    networks = networks_of(spec, settings, engine_facts)
+    entrypoint = [image.python, "-I", "-S", f"{RUNNER}/relay/main.py", "--directory", CHANNEL_FOLDER]
+    entrypoint += ["--replay-bytes", str(settings.replay_bytes), "--runtime", image.runtime, "--home", HOME]
     endpoint: dict[str, Any] = {} if networks[0] in ("none", "host", "bridge") else {"Aliases": [spec.hostname]}
-    peers: list[str] = []
+    extra_hosts: list[str] = []
     if spec.network is not None:
         address = spec.network.addresses[spec.hostname]
-        peers = [f"{host}:{other}" for host, other in spec.network.addresses.items() if host != spec.hostname]
+        extra_hosts = [f"{host}:{ip}" for host, ip in spec.network.addresses.items() if host != spec.hostname]
         endpoint |= {"IPAMConfig": {"IPv4Address": address}, "MacAddress": mac_of(address)}
     return {
         "Image": image.id,
-        "Entrypoint": command,
+        "Entrypoint": entrypoint,
         "Cmd": [],
-        "User": f"{scene.uid}:{scene.gid}",
+        "User": f"{host_paths.uid}:{host_paths.gid}",
         "WorkingDir": HOME,
-        "Env": [f"{name}={text}" for name, text in environment(spec, image).items()],
-        "Labels": {**spec.labels, INSTANCE_LABEL: scene.instance, KEY_LABEL: str(spec.key)},
+        "Env": [f"{variable}={value}" for variable, value in environment(spec, image).items()],
+        "Labels": {**spec.labels, INSTANCE_LABEL: host_paths.instance, KEY_LABEL: str(spec.key)},
         **({} if networks[0] == "host" else {"Hostname": spec.hostname}),
         "StopSignal": "SIGTERM",
         "Healthcheck": {"Test": ["NONE"]},
         "HostConfig": {
             **limits(spec, settings),
-            **devices(spec.config.devices, engine),
+            **devices(spec.config.devices, engine_facts),
             "NetworkMode": networks[0],
             **({"Runtime": spec.runtime_class} if spec.runtime_class else {}),
-            "ExtraHosts": peers,  # for /etc/hosts; the engine adds the own name itself
+            "ExtraHosts": extra_hosts,  # for /etc/hosts; the engine adds the own name itself
             "Mounts": [
-                *_volumes(image, spec, settings),
-                *_own_mounts(image, scene),
-                *(_bind(mount, scene) for mount in spec.config.mounts),
+                *_volume_mounts(image, spec, settings),
+                *_platform_mounts(image, host_paths),
+                *(_bind_mount(mount, host_paths) for mount in spec.config.mounts),
             ],
-            "Tmpfs": {place: _TMPFS.format(settings.tmp_bytes) for place in ("/tmp", "/var/tmp")},
+            "Tmpfs": {tmpfs_target: _TMPFS_OPTIONS.format(settings.tmp_bytes) for tmpfs_target in ("/tmp", "/var/tmp")},
             "ShmSize": spec.shmem_bytes or settings.shmem_bytes,
             "ReadonlyRootfs": settings.root_filesystem == "read-only",
             "GroupAdd": [str(gid) for gid in spec.config.extra_gids],
             "CapDrop": ["ALL"],
-            "SecurityOpt": ["no-new-privileges", *_filter(spec, settings, engine)],
+            "SecurityOpt": ["no-new-privileges", *_seccomp_options(spec, settings, engine_facts)],
             "IpcMode": "private",
             "OomScoreAdj": workload.OOM_SCORE_ADJ,
             "RestartPolicy": {"Name": "no"},
@@ -104,114 +108,116 @@ def compose(
     }
 
 
-def networks_of(spec: WorkloadSpec, settings: DockerRuntimeSettings, engine: EngineFacts) -> tuple[str, ...]:
+def networks_of(spec: WorkloadSpec, settings: DockerRuntimeSettings, engine_facts: EngineFacts) -> tuple[str, ...]:
     """Returns the container's networks: the session's own and those of plugins, or else the default one."""
     if spec.network is not None:
-        return spec.network.network_id, *(n for n in spec.config.networks if n not in ("none", "host"))
-    return tuple(spec.config.networks) or (settings.network if settings.network != "auto" else engine.network,)
+        return spec.network.network_id, *(name for name in spec.config.networks if name not in ("none", "host"))
+    return tuple(spec.config.networks) or (settings.network if settings.network != "auto" else engine_facts.network,)
 
 
 def environment(spec: WorkloadSpec, image: ImageFacts) -> dict[str, str]:
-    """Returns the runner's variables besides the image's own, which only its identity overrides."""
+    """Returns the variables of the runner's environment; the image's own override the defaults."""
     defaults = {"LANG": "C.UTF-8", "TERM": "xterm-256color", "SHELL": image.shell, "TMPDIR": "/tmp"}
-    defaults = {name: text for name, text in defaults.items() if name not in image.environ}
+    defaults = {variable: value for variable, value in defaults.items() if variable not in image.environ}
     return workload.environment(spec, defaults, {"HOME": HOME})
 
 
 def limits(spec: WorkloadSpec, settings: DockerRuntimeSettings) -> dict[str, Any]:
-    """Returns control groups and limits of one process as fields of HostConfig."""
+    """Returns the limits of the container and of each process as fields of HostConfig."""
     config = spec.config
-    of_one = {
+    process_limits = {
         "core": 0,
         "nofile": settings.open_files,
         "memlock": settings.locked_memory_bytes,
         "fsize": spec.home_bytes or settings.home_bytes,
     }
-    fields: dict[str, Any] = {
+    host_config: dict[str, Any] = {
         "PidsLimit": spec.pids or settings.default_pids,
-        "Ulimits": [{"Name": name, "Soft": n, "Hard": n} for name, n in of_one.items() if n is not None],
+        "Ulimits": [
+            {"Name": name, "Soft": limit, "Hard": limit} for name, limit in process_limits.items() if limit is not None
+        ],
     }
     if config.cpu_limit is not None:
-        fields["NanoCpus"] = round(config.cpu_limit * 1e9)
+        host_config["NanoCpus"] = round(config.cpu_limit * 1e9)
     if config.memory_limit_bytes is not None:
-        fields |= {"Memory": config.memory_limit_bytes, "MemorySwap": config.memory_limit_bytes}
+        host_config |= {"Memory": config.memory_limit_bytes, "MemorySwap": config.memory_limit_bytes}
     if config.cpuset:
-        fields["CpusetCpus"] = ",".join(map(str, config.cpuset))
+        host_config["CpusetCpus"] = ",".join(map(str, config.cpuset))
     if config.memory_nodes:
-        fields["CpusetMems"] = ",".join(map(str, config.memory_nodes))
-    return fields
+        host_config["CpusetMems"] = ",".join(map(str, config.memory_nodes))
+    return host_config
 
 
-def devices(requested: Sequence[DeviceMapping], engine: EngineFacts) -> dict[str, Any]:
+def devices(requested: Sequence[DeviceMapping], engine_facts: EngineFacts) -> dict[str, Any]:
     """Returns device nodes and requests. CDI names go to an engine that supports CDI; else the device's node is used.
 
     An NVIDIA device by its CDI name is a request to NVIDIA's own driver where the engine does not know CDI. Raises
     CreationDenied for what is no device, is not there, or cannot be had by this engine.
     """
     nodes: list[dict[str, str]] = []
-    cdi: list[str] = []
-    nvidia: list[str] = []
+    cdi_names: list[str] = []
+    nvidia_ids: list[str] = []
     for device in requested:
-        name = device.cdi_name or ""
-        if name and engine.cdi:
-            cdi.append(name)
+        cdi_name = device.cdi_name or ""
+        if cdi_name and engine_facts.cdi:
+            cdi_names.append(cdi_name)
         elif device.source:
             target, permissions = device.target or device.source, workload.device_node(device)[1]
             nodes.append({"PathOnHost": device.source, "PathInContainer": target, "CgroupPermissions": permissions})
-        elif name.startswith("nvidia.com/gpu="):
-            nvidia.append(name.partition("=")[2])
+        elif cdi_name.startswith("nvidia.com/gpu="):
+            nvidia_ids.append(cdi_name.partition("=")[2])
         else:
-            data = {"field": "devices", "key": name}
-            raise CreationDenied(f"this node's engine has no CDI, and {name!r} names no device node", data=data)
-    requests: list[dict[str, Any]] = []
-    if cdi:
-        requests.append({"Driver": "cdi", "DeviceIDs": cdi})
-    if nvidia:
+            data = {"field": "devices", "key": cdi_name}
+            raise CreationDenied(f"this node's engine has no CDI, and {cdi_name!r} names no device node", data=data)
+    device_requests: list[dict[str, Any]] = []
+    if cdi_names:
+        device_requests.append({"Driver": "cdi", "DeviceIDs": cdi_names})
+    if nvidia_ids:
         capabilities = [["gpu", "compute", "utility", "video", "graphics", "display"]]
-        requests.append({"Driver": "nvidia", "DeviceIDs": nvidia, "Capabilities": capabilities})
-    return {"Devices": nodes, "DeviceRequests": requests}
+        device_requests.append({"Driver": "nvidia", "DeviceIDs": nvidia_ids, "Capabilities": capabilities})
+    return {"Devices": nodes, "DeviceRequests": device_requests}
 
 
-def _volumes(image: ImageFacts, spec: WorkloadSpec, settings: DockerRuntimeSettings) -> list[dict[str, Any]]:
+def _volume_mounts(image: ImageFacts, spec: WorkloadSpec, settings: DockerRuntimeSettings) -> list[dict[str, Any]]:
     """Returns memory mounts in place of the image's volumes, which would be directories without a limit."""
-    options = {"SizeBytes": settings.tmp_bytes, "Mode": 0o1777}
-    taken = {HOME, *(mount.target for mount in spec.config.mounts)}
-    free = [place for place in image.volumes if place not in taken]
-    return [{"Type": "tmpfs", "Target": place, "TmpfsOptions": options} for place in free]
+    tmpfs_options = {"SizeBytes": settings.tmp_bytes, "Mode": 0o1777}
+    taken_targets = {HOME, *(mount.target for mount in spec.config.mounts)}
+    free_targets = [volume for volume in image.volumes if volume not in taken_targets]
+    return [{"Type": "tmpfs", "Target": volume, "TmpfsOptions": tmpfs_options} for volume in free_targets]
 
 
-def _own_mounts(image: ImageFacts, scene: HostPaths) -> list[dict[str, Any]]:
+def _platform_mounts(image: ImageFacts, host_paths: HostPaths) -> list[dict[str, Any]]:
     mounts = [
-        _mount(str(scene.home), HOME, read_only=False),
-        _mount(image.runner, RUNNER, read_only=True),
-        _mount(str(scene.channel), CHANNEL, read_only=False),
+        _describe_bind(str(host_paths.home), HOME, read_only=False),
+        _describe_bind(image.runner, RUNNER, read_only=True),
+        _describe_bind(str(host_paths.channel), CHANNEL_FOLDER, read_only=False),
     ]
     if image.injected:
-        if scene.interpreter is None:
+        if host_paths.interpreter is None:
             raise CreationDenied("the agent's interpreter for images without Python is not installed any more")
-        mounts.append(_mount(str(scene.interpreter), interpreter.PLACE, read_only=True))
-    return mounts + [_mount(str(path), target, read_only=True) for target, path in scene.files.items()]
+        mounts.append(_describe_bind(str(host_paths.interpreter), interpreter.CONTAINER_PATH, read_only=True))
+    return mounts + [_describe_bind(str(path), target, read_only=True) for target, path in host_paths.files.items()]
 
 
-def _bind(mount: Mount, scene: HostPaths) -> dict[str, Any]:
+def _bind_mount(mount: Mount, host_paths: HostPaths) -> dict[str, Any]:
     check_mount(mount, staged=True)
-    source = str(scene.staged[mount.source]) if BENEATH in mount.source else mount.source
-    return _mount(source, mount.target, read_only=mount.read_only)
+    source = str(host_paths.staged[mount.source]) if BENEATH in mount.source else mount.source
+    return _describe_bind(source, mount.target, read_only=mount.read_only)
 
 
-def _mount(source: str, target: str, *, read_only: bool) -> dict[str, Any]:
-    how = {"Propagation": "rprivate"}
-    return {"Type": "bind", "Source": source, "Target": target, "ReadOnly": read_only, "BindOptions": how}
+def _describe_bind(source: str, target: str, *, read_only: bool) -> dict[str, Any]:
+    bind_options = {"Propagation": "rprivate"}
+    return {"Type": "bind", "Source": source, "Target": target, "ReadOnly": read_only, "BindOptions": bind_options}
 
 
-def _filter(spec: WorkloadSpec, settings: DockerRuntimeSettings, engine: EngineFacts) -> list[str]:
-    """Returns our allow-list with the calls of plugins; none if the engine filters nothing."""
-    if not engine.has_seccomp:
+def _seccomp_options(spec: WorkloadSpec, settings: DockerRuntimeSettings, engine_facts: EngineFacts) -> list[str]:
+    """Returns the security options for our filter of system calls; none if the engine's own filter applies."""
+    if not engine_facts.has_seccomp:
         return []
     if settings.seccomp == "auto" and seccomp.is_supported():
         return ["seccomp=" + json.dumps(seccomp.profile(spec.config.extra_syscalls))]
     if spec.config.extra_syscalls:
-        key = spec.config.extra_syscalls[0]
-        data = {"field": "extra_syscalls", "key": key}
-        raise CreationDenied(f"the engine's own filter cannot be opened for {key!r}", data=data)
+        first_syscall = spec.config.extra_syscalls[0]
+        error_data = {"field": "extra_syscalls", "key": first_syscall}
+        raise CreationDenied(f"the engine's own filter cannot be opened for {first_syscall!r}", data=error_data)
     return []

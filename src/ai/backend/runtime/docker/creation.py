@@ -25,16 +25,16 @@ from ai.backend.runtime.docker.engine import Engine
 from ai.backend.runtime.docker.images import ImageFacts, etc_files
 from ai.backend.runtime.docker.records import DockerFolder, DockerRecord, DockerState
 from ai.backend.runtime.docker.settings import DockerRuntimeSettings
-from ai.backend.runtime.docker.statistics import groups_of
+from ai.backend.runtime.docker.statistics import cgroups_of
 from ai.backend.runtime.workload import record_values
 
-_LOOK_S, _INSPECT_S = 0.004, 0.25
-_TAIL = 500
+_SOCKET_CHECK_S, _INSPECT_S = 0.004, 0.25
+_OUTPUT_TAIL_BYTES = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Creation:
-    """An attempt to create a workload."""
+    """Creates one workload as a container of the engine."""
 
     spec: WorkloadSpec
     image: ImageFacts
@@ -50,12 +50,12 @@ class Creation:
         return self.state.workload(self.spec.key)
 
     async def run(self) -> DockerRecord:
-        """Creates it. Raises CreationDenied, WorkloadError, Unavailable or OSError; the caller undoes."""
-        record, scene = await asyncio.to_thread(self._prepare)
-        name = self.state.container_name(self.spec.key)
+        """Creates the workload and returns its record. Raises BackendError or OSError; the caller undoes it."""
+        record, host_paths = await asyncio.to_thread(self._prepare_files)
+        container_name = self.state.container_name(self.spec.key)
         try:
-            body = compose(self.spec, self.image, self.settings, self.facts, scene)
-            container_id = await self.engine.create(name, body)
+            create_body = compose(self.spec, self.image, self.settings, self.facts, host_paths)
+            container_id = await self.engine.create(container_name, create_body)
             crash_point("create.made")
             for network in networks_of(self.spec, self.settings, self.facts)[1:]:
                 await self.engine.connect(network, container_id, [self.spec.hostname])
@@ -75,19 +75,19 @@ class Creation:
         if container is None:
             raise WorkloadError("the container was removed while it started")
         pid = int(container["State"]["Pid"])
-        writable = (container.get("GraphDriver") or {}).get("Data") or {}
+        layer_paths = (container.get("GraphDriver") or {}).get("Data") or {}
         record = replace(
             record,
             begun=True,
             container_id=container_id,
             pid=pid,
-            cgroups=groups_of(pid, self.settings.cgroup_root, container_id),
-            writable="" if self.settings.root_filesystem == "read-only" else str(writable.get("UpperDir") or ""),
+            cgroups=cgroups_of(pid, self.settings.cgroup_root, container_id),
+            writable="" if self.settings.root_filesystem == "read-only" else str(layer_paths.get("UpperDir") or ""),
         )
         await asyncio.to_thread(self.folder.write_record, record)
         return record
 
-    def _prepare(self) -> tuple[DockerRecord, HostPaths]:
+    def _prepare_files(self) -> tuple[DockerRecord, HostPaths]:
         spec, folder = self.spec, self.folder
         for mount in spec.config.mounts:
             check_mount(mount, staged=os.geteuid() == 0)
@@ -107,77 +107,77 @@ class Creation:
             os.chown(home, *owner)
             os.chown(folder.channel, *owner)
         crash_point("create.home")
-        texts = {target: text.encode() for target, text in etc_files(self.image, *self.owner).items()}
-        files = place_files({**texts, **spec.files}, folder.path, home, owner, spec.private_files)
-        scene = HostPaths(
+        etc_contents = {target: etc_text.encode() for target, etc_text in etc_files(self.image, *self.owner).items()}
+        mounted_files = place_files({**etc_contents, **spec.files}, folder.path, home, owner, spec.private_files)
+        host_paths = HostPaths(
             home=home,
             channel=folder.channel,
-            files=files,
+            files=mounted_files,
             staged=stage(spec, folder.path),
             interpreter=self.interpreter,
             uid=self.owner[0],
             gid=self.owner[1],
             instance=self.state.instance,
         )
-        return record, scene
+        return record, host_paths
 
 
 def stage(spec: WorkloadSpec, folder: Path) -> Mapping[str, Path]:
-    """Binds what lies beneath folders of sessions to places of ours, as the engine follows links. Raises OSError."""
-    staged: dict[str, Path] = {}
-    for number, mount in enumerate(spec.config.mounts):
+    """Binds paths in folders of sessions to paths of the agent, as the engine follows links. Raises OSError."""
+    staged_paths: dict[str, Path] = {}
+    for mount_number, mount in enumerate(spec.config.mounts):
         if BENEATH not in mount.source:
             continue
-        fd = open_source(mount.source)
+        source_fd = open_source(mount.source)
         try:
-            place = folder / "staged" / str(number)
-            place.parent.mkdir(mode=0o700, exist_ok=True)
-            if stat.S_ISDIR(os.fstat(fd).st_mode):
-                place.mkdir()
+            staged_path = folder / "staged" / str(mount_number)
+            staged_path.parent.mkdir(mode=0o700, exist_ok=True)
+            if stat.S_ISDIR(os.fstat(source_fd).st_mode):
+                staged_path.mkdir()
             else:
-                place.touch()
-            syscalls.mount(f"/proc/self/fd/{fd}", str(place), "", syscalls.MS_BIND | syscalls.MS_REC)
+                staged_path.touch()
+            syscalls.mount(f"/proc/self/fd/{source_fd}", str(staged_path), "", syscalls.MS_BIND | syscalls.MS_REC)
         finally:
-            os.close(fd)
-        staged[mount.source] = place
-    return staged
+            os.close(source_fd)
+        staged_paths[mount.source] = staged_path
+    return staged_paths
 
 
 def unstage(folder: Path) -> None:
-    """Unmounts everything bound below the folder; a running container keeps its own mounts. Safe without any."""
-    staged = folder / "staged"
-    if not staged.is_dir():
+    """Unmounts the paths that :func:`stage` bound below the folder; a running container keeps its own mounts."""
+    staged_folder = folder / "staged"
+    if not staged_folder.is_dir():
         return
-    for place in staged.iterdir():
+    for staged_path in staged_folder.iterdir():
         with suppress(OSError):
-            syscalls.unmount(str(place))
+            syscalls.unmount(str(staged_path))
 
 
 async def begin(engine: Engine, container_id: str, folder: DockerFolder, timeout_s: float) -> None:
     """Closes the channel's directory to the session, and starts the runner. Raises WorkloadError."""
     loop = asyncio.get_running_loop()
-    deadline, look_at = loop.time() + timeout_s, loop.time() + _INSPECT_S
+    deadline, next_inspection = loop.time() + timeout_s, loop.time() + _INSPECT_S
     while not (folder.channel / "shim.sock").exists():
         now = loop.time()
         if now > deadline:
             raise WorkloadError(f"the container's first process did not appear within {timeout_s:g} s")
-        if now > look_at:
-            look_at = now + _INSPECT_S
+        if now > next_inspection:
+            next_inspection = now + _INSPECT_S
             await _require_running(engine, container_id)
-        await asyncio.sleep(_LOOK_S)
+        await asyncio.sleep(_SOCKET_CHECK_S)
     await asyncio.to_thread(seal, folder.channel)
     try:
         connection = await RelayConnection.open(folder.channel)
         try:
             async with asyncio.timeout(timeout_s):
                 await connection.send({"t": "begin"})
-                answer = await connection.receive()
+                reply = await connection.receive()
         finally:
             await connection.close()
     except (Unavailable, TimeoutError) as error:
         await _require_running(engine, container_id)
         raise WorkloadError("the container's first process does not answer") from error
-    if answer is None or answer.get("t") != "begun":
+    if reply is None or reply.get("t") != "begun":
         raise WorkloadError("the container's first process could not start the runner")
 
 
@@ -185,28 +185,28 @@ async def _require_running(engine: Engine, container_id: str) -> None:
     container = await engine.inspect(container_id)
     if container is not None and container["State"]["Running"]:
         return
-    output = (await engine.logs(container_id))[-_TAIL:].decode(errors="replace").strip()
-    error = str(((container or {}).get("State") or {}).get("Error") or "")
-    raise WorkloadError(f"the container ended at once: {error or output or 'it said nothing'}")
+    output_tail = (await engine.logs(container_id))[-_OUTPUT_TAIL_BYTES:].decode(errors="replace").strip()
+    engine_error = str(((container or {}).get("State") or {}).get("Error") or "")
+    raise WorkloadError(f"the container ended at once: {engine_error or output_tail or 'it said nothing'}")
 
 
-def seal(channel: Path) -> None:
-    """Takes the directory and the files in it from the session's user, if the agent is another one.
+def seal(channel_folder: Path) -> None:
+    """Makes root the owner of the channel's directory and files, if the agent is root.
 
     No link that the container may have made is followed. Raises WorkloadError for anything but a socket and a file.
     """
     if os.geteuid() != 0:
         return
-    fd = os.open(channel, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    channel_fd = os.open(channel_folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        os.fchown(fd, 0, 0)
-        os.fchmod(fd, 0o711)
-        for name, is_kind in (("shim.sock", stat.S_ISSOCK), ("left", stat.S_ISREG)):
-            facts = os.stat(name, dir_fd=fd, follow_symlinks=False)
-            if not is_kind(facts.st_mode) or facts.st_nlink != 1:
+        os.fchown(channel_fd, 0, 0)
+        os.fchmod(channel_fd, 0o711)
+        for name, has_file_type in (("shim.sock", stat.S_ISSOCK), ("left", stat.S_ISREG)):
+            status = os.stat(name, dir_fd=channel_fd, follow_symlinks=False)
+            if not has_file_type(status.st_mode) or status.st_nlink != 1:
                 raise WorkloadError(f"the container has put something else in the place of {name}")
-            os.chown(name, 0, 0, dir_fd=fd, follow_symlinks=False)
+            os.chown(name, 0, 0, dir_fd=channel_fd, follow_symlinks=False)
     except OSError as error:
         raise WorkloadError(f"the channel's directory cannot be closed: {error.strerror}") from error
     finally:
-        os.close(fd)
+        os.close(channel_fd)

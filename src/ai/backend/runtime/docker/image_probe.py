@@ -6,48 +6,48 @@
 import os
 import sys
 
-MARK = "BACKENDAI-IMAGE "
+REPORT_MARK = "BACKENDAI-IMAGE "
 
 
-def read(path):
+def read(file_path):
     # type: (str) -> str
     try:
-        with open(path, errors="replace") as file:
+        with open(file_path, errors="replace") as file:
             return file.read(65536)
     except OSError:
         return ""
 
 
-def find(*names):
+def find(*program_names):
     # type: (*str) -> str
-    for name in names:
+    for program_name in program_names:
         for folder in os.environ.get("PATH", os.defpath).split(os.pathsep):
-            path = os.path.join(folder, name)
-            if os.path.isfile(path) and os.access(path, os.X_OK):
-                return path
+            program_path = os.path.join(folder, program_name)
+            if os.path.isfile(program_path) and os.access(program_path, os.X_OK):
+                return program_path
     return ""
 
 
-def compile_runner(folder):
+def compile_runner(runner_folder):
     # type: (str) -> None
     import py_compile
 
-    for base, _, names in os.walk(folder):
-        for name in names:
-            if name.endswith(".py"):
+    for folder, _, file_names in os.walk(runner_folder):
+        for file_name in file_names:
+            if file_name.endswith(".py"):
                 try:
-                    py_compile.compile(os.path.join(base, name), doraise=True)
+                    py_compile.compile(os.path.join(folder, file_name), doraise=True)
                 except (OSError, py_compile.PyCompileError):
                     return
 
 
-def main(runner):
+def main(runner_folder):
     # type: (str) -> None
     import json
 
     if sys.version_info[:2] >= (3, 8):
-        compile_runner(runner)
-    found = {
+        compile_runner(runner_folder)
+    report = {
         "python": sys.executable,
         "version": list(sys.version_info[:3]),
         "bash": find("bash"),
@@ -55,7 +55,7 @@ def main(runner):
         "passwd": read("/etc/passwd"),
         "group": read("/etc/group"),
     }
-    sys.stdout.write(MARK + json.dumps(found) + "\n")
+    sys.stdout.write(REPORT_MARK + json.dumps(report) + "\n")
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from ai.backend.plugin.runtime import HOME, RuntimeImage
 from ai.backend.runtime.docker import interpreter
 from ai.backend.runtime.docker.channel import read_untrusted
 from ai.backend.runtime.docker.engine import Engine, EngineRefusal
-from ai.backend.runtime.docker.image_probe import MARK
+from ai.backend.runtime.docker.image_probe import REPORT_MARK
 from ai.backend.runtime.docker.records import INSTANCE_LABEL, PURPOSE_LABEL, DockerState
 from ai.backend.runtime.docker.settings import DockerRuntimeSettings
 
@@ -37,17 +37,17 @@ ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
 RUNTIMES = ("python", "bash", "c", "app")
 MIN_PYTHON = (3, 8)
 PROBE_TIMEOUT_S = 60.0
-PROBE_MEMORY = 512 * 1024 * 1024
+PROBE_MEMORY_BYTES = 512 * 1024 * 1024
 FACTS_VERSION = 2
-COMMITTING = "backendai-commit/"
+COMMIT_PREFIX = "backendai-commit/"
 """Repositories of images that exist only during a commit."""
-_WHY_LIMIT = 200
-REFUSAL_KEPT_S = 60.0
+_MAX_REASON_CHARS = 200
+REFUSAL_CACHE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageFacts:
-    """The properties of an image that its containers need.
+    """Holds the properties of an image that its containers need.
 
     Attributes:
         python: the interpreter of the runner, as a path in the container; the agent's if ``injected``.
@@ -70,7 +70,7 @@ class ImageFacts:
 
 
 class Images:
-    """The engine's images, with the directory of the runner, and the agent's Python once it was needed."""
+    """Lists and probes the engine's images, and caches the facts of each image."""
 
     def __init__(self, engine: Engine, state: DockerState, settings: DockerRuntimeSettings, owner: str) -> None:
         self._engine = engine
@@ -78,8 +78,8 @@ class Images:
         self._settings = settings
         self._owner = owner
         self._facts: dict[str, ImageFacts] = {}
-        self._refused: dict[str, tuple[float, str]] = {}
-        self._described: dict[str, Mapping[str, Any]] = {}
+        self._refusals: dict[str, tuple[float, str]] = {}
+        self._descriptions: dict[str, Mapping[str, Any]] = {}
         self._locks: dict[str, asyncio.Lock] = {}
         self.runner = Path()
         self.interpreter: Path | None = None
@@ -87,17 +87,19 @@ class Images:
     async def list(self) -> Sequence[RuntimeImage]:
         """Returns every tag of this engine."""
         images: list[RuntimeImage] = []
-        described: dict[str, Mapping[str, Any]] = {}
-        for entry in await self._engine.images():
-            tags = [tag for tag in entry.get("RepoTags") or () if not tag.startswith(("<none>:<none>", COMMITTING))]
+        descriptions: dict[str, Mapping[str, Any]] = {}
+        for summary in await self._engine.images():
+            tags = [
+                tag for tag in summary.get("RepoTags") or () if not tag.startswith(("<none>:<none>", COMMIT_PREFIX))
+            ]
             if not tags:
                 continue
-            image = self._described.get(entry["Id"]) or await self._engine.image(entry["Id"])
-            if image is None:
+            description = self._descriptions.get(summary["Id"]) or await self._engine.image(summary["Id"])
+            if description is None:
                 continue  # removed meanwhile
-            described[entry["Id"]] = image
-            images += [_public(tag, image) for tag in tags]
-        self._described = described
+            descriptions[summary["Id"]] = description
+            images += [_describe_tag(tag, description) for tag in tags]
+        self._descriptions = descriptions
         return images
 
     async def facts(self, name: str) -> ImageFacts:
@@ -107,36 +109,38 @@ class Images:
             raise ImageMissing(f"this node has no image {name!r}")
         image_id = str(image["Id"])
         async with self._locks.setdefault(image_id, asyncio.Lock()):
-            facts = self._facts.get(image_id) or await asyncio.to_thread(self._read, image_id)
-            if facts is None or (facts.injected and await self._interpreter() is None):
-                refused_at, problem = self._refused.get(image_id, (0.0, ""))
-                if time.monotonic() - refused_at < REFUSAL_KEPT_S and problem:
-                    raise CreationDenied(f"the image {name!r} cannot run here: {problem}")
+            facts = self._facts.get(image_id) or await asyncio.to_thread(self._read_facts, image_id)
+            if facts is None or (facts.injected and await self._unpack_interpreter() is None):
+                refusal_time, refusal_reason = self._refusals.get(image_id, (0.0, ""))
+                if time.monotonic() - refusal_time < REFUSAL_CACHE_S and refusal_reason:
+                    raise CreationDenied(f"the image {name!r} cannot run here: {refusal_reason}")
                 try:
-                    facts = await self._probe(image)
-                except _Unfit as unfit:
-                    self._refused[image_id] = (time.monotonic(), str(unfit))
+                    facts = await self._probe_image(image)
+                except _UnfitImage as unfit:
+                    self._refusals[image_id] = (time.monotonic(), str(unfit))
                     raise CreationDenied(f"the image {name!r} cannot run here: {unfit}") from None
-                await asyncio.to_thread(self._write, facts)
+                await asyncio.to_thread(self._write_facts, facts)
             self._facts[image_id] = facts
             return facts
 
     # -- facts on disk
 
-    def clean(self, in_use: Collection[str]) -> None:
-        """Removes interrupted probes, and files for other runners that are not ``in_use`` by our containers."""
-        for place in list(self._state.images.iterdir()):
-            is_ours = place.name.endswith(f"-{self.runner.name}") or any(place.name in source for source in in_use)
-            if place.name.startswith(".probe-") or not is_ours:
-                remove_tree(place)
-        runner_files.remove_other_copies(self.runner, in_use)
+    def clean(self, used_paths: Collection[str]) -> None:
+        """Removes interrupted probes, and files for other runners that no path of ``used_paths`` contains."""
+        for image_folder in list(self._state.images.iterdir()):
+            is_ours = image_folder.name.endswith(f"-{self.runner.name}") or any(
+                image_folder.name in source for source in used_paths
+            )
+            if image_folder.name.startswith(".probe-") or not is_ours:
+                remove_tree(image_folder)
+        runner_files.remove_other_copies(self.runner, used_paths)
 
-    def _place(self, image_id: str) -> Path:
-        """Returns an image's path. Its name includes the version of the runner, which is compiled for each image."""
+    def _image_folder(self, image_id: str) -> Path:
+        """Returns the folder of an image's facts and compiled runner; its name includes the runner's version."""
         return self._state.images / f"{image_id.removeprefix('sha256:')[:24]}-{self.runner.name}"
 
-    def _read(self, image_id: str) -> ImageFacts | None:
-        content = read_json(self._place(image_id) / "facts.json")
+    def _read_facts(self, image_id: str) -> ImageFacts | None:
+        content = read_json(self._image_folder(image_id) / "facts.json")
         if content is None or content.pop("facts_version", 0) != FACTS_VERSION:
             return None
         try:
@@ -145,92 +149,99 @@ class Images:
             return None
         return facts if Path(facts.runner).is_dir() else None
 
-    def _write(self, facts: ImageFacts) -> None:
-        place = self._place(facts.id)
-        place.mkdir(mode=0o755, parents=True, exist_ok=True)
-        write_json(place / "facts.json", {**asdict(facts), "facts_version": FACTS_VERSION})
+    def _write_facts(self, facts: ImageFacts) -> None:
+        image_folder = self._image_folder(facts.id)
+        image_folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+        write_json(image_folder / "facts.json", {**asdict(facts), "facts_version": FACTS_VERSION})
 
     # -- the probe
 
-    async def _interpreter(self) -> Path | None:
+    async def _unpack_interpreter(self) -> Path | None:
         if self.interpreter is None:
-            place = self._settings.interpreter_directory or self._state.path / "interpreter"
-            self.interpreter = await asyncio.to_thread(interpreter.unpack, place)
+            interpreters_folder = self._settings.interpreter_directory or self._state.path / "interpreter"
+            self.interpreter = await asyncio.to_thread(interpreter.unpack, interpreters_folder)
         return self.interpreter
 
-    async def _probe(self, image: Mapping[str, Any]) -> ImageFacts:
-        """Probes an image. Raises _Unfit."""
+    async def _probe_image(self, image: Mapping[str, Any]) -> ImageFacts:
+        """Runs containers of an image to learn its facts. Raises _UnfitImage."""
         architecture = ARCHITECTURES.get(str(image["Architecture"]), str(image["Architecture"]))
         if architecture != platform.machine():
-            raise _Unfit(f"it is made for {architecture}, and this node is {platform.machine()}")
+            raise _UnfitImage(f"it is made for {architecture}, and this node is {platform.machine()}")
         config = image.get("Config") or {}
         labels = config.get("Labels") or {}
-        kind = labels.get("ai.backend.runtime-type", "")
-        own = labels.get("ai.backend.runtime-path", "") if kind == "python" else ""
+        labelled_runtime = labels.get("ai.backend.runtime-type", "")
+        labelled_python = labels.get("ai.backend.runtime-path", "") if labelled_runtime == "python" else ""
         report: ProbeOutput | None = None
-        for candidate in filter(None, dict.fromkeys((own, "python3"))):
-            report, _ = await self._run_probe(image, candidate)
+        for python_candidate in filter(None, dict.fromkeys((labelled_python, "python3"))):
+            report, _ = await self._run_probe(image, python_candidate)
             if report is not None:
                 break
-        injected = report is None or report.version[:2] < MIN_PYTHON
-        if injected:
-            place = await self._interpreter()
-            if place is None:
-                raise _Unfit("it has no Python 3.8 or newer, and the agent has none to lend (the extra `krunner`)")
-            report, why = await self._run_probe(image, f"{interpreter.PLACE}/bin/python3", lent=place)
+        is_injected = report is None or report.version[:2] < MIN_PYTHON
+        if is_injected:
+            interpreter_folder = await self._unpack_interpreter()
+            if interpreter_folder is None:
+                raise _UnfitImage("it has no Python 3.8 or newer, and the agent has none to lend (the extra `krunner`)")
+            report, reason = await self._run_probe(
+                image, f"{interpreter.CONTAINER_PATH}/bin/python3", lent=interpreter_folder
+            )
             if report is None:
-                need = f"the agent's own, which needs {interpreter.LIBC}, does not start in it"
-                raise _Unfit(f"it has no Python 3.8 or newer, and {need} ({why})")
+                explanation = f"the agent's own, which needs {interpreter.REQUIRED_LIBC}, does not start in it"
+                raise _UnfitImage(f"it has no Python 3.8 or newer, and {explanation} ({reason})")
         assert report is not None
         if not report.shell:
-            raise _Unfit("it has no shell")
+            raise _UnfitImage("it has no shell")
         return ImageFacts(
             id=str(image["Id"]),
             python=report.python,
-            injected=injected,
-            runtime=_runtime(kind, has_python=not injected, has_bash=bool(report.bash)),
+            injected=is_injected,
+            runtime=_choose_runtime(labelled_runtime, has_python=not is_injected, has_bash=bool(report.bash)),
             shell=report.shell,
             runner=report.runner,
-            environ=tuple(line.partition("=")[0] for line in config.get("Env") or ()),
+            environ=tuple(variable.partition("=")[0] for variable in config.get("Env") or ()),
             volumes=tuple(config.get("Volumes") or ()),
             passwd=report.passwd,
             group=report.group,
         )
 
     async def _run_probe(
-        self, image: Mapping[str, Any], python: str, lent: Path | None = None
+        self, image: Mapping[str, Any], python_path: str, lent: Path | None = None
     ) -> tuple[ProbeOutput | None, str]:
         """Runs a container of the image; returns its report, or None and why if this interpreter does not run in it."""
-        folder = await asyncio.to_thread(self._copy_runner)
-        mounts = [(str(folder), RUNNER, False)] + ([(str(lent), interpreter.PLACE, True)] if lent else [])
+        runner_copy = await asyncio.to_thread(self._copy_runner)
+        mounts = [(str(runner_copy), RUNNER, False)] + ([(str(lent), interpreter.CONTAINER_PATH, True)] if lent else [])
         name = f"backendai-{self._state.instance[:8]}-probe-{os.urandom(4).hex()}"
-        container = None
+        container_id = None
         try:
-            container = await self._engine.create(name, self._body(image, python, mounts))
-            await self._engine.start(container)
-            if not await self._engine.wait(container, PROBE_TIMEOUT_S):
+            container_id = await self._engine.create(name, self._probe_container_body(image, python_path, mounts))
+            await self._engine.start(container_id)
+            if not await self._engine.wait(container_id, PROBE_TIMEOUT_S):
                 return None, f"it does not end within {PROBE_TIMEOUT_S:g} s"
-            output = await self._engine.logs(container)
-            report = _parse(output)
+            output = await self._engine.logs(container_id)
+            report = _parse_report(output)
             if report is not None:
-                report.runner = str(await asyncio.to_thread(self._adopt, str(image["Id"]), folder))
-            return report, " ".join(output.decode(errors="replace").split())[-_WHY_LIMIT:]
+                report.runner = str(await asyncio.to_thread(self._adopt_byte_code, str(image["Id"]), runner_copy))
+            return report, " ".join(output.decode(errors="replace").split())[-_MAX_REASON_CHARS:]
         except EngineRefusal as refusal:
             if refusal.status not in (400, 500):
                 raise
-            return None, refusal.message[-_WHY_LIMIT:]
+            return None, refusal.message[-_MAX_REASON_CHARS:]
         finally:
-            if container is not None:
-                await asyncio.shield(self._engine.remove(container))
-            await asyncio.to_thread(remove_tree, folder)
+            if container_id is not None:
+                await asyncio.shield(self._engine.remove(container_id))
+            await asyncio.to_thread(remove_tree, runner_copy)
 
-    def _body(self, image: Mapping[str, Any], python: str, mounts: Sequence[tuple[str, str, bool]]) -> dict[str, Any]:
+    def _probe_container_body(
+        self, image: Mapping[str, Any], python_path: str, mounts: Sequence[tuple[str, str, bool]]
+    ) -> dict[str, Any]:
         script = Path(__file__).with_name("image_probe.py").read_text(encoding="utf-8")
-        volumes = (image.get("Config") or {}).get("Volumes") or ()
-        binds = [{"Type": "bind", "Source": a, "Target": b, "ReadOnly": read_only} for a, b, read_only in mounts]
+        volume_paths = (image.get("Config") or {}).get("Volumes") or ()
+        binds = [
+            {"Type": "bind", "Source": source, "Target": target, "ReadOnly": read_only}
+            for source, target, read_only in mounts
+        ]
         return {
             "Image": str(image["Id"]),
-            "Entrypoint": [python, "-I", "-S", "-c", script, RUNNER],
+            "Entrypoint": [python_path, "-I", "-S", "-c", script, RUNNER],
             "Cmd": [],
             "User": self._owner,
             "WorkingDir": "/",
@@ -241,45 +252,45 @@ class Images:
                 "ReadonlyRootfs": True,
                 "CapDrop": ["ALL"],
                 "SecurityOpt": ["no-new-privileges"],
-                "Memory": PROBE_MEMORY,
-                "MemorySwap": PROBE_MEMORY,
+                "Memory": PROBE_MEMORY_BYTES,
+                "MemorySwap": PROBE_MEMORY_BYTES,
                 "PidsLimit": 64,
-                "Mounts": [*({"Type": "tmpfs", "Target": place} for place in volumes), *binds],
+                "Mounts": [*({"Type": "tmpfs", "Target": volume} for volume in volume_paths), *binds],
                 **({"CgroupParent": self._settings.cgroup_parent} if self._settings.cgroup_parent else {}),
             },
         }
 
     def _copy_runner(self) -> Path:
         """Copies the runner for the image's Python to write byte code into it."""
-        folder = self._state.images / f".probe-{os.urandom(6).hex()}"
-        shutil.copytree(self.runner, folder, copy_function=shutil.copy2)
+        runner_copy = self._state.images / f".probe-{os.urandom(6).hex()}"
+        shutil.copytree(self.runner, runner_copy, copy_function=shutil.copy2)
         uid, _, gid = self._owner.partition(":")
         if os.geteuid() == 0:
-            for path in (folder, *folder.rglob("*")):
+            for path in (runner_copy, *runner_copy.rglob("*")):
                 os.chown(path, int(uid), int(gid), follow_symlinks=False)
-        return folder
+        return runner_copy
 
-    def _adopt(self, image_id: str, folder: Path) -> Path:
-        """Keeps the byte code that the image made beside our sources, for this image alone: it is not trusted."""
-        compiled = folder.glob("**/__pycache__/*.pyc")
-        made = [path for path in compiled if not (self.runner / path.relative_to(folder)).exists()]
-        if not made:
+    def _adopt_byte_code(self, image_id: str, runner_copy: Path) -> Path:
+        """Copies the runner and the byte code that the image compiled, for this image alone; returns the copy."""
+        byte_code_paths = runner_copy.glob("**/__pycache__/*.pyc")
+        new_byte_code = [path for path in byte_code_paths if not (self.runner / path.relative_to(runner_copy)).exists()]
+        if not new_byte_code:
             return self.runner
-        place = self._place(image_id)
-        target = place / "runner"
-        remove_tree(target)
-        place.mkdir(mode=0o755, parents=True, exist_ok=True)
-        shutil.copytree(self.runner, target, copy_function=shutil.copy2)
-        for path in made:
+        image_folder = self._image_folder(image_id)
+        adopted_runner = image_folder / "runner"
+        remove_tree(adopted_runner)
+        image_folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+        shutil.copytree(self.runner, adopted_runner, copy_function=shutil.copy2)
+        for path in new_byte_code:
             if (content := read_untrusted(path, 1 << 20)) is not None:
-                copy = target / path.relative_to(folder)
-                copy.write_bytes(content)
-                copy.chmod(0o644)
-        return target
+                adopted_path = adopted_runner / path.relative_to(runner_copy)
+                adopted_path.write_bytes(content)
+                adopted_path.chmod(0o644)
+        return adopted_runner
 
 
 class ProbeOutput(msgspec.Struct):
-    """The report of a container of an image. The image may be hostile: nothing else is believed."""
+    """Holds the report that a container of the probed image printed. The image may be hostile."""
 
     python: str
     version: tuple[int, int, int]
@@ -290,37 +301,37 @@ class ProbeOutput(msgspec.Struct):
     runner: str = ""
 
 
-class _Unfit(Exception):
-    """An image cannot run here; the text says why."""
+class _UnfitImage(Exception):
+    """Reports an image that cannot run on this node, with the reason as text."""
 
 
-def _runtime(kind: str, *, has_python: bool, has_bash: bool) -> str:
-    """Returns the runtime by the image's label if possible, else by what is installed."""
-    if kind in RUNTIMES and (kind != "python" or has_python) and (kind != "bash" or has_bash):
-        return kind
-    if kind and kind not in RUNTIMES:
+def _choose_runtime(label: str, *, has_python: bool, has_bash: bool) -> str:
+    """Returns the runner's runtime by the image's label if possible, else by the installed interpreters."""
+    if label in RUNTIMES and (label != "python" or has_python) and (label != "bash" or has_bash):
+        return label
+    if label and label not in RUNTIMES:
         return "app"
     return "python" if has_python else "bash" if has_bash else "app"
 
 
-def _parse(output: bytes) -> ProbeOutput | None:
-    for line in output.splitlines():
-        if line.startswith(MARK.encode()):
+def _parse_report(probe_log: bytes) -> ProbeOutput | None:
+    for line in probe_log.splitlines():
+        if line.startswith(REPORT_MARK.encode()):
             with suppress(msgspec.DecodeError):  # another line may be the report
-                report = msgspec.json.decode(line.removeprefix(MARK.encode()), type=ProbeOutput)
+                report = msgspec.json.decode(line.removeprefix(REPORT_MARK.encode()), type=ProbeOutput)
                 return report if report.python.startswith("/") else None
     return None
 
 
-def _public(tag: str, image: Mapping[str, Any]) -> RuntimeImage:
-    digests = [digest.partition("@")[2] for digest in image.get("RepoDigests") or ()]
-    architecture = str(image.get("Architecture", ""))
-    labels = (image.get("Config") or {}).get("Labels") or {}
+def _describe_tag(tag: str, description: Mapping[str, Any]) -> RuntimeImage:
+    digests = [digest.partition("@")[2] for digest in description.get("RepoDigests") or ()]
+    architecture = str(description.get("Architecture", ""))
+    labels = (description.get("Config") or {}).get("Labels") or {}
     return RuntimeImage(
         name=tag,
         architecture=ARCHITECTURES.get(architecture, architecture),
-        digest=digests[0] if digests else str(image["Id"]),
-        size_bytes=int(image.get("Size") or 0),
+        digest=digests[0] if digests else str(description["Id"]),
+        size_bytes=int(description.get("Size") or 0),
         labels=standard_labels(labels),
         aliases=(tag.removesuffix(":latest"),) if tag.endswith(":latest") else (),
     )
@@ -328,14 +339,16 @@ def _public(tag: str, image: Mapping[str, Any]) -> RuntimeImage:
 
 def etc_files(facts: ImageFacts, uid: int, gid: int) -> dict[str, str]:
     """Returns the image's passwd or group with the session's user, without entries of the same number or name."""
-    user = f"work:x:{uid}:{gid}:work:{HOME}:{facts.shell}\n"
+    passwd_line = f"work:x:{uid}:{gid}:work:{HOME}:{facts.shell}\n"
     return {
-        "/etc/passwd": _without(facts.passwd, uid, 2) + user,
-        "/etc/group": _without(facts.group, gid, 2) + f"work:x:{gid}:\n",
+        "/etc/passwd": _without_user(facts.passwd, uid, 2) + passwd_line,
+        "/etc/group": _without_user(facts.group, gid, 2) + f"work:x:{gid}:\n",
     }
 
 
-def _without(text: str, number: int, place: int) -> str:
-    entries = [line.split(":") for line in text.splitlines()]
-    others = [e for e in entries if len(e) > place and e[0] != "work" and e[place] != str(number)]
-    return "".join(":".join(entry) + "\n" for entry in others)
+def _without_user(etc_text: str, own_id: int, column: int) -> str:
+    entries = [line.split(":") for line in etc_text.splitlines()]
+    kept_entries = [
+        entry for entry in entries if len(entry) > column and entry[0] != "work" and entry[column] != str(own_id)
+    ]
+    return "".join(":".join(entry) + "\n" for entry in kept_entries)

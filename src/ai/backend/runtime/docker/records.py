@@ -42,7 +42,7 @@ class DockerRecord(WorkloadRecord):
 
 
 class DockerFolder(WorkloadFolder):
-    """The directory of a workload."""
+    """Reads and writes the files of a workload's directory."""
 
     @property
     def channel(self) -> Path:
@@ -56,7 +56,7 @@ class DockerFolder(WorkloadFolder):
 
 
 class DockerState(StateFolder):
-    """The runtime's root directory."""
+    """Finds the paths in the Docker runtime's state directory."""
 
     @property
     def instance(self) -> str:
@@ -78,7 +78,7 @@ class DockerState(StateFolder):
 
 
 def key_of(labels: Mapping[str, str]) -> WorkloadKey | None:
-    """Returns the workload that a container's labels name; None if there is none."""
+    """Returns the workload that a container's labels name; None if the labels name no workload."""
     kernel_id, _, attempt = labels.get(KEY_LABEL, "").partition(".")
     try:
         return WorkloadKey(kernel_id=KernelId(UUID(kernel_id)), attempt=int(attempt))

@@ -64,8 +64,8 @@ from ai.backend.runtime.docker.workloads import Handle, Workloads
 from ai.backend.runtime.workload import WorkloadRecord, guard_homes, used_bytes
 
 log = logging.getLogger(__name__)
-STOP_MARGIN_S = 25.0
-ENDING_LOOK_S, ENDING_LOOK_MAX_S = 0.05, 5.0
+KILL_TIMEOUT_S = 25.0
+FIRST_END_CHECK_S, MAX_END_CHECK_S = 0.05, 5.0
 ENGINE_RETRY_S = 0.5
 
 
@@ -83,10 +83,10 @@ class DockerRuntime(AbstractRuntime):
         self._owner = (settings.kernel_uid, settings.kernel_gid) if is_root else (os.geteuid(), os.getegid())
         self._images = Images(self._engine, self._state, settings, f"{self._owner[0]}:{self._owner[1]}")
         self._pulls = Pulls(self._engine)
-        archives = settings.commit_directory or self._state.path / "commits"
-        self._commits = Commits(self._engine, self._state, archives, settings.reserved_bytes)
+        archives_directory = settings.commit_directory or self._state.path / "commits"
+        self._commits = Commits(self._engine, self._state, archives_directory, settings.reserved_bytes)
         self._meter = Meter()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._background_tasks: list[asyncio.Task[None]] = []
         self._facts: EngineFacts | None = None
         self._networks: SessionNetworks | None = None
         self._info: RuntimeInfo | None = None
@@ -94,32 +94,39 @@ class DockerRuntime(AbstractRuntime):
     # -- lifetime
 
     async def setup(self) -> None:
-        """Sets up. Raises Unavailable if the engine does not answer, InvalidInput if it cannot be used."""
+        """Connects to the engine, starts background tasks. Raises Unavailable, or InvalidInput for an unfit engine."""
         await asyncio.to_thread(self._state.make)
         self._state.images.mkdir(mode=0o755, exist_ok=True)
-        found = await self._await_engine()
-        if problem := why_unfit(self._engine.host, found):
+        engine_info = await self._await_engine()
+        if unfit_reason := why_unfit(self._engine.host, engine_info):
             await self._engine.close()
-            raise InvalidInput(problem, data={"docker-host": self._engine.host})
+            raise InvalidInput(unfit_reason, data={"docker-host": self._engine.host})
         networks = await self._engine.networks()
-        self._facts = engine_facts(found, networks)
-        no_overlays = await asyncio.to_thread(why_none_over_nodes, self._engine.host, self._state.path)
-        self._info = describe(self._facts, self.settings, no_overlays=no_overlays)
-        usual = self.settings.network if self.settings.network != "auto" else self._facts.network
-        pool = self.settings.session_networks
-        self._networks = SessionNetworks(self._engine, self._state, pool, is_internal=usual == "none")
-        source = self.settings.runner_directory or runner_files.find_runner()
+        self._facts = engine_facts(engine_info, networks)
+        no_overlay_reason = await asyncio.to_thread(why_none_over_nodes, self._engine.host, self._state.path)
+        self._info = describe(self._facts, self.settings, no_overlays=no_overlay_reason)
+        default_network = self.settings.network if self.settings.network != "auto" else self._facts.network
+        address_pool = self.settings.session_networks
+        self._networks = SessionNetworks(self._engine, self._state, address_pool, is_internal=default_network == "none")
+        runner_source = self.settings.runner_directory or runner_files.find_runner()
         self._images.runner = await asyncio.to_thread(
-            runner_files.copy_runner, source, self._state.path, runner_files.find_relay()
+            runner_files.copy_runner, runner_source, self._state.path, runner_files.find_relay()
         )
         await self._workloads.reconcile()
         await self._commits.clean()
         containers = await self._engine.list([f"{INSTANCE_LABEL}={self._state.instance}"])
-        in_use = {str(mount.get("Source")) for container in containers for mount in container.get("Mounts") or ()}
-        await asyncio.to_thread(self._images.clean, in_use)
-        guard = guard_homes(self.settings, self._state.homes, self._running, self._used_bytes, self._end_for_its_home)
-        loops = {"follow": self._workloads.follow(), "guard": guard, "compare": self._compare_loop()}
-        self._tasks = [asyncio.create_task(loop, name=f"docker-runtime-{name}") for name, loop in loops.items()]
+        used_mount_sources = {
+            str(mount.get("Source")) for container in containers for mount in container.get("Mounts") or ()
+        }
+        await asyncio.to_thread(self._images.clean, used_mount_sources)
+        home_guard = guard_homes(
+            self.settings, self._state.homes, self._running_records, self._used_bytes, self._end_for_its_home
+        )
+        loops_by_name = {"follow": self._workloads.follow(), "guard": home_guard, "compare": self._compare_loop()}
+        self._background_tasks = [
+            asyncio.create_task(background_loop, name=f"docker-runtime-{loop_name}")
+            for loop_name, background_loop in loops_by_name.items()
+        ]
 
     async def _await_engine(self) -> Mapping[str, object]:
         """Returns the engine's information, after waiting for an engine that is starting. Raises Unavailable."""
@@ -135,7 +142,7 @@ class DockerRuntime(AbstractRuntime):
             await asyncio.sleep(ENGINE_RETRY_S)
 
     async def shutdown(self) -> None:
-        tasks, self._tasks = self._tasks, []
+        tasks, self._background_tasks = self._background_tasks, []
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -175,7 +182,7 @@ class DockerRuntime(AbstractRuntime):
 
     @property
     def networks(self) -> SessionNetworks:
-        """The networks of sessions. Raises Unavailable before ``setup``."""
+        """The networks of sessions on this engine. Raises Unavailable before ``setup``."""
         if self._networks is None:
             raise Unavailable("the Docker runtime is not set up")
         return self._networks
@@ -183,8 +190,8 @@ class DockerRuntime(AbstractRuntime):
     async def create_network(
         self, session_id: SessionId, hosts: Sequence[str], overlay: Overlay | None = None
     ) -> NetworkView:
-        if overlay is not None and (why_not := self.info().no_multi_node_networks):
-            raise CreationDenied(why_not)
+        if overlay is not None and (reason := self.info().no_multi_node_networks):
+            raise CreationDenied(reason)
         return await self.networks.create(session_id, hosts, overlay)
 
     async def remove_network(self, session_id: SessionId) -> None:
@@ -194,7 +201,7 @@ class DockerRuntime(AbstractRuntime):
         return await self.networks.sessions()
 
     async def broken_networks(self) -> Sequence[SessionId]:
-        return tuple(await self._workloads.cut_off())
+        return tuple(await self._workloads.sessions_cut_off())
 
     # -- creation
 
@@ -205,11 +212,11 @@ class DockerRuntime(AbstractRuntime):
                 await self._workloads.refresh(existing)
                 return existing.view()
             image = await self._images.facts(spec.image)
-            return (await self._create(spec, image)).view()
+            return (await self._create_container(spec, image)).view()
 
-    async def _create(self, spec: WorkloadSpec, image: ImageFacts) -> Handle:
+    async def _create_container(self, spec: WorkloadSpec, image: ImageFacts) -> Handle:
         assert self._facts is not None
-        job = Creation(
+        creation = Creation(
             spec=spec,
             image=image,
             settings=self.settings,
@@ -220,9 +227,9 @@ class DockerRuntime(AbstractRuntime):
             owner=self._owner,
         )
         try:
-            return self._workloads.remember(await job.run())
+            return self._workloads.remember(await creation.run())
         except BaseException as error:
-            await asyncio.shield(self._undo(job))
+            await asyncio.shield(self._undo_creation(creation))
             if isinstance(error, OSError):
                 raise WorkloadError(f"the workload could not be prepared: {error}") from error
             if isinstance(error, EngineRefusal) and "no such image" in error.message.lower():
@@ -231,12 +238,12 @@ class DockerRuntime(AbstractRuntime):
                 raise CreationDenied(f"the engine refuses: {error.message}") from error
             raise
 
-    async def _undo(self, job: Creation) -> None:
-        """Undoes a creation. What fails now is undone by the next comparison."""
+    async def _undo_creation(self, creation: Creation) -> None:
+        """Removes the traces of a failed creation; leaves a failed removal to the next comparison."""
         try:
-            await cleanup.undo_creation(self._engine, self._state, job.folder, job.spec.key)
+            await cleanup.undo_creation(self._engine, self._state, creation.folder, creation.spec.key)
         except (BackendError, OSError) as error:
-            log.warning("the creation of %s cannot be undone yet: %s", job.spec.key, error)
+            log.warning("the creation of %s cannot be undone yet: %s", creation.spec.key, error)
 
     # -- end
 
@@ -245,40 +252,40 @@ class DockerRuntime(AbstractRuntime):
             handle = self._workloads.handles.get(key)
             if handle is None:
                 return None
-            return await self._stop(handle, grace_s, "stopped")
+            return await self._end_workload(handle, grace_s, "stopped")
 
-    async def _stop(self, handle: Handle, grace_s: float, reason: str) -> WorkloadExit:
-        """Ends a workload. Raises Unavailable if the engine does not answer or does not end it."""
-        ended = await self._workloads.refresh(handle)
-        if ended is not None:
-            return ended
+    async def _end_workload(self, handle: Handle, grace_s: float, reason: str) -> WorkloadExit:
+        """Ends a workload by SIGTERM, then SIGKILL. Raises Unavailable if the engine does not end the container."""
+        workload_exit = await self._workloads.refresh(handle)
+        if workload_exit is not None:
+            return workload_exit
         handle.reason = handle.reason or reason
-        container = handle.record.container_id
+        container_id = handle.record.container_id
         if grace_s > 0:
-            await self._engine.kill(container, "SIGTERM")
-            await self._engine.wait(container, grace_s)
+            await self._engine.kill(container_id, "SIGTERM")
+            await self._engine.wait(container_id, grace_s)
         crash_point("stop.requested")
-        ended = await self._workloads.refresh(handle)
-        if ended is None:
-            await self._engine.kill(container, "SIGKILL")
-            await self._engine.wait(container, STOP_MARGIN_S)
-            ended = await self._workloads.refresh(handle)
+        workload_exit = await self._workloads.refresh(handle)
+        if workload_exit is None:
+            await self._engine.kill(container_id, "SIGKILL")
+            await self._engine.wait(container_id, KILL_TIMEOUT_S)
+            workload_exit = await self._workloads.refresh(handle)
         crash_point("stop.exited")
-        if ended is None:
-            raise Unavailable(f"the engine does not end the container {container[:12]}")
-        return ended
+        if workload_exit is None:
+            raise Unavailable(f"the engine does not end the container {container_id[:12]}")
+        return workload_exit
 
     async def remove(self, key: WorkloadKey, *, keep_home: bool = False) -> None:
         async with self._workloads.lock(key):
             folder = self._state.workload(key)
             handle = self._workloads.handles.get(key)
             if handle is not None and handle.exit is None:
-                await self._stop(handle, 0.0, "removed")
+                await self._end_workload(handle, 0.0, "removed")
             if folder.path.exists():
                 with suppress(OSError):  # a full disk; the agent asks again if this is cut off
                     await asyncio.to_thread(folder.mark_removing, keep_home=keep_home)
                 crash_point("remove.marked")
-            await cleanup.erase(self._engine, self._state, folder, key, keep_home=keep_home)
+            await cleanup.erase(self._engine, self._state, folder, key, keeps_home=keep_home)
             self._workloads.handles.pop(key, None)
             self._meter.forget(key)
 
@@ -299,50 +306,56 @@ class DockerRuntime(AbstractRuntime):
         handle = self._workloads.handles.get(key)
         if handle is None:
             raise Unavailable("there is no such workload")
-        channel = handle.folder.channel
-        live: RelayChannel | None = None
+        channel_folder = handle.folder.channel
+        relay_channel: RelayChannel | None = None
         if handle.exit is None:
             try:
-                live = await RelayChannel.attach(channel, epoch=epoch, last_seq=last_seq)
+                relay_channel = await RelayChannel.attach(channel_folder, epoch=epoch, last_seq=last_seq)
             except Unavailable:
                 if await self._workloads.refresh(handle) is None:
                     raise
-        limit = self.settings.replay_bytes
-        return DockerChannel(live, channel, partial(self._ended, handle), last_seq=last_seq, left_limit=limit)
+        left_limit_bytes = self.settings.replay_bytes
+        return DockerChannel(
+            relay_channel,
+            channel_folder,
+            partial(self._await_exit, handle),
+            last_seq=last_seq,
+            left_limit_bytes=left_limit_bytes,
+        )
 
-    async def _ended(self, handle: Handle) -> WorkloadExit | None:
-        """Returns how the container ended after the end of a stream; None if its relay serves another agent."""
-        delay_s, complaint = ENDING_LOOK_S, ""
+    async def _await_exit(self, handle: Handle) -> WorkloadExit | None:
+        """Returns the container's exit after the end of a stream; None if its relay serves another agent."""
+        delay_s, last_error = FIRST_END_CHECK_S, ""
         while True:
             try:
-                if (ended := await self._workloads.refresh(handle)) is not None:
-                    return ended
+                if (workload_exit := await self._workloads.refresh(handle)) is not None:
+                    return workload_exit
             except BackendError as error:
-                if error.message != complaint:
+                if error.message != last_error:
                     log.warning("the engine cannot say how %s is: %s", handle.record.key, error)
-                complaint = error.message
+                last_error = error.message
             if await is_listening(handle.folder.channel):
                 return None
             with suppress(TimeoutError):
                 await asyncio.wait_for(handle.ended.wait(), delay_s)
-            delay_s = min(2 * delay_s, ENDING_LOOK_MAX_S)
+            delay_s = min(2 * delay_s, MAX_END_CHECK_S)
 
     async def port_exposure(self, key: WorkloadKey) -> PortExposure:
-        handle = self._living(key)
+        handle = self._living_handle(key)
         if handle.exposure is None:
-            found = await self._engine.inspect(handle.record.container_id)
-            if found is None:
+            description = await self._engine.inspect(handle.record.container_id)
+            if description is None:
                 raise Unavailable("there is no such workload")
-            mode = found["HostConfig"]["NetworkMode"]
-            handle.exposure = PortExposure.HOST if mode == "host" else PortExposure.PRIVATE
+            network_mode = description["HostConfig"]["NetworkMode"]
+            handle.exposure = PortExposure.HOST if network_mode == "host" else PortExposure.PRIVATE
         return handle.exposure
 
     async def open_port(self, key: WorkloadKey, port: int) -> ByteStream:
         if await self.port_exposure(key) is PortExposure.HOST:
-            return await connect.connect_on_host(self._living(key).folder.channel, port, await self.pids(key))
-        return await connect.connect_inside(self._living(key).folder.channel, port)
+            return await connect.connect_on_host(self._living_handle(key).folder.channel, port, await self.pids(key))
+        return await connect.connect_inside(self._living_handle(key).folder.channel, port)
 
-    def _living(self, key: WorkloadKey) -> Handle:
+    def _living_handle(self, key: WorkloadKey) -> Handle:
         handle = self._workloads.handles.get(key)
         if handle is None or handle.exit is not None:
             raise Unavailable("there is no such workload")
@@ -365,10 +378,14 @@ class DockerRuntime(AbstractRuntime):
         if self.settings.stats_type == "docker":
             samples = await asyncio.gather(*(self._engine.stats(record.container_id) for record in records))
             pairs = zip(records, samples, strict=True)
-            return {r.key: statistics.from_api(sample, r) for r, sample in pairs if sample is not None}
-        workloads = [(record.key, record, partial(statistics.pids_of, record)) for record in records]
-        driver = statistics.driver_of(self._facts.cgroups, self.settings.cgroup_root)
-        return await asyncio.to_thread(self._meter.measure_all, workloads, driver, time.monotonic())
+            return {
+                record.key: statistics.measurements_from_api(sample, record)
+                for record, sample in pairs
+                if sample is not None
+            }
+        measured_workloads = [(record.key, record, partial(statistics.pids_of, record)) for record in records]
+        cgroup_driver = statistics.cgroup_driver_of(self._facts.cgroups, self.settings.cgroup_root)
+        return await asyncio.to_thread(self._meter.measure_all, measured_workloads, cgroup_driver, time.monotonic())
 
     async def pids(self, key: WorkloadKey) -> tuple[int, ...]:
         handle = self._workloads.handles.get(key)
@@ -387,14 +404,14 @@ class DockerRuntime(AbstractRuntime):
             except (BackendError, OSError) as error:
                 log.warning("containers and records cannot be compared: %s", error)
 
-    def _running(self) -> list[DockerRecord]:
+    def _running_records(self) -> list[DockerRecord]:
         return [handle.record for handle in self._workloads.handles.values() if handle.exit is None]
 
     async def _used_bytes(self, record: WorkloadRecord) -> int:
-        size = await used_bytes(self._meter, record, await self.pids(record.key))
+        total_bytes = await used_bytes(self._meter, record, await self.pids(record.key))
         if isinstance(record, DockerRecord) and record.writable:
-            size += await asyncio.to_thread(tree_size, Path(record.writable))
-        return size
+            total_bytes += await asyncio.to_thread(tree_size, Path(record.writable))
+        return total_bytes
 
     async def _end_for_its_home(self, key: WorkloadKey, _: bool) -> None:
         handle = self._workloads.handles.get(key)
@@ -402,6 +419,6 @@ class DockerRuntime(AbstractRuntime):
             return
         try:
             async with self._workloads.lock(key):
-                await self._stop(handle, 2.0, "home-limit")
+                await self._end_workload(handle, 2.0, "home-limit")
         except BackendError as error:
             log.warning("the workload %s cannot be ended: %s", key, error)

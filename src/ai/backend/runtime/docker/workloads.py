@@ -28,13 +28,13 @@ log = logging.getLogger(__name__)
 EVENT_QUEUE_LIMIT = 10_000
 EVENT_OVERLAP_S = 5.0
 ENGINE_RETURN_S = 10.0
-KILLED = "container-killed"
-_RETRY_FIRST_S, _RETRY_MAX_S = 0.2, 5.0
+CONTAINER_KILLED_REASON = "container-killed"
+_FIRST_RETRY_S, _MAX_RETRY_S = 0.2, 5.0
 
 
 @dataclass(slots=True)
 class Handle:
-    """The state of a workload in memory. ``reason`` is why the runtime ends it, if it does."""
+    """Holds the state of a workload in memory. ``reason``: the runtime's reason to end the workload, if any."""
 
     record: DockerRecord
     folder: DockerFolder
@@ -55,7 +55,7 @@ class Handle:
 
 
 class Workloads:
-    """Tracks the workloads and their ends."""
+    """Tracks this agent's workloads, their locks and their exits."""
 
     def __init__(self, engine: Engine, state: DockerState) -> None:
         self._engine = engine
@@ -66,10 +66,10 @@ class Workloads:
         self._is_engine_lost = False
         self._engine_back_at = -ENGINE_RETURN_S
         self._is_first = True
-        self._reconciling = asyncio.Lock()
+        self._reconcile_lock = asyncio.Lock()
 
     def lock(self, key: WorkloadKey) -> asyncio.Lock:
-        """Returns the lock of a workload, the same for all who hold or wait for it."""
+        """Returns the lock of a workload, the same for all its present users."""
         return self._locks.setdefault(key, asyncio.Lock())
 
     def remember(self, record: DockerRecord) -> Handle:
@@ -80,38 +80,46 @@ class Workloads:
         return handle
 
     async def reconcile(self) -> None:
-        """Records ends by comparing records and containers; removes containers without one. Raises Unavailable."""
-        async with self._reconciling:
-            await cleanup.reconcile(self._engine, self._state, self.lock, self._begun, is_first=self._is_first)
+        """Records the exits of ended containers; removes containers without a record. Raises Unavailable."""
+        async with self._reconcile_lock:
+            await cleanup.reconcile(self._engine, self._state, self.lock, self._check_begun, is_first=self._is_first)
             self._is_first = False
 
-    async def _begun(self, record: DockerRecord, container: Container | None) -> None:
+    async def _check_begun(self, record: DockerRecord, container: Container | None) -> None:
         handle = self.handles.get(record.key) or self.remember(record)
         if handle.exit is None and (container is None or container.get("State") != "running"):
             await self.refresh(handle)
 
     async def refresh(self, handle: Handle) -> WorkloadExit | None:
-        """Returns how the workload has ended, as the engine reports now; None while it lives. Raises Unavailable."""
+        """Returns the workload's exit as the engine reports it now; None while the workload lives."""
         if handle.exit is not None:
             return handle.exit
         container = await self._engine.inspect(handle.record.container_id)
         if container is not None and container["State"]["Running"]:
             return None
-        ended = exit_of(container, handle.reason, engine_failed=self._engine_failed())
-        if ended.signal is not None and not ended.reason and await self._engine.was_killed(handle.record.container_id):
-            ended = exit_of(container, KILLED)
+        workload_exit = exit_of(container, handle.reason, engine_failed=self._engine_failed_lately())
+        if (
+            workload_exit.signal is not None
+            and not workload_exit.reason
+            and await self._engine.was_killed(handle.record.container_id)
+        ):
+            workload_exit = exit_of(container, CONTAINER_KILLED_REASON)
         if handle.exit is None:
-            await self._record_exit(handle, ended)
+            await self._record_exit(handle, workload_exit)
         return handle.exit
 
-    async def cut_off(self) -> frozenset[SessionId]:
+    async def sessions_cut_off(self) -> frozenset[SessionId]:
         """Returns the sessions with a running container that has left their network. Raises Unavailable."""
-        joined = {h.record.container_id: h.record for h in self.handles.values() if h.exit is None and h.record.network}
-        if not joined:
+        records_by_container = {
+            handle.record.container_id: handle.record
+            for handle in self.handles.values()
+            if handle.exit is None and handle.record.network
+        }
+        if not records_by_container:
             return frozenset()
         sessions: set[SessionId] = set()
         for container in await self._engine.list([f"{INSTANCE_LABEL}={self._state.instance}"]):
-            record = joined.get(str(container.get("Id")))
+            record = records_by_container.get(str(container.get("Id")))
             if record is None or container.get("State") != "running":
                 continue
             endpoints = (container.get("NetworkSettings") or {}).get("Networks") or {}
@@ -119,32 +127,32 @@ class Workloads:
                 sessions.add(record.session_id)
         return frozenset(sessions)
 
-    def _engine_failed(self) -> bool:
-        """Returns True if the engine was lost lately: one that restarts ends the containers that still run."""
+    def _engine_failed_lately(self) -> bool:
+        """Returns True if the engine was lost lately, as an engine that restarts ends its running containers."""
         return self._is_engine_lost or time.monotonic() < self._engine_back_at + ENGINE_RETURN_S
 
-    async def _record_exit(self, handle: Handle, ended: WorkloadExit) -> None:
-        handle.exit = ended
+    async def _record_exit(self, handle: Handle, workload_exit: WorkloadExit) -> None:
+        handle.exit = workload_exit
         handle.ended.set()
         with suppress(asyncio.QueueFull):
-            self.events.put_nowait(WorkloadExited(key=handle.record.key, exit=ended))
+            self.events.put_nowait(WorkloadExited(key=handle.record.key, exit=workload_exit))
         try:
-            await asyncio.to_thread(handle.folder.write_exit, ended)
+            await asyncio.to_thread(handle.folder.write_exit, workload_exit)
         except OSError as error:  # a full disk: the engine still knows, until the container is removed
             log.warning("the end of %s cannot be noted: %s", handle.record.key, error)
 
     async def follow(self) -> None:
-        """Follows the ends that the engine reports, until cancelled; compares again when the engine is back."""
-        since, delay_s = time.time() - EVENT_OVERLAP_S, _RETRY_FIRST_S
-        label = f"{INSTANCE_LABEL}={self._state.instance}"
+        """Records the container ends that the engine reports, until cancelled; reconciles when the engine is back."""
+        since_time, delay_s = time.time() - EVENT_OVERLAP_S, _FIRST_RETRY_S
+        instance_label = f"{INSTANCE_LABEL}={self._state.instance}"
         while True:
             try:
                 await self.reconcile()
                 if self._is_engine_lost:
                     self._is_engine_lost, self._engine_back_at = False, time.monotonic()
-                delay_s = _RETRY_FIRST_S
-                async for event in self._engine.events(label, since):
-                    since = time.time() - EVENT_OVERLAP_S
+                delay_s = _FIRST_RETRY_S
+                async for event in self._engine.events(instance_label, since_time):
+                    since_time = time.time() - EVENT_OVERLAP_S
                     key = key_of((event.get("Actor") or {}).get("Attributes") or {})
                     handle = self.handles.get(key) if key is not None else None
                     if handle is not None and handle.exit is None:
@@ -156,22 +164,24 @@ class Workloads:
             except Exception:
                 log.exception("containers and records cannot be compared; trying again")
             await asyncio.sleep(delay_s)
-            delay_s = min(2 * delay_s, _RETRY_MAX_S)
+            delay_s = min(2 * delay_s, _MAX_RETRY_S)
 
 
 def exit_of(container: Container | None, reason: str, *, engine_failed: bool = False) -> WorkloadExit:
-    """Returns how a container that does not run has ended; a removed container was killed.
+    """Returns the exit of a container that does not run; a removed container counts as killed.
 
     The relay and the engine report the death by signal n as code 128 + n.
     """
     if container is None:
         return WorkloadExit(signal=signal.SIGKILL, reason=reason or "container-removed")
     state = container["State"]
-    code, oom = int(state.get("ExitCode") or 0), bool(state.get("OOMKilled"))
-    number = code - 128 if 128 < code <= 128 + 64 else None
-    if number is None and state.get("Error") and code == 0:
-        number = int(signal.SIGKILL)
-    oom = oom and number == signal.SIGKILL
+    exit_code, out_of_memory = int(state.get("ExitCode") or 0), bool(state.get("OOMKilled"))
+    signal_number = exit_code - 128 if 128 < exit_code <= 128 + 64 else None
+    if signal_number is None and state.get("Error") and exit_code == 0:
+        signal_number = int(signal.SIGKILL)
+    out_of_memory = out_of_memory and signal_number == signal.SIGKILL
     if not reason:
-        reason = "out-of-memory" if oom else "engine-stopped" if engine_failed else ""
-    return WorkloadExit(code=code if number is None else None, signal=number, oom=oom, reason=reason)
+        reason = "out-of-memory" if out_of_memory else "engine-stopped" if engine_failed else ""
+    return WorkloadExit(
+        code=exit_code if signal_number is None else None, signal=signal_number, oom=out_of_memory, reason=reason
+    )

@@ -13,7 +13,7 @@ from ai.backend.node.linux.disk_space import MountEntry
 
 WANTED_V1 = ("cpu", "cpuacct", "memory", "pids", "blkio", "devices", "cpuset")
 WANTED_V2 = ("cpu", "memory", "pids", "cpuset", "io")
-_PROOF = {
+_PROOF_FILE_BY_CONTROLLER = {
     "cpu": "cpu.cfs_quota_us",
     "cpuacct": "cpuacct.usage",
     "memory": "memory.limit_in_bytes",
@@ -27,73 +27,81 @@ _PROOF = {
 
 @dataclass(frozen=True, slots=True)
 class CgroupMount:
-    """A mounted hierarchy. ``controllers`` is empty for the unified one."""
+    """Describes a mounted control group hierarchy. ``controllers`` is empty for the unified hierarchy."""
 
     path: Path
     is_unified: bool
     controllers: tuple[str, ...] = ()
 
 
-def find_hierarchies(mounts: Iterable[MountEntry], root: Path) -> list[CgroupMount]:
-    """Returns the hierarchies that are mounted at or below ``root``."""
+def find_hierarchies(mounts: Iterable[MountEntry], cgroup_root: Path) -> list[CgroupMount]:
+    """Returns the control group hierarchies that are mounted at or below ``cgroup_root``."""
     hierarchies: list[CgroupMount] = []
     for mount in mounts:
-        path = Path(mount.mount_point)
-        if mount.fstype in {"cgroup", "cgroup2"} and (path == root or root in path.parents):
-            controllers = tuple(name for name in WANTED_V1 if name in mount.super_options)
-            hierarchies.append(CgroupMount(path, mount.fstype == "cgroup2", controllers))
+        mount_path = Path(mount.mount_point)
+        if mount.fstype in {"cgroup", "cgroup2"} and (mount_path == cgroup_root or cgroup_root in mount_path.parents):
+            controllers = tuple(controller for controller in WANTED_V1 if controller in mount.super_options)
+            hierarchies.append(CgroupMount(mount_path, mount.fstype == "cgroup2", controllers))
     return hierarchies
 
 
-def parse_own(text: str) -> dict[str, str]:
+def parse_own_groups(cgroup_text: str) -> dict[str, str]:
     """Returns controller ("" for the unified hierarchy) -> our own group, from the text of /proc/self/cgroup."""
-    own: dict[str, str] = {}
-    for line in text.splitlines():
-        _, names, path = line.split(":", 2)
-        own.update(dict.fromkeys(names.split(","), path))
-    return own
+    own_groups: dict[str, str] = {}
+    for line in cgroup_text.splitlines():
+        _, controllers, group_path = line.split(":", 2)
+        own_groups.update(dict.fromkeys(controllers.split(","), group_path))
+    return own_groups
 
 
-def find_driver(mounts: Sequence[CgroupMount], own: dict[str, str], parent: str, instance: str) -> CgroupDriver:
-    """Returns the best driver that works here. It leaves the empty group ``parent/instance`` behind."""
-    bases: dict[str, Path] = {}
+def find_driver(
+    mounts: Sequence[CgroupMount], own_groups: dict[str, str], parent_name: str, instance_name: str
+) -> CgroupDriver:
+    """Returns the best control group driver that works here. Leaves the empty group of this instance behind."""
+    bases_by_controller: dict[str, Path] = {}
     for mount in mounts:
         if not mount.is_unified and mount.controllers:
-            base = _make_v1(mount, own, parent, instance)
-            if base is not None:
-                bases.update({name: base for name in mount.controllers if os.access(base / _PROOF[name], os.R_OK)})
-    if "memory" in bases or "pids" in bases:
+            base_group = _make_v1_base(mount, own_groups, parent_name, instance_name)
+            if base_group is not None:
+                bases_by_controller.update(
+                    {
+                        controller: base_group
+                        for controller in mount.controllers
+                        if os.access(base_group / _PROOF_FILE_BY_CONTROLLER[controller], os.R_OK)
+                    }
+                )
+    if "memory" in bases_by_controller or "pids" in bases_by_controller:
         has_unified = any(mount.is_unified for mount in mounts)
-        return CgroupV1(bases=bases, kind="hybrid" if has_unified else "v1")
+        return CgroupV1(bases=bases_by_controller, kind="hybrid" if has_unified else "v1")
     for mount in mounts:
         if mount.is_unified:
-            driver = _make_v2(mount, own.get("", "/"), parent, instance)
+            driver = _make_v2_driver(mount, own_groups.get("", "/"), parent_name, instance_name)
             if driver is not None:
                 return driver
     return NoCgroups()
 
 
-def _make_v1(mount: CgroupMount, own: dict[str, str], parent: str, instance: str) -> Path | None:
-    """Makes a base below the hierarchy's root if we may, else below our own group."""
-    for above in (mount.path, mount.path / own.get(mount.controllers[0], "/").lstrip("/")):
-        base = above / parent / instance
+def _make_v1_base(mount: CgroupMount, own_groups: dict[str, str], parent_name: str, instance_name: str) -> Path | None:
+    """Makes the base group of workloads below the hierarchy's root if permitted, else below our own group."""
+    for parent_group in (mount.path, mount.path / own_groups.get(mount.controllers[0], "/").lstrip("/")):
+        base_group = parent_group / parent_name / instance_name
         try:
-            _make_base(base)
+            _make_base(base_group)
             if "cpuset" in mount.controllers:
-                _fill_cpuset(above, base)
-            _try_child(base, "tasks")
+                _fill_cpuset(parent_group, base_group)
+            _try_child(base_group, "tasks")
         except OSError:
-            remove_base(base)
+            remove_base(base_group)
             continue
-        return base
+        return base_group
     return None
 
 
-def _make_base(base: Path) -> None:
-    """Makes a base; another agent that stops may remove the directory above meanwhile."""
+def _make_base(base_group: Path) -> None:
+    """Makes the base group of workloads; tries again if another agent removes the parent group meanwhile."""
     for attempt in range(3):
         try:
-            base.mkdir(parents=True, exist_ok=True)
+            base_group.mkdir(parents=True, exist_ok=True)
         except FileNotFoundError:
             if attempt == 2:
                 raise
@@ -101,58 +109,60 @@ def _make_base(base: Path) -> None:
             return
 
 
-def _fill_cpuset(above: Path, base: Path) -> None:
+def _fill_cpuset(parent_group: Path, base_group: Path) -> None:
     """Fills a version 1 cpuset, which starts empty and admits no process until then."""
-    for name in ("cpuset.cpus", "cpuset.mems"):
-        value = (above / name).read_text().strip()
-        for path in (base.parent, base):
-            if not (path / name).read_text().strip():
-                (path / name).write_text(value)
+    for file_name in ("cpuset.cpus", "cpuset.mems"):
+        value = (parent_group / file_name).read_text().strip()
+        for group in (base_group.parent, base_group):
+            if not (group / file_name).read_text().strip():
+                (group / file_name).write_text(value)
 
 
-def _try_child(base: Path, join: str) -> None:
-    """Makes and removes a group that could be joined. Raises OSError."""
-    probe = base / f"probe-{os.getpid()}"
-    probe.mkdir(exist_ok=True)
+def _try_child(base_group: Path, join_file: str) -> None:
+    """Makes and removes a child group with a writable ``join_file``. Raises OSError."""
+    probe_group = base_group / f"probe-{os.getpid()}"
+    probe_group.mkdir(exist_ok=True)
     try:
-        if not os.access(probe / join, os.W_OK):
-            raise PermissionError(join)
+        if not os.access(probe_group / join_file, os.W_OK):
+            raise PermissionError(join_file)
     finally:
-        probe.rmdir()
+        probe_group.rmdir()
 
 
-def _make_v2(mount: CgroupMount, own: str, parent: str, instance: str) -> CgroupV2 | None:
-    for above in _candidates(mount.path, own):
-        base = above / parent / instance
+def _make_v2_driver(mount: CgroupMount, own_group: str, parent_name: str, instance_name: str) -> CgroupV2 | None:
+    for parent_group in _candidate_parents(mount.path, own_group):
+        base_group = parent_group / parent_name / instance_name
         try:
-            _enable(above, base)
-            _try_child(base, "cgroup.procs")
+            _enable_controllers(parent_group, base_group)
+            _try_child(base_group, "cgroup.procs")
         except OSError:
-            remove_base(base)
+            remove_base(base_group)
             continue
-        offered = frozenset(_read_words(base / "cgroup.subtree_control"))
-        if offered:
-            return CgroupV2(base=base, controllers=offered & frozenset(WANTED_V2))
-        remove_base(base)
+        usable_controllers = frozenset(_read_words(base_group / "cgroup.subtree_control"))
+        if usable_controllers:
+            return CgroupV2(base=base_group, controllers=usable_controllers & frozenset(WANTED_V2))
+        remove_base(base_group)
     return None
 
 
-def _candidates(root: Path, own: str) -> list[Path]:
-    """Returns the root (an administrator's machine), then our own group's ancestors, farthest first."""
-    own_path = root / own.lstrip("/")
-    above = [path for path in own_path.parents if root in path.parents]
-    return [root, *reversed(above)]
+def _candidate_parents(cgroup_root: Path, own_group: str) -> list[Path]:
+    """Returns the groups to try as parents: the root, then our own group's ancestors, farthest first."""
+    own_path = cgroup_root / own_group.lstrip("/")
+    ancestors = [ancestor for ancestor in own_path.parents if cgroup_root in ancestor.parents]
+    return [cgroup_root, *reversed(ancestors)]
 
 
-def _enable(above: Path, base: Path) -> None:
-    """Delegates the controllers to the base's children. Raises OSError."""
-    _make_base(base)
-    for path in (above, base.parent, base):
-        offered = set(_read_words(path / "cgroup.controllers")) - set(_read_words(path / "cgroup.subtree_control"))
-        for name in WANTED_V2:
-            if name in offered:
+def _enable_controllers(parent_group: Path, base_group: Path) -> None:
+    """Makes the base group and delegates the controllers to the base group's children. Raises OSError."""
+    _make_base(base_group)
+    for group in (parent_group, base_group.parent, base_group):
+        available_controllers = set(_read_words(group / "cgroup.controllers")) - set(
+            _read_words(group / "cgroup.subtree_control")
+        )
+        for controller in WANTED_V2:
+            if controller in available_controllers:
                 with suppress(OSError):  # another one may be delegated
-                    (path / "cgroup.subtree_control").write_text(f"+{name}")
+                    (group / "cgroup.subtree_control").write_text(f"+{controller}")
 
 
 def _read_words(path: Path) -> list[str]:

@@ -16,44 +16,48 @@ from ai.backend.plugin.runtime import WorkloadExit, WorkloadKey
 from ai.backend.runtime.process.launch_plan import COOKIE_VARIABLE
 from ai.backend.runtime.process.records import Record, StateDirectory, WorkloadDirectory
 
-PATIENCE_S = 10.0
-PLAIN_FILES_LAST = ("lock", "removing", "record.json")
+KILL_TIMEOUT_S = 10.0
+REMOVED_LAST_NAMES = ("lock", "removing", "record.json")
 
 
 def kill_shim(directory: WorkloadDirectory) -> None:
-    """Kills a shim by its recorded identity, once it has recorded it, and waits until its lock is free."""
-    deadline = time.monotonic() + PATIENCE_S
+    """Kills a workload's shim by its recorded identity, and waits until the shim's lock is free."""
+    deadline = time.monotonic() + KILL_TIMEOUT_S
     while directory.is_locked() and time.monotonic() < deadline:
         identity = directory.identity() or {}
-        shim = identity.get("shim")
-        if shim and identity.get("boot_id") == proc.boot_id() and proc.is_same(shim[0], shim[1]):
+        shim_identity = identity.get("shim")
+        if (
+            shim_identity
+            and identity.get("boot_id") == proc.boot_id()
+            and proc.is_same(shim_identity[0], shim_identity[1])
+        ):
             with suppress(ProcessLookupError):
-                os.kill(shim[0], signal.SIGKILL)
+                os.kill(shim_identity[0], signal.SIGKILL)
         time.sleep(0.005)
 
 
-def leftovers(record: Record) -> list[int]:
-    """Returns the processes of a workload whose shim is dead: members of its groups, and those with its cookie."""
+def leftover_pids(record: Record) -> list[int]:
+    """Returns the pids of a workload whose shim is dead: members of its groups, and pids_with_cookie of its cookie."""
     groups = [dict(group) for group in record.cgroups]
-    return sorted({*cgroupfs.members(groups), *bearers(record.cookie)} - {os.getpid()})
+    return sorted({*cgroupfs.members(groups), *pids_with_cookie(record.cookie)} - {os.getpid()})
 
 
-def bearers(cookie: str) -> list[int]:
-    """Returns the processes of this host with the workload's cookie in their environment."""
-    mark = f"{COOKIE_VARIABLE}={cookie}".encode()
+def pids_with_cookie(cookie: str) -> list[int]:
+    """Returns the pids of this host with the workload's cookie in their environment."""
+    variable = f"{COOKIE_VARIABLE}={cookie}".encode()
     pids: list[int] = []
-    for path in Path("/proc").glob("[0-9]*"):
+    for process_path in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it has ended
-            if mark in (path / "environ").read_bytes():
-                pids.append(int(path.name))
+            if variable in (process_path / "environ").read_bytes():
+                pids.append(int(process_path.name))
     return pids
 
 
 def kill_leftovers(record: Record) -> None:
-    """Sends SIGKILL until no process is left, or a deadline passes."""
+    """Kills a workload's leftover processes until none is left or a timeout passes; removes the control groups."""
     groups = [dict(group) for group in record.cgroups]
-    deadline = time.monotonic() + PATIENCE_S
-    while (pids := leftovers(record)) and time.monotonic() < deadline:
+    deadline = time.monotonic() + KILL_TIMEOUT_S
+    while (pids := leftover_pids(record)) and time.monotonic() < deadline:
         cgroupfs.kill(groups)
         proc.stop_and_kill(pids)
         time.sleep(0.01)
@@ -61,23 +65,23 @@ def kill_leftovers(record: Record) -> None:
 
 
 def record_exit(record: Record, directory: WorkloadDirectory) -> WorkloadExit:
-    """Makes the end of a workload whose shim died known, after killing what it may have left. Idempotent."""
-    lock = directory.take_lock(PATIENCE_S)
-    if lock is None:
+    """Kills the leftover processes of a workload whose shim died, and records its exit. Idempotent."""
+    lock_fd = directory.take_lock(KILL_TIMEOUT_S)
+    if lock_fd is None:
         return directory.exit() or WorkloadExit(reason="shim-unknown")
     try:
         kill_leftovers(record)
-        ended = directory.exit()
-        if ended is None:
-            ended = WorkloadExit(signal=signal.SIGKILL, reason="shim-died")
-            directory.write_exit(ended)
-        return ended
+        workload_exit = directory.exit()
+        if workload_exit is None:
+            workload_exit = WorkloadExit(signal=signal.SIGKILL, reason="shim-died")
+            directory.write_exit(workload_exit)
+        return workload_exit
     finally:
-        os.close(lock)
+        os.close(lock_fd)
 
 
 def undo_creation(state: StateDirectory, directory: WorkloadDirectory, cgroups: CgroupDriver) -> None:
-    """Removes everything of a creation that failed; an earlier home stays."""
+    """Removes all traces of a workload's failed creation, except an earlier home."""
     record = directory.record()
     kill_shim(directory)
     if record is None:
@@ -95,12 +99,12 @@ def erase(
     keep_home: bool,
     cgroups: CgroupDriver,
 ) -> None:
-    """Removes every trace of a workload. The record is removed last, because it leads to all else."""
+    """Removes a workload's processes and files. The record is removed last, as the removal starts from the record."""
     record = directory.record()
-    lock = directory.take_lock() if directory.path.exists() else None
-    if lock is None and directory.path.exists():
+    lock_fd = directory.take_lock() if directory.path.exists() else None
+    if lock_fd is None and directory.path.exists():
         kill_shim(directory)
-        lock = directory.take_lock()
+        lock_fd = directory.take_lock()
     try:
         if record is not None:
             kill_leftovers(record)
@@ -109,13 +113,13 @@ def erase(
             remove_tree(state.home(key.kernel_id))
             crash_point("remove.home")
         for entry in list(directory.path.iterdir()) if directory.path.exists() else ():
-            if entry.name not in PLAIN_FILES_LAST:
+            if entry.name not in REMOVED_LAST_NAMES:
                 remove_tree(entry)
         crash_point("remove.emptied")
         remove_tree(directory.path)
     finally:
-        if lock is not None:
-            os.close(lock)
+        if lock_fd is not None:
+            os.close(lock_fd)
 
 
 def clean_all(state: StateDirectory, cgroups: CgroupDriver) -> None:
@@ -125,9 +129,9 @@ def clean_all(state: StateDirectory, cgroups: CgroupDriver) -> None:
         names.add(directory.path.name)
         record = directory.record()
         if record is None:  # the agent died before it wrote the record, so nothing was ever started
-            if (lock := directory.take_lock()) is not None:
+            if (lock_fd := directory.take_lock()) is not None:
                 remove_tree(directory.path)
-                os.close(lock)
+                os.close(lock_fd)
         elif directory.is_being_removed:
             erase(state, directory, record.key, keep_home=directory.keeps_home, cgroups=cgroups)
         elif directory.exit() is not None or _is_alive(directory):
@@ -141,8 +145,8 @@ def clean_all(state: StateDirectory, cgroups: CgroupDriver) -> None:
 
 
 def _is_alive(directory: WorkloadDirectory) -> bool:
-    """Returns True if a shim lives and has started its workload; one that is about to is waited for."""
-    deadline = time.monotonic() + PATIENCE_S
+    """Returns True if a workload's shim lives and has started the workload, after waiting for a starting shim."""
+    deadline = time.monotonic() + KILL_TIMEOUT_S
     while directory.is_locked():
         if (directory.identity() or {}).get("leader") is not None or time.monotonic() > deadline:
             return True

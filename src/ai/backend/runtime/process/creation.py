@@ -23,26 +23,26 @@ from ai.backend.runtime.process.settings import ProcessRuntimeSettings
 from ai.backend.runtime.workload import record_values
 
 
-def images_directory(settings: ProcessRuntimeSettings, state: Path) -> Path:
-    return settings.images_directory or state / "images"
+def images_directory(settings: ProcessRuntimeSettings, state_path: Path) -> Path:
+    return settings.images_directory or state_path / "images"
 
 
-def find_images(settings: ProcessRuntimeSettings, state: Path) -> list[ProcessImage]:
-    """Returns all images. Blocks: it asks the host's interpreters for their versions."""
-    return [*host_images(settings.interpreters), *rootfs.list_images(images_directory(settings, state))]
+def find_images(settings: ProcessRuntimeSettings, state_path: Path) -> list[ProcessImage]:
+    """Returns the host's and the imported images. Blocks: runs the host's interpreters for their versions."""
+    return [*host_images(settings.interpreters), *rootfs.list_images(images_directory(settings, state_path))]
 
 
 def refresh_rootfs(
-    known: Mapping[str, ProcessImage], settings: ProcessRuntimeSettings, state: Path
+    known_images: Mapping[str, ProcessImage], settings: ProcessRuntimeSettings, state_path: Path
 ) -> list[ProcessImage]:
     """Returns the known host images and the root file systems that exist now."""
-    host = {image.name: image for image in known.values() if image.rootfs is None}
-    return [*host.values(), *rootfs.list_images(images_directory(settings, state))]
+    host_images_by_name = {image.name: image for image in known_images.values() if image.rootfs is None}
+    return [*host_images_by_name.values(), *rootfs.list_images(images_directory(settings, state_path))]
 
 
 @dataclass(frozen=True, slots=True)
 class Creation:
-    """An attempt to make a workload ready for its shim."""
+    """Prepares one workload for its shim."""
 
     spec: WorkloadSpec
     image: ProcessImage
@@ -52,7 +52,7 @@ class Creation:
     cookie: str
 
     def prepare(self) -> Record:
-        """Makes directory, record, home, files and plan. Raises CreationDenied or OSError; the caller undoes."""
+        """Writes the workload's record, home, files and plan. Raises CreationDenied or OSError; the caller undoes."""
         spec = self.spec
         if self.image.rootfs is not None and not self.host.bwrap:
             raise CreationDenied("a rootfs image needs bubblewrap, which does not work on this node")
@@ -61,9 +61,12 @@ class Creation:
         directory = self.state.workload(spec.key)
         home = self.state.home(spec.key.kernel_id)
         groups = self.host.cgroups.groups(str(spec.key), limits_of(spec, self.settings))
-        common = record_values(spec, self.settings, home)
+        record_fields = record_values(spec, self.settings, home)
         record = Record(
-            **{**common, "image": self.image.name}, cookie=self.cookie, cgroups=groups, sandboxed=bool(self.host.bwrap)
+            **{**record_fields, "image": self.image.name},
+            cookie=self.cookie,
+            cgroups=groups,
+            sandboxed=bool(self.host.bwrap),
         )
         directory.make()
         crash_point("create.directory")
@@ -72,11 +75,15 @@ class Creation:
         owner = (self.settings.kernel_uid, self.settings.kernel_gid) if self.host.is_root else None
         self._make_home(home, owner)
         crash_point("create.home")
-        peers = {} if spec.network is None else {"/etc/hosts": hosts_file(spec.network)}
-        files = place_files({**spec.files, **peers}, directory.path, home, owner, spec.private_files)
+        network_files = {} if spec.network is None else {"/etc/hosts": hosts_file(spec.network)}
+        mounted_files = place_files({**spec.files, **network_files}, directory.path, home, owner, spec.private_files)
         if self.image.rootfs is not None:  # its /etc is read-only: only what is there can be covered
             rootfs = self.image.rootfs
-            files = {t: p for t, p in files.items() if not t.startswith("/etc/") or (rootfs / t[1:]).is_file()}
+            mounted_files = {
+                target: path
+                for target, path in mounted_files.items()
+                if not target.startswith("/etc/") or (rootfs / target[1:]).is_file()
+            }
         if self.host.seccomp:
             (directory.path / "seccomp.bpf").write_bytes(seccomp.compile_policy(spec.config.extra_syscalls))
         plan = build_plan(
@@ -88,7 +95,7 @@ class Creation:
             home=home,
             cookie=self.cookie,
             groups=groups,
-            files=files if self.host.bwrap else {},
+            files=mounted_files if self.host.bwrap else {},
         )
         if not self.host.bwrap:
             self._link_bare_mounts(home)
@@ -104,8 +111,8 @@ class Creation:
             os.chown(home, *owner)
             if not self.host.bwrap and not self.host.binds_home:
                 # Without mounts of its own the session walks to its home: pass through, do not list.
-                for above in (self.state.path, self.state.homes):
-                    above.chmod(0o711)
+                for parent in (self.state.path, self.state.homes):
+                    parent.chmod(0o711)
 
     def _check_bare_mounts(self) -> None:
         for mount in self.spec.config.mounts:

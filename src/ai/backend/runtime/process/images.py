@@ -14,16 +14,16 @@ from pathlib import Path
 from ai.backend.plugin.runtime import RuntimeImage
 
 RUNTIME_PATHS = {"bash": "/bin/bash", "c": "/usr/bin/gcc"}
-FEATURES = "query batch uid-match user-input"
+FEATURES_LABEL = "query batch uid-match user-input"
 MIN_PYTHON = (3, 8)
-_HIDDEN = ("/tmp/", "/var/tmp/", "/dev/", "/home/work/")
+_HIDDEN_PREFIXES = ("/tmp/", "/var/tmp/", "/dev/", "/home/work/")
 """Where sessions see something of their own."""
-_ASK_VERSION = "import sys; print('%d.%d.%d' % sys.version_info[:3], sys.prefix, sys.base_exec_prefix, sep='\\n')"
+_VERSION_SCRIPT = "import sys; print('%d.%d.%d' % sys.version_info[:3], sys.prefix, sys.base_exec_prefix, sep='\\n')"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessImage:
-    """An image as this runtime starts it.
+    """Describes an image of the process runtime.
 
     Attributes:
         runtime: the runner's runtime (python, bash, c).
@@ -56,12 +56,12 @@ class ProcessImage:
 
 
 def standard_labels(runtime: str, runtime_path: str) -> dict[str, str]:
-    """Returns the labels of the spec (03-05, "Metadata Labels")."""
+    """Returns the image labels that the spec defines (03-05, "Metadata Labels") for a host image."""
     return {
         "ai.backend.kernelspec": "1",
         "ai.backend.runtime-type": runtime,
         "ai.backend.runtime-path": runtime_path,
-        "ai.backend.features": FEATURES,
+        "ai.backend.features": FEATURES_LABEL,
         "ai.backend.role": "COMPUTE",
         "ai.backend.base-distro": "host",
         "ai.backend.resource.min.cpu": "1",
@@ -77,27 +77,29 @@ class _Python:
     prefixes: tuple[str, ...]
 
     @property
-    def minor(self) -> str:
+    def minor_version(self) -> str:
         return ".".join(self.version.split(".")[:2])
 
 
 def own_python() -> _Python:
-    """Returns the interpreter below our virtual environment, whose files sessions may see."""
-    base = os.path.realpath(sys.base_prefix)
-    names = (f"python{sys.version_info[0]}.{sys.version_info[1]}", "python3")
-    paths = (Path(base, "bin", name) for name in names)
+    """Returns the base interpreter of the agent's virtual environment, whose files sessions may see."""
+    base_prefix = os.path.realpath(sys.base_prefix)
+    file_names = (f"python{sys.version_info[0]}.{sys.version_info[1]}", "python3")
+    paths = (Path(base_prefix, "bin", file_name) for file_name in file_names)
     executable = next((str(path) for path in paths if path.exists()), sys.executable)
     version = ".".join(map(str, sys.version_info[:3]))
-    return _Python(os.path.realpath(executable), version, _outside_usr((base, os.path.realpath(sys.base_exec_prefix))))
+    return _Python(
+        os.path.realpath(executable), version, _outside_usr((base_prefix, os.path.realpath(sys.base_exec_prefix)))
+    )
 
 
-def _inspect(executable: Path) -> _Python | None:
-    """Returns the version and the prefixes of an interpreter; None if it does not work or is too old."""
+def _inspect_python(executable: Path) -> _Python | None:
+    """Returns the version and the prefixes of an interpreter; None for a broken or too old interpreter."""
     try:
-        done = subprocess.run(
-            [str(executable), "-I", "-S", "-c", _ASK_VERSION], capture_output=True, text=True, timeout=10, check=True
+        completed = subprocess.run(
+            [str(executable), "-I", "-S", "-c", _VERSION_SCRIPT], capture_output=True, text=True, timeout=10, check=True
         )
-        version, *prefixes = done.stdout.split("\n")[:3]
+        version, *prefixes = completed.stdout.split("\n")[:3]
         if tuple(map(int, version.split(".")[:2])) < MIN_PYTHON:
             return None
     except (OSError, subprocess.SubprocessError, ValueError):
@@ -110,43 +112,43 @@ def _outside_usr(prefixes: Iterable[str]) -> tuple[str, ...]:
 
 
 def _has_jupyterlab(python: _Python) -> bool:
-    library = Path(python.executable).parents[1]
-    folders = (
-        library / "lib" / f"python{python.minor}" / "site-packages",
-        library / "lib" / "python3" / "dist-packages",
-        library / "local" / "lib" / f"python{python.minor}" / "dist-packages",
+    prefix = Path(python.executable).parents[1]
+    package_folders = (
+        prefix / "lib" / f"python{python.minor_version}" / "site-packages",
+        prefix / "lib" / "python3" / "dist-packages",
+        prefix / "local" / "lib" / f"python{python.minor_version}" / "dist-packages",
     )
-    return any((folder / "jupyterlab").is_dir() for folder in folders)
+    return any((package_folder / "jupyterlab").is_dir() for package_folder in package_folders)
 
 
 def _jupyterlab_beside(python: _Python) -> tuple[str, str] | None:
     """Returns the interpreter and the path of a virtual environment that has JupyterLab for that Python."""
     candidates = [Path(sys.executable)]
-    if (program := shutil.which("jupyter-lab")) is not None:
-        candidates.append(Path(program).resolve().with_name("python"))
+    if (jupyter_path := shutil.which("jupyter-lab")) is not None:
+        candidates.append(Path(jupyter_path).resolve().with_name("python"))
     for candidate in candidates:
         environment = candidate.absolute().parents[1]
-        packages = environment / "lib" / f"python{python.minor}" / "site-packages"
-        if str(environment).startswith(_HIDDEN):
+        package_folder = environment / "lib" / f"python{python.minor_version}" / "site-packages"
+        if str(environment).startswith(_HIDDEN_PREFIXES):
             continue
-        if all((packages / name).is_dir() for name in ("jupyterlab", "ipykernel")) and (
+        if all((package_folder / package).is_dir() for package in ("jupyterlab", "ipykernel")) and (
             os.path.realpath(candidate) == python.executable
         ):
             return str(environment / "bin" / candidate.name), str(environment)
     return None
 
 
-def host_python(python: _Python, name: str, aliases: tuple[str, ...]) -> ProcessImage:
-    """Describes an image with a web server of files, and JupyterLab if it is installed in it or beside it."""
+def host_python(python: _Python, image_name: str, aliases: tuple[str, ...]) -> ProcessImage:
+    """Returns the image of a Python with a web server of files, and JupyterLab if installed for that Python."""
     services, labels, prefixes = ["http:http:8000"], {}, python.prefixes
-    beside = None if _has_jupyterlab(python) else _jupyterlab_beside(python)
-    if beside is not None:
-        labels["ai.backend.service-path.jupyterlab"], environment = beside
+    jupyterlab_beside = None if _has_jupyterlab(python) else _jupyterlab_beside(python)
+    if jupyterlab_beside is not None:
+        labels["ai.backend.service-path.jupyterlab"], environment = jupyterlab_beside
         prefixes = tuple(dict.fromkeys((*prefixes, *_outside_usr([environment]))))
-    if beside is not None or _has_jupyterlab(python):
+    if jupyterlab_beside is not None or _has_jupyterlab(python):
         services.append("jupyterlab:http:8090")
     return ProcessImage(
-        name=f"host/{name}",
+        name=f"host/{image_name}",
         runtime="python",
         version=python.version,
         interpreter=python.executable,
@@ -157,31 +159,33 @@ def host_python(python: _Python, name: str, aliases: tuple[str, ...]) -> Process
     )
 
 
-def host_images(extra: Sequence[Path] = ()) -> list[ProcessImage]:
-    """Returns the interpreters of this host, ours first. Blocks: it runs the others once."""
-    own = own_python()
-    pythons = [own]
-    for candidate in (Path("/usr/bin/python3"), *extra):
-        python = None if os.path.realpath(candidate) == own.executable else _inspect(candidate)
-        if python is not None and python.executable not in {other.executable for other in pythons}:
-            pythons.append(python)
+def host_images(extra_interpreters: Sequence[Path] = ()) -> list[ProcessImage]:
+    """Returns images of this host's interpreters, the agent's own first. Blocks: runs the other interpreters once."""
+    agent_python = own_python()
+    interpreters = [agent_python]
+    for candidate_path in (Path("/usr/bin/python3"), *extra_interpreters):
+        python = (
+            None if os.path.realpath(candidate_path) == agent_python.executable else _inspect_python(candidate_path)
+        )
+        if python is not None and python.executable not in {known.executable for known in interpreters}:
+            interpreters.append(python)
     images: list[ProcessImage] = []
-    names: set[str] = set()
-    for python in pythons:
-        tag = f"python:{python.minor}"
-        if tag in names:
-            tag += "-system" if python.executable.startswith("/usr/bin/") else f"-{len(names)}"
-        names.add(tag)
-        images.append(host_python(python, tag, ("python", tag) if python is own else (tag,)))
-    for runtime, path in RUNTIME_PATHS.items():
-        if shutil.which(path):
+    tags: set[str] = set()
+    for python in interpreters:
+        tag = f"python:{python.minor_version}"
+        if tag in tags:
+            tag += "-system" if python.executable.startswith("/usr/bin/") else f"-{len(tags)}"
+        tags.add(tag)
+        images.append(host_python(python, tag, ("python", tag) if python is agent_python else (tag,)))
+    for runtime, runtime_path in RUNTIME_PATHS.items():
+        if shutil.which(runtime_path):
             image = ProcessImage(
                 name=f"host/{runtime}:latest",
                 runtime=runtime,
                 version="",
-                interpreter=own.executable,
-                runtime_path=path,
-                prefixes=own.prefixes,
+                interpreter=agent_python.executable,
+                runtime_path=runtime_path,
+                prefixes=agent_python.prefixes,
                 aliases=(runtime, f"{runtime}:latest", *(("gcc",) if runtime == "c" else ())),
             )
             images.append(image)

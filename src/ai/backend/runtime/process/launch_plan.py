@@ -21,19 +21,19 @@ from ai.backend.runtime.workload import OOM_SCORE_ADJ, device_node, environment
 
 COOKIE_VARIABLE = "BACKENDAI_WORKLOAD_COOKIE"
 FILES_VARIABLE = "BACKENDAI_FILES"
-SANDBOX_PATH = f"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:{sandbox.PROGRAMS}"
+SANDBOX_PATH = f"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:{sandbox.PROGRAMS_FOLDER}"
 WATCHED_DATA_FACTOR = 2
-WATCHED_DATA_SLACK = 1024 * 1024 * 1024
+WATCHED_DATA_SLACK_BYTES = 1024 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """The results of the probe and the paths of the host. Without ``user_namespace`` the sandbox starts as root."""
+    """Holds the results of the host's probe. Without ``user_namespace`` the sandbox starts as root."""
 
     bwrap: str | None
     cgroups: CgroupDriver
     seccomp: bool
-    late_nproc: bool
+    can_limit_pids_late: bool
     runner: Path
     static: Path
     is_root: bool
@@ -42,12 +42,12 @@ class Host:
 
 
 def limits_of(spec: WorkloadSpec, settings: ProcessRuntimeSettings) -> Limits:
-    """Returns the limits of a workload. Raises CreationDenied for what is no device, or is not there."""
+    """Returns the resource limits and devices of a workload. Raises CreationDenied for a missing or wrong device."""
     devices: list[tuple[str, str, str]] = []
     for device in spec.config.devices:
         status, permissions = device_node(device)
-        kind = "b" if stat.S_ISBLK(status.st_mode) else "c"
-        devices.append((kind, f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}", permissions))
+        device_type = "b" if stat.S_ISBLK(status.st_mode) else "c"
+        devices.append((device_type, f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}", permissions))
     return Limits(
         cpu=spec.config.cpu_limit,
         memory_bytes=spec.config.memory_limit_bytes,
@@ -59,7 +59,7 @@ def limits_of(spec: WorkloadSpec, settings: ProcessRuntimeSettings) -> Limits:
 
 
 def variables_of(spec: WorkloadSpec, image: ProcessImage, home: str, cookie: str) -> dict[str, str]:
-    """Returns the variables of sandbox and runner."""
+    """Returns the environment variables of a workload's sandbox and runner."""
     python_bin = os.path.dirname(image.runtime_path if image.runtime == "python" else image.interpreter)  # noqa: PTH120  # text of PATH
     defaults = {
         "PATH": SANDBOX_PATH if python_bin in SANDBOX_PATH.split(":") else f"{python_bin}:{SANDBOX_PATH}",
@@ -85,16 +85,16 @@ def build_plan(
 ) -> dict[str, Any]:
     """Returns the shim's plan (``plan.json``). Raises CreationDenied."""
     limits = limits_of(spec, settings)
-    shows_home = host.bwrap is not None or host.binds_home
-    inner_home = HOME if shows_home else str(home)
-    runner = RUNNER if host.bwrap else str(host.runner)
-    command = [image.interpreter, "-I", "-S", f"{runner}/runner_main.py", "--channel-fd", str(launch.CHANNEL_FD)]
+    has_inner_home = host.bwrap is not None or host.binds_home
+    inner_home = HOME if has_inner_home else str(home)
+    runner_folder = RUNNER if host.bwrap else str(host.runner)
+    command = [image.interpreter, "-I", "-S", f"{runner_folder}/runner_main.py", "--channel-fd", str(launch.CHANNEL_FD)]
     command += ["--runtime", image.runtime, "--home", inner_home]
     counts_pids = "pids" in host.cgroups.controllers
-    late = limits.pids if host.bwrap and not counts_pids and host.late_nproc else None
-    stage: list[list[str]] = []
+    late_pid_limit = limits.pids if host.bwrap and not counts_pids and host.can_limit_pids_late else None
+    staged_sources: list[list[str]] = []
     if host.bwrap:
-        scene = sandbox.HostPaths(
+        host_paths = sandbox.HostPaths(
             bwrap=host.bwrap,
             home=home,
             runner=host.runner,
@@ -110,16 +110,17 @@ def build_plan(
             shmem_bytes=spec.shmem_bytes or settings.shmem_bytes,
             private_network=settings.network == "none" and spec.network is None,
             has_seccomp=host.seccomp,
-            has_block=late is not None,
+            has_block=late_pid_limit is not None,
             # An ordinary user stages only where it must: a path in a folder is not bound by its name.
-            staged=host.user_namespace and (host.is_root or any(BENEATH in m.source for m in spec.config.mounts)),
+            staged=host.user_namespace
+            and (host.is_root or any(BENEATH in mount.source for mount in spec.config.mounts)),
             user_namespace=host.user_namespace,
         )
         if not host.user_namespace:
             groups_text = ",".join(map(str, spec.config.extra_gids))
-            identity = [str(settings.kernel_uid), str(settings.kernel_gid), groups_text]
-            command = [image.interpreter, "-I", "-S", "-c", sandbox.BECOME_USER, *identity, *command]
-        command, stage = sandbox.compose(scene, command)
+            identity_arguments = [str(settings.kernel_uid), str(settings.kernel_gid), groups_text]
+            command = [image.interpreter, "-I", "-S", "-c", sandbox.BECOME_USER_SCRIPT, *identity_arguments, *command]
+        command, staged_sources = sandbox.compose(host_paths, command)
     return {
         "version": 1,
         "argv": command,
@@ -127,56 +128,58 @@ def build_plan(
         "cwd": inner_home,
         "veils": veils_of(home, (host.runner, *map(Path, image.prefixes))) if host.binds_home else {},
         "sandboxed": bool(host.bwrap),
-        "stage": stage,
+        "stage": staged_sources,
         "cgroups": [dict(group) for group in groups],
         "seccomp": str(directory / "seccomp.bpf") if host.seccomp else None,
         "uid": settings.kernel_uid if host.is_root and host.user_namespace else None,
         "gid": settings.kernel_gid if host.is_root and host.user_namespace else None,
         "groups": list(spec.config.extra_gids),
-        "rlimits": _rlimits(spec, settings, limits, host),
-        "nproc_late": late,
+        "rlimits": _resource_limits(spec, settings, limits, host),
+        "nproc_late": late_pid_limit,
         "oom_score_adj": OOM_SCORE_ADJ,
-        "watch": _watch(limits, host),
+        "watch": _watched_limits(limits, host),
         "log_bytes": settings.log_bytes,
         "replay_bytes": settings.replay_bytes,
         "look_s": 3 * settings.watch_interval_s,
     }
 
 
-def veils_of(home: Path, needed: Sequence[Path]) -> dict[str, list[list[str]]]:
+def veils_of(home: Path, needed_paths: Sequence[Path]) -> dict[str, list[list[str]]]:
     """Returns the directories to cover, and the (source, target) pairs to show in each (:mod:`launch`)."""
     veils: dict[str, list[list[str]]] = {str(Path(HOME).parent): [[str(home), HOME]]}
-    for path in needed:
-        closed = next((above for above in reversed(path.parents) if not above.stat().st_mode & 0o001), None)
-        if closed is not None and not any(_is_below(str(closed), cover) for cover in veils):
-            veils[str(closed)] = []
-    for path in needed:
-        cover = next((cover for cover in veils if _is_below(str(path), cover)), None)
-        if cover is not None:
-            veils[cover].append([str(path), str(path)])
+    for path in needed_paths:
+        closed_parent = next((parent for parent in reversed(path.parents) if not parent.stat().st_mode & 0o001), None)
+        if closed_parent is not None and not any(_is_below(str(closed_parent), covered) for covered in veils):
+            veils[str(closed_parent)] = []
+    for path in needed_paths:
+        covered = next((covered for covered in veils if _is_below(str(path), covered)), None)
+        if covered is not None:
+            veils[covered].append([str(path), str(path)])
     return veils
 
 
-def _is_below(path: str, cover: str) -> bool:
-    return path == cover or path.startswith(cover.rstrip("/") + "/")
+def _is_below(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
-def _watch(limits: Limits, host: Host) -> dict[str, int]:
-    """Returns the limits that nothing else enforces, for the shim to check once a second."""
+def _watched_limits(limits: Limits, host: Host) -> dict[str, int]:
+    """Returns the limits that the shim has to check once a second, as the kernel does not enforce them here."""
     watched: dict[str, int] = {}
     if limits.memory_bytes is not None and "memory" not in host.cgroups.controllers:
         watched["memory"] = limits.memory_bytes
-    if limits.pids is not None and "pids" not in host.cgroups.controllers and not host.late_nproc:
+    if limits.pids is not None and "pids" not in host.cgroups.controllers and not host.can_limit_pids_late:
         watched["pids"] = limits.pids
     return watched
 
 
-def _rlimits(spec: WorkloadSpec, settings: ProcessRuntimeSettings, limits: Limits, host: Host) -> dict[str, int]:
-    """Returns the limits of one process, which back up the control groups or replace them."""
+def _resource_limits(
+    spec: WorkloadSpec, settings: ProcessRuntimeSettings, limits: Limits, host: Host
+) -> dict[str, int]:
+    """Returns the resource limits of each process, which back up the control groups or replace them."""
     limits_by_name = {"RLIMIT_CORE": 0, "RLIMIT_NOFILE": settings.open_files}
     home_bytes = spec.home_bytes or settings.home_bytes
     if home_bytes is not None:
         limits_by_name["RLIMIT_FSIZE"] = home_bytes
     if limits.memory_bytes is not None and "memory" not in host.cgroups.controllers:
-        limits_by_name["RLIMIT_DATA"] = limits.memory_bytes * WATCHED_DATA_FACTOR + WATCHED_DATA_SLACK
+        limits_by_name["RLIMIT_DATA"] = limits.memory_bytes * WATCHED_DATA_FACTOR + WATCHED_DATA_SLACK_BYTES
     return limits_by_name

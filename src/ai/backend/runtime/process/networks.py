@@ -32,41 +32,41 @@ from ai.backend.node.workload.directory import write_json
 from ai.backend.plugin.crash_points import crash_point
 from ai.backend.plugin.runtime import NetworkView, Overlay
 
-_PREDECESSOR_S = 10.0
+_PREDECESSOR_TIMEOUT_S = 10.0
 
 
-def why_none(state: Path, *, has_sandbox: bool) -> str:
-    """Returns why there can be no such networks here; empty if there can. Finds out by making one."""
+def why_no_networks(state_directory: Path, *, has_sandbox: bool) -> str:
+    """Returns the reason that this host cannot make session networks, after trying to; empty if the host can."""
     if os.geteuid() != 0:
         return "networks of sessions need root, and the agent runs as another user"
     if not has_sandbox:
         return "networks of sessions need bubblewrap, which does not work on this node"
-    name = _probe_device(state)
+    probe_device = _probe_device(state_directory)
     try:
         with Route() as route:
             try:
-                route.add_pair(name, f"{name[:-1]}b", "")
+                route.add_pair(probe_device, f"{probe_device[:-1]}b", "")
                 with Path("/proc/thread-self/ns/net").open("rb") as namespace:
-                    route.add_child(name, f"{name[:-1]}c", namespace.fileno())
+                    route.add_child(probe_device, f"{probe_device[:-1]}c", namespace.fileno())
             finally:
-                route.remove(name)
+                route.remove(probe_device)
     except OSError as error:
         return f"the kernel makes no network devices for sessions (veth, macvlan): {error.strerror or error}"
     return ""
 
 
-def why_none_over_nodes(state: Path, *, no_networks: str) -> str:
-    """Returns why they cannot reach over several nodes; ``no_networks`` is the result of :func:`why_none`."""
-    return no_networks or overlay.why_none(_probe_device(state))
+def why_none_over_nodes(state_directory: Path, *, no_network_reason: str) -> str:
+    """Returns the reason that session networks cannot span nodes; ``no_network_reason``: :func:`why_no_networks`."""
+    return no_network_reason or overlay.why_none(_probe_device(state_directory))
 
 
-def _probe_device(state: Path) -> str:
-    return overlay.device_name("probe ", f"{state} {os.getpid()}", "a")
+def _probe_device(state_directory: Path) -> str:
+    return overlay.device_name("probe ", f"{state_directory} {os.getpid()}", "a")
 
 
 @dataclass(frozen=True, slots=True)
 class SessionNetworks:
-    """Creates and removes the networks. Every method blocks and may be repeated; no calls for one session overlap."""
+    """Creates and removes the networks of sessions. Methods block; calls for one session do not overlap."""
 
     state: Path
     pool: IPv4Network
@@ -76,85 +76,85 @@ class SessionNetworks:
         return self.state / "networks"
 
     @property
-    def _mark(self) -> str:
+    def _device_mark(self) -> str:
         return f"backendai {sha256(str(self.state).encode()).hexdigest()[:16]} "
 
     def device(self, session_id: SessionId) -> str:
-        """Returns the name of the device below those of the kernels; the peer of one of a pair ends in ``b``."""
-        return overlay.device_name(self._mark, str(session_id), "a")
+        """Returns the name of a session's host device; the name of its peer, if it is one of a pair, ends in ``b``."""
+        return overlay.device_name(self._device_mark, str(session_id), "a")
 
-    def create(self, session_id: SessionId, hosts: Sequence[str], over: Overlay | None = None) -> NetworkView:
-        """Creates a network. Raises WorkloadError if Linux refuses, CreationDenied without room for so many kernels."""
-        subnet = self._subnet(len(hosts)) if over is None else IPv4Network(over.subnet)
-        addresses = addresses_of(subnet, hosts) if over is None else dict(over.addresses)
-        name = self.device(session_id)
+    def create(self, session_id: SessionId, hosts: Sequence[str], vxlan: Overlay | None = None) -> NetworkView:
+        """Creates a session's network. Raises WorkloadError if Linux refuses, CreationDenied without free addresses."""
+        subnet = self._choose_subnet(len(hosts)) if vxlan is None else IPv4Network(vxlan.subnet)
+        addresses = addresses_of(subnet, hosts) if vxlan is None else dict(vxlan.addresses)
+        device_name = self.device(session_id)
         try:
             self.directory.mkdir(mode=0o700, exist_ok=True)
             write_json(self.directory / f"{session_id}.json", {"version": 1, "addresses": addresses})
             crash_point("network.recorded")
-            if over is None:
-                self._make_pair(name, session_id)
+            if vxlan is None:
+                self._make_pair(device_name, session_id)
             else:
-                overlay.set_up(name, f"{self._mark}{session_id}", over)
+                overlay.set_up(device_name, f"{self._device_mark}{session_id}", vxlan)
         except OSError as error:
             raise WorkloadError(f"the session's network could not be made: {error.strerror or error}") from error
-        return NetworkView(session_id=session_id, network_id=f"{name}/{subnet.prefixlen}", addresses=addresses)
+        return NetworkView(session_id=session_id, network_id=f"{device_name}/{subnet.prefixlen}", addresses=addresses)
 
-    def _subnet(self, hosts: int) -> IPv4Network:
-        prefix = prefix_for(hosts)
-        if prefix < self.pool.prefixlen:
-            raise CreationDenied(f"{self.pool} has no room for a network of {hosts} kernels")
-        return IPv4Network((self.pool.network_address, prefix))
+    def _choose_subnet(self, host_count: int) -> IPv4Network:
+        prefix_length = prefix_for(host_count)
+        if prefix_length < self.pool.prefixlen:
+            raise CreationDenied(f"{self.pool} has no room for a network of {host_count} kernels")
+        return IPv4Network((self.pool.network_address, prefix_length))
 
-    def _make_pair(self, name: str, session_id: SessionId) -> None:
-        peer = name[:-1] + "b"
+    def _make_pair(self, device_name: str, session_id: SessionId) -> None:
+        peer_name = device_name[:-1] + "b"
         with Route() as route:
-            if name not in route.links():
-                route.add_pair(name, peer, f"{self._mark}{session_id}")
+            if device_name not in route.links():
+                route.add_pair(device_name, peer_name, f"{self._device_mark}{session_id}")
                 crash_point("network.made")
-            for one in (name, peer):
-                overlay.fence(one)
-                route.set_up(one, arp=False)
+            for pair_device in (device_name, peer_name):
+                overlay.fence(pair_device)
+                route.set_up(pair_device, arp=False)
 
     def remove(self, session_id: SessionId) -> None:
         """Removes the network of a session. Raises OSError."""
-        record = self.directory / f"{session_id}.json"
+        record_path = self.directory / f"{session_id}.json"
         with Route() as route:
             route.remove(self.device(session_id))
         crash_point("network.removed")
-        record.unlink(missing_ok=True)
+        record_path.unlink(missing_ok=True)
 
     def sessions(self) -> Sequence[SessionId]:
-        """Returns the sessions with a record, and those of devices with our mark whose record is lost."""
-        names = self._recorded()
+        """Returns the sessions with a network record, or with a device of ours whose record is lost."""
+        session_names = self._recorded_names()
         if os.geteuid() == 0:
             with suppress(OSError):
-                names += overlay.marked(self._mark).values()
-        return _ids(names)
+                session_names += overlay.marked(self._device_mark).values()
+        return _parse_session_ids(session_names)
 
     def broken(self) -> Sequence[SessionId]:
-        """Returns the sessions that have a record and no device any more. Raises OSError."""
-        recorded = _ids(self._recorded())
-        if not recorded:
+        """Returns the sessions whose network has a record and no device any more. Raises OSError."""
+        recorded_ids = _parse_session_ids(self._recorded_names())
+        if not recorded_ids:
             return ()
         with Route() as route:
-            there = route.links()
-        return [session_id for session_id in recorded if self.device(session_id) not in there]
+            present_devices = route.links()
+        return [session_id for session_id in recorded_ids if self.device(session_id) not in present_devices]
 
-    def _recorded(self) -> list[str]:
-        return [path.stem for path in self.directory.glob("*.json")]
+    def _recorded_names(self) -> list[str]:
+        return [record_path.stem for record_path in self.directory.glob("*.json")]
 
 
-def _ids(names: Iterable[str]) -> list[SessionId]:
-    sessions: list[SessionId] = []
-    for name in dict.fromkeys(names):
+def _parse_session_ids(session_names: Iterable[str]) -> list[SessionId]:
+    session_ids: list[SessionId] = []
+    for session_name in dict.fromkeys(session_names):
         with suppress(ValueError):
-            sessions.append(SessionId(UUID(name)))
-    return sessions
+            session_ids.append(SessionId(UUID(session_name)))
+    return session_ids
 
 
 def hosts_file(network: NetworkView) -> bytes:
-    """Returns /etc/hosts of the network's kernels."""
+    """Returns the content of /etc/hosts for the network's kernels."""
     lines = ["127.0.0.1 localhost", "::1 localhost"]
     lines += [f"{address} {host}" for host, address in network.addresses.items()]
     return "".join(line + "\n" for line in lines).encode()
@@ -167,33 +167,33 @@ def make_namespace(network: NetworkView, hostname: str) -> int:
     Raises WorkloadError if it refuses, or the session's network was removed.
     """
     try:
-        with ThreadPoolExecutor(1) as thread:  # it ends in the new namespace
-            return thread.submit(_make_namespace, network, hostname).result()
+        with ThreadPoolExecutor(1) as executor:  # it ends in the new namespace
+            return executor.submit(_make_namespace_in_thread, network, hostname).result()
     except OSError as error:
         raise WorkloadError(f"the workload cannot join its session's network: {error.strerror or error}") from error
 
 
-def _make_namespace(network: NetworkView, hostname: str) -> int:
-    parent, _, prefix = network.network_id.partition("/")
+def _make_namespace_in_thread(network: NetworkView, hostname: str) -> int:
+    parent_device, _, prefix_length = network.network_id.partition("/")
     address = network.addresses[hostname]
-    with Route() as host:
+    with Route() as host_route:
         syscalls.unshare_network()
-        namespace = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        namespace_fd = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         try:
-            host.add_child(parent, "eth0", namespace, mac_of(address))
-            with Route() as own:
-                own.set_up("lo")
-                own.add_address("eth0", address, int(prefix))
-                _set_up_patiently(own, "eth0")
+            host_route.add_child(parent_device, "eth0", namespace_fd, mac_of(address))
+            with Route() as inner_route:
+                inner_route.set_up("lo")
+                inner_route.add_address("eth0", address, int(prefix_length))
+                _set_up_patiently(inner_route, "eth0")
         except BaseException:
-            os.close(namespace)
+            os.close(namespace_fd)
             raise
-        return namespace
+        return namespace_fd
 
 
 def _set_up_patiently(route: Route, device: str) -> None:
     """Brings a device up as soon as its predecessor, which has the same hardware address, has been removed."""
-    deadline = time.monotonic() + _PREDECESSOR_S
+    deadline = time.monotonic() + _PREDECESSOR_TIMEOUT_S
     while True:
         try:
             return route.set_up(device)

@@ -26,9 +26,9 @@ from ai.backend.node.linux.disk_space import parse_mountinfo
 from ai.backend.node.workload import runner_files
 from ai.backend.plugin.runtime import HOME
 from ai.backend.runtime.process import sandbox
-from ai.backend.runtime.process.cgroup_probe import find_driver, find_hierarchies, parse_own
+from ai.backend.runtime.process.cgroup_probe import find_driver, find_hierarchies, parse_own_groups
 from ai.backend.runtime.process.launch_plan import Host
-from ai.backend.runtime.process.networks import why_none, why_none_over_nodes
+from ai.backend.runtime.process.networks import why_no_networks, why_none_over_nodes
 from ai.backend.runtime.process.settings import ProcessRuntimeSettings
 from ai.backend.runtime.settings import MIB
 
@@ -39,7 +39,7 @@ _PROBE_LIMITS = Limits(cpu=1.0, memory_bytes=64 * MIB, pids=16)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeResult:
-    """The tier, the enforcement of each limit, and the reasons for what is missing."""
+    """Holds the host's tier, the enforcement of each limit, and the reasons for missing capabilities."""
 
     tier: str
     enforcement: Mapping[str, Enforcement]
@@ -60,121 +60,127 @@ class _Notes:
 
 
 def probe(settings: ProcessRuntimeSettings, state: Path) -> ProbeResult:
-    """Probes the host. Blocks for some tens of milliseconds."""
+    """Determines what this host can enforce. Blocks for some tens of milliseconds."""
     notes = _Notes()
     is_root = os.geteuid() == 0
     cgroups = _probe_cgroups(settings, state, notes)
-    filtered = settings.seccomp == "auto" and seccomp.is_supported()
-    filtered = filtered and "\nSeccomp:" in cgroupfs.read("/proc/self/status")
-    bwrap, user_namespace = _find_sandbox(settings, is_root, filtered, notes)
-    if bwrap is None and filtered and not seccomp.is_supported():
-        filtered = False
-    late = False
+    has_filter = settings.seccomp == "auto" and seccomp.is_supported()
+    has_filter = has_filter and "\nSeccomp:" in cgroupfs.read("/proc/self/status")
+    bwrap, user_namespace = _find_sandbox(settings, is_root, has_filter, notes)
+    if bwrap is None and has_filter and not seccomp.is_supported():
+        has_filter = False
+    can_limit_late = False
     if bwrap is not None and user_namespace and "pids" not in cgroups.controllers:
-        late = _probe_late_nproc(bwrap, settings, is_root)
-    inner = (sandbox.INNER_UID, sandbox.INNER_UID) if user_namespace else (settings.kernel_uid, settings.kernel_gid)
+        can_limit_late = _can_limit_pids_late(bwrap, settings, is_root)
+    inner_ids = (sandbox.INNER_UID, sandbox.INNER_UID) if user_namespace else (settings.kernel_uid, settings.kernel_gid)
     host = Host(
         bwrap=bwrap,
         cgroups=cgroups,
-        seccomp=filtered,
-        late_nproc=late,
-        runner=settings.runner_directory or _runner(state, is_copied=bwrap is not None),
-        static=_write_static(state, *inner),
+        seccomp=has_filter,
+        can_limit_pids_late=can_limit_late,
+        runner=settings.runner_directory or _runner_directory(state, is_copied=bwrap is not None),
+        static=_write_etc_files(state, *inner_ids),
         is_root=is_root,
         user_namespace=user_namespace,
         binds_home=is_root and bwrap is None and Path(HOME).parent.is_dir(),
     )
-    no_networks = why_none(state, has_sandbox=bwrap is not None)
-    no_overlays = why_none_over_nodes(state, no_networks=no_networks)
-    for reason in dict.fromkeys(filter(None, (no_networks, no_overlays))):
+    no_network_reason = why_no_networks(state, has_sandbox=bwrap is not None)
+    no_overlay_reason = why_none_over_nodes(state, no_network_reason=no_network_reason)
+    for reason in dict.fromkeys(filter(None, (no_network_reason, no_overlay_reason))):
         notes.add(reason)
-    capabilities = {"session-networks": not no_networks, "multi-node-networks": not no_overlays}
+    capabilities = {"session-networks": not no_network_reason, "multi-node-networks": not no_overlay_reason}
     return ProbeResult(
         tier=tier_of(bwrap is not None, cgroups.controllers),
         enforcement={
             **enforcement_of(host, settings),
-            **{name: Enforcement.ENFORCED if there else Enforcement.NONE for name, there in capabilities.items()},
+            **{
+                capability: Enforcement.ENFORCED if is_available else Enforcement.NONE
+                for capability, is_available in capabilities.items()
+            },
         },
         host=host,
-        capabilities=capabilities_of(host) | {name for name, there in capabilities.items() if there},
-        no_session_networks=no_networks,
-        no_multi_node_networks=no_overlays,
+        capabilities=capabilities_of(host)
+        | {capability for capability, is_available in capabilities.items() if is_available},
+        no_session_networks=no_network_reason,
+        no_multi_node_networks=no_overlay_reason,
         notes=tuple(notes.lines),
     )
 
 
 def tier_of(has_sandbox: bool, controllers: frozenset[str]) -> str:
-    """Returns the documented name of what this host offers."""
-    limited = {"cpu", "memory", "pids"} <= controllers
+    """Returns the documented tier of this host: sealed, caged, fenced or bare."""
+    has_limits = {"cpu", "memory", "pids"} <= controllers
     if has_sandbox:
-        return "sealed" if limited else "caged"
-    return "fenced" if limited else "bare"
+        return "sealed" if has_limits else "caged"
+    return "fenced" if has_limits else "bare"
 
 
 def capabilities_of(host: Host) -> frozenset[str]:
-    found = {"exec", "files", "pty", "logs", "keep-home", "host-pids", "survives-agent", "ports"}
+    capabilities = {"exec", "files", "pty", "logs", "keep-home", "host-pids", "survives-agent", "ports"}
     if host.bwrap:
-        found |= {"mounts", "rootfs-images", "isolated-filesystem"}
+        capabilities |= {"mounts", "rootfs-images", "isolated-filesystem"}
     if host.is_root:
-        found.add("extra-gids")
-    return frozenset(found)
+        capabilities.add("extra-gids")
+    return frozenset(capabilities)
 
 
 def enforcement_of(host: Host, settings: ProcessRuntimeSettings) -> dict[str, Enforcement]:
     """Returns the enforcement of each limit and each kind of isolation."""
-    enforced, watched, none = Enforcement.ENFORCED, Enforcement.WATCHED, Enforcement.NONE
+    enforced, watched, not_enforced = Enforcement.ENFORCED, Enforcement.WATCHED, Enforcement.NONE
     controllers = host.cgroups.controllers
-    caged = host.bwrap is not None
-    has_process_limit = "pids" in controllers or host.late_nproc
+    has_sandbox = host.bwrap is not None
+    has_process_limit = "pids" in controllers or host.can_limit_pids_late
     return {
         "cpu": enforced if "cpu" in controllers else watched,
         "memory": enforced if "memory" in controllers else watched,
         "pids": enforced if has_process_limit else watched,
-        "cpuset": enforced if "cpuset" in controllers else none,
-        "devices": enforced if caged or "devices" in controllers else none,
-        "filesystem": enforced if caged else none,
-        "pid-namespace": enforced if caged else none,
-        "network": enforced if caged and settings.network == "none" else none,
-        "seccomp": enforced if host.seccomp else none,
+        "cpuset": enforced if "cpuset" in controllers else not_enforced,
+        "devices": enforced if has_sandbox or "devices" in controllers else not_enforced,
+        "filesystem": enforced if has_sandbox else not_enforced,
+        "pid-namespace": enforced if has_sandbox else not_enforced,
+        "network": enforced if has_sandbox and settings.network == "none" else not_enforced,
+        "seccomp": enforced if host.seccomp else not_enforced,
         "home-size": watched,
     }
 
 
-def _runner(state: Path, *, is_copied: bool) -> Path:
-    """Returns the runner's directory: a copy, or the installed one where sessions have no way into our directory."""
-    source = runner_files.find_runner()
+def _runner_directory(state_directory: Path, *, is_copied: bool) -> Path:
+    """Returns the runner's directory: a copy, or the installed directory if ``is_copied`` is False."""
+    installed_runner = runner_files.find_runner()
     if not is_copied:
-        return source
+        return installed_runner
     try:
-        return runner_files.copy_runner(source, state)
+        return runner_files.copy_runner(installed_runner, state_directory)
     except OSError as error:
         log.warning("the runner is not copied: %s", error)
-        return source
+        return installed_runner
 
 
-def _write_static(state: Path, uid: int, gid: int) -> Path:
-    """Writes the files that replace the host's; open to the session's user, nothing secret in them."""
-    static = state / "static"
-    static.mkdir(mode=0o755, parents=True, exist_ok=True)
-    for name, content in sandbox.stand_ins(uid, gid).items():
-        path = static / name
-        if not path.exists() or path.read_text() != content:
-            path.write_text(content)
-        path.chmod(0o644)
-    return static
+def _write_etc_files(state_directory: Path, uid: int, gid: int) -> Path:
+    """Writes the passwd, group and hosts files that replace the host's in sessions; returns their directory."""
+    files_directory = state_directory / "static"
+    files_directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+    for file_name, content in sandbox.etc_stand_ins(uid, gid).items():
+        file_path = files_directory / file_name
+        if not file_path.exists() or file_path.read_text() != content:
+            file_path.write_text(content)
+        file_path.chmod(0o644)
+    return files_directory
 
 
-def _probe_cgroups(settings: ProcessRuntimeSettings, state: Path, notes: _Notes) -> CgroupDriver:
+def _probe_cgroups(settings: ProcessRuntimeSettings, state_directory: Path, notes: _Notes) -> CgroupDriver:
     if settings.cgroups == "off":
         notes.add("control groups are off by settings")
         return NoCgroups()
-    instance = sha256(str(state).encode()).hexdigest()[:12]
+    instance_name = sha256(str(state_directory).encode()).hexdigest()[:12]
     mounts = find_hierarchies(parse_mountinfo(cgroupfs.read("/proc/self/mountinfo")), settings.cgroup_root)
-    driver = find_driver(mounts, parse_own(cgroupfs.read("/proc/self/cgroup")), settings.cgroup_parent, instance)
+    driver = find_driver(
+        mounts, parse_own_groups(cgroupfs.read("/proc/self/cgroup")), settings.cgroup_parent, instance_name
+    )
     if isinstance(driver, NoCgroups):
         notes.add("no control group hierarchy is writable")
         return driver
-    failure = _try_group(driver)
+    failure = _test_cgroups(driver)
     if failure:
         driver.release()
         notes.add(f"control groups do not work: {failure}")
@@ -182,8 +188,8 @@ def _probe_cgroups(settings: ProcessRuntimeSettings, state: Path, notes: _Notes)
     return driver
 
 
-def _try_group(driver: CgroupDriver) -> str:
-    """Puts a process into a group; returns why it failed."""
+def _test_cgroups(driver: CgroupDriver) -> str:
+    """Puts a test process into a control group; returns the reason of a failure, or empty."""
     groups = [dict(group) for group in driver.groups(f"probe-{os.getpid()}", _PROBE_LIMITS)]
     try:
         cgroupfs.build(groups)
@@ -199,15 +205,15 @@ def _try_group(driver: CgroupDriver) -> str:
     return ""
 
 
-def _as_kernel_user(settings: ProcessRuntimeSettings, is_root: bool) -> dict[str, object]:
+def _kernel_user_arguments(settings: ProcessRuntimeSettings, is_root: bool) -> dict[str, object]:
     if not is_root:
         return {}
     return {"user": settings.kernel_uid, "group": settings.kernel_gid, "extra_groups": []}
 
 
-def _probe_command(bwrap: str, *more: str, user_namespace: bool = True) -> list[str]:
+def _probe_command(bwrap: str, *extra_arguments: str, user_namespace: bool = True) -> list[str]:
     command = [bwrap, *sandbox.identity_arguments(user_namespace=user_namespace), "--unshare-pid", "--unshare-ipc"]
-    command += ["--unshare-uts", "--hostname", "probe", "--die-with-parent", "--new-session", *more]
+    command += ["--unshare-uts", "--hostname", "probe", "--die-with-parent", "--new-session", *extra_arguments]
     for directory in sandbox.SYSTEM_DIRECTORIES:
         path = Path(directory)
         if path.is_symlink():
@@ -219,14 +225,14 @@ def _probe_command(bwrap: str, *more: str, user_namespace: bool = True) -> list[
 
 
 def _find_sandbox(
-    settings: ProcessRuntimeSettings, is_root: bool, filtered: bool, notes: _Notes
+    settings: ProcessRuntimeSettings, is_root: bool, has_filter: bool, notes: _Notes
 ) -> tuple[str | None, bool]:
-    """Returns bubblewrap's path if it works, and True if in a user namespace."""
+    """Returns bubblewrap's path if bubblewrap works, and True if it works in a user namespace."""
     if settings.sandbox == "off":
         notes.add("the sandbox is off by settings")
         return None, True
-    bwrap = shutil.which("bwrap")
-    if bwrap is None:
+    bwrap_path = shutil.which("bwrap")
+    if bwrap_path is None:
         notes.add("bubblewrap is not installed")
         return None, True
     for user_namespace in (True, False):
@@ -234,74 +240,74 @@ def _find_sandbox(
             continue
         if not user_namespace and not is_root:
             break
-        if _try_bwrap(os.path.realpath(bwrap), settings, filtered, notes, user_namespace=user_namespace):
-            return os.path.realpath(bwrap), user_namespace
+        if _try_bwrap(os.path.realpath(bwrap_path), settings, has_filter, notes, user_namespace=user_namespace):
+            return os.path.realpath(bwrap_path), user_namespace
     return None, True
 
 
 def _try_bwrap(
-    bwrap: str, settings: ProcessRuntimeSettings, filtered: bool, notes: _Notes, *, user_namespace: bool
+    bwrap_path: str, settings: ProcessRuntimeSettings, has_filter: bool, notes: _Notes, *, user_namespace: bool
 ) -> bool:
-    read, write = os.pipe()
+    read_fd, write_fd = os.pipe()
     try:
-        more: tuple[str, ...] = ()
-        if filtered:
-            os.write(write, seccomp.compile_policy())
-            more = ("--seccomp", str(read))
+        extra_arguments: tuple[str, ...] = ()
+        if has_filter:
+            os.write(write_fd, seccomp.compile_policy())
+            extra_arguments = ("--seccomp", str(read_fd))
         if settings.network == "none":
-            more += ("--unshare-net",)
-        os.close(write)
-        done = subprocess.run(  # type: ignore[call-overload]  # the keywords for the identity come as one mapping
-            [*_probe_command(bwrap, *more, user_namespace=user_namespace), "test $$ -le 3"],
+            extra_arguments += ("--unshare-net",)
+        os.close(write_fd)
+        completed = subprocess.run(  # type: ignore[call-overload]  # the keywords for the identity come as one mapping
+            [*_probe_command(bwrap_path, *extra_arguments, user_namespace=user_namespace), "test $$ -le 3"],
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            pass_fds=(read,),
+            pass_fds=(read_fd,),
             timeout=PROBE_TIMEOUT_S,
             cwd="/",
             check=False,
-            **_as_kernel_user(settings, os.geteuid() == 0 and user_namespace),
+            **_kernel_user_arguments(settings, os.geteuid() == 0 and user_namespace),
         )
     except (OSError, subprocess.SubprocessError) as error:
         notes.add(f"bubblewrap does not work: {error}")
         return False
     finally:
-        os.close(read)
-    if done.returncode:
-        notes.add(f"bubblewrap does not work: {done.stderr.decode(errors='replace').strip()[:300]}")
-    return bool(done.returncode == 0)
+        os.close(read_fd)
+    if completed.returncode:
+        notes.add(f"bubblewrap does not work: {completed.stderr.decode(errors='replace').strip()[:300]}")
+    return bool(completed.returncode == 0)
 
 
-def _probe_late_nproc(bwrap: str, settings: ProcessRuntimeSettings, is_root: bool) -> bool:
+def _can_limit_pids_late(bwrap_path: str, settings: ProcessRuntimeSettings, is_root: bool) -> bool:
     """Returns True if a limit on processes can be set from outside on a waiting sandbox, and holds inside."""
-    prlimit = shutil.which("prlimit")
-    if prlimit is None:
+    prlimit_path = shutil.which("prlimit")
+    if prlimit_path is None:
         return False
-    identity = _as_kernel_user(settings, is_root)
-    info_read, info_write = os.pipe()
-    block_read, block_write = os.pipe()
-    flags = ("--info-fd", str(info_write), "--block-fd", str(block_read))
+    user_arguments = _kernel_user_arguments(settings, is_root)
+    info_read_fd, info_write_fd = os.pipe()
+    block_read_fd, block_write_fd = os.pipe()
+    fd_arguments = ("--info-fd", str(info_write_fd), "--block-fd", str(block_read_fd))
     script = "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do sleep 0.2 & done; wait"
     child: subprocess.Popen[bytes] | None = None
     try:
         child = subprocess.Popen(  # type: ignore[call-overload]  # as above
-            [*_probe_command(bwrap, *flags), script],
+            [*_probe_command(bwrap_path, *fd_arguments), script],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            pass_fds=(info_write, block_read),
+            pass_fds=(info_write_fd, block_read_fd),
             cwd="/",
-            **identity,
+            **user_arguments,
         )
-        os.close(info_write)
-        info_write = -1
-        info = b""
-        while not info.rstrip().endswith(b"}") and (chunk := os.read(info_read, 4096)):
-            info += chunk
-        inner = json.loads(info)["child-pid"]
+        os.close(info_write_fd)
+        info_write_fd = -1
+        info_json = b""
+        while not info_json.rstrip().endswith(b"}") and (chunk := os.read(info_read_fd, 4096)):
+            info_json += chunk
+        inner_pid = json.loads(info_json)["child-pid"]
         subprocess.run(  # type: ignore[call-overload]  # as above
-            [prlimit, "--pid", str(inner), "--nproc=6:6"], check=True, capture_output=True, **identity
+            [prlimit_path, "--pid", str(inner_pid), "--nproc=6:6"], check=True, capture_output=True, **user_arguments
         )
-        os.write(block_write, b"1")
+        os.write(block_write_fd, b"1")
         return child is not None and child.wait(timeout=PROBE_TIMEOUT_S) != 0
     except (OSError, ValueError, KeyError, subprocess.SubprocessError) as error:
         log.info("process runtime: no limit on processes in a sandbox: %s", error)
@@ -310,6 +316,6 @@ def _probe_late_nproc(bwrap: str, settings: ProcessRuntimeSettings, is_root: boo
         if child is not None:
             child.kill()
             child.wait()
-        for fd in (info_read, info_write, block_read, block_write):
+        for fd in (info_read_fd, info_write_fd, block_read_fd, block_write_fd):
             if fd >= 0:
                 os.close(fd)

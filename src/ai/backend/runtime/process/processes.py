@@ -7,31 +7,31 @@ from pathlib import Path
 
 from ai.backend.node.linux import cgroupfs, proc
 from ai.backend.runtime.process.records import Record, WorkloadDirectory
-from ai.backend.runtime.process.supervisor.session_log import NAMES
+from ai.backend.runtime.process.supervisor.session_log import LOG_FILE_NAMES
 
 
 def pids_of(record: Record, directory: WorkloadDirectory) -> tuple[int, ...]:
-    """Returns every process of the workload without its shim."""
-    members = cgroupfs.members([dict(group) for group in record.cgroups])
-    if members:
-        return tuple(members)
-    shim = (directory.identity() or {}).get("shim")
-    if not shim or not proc.is_same(shim[0], shim[1]):
+    """Returns the pids of a workload, without its shim's."""
+    member_pids = cgroupfs.members([dict(group) for group in record.cgroups])
+    if member_pids:
+        return tuple(member_pids)
+    shim_pid = (directory.identity() or {}).get("shim")
+    if not shim_pid or not proc.is_same(shim_pid[0], shim_pid[1]):
         return ()
-    return tuple(proc.descendants(shim[0]))
+    return tuple(proc.descendants(shim_pid[0]))
 
 
 def read_log_tail(directory: Path, max_bytes: int) -> bytes:
-    """Returns the end of the session log."""
-    data = b""
-    for name in reversed(NAMES):
-        if len(data) >= max_bytes:
+    """Returns the last bytes of a workload's session log."""
+    log_bytes = b""
+    for file_name in reversed(LOG_FILE_NAMES):
+        if len(log_bytes) >= max_bytes:
             break
         try:
-            with (directory / name).open("rb") as file:
+            with (directory / file_name).open("rb") as file:
                 size = file.seek(0, os.SEEK_END)
-                file.seek(max(0, size - (max_bytes - len(data))))
-                data = file.read(max_bytes - len(data)) + data
+                file.seek(max(0, size - (max_bytes - len(log_bytes))))
+                log_bytes = file.read(max_bytes - len(log_bytes)) + log_bytes
         except FileNotFoundError:
             continue
-    return data
+    return log_bytes

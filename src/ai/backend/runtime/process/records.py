@@ -31,7 +31,7 @@ from ai.backend.runtime.workload import WorkloadRecord, read_record, write_recor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record(WorkloadRecord):
-    """The durable record of a workload. ``cookie`` is in the environment of each of its processes."""
+    """Holds the durable record of a workload. ``cookie`` marks the environment of each of its processes."""
 
     cookie: str
     sandboxed: bool
@@ -39,7 +39,7 @@ class Record(WorkloadRecord):
 
 @dataclass(frozen=True, slots=True)
 class WorkloadDirectory(WorkloadFolder):
-    """The directory of a workload. Nothing is cached: every method reads the disk."""
+    """Reads and writes the files of a workload's directory, without a cache."""
 
     def make(self) -> None:
         self.path.mkdir(mode=0o700)
@@ -52,47 +52,47 @@ class WorkloadDirectory(WorkloadFolder):
         write_record(self.path, record)
 
     def identity(self) -> dict[str, Any] | None:
-        """Returns the shim's own file: ``boot_id``, ``shim`` and ``leader`` as [pid, start time]."""
+        """Returns the identity that the shim recorded: ``boot_id``, ``shim`` and ``leader`` as [pid, start time]."""
         return read_json(self.path / "shim.json")
 
     def is_locked(self) -> bool:
-        """Returns True if a shim lives. Takes the lock for an instant; a starting shim waits longer than that."""
+        """Returns True if the workload's shim lives and holds the lock, which this takes for an instant otherwise."""
         try:
-            fd = os.open(self.path / "lock", os.O_RDWR | os.O_CLOEXEC)
+            lock_fd = os.open(self.path / "lock", os.O_RDWR | os.O_CLOEXEC)
         except OSError:
             return False
         try:
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            fcntl.flock(lock_fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:
             return True
         finally:
-            os.close(fd)
+            os.close(lock_fd)
         return False
 
-    def take_lock(self, patience_s: float = 1.0) -> int | None:
-        """Takes the lock, so that no late shim can start, as a descriptor to close; None if a shim lives on.
+    def take_lock(self, timeout_s: float = 1.0) -> int | None:
+        """Takes the workload's lock, so that no shim can start; returns its descriptor, None if a shim lives on.
 
         Blocks while another call of this runtime holds it.
         """
         try:
-            fd = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            lock_fd = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError:
             return None
-        deadline = time.monotonic() + patience_s
+        deadline = time.monotonic() + timeout_s
         while True:
             try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 if time.monotonic() > deadline:
-                    os.close(fd)
+                    os.close(lock_fd)
                     return None
                 time.sleep(0.01)
             else:
-                return fd
+                return lock_fd
 
 
 class StateDirectory(StateFolder):
-    """The runtime's root directory."""
+    """Finds the paths in the process runtime's state directory."""
 
     def workload(self, key: WorkloadKey) -> WorkloadDirectory:
         return WorkloadDirectory(self.workloads / str(key))

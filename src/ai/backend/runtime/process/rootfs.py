@@ -25,97 +25,99 @@ from ai.backend.common.errors import InvalidInput, LimitExceeded
 from ai.backend.node.workload.file_trees import remove_tree, tree_size
 from ai.backend.runtime.process.images import MIN_PYTHON, ProcessImage
 
-_NAME = re.compile(r"^[a-z0-9][a-z0-9._-]*(/[a-z0-9][a-z0-9._-]*)*(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?$")
-_BINARIES = ("usr/local/bin", "usr/bin", "opt/conda/bin", "bin")
-_PYTHONS = re.compile(r"^python3\.(\d+)$")
-MAX_BYTES = 64 * 1024**3
+_IMAGE_NAME_PATTERN = re.compile(r"^[a-z0-9][a-z0-9._-]*(/[a-z0-9][a-z0-9._-]*)*(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?$")
+_BIN_FOLDERS = ("usr/local/bin", "usr/bin", "opt/conda/bin", "bin")
+_PYTHON_NAME_PATTERN = re.compile(r"^python3\.(\d+)$")
+MAX_UNPACKED_BYTES = 64 * 1024**3
 MAX_ENTRIES = 2_000_000
-MAX_JSON = 8 * 1024**2
-_WHITEOUT = ".wh."
+MAX_JSON_BYTES = 8 * 1024**2
+_WHITEOUT_PREFIX = ".wh."
 
 
 @dataclass(slots=True)
-class Budget:
-    """Counts what remains of the limits of an import."""
+class ImportBudget:
+    """Counts the remaining bytes and entries of one image import."""
 
-    bytes_left: int = MAX_BYTES
+    bytes_left: int = MAX_UNPACKED_BYTES
     entries_left: int = MAX_ENTRIES
 
-    def take(self, size: int) -> None:
-        self.bytes_left -= size
+    def take(self, file_bytes: int) -> None:
+        self.bytes_left -= file_bytes
         self.entries_left -= 1
         if self.bytes_left < 0 or self.entries_left < 0:
             raise LimitExceeded("the image unpacks to more than an image may hold")
 
 
 @dataclass(slots=True)
-class _Unpacked:
+class _UnpackedImage:
     labels: dict[str, str] = field(default_factory=dict)
     digest: str = ""
 
 
-def import_image(source: Path, name: str, images: Path, budget: Budget | None = None) -> ProcessImage:
-    """Unpacks ``source`` as the image ``name`` in the images directory, replacing one of the same name. Blocks.
+def import_image(
+    source: Path, image_name: str, images_directory: Path, budget: ImportBudget | None = None
+) -> ProcessImage:
+    """Unpacks ``source`` as the image ``image_name`` in the images directory, replacing one of the same name. Blocks.
 
     Raises InvalidInput (a bad name, no such source, not an image, no Python in it) or LimitExceeded.
     """
-    if not _NAME.match(name) or len(name) > 200:
-        raise InvalidInput("an image name is lower case, like 'team/tool:1.0'", data={"name": name})
-    full = name if ":" in name.rsplit("/", 1)[-1] else f"{name}:latest"
-    slot = images / hashlib.sha256(full.encode()).hexdigest()[:24]
-    fresh = images / f".{slot.name}.new-{os.getpid()}"
-    images.mkdir(mode=0o755, parents=True, exist_ok=True)
-    remove_tree(fresh)
-    root = fresh / "rootfs"
+    if not _IMAGE_NAME_PATTERN.match(image_name) or len(image_name) > 200:
+        raise InvalidInput("an image name is lower case, like 'team/tool:1.0'", data={"name": image_name})
+    full_name = image_name if ":" in image_name.rsplit("/", 1)[-1] else f"{image_name}:latest"
+    image_slot = images_directory / hashlib.sha256(full_name.encode()).hexdigest()[:24]
+    unfinished_slot = images_directory / f".{image_slot.name}.new-{os.getpid()}"
+    images_directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+    remove_tree(unfinished_slot)
+    root_directory = unfinished_slot / "rootfs"
     try:
-        root.mkdir(parents=True, mode=0o755)
-        fresh.chmod(0o755)
-        status = _unpack(source, root, budget or Budget())
-        _prepare_root(root)
-        python = find_python(root)
+        root_directory.mkdir(parents=True, mode=0o755)
+        unfinished_slot.chmod(0o755)
+        status = _unpack_source(source, root_directory, budget or ImportBudget())
+        _prepare_root(root_directory)
+        python = find_python(root_directory)
         if python is None:
             raise InvalidInput(
-                f"the image has no python3.N, N >= {MIN_PYTHON[1]}, in {', '.join(_BINARIES)}: it runs the runner",
+                f"the image has no python3.N, N >= {MIN_PYTHON[1]}, in {', '.join(_BIN_FOLDERS)}: it runs the runner",
                 data={"source": str(source)},
             )
-        content = {"version": 1, "name": full, "digest": status.digest, "labels": status.labels, "python": python}
-        content["size_bytes"] = tree_size(root)
-        (fresh / "image.json").write_text(json.dumps(content), encoding="utf-8")
-        remove_tree(slot)
-        fresh.rename(slot)
+        content = {"version": 1, "name": full_name, "digest": status.digest, "labels": status.labels, "python": python}
+        content["size_bytes"] = tree_size(root_directory)
+        (unfinished_slot / "image.json").write_text(json.dumps(content), encoding="utf-8")
+        remove_tree(image_slot)
+        unfinished_slot.rename(image_slot)
     except BaseException:
-        remove_tree(fresh)
+        remove_tree(unfinished_slot)
         raise
-    image = _load(slot)
+    image = _load_image(image_slot)
     assert image is not None
     return image
 
 
-def remove_image(name: str, images: Path) -> bool:
-    """Removes an imported image; False if there is none. Running sessions keep what they have mounted."""
-    for slot in _slots(images):
-        image = _load(slot)
-        if image is not None and name in (image.name, *image.aliases):
-            remove_tree(slot)
+def remove_image(image_name: str, images_directory: Path) -> bool:
+    """Removes an imported image; returns False if there is no such image. Running sessions keep their mounts."""
+    for image_slot in _image_slots(images_directory):
+        image = _load_image(image_slot)
+        if image is not None and image_name in (image.name, *image.aliases):
+            remove_tree(image_slot)
             return True
     return False
 
 
-def list_images(images: Path) -> list[ProcessImage]:
-    """Returns the complete images."""
-    return [image for slot in _slots(images) if (image := _load(slot)) is not None]
+def list_images(images_directory: Path) -> list[ProcessImage]:
+    """Returns the imported images that are complete."""
+    return [image for image_slot in _image_slots(images_directory) if (image := _load_image(image_slot)) is not None]
 
 
-def _slots(images: Path) -> list[Path]:
+def _image_slots(images_directory: Path) -> list[Path]:
     try:
-        return sorted(path for path in images.iterdir() if not path.name.startswith("."))
+        return sorted(image_slot for image_slot in images_directory.iterdir() if not image_slot.name.startswith("."))
     except OSError:
         return []
 
 
-def _load(slot: Path) -> ProcessImage | None:
+def _load_image(image_slot: Path) -> ProcessImage | None:
     try:
-        content: dict[str, Any] = json.loads((slot / "image.json").read_bytes())
+        content: dict[str, Any] = json.loads((image_slot / "image.json").read_bytes())
         labels = dict(content["labels"])
         name = str(content["name"])
         python = str(content["python"])
@@ -125,7 +127,7 @@ def _load(slot: Path) -> ProcessImage | None:
             version="",
             interpreter=python,
             runtime_path=labels.get("ai.backend.runtime-path", python),
-            rootfs=slot / "rootfs",
+            rootfs=image_slot / "rootfs",
             digest=str(content["digest"]),
             size_bytes=int(content["size_bytes"]),
             aliases=(name.removesuffix(":latest"),) if name.endswith(":latest") else (),
@@ -135,19 +137,19 @@ def _load(slot: Path) -> ProcessImage | None:
         return None
 
 
-def find_python(root: Path) -> str | None:
-    """Returns the newest Python >= 3.8 of a root directory, by its path inside."""
-    best: tuple[int, str] | None = None
-    for folder in _BINARIES:
+def find_python(root_directory: Path) -> str | None:
+    """Returns the path inside a root directory of its newest Python >= 3.8; None without a Python."""
+    newest: tuple[int, str] | None = None
+    for folder in _BIN_FOLDERS:
         try:
-            names = [entry.name for entry in (root / folder).iterdir()]
+            names = [entry.name for entry in (root_directory / folder).iterdir()]
         except OSError:
             continue
         for name in names:
-            match = _PYTHONS.match(name)
-            if match and int(match[1]) >= MIN_PYTHON[1] and (best is None or int(match[1]) > best[0]):
-                best = (int(match[1]), f"/{folder}/{name}")
-    return None if best is None else best[1]
+            match = _PYTHON_NAME_PATTERN.match(name)
+            if match and int(match[1]) >= MIN_PYTHON[1] and (newest is None or int(match[1]) > newest[0]):
+                newest = (int(match[1]), f"/{folder}/{name}")
+    return None if newest is None else newest[1]
 
 
 def _prepare_root(root: Path) -> None:
@@ -165,26 +167,26 @@ def _prepare_root(root: Path) -> None:
             path.touch(mode=0o644)
 
 
-def _unpack(source: Path, root: Path, budget: Budget) -> _Unpacked:
+def _unpack_source(source: Path, root_directory: Path, budget: ImportBudget) -> _UnpackedImage:
     if source.is_dir():
         if (source / "index.json").is_file() and (source / "blobs").is_dir():
-            return _unpack_layers(_DirectoryBlobs(source), root, budget)
-        _copy_directory(source, root, budget)
-        return _Unpacked()
+            return _unpack_layers(_DirectoryBlobs(source), root_directory, budget)
+        _copy_directory(source, root_directory, budget)
+        return _UnpackedImage()
     if not source.is_file():
         raise InvalidInput("there is no such file or directory", data={"source": str(source)})
     try:
         with tarfile.open(source) as archive:
             blobs = _TarBlobs(archive, budget)
             if blobs.has("manifest.json") or blobs.has("index.json"):
-                return _unpack_layers(blobs, root, budget)
-        with source.open("rb") as raw:
-            digest = hashlib.file_digest(raw, "sha256")
+                return _unpack_layers(blobs, root_directory, budget)
+        with source.open("rb") as archive_file:
+            digest = hashlib.file_digest(archive_file, "sha256")
         with tarfile.open(source) as archive:
-            _extract(archive, root, budget)
+            _extract_layer(archive, root_directory, budget)
     except (tarfile.TarError, EOFError, gzip.BadGzipFile) as error:
         raise InvalidInput(f"this is no archive: {error}", data={"source": str(source)}) from error
-    return _Unpacked(digest=f"sha256:{digest.hexdigest()}")
+    return _UnpackedImage(digest=f"sha256:{digest.hexdigest()}")
 
 
 class _DirectoryBlobs:
@@ -204,7 +206,7 @@ class _DirectoryBlobs:
 
 
 class _TarBlobs:
-    def __init__(self, archive: tarfile.TarFile, budget: Budget) -> None:
+    def __init__(self, archive: tarfile.TarFile, budget: ImportBudget) -> None:
         self._archive = archive
         self._members: dict[str, tarfile.TarInfo] = {}
         for member in archive:
@@ -226,184 +228,188 @@ class _TarBlobs:
         return content
 
 
-def _json(blobs: _DirectoryBlobs | _TarBlobs, name: str) -> Any:
+def _read_json(blobs: _DirectoryBlobs | _TarBlobs, name: str) -> Any:
     with blobs.open(name) as file:
         try:
-            return json.loads(file.read(MAX_JSON))
+            return json.loads(file.read(MAX_JSON_BYTES))
         except (ValueError, RecursionError) as error:
             raise InvalidInput(f"the image's {name!r} is not JSON") from error
 
 
 def _blob_name(digest: str) -> str:
-    algorithm, _, value = digest.partition(":")
-    if algorithm != "sha256" or not re.fullmatch(r"[0-9a-f]{64}", value):
+    algorithm, _, hex_digest = digest.partition(":")
+    if algorithm != "sha256" or not re.fullmatch(r"[0-9a-f]{64}", hex_digest):
         raise InvalidInput(f"the image has an odd digest {digest!r}")
-    return f"blobs/{algorithm}/{value}"
+    return f"blobs/{algorithm}/{hex_digest}"
 
 
-def _unpack_layers(blobs: _DirectoryBlobs | _TarBlobs, root: Path, budget: Budget) -> _Unpacked:
+def _unpack_layers(blobs: _DirectoryBlobs | _TarBlobs, root_directory: Path, budget: ImportBudget) -> _UnpackedImage:
     try:
-        config_name, layers, digest = _manifest(blobs)
-        config = _json(blobs, config_name)
+        config_name, layer_names, digest = _read_manifest(blobs)
+        config = _read_json(blobs, config_name)
         labels = {str(key): str(value) for key, value in (config.get("config", {}).get("Labels") or {}).items()}
     except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise InvalidInput(f"the image's manifest is malformed: {error!r}") from error
-    for layer in layers:
-        with blobs.open(layer) as raw, tarfile.open(fileobj=raw, mode="r:*") as archive:
-            _extract(archive, root, budget)
-    return _Unpacked(labels, digest)
+    for layer_name in layer_names:
+        with blobs.open(layer_name) as layer_file, tarfile.open(fileobj=layer_file, mode="r:*") as archive:
+            _extract_layer(archive, root_directory, budget)
+    return _UnpackedImage(labels, digest)
 
 
-def _manifest(blobs: _DirectoryBlobs | _TarBlobs) -> tuple[str, list[str], str]:
+def _read_manifest(blobs: _DirectoryBlobs | _TarBlobs) -> tuple[str, list[str], str]:
     if blobs.has("manifest.json"):
-        entry = _json(blobs, "manifest.json")[0]
-        config = str(entry["Config"])
-        return config, [str(layer) for layer in entry["Layers"]], "sha256:" + PurePosixPath(config).stem
-    described = _json(blobs, "index.json")["manifests"][0]
-    manifest = _json(blobs, _blob_name(described["digest"]))
+        image_entry = _read_json(blobs, "manifest.json")[0]
+        config_name = str(image_entry["Config"])
+        return config_name, [str(layer) for layer in image_entry["Layers"]], "sha256:" + PurePosixPath(config_name).stem
+    index_entry = _read_json(blobs, "index.json")["manifests"][0]
+    manifest = _read_json(blobs, _blob_name(index_entry["digest"]))
     if "manifests" in manifest:
-        manifest = _json(blobs, _blob_name(manifest["manifests"][0]["digest"]))
-    layers = [_blob_name(layer["digest"]) for layer in manifest["layers"]]
-    return _blob_name(manifest["config"]["digest"]), layers, str(manifest["config"]["digest"])
+        manifest = _read_json(blobs, _blob_name(manifest["manifests"][0]["digest"]))
+    layer_names = [_blob_name(layer["digest"]) for layer in manifest["layers"]]
+    return _blob_name(manifest["config"]["digest"]), layer_names, str(manifest["config"]["digest"])
 
 
-def _extract(archive: tarfile.TarFile, root: Path, budget: Budget) -> None:
-    """Extracts a layer with its whiteouts. Owners are not kept: sessions run as one user."""
-    top = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def _extract_layer(archive: tarfile.TarFile, root_directory: Path, budget: ImportBudget) -> None:
+    """Extracts a layer's archive into the root directory and applies its whiteouts. Drops the files' owners."""
+    root_fd = os.open(root_directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for member in archive:
             budget.take(member.size if member.isfile() else 0)
-            parts = [part for part in PurePosixPath(member.name).parts if part not in {"/", "."}]
-            if ".." in parts:
+            path_names = [path_name for path_name in PurePosixPath(member.name).parts if path_name not in {"/", "."}]
+            if ".." in path_names:
                 raise InvalidInput(f"the archive names {member.name!r}, which is outside of it")
-            if parts:
-                _place(archive, member, top, root, parts)
+            if path_names:
+                _place_member(archive, member, root_fd, root_directory, path_names)
     finally:
-        os.close(top)
+        os.close(root_fd)
 
 
-def _place(archive: tarfile.TarFile, member: tarfile.TarInfo, top: int, root: Path, parts: list[str]) -> None:
-    directory = _descend(top, parts[:-1])
-    name = parts[-1]
+def _place_member(
+    archive: tarfile.TarFile, member: tarfile.TarInfo, root_fd: int, root_directory: Path, path_names: list[str]
+) -> None:
+    folder_fd = _open_folder(root_fd, path_names[:-1])
+    name = path_names[-1]
     try:
-        if name.startswith(_WHITEOUT):
-            _white_out(directory, name)
+        if name.startswith(_WHITEOUT_PREFIX):
+            _apply_whiteout(folder_fd, name)
         elif member.isdir():
-            _make_directory(directory, name, member.mode)
+            _make_directory(folder_fd, name, member.mode)
         elif member.isfile():
-            _clear(directory, name)
-            fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=directory)
-            with os.fdopen(fd, "wb") as file:
-                content = archive.extractfile(member)
-                assert content is not None
-                shutil.copyfileobj(content, file, 1 << 20)
+            _remove_entry(folder_fd, name)
+            file_fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=folder_fd)
+            with os.fdopen(file_fd, "wb") as file:
+                member_file = archive.extractfile(member)
+                assert member_file is not None
+                shutil.copyfileobj(member_file, file, 1 << 20)
                 os.fchmod(file.fileno(), member.mode & 0o755 | 0o400)
         elif member.issym():
-            _clear(directory, name)
-            os.symlink(member.linkname, name, dir_fd=directory)
+            _remove_entry(folder_fd, name)
+            os.symlink(member.linkname, name, dir_fd=folder_fd)
         elif member.islnk():
-            _clear(directory, name)
-            target = [part for part in PurePosixPath(member.linkname).parts if part not in {"/", "."}]
-            if ".." in target or not target:
+            _remove_entry(folder_fd, name)
+            link_names = [
+                path_name for path_name in PurePosixPath(member.linkname).parts if path_name not in {"/", "."}
+            ]
+            if ".." in link_names or not link_names:
                 raise InvalidInput(f"the archive links to {member.linkname!r}, which is outside of it")
-            source = _descend(top, target[:-1])
+            link_folder_fd = _open_folder(root_fd, link_names[:-1])
             try:
-                os.link(target[-1], name, src_dir_fd=source, dst_dir_fd=directory, follow_symlinks=False)
+                os.link(link_names[-1], name, src_dir_fd=link_folder_fd, dst_dir_fd=folder_fd, follow_symlinks=False)
             finally:
-                os.close(source)
+                os.close(link_folder_fd)
     except OSError as error:
         raise InvalidInput(f"the archive's {member.name!r} cannot be unpacked: {error.strerror}") from error
     finally:
-        os.close(directory)
+        os.close(folder_fd)
 
 
-def _descend(top: int, parts: list[str]) -> int:
-    """Opens a directory, made where missing, and follows links among its parents (``bin -> usr/bin``) inside root."""
-    pending = list(reversed(parts))
-    trail: list[int] = [os.dup(top)]
-    hops = 0
+def _open_folder(root_fd: int, path_names: list[str]) -> int:
+    """Opens a folder below the root directory, makes missing folders, and follows links inside the root."""
+    pending_names = list(reversed(path_names))
+    open_fds: list[int] = [os.dup(root_fd)]
+    link_count = 0
     try:
-        while pending:
-            part = pending.pop()
-            if part == "..":
-                if len(trail) > 1:
-                    os.close(trail.pop())
+        while pending_names:
+            path_name = pending_names.pop()
+            if path_name == "..":
+                if len(open_fds) > 1:
+                    os.close(open_fds.pop())
                 continue
             try:
-                status = os.stat(part, dir_fd=trail[-1], follow_symlinks=False)
+                status = os.stat(path_name, dir_fd=open_fds[-1], follow_symlinks=False)
             except FileNotFoundError:
-                os.mkdir(part, 0o755, dir_fd=trail[-1])
-                status = os.stat(part, dir_fd=trail[-1], follow_symlinks=False)
+                os.mkdir(path_name, 0o755, dir_fd=open_fds[-1])
+                status = os.stat(path_name, dir_fd=open_fds[-1], follow_symlinks=False)
             if stat.S_ISLNK(status.st_mode):
-                hops += 1
-                if hops > 40:
+                link_count += 1
+                if link_count > 40:
                     raise InvalidInput("the archive's links go round in a circle")
-                target = PurePosixPath(os.readlink(part, dir_fd=trail[-1]))
-                if target.is_absolute():
-                    while len(trail) > 1:
-                        os.close(trail.pop())
-                pending += reversed([piece for piece in target.parts if piece not in {"/", "."}])
+                link_target = PurePosixPath(os.readlink(path_name, dir_fd=open_fds[-1]))
+                if link_target.is_absolute():
+                    while len(open_fds) > 1:
+                        os.close(open_fds.pop())
+                pending_names += reversed([link_part for link_part in link_target.parts if link_part not in {"/", "."}])
                 continue
-            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-            trail.append(os.open(part, flags, dir_fd=trail[-1]))
-        return os.dup(trail[-1])
+            open_flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+            open_fds.append(os.open(path_name, open_flags, dir_fd=open_fds[-1]))
+        return os.dup(open_fds[-1])
     finally:
-        for fd in trail:
-            os.close(fd)
+        for open_fd in open_fds:
+            os.close(open_fd)
 
 
-def _make_directory(directory: int, name: str, mode: int) -> None:
+def _make_directory(parent_fd: int, name: str, permissions: int) -> None:
     try:
-        os.mkdir(name, 0o755, dir_fd=directory)
+        os.mkdir(name, 0o755, dir_fd=parent_fd)
     except FileExistsError:
-        status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        status = os.stat(name, dir_fd=parent_fd, follow_symlinks=False)
         if stat.S_ISLNK(status.st_mode):
             return
         if not stat.S_ISDIR(status.st_mode):
-            _clear(directory, name)
-            os.mkdir(name, 0o755, dir_fd=directory)
-    os.chmod(name, mode & 0o755 | 0o700, dir_fd=directory)
+            _remove_entry(parent_fd, name)
+            os.mkdir(name, 0o755, dir_fd=parent_fd)
+    os.chmod(name, permissions & 0o755 | 0o700, dir_fd=parent_fd)
 
 
-def _white_out(directory: int, name: str) -> None:
+def _apply_whiteout(parent_fd: int, name: str) -> None:
     if name == ".wh..wh..opq":
-        for entry in os.listdir(directory):
-            _clear(directory, entry)
+        for entry in os.listdir(parent_fd):
+            _remove_entry(parent_fd, entry)
     else:
-        _clear(directory, name.removeprefix(_WHITEOUT))
+        _remove_entry(parent_fd, name.removeprefix(_WHITEOUT_PREFIX))
 
 
-def _clear(directory: int, name: str) -> None:
-    """Removes whatever has that name."""
+def _remove_entry(parent_fd: int, name: str) -> None:
+    """Removes the file or directory tree ``name`` of a folder, if it exists."""
     try:
-        os.unlink(name, dir_fd=directory)
+        os.unlink(name, dir_fd=parent_fd)
     except FileNotFoundError:
         return
     except (IsADirectoryError, PermissionError):
-        remove_tree(Path(f"/proc/self/fd/{directory}") / name)
+        remove_tree(Path(f"/proc/self/fd/{parent_fd}") / name)
 
 
-def _copy_directory(source: Path, root: Path, budget: Budget) -> None:
-    for relative, entry in _walk(source):
-        target = root / relative
+def _copy_directory(source: Path, root_directory: Path, budget: ImportBudget) -> None:
+    for relative_path, entry in _walk_tree(source):
+        target_path = root_directory / relative_path
         status = entry.stat(follow_symlinks=False)
         budget.take(status.st_size if stat.S_ISREG(status.st_mode) else 0)
         if stat.S_ISLNK(status.st_mode):
-            target.symlink_to(Path(entry.path).readlink())
+            target_path.symlink_to(Path(entry.path).readlink())
         elif stat.S_ISDIR(status.st_mode):
-            target.mkdir(mode=0o755)
+            target_path.mkdir(mode=0o755)
         elif stat.S_ISREG(status.st_mode):
-            with Path(entry.path).open("rb") as origin, target.open("xb") as copy:
-                shutil.copyfileobj(origin, copy, 1 << 20)
-            target.chmod(stat.S_IMODE(status.st_mode) & 0o755 | 0o400)
+            with Path(entry.path).open("rb") as source_file, target_path.open("xb") as target_file:
+                shutil.copyfileobj(source_file, target_file, 1 << 20)
+            target_path.chmod(stat.S_IMODE(status.st_mode) & 0o755 | 0o400)
 
 
-def _walk(source: Path) -> Iterator[tuple[str, os.DirEntry[str]]]:
-    """Yields parents before their entries."""
-    pending = [str(source)]
-    while pending:
-        with os.scandir(pending.pop()) as entries:
+def _walk_tree(source: Path) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """Yields (relative path, entry) for each entry below a directory, folders before their entries."""
+    pending_folders = [str(source)]
+    while pending_folders:
+        with os.scandir(pending_folders.pop()) as entries:
             for entry in entries:
                 yield os.path.relpath(entry.path, source), entry
                 if entry.is_dir(follow_symlinks=False):
-                    pending.append(entry.path)
+                    pending_folders.append(entry.path)

@@ -50,27 +50,27 @@ from ai.backend.runtime.process.zygote_client import Zygote
 from ai.backend.runtime.workload import WorkloadRecord, guard_homes, used_bytes
 
 log = logging.getLogger(__name__)
-VERSION = "1"
-STOP_MARGIN_S = 25.0
+RUNTIME_VERSION = "1"
+STOP_TIMEOUT_MARGIN_S = 25.0
 EVENT_QUEUE_LIMIT = 10_000
 
 
 @dataclass(slots=True)
 class _Handle:
-    """The state of a workload in this process; the disk takes precedence."""
+    """Holds the state of a workload in the agent's memory; the files on disk take precedence."""
 
     record: Record
     directory: WorkloadDirectory
     watcher: asyncio.Task[None] | None = None
-    line: RelayConnection | None = None
-    announced: bool = False
+    shim_connection: RelayConnection | None = None
+    is_announced: bool = False
     exposure: PortExposure | None = None
 
 
-def _close_result(made: asyncio.Future[int]) -> None:
-    """Closes the created descriptor even if the waiting task was cancelled meanwhile."""
-    if not made.cancelled() and made.exception() is None:
-        os.close(made.result())
+def _close_created_fd(creation_future: asyncio.Future[int]) -> None:
+    """Closes a network namespace's descriptor that was created after its waiting task was cancelled."""
+    if not creation_future.cancelled() and creation_future.exception() is None:
+        os.close(creation_future.result())
 
 
 class ProcessRuntime(AbstractRuntime):
@@ -98,14 +98,14 @@ class ProcessRuntime(AbstractRuntime):
 
     @property
     def findings(self) -> ProbeResult:
-        """The result of the probe. Raises Unavailable before ``setup``."""
+        """The result of the host's probe. Raises Unavailable before ``setup``."""
         if self._findings is None:
             raise Unavailable("the process runtime is not set up")
         return self._findings
 
     @property
     def zygote_pid(self) -> int | None:
-        """The number of the process from which shims are forked, if it lives."""
+        """The pid of the zygote, from which shims are forked; None if the zygote does not live."""
         return self._zygote.pid
 
     # -- lifetime
@@ -128,23 +128,29 @@ class ProcessRuntime(AbstractRuntime):
             record = directory.record()
             if record is not None:
                 self._remember(record, directory)
-        guard = guard_homes(self.settings, self._state.homes, self._living, self._used_bytes, self._end_for_its_home)
-        self._guard = asyncio.create_task(guard, name="process-runtime-guard")
+        home_guard = guard_homes(
+            self.settings, self._state.homes, self._living_records, self._used_bytes, self._end_for_its_home
+        )
+        self._guard = asyncio.create_task(home_guard, name="process-runtime-guard")
         if findings.host.runner.parent.parent == self._state.path:
             self._compiling = asyncio.create_task(self._compile_runner(findings.host.runner), name="compile-runner")
 
-    async def _compile_runner(self, copy: Path) -> None:
+    async def _compile_runner(self, runner_copy: Path) -> None:
         """Compiles the runner in the background; sessions that start meanwhile only start more slowly."""
-        await asyncio.to_thread(lambda: runner_files.remove_other_copies(copy, self._state.plans()))
-        pythons = {i.interpreter: i.version for i in self._images.values() if i.runtime == "python" and not i.rootfs}
-        await runner_files.compile_runner(copy, pythons.items())
+        await asyncio.to_thread(lambda: runner_files.remove_other_copies(runner_copy, self._state.plans()))
+        interpreters = {
+            image.interpreter: image.version
+            for image in self._images.values()
+            if image.runtime == "python" and not image.rootfs
+        }
+        await runner_files.compile_runner(runner_copy, interpreters.items())
 
     async def shutdown(self) -> None:
         handles, self._handles = list(self._handles.values()), {}
         tasks = [task for task in (self._guard, self._compiling) if task is not None]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, *map(self._unwatch, handles), return_exceptions=True)
+        await asyncio.gather(*tasks, *map(self._stop_watcher, handles), return_exceptions=True)
         self._guard = self._compiling = None
         await self._zygote.close()
         if self._findings is not None:
@@ -154,7 +160,7 @@ class ProcessRuntime(AbstractRuntime):
         findings = self.findings
         return RuntimeInfo(
             name=self.name,
-            version=VERSION,
+            version=RUNTIME_VERSION,
             workload_type="process_tree",
             tier=findings.tier,
             enforcement=findings.enforcement,
@@ -167,8 +173,8 @@ class ProcessRuntime(AbstractRuntime):
         self._set_images(
             await asyncio.to_thread(creation.refresh_rootfs, self._images, self.settings, self._state.path)
         )
-        unique = {image.name: image for image in self._images.values()}
-        return [image.public() for image in unique.values()]
+        images_by_name = {image.name: image for image in self._images.values()}
+        return [image.public() for image in images_by_name.values()]
 
     def _set_images(self, images: Sequence[ProcessImage]) -> None:
         self._images = {name: image for image in images for name in (*image.aliases, image.name)}
@@ -178,9 +184,9 @@ class ProcessRuntime(AbstractRuntime):
     async def create_network(
         self, session_id: SessionId, hosts: Sequence[str], overlay: Overlay | None = None
     ) -> NetworkView:
-        why_not = self.findings.no_session_networks if overlay is None else self.findings.no_multi_node_networks
-        if why_not:
-            raise CreationDenied(why_not)
+        reason = self.findings.no_session_networks if overlay is None else self.findings.no_multi_node_networks
+        if reason:
+            raise CreationDenied(reason)
         return await asyncio.to_thread(self._networks.create, session_id, hosts, overlay)
 
     async def remove_network(self, session_id: SessionId) -> None:
@@ -198,8 +204,8 @@ class ProcessRuntime(AbstractRuntime):
     async def create(self, spec: WorkloadSpec) -> WorkloadView:
         if spec.runtime_class:
             raise CreationDenied("process trees have no runtime classes")
-        async with self._lock(spec.key):
-            existing = await self._find(spec.key)
+        async with self._lock_of(spec.key):
+            existing = await self._find_handle(spec.key)
             if existing is not None:
                 return await asyncio.to_thread(self._view, existing)
             image = self._images.get(spec.image)
@@ -213,14 +219,14 @@ class ProcessRuntime(AbstractRuntime):
     async def _create(self, spec: WorkloadSpec, image: ProcessImage) -> WorkloadView:
         directory = self._state.workload(spec.key)
         cookie = secrets.token_hex(16)
-        job = creation.Creation(spec, image, self.settings, self.findings.host, self._state, cookie)
+        attempt = creation.Creation(spec, image, self.settings, self.findings.host, self._state, cookie)
         try:
-            record = await asyncio.to_thread(job.prepare)
+            record = await asyncio.to_thread(attempt.prepare)
             crash_point("create.plan")
-            report = await self._spawn(spec, directory)
+            shim_report = await self._spawn(spec, directory)
             crash_point("create.started")
-            if not report.get("ok"):
-                raise WorkloadError(f"the workload did not start: {report.get('error', '')}")
+            if not shim_report.get("ok"):
+                raise WorkloadError(f"the workload did not start: {shim_report.get('error', '')}")
         except BaseException as error:
             await asyncio.shield(
                 asyncio.to_thread(cleanup.undo_creation, self._state, directory, self.findings.host.cgroups)
@@ -229,54 +235,56 @@ class ProcessRuntime(AbstractRuntime):
                 raise WorkloadError(f"the workload could not be prepared: {error}") from error
             raise
         handle = self._remember(record, directory)
-        return self._make_view(handle.record, WorkloadState.RUNNING, str(report["leader"][0]), None)
+        return self._make_view(handle.record, WorkloadState.RUNNING, str(shim_report["leader"][0]), None)
 
     async def _spawn(self, spec: WorkloadSpec, directory: WorkloadDirectory) -> dict[str, Any]:
         """Starts the shim of a prepared workload in the namespace of its network; returns the shim's report."""
         timeout_s = self.settings.start_timeout_s
         if spec.network is None:
             return await self._zygote.spawn(directory.path, timeout_s)
-        making = asyncio.ensure_future(asyncio.to_thread(make_namespace, spec.network, spec.hostname))
+        namespace_task = asyncio.ensure_future(asyncio.to_thread(make_namespace, spec.network, spec.hostname))
         try:
-            namespace = await asyncio.shield(making)
-            return await self._zygote.spawn(directory.path, timeout_s, namespace)
+            namespace_fd = await asyncio.shield(namespace_task)
+            return await self._zygote.spawn(directory.path, timeout_s, namespace_fd)
         finally:
-            making.add_done_callback(_close_result)
+            namespace_task.add_done_callback(_close_created_fd)
 
     # -- end
 
     async def stop(self, key: WorkloadKey, *, grace_s: float) -> WorkloadExit | None:
-        async with self._lock(key):
-            handle = await self._find(key)
+        async with self._lock_of(key):
+            handle = await self._find_handle(key)
             if handle is None:
                 self._locks.pop(key, None)
                 return None
-            return await self._stop(handle, grace_s, "shim-stop")
+            return await self._end_workload(handle, grace_s, "shim-stop")
 
-    async def _stop(self, handle: _Handle, grace_s: float, frame: str) -> WorkloadExit:
+    async def _end_workload(self, handle: _Handle, grace_s: float, request_type: str) -> WorkloadExit:
         directory = handle.directory
-        if await asyncio.to_thread(directory.is_locked) and (frame == "shim-dismiss" or directory.exit() is None):
-            await self._ask_to_end(directory, grace_s, frame)
+        if await asyncio.to_thread(directory.is_locked) and (
+            request_type == "shim-dismiss" or directory.exit() is None
+        ):
+            await self._request_end(directory, grace_s, request_type)
         crash_point("stop.exited")
-        ended = await asyncio.to_thread(directory.exit)
-        if ended is None:
-            ended = await asyncio.to_thread(cleanup.record_exit, handle.record, directory)
-        self._announce(handle, ended)
-        return ended
+        workload_exit = await asyncio.to_thread(directory.exit)
+        if workload_exit is None:
+            workload_exit = await asyncio.to_thread(cleanup.record_exit, handle.record, directory)
+        self._announce_exit(handle, workload_exit)
+        return workload_exit
 
-    async def _ask_to_end(
-        self, directory: WorkloadDirectory, grace_s: float, frame: str, reason: str = "stopped"
+    async def _request_end(
+        self, directory: WorkloadDirectory, grace_s: float, request_type: str, reason: str = "stopped"
     ) -> None:
-        """Sends a request to end to the shim; one that does not answer is killed, and its workload dies with it."""
+        """Sends the shim a request to end its workload; kills a shim that does not answer, and its workload with it."""
         try:
             connection = await RelayConnection.open(directory.path)
             try:
-                async with asyncio.timeout(grace_s + STOP_MARGIN_S):
+                async with asyncio.timeout(grace_s + STOP_TIMEOUT_MARGIN_S):
                     await connection.send({"t": "watch"})
-                    await connection.send({"t": frame, "grace": grace_s, "reason": reason})
+                    await connection.send({"t": request_type, "grace": grace_s, "reason": reason})
                     crash_point("stop.requested")
                     while (message := await connection.receive()) is not None:
-                        if message.get("t") == "exited" and frame != "shim-dismiss":
+                        if message.get("t") == "exited" and request_type != "shim-dismiss":
                             break
             finally:
                 await connection.close()
@@ -285,15 +293,15 @@ class ProcessRuntime(AbstractRuntime):
             await asyncio.to_thread(cleanup.kill_shim, directory)
 
     async def remove(self, key: WorkloadKey, *, keep_home: bool = False) -> None:
-        async with self._lock(key):
+        async with self._lock_of(key):
             directory = self._state.workload(key)
-            handle = await self._find(key)
+            handle = await self._find_handle(key)
             if directory.path.exists():
                 await asyncio.to_thread(directory.mark_removing, keep_home=keep_home)
                 crash_point("remove.marked")
             if handle is not None:
-                await self._stop(handle, 0.0, "shim-dismiss")
-                await self._unwatch(handle)
+                await self._end_workload(handle, 0.0, "shim-dismiss")
+                await self._stop_watcher(handle)
             crash_point("remove.killed")
             await asyncio.to_thread(
                 cleanup.erase, self._state, directory, key, keep_home=keep_home, cgroups=self.findings.host.cgroups
@@ -305,7 +313,7 @@ class ProcessRuntime(AbstractRuntime):
     # -- knowledge
 
     async def inspect(self, key: WorkloadKey) -> WorkloadView | None:
-        handle = await self._find(key)
+        handle = await self._find_handle(key)
         return None if handle is None else await asyncio.to_thread(self._view, handle)
 
     async def list_workloads(self) -> Sequence[WorkloadView]:
@@ -318,7 +326,7 @@ class ProcessRuntime(AbstractRuntime):
         return await RelayChannel.attach(directory.path, epoch=epoch, last_seq=last_seq)
 
     async def port_exposure(self, key: WorkloadKey) -> PortExposure:
-        handle = await self._find(key)
+        handle = await self._find_handle(key)
         if handle is None:
             raise Unavailable("there is no such workload")
         if handle.exposure is None:
@@ -338,12 +346,14 @@ class ProcessRuntime(AbstractRuntime):
         return await asyncio.to_thread(read_log_tail, self._state.workload(key).path, max_bytes)
 
     async def measure(self, keys: Sequence[WorkloadKey]) -> Mapping[WorkloadKey, Sequence[Measurement]]:
-        wanted = [
+        measured_workloads = [
             (key, handle.record, partial(pids_of, handle.record, handle.directory))
             for key in keys
             if (handle := self._handles.get(key)) is not None
         ]
-        return await asyncio.to_thread(self._meter.measure_all, wanted, self.findings.host.cgroups, time.monotonic())
+        return await asyncio.to_thread(
+            self._meter.measure_all, measured_workloads, self.findings.host.cgroups, time.monotonic()
+        )
 
     async def pids(self, key: WorkloadKey) -> tuple[int, ...]:
         handle = self._handles.get(key)
@@ -356,10 +366,10 @@ class ProcessRuntime(AbstractRuntime):
 
     # -- inside
 
-    def _lock(self, key: WorkloadKey) -> asyncio.Lock:
+    def _lock_of(self, key: WorkloadKey) -> asyncio.Lock:
         return self._locks.setdefault(key, asyncio.Lock())
 
-    async def _find(self, key: WorkloadKey) -> _Handle | None:
+    async def _find_handle(self, key: WorkloadKey) -> _Handle | None:
         handle = self._handles.get(key)
         if handle is None:
             directory = self._state.workload(key)
@@ -379,18 +389,20 @@ class ProcessRuntime(AbstractRuntime):
 
     async def _watch(self, handle: _Handle) -> None:
         try:
-            ended = await self._end_or_line(handle)
+            workload_exit = await self._exit_or_connection(handle)
         finally:
             handle.watcher = None
-        if ended is not None:
-            self._announce(handle, ended)
+        if workload_exit is not None:
+            self._announce_exit(handle, workload_exit)
 
-    async def _end_or_line(self, handle: _Handle) -> WorkloadExit | None:
-        """Returns the workload's end; None with a connection on which its shim will report it."""
-        while (ended := await asyncio.to_thread(handle.directory.exit)) is None:
+    async def _exit_or_connection(self, handle: _Handle) -> WorkloadExit | None:
+        """Returns the workload's exit; None after connecting to its shim, which will report the exit."""
+        while (workload_exit := await asyncio.to_thread(handle.directory.exit)) is None:
             try:
-                handle.line = await RelayConnection.open(handle.directory.path, partial(self._on_message, handle))
-                await handle.line.send({"t": "watch"})
+                handle.shim_connection = await RelayConnection.open(
+                    handle.directory.path, partial(self._on_message, handle)
+                )
+                await handle.shim_connection.send({"t": "watch"})
                 return None
             except Unavailable:
                 try:
@@ -399,48 +411,48 @@ class ProcessRuntime(AbstractRuntime):
                 except OSError as error:  # the disk is full; later it is not
                     log.warning("the end of %s cannot be noted yet: %s", handle.record.key, error)
                 await asyncio.sleep(1.0)
-        return ended
+        return workload_exit
 
     def _on_message(self, handle: _Handle, message: dict[str, Any] | None) -> None:
         if message is None:
             is_current = self._handles.get(handle.record.key) is handle
-            if is_current and not handle.announced and handle.watcher is None:
+            if is_current and not handle.is_announced and handle.watcher is None:
                 self._start_watcher(handle)
         elif message.get("t") == "exited":
-            self._announce(handle, exit_of(message))
-            if handle.line is not None:
-                handle.line.abandon()
+            self._announce_exit(handle, exit_of(message))
+            if handle.shim_connection is not None:
+                handle.shim_connection.abandon()
 
-    async def _unwatch(self, handle: _Handle) -> None:
+    async def _stop_watcher(self, handle: _Handle) -> None:
         if (watcher := handle.watcher) is not None:
             watcher.cancel()
             await asyncio.wait({watcher})
-        if handle.line is not None:
-            await handle.line.close()
+        if handle.shim_connection is not None:
+            await handle.shim_connection.close()
 
-    def _announce(self, handle: _Handle, ended: WorkloadExit) -> None:
-        if handle.announced:
+    def _announce_exit(self, handle: _Handle, workload_exit: WorkloadExit) -> None:
+        if handle.is_announced:
             return
-        handle.announced = True
+        handle.is_announced = True
         with suppress(asyncio.QueueFull):
-            self._events.put_nowait(WorkloadExited(key=handle.record.key, exit=ended))
+            self._events.put_nowait(WorkloadExited(key=handle.record.key, exit=workload_exit))
 
-    def _living(self) -> list[Record]:
-        return [handle.record for handle in self._handles.values() if not handle.announced]
+    def _living_records(self) -> list[Record]:
+        return [handle.record for handle in self._handles.values() if not handle.is_announced]
 
     async def _used_bytes(self, record: WorkloadRecord) -> int:
         return await used_bytes(self._meter, record, await self.pids(record.key))
 
     async def _end_for_its_home(self, key: WorkloadKey, is_disk_full: bool) -> None:
-        """Ends a workload; on a full disk removes its home first, as its shim could not even record the end."""
+        """Ends a workload over its home's limit; on a full disk removes the home first, to make room for the record."""
         handle = self._handles.get(key)
         if handle is None:
             return
-        async with self._lock(key) if is_disk_full else nullcontext():
+        async with self._lock_of(key) if is_disk_full else nullcontext():
             if is_disk_full:
                 await self._remove_home(handle)
             with suppress(BackendError):  # a shim that does not answer is looked after by the next check
-                await self._ask_to_end(handle.directory, 2.0, "shim-stop", "home-limit")
+                await self._request_end(handle.directory, 2.0, "shim-stop", "home-limit")
             if is_disk_full:  # what it wrote meanwhile
                 await self._remove_home(handle)
 
@@ -450,24 +462,26 @@ class ProcessRuntime(AbstractRuntime):
 
     def _view(self, handle: _Handle) -> WorkloadView:
         directory = handle.directory
-        ended = directory.exit()
+        workload_exit = directory.exit()
         leader = (directory.identity() or {}).get("leader")
-        if ended is None and not directory.path.exists():
+        if workload_exit is None and not directory.path.exists():
             return self._make_view(handle.record, WorkloadState.GONE, "", None)
-        if ended is None and not directory.is_locked():
-            ended = directory.exit() or cleanup.record_exit(handle.record, directory)
+        if workload_exit is None and not directory.is_locked():
+            workload_exit = directory.exit() or cleanup.record_exit(handle.record, directory)
         state = WorkloadState.RUNNING if leader else WorkloadState.CREATED
-        if ended is not None:
+        if workload_exit is not None:
             state = WorkloadState.EXITED
-        return self._make_view(handle.record, state, str((leader or [0])[0]), ended)
+        return self._make_view(handle.record, state, str((leader or [0])[0]), workload_exit)
 
     @staticmethod
-    def _make_view(record: Record, state: WorkloadState, workload_id: str, ended: WorkloadExit | None) -> WorkloadView:
+    def _make_view(
+        record: Record, state: WorkloadState, workload_id: str, workload_exit: WorkloadExit | None
+    ) -> WorkloadView:
         return WorkloadView(
             key=record.key,
             session_id=record.session_id,
             state=state,
             workload_id=workload_id,
-            exit=ended,
+            exit=workload_exit,
             labels=record.labels,
         )

@@ -18,11 +18,11 @@ from ai.backend.plugin.accelerator import DeviceMapping, Mount
 from ai.backend.plugin.runtime import HOME
 from ai.backend.runtime.process.supervisor import launch
 
-PROGRAMS = "/opt/backend.ai/bin"
+PROGRAMS_FOLDER = "/opt/backend.ai/bin"
 """Last on PATH: ``python`` for hosts that have only a ``python3``, as Debian."""
 INNER_UID = 1000
-FIRST_PROCESS = "/proc/1"
-BECOME_USER = (
+FIRST_PROCESS_FOLDER = "/proc/1"
+BECOME_USER_SCRIPT = (
     "import os, sys; uid, gid, groups = (sys.argv[1:4]);"
     "os.setgroups([int(group) for group in groups.split(',') if group]);"
     "os.setresgid(*[int(gid)] * 3); os.setresuid(*[int(uid)] * 3);"
@@ -30,7 +30,7 @@ BECOME_USER = (
 )
 """What a sandbox of root's without a user namespace runs first. The change of user takes the last capabilities away."""
 SYSTEM_DIRECTORIES = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
-ETC = (
+SHOWN_ETC_NAMES = (
     "alternatives",
     "bash.bashrc",
     "ca-certificates",
@@ -55,13 +55,13 @@ ETC = (
     "timezone",
     "vulkan",
 )
-SYSFS = ("/sys/devices/system",)
-DEVICE_SYSFS = ("/sys/bus", "/sys/class", "/sys/dev", "/sys/devices")
+SHOWN_SYSFS_FOLDERS = ("/sys/devices/system",)
+DEVICE_SYSFS_FOLDERS = ("/sys/bus", "/sys/class", "/sys/dev", "/sys/devices")
 """What of sysfs a session with a device node sees: there its vendor's library finds devices and their topology."""
 
 
-def stand_ins(uid: int, gid: int) -> dict[str, str]:
-    """Returns the session's own /etc/passwd, /etc/group and /etc/hosts."""
+def etc_stand_ins(uid: int, gid: int) -> dict[str, str]:
+    """Returns the contents of the session's own /etc/passwd, /etc/group and /etc/hosts by file name."""
     return {
         "passwd": f"root:x:0:0:root:/nonexistent:/usr/sbin/nologin\nwork:x:{uid}:{gid}:work:{HOME}:/bin/bash\n",
         "group": f"root:x:0:\nwork:x:{gid}:\nnogroup:x:65534:\n",
@@ -70,57 +70,59 @@ def stand_ins(uid: int, gid: int) -> dict[str, str]:
 
 
 @dataclass(slots=True)
-class View:
-    """Collects bubblewrap's arguments. ``arguments`` come in order; later ones cover earlier ones."""
+class BubblewrapArguments:
+    """Collects the arguments of bubblewrap in order; later mounts cover earlier mounts."""
 
     staged: bool
     opens_parents: bool = False
     arguments: list[str] = field(default_factory=list)
-    stage: list[list[str]] = field(default_factory=list)
+    staged_sources: list[list[str]] = field(default_factory=list)
 
     def add(self, *arguments: str) -> None:
         self.arguments += arguments
 
-    def bind(self, source: str | Path, target: str, how: str = "--ro-bind") -> None:
+    def bind(self, source: str | Path, target: str, bind_option: str = "--ro-bind") -> None:
         if self.opens_parents:
             self._open_parents(target)
-        self.add(how, self._reachable(str(source)), target)
+        self.add(bind_option, self._reachable_path(str(source)), target)
 
-    def link(self, target: str, name: str) -> None:
+    def link(self, target: str, link_path: str) -> None:
         if self.opens_parents:
-            self._open_parents(name)
-        self.add("--symlink", target, name)
+            self._open_parents(link_path)
+        self.add("--symlink", target, link_path)
 
     def _open_parents(self, target: str) -> None:
-        """Opens the parents that bubblewrap makes for a closed source; they are root's."""
-        for above in reversed(Path(target).parents[:-1]):
-            if str(above) not in self.arguments and not str(above).startswith(SYSTEM_DIRECTORIES):
-                self.add("--perms", "0755", "--dir", str(above))
+        """Makes the parents of a mount point open to all users, as bubblewrap would make closed parents."""
+        for parent in reversed(Path(target).parents[:-1]):
+            if str(parent) not in self.arguments and not str(parent).startswith(SYSTEM_DIRECTORIES):
+                self.add("--perms", "0755", "--dir", str(parent))
 
-    def _reachable(self, source: str) -> str:
+    def _reachable_path(self, source: str) -> str:
         if BENEATH not in source and (not self.staged or source in SYSTEM_DIRECTORIES or _is_public(source)):
             return source
-        name = str(len(self.stage))
-        self.stage.append([source, name])
-        return f"{launch.STAGE}/{name}"
+        stage_name = str(len(self.staged_sources))
+        self.staged_sources.append([source, stage_name])
+        return f"{launch.STAGE_FOLDER}/{stage_name}"
 
 
 def _is_public(source: str) -> bool:
-    """Returns True if the session's user can reach the source too, so that it need not be staged, which takes time."""
+    """Returns True if the session's user can reach the source path, so that no staging is needed."""
     if source.startswith("/usr/"):
         return True
     if not source.startswith("/etc/") or os.path.normpath(source) != source:
         return False
     try:
-        modes = [path.lstat().st_mode for path in (Path(source), *Path(source).parents)]
+        path_modes = [path.lstat().st_mode for path in (Path(source), *Path(source).parents)]
     except OSError:
         return False
-    return not stat.S_ISLNK(modes[0]) and all(stat.S_ISDIR(mode) and mode & stat.S_IXOTH for mode in modes[1:])
+    return not stat.S_ISLNK(path_modes[0]) and all(
+        stat.S_ISDIR(mode) and mode & stat.S_IXOTH for mode in path_modes[1:]
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostPaths:
-    """Describes what a sandbox shows. ``static`` has our own passwd, group and hosts."""
+    """Holds the paths that a sandbox shows. ``static`` has our own passwd, group and hosts."""
 
     bwrap: str
     home: Path
@@ -143,86 +145,90 @@ class HostPaths:
 
 
 def identity_arguments(*, user_namespace: bool) -> list[str]:
-    """Returns how the sandbox drops its powers: at once in a user namespace, else inside by ``BECOME_USER``."""
+    """Returns bubblewrap's arguments that drop privileges: all in a user namespace, else the rest by a script."""
     if user_namespace:
         return ["--unshare-user", "--uid", str(INNER_UID), "--gid", str(INNER_UID), "--cap-drop", "ALL"]
     return ["--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
 
 
-def compose(scene: HostPaths, command: Sequence[str]) -> tuple[list[str], list[list[str]]]:
-    """Returns bubblewrap's command line, and what to stage. Raises CreationDenied for an impossible mount."""
-    view = View(staged=scene.staged, opens_parents=not scene.user_namespace)
-    view.add(scene.bwrap, *identity_arguments(user_namespace=scene.user_namespace))
-    view.add("--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try", "--hostname", scene.hostname)
-    view.add("--die-with-parent", "--new-session")
-    if scene.private_network:
-        view.add("--unshare-net")
-    if scene.has_seccomp:
-        view.add("--seccomp", str(launch.SECCOMP_FD))
-    if scene.has_block:
-        view.add("--info-fd", str(launch.INFO_FD), "--block-fd", str(launch.BLOCK_FD))
-    if scene.rootfs is None:
-        _show_host(view, scene)
+def compose(host_paths: HostPaths, command: Sequence[str]) -> tuple[list[str], list[list[str]]]:
+    """Returns bubblewrap's command line, and the (source, name) pairs to stage. Raises CreationDenied."""
+    bubblewrap = BubblewrapArguments(staged=host_paths.staged, opens_parents=not host_paths.user_namespace)
+    bubblewrap.add(host_paths.bwrap, *identity_arguments(user_namespace=host_paths.user_namespace))
+    bubblewrap.add(
+        "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try", "--hostname", host_paths.hostname
+    )
+    bubblewrap.add("--die-with-parent", "--new-session")
+    if host_paths.private_network:
+        bubblewrap.add("--unshare-net")
+    if host_paths.has_seccomp:
+        bubblewrap.add("--seccomp", str(launch.SECCOMP_FD))
+    if host_paths.has_block:
+        bubblewrap.add("--info-fd", str(launch.INFO_FD), "--block-fd", str(launch.BLOCK_FD))
+    if host_paths.rootfs is None:
+        _show_host(bubblewrap, host_paths)
     else:
-        _show_rootfs(view, scene.rootfs)
-    view.add("--proc", "/proc", "--dev", "/dev")
+        _show_rootfs(bubblewrap, host_paths.rootfs)
+    bubblewrap.add("--proc", "/proc", "--dev", "/dev")
     # bubblewrap's first process belongs to the session's user and has no filter: who writes its memory has none either.
-    view.add("--size", "4096", "--perms", "0555", "--tmpfs", FIRST_PROCESS, "--remount-ro", FIRST_PROCESS)
-    view.add("--size", str(scene.shmem_bytes), "--perms", "1777", "--tmpfs", "/dev/shm")
-    view.add("--size", str(scene.tmp_bytes), "--perms", "1777", "--tmpfs", "/tmp")
-    view.add("--size", str(scene.tmp_bytes), "--perms", "1777", "--tmpfs", "/var/tmp")
-    for tree in DEVICE_SYSFS if scene.devices else SYSFS:
-        if os.path.isdir(tree):  # noqa: PTH112  # as the neighbours
-            view.add("--ro-bind", tree, tree)
-    view.bind(scene.home, HOME, "--bind")
-    view.bind(scene.runner, RUNNER)
-    if scene.python is not None:
-        view.link(scene.python, f"{PROGRAMS}/python")
-    for mount in scene.mounts:
-        check_mount(mount, staged=view.staged)
-        view.bind(mount.source, mount.target, "--ro-bind" if mount.read_only else "--bind")
-    for device in scene.devices:
-        view.bind(device.source, device.target or device.source, "--dev-bind")
-    for target, source in scene.files.items():
-        view.bind(source, target)
+    bubblewrap.add(
+        "--size", "4096", "--perms", "0555", "--tmpfs", FIRST_PROCESS_FOLDER, "--remount-ro", FIRST_PROCESS_FOLDER
+    )
+    bubblewrap.add("--size", str(host_paths.shmem_bytes), "--perms", "1777", "--tmpfs", "/dev/shm")
+    bubblewrap.add("--size", str(host_paths.tmp_bytes), "--perms", "1777", "--tmpfs", "/tmp")
+    bubblewrap.add("--size", str(host_paths.tmp_bytes), "--perms", "1777", "--tmpfs", "/var/tmp")
+    for sysfs_folder in DEVICE_SYSFS_FOLDERS if host_paths.devices else SHOWN_SYSFS_FOLDERS:
+        if os.path.isdir(sysfs_folder):  # noqa: PTH112  # as the neighbours
+            bubblewrap.add("--ro-bind", sysfs_folder, sysfs_folder)
+    bubblewrap.bind(host_paths.home, HOME, "--bind")
+    bubblewrap.bind(host_paths.runner, RUNNER)
+    if host_paths.python is not None:
+        bubblewrap.link(host_paths.python, f"{PROGRAMS_FOLDER}/python")
+    for mount in host_paths.mounts:
+        check_mount(mount, staged=bubblewrap.staged)
+        bubblewrap.bind(mount.source, mount.target, "--ro-bind" if mount.read_only else "--bind")
+    for device in host_paths.devices:
+        bubblewrap.bind(device.source, device.target or device.source, "--dev-bind")
+    for target, source in host_paths.files.items():
+        bubblewrap.bind(source, target)
     # Root without its capabilities may not enter a home that is closed to it.
-    view.add("--remount-ro", "/", "--chdir", HOME if scene.user_namespace else "/", "--", *command)
-    return view.arguments, view.stage
+    bubblewrap.add("--remount-ro", "/", "--chdir", HOME if host_paths.user_namespace else "/", "--", *command)
+    return bubblewrap.arguments, bubblewrap.staged_sources
 
 
-def _show_host(view: View, scene: HostPaths) -> None:
+def _show_host(bubblewrap: BubblewrapArguments, host_paths: HostPaths) -> None:
     for directory in SYSTEM_DIRECTORIES:
-        path = Path(directory)
-        if path.is_symlink():
-            view.add("--symlink", str(path.readlink()), directory)
-        elif path.is_dir():
-            view.bind(path, directory)
-    for name in ETC:
-        path = Path("/etc", name)
-        if path.exists():
-            view.bind(path.resolve() if path.is_file() else path, str(path))
-    for name in ("passwd", "group", "hosts"):
-        view.bind(scene.static / name, f"/etc/{name}")
-    for prefix in scene.prefixes:
-        view.bind(prefix, prefix)
+        host_path = Path(directory)
+        if host_path.is_symlink():
+            bubblewrap.add("--symlink", str(host_path.readlink()), directory)
+        elif host_path.is_dir():
+            bubblewrap.bind(host_path, directory)
+    for etc_name in SHOWN_ETC_NAMES:
+        host_path = Path("/etc", etc_name)
+        if host_path.exists():
+            bubblewrap.bind(host_path.resolve() if host_path.is_file() else host_path, str(host_path))
+    for etc_name in ("passwd", "group", "hosts"):
+        bubblewrap.bind(host_paths.static / etc_name, f"/etc/{etc_name}")
+    for prefix in host_paths.prefixes:
+        bubblewrap.bind(prefix, prefix)
 
 
-def _show_rootfs(view: View, rootfs: Path) -> None:
-    """Shows an image entry by entry on an empty root, so that mount points can be made beside them."""
-    for path in sorted(rootfs.iterdir()):
-        target = f"/{path.name}"
-        if path.is_symlink():
-            view.add("--symlink", str(path.readlink()), target)
-        elif path.name in {"proc", "dev", "sys", "tmp", "home", "root", "run"}:
-            view.add("--dir", target)
-        elif path.name in {"opt", "var", "mnt"} and path.is_dir():
-            view.add("--dir", target)
-            for child in sorted(path.iterdir()):
+def _show_rootfs(bubblewrap: BubblewrapArguments, rootfs: Path) -> None:
+    """Binds the entries of an image's root on an empty root, so that mount points can be made beside the entries."""
+    for entry_path in sorted(rootfs.iterdir()):
+        target = f"/{entry_path.name}"
+        if entry_path.is_symlink():
+            bubblewrap.add("--symlink", str(entry_path.readlink()), target)
+        elif entry_path.name in {"proc", "dev", "sys", "tmp", "home", "root", "run"}:
+            bubblewrap.add("--dir", target)
+        elif entry_path.name in {"opt", "var", "mnt"} and entry_path.is_dir():
+            bubblewrap.add("--dir", target)
+            for child in sorted(entry_path.iterdir()):
                 if child.is_symlink():
-                    view.add("--symlink", str(child.readlink()), f"{target}/{child.name}")
+                    bubblewrap.add("--symlink", str(child.readlink()), f"{target}/{child.name}")
                 elif str(child).endswith("/var/tmp"):
                     continue
                 else:
-                    view.bind(child, f"{target}/{child.name}")
+                    bubblewrap.bind(child, f"{target}/{child.name}")
         else:
-            view.bind(path, target)
+            bubblewrap.bind(entry_path, target)

@@ -16,15 +16,15 @@ from ai.backend.common.errors import Unavailable, WorkloadError
 from ai.backend.plugin.crash_points import crash_point
 
 _SOURCE_ROOT = Path(__file__).resolve().parents[4]
-_MAIN = "ai.backend.runtime.process.supervisor.zygote"
-REPORT_LIMIT = 65536
+_ZYGOTE_MODULE = "ai.backend.runtime.process.supervisor.zygote"
+MAX_REPORT_BYTES = 65536
 
 
 class Zygote:
-    """Starts one process that forks shims. It ends with this object or this process; the shims do not."""
+    """Controls the zygote, the process that forks shims. The shims outlive the zygote and the agent."""
 
-    def __init__(self, log: Path) -> None:
-        self._log = log
+    def __init__(self, log_path: Path) -> None:
+        self._log = log_path
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
         self._lock = asyncio.Lock()
@@ -34,55 +34,55 @@ class Zygote:
         return None if self._process is None or self._process.poll() is not None else self._process.pid
 
     async def start(self) -> None:
-        """Starts the zygote unless it lives."""
+        """Starts the zygote process unless it lives."""
         async with self._lock:
-            await asyncio.to_thread(self._ensure)
+            await asyncio.to_thread(self._ensure_zygote)
 
-    async def spawn(self, directory: Path, timeout_s: float, network: int | None = None) -> dict[str, Any]:
+    async def spawn(self, directory: Path, timeout_s: float, namespace_fd: int | None = None) -> dict[str, Any]:
         """Forks a shim for a prepared directory; returns its report (``ok`` and ``leader``, or ``error``).
 
-        The caller closes ``network``, a network namespace that the workload joins.
+        The caller closes ``namespace_fd``, a network namespace that the workload joins.
 
         Raises:
             Unavailable: there is no zygote, twice in a row.
             WorkloadError: the shim died or did not report in time.
         """
-        data, zygote = await self._request_shim(directory, timeout_s, network)
-        if not data and await asyncio.to_thread(_is_dead, zygote):
+        report_json, zygote = await self._request_shim(directory, timeout_s, namespace_fd)
+        if not report_json and await asyncio.to_thread(_is_dead, zygote):
             # The zygote died with the request unread; a shim that lives all the same holds the lock against a second.
-            data, _ = await self._request_shim(directory, timeout_s, network)
-        if not data:
+            report_json, _ = await self._request_shim(directory, timeout_s, namespace_fd)
+        if not report_json:
             raise WorkloadError("the workload's shim died while it started")
-        report: dict[str, Any] = json.loads(data)
+        report: dict[str, Any] = json.loads(report_json)
         return report
 
     async def _request_shim(
-        self, directory: Path, timeout_s: float, network: int | None
+        self, directory: Path, timeout_s: float, namespace_fd: int | None
     ) -> tuple[bytes, subprocess.Popen[bytes]]:
-        """Returns the new shim's report, empty if it died before, and the zygote that forked it."""
-        ours, theirs = socket.socketpair()
-        ours.setblocking(False)
+        """Returns the new shim's report, empty if the shim died before, and the zygote that forked the shim."""
+        report_socket, shim_socket = socket.socketpair()
+        report_socket.setblocking(False)
         try:
             async with self._lock:
-                zygote = await asyncio.to_thread(self._send, directory, theirs, network)
-            theirs.close()
+                zygote = await asyncio.to_thread(self._send_request, directory, shim_socket, namespace_fd)
+            shim_socket.close()
             async with asyncio.timeout(timeout_s):
-                data = b""
-                while chunk := await asyncio.get_running_loop().sock_recv(ours, REPORT_LIMIT):
-                    data += chunk
+                report_json = b""
+                while chunk := await asyncio.get_running_loop().sock_recv(report_socket, MAX_REPORT_BYTES):
+                    report_json += chunk
         except TimeoutError as error:
             raise WorkloadError("the workload's processes did not appear in time") from error
         finally:
-            theirs.close()
-            ours.close()
-        return data, zygote
+            shim_socket.close()
+            report_socket.close()
+        return report_json, zygote
 
     async def close(self) -> None:
         """Ends the zygote. Safe at any time."""
         async with self._lock:
-            await asyncio.to_thread(self._close)
+            await asyncio.to_thread(self._end_process)
 
-    def _close(self) -> None:
+    def _end_process(self) -> None:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -94,45 +94,51 @@ class Zygote:
                 self._process.wait()
             self._process = None
 
-    def _send(self, directory: Path, report: socket.socket, network: int | None) -> subprocess.Popen[bytes]:
-        message = json.dumps({"directory": str(directory)}).encode()
-        descriptors = [report.fileno()] if network is None else [report.fileno(), network]
-        connection, zygote = self._ensure()
+    def _send_request(
+        self, directory: Path, report_socket: socket.socket, namespace_fd: int | None
+    ) -> subprocess.Popen[bytes]:
+        request = json.dumps({"directory": str(directory)}).encode()
+        descriptors = [report_socket.fileno()] if namespace_fd is None else [report_socket.fileno(), namespace_fd]
+        connection, zygote = self._ensure_zygote()
         try:
-            socket.send_fds(connection, [message], descriptors)
+            socket.send_fds(connection, [request], descriptors)
         except OSError:
-            self._close()
-            connection, zygote = self._ensure()
+            self._end_process()
+            connection, zygote = self._ensure_zygote()
             try:
-                socket.send_fds(connection, [message], descriptors)
+                socket.send_fds(connection, [request], descriptors)
             except OSError as error:
                 raise Unavailable("the zygote does not answer") from error
         crash_point("create.requested")
         return zygote
 
-    def _ensure(self) -> tuple[socket.socket, subprocess.Popen[bytes]]:
+    def _ensure_zygote(self) -> tuple[socket.socket, subprocess.Popen[bytes]]:
         if self._socket is not None and self._process is not None and self._process.poll() is None:
             return self._socket, self._process
-        self._close()
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        code = f"import sys; sys.path.append({str(_SOURCE_ROOT)!r}); from {_MAIN} import main; main()"
-        with self._log.open("ab") as log:
+        self._end_process()
+        agent_socket, zygote_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        start_code = f"import sys; sys.path.append({str(_SOURCE_ROOT)!r}); from {_ZYGOTE_MODULE} import main; main()"
+        with self._log.open("ab") as log_file:
             self._process = subprocess.Popen(
-                [os.path.realpath(sys.executable), "-I", "-S", "-c", code],
-                stdin=theirs.fileno(),
-                stdout=log,
-                stderr=log,
+                [os.path.realpath(sys.executable), "-I", "-S", "-c", start_code],
+                stdin=zygote_socket.fileno(),
+                stdout=log_file,
+                stderr=log_file,
                 start_new_session=True,
                 cwd="/",
-                env={name: value for name, value in os.environ.items() if name.startswith(("BACKENDAI_CRASH", "LC_"))},
+                env={
+                    variable: value
+                    for variable, value in os.environ.items()
+                    if variable.startswith(("BACKENDAI_CRASH", "LC_"))
+                },
             )
-        theirs.close()
-        self._socket = ours
-        return ours, self._process
+        zygote_socket.close()
+        self._socket = agent_socket
+        return agent_socket, self._process
 
 
 def _is_dead(process: subprocess.Popen[bytes]) -> bool:
-    """Returns True also for a process that ends at once: its sockets close before it counts as dead."""
+    """Returns True if a process has ended, or ends within half a second, as its sockets close before its end."""
     with suppress(subprocess.TimeoutExpired):
         process.wait(timeout=0.5)
     return process.poll() is not None

@@ -17,49 +17,49 @@ from ai.backend.node.relay.framing import encode
 from ai.backend.runtime.process.supervisor.launch import become_user
 
 
-def hand_over_socket(agent: socket.socket, leader: int, plan: dict[str, Any]) -> None:
-    """Answers on ``agent`` in a child: with a socket if the workload has a network of its own, else without."""
+def hand_over_socket(agent_socket: socket.socket, leader_pid: int, plan: dict[str, Any]) -> None:
+    """Sends the agent a socket in the workload's own network from a child; no socket for the host's network."""
     if os.fork() != 0:
         return
-    code = 1
+    exit_code = 1
     try:
         signal.set_wakeup_fd(-1)
         try:
-            namespace = _network_of(leader, plan)
-            descriptors = []
-            if namespace is not None:
-                _enter(namespace, plan)
-                own = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-                descriptors = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [own.fileno()]))]
-            agent.sendmsg([encode({"t": "socket"})], descriptors)
+            namespace_fd = _open_network_namespace(leader_pid, plan)
+            ancillary_data = []
+            if namespace_fd is not None:
+                _enter_network(namespace_fd, plan)
+                network_socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+                ancillary_data = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [network_socket.fileno()]))]
+            agent_socket.sendmsg([encode({"t": "socket"})], ancillary_data)
         except OSError as error:
-            agent.send(encode({"t": "refused", "reason": str(error)}))
-        code = 0
+            agent_socket.send(encode({"t": "refused", "reason": str(error)}))
+        exit_code = 0
     finally:
-        os._exit(code)
+        os._exit(exit_code)
 
 
-def _network_of(leader: int, plan: dict[str, Any]) -> int | None:
-    """Returns a descriptor of the network namespace of the sandbox's first process; None if it is the host's."""
-    ours = os.stat("/proc/self/ns/net").st_ino  # no pathlib here: memory
-    inside = proc.children(leader)[:1] or [leader]
+def _open_network_namespace(leader_pid: int, plan: dict[str, Any]) -> int | None:
+    """Returns a descriptor of the sandbox's network namespace; None if the sandbox uses the host's network."""
+    own_inode = os.stat("/proc/self/ns/net").st_ino  # no pathlib here: memory
+    inner_pids = proc.children(leader_pid)[:1] or [leader_pid]
     try:
-        fd = os.open(f"/proc/{inside[0]}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        namespace_fd = os.open(f"/proc/{inner_pids[0]}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     except PermissionError:
         become_user(plan, plan["groups"])
-        fd = os.open(f"/proc/{inside[0]}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-    if os.fstat(fd).st_ino == ours:
-        os.close(fd)
+        namespace_fd = os.open(f"/proc/{inner_pids[0]}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    if os.fstat(namespace_fd).st_ino == own_inode:
+        os.close(namespace_fd)
         return None
-    return fd
+    return namespace_fd
 
 
-def _enter(namespace: int, plan: dict[str, Any]) -> None:
-    """Enters a network as root, or as the user who owns the sandbox. Raises OSError."""
+def _enter_network(namespace_fd: int, plan: dict[str, Any]) -> None:
+    """Enters a network namespace as root, or as the user who owns the sandbox. Raises OSError."""
     try:
-        syscalls.enter_namespace(namespace, syscalls.CLONE_NEWNET)
+        syscalls.enter_namespace(namespace_fd, syscalls.CLONE_NEWNET)
     except PermissionError:
         become_user(plan, plan["groups"])
-        owner = fcntl.ioctl(namespace, syscalls.NS_GET_USERNS)
-        syscalls.enter_namespace(owner, syscalls.CLONE_NEWUSER)
-        syscalls.enter_namespace(namespace, syscalls.CLONE_NEWNET)
+        user_namespace_fd = fcntl.ioctl(namespace_fd, syscalls.NS_GET_USERNS)
+        syscalls.enter_namespace(user_namespace_fd, syscalls.CLONE_NEWUSER)
+        syscalls.enter_namespace(namespace_fd, syscalls.CLONE_NEWNET)

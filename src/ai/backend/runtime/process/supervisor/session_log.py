@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import os
 
-NAMES = ("log.1", "log.0")
+LOG_FILE_NAMES = ("log.1", "log.0")
 """Older and newer part, in a workload's directory."""
 
 
 class SessionLog:
-    """Appends what the runner prints."""
+    """Appends the runner's output to the log files of the workload."""
 
-    def __init__(self, limit: int) -> None:
-        self._limit = max(4096, limit // 2)
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = max(4096, limit_bytes // 2)
         self._open()
 
     def _open(self) -> None:
-        self._fd = os.open(NAMES[1], os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        self._size = os.fstat(self._fd).st_size
+        self._fd = os.open(LOG_FILE_NAMES[1], os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._size_bytes = os.fstat(self._fd).st_size
 
-    def write(self, data: bytes) -> None:
-        """Appends output. On a full disk it is lost, never the workload."""
+    def write(self, output_bytes: bytes) -> None:
+        """Appends output of the runner; drops the output on a full disk."""
         try:
-            if self._size + len(data) > self._limit and self._size:
+            if self._size_bytes + len(output_bytes) > self._limit_bytes and self._size_bytes:
                 os.close(self._fd)
-                os.replace(NAMES[1], NAMES[0])  # no pathlib here: memory
+                os.replace(LOG_FILE_NAMES[1], LOG_FILE_NAMES[0])  # no pathlib here: memory
                 self._open()
-            self._size += os.write(self._fd, data)
+            self._size_bytes += os.write(self._fd, output_bytes)
         except OSError:
             return

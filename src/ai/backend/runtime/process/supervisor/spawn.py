@@ -16,26 +16,26 @@ from ai.backend.node.linux import cgroupfs, proc, syscalls
 from ai.backend.plugin.crash_points import crash_point
 from ai.backend.runtime.process.supervisor import launch
 
-LOCK_PATIENCE_S = 0.5
+LOCK_TIMEOUT_S = 0.5
 
 
-def write_json(name: str, content: dict[str, Any], *, durable: bool = False) -> None:
+def write_json(file_name: str, content: dict[str, Any], *, is_durable: bool = False) -> None:
     """Replaces a file of the workload's directory atomically."""
-    with open(name + ".tmp", "w", encoding="utf-8") as file:  # no pathlib here: memory
+    with open(file_name + ".tmp", "w", encoding="utf-8") as file:  # no pathlib here: memory
         json.dump(content, file)
-        if durable:
+        if is_durable:
             file.flush()
             os.fsync(file.fileno())
-    os.replace(name + ".tmp", name)  # as above
+    os.replace(file_name + ".tmp", file_name)  # as above
 
 
 class Leader:
-    """The workload's first process: bubblewrap, or the runner itself in the tiers without it."""
+    """Represents the workload's first process: bubblewrap, or the runner in the tiers without bubblewrap."""
 
-    def __init__(self, pid: int, channel: socket.socket, log: int) -> None:
+    def __init__(self, pid: int, channel: socket.socket, log_fd: int) -> None:
         self.pid = pid
         self.channel = channel
-        self.log = log
+        self.log = log_fd
         self.status: int | None = None
         self.has_children = True
 
@@ -53,44 +53,44 @@ class Leader:
                 return
 
     def outcome(self, *, sandboxed: bool) -> tuple[int | None, int | None]:
-        """Exit code or signal. bubblewrap tells its child's death by signal n as code 128 + n."""
+        """Returns the leader's (exit code, signal). bubblewrap reports a death by signal n as code 128 + n."""
         if self.status is None:
             return None, signal.SIGKILL
-        code = os.waitstatus_to_exitcode(self.status)
-        if code < 0:
-            return None, -code
-        if sandboxed and 128 < code <= 128 + 64:
-            return None, code - 128
-        return code, None
+        exit_code = os.waitstatus_to_exitcode(self.status)
+        if exit_code < 0:
+            return None, -exit_code
+        if sandboxed and 128 < exit_code <= 128 + 64:
+            return None, exit_code - 128
+        return exit_code, None
 
     def was_out_of_memory(self, groups: list[dict[str, Any]]) -> bool:
         """Returns True if the kernel killed any process of these groups for lack of memory."""
         for group in groups:
-            for name in ("memory.events", "memory.oom_control"):
-                for line in cgroupfs.read(os.path.join(group["path"], name)).splitlines():  # memory
-                    key, _, value = line.partition(" ")
-                    if key == "oom_kill" and value.strip() not in {"", "0"}:
+            for file_name in ("memory.events", "memory.oom_control"):
+                for line in cgroupfs.read(os.path.join(group["path"], file_name)).splitlines():  # memory
+                    counter, _, value = line.partition(" ")
+                    if counter == "oom_kill" and value.strip() not in {"", "0"}:
                         return True
         return False
 
 
-def hold_lock() -> bool:
-    """Takes the workload's lock permanently; False if it is taken, or if the directory is being removed."""
+def take_workload_lock() -> bool:
+    """Takes the workload's lock permanently; False if another shim has the lock, or the directory is being removed."""
     try:
-        fd = os.open("lock", os.O_RDWR | os.O_CLOEXEC)
+        lock_fd = os.open("lock", os.O_RDWR | os.O_CLOEXEC)
     except OSError:
         return False
-    deadline = time.monotonic() + LOCK_PATIENCE_S
+    deadline = time.monotonic() + LOCK_TIMEOUT_S
     while True:
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             break
         except OSError:
             if time.monotonic() > deadline:
                 return False
             time.sleep(0.01)
     try:
-        return os.fstat(fd).st_ino == os.stat("lock").st_ino  # no pathlib here: memory
+        return os.fstat(lock_fd).st_ino == os.stat("lock").st_ino  # no pathlib here: memory
     except OSError:
         return False
 
@@ -107,66 +107,68 @@ def listen() -> socket.socket:
     return listener
 
 
-def start_leader(plan: dict[str, Any], network: int | None) -> Leader:
-    """Forks the leader and see it execute. Raises OSError with the child's own words."""
-    ours, theirs = socket.socketpair()
-    log_read, log_write = os.pipe2(os.O_CLOEXEC)
-    report_read, report_write = os.pipe2(os.O_CLOEXEC)
-    late = plan["nproc_late"]
-    info_read, info_write = os.pipe2(os.O_CLOEXEC) if late else (-1, -1)
-    block_read, block_write = os.pipe2(os.O_CLOEXEC) if late else (-1, -1)
+def start_leader(plan: dict[str, Any], namespace_fd: int | None) -> Leader:
+    """Forks the leader, and waits until the leader executes. Raises OSError with the child's error text."""
+    shim_channel, runner_channel = socket.socketpair()
+    log_read_fd, log_write_fd = os.pipe2(os.O_CLOEXEC)
+    report_read_fd, report_write_fd = os.pipe2(os.O_CLOEXEC)
+    late_pid_limit = plan["nproc_late"]
+    info_read_fd, info_write_fd = os.pipe2(os.O_CLOEXEC) if late_pid_limit else (-1, -1)
+    block_read_fd, block_write_fd = os.pipe2(os.O_CLOEXEC) if late_pid_limit else (-1, -1)
     pid = os.fork()
     if pid == 0:
-        launch.become(plan, network, theirs.fileno(), log_write, info_write, block_read, report_write)
-    theirs.close()
-    if network is not None:
-        os.close(network)
-    for fd in (log_write, report_write, info_write, block_read):
+        launch.become(
+            plan, namespace_fd, runner_channel.fileno(), log_write_fd, info_write_fd, block_read_fd, report_write_fd
+        )
+    runner_channel.close()
+    if namespace_fd is not None:
+        os.close(namespace_fd)
+    for fd in (log_write_fd, report_write_fd, info_write_fd, block_read_fd):
         if fd >= 0:
             os.close(fd)
-    failure = os.read(report_read, 4096)
-    os.close(report_read)
+    failure = os.read(report_read_fd, 4096)
+    os.close(report_read_fd)
     if failure:
         os.waitpid(pid, 0)
         raise OSError(failure.decode(errors="replace"))
-    os.set_blocking(log_read, False)
-    if late:
-        _limit_processes(plan, info_read, block_write)
-    return Leader(pid, ours, log_read)
+    os.set_blocking(log_read_fd, False)
+    if late_pid_limit:
+        _limit_processes(plan, info_read_fd, block_write_fd)
+    return Leader(pid, shim_channel, log_read_fd)
 
 
-def _limit_processes(plan: dict[str, Any], info: int, block: int) -> None:
+def _limit_processes(plan: dict[str, Any], info_fd: int, block_fd: int) -> None:
     """Limits the number of processes while the sandbox waits, as the session's user: root may lack the capability."""
-    text = b""
-    while chunk := os.read(info, 4096):
-        text += chunk
-        if text.rstrip().endswith(b"}"):
+    info_json = b""
+    while chunk := os.read(info_fd, 4096):
+        info_json += chunk
+        if info_json.rstrip().endswith(b"}"):
             break
-    os.close(info)
-    helper = os.fork()
-    if helper == 0:
+    os.close(info_fd)
+    helper_pid = os.fork()
+    if helper_pid == 0:
         with suppress(BaseException):
             launch.become_user(plan, [])
-            limit = plan["nproc_late"]
-            resource.prlimit(json.loads(text)["child-pid"], resource.RLIMIT_NPROC, (limit, limit))
+            pid_limit = plan["nproc_late"]
+            resource.prlimit(json.loads(info_json)["child-pid"], resource.RLIMIT_NPROC, (pid_limit, pid_limit))
         os._exit(0)
-    os.waitpid(helper, 0)
-    os.write(block, b"1")
-    os.close(block)
+    os.waitpid(helper_pid, 0)
+    os.write(block_fd, b"1")
+    os.close(block_fd)
 
 
-def prepare(directory: str, report: int, network: int | None) -> None:
-    """Does everything between the fork and the loop, in the namespace of ``network`` if there is one."""
+def run_shim(directory: str, report_fd: int, namespace_fd: int | None) -> None:
+    """Takes the lock, starts the leader, in the network namespace if there is one, and runs the shim to its end."""
     from ai.backend.runtime.process.supervisor.shim import Shim
 
     crash_point("shim.forked")
     os.chdir(directory)
-    if not hold_lock():
-        report_to(report, {"ok": False, "error": "another shim has it"})
+    if not take_workload_lock():
+        send_report(report_fd, {"ok": False, "error": "another shim has it"})
         return
     crash_point("shim.locked")
-    with open("plan.json", encoding="utf-8") as file:  # no pathlib here: memory
-        plan = json.load(file)
+    with open("plan.json", encoding="utf-8") as plan_file:  # no pathlib here: memory
+        plan = json.load(plan_file)
     syscalls.become_subreaper()
     identity = {
         "version": 1,
@@ -178,25 +180,25 @@ def prepare(directory: str, report: int, network: int | None) -> None:
         write_json("shim.json", identity)
         cgroupfs.build(plan["cgroups"])
         crash_point("shim.cgroups")
-        wakeup_read, wakeup_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        wakeup_read_fd, wakeup_write_fd = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.signal(signal.SIGCHLD, lambda *_: None)  # it only has to wake the loop
-        signal.set_wakeup_fd(wakeup_write, warn_on_full_buffer=False)
+        signal.set_wakeup_fd(wakeup_write_fd, warn_on_full_buffer=False)
         listener = listen()
-        leader = start_leader(plan, network)
+        leader = start_leader(plan, namespace_fd)
     except (OSError, ValueError) as error:
         cgroupfs.remove(plan["cgroups"])
-        report_to(report, {"ok": False, "error": str(error)})
+        send_report(report_fd, {"ok": False, "error": str(error)})
         return
     crash_point("shim.spawned")
     identity["leader"] = [leader.pid, proc.start_time(leader.pid)]
     write_json("shim.json", identity)
     crash_point("shim.recorded")
-    report_to(report, {"ok": True, **identity})
-    Shim(plan, listener, wakeup_read, leader).run()
+    send_report(report_fd, {"ok": True, **identity})
+    Shim(plan, listener, wakeup_read_fd, leader).run()
 
 
-def report_to(report: int, message: dict[str, Any]) -> None:
-    """Sends one message to the requester of the workload, if it still listens."""
+def send_report(report_fd: int, message: dict[str, Any]) -> None:
+    """Sends one message to the workload's requester, if the requester still listens, and closes the descriptor."""
     with suppress(OSError):
-        os.write(report, json.dumps(message).encode())
-    os.close(report)
+        os.write(report_fd, json.dumps(message).encode())
+    os.close(report_fd)

@@ -18,15 +18,15 @@ import sys
 from ai.backend.runtime.process.supervisor import shim as _shim  # loaded before the fork, so that its pages are shared
 from ai.backend.runtime.process.supervisor import spawn
 
-REQUEST_LIMIT = 8192
+MAX_REQUEST_BYTES = 8192
 __all__ = ["main"]
 
 
 def main() -> None:
-    """Serves until the agent is gone."""
+    """Forks a shim for each request until the agent is gone."""
     assert _shim is not None
     assert _ascii is not None  # as the shim's code: every shim reads files of the kernel in it
-    requests = socket.socket(fileno=os.dup(0))
+    request_socket = socket.socket(fileno=os.dup(0))
     os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -35,37 +35,37 @@ def main() -> None:
     gc.disable()
     while True:
         try:
-            data, fds, _, _ = socket.recv_fds(requests, REQUEST_LIMIT, 4)
+            request_json, fds, _, _ = socket.recv_fds(request_socket, MAX_REQUEST_BYTES, 4)
         except InterruptedError:
             continue
         except OSError:
             return
-        if not data:
+        if not request_json:
             return
-        _fork_shim(requests, json.loads(data)["directory"], *fds)
+        _fork_shim(request_socket, json.loads(request_json)["directory"], *fds)
 
 
-def _fork_shim(requests: socket.socket, directory: str, report: int, network: int | None = None) -> None:
-    child = os.fork()
-    if child:
-        os.close(report)
-        if network is not None:
-            os.close(network)
-        os.waitpid(child, 0)
+def _fork_shim(request_socket: socket.socket, directory: str, report_fd: int, namespace_fd: int | None = None) -> None:
+    child_pid = os.fork()
+    if child_pid:
+        os.close(report_fd)
+        if namespace_fd is not None:
+            os.close(namespace_fd)
+        os.waitpid(child_pid, 0)
         return
-    code = 1
+    exit_code = 1
     try:
         os.setsid()
         if os.fork():
             os._exit(0)
-        requests.close()
-        os.set_inheritable(report, False)
+        request_socket.close()
+        os.set_inheritable(report_fd, False)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         gc.enable()
-        spawn.prepare(directory, report, network)
-        code = 0
+        spawn.run_shim(directory, report_fd, namespace_fd)
+        exit_code = 0
     except BaseException as error:  # noqa: BLE001  # this process must never return into the zygote's loop
         sys.stderr.write(f"shim of {directory}: {type(error).__name__}: {error}\n")
         sys.stderr.flush()
     finally:
-        os._exit(code)
+        os._exit(exit_code)
