@@ -39,7 +39,7 @@ async def get_resource_spec_from_container(container: Any) -> NoReturn:
 
 
 class AbstractComputeDevice:
-    """A device; equal to another one of the same name and id."""
+    """Describes a device of a v1 plugin; devices of the same name and id are equal."""
 
     def __init__(
         self,
