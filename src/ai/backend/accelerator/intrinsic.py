@@ -73,11 +73,8 @@ class IntrinsicHost:
     def _nodes(self, folder: str) -> dict[int, Path]:
         """Maps NUMA nodes to their entries in a folder; empty where the kernel has no NUMA support."""
         base = self._sys / folder
-        entries = (
-            [(match, path) for path in base.iterdir() if (match := _NODE_NAME.fullmatch(path.name))]
-            if base.is_dir()
-            else []
-        )
+        paths = base.iterdir() if base.is_dir() else ()
+        entries = [(match, path) for path in paths if (match := _NODE_NAME.fullmatch(path.name))]
         return {int(match[1]): path for match, path in entries}
 
 

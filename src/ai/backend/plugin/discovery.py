@@ -67,11 +67,8 @@ def make_plugin(cls: type[AbstractComputePlugin], values: Mapping[str, Any]) -> 
 
 def _settings(cls: type[AbstractComputePlugin], values: Mapping[str, Any]) -> BaseModel | None:
     model = cls.settings_model
-    names = (
-        {name for attribute, field in model.model_fields.items() for name in (attribute, field.alias or attribute)}
-        if model is not None
-        else set()
-    )
+    fields = model.model_fields if model is not None else {}
+    names = {name for attribute, field in fields.items() for name in (attribute, field.alias or attribute)}
     extra = model.model_config.get("extra") if model is not None else None
     if extra in (None, "ignore") and (unknown := sorted(set(values) - names)):
         raise _invalid_settings(cls, dict.fromkeys(unknown, "there is no such key"))

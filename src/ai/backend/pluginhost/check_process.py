@@ -75,7 +75,7 @@ ALL_CHECKS = (LOADING_CHECK, *CHECKS)
 
 
 def run(job: Job, send: Callable[[Line], None]) -> None:
-    """Loads the plugin and checks it. Raises nothing that a plugin may raise."""
+    """Loads the plugin of a job and runs its checks. Raises nothing that a plugin may raise."""
     send(Line(begun=LOADING_CHECK.name))
     try:
         sys.path[:] = job.path

@@ -153,7 +153,7 @@ class _Host:
         host_method: Callable[..., Awaitable[Any]] = getattr(self, f"_{method}")
         return await host_method(*arguments)
 
-    async def _load_plugin(self, reference: str, path: tuple[str, ...]) -> Hello:
+    async def _load(self, reference: str, path: tuple[str, ...]) -> Hello:
         sys.path[:] = path
         self._class = cls = load_any_version(reference)
         capabilities = cls.capabilities
@@ -168,7 +168,7 @@ class _Host:
             ),
         )
 
-    async def _make_plugin(self, settings: dict[str, Any]) -> None:
+    async def _make(self, settings: dict[str, Any]) -> None:
         if self._class is None:
             raise PluginError("the plugin is not loaded yet")
         self._made = make_plugin(self._class, settings)

@@ -64,13 +64,8 @@ def mig_slot(profile: str) -> SlotName:
 
 def displays(instances: Iterable[MigInstance], profiles: Iterable[Profile]) -> list[SlotDisplay]:
     """Returns every slot that the node can offer."""
-    slices = sorted(
-        {
-            slice_name(profile)
-            for profile in [*(mig.profile for mig in instances), *(profile.name for profile in profiles)]
-        },
-        key=_slice_order,
-    )
+    names = {*(mig.profile for mig in instances), *(profile.name for profile in profiles)}
+    slices = sorted({slice_name(name) for name in names}, key=_slice_order)
     slots = [
         (DEVICE_SLOT, SlotType.COUNT, "GPU", "CUDA-capable GPU", "GPU", 0),
         (SHARES_SLOT, SlotType.COUNT, "fGPU", "Shares of CUDA-capable GPUs", "fGPU", 2),

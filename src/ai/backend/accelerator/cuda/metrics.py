@@ -19,7 +19,7 @@ _SAMPLES_S = 10.0
 
 
 def measurement(key: str, value: float, capacity: float | None, device_id: str | None = None) -> Measurement:
-    """Returns a measurement of a metric of the table. Raises a capacity below the value to it."""
+    """Returns a measurement of a metric of the table; its capacity is at least the value."""
     metric = METRICS[key]
     return Measurement(
         key=key,

@@ -160,11 +160,8 @@ def cdi_spec(host: Host, devices: Sequence[Gpu | MigInstance]) -> Mapping[str, o
     edits: dict[str, object] = {"deviceNodes": [{"path": node} for node in common_nodes(host)], "mounts": mounts}
     hook_path = host.program("nvidia-cdi-hook")
     if hook_path and folders:
-        arguments = [
-            "nvidia-cdi-hook",
-            "update-ldcache",
-            *(word for folder in folders for word in ("--folder", folder)),
-        ]
+        folder_options = [word for folder in folders for word in ("--folder", folder)]
+        arguments = ["nvidia-cdi-hook", "update-ldcache", *folder_options]
         edits["hooks"] = [{"hookName": "createContainer", "path": hook_path, "args": arguments}]
     return {
         "cdiVersion": "0.6.0",

@@ -30,7 +30,7 @@ _SAFE_PATH = re.compile(r"(?:pci:)?[^/\s][^\s]*")
 
 
 class FamilyError(InvalidInput):
-    """A data file is wrong; the message names the file, the key and what is wrong with it."""
+    """Says that a data file is wrong; the message names the file, the key and the fault."""
 
 
 class Table(PluginSettings):

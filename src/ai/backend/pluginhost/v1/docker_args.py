@@ -45,7 +45,7 @@ class DockerArguments:
 
     @property
     def cpu_limit(self) -> float | None:
-        """Raises Untranslatable for limits that contradict each other."""
+        """Returns the limit in cores. Raises Untranslatable for limits that contradict each other."""
         if self.period is not None and self.quota is None:
             raise Untranslatable("HostConfig.CpuPeriod", "means nothing without CpuQuota")
         if self.quota is None:
@@ -56,7 +56,7 @@ class DockerArguments:
 
     @property
     def memory_limit_bytes(self) -> int | None:
-        """Raises Untranslatable for a limit of swap: sessions have none."""
+        """Returns the limit of memory. Raises Untranslatable for a limit of swap: sessions have none."""
         if self.memory_and_swap not in (None, self.memory):
             raise Untranslatable("HostConfig.MemorySwap", "is not equal to Memory: sessions have no swap")
         return self.memory

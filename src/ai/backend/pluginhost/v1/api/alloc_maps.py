@@ -170,7 +170,7 @@ def is_exclusive(slot: str, patterns: Iterable[str]) -> bool:
 
 
 def refuse_combination(slots: Iterable[SlotName], patterns: Iterable[str]) -> None:
-    """Raises InvalidResourceCombination if two slots are there that exclude each other."""
+    """Refuses a request for slots that exclude each other. Raises InvalidResourceCombination."""
     exclusive = sorted(slot for slot in slots if is_exclusive(slot, patterns))
     if len(exclusive) > 1:
         raise InvalidResourceCombination(f"{exclusive[0]} and {exclusive[1]} cannot be had together")

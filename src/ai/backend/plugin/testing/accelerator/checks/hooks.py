@@ -99,7 +99,7 @@ async def a_restart_and_a_recovery_are_served(subject: Subject) -> None:
 
 @CHECKS.add(_HOOKS_SOURCE)
 async def a_crash_at_any_call_is_survived(subject: Subject) -> None:
-    """The agent dies around any call: the next process repeats it and goes on, with the state before or after it."""
+    """The agent dies around any hook call: the next process repeats the call with the state before or after."""
     allocation = await subject.an_allocation()
     for last_call in range(len(HOOKS)):
         for is_kept in (True, False):

@@ -222,10 +222,8 @@ async def partitions_come_and_go(subject: Subject) -> None:
     finally:
         await subject.call("destroy_partition", part_id)
     await subject.call("destroy_partition", part_id)
-    expect(
-        part_id not in {one.device_id for one in await subject.devices()},
-        f"{part_id} was destroyed, and is still listed",
-    )
+    listed_ids = {listed.device_id for listed in await subject.devices()}
+    expect(part_id not in listed_ids, f"{part_id} was destroyed, and is still listed")
     await subject.refused("create_partition", _UNKNOWN_DEVICE, profile.name, by=NotFound, why="for an unknown device")
 
 

@@ -70,7 +70,7 @@ class Checks(list[Check]):
 
 
 def expect(condition: object, problem: str) -> None:
-    """Raises CheckFailed unless the condition holds. It holds also under ``python -O``."""
+    """Asserts a condition, also under ``python -O``. Raises CheckFailed unless the condition holds."""
     if not condition:
         raise CheckFailed(problem)
 
