@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ai.backend.pluginhost.check_process import ALL
+from ai.backend.pluginhost.check_process import ALL_CHECKS
 from tests.support import forked
 from tests.support.neighbours import REFERENCE
 
@@ -72,7 +72,7 @@ def checked(plugin: str, cwd: Path, *options: str) -> tuple[int, dict[str, dict[
 def test_a_good_plugin_passes_and_every_check_is_told(tmp_path: Path) -> None:
     code, checks, document = checked("cpu", tmp_path)
     assert code == 0
-    assert list(checks) == [check.name for check in ALL]
+    assert list(checks) == [check.name for check in ALL_CHECKS]
     assert {check["result"] for check in checks.values()} == {"passed", "skipped"}
     assert all(c["reason"].startswith("capability: ") for c in checks.values() if c["result"] == "skipped")
     assert (document["key"], document["passed"]) == ("cpu", True)

@@ -148,7 +148,7 @@ async def test_an_xid_of_a_gpu_takes_its_instances_along() -> None:
 
 @pytest.mark.parametrize("how", ["away and back", "energy counter"])
 async def test_a_reset_makes_an_xid_good(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "CHECK_S", 0.0)
+    monkeypatch.setattr(module, "CHECK_INTERVAL_S", 0.0)
     machine = Machine(T4)
     machine.pending.append(xid(48))
     async with running(machine) as plugin:
@@ -167,7 +167,7 @@ async def test_a_reset_makes_an_xid_good(how: str, monkeypatch: pytest.MonkeyPat
 
 
 async def test_what_the_devices_say_is_told_without_events(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "CHECK_S", 0.0)
+    monkeypatch.setattr(module, "CHECK_INTERVAL_S", 0.0)
     machine = Machine(T4)
     async with running(machine) as plugin, watching(plugin) as watch:
         machine.say(f"nvmlDeviceGetTotalEccErrors {B} 1 0", 1)
@@ -210,7 +210,7 @@ async def test_an_instance_that_is_gone_takes_its_xid_along() -> None:
 
 
 async def test_a_watch_ends_when_another_gpu_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "CHECK_S", 0.0)
+    monkeypatch.setattr(module, "CHECK_INTERVAL_S", 0.0)
     machine = Machine(T4)
     machine.lost.add(B)
     async with running(machine) as plugin, watching(plugin) as watch:

@@ -37,12 +37,12 @@ from ai.backend.plugin.accelerator import (
 )
 from ai.backend.plugin.settings import PluginSettings, Size
 
-ALIGNMENT = 2**20
+ALIGNMENT_BYTES = 2**20
 """Totals of memory are whole MiB, so that the same machine reports the same number after each boot."""
-_NODE = re.compile(r"node(\d+)")
-_CPU = re.compile(r"cpu(\d+)")
-_SIZE = re.compile(r"(?:Node \d+ )?(?P<key>\w+):\s+(?P<kib>\d+) kB")
-_LIMITS = ("fs/cgroup/memory.max", "fs/cgroup/memory/memory.limit_in_bytes")
+_NODE_NAME = re.compile(r"node(\d+)")
+_CPU_NAME = re.compile(r"cpu(\d+)")
+_MEMINFO_LINE = re.compile(r"(?:Node \d+ )?(?P<key>\w+):\s+(?P<kib>\d+) kB")
+_LIMIT_FILES = ("fs/cgroup/memory.max", "fs/cgroup/memory/memory.limit_in_bytes")
 """The limit of the container that the agent itself is in, where it is in one."""
 _STATS = frozenset({"avg", "max"})
 
@@ -73,8 +73,9 @@ class IntrinsicHost:
     def _nodes(self, folder: str) -> dict[int, Path]:
         """Maps NUMA nodes to their entries in a folder; empty where the kernel has no NUMA support."""
         base = self._sys / folder
-        entries = [(m, p) for p in base.iterdir() if (m := _NODE.fullmatch(p.name))] if base.is_dir() else []
-        return {int(m[1]): path for m, path in entries}
+        paths = base.iterdir() if base.is_dir() else ()
+        entries = [(match, path) for path in paths if (match := _NODE_NAME.fullmatch(path.name))]
+        return {int(match[1]): path for match, path in entries}
 
 
 class CpuHost(IntrinsicHost):
@@ -87,7 +88,7 @@ class CpuHost(IntrinsicHost):
         self._cores = cores
 
     def cores(self) -> list[int]:
-        """Returns the cores that this process, and with it every workload, may use."""
+        """Returns the numbers of the cores that this process, and with it every workload, may use."""
         return sorted(os.sched_getaffinity(0) if self._cores is None else self._cores)
 
     def numa_node(self, core: int) -> int | None:
@@ -107,15 +108,15 @@ class CpuHost(IntrinsicHost):
             text = (self._proc / "stat").read_text(encoding="ascii")
         except OSError:
             return {}
-        ticks = os.sysconf("SC_CLK_TCK")
+        ticks_per_s = os.sysconf("SC_CLK_TCK")
         by_core: dict[int, CpuTimes] = {}
         for line in text.splitlines():
             name, *fields = line.split()
-            match = _CPU.fullmatch(name) if name.startswith("cpu") else None
+            match = _CPU_NAME.fullmatch(name) if name.startswith("cpu") else None
             if match is None or len(fields) < 5:
                 continue
             # user nice system idle iowait irq softirq steal; guest time is part of user time
-            values = [int(f) / ticks for f in fields[:8]]
+            values = [int(field) / ticks_per_s for field in fields[:8]]
             total = sum(values)
             by_core[int(match[1])] = CpuTimes(busy=total - values[3] - values[4], total=total)
         return by_core
@@ -128,20 +129,20 @@ class MemoryHost(IntrinsicHost):
         """Returns the usage of the node, as far as this process may use it. Raises OSError, KeyError: /proc/meminfo
         cannot be read or is not as expected."""
         sizes = _sizes(self._proc / "meminfo")
-        total, available = sizes["MemTotal"], sizes.get("MemAvailable", sizes["MemFree"])
-        limit = self._limit()
-        if limit is None or limit > total:
-            return MemoryUse(total, available)
-        return MemoryUse(limit, min(available, limit))
+        total, available_bytes = sizes["MemTotal"], sizes.get("MemAvailable", sizes["MemFree"])
+        limit_bytes = self._limit()
+        if limit_bytes is None or limit_bytes > total:
+            return MemoryUse(total, available_bytes)
+        return MemoryUse(limit_bytes, min(available_bytes, limit_bytes))
 
     def nodes(self) -> dict[int, int]:
         """Maps NUMA nodes to their bytes; empty where the kernel has no NUMA support."""
-        files = {n: path / "meminfo" for n, path in sorted(self._nodes("devices/system/node").items())}
-        totals = {n: _sizes(file).get("MemTotal", 0) for n, file in files.items() if file.exists()}
-        return {n: total for n, total in totals.items() if total}
+        meminfo_files = {node: path / "meminfo" for node, path in sorted(self._nodes("devices/system/node").items())}
+        total_bytes = {node: _sizes(file).get("MemTotal", 0) for node, file in meminfo_files.items() if file.exists()}
+        return {node: total for node, total in total_bytes.items() if total}
 
     def _limit(self) -> int | None:
-        for name in _LIMITS:
+        for name in _LIMIT_FILES:
             try:
                 text = (self._sys / name).read_text(encoding="ascii").strip()
             except OSError:
@@ -152,7 +153,7 @@ class MemoryHost(IntrinsicHost):
 
 def _sizes(path: Path) -> dict[str, int]:
     lines = path.read_text(encoding="ascii").splitlines()
-    return {m["key"]: int(m["kib"]) * 1024 for line in lines if (m := _SIZE.match(line))}
+    return {match["key"]: int(match["kib"]) * 1024 for line in lines if (match := _MEMINFO_LINE.match(line))}
 
 
 class CPUSettings(PluginSettings):
@@ -176,7 +177,7 @@ class MemorySettings(PluginSettings):
 
 
 class IntrinsicPlugin(AbstractComputePlugin):
-    """Serves one slot that every node has."""
+    """The base of the plugins for cores and main memory, one slot each that every node has."""
 
     version: ClassVar[str] = "1"
     verified_on: ClassVar[str | None] = "every machine that runs its tests: they read the one they run on"
@@ -191,7 +192,7 @@ class IntrinsicPlugin(AbstractComputePlugin):
     def _held(self, device_alloc: DeviceAllocation) -> Mapping[DeviceId, Decimal]:
         return device_alloc.slots.get(self.display.slot_name, {})
 
-    def _measured(self, value: float, capacity: float, device: DeviceId | None = None) -> Measurement:
+    def _measurement(self, value: float, capacity: float, device: DeviceId | None = None) -> Measurement:
         key, unit = ("mem", "bytes") if self.display.slot_type is SlotType.BYTES else ("cpu_util", "percent")
         return Measurement(key=key, value=value, unit_hint=unit, capacity=capacity, stats=_STATS, device_id=device)
 
@@ -244,7 +245,7 @@ class CPUPlugin(IntrinsicPlugin):
         ]
 
     async def configure(self, workload: Workload, device_alloc: DeviceAllocation) -> WorkloadConfig:
-        """Binds the workload to its cores, and limits its time to theirs."""
+        """Binds a workload to its cores, and limits its CPU time to that of the cores."""
         cores = sorted(map(int, self._held(device_alloc)))
         limit = float(device_alloc.total(self.display.slot_name)) if cores else None
         return WorkloadConfig(cpuset=tuple(cores), cpu_limit=limit)
@@ -252,23 +253,25 @@ class CPUPlugin(IntrinsicPlugin):
     async def alloc_to_devices(self, device_alloc: DeviceAllocation) -> Sequence[AttachedDevice]:
         held = self._held(device_alloc)
         model = (self._host.model_name() if held else None) or "CPU"
-        return [AttachedDevice(device_id=d, model_name=model, data={"cores": int(q)}) for d, q in held.items()]
+        return [
+            AttachedDevice(device_id=core, model_name=model, data={"cores": int(part)}) for core, part in held.items()
+        ]
 
     async def gather_node_metrics(self, ctx: StatContext) -> Sequence[Measurement]:
         """Returns ``cpu_util`` in percent since the last call, of the node (capacity: 100 for each core) and of each
         core."""
-        now = self._host.times()
-        before, self._before = self._before, now
+        times = self._host.times()
+        previous_times, self._before = self._before, times
         percents: dict[DeviceId, float] = {}
         for core in self._host.cores():
-            if core in now and core in before:
-                elapsed = now[core].total - before[core].total
-                busy = max(0.0, now[core].busy - before[core].busy)
-                percents[DeviceId(str(core))] = min(100.0, 100.0 * busy / elapsed) if elapsed > 0 else 0.0
+            if core in times and core in previous_times:
+                elapsed_s = times[core].total - previous_times[core].total
+                busy_s = max(0.0, times[core].busy - previous_times[core].busy)
+                percents[DeviceId(str(core))] = min(100.0, 100.0 * busy_s / elapsed_s) if elapsed_s > 0 else 0.0
         if not percents:
             return ()
-        total = self._measured(sum(percents.values()), 100.0 * len(percents))
-        return [total, *(self._measured(percent, 100.0, core) for core, percent in percents.items())]
+        total = self._measurement(sum(percents.values()), 100.0 * len(percents))
+        return [total, *(self._measurement(percent, 100.0, core) for core, percent in percents.items())]
 
     async def get_node_info(self) -> NodeInfo:
         cores = self._host.cores()
@@ -301,21 +304,21 @@ class MemoryPlugin(IntrinsicPlugin):
         usable = self._host.use().total
         nodes = self._host.nodes()
         if len(nodes) < 2:
-            only = next(iter(nodes), None)
-            return [self._device("root", usable - self._config.reserved_mem, only)]
+            single = next(iter(nodes), None)
+            return [self._device("root", usable - self._config.reserved_mem, single)]
         # A container's limit does not say on which node it counts; every node gives up the same part.
-        scale = min(1.0, usable / sum(nodes.values()))
-        remaining = self._config.reserved_mem
+        usable_part = min(1.0, usable / sum(nodes.values()))
+        remaining_bytes = self._config.reserved_mem
         devices = []
         for node, size in nodes.items():
-            offered = int(size * scale)
-            reserved = min(remaining, offered)
-            remaining -= reserved
+            offered = int(size * usable_part)
+            reserved = min(remaining_bytes, offered)
+            remaining_bytes -= reserved
             devices.append(self._device(f"node{node}", offered - reserved, node))
         return devices
 
     def _device(self, device_id: str, size: int, node: int | None) -> ComputeDevice:
-        size = max(0, size) // ALIGNMENT * ALIGNMENT
+        size = max(0, size) // ALIGNMENT_BYTES * ALIGNMENT_BYTES
         return ComputeDevice(
             device_name=self.key,
             device_id=DeviceId(device_id),
@@ -327,20 +330,22 @@ class MemoryPlugin(IntrinsicPlugin):
         )
 
     async def configure(self, workload: Workload, device_alloc: DeviceAllocation) -> WorkloadConfig:
-        """Limits the workload, and binds it to its NUMA nodes where there are several."""
+        """Limits the memory of a workload, and binds it to its NUMA nodes where there are several."""
         held = self._held(device_alloc)
-        nodes = tuple(sorted(int(d.removeprefix("node")) for d in held if d.startswith("node")))
+        nodes = tuple(sorted(int(device_id.removeprefix("node")) for device_id in held if device_id.startswith("node")))
         limit = int(device_alloc.total(self.display.slot_name)) if held else None
         return WorkloadConfig(memory_limit_bytes=limit, memory_nodes=nodes)
 
     async def alloc_to_devices(self, device_alloc: DeviceAllocation) -> Sequence[AttachedDevice]:
         held = self._held(device_alloc)
-        return [AttachedDevice(device_id=d, model_name="RAM", data={"mem": int(q)}) for d, q in held.items()]
+        return [
+            AttachedDevice(device_id=node, model_name="RAM", data={"mem": int(size)}) for node, size in held.items()
+        ]
 
     async def gather_node_metrics(self, ctx: StatContext) -> Sequence[Measurement]:
         """Returns ``mem`` in bytes, of the whole node."""
         use = self._host.use()
-        return [self._measured(float(use.total - use.available), float(use.total))]
+        return [self._measurement(float(use.total - use.available), float(use.total))]
 
     async def get_node_info(self) -> NodeInfo:
         return NodeInfo(extra={"total": str(BinarySize(self._host.use().total))})

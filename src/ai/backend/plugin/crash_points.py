@@ -10,7 +10,7 @@ import os
 import signal
 
 VARIABLE = "BACKENDAI_CRASH_POINT"
-_passages: dict[str, int] = {}
+_passage_counts: dict[str, int] = {}
 
 
 def crash_point(name: str) -> None:
@@ -18,6 +18,6 @@ def crash_point(name: str) -> None:
     target, _, count = os.environ.get(VARIABLE, "").partition(":")
     if name != target:
         return
-    _passages[name] = _passages.get(name, 0) + 1
-    if _passages[name] >= int(count or 1):
+    _passage_counts[name] = _passage_counts.get(name, 0) + 1
+    if _passage_counts[name] >= int(count or 1):
         os.kill(os.getpid(), signal.SIGKILL)

@@ -26,7 +26,7 @@ LEGACY_GROUPS = ("backendai_accelerator_v21", "backendai_accelerator_v20")
 
 
 def plugin_of(module_or_class: object, where: str) -> type[AbstractComputePlugin]:
-    """Returns the plugin class that a module means: itself, its ``Plugin``, or the only subclass that it shows. Raises
+    """Returns the plugin class of a module or class: itself, its ``Plugin``, or the only subclass that it shows. Raises
     PluginError: there is none, or more than one."""
     if inspect.isclass(module_or_class) and issubclass(module_or_class, AbstractComputePlugin):
         return module_or_class
@@ -49,8 +49,8 @@ def load_plugin(
     version. Raises PluginError if it shows no plugin of this version, and anything that importing it raises."""
     module, _, name = reference.partition(":")
     shown: object = importlib.import_module(module)
-    for part in name.split(".") if name else ():
-        shown = getattr(shown, part)
+    for attribute in name.split(".") if name else ():
+        shown = getattr(shown, attribute)
     cls = plugin_of(adapt(shown, reference), reference)
     if not isinstance(getattr(cls, "key", None), str) or "." in check_slot_name(cls.key):
         raise PluginError(f"{reference} has no key that slot names can begin with")
@@ -67,7 +67,8 @@ def make_plugin(cls: type[AbstractComputePlugin], values: Mapping[str, Any]) -> 
 
 def _settings(cls: type[AbstractComputePlugin], values: Mapping[str, Any]) -> BaseModel | None:
     model = cls.settings_model
-    names = {name for n, f in model.model_fields.items() for name in (n, f.alias or n)} if model is not None else set()
+    fields = model.model_fields if model is not None else {}
+    names = {name for attribute, field in fields.items() for name in (attribute, field.alias or attribute)}
     extra = model.model_config.get("extra") if model is not None else None
     if extra in (None, "ignore") and (unknown := sorted(set(values) - names)):
         raise _invalid_settings(cls, dict.fromkeys(unknown, "there is no such key"))
@@ -80,14 +81,14 @@ def _settings(cls: type[AbstractComputePlugin], values: Mapping[str, Any]) -> Ba
 
 
 def _invalid_settings(cls: type[AbstractComputePlugin], problems: Mapping[str, str]) -> InvalidInput:
-    places = {f"plugins.{cls.key}.{key}" if key else f"plugins.{cls.key}": what for key, what in problems.items()}
-    return InvalidInput("; ".join(f"{place}: {what}" for place, what in places.items()), data=places)
+    places = {f"plugins.{cls.key}.{key}" if key else f"plugins.{cls.key}": problem for key, problem in problems.items()}
+    return InvalidInput("; ".join(f"{place}: {problem}" for place, problem in places.items()), data=places)
 
 
 @dataclass(frozen=True, slots=True)
 class PluginSource:
-    """Where a plugin comes from. ``load`` imports it here, and may raise anything. ``reference`` is what a host process
-    would import; ``isolated``: only a host process may."""
+    """Describes the origin of a plugin. ``load`` imports it here, and may raise anything. ``reference`` is what a host
+    process would import; ``isolated``: only a host process may."""
 
     name: str
     load: Callable[[], type[AbstractComputePlugin]]
@@ -108,11 +109,13 @@ def find_plugins(
         allowed, blocked, intrinsic: names.
         in_process: names, or ``*``, of those that run in the agent's own process, besides the intrinsic ones.
     """
-    installed = {ep.name: ep for ep in entry_points(group=ENTRY_POINT_GROUP)}
-    legacy = [ep for group in LEGACY_GROUPS for ep in entry_points(group=group)]
+    installed = {entry_point.name: entry_point for entry_point in entry_points(group=ENTRY_POINT_GROUP)}
+    legacy = [entry_point for group in LEGACY_GROUPS for entry_point in entry_points(group=group)]
     sources: dict[str, PluginSource] = {}
-    for name in [*intrinsic, *(n for n in allowed if n != "*"), *(installed if "*" in allowed else ())]:
-        entry = installed.get(name) or next((e for e in legacy if name == e.name or _is_within(e.module, name)), None)
+    for name in [*intrinsic, *(word for word in allowed if word != "*"), *(installed if "*" in allowed else ())]:
+        entry = installed.get(name) or next(
+            (old for old in legacy if name == old.name or _is_within(old.module, name)), None
+        )
         package, reference = (entry.module, entry.value) if entry is not None else (name, name)
         place = reference.replace(":", ".")  # one module may show several plugins
         is_listed = any(_is_within(place, other) or _is_within(other, place) for other in sources)
@@ -121,10 +124,12 @@ def find_plugins(
         if entry is None and not _is_importable(name):
             log.warning("allow-compute-plugins names %s, which is no installed plugin and no package", name)
         is_legacy = entry is not None and name not in installed
-        stays = name in intrinsic or any(n in ("*", name) or _is_within(package, n) for n in in_process)
-        sources[place] = PluginSource(name, partial(load_plugin, reference), reference, isolated=is_legacy or not stays)
+        is_local = name in intrinsic or any(word in ("*", name) or _is_within(package, word) for word in in_process)
+        sources[place] = PluginSource(
+            name, partial(load_plugin, reference), reference, isolated=is_legacy or not is_local
+        )
     for name in blocked:
-        if name not in installed and all(name != e.name for e in legacy) and not _is_importable(name):
+        if name not in installed and all(name != old.name for old in legacy) and not _is_importable(name):
             log.warning("block-compute-plugins names %s, which is no installed plugin and no package", name)
     return list(sources.values())
 

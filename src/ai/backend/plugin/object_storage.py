@@ -22,7 +22,7 @@ from ai.backend.plugin.volume import OpenFile
 
 SPI_VERSION = 1
 MAX_KEY = 1024
-_CONTROL = re.compile("[\x00-\x1f\x7f]")
+_CONTROL_CHARACTERS = re.compile("[\x00-\x1f\x7f]")
 CHUNK_BYTES = 1 << 18
 """About as much as :meth:`ObjectStorage.read` gives at a time."""
 
@@ -38,7 +38,7 @@ class ObjectCapability(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """``size`` is in bytes, ``modified`` seconds since 1970."""
+    """Describes a stored object: ``size`` in bytes, ``modified`` in seconds since 1970."""
 
     key: str
     size: int
@@ -62,9 +62,9 @@ class StorageContext:
 
 
 def check_key(key: str) -> str:
-    """Returns ``key``. Raises InvalidPath if it is none."""
+    """Returns ``key``. Raises InvalidPath if the text is no valid key of an object."""
     path = FolderPath.parse(key)
-    if not key or "/".join(path.parts) != key or len(key.encode()) > MAX_KEY or _CONTROL.search(key):
+    if not key or "/".join(path.parts) != key or len(key.encode()) > MAX_KEY or _CONTROL_CHARACTERS.search(key):
         raise InvalidPath("A key is a relative path without '.', '//' and control characters.", data={"key": key[:256]})
     return key
 
@@ -86,19 +86,19 @@ class ObjectUpload(ABC):
 
     @abstractmethod
     async def write(self, data: bytes) -> None:
-        """Appends, in memory that does not grow with the object. Raises StorageFull."""
+        """Appends bytes, in memory that does not grow with the object. Raises StorageFull."""
 
     @abstractmethod
     async def publish(self) -> None:
-        """Makes it the object, durably and as a whole, in place of an existing one."""
+        """Makes the upload the object of its key, durably and as a whole, in place of an existing object."""
 
     @abstractmethod
     async def close(self) -> None:
-        """Stops here; the upload can go on later. Does nothing after :meth:`publish` or :meth:`abort`."""
+        """Closes the upload, which can go on later. Does nothing after :meth:`publish` or :meth:`abort`."""
 
     @abstractmethod
     async def abort(self) -> None:
-        """Discards the bytes that have come."""
+        """Discards the upload with all bytes written so far."""
 
 
 class ObjectStorage(ABC):
@@ -122,7 +122,7 @@ class ObjectStorage(ABC):
 
     @abstractmethod
     async def start(self) -> None:
-        """Raises InvalidInput: the place cannot be used. A server that is down is no error here."""
+        """Opens the storage. Raises InvalidInput: the place cannot be used. A server that is down is no error."""
 
     @abstractmethod
     async def stop(self) -> None: ...
@@ -133,12 +133,12 @@ class ObjectStorage(ABC):
 
     @abstractmethod
     async def stat(self, key: str) -> ObjectInfo:
-        """Raises NoSuchFile."""
+        """Describes an object. Raises NoSuchFile."""
 
     @abstractmethod
     def read(self, key: str, *, offset: int = 0, count: int | None = None) -> AsyncGenerator[bytes, None]:
-        """Yields the bytes from ``offset`` on, at most ``count``; what is beyond the end is not there. Close it. Raises
-        NoSuchFile: before the first part."""
+        """Yields the bytes of an object from ``offset`` on, at most ``count``; what is beyond the end is not there.
+        Close it. Raises NoSuchFile: before the first part."""
 
     @abstractmethod
     async def open_upload(self, key: str, *, size: int | None = None) -> ObjectUpload:
@@ -158,7 +158,7 @@ class ObjectStorage(ABC):
 
     @abstractmethod
     async def move(self, source: str, target: str) -> None:
-        """Renames, replacing. ``target`` appears as a whole. Raises NoSuchFile."""
+        """Renames an object, replacing ``target``, which appears as a whole. Raises NoSuchFile."""
 
     async def presign(self, key: str, *, expires_s: int, put_size: int | None = None) -> str:
         """Returns a URL to GET an object, or to PUT one of ``put_size`` bytes. With ``presign``; else raises
@@ -166,7 +166,7 @@ class ObjectStorage(ABC):
         raise NotSupported(f"The object storage {self.name} makes no URLs.")
 
     async def mount_path(self, prefix: str) -> Path:
-        """Returns the absolute directory of what is below ``prefix``, on hosts too. With ``mount``. Raises
+        """Returns the absolute directory of the objects below ``prefix``, on hosts too. With ``mount``. Raises
         NoSuchFile."""
         raise NotSupported(f"The object storage {self.name} is not mounted.")
 
@@ -204,7 +204,7 @@ class ObjectStorage(ABC):
         return bytes(content)
 
     async def delete_prefix(self, prefix: str) -> None:
-        """Removes everything below ``prefix``, also unfinished uploads."""
+        """Removes all objects below ``prefix``, also unfinished uploads."""
         await self.abort_uploads(prefix)
         while (page := await self.list(prefix)).objects:
             await self.delete([info.key for info in page.objects])

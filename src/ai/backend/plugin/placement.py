@@ -18,7 +18,7 @@ ENTRY_POINT_GROUP = "backendai_placement_v10"
 
 
 class Dice(Protocol):
-    """``random.Random(seed)`` is one."""
+    """A source of random numbers, such as ``random.Random(seed)``."""
 
     def random(self) -> float: ...
 

@@ -78,7 +78,7 @@ class Overlay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadSpec:
-    """Everything that a runtime needs.
+    """Describes the workload that a runtime creates.
 
     Attributes:
         environ: complete environment of the session's programs; no secret of the platform is ever in it.
@@ -111,7 +111,7 @@ class WorkloadSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadExit:
-    """How a workload ended. ``signal`` excludes ``code``; ``oom`` if the memory limit ended it."""
+    """Describes the end of a workload. ``signal`` excludes ``code``; ``oom`` if the memory limit ended it."""
 
     code: int | None = None
     signal: int | None = None
@@ -121,7 +121,7 @@ class WorkloadExit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadView:
-    """A runtime's present knowledge. ``workload_id`` is the container id or the leader's process id as text."""
+    """The present state of a workload. ``workload_id`` is the container id or the leader's process id as text."""
 
     key: WorkloadKey
     session_id: SessionId
@@ -133,7 +133,7 @@ class WorkloadView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadExited:
-    """An event: sooner news of what ``inspect`` would say. May be lost or repeated."""
+    """An event: a workload has exited, as ``inspect`` will say too. May be lost or repeated."""
 
     key: WorkloadKey
     exit: WorkloadExit
@@ -231,7 +231,7 @@ class RunnerChannel(ABC):
 
     @abstractmethod
     async def send(self, frame: Mapping[str, Any]) -> None:
-        """Raises Unavailable if the channel is closed."""
+        """Sends a frame to the runner. Raises Unavailable if the channel is closed."""
 
     @abstractmethod
     def recv(self) -> AsyncIterator[dict[str, Any]]: ...
@@ -243,7 +243,7 @@ class RunnerChannel(ABC):
 
     @abstractmethod
     async def ack(self, seq: int) -> None:
-        """Acknowledges everything up to ``seq``, which may be forgotten there."""
+        """Acknowledges the runner's frames up to ``seq``, which the runner may then forget."""
 
     @abstractmethod
     async def close(self) -> None: ...
@@ -272,7 +272,7 @@ class AbstractRuntime(ABC):
 
     @abstractmethod
     async def shutdown(self) -> None:
-        """Releases everything without touching running workloads."""
+        """Releases the runtime's resources on the node without touching running workloads."""
 
     @abstractmethod
     def info(self) -> RuntimeInfo: ...
@@ -300,10 +300,10 @@ class AbstractRuntime(ABC):
         raise CreationDenied(info.no_session_networks if overlay is None else info.no_multi_node_networks)
 
     async def remove_network(self, session_id: SessionId) -> None:
-        """Removes the network, whatever is still in it. Safe when there is none."""
+        """Removes the network of a session, whatever is still in it. Safe when there is none."""
 
     async def list_networks(self) -> Sequence[SessionId]:
-        """Lists sessions with a network of ours, or a part of one."""
+        """Lists the sessions that have a network of this runtime on the node, or a part of such a network."""
         return ()
 
     async def broken_networks(self) -> Sequence[SessionId]:
@@ -317,7 +317,7 @@ class AbstractRuntime(ABC):
 
     @abstractmethod
     async def remove(self, key: WorkloadKey, *, keep_home: bool = False) -> None:
-        """Removes every trace (processes, cgroups, directories, networks). Safe when there is none."""
+        """Removes every trace of a workload (processes, cgroups, directories, networks). Safe when there is none."""
 
     @abstractmethod
     async def inspect(self, key: WorkloadKey) -> WorkloadView | None: ...
@@ -331,12 +331,12 @@ class AbstractRuntime(ABC):
         Conflict if a newer epoch drives it."""
 
     async def open_port(self, key: WorkloadKey, port: int) -> ByteStream:
-        """Connects to what listens on 127.0.0.1 inside the workload, of host ports only to its own; with the capability
+        """Connects to a port on 127.0.0.1 inside the workload, of host ports only to its own; with the capability
         ``ports``. Raises Unavailable if nothing listens there or there is no live workload; NotSupported."""
         raise NotSupported(f"the runtime {self.name} has no tunnels")
 
     async def port_exposure(self, key: WorkloadKey) -> PortExposure:
-        """Returns who reaches ports. Exposed ones need the operator's consent. Raises as ``open_port``."""
+        """Tells who reaches a workload's ports. Exposed ones need the operator's consent. Raises as ``open_port``."""
         raise NotSupported(f"the runtime {self.name} has no tunnels")
 
     @abstractmethod
@@ -347,9 +347,9 @@ class AbstractRuntime(ABC):
 
     @abstractmethod
     async def measure(self, keys: Sequence[WorkloadKey]) -> Mapping[WorkloadKey, Sequence[Measurement]]:
-        """Returns statistics of the runtime's own knowledge: cpu_used, cpu_util, mem, io_read, io_write, net_rx,
-        net_tx, io_scratch_size, pids. Unknown ones are left out, as the network of a workload that shares the
-        host's."""
+        """Returns the statistics of workloads that the runtime knows itself: cpu_used, cpu_util, mem, io_read,
+        io_write, net_rx, net_tx, io_scratch_size, pids. Unknown ones are left out, as the network of a workload that
+        shares the host's."""
 
     @abstractmethod
     async def pids(self, key: WorkloadKey) -> tuple[int, ...]: ...

@@ -12,8 +12,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 from ai.backend.common.errors import InvalidInput, InvalidQuantity, PluginError
 from ai.backend.common.slots import BinarySize, parse_quantity
 
-_MAX_FILE = 1 << 20
-_PLAIN = {"extra_forbidden": "there is no such key", "missing": "it is missing"}
+_MAX_FILE_BYTES = 1 << 20
+_MESSAGES = {"extra_forbidden": "there is no such key", "missing": "it is missing"}
 
 
 def kebab(name: str) -> str:
@@ -39,8 +39,8 @@ def read_toml(path: Path) -> dict[str, Any]:
         if path.exists() and not path.is_file():
             raise PluginError(f"cannot read {path}: it is no regular file")
         with path.open("rb") as file:
-            content = file.read(_MAX_FILE + 1)
-        if len(content) > _MAX_FILE:
+            content = file.read(_MAX_FILE_BYTES + 1)
+        if len(content) > _MAX_FILE_BYTES:
             raise PluginError(f"cannot read {path}: it is larger than 1 MiB")
         return tomllib.loads(content.decode())
     except OSError as e:
@@ -52,26 +52,27 @@ def read_toml(path: Path) -> dict[str, Any]:
 def problems_of(error: ValidationError) -> dict[str, str]:
     """Describes the fault of each key: ``{"devices.0.colour": "there is no such key"}``; ``""`` is the whole table."""
     return {
-        ".".join(map(str, problem["loc"])): _PLAIN.get(problem["type"]) or problem["msg"].removeprefix("Value error, ")
+        ".".join(map(str, problem["loc"])): _MESSAGES.get(problem["type"])
+        or problem["msg"].removeprefix("Value error, ")
         for problem in error.errors()
     }
 
 
-def _size(value: object) -> object:
+def _parsed_size(value: object) -> object:
     try:
         return int(BinarySize.parse(value)) if isinstance(value, str) else value
     except InvalidQuantity as e:
         raise ValueError(e.message) from None
 
 
-def _quantity(value: object) -> object:
+def _parsed_quantity(value: object) -> object:
     try:
         return parse_quantity(value) if isinstance(value, str | int | float) else value
     except InvalidQuantity as e:
         raise ValueError(e.message) from None
 
 
-Size = Annotated[int, BeforeValidator(_size)]
+Size = Annotated[int, BeforeValidator(_parsed_size)]
 """Bytes, written as a number or with a binary suffix: 512m."""
-Quantity = Annotated[Decimal, BeforeValidator(_quantity)]
+Quantity = Annotated[Decimal, BeforeValidator(_parsed_quantity)]
 """An exact number; a float is read by its shortest text."""

@@ -82,7 +82,7 @@ class VolumeUsage:
 
 @dataclass(frozen=True, slots=True)
 class VolumeMetric:
-    """Totals since the machine started, as far as the volume knows."""
+    """Counts of reads and writes since the machine started, as far as the volume knows."""
 
     iops_read: int = 0
     iops_write: int = 0
@@ -103,7 +103,7 @@ class Mount:
 
 
 class OpenFile:
-    """A regular file open for reading. Whoever gets it closes it."""
+    """A regular file open for reading, which its receiver closes."""
 
     __slots__ = ("fd", "modified_ns", "size")
 
@@ -124,7 +124,7 @@ class OpenFile:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveEntry:
-    """An entry of a tree. ``open`` reads a file; it is called before the iterator goes on, and its result closed."""
+    """An entry of a tree of files. ``open`` reads a file; called before the iterator goes on, and its result closed."""
 
     path: FolderPath
     entry: FileEntry
@@ -138,7 +138,7 @@ class UploadState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UploadRecord:
-    """An upload that was asked for: ``size`` bytes that become the file ``path``."""
+    """Describes a requested upload: ``size`` bytes that become the file ``path``."""
 
     session: str
     folder: VFolderId
@@ -157,7 +157,7 @@ class Upload(ABC):
 
     @abstractmethod
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Appends. Raises StorageFull: ``offset`` tells how much of it is there."""
+        """Appends bytes to the upload. Raises StorageFull: ``offset`` tells how many bytes are there."""
 
     def receive(self, fd: int, count: int) -> int:
         """Appends at most ``count`` bytes of a socket in the cheapest way, and returns how many; 0 if it has ended.
@@ -169,7 +169,7 @@ class Upload(ABC):
 
     @abstractmethod
     def hold(self) -> None:
-        """Makes further writes provisional: they are lost at a crash or a close unless :meth:`count` follows."""
+        """Makes further writes provisional: lost at a crash or a close unless :meth:`count` follows."""
 
     @abstractmethod
     def count(self) -> None: ...
@@ -184,8 +184,8 @@ class Upload(ABC):
 
 
 class Progress:
-    """How far a long work is; written by its thread, read by others. ``cancel`` makes it end early with nothing left of
-    it, ``abandon`` where it is, to be taken up in another life."""
+    """Tells how far a long operation is; written by its thread, read by others. ``cancel`` makes it end early with
+    nothing left of it, ``abandon`` where it is, to be taken up in another life."""
 
     def __init__(self) -> None:
         self.current = 0
@@ -209,7 +209,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedClone:
-    """A clone that a former life of the proxy began. ``source_volume`` is the name of the volume it comes from."""
+    """A clone that the proxy began before its restart. ``source_volume`` is the name of the source's volume."""
 
     source_volume: str
     source: VFolderId
@@ -248,7 +248,7 @@ class AbstractVolume(ABC):
 
     @abstractmethod
     async def start(self) -> None:
-        """Raises InvalidInput: the place cannot be used, or holds something else."""
+        """Prepares the volume. Raises InvalidInput: the place cannot be used, or holds something else."""
 
     async def migrate(self, folders: Sequence[VFolderId]) -> Sequence[str]:
         """Converts files of an older layout to today's, before ``start``; may be repeated. ``folders`` are all that
@@ -283,11 +283,11 @@ class AbstractVolume(ABC):
 
     @abstractmethod
     async def scope_limit(self, scope: QuotaScopeId) -> int | None:
-        """Returns the limit in bytes, None without one. Raises QuotaScopeNotFound."""
+        """Returns the limit of a quota scope in bytes, None without a limit. Raises QuotaScopeNotFound."""
 
     @abstractmethod
     async def set_scope_limit(self, scope: QuotaScopeId, limit: int | None) -> None:
-        """Sets the limit durably. Raises QuotaScopeNotFound."""
+        """Sets the limit of a quota scope durably. Raises QuotaScopeNotFound."""
 
     @abstractmethod
     async def scope_usage(self, scope: QuotaScopeId) -> FolderUsage:
@@ -297,7 +297,7 @@ class AbstractVolume(ABC):
 
     @abstractmethod
     async def create_folder(self, folder: VFolderId, *, mode: int = 0o755) -> None:
-        """Creates a folder with its scope. An existing one is left as it is."""
+        """Creates a folder with its quota scope. An existing folder is left as it is."""
 
     @abstractmethod
     async def delete_folder(self, folder: VFolderId) -> None:
@@ -336,19 +336,19 @@ class AbstractVolume(ABC):
 
     @abstractmethod
     async def stat(self, folder: VFolderId, path: FolderPath) -> FileEntry:
-        """Describes what the path leads to."""
+        """Describes the file or directory at a path of a folder."""
 
     @abstractmethod
     async def make_directory(self, folder: VFolderId, path: FolderPath, *, parents: bool, exist_ok: bool) -> None:
-        """Raises FileAlreadyExists: it is there, as something else or without ``exist_ok``."""
+        """Makes a directory. Raises FileAlreadyExists: the path exists, as something else or without ``exist_ok``."""
 
     @abstractmethod
     async def rename(self, folder: VFolderId, path: FolderPath, new_name: str) -> None:
-        """Raises FileAlreadyExists."""
+        """Renames a file or directory in its directory. Raises FileAlreadyExists."""
 
     @abstractmethod
     async def move(self, folder: VFolderId, source: FolderPath, target: FolderPath) -> None:
-        """Moves as mv(1), but replaces nothing. Raises FileAlreadyExists."""
+        """Moves a file or directory as mv(1), but replaces nothing. Raises FileAlreadyExists."""
 
     @abstractmethod
     async def delete_files(self, folder: VFolderId, paths: Sequence[FolderPath], *, recursive: bool) -> None:
@@ -357,24 +357,24 @@ class AbstractVolume(ABC):
 
     @abstractmethod
     async def open_file(self, folder: VFolderId, path: FolderPath) -> OpenFile:
-        """Returns a regular file; anything else is WrongKindOfFile."""
+        """Opens a regular file for reading. Raises WrongKindOfFile for anything else."""
 
     @abstractmethod
     def open_tree(
         self, folder: VFolderId, paths: Sequence[FolderPath]
     ) -> AbstractContextManager[Iterator[ArchiveEntry]]:
-        """Yields everything below the paths, themselves included, parents before children. Blocking: used in one
+        """Yields all entries at and below the paths, parents before children. Blocking: used in one
         thread."""
 
     # Uploads
 
     @abstractmethod
     async def create_upload(self, record: UploadRecord) -> None:
-        """Raises FolderNotFound, and WrongKindOfFile if the path is a directory."""
+        """Begins an upload. Raises FolderNotFound, and WrongKindOfFile if the path is a directory."""
 
     @abstractmethod
     async def find_upload(self, folder: VFolderId, session: str) -> tuple[UploadRecord, int]:
-        """Returns the record, and how many bytes are there. Raises UploadNotFound."""
+        """Returns the record of an upload, and how many bytes have come. Raises UploadNotFound."""
 
     @abstractmethod
     def open_upload(self, folder: VFolderId, session: str) -> Upload:
@@ -382,7 +382,7 @@ class AbstractVolume(ABC):
 
     @abstractmethod
     async def drop_upload(self, folder: VFolderId, session: str) -> None:
-        """Raises UploadNotFound, UploadIsBeingWritten."""
+        """Discards an upload. Raises UploadNotFound, UploadIsBeingWritten."""
 
     @abstractmethod
     async def uploads(self, scope: QuotaScopeId) -> Sequence[UploadRecord]:
@@ -390,4 +390,4 @@ class AbstractVolume(ABC):
 
     @abstractmethod
     async def expire_uploads(self, before: float) -> int:
-        """Removes the uploads of all scopes that have not grown since, and returns their number."""
+        """Removes the uploads of all scopes that have not grown since ``before``, and returns their number."""

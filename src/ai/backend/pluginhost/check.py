@@ -14,11 +14,11 @@ from typing import IO
 import msgspec
 
 from ai.backend.plugin.testing.accelerator.checks import Check, Outcome, Result
-from ai.backend.pluginhost.check_process import ALL, LOADING, Description, Job, Line
+from ai.backend.pluginhost.check_process import ALL_CHECKS, LOADING_CHECK, Description, Job, Line
 from ai.backend.pluginhost.process import described_status, host_environment
 
-_LAST_WORDS = 300
-_LINE = 1 << 20
+_MAX_OUTPUT_LENGTH = 300
+_MAX_LINE_BYTES = 1 << 20
 _START_S = 30.0
 """For the process to come so far that the plugin is imported."""
 
@@ -53,60 +53,60 @@ async def check_outside(
         report.outcomes.append(outcome)
         on_outcome(outcome)
 
-    while remaining := _remaining_checks(report):
-        names = tuple(check.name for check in remaining if check is not LOADING)
-        died_in = await _one_process(
-            msgspec.structs.replace(job, checks=names), report, record, patience_s, host_environment(environment)
+    while remaining_checks := _remaining_checks(report):
+        check_names = tuple(check.name for check in remaining_checks if check is not LOADING_CHECK)
+        death = await _run_in_one_process(
+            msgspec.structs.replace(job, checks=check_names), report, record, patience_s, host_environment(environment)
         )
-        if died_in is None:
+        if death is None:
             break
-        name, reason = died_in
-        if report.outcomes and name == LOADING.name:
-            name = remaining[0].name
+        name, reason = death
+        if report.outcomes and name == LOADING_CHECK.name:
+            name = remaining_checks[0].name
         record(Outcome(name, Result.FAILED, reason))
-    broken = next((o.check for o in report.outcomes if o.result is Result.FAILED), "")
-    for check in _missing(report):
+    broken = next((past_outcome.check for past_outcome in report.outcomes if past_outcome.result is Result.FAILED), "")
+    for check in _unchecked(report):
         record(Outcome(check.name, Result.NOT_RUN, f"{broken} has failed"))
     return report
 
 
-def _missing(report: Report) -> list[Check]:
+def _unchecked(report: Report) -> list[Check]:
     checked = {outcome.check for outcome in report.outcomes}
-    return [check for check in ALL if check.name not in checked]
+    return [check for check in ALL_CHECKS if check.name not in checked]
 
 
 def _remaining_checks(report: Report) -> list[Check]:
     """Lists the checks that a new process should run: none once a basic check has failed."""
     failed = {outcome.check for outcome in report.outcomes if outcome.result is Result.FAILED}
-    return [] if any(check.is_basic and check.name in failed for check in ALL) else _missing(report)
+    return [] if any(check.is_basic and check.name in failed for check in ALL_CHECKS) else _unchecked(report)
 
 
-async def _one_process(
+async def _run_in_one_process(
     job: Job, report: Report, record: Callable[[Outcome], None], patience_s: float, environment: dict[str, str]
 ) -> tuple[str, str] | None:
-    """Runs checks until the end or a death; then returns the check that it died in, and why."""
-    ours, theirs = os.pipe()
-    with tempfile.TemporaryFile() as output:
+    """Runs checks in one process until its end; for a death returns the check it died in, and the reason."""
+    report_read_fd, report_write_fd = os.pipe()
+    with tempfile.TemporaryFile() as output_file:
         try:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "ai.backend.pluginhost.check_process", str(theirs), str(os.getpid())),
+                *(sys.executable, "-m", "ai.backend.pluginhost.check_process", str(report_write_fd), str(os.getpid())),
                 stdin=asyncio.subprocess.PIPE,
-                stdout=output,
-                stderr=output,
-                pass_fds=(theirs,),
+                stdout=output_file,
+                stderr=output_file,
+                pass_fds=(report_write_fd,),
                 env=environment,
                 start_new_session=True,
             )
         finally:
-            os.close(theirs)
-        reader = asyncio.StreamReader(limit=_LINE)
+            os.close(report_write_fd)
+        reader = asyncio.StreamReader(limit=_MAX_LINE_BYTES)
         transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(ours, "rb")
+            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(report_read_fd, "rb")
         )
         assert process.stdin is not None
         process.stdin.write(msgspec.json.encode(job))
         process.stdin.close()
-        begun, reason, limit_s = LOADING.name, "", patience_s + _START_S
+        begun, reason, limit_s = LOADING_CHECK.name, "", patience_s + _START_S
         try:
             while True:
                 async with asyncio.timeout(limit_s):
@@ -124,18 +124,18 @@ async def _one_process(
         finally:
             transport.close()
             if process.returncode is None and reason:
-                _kill(process.pid)
+                _kill_process_group(process.pid)
             code = await process.wait()
-            _kill(process.pid)
+            _kill_process_group(process.pid)
         if not reason and code == 0:
             return None
-        return begun, reason or f"its process ended: {described_status(code)}{_last_output(output)}"
+        return begun, reason or f"its process ended: {described_status(code)}{_last_output(output_file)}"
 
 
-def _kill(leader: int) -> None:
-    """Ends the process, or its remaining process group."""
+def _kill_process_group(leader_pid: int) -> None:
+    """Kills a process of checks with its process group."""
     try:
-        os.killpg(leader, signal.SIGKILL)
+        os.killpg(leader_pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
         return
 
@@ -144,4 +144,4 @@ def _last_output(output: IO[bytes]) -> str:
     output.seek(0, os.SEEK_END)
     output.seek(max(0, output.tell() - 4096))
     lines = [line.strip() for line in output.read().decode(errors="replace").splitlines() if line.strip()]
-    return f" ({lines[-1][:_LAST_WORDS]})" if lines else ""
+    return f" ({lines[-1][:_MAX_OUTPUT_LENGTH]})" if lines else ""

@@ -51,7 +51,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A line of the report; exactly one of its fields is set."""
+    """Holds one line of a check process's report; exactly one of the fields is set."""
 
     description: Description | None = None
     begun: str | None = None
@@ -62,7 +62,7 @@ async def _it_can_be_loaded(_: Subject) -> None:
     """Importing the module shows one plugin for this version of the interface, which takes the settings."""
 
 
-LOADING = Check(
+LOADING_CHECK = Check(
     name="it_can_be_loaded",
     proves=" ".join((_it_can_be_loaded.__doc__ or "").split()),
     source="spec 00, entry points; decision 0056",
@@ -70,13 +70,13 @@ LOADING = Check(
     is_basic=True,
     starts=False,
 )
-ALL = (LOADING, *CHECKS)
+ALL_CHECKS = (LOADING_CHECK, *CHECKS)
 """What the command line runs."""
 
 
 def run(job: Job, send: Callable[[Line], None]) -> None:
-    """Loads the plugin and checks it. Raises nothing that a plugin may raise."""
-    send(Line(begun=LOADING.name))
+    """Loads the plugin of a job and runs its checks. Raises nothing that a plugin may raise."""
+    send(Line(begun=LOADING_CHECK.name))
     try:
         sys.path[:] = job.path
         cls = load_any_version(job.reference)
@@ -84,7 +84,7 @@ def run(job: Job, send: Callable[[Line], None]) -> None:
         make_plugin(cls, settings)
     except (Exception, SystemExit) as e:  # noqa: BLE001  # whatever a plugin raises is the result
         reason = e.message if isinstance(e, BackendError) else f"{type(e).__name__}: {e}"
-        send(Line(outcome=Outcome(LOADING.name, Result.FAILED, reason)))
+        send(Line(outcome=Outcome(LOADING_CHECK.name, Result.FAILED, reason)))
         return
     verified_on = cls.verified_on
     send(
@@ -94,7 +94,7 @@ def run(job: Job, send: Callable[[Line], None]) -> None:
             )
         )
     )
-    send(Line(outcome=Outcome(LOADING.name, Result.PASSED)))
+    send(Line(outcome=Outcome(LOADING_CHECK.name, Result.PASSED)))
 
     async def remake(_: AbstractComputePlugin) -> AbstractComputePlugin:
         return make_plugin(cls, settings)

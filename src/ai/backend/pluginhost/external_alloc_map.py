@@ -45,7 +45,7 @@ class _Chosen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def allocator(alloc_map: AbstractAllocMap) -> Allocate:
-    """Returns a function that asks a map with nothing allocated."""
+    """Returns a function that chooses devices by an alloc map with nothing allocated."""
     fresh = alloc_map.snapshot()
 
     def choose(
@@ -63,9 +63,9 @@ def allocator(alloc_map: AbstractAllocMap) -> Allocate:
 
 
 def serve_choices(sock: socket.socket, present: Callable[[], Allocate]) -> None:
-    """Answers from the present map until the agent closes its end. Runs in a thread."""
+    """Answers requests for devices from the plugin's alloc map until the agent closes its end. Runs in a thread."""
     decoder = msgspec.msgpack.Decoder(Choice)
-    while (data := _receive(sock)) is not None:
+    while (data := _receive_frame(sock)) is not None:
         request = decoder.decode(data)
         try:
             hint = AffinityHint(numa_nodes=request.numa_nodes)
@@ -84,14 +84,14 @@ def serve_choices(sock: socket.socket, present: Callable[[], Allocate]) -> None:
 
 
 def ask(sock: socket.socket, choice: Choice) -> DeviceAllocation:
-    """Returns the agent's side; waits at most :data:`CHOICE_DEADLINE_S`. Raises TimeoutError: no answer in time; the
-    socket is of no use any more; PluginError: the host is gone, or answers what cannot be read; BackendError: what the
-    map says."""
-    until = time.monotonic() + CHOICE_DEADLINE_S
+    """Asks a host for devices, on the agent's side; waits at most :data:`CHOICE_DEADLINE_S`. Raises TimeoutError: no
+    answer in time; the socket is of no use any more; PluginError: the host is gone, or answers what cannot be read;
+    BackendError: what the map says."""
+    deadline = time.monotonic() + CHOICE_DEADLINE_S
     sock.settimeout(CHOICE_DEADLINE_S)
     try:
         sock.sendall(pack(choice))
-        data = _receive(sock, until)
+        data = _receive_frame(sock, deadline)
         if data is None:
             raise PluginError("its host process is gone")
         chosen = msgspec.msgpack.decode(data, type=_Chosen)
@@ -104,28 +104,28 @@ def ask(sock: socket.socket, choice: Choice) -> DeviceAllocation:
     return chosen.allocation
 
 
-def _receive(sock: socket.socket, until: float | None = None) -> bytes | None:
-    """Reads a frame; None at the end. Raises TimeoutError if it is incomplete at the deadline."""
-    head = _exactly(sock, 4, until)
-    return None if head is None else _exactly(sock, length_of(head), until)
+def _receive_frame(sock: socket.socket, deadline: float | None = None) -> bytes | None:
+    """Reads a frame from the socket; None at the end. Raises TimeoutError if it is incomplete at the deadline."""
+    head = _receive_bytes(sock, 4, deadline)
+    return None if head is None else _receive_bytes(sock, length_of(head), deadline)
 
 
-def _exactly(sock: socket.socket, count: int, until: float | None) -> bytes | None:
-    data = bytearray()
-    while len(data) < count:
-        if until is not None:
-            left_s = until - time.monotonic()
+def _receive_bytes(sock: socket.socket, size_bytes: int, deadline: float | None) -> bytes | None:
+    received = bytearray()
+    while len(received) < size_bytes:
+        if deadline is not None:
+            left_s = deadline - time.monotonic()
             if left_s <= 0:
                 raise TimeoutError
             sock.settimeout(left_s)
-        part = sock.recv(count - len(data))
-        if not part:
+        piece = sock.recv(size_bytes - len(received))
+        if not piece:
             return None
-        data += part
-    return bytes(data)
+        received += piece
+    return bytes(received)
 
 
-_UNUSABLE = "the plugin's alloc map cannot be used: "
+_UNUSABLE_MAP = "the plugin's alloc map cannot be used: "
 
 
 class ExternalAllocMap(AbstractAllocMap):
@@ -141,7 +141,7 @@ class ExternalAllocMap(AbstractAllocMap):
         complain: Callable[[str | None], None] = lambda _: None,
     ) -> None:
         self._books = DiscreteAllocMap(devices)
-        self._healthy = frozenset(d.device_id for d in devices if d.health is DeviceHealth.HEALTHY)
+        self._healthy = frozenset(device.device_id for device in devices if device.health is DeviceHealth.HEALTHY)
         self.choose = choose
         self._complain = complain
         self._held: dict[SlotName, dict[DeviceId, Decimal]] = {}
@@ -183,12 +183,12 @@ class ExternalAllocMap(AbstractAllocMap):
         return chosen
 
     def _refused(self, reason: str) -> InvalidAllocation:
-        reason = reason.removeprefix(_UNUSABLE)  # of a map behind another one
+        reason = reason.removeprefix(_UNUSABLE_MAP)  # of a map behind another one
         self._complain(f"allocate of its alloc map: {reason}"[:MAX_TEXT])
-        return InvalidAllocation(f"{_UNUSABLE}{reason}")
+        return InvalidAllocation(f"{_UNUSABLE_MAP}{reason}")
 
     def _check_possible(self, requested: Mapping[SlotName, Decimal]) -> None:
-        """Raises what the stock maps raise for a request that no state of the devices can serve."""
+        """Checks a request as stock alloc maps do. Raises their error if no state of the devices can serve it."""
         before = self._books.snapshot()
         try:
             self._books.allocate(requested)
@@ -197,16 +197,16 @@ class ExternalAllocMap(AbstractAllocMap):
 
     @staticmethod
     def _check(chosen: DeviceAllocation, requested: Mapping[SlotName, Decimal], eligible: frozenset[DeviceId]) -> None:
-        """Raises InvalidResponse."""
+        """Checks an allocation that the plugin chose. Raises InvalidResponse."""
         if not isinstance(chosen, DeviceAllocation):
             raise InvalidResponse(f"returned a {type(chosen).__name__} instead of a DeviceAllocation")
         for slot, quantity in requested.items():
             if chosen.total(slot) != quantity:
                 raise InvalidResponse(f"gave {chosen.total(slot)} {slot} where {quantity} were asked for")
-        if strange := sorted(set(chosen.slots) - set(requested)):
-            raise InvalidResponse(f"gave {strange[0]}, which was not asked for")
-        if others := sorted(chosen.device_ids() - eligible):
-            raise InvalidResponse(f"gave the device {others[0]!r:.64}, which was not to be given")
+        if unknown_slots := sorted(set(chosen.slots) - set(requested)):
+            raise InvalidResponse(f"gave {unknown_slots[0]}, which was not asked for")
+        if ineligible_ids := sorted(chosen.device_ids() - eligible):
+            raise InvalidResponse(f"gave the device {ineligible_ids[0]!r:.64}, which was not to be given")
 
     def apply(self, allocation: DeviceAllocation) -> None:
         self._books.apply(allocation)
@@ -230,6 +230,6 @@ class ExternalAllocMap(AbstractAllocMap):
         return self._books.snapshot(), {slot: dict(devices) for slot, devices in self._held.items()}
 
     def restore(self, snapshot: Any) -> None:
-        books, held = snapshot
-        self._books.restore(books)
+        slot_amounts, held = snapshot
+        self._books.restore(slot_amounts)
         self._held = {slot: dict(devices) for slot, devices in held.items()}

@@ -15,28 +15,28 @@ from pathlib import Path
 
 # Written out here, too: what forks hosts is not imported where none runs.
 _REQUEST = b"host"
-_END_S = 2.0
+_ZYGOTE_END_S = 2.0
 
 
 class HostChild:
     """The process of a host. Its pid is not reused until :meth:`release`."""
 
-    def __init__(self, pid: int, life: socket.socket) -> None:
+    def __init__(self, pid: int, life_socket: socket.socket) -> None:
         self.pid = pid
-        self._life = life
-        self._end = asyncio.create_task(_next_number(life), name=f"end of host {pid}")
+        self._life = life_socket
+        self._end = asyncio.create_task(_next_number(life_socket), name=f"end of host {pid}")
 
     @property
     def has_ended(self) -> bool:
         return self._end.done()
 
     async def wait(self) -> int:
-        """Waits for the exit status, negative for a signal."""
+        """Waits for the end of the host and returns its exit status, negative for a signal."""
         status = await asyncio.shield(self._end)
         return -signal.SIGKILL if status is None else status  # without its zygote the kernel kills a host
 
     async def release(self) -> None:
-        """Has the process reaped, and killed if it lives. Safe twice."""
+        """Has the host's process reaped, and killed if it lives. Safe twice."""
         if self._life.fileno() < 0:
             return
         try:
@@ -48,37 +48,37 @@ class HostChild:
             self._life.close()
 
 
-async def fork_host(calls: int, choices: int, output: int, environment: Mapping[str, str]) -> HostChild:
-    """Returns a host on these descriptors, which stay the caller's. Raises OSError if there can be no process."""
-    life, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+async def fork_host(calls_fd: int, choices_fd: int, output_fd: int, environment: Mapping[str, str]) -> HostChild:
+    """Starts a host on these descriptors, which stay the caller's. Raises OSError if no process can be started."""
+    life_socket, zygote_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
-        with theirs:
-            _request([calls, choices, output, theirs.fileno()], environment)
-        life.setblocking(False)
-        if (pid := await _next_number(life)) is None:
+        with zygote_socket:
+            _request_host([calls_fd, choices_fd, output_fd, zygote_socket.fileno()], environment)
+        life_socket.setblocking(False)
+        if (pid := await _next_number(life_socket)) is None:
             raise OSError("its process could not be started")
-        return HostChild(pid, life)
+        return HostChild(pid, life_socket)
     except BaseException:
-        life.close()
+        life_socket.close()
         raise
 
 
-async def _next_number(life: socket.socket) -> int | None:
-    """Reads the next number from the zygote; None at its end."""
+async def _next_number(life_socket: socket.socket) -> int | None:
+    """Reads the next number from the zygote (a host's pid, later its exit status); None at its end."""
     try:
-        message = await asyncio.get_running_loop().sock_recv(life, 64)
+        message = await asyncio.get_running_loop().sock_recv(life_socket, 64)
     except ConnectionError:
         return None
     return int(message) if message else None
 
 
-def spawn(requests: int, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def spawn(requests_fd: int, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """Returns the process of a zygote, which reads from the descriptor ``requests``."""
     return subprocess.Popen(
-        [sys.executable, "-m", "ai.backend.pluginhost", str(requests)],
+        [sys.executable, "-m", "ai.backend.pluginhost", str(requests_fd)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
-        pass_fds=[requests],
+        pass_fds=[requests_fd],
         env=dict(environment),
         start_new_session=True,
     )
@@ -89,17 +89,17 @@ class _Zygote:
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self.inherited_state = _inherited_state(environment)
-        self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._requests, zygote_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            self.process = spawn(theirs.fileno(), environment)
+            self.process = spawn(zygote_socket.fileno(), environment)
         except BaseException:
             self._requests.close()
             raise
         finally:
-            theirs.close()
+            zygote_socket.close()
 
     def request(self, fds: Sequence[int]) -> None:
-        """Raises OSError if it is gone."""
+        """Requests a host on these descriptors from the zygote. Raises OSError if the zygote is gone."""
         socket.send_fds(self._requests, [_REQUEST], fds)
 
     def retire(self) -> None:
@@ -116,19 +116,19 @@ def _inherited_state(environment: Mapping[str, str]) -> tuple[str, Mapping[str, 
     return str(Path.cwd()), dict(environment)
 
 
-def _request(fds: Sequence[int], environment: Mapping[str, str]) -> None:
-    """Asks the last zygote, or a new one if that has died or inherited other values. Raises OSError."""
+def _request_host(fds: Sequence[int], environment: Mapping[str, str]) -> None:
+    """Requests a host of the last zygote, or of a new one if that died or inherited other values. Raises OSError."""
     with _lock:
-        for dead in [one for one in _zygotes if one.process.poll() is not None]:
-            dead.retire()
-            _zygotes.remove(dead)
+        for ended in [zygote for zygote in _zygotes if zygote.process.poll() is not None]:
+            ended.retire()
+            _zygotes.remove(ended)
         if _zygotes and _zygotes[-1].inherited_state == _inherited_state(environment):
             try:
                 return _zygotes[-1].request(fds)
             except OSError:
                 _zygotes[-1].process.kill()
-        for one in _zygotes:
-            one.retire()
+        for zygote in _zygotes:
+            zygote.retire()
         _zygotes.append(_Zygote(environment))
         return _zygotes[-1].request(fds)
 
@@ -139,7 +139,7 @@ def _end_all() -> None:
         zygote.retire()
     for zygote in _zygotes:
         try:
-            zygote.process.wait(_END_S)
+            zygote.process.wait(_ZYGOTE_END_S)
         except subprocess.TimeoutExpired:  # somebody else holds its socket, or a process that cannot be killed
             zygote.process.kill()
             zygote.process.wait()

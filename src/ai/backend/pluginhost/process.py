@@ -41,14 +41,14 @@ GRACE_S = 1.0
 """How long after a call's deadline its host may stay silent before it counts as blocked."""
 _MAX_TIMEOUTS = 3
 """So many calls of one method in a row that miss their deadline, and the host is killed: its threads may all hang."""
-_STREAM_ITEMS = 1024
-_LINE = 1000
+_MAX_STREAM_ITEMS = 1024
+_MAX_LINE_LENGTH = 1000
 _LINES_PER_MINUTE = 100
 _STOP_S = 2.0
 _LAST_WORDS_S = 0.5
 """How long what a host has printed is read after its end, by then only for what it has left running."""
 
-ENVIRONMENT = (
+INHERITED_VARIABLES = (
     "HOME", "LANG", "LANGUAGE", "LD_LIBRARY_PATH", "LOGNAME", "PATH", "PYTHONDONTWRITEBYTECODE", "PYTHONHASHSEED",
     "PYTHONPATH", "TMPDIR", "TZ", "USER", "VIRTUAL_ENV", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR",
 )  # fmt: skip
@@ -68,10 +68,10 @@ class HookState:
 
 
 @dataclass(slots=True)
-class _Waiting:
+class _PendingCall:
     answer: asyncio.Future[Answer]
     state: HookState | None = None
-    items: asyncio.Queue[bytes] = field(default_factory=lambda: asyncio.Queue(_STREAM_ITEMS))
+    items: asyncio.Queue[bytes] = field(default_factory=lambda: asyncio.Queue(_MAX_STREAM_ITEMS))
 
 
 class HostProcess:
@@ -83,7 +83,7 @@ class HostProcess:
         self._ended = ended
         self._ids = 0
         self._late: dict[str, int] = {}
-        self._waiting: dict[int, _Waiting] = {}
+        self._waiting: dict[int, _PendingCall] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._process: HostChild | None = None
         self._writer: asyncio.StreamWriter | None = None
@@ -97,25 +97,25 @@ class HostProcess:
         return self._process.pid if self._process is not None else 0
 
     async def start(self, environment: Mapping[str, str]) -> None:
-        """Raises OSError if there can be no process."""
-        ours, theirs = socket.socketpair()
-        our_choices, their_choices = socket.socketpair()
+        """Starts the host. Raises OSError if no process can be started."""
+        calls_socket, host_calls = socket.socketpair()
+        choices_socket, host_choices = socket.socketpair()
         # A pipe of our own: asyncio's would wait for whoever holds its other end, and that may outlive the host.
-        output, its_output = os.pipe()
+        output_fd, host_output = os.pipe()
         try:
-            self._process = await fork_host(theirs.fileno(), their_choices.fileno(), its_output, environment)
+            self._process = await fork_host(host_calls.fileno(), host_choices.fileno(), host_output, environment)
         except BaseException:
-            ours.close()
-            our_choices.close()
-            os.close(output)
+            calls_socket.close()
+            choices_socket.close()
+            os.close(output_fd)
             raise
         finally:
-            theirs.close()
-            their_choices.close()
-            os.close(its_output)
-        self._choices = our_choices
-        copying = self._spawn(self._copy_output(output))
-        reader, self._writer = await asyncio.open_unix_connection(sock=ours)
+            host_calls.close()
+            host_choices.close()
+            os.close(host_output)
+        self._choices = choices_socket
+        copying = self._spawn(self._copy_output(output_fd))
+        reader, self._writer = await asyncio.open_unix_connection(sock=calls_socket)
         self._spawn(self._read(reader, copying))
 
     def _spawn(self, work: Any) -> asyncio.Task[None]:
@@ -131,48 +131,48 @@ class HostProcess:
         deadline; a host that is blocked by it was killed; PluginError: the host is gone, or died meanwhile;
         BackendError, TerminationDeferred: what the plugin means to say; InvalidResponse: what it answers cannot be
         used; HostedCallFailed: it raised anything else."""
-        waiting = _Waiting(asyncio.get_running_loop().create_future(), state)
+        waiting = _PendingCall(asyncio.get_running_loop().create_future(), state)
         call = self._send_call(method, arguments, deadline_s, waiting)
-        what = arguments[0].method if method == "hook" else method
-        until = asyncio.get_running_loop().time() + deadline_s + GRACE_S
+        call_name = arguments[0].method if method == "hook" else method
+        deadline = asyncio.get_running_loop().time() + deadline_s + GRACE_S
         try:
-            async with asyncio.timeout_at(until):
+            async with asyncio.timeout_at(deadline):
                 # Shielded: a caller that goes must not leave a blocked host unnoticed.
                 answer = await asyncio.shield(waiting.answer)
         except TimeoutError:
-            self._missed(what, is_blocked=not waiting.answer.done())
+            self._note_timeout(call_name, is_blocked=not waiting.answer.done())
             raise
         except asyncio.CancelledError:
             waiting.state = None
             self._send(Cancel(id=call))
-            self._spawn(self._await_cancelled(what, call, waiting, until))
+            self._spawn(self._await_cancelled(call_name, call, waiting, deadline))
             raise
         finally:
             if waiting.answer.done() or self.reason is not None:
                 self._waiting.pop(call, None)
-        self._late.pop(what, None)
+        self._late.pop(call_name, None)
         return read_answer(method, answer.result)
 
-    def _missed(self, what: str, *, is_blocked: bool) -> None:
-        self._late[what] = late = self._late.get(what, 0) + 1
+    def _note_timeout(self, call_name: str, *, is_blocked: bool) -> None:
+        self._late[call_name] = late = self._late.get(call_name, 0) + 1
         if is_blocked:
-            self.kill(f"{what} blocked it for longer than its deadline")
+            self.kill(f"{call_name} blocked it for longer than its deadline")
         elif late >= _MAX_TIMEOUTS:
-            self.kill(f"{what} missed its deadline {late} times in a row")
+            self.kill(f"{call_name} missed its deadline {late} times in a row")
 
-    async def _await_cancelled(self, what: str, call: int, waiting: _Waiting, until: float) -> None:
-        """Waits for a cancelled call until its deadline."""
+    async def _await_cancelled(self, call_name: str, call_id: int, waiting: _PendingCall, deadline: float) -> None:
+        """Waits until the deadline for the answer of a call that was cancelled."""
         try:
-            async with asyncio.timeout_at(until):
+            async with asyncio.timeout_at(deadline):
                 await asyncio.wait([waiting.answer])
         except TimeoutError:
-            self._missed(what, is_blocked=True)
-        self._waiting.pop(call, None)
+            self._note_timeout(call_name, is_blocked=True)
+        self._waiting.pop(call_id, None)
 
     async def stream(self, method: str) -> AsyncIterator[Any]:
         """Yields the items of an endless call. Raises as :meth:`call`. The oldest are dropped if they are not taken."""
-        waiting = _Waiting(asyncio.get_running_loop().create_future())
-        call = self._send_call(method, (), 0.0, waiting)
+        waiting = _PendingCall(asyncio.get_running_loop().create_future())
+        call_id = self._send_call(method, (), 0.0, waiting)
         item: asyncio.Task[bytes] | None = None
         try:
             while True:
@@ -185,8 +185,8 @@ class HostProcess:
         finally:
             if item is not None:
                 item.cancel()
-            self._waiting.pop(call, None)
-            self._send(Cancel(id=call))
+            self._waiting.pop(call_id, None)
+            self._send(Cancel(id=call_id))
 
     def choose(self, choice: Choice) -> Any:
         """Asks the plugin's own alloc map (:mod:`.external_alloc_map`). Blocks this thread for a second at most."""
@@ -198,7 +198,7 @@ class HostProcess:
             self.kill(f"its alloc map took longer than {CHOICE_DEADLINE_S:g} s")
             raise
 
-    def _send_call(self, method: str, arguments: tuple[Any, ...], deadline_s: float, waiting: _Waiting) -> int:
+    def _send_call(self, method: str, arguments: tuple[Any, ...], deadline_s: float, waiting: _PendingCall) -> int:
         if self._writer is None or self.reason is not None:
             raise PluginError(f"its host process is gone: {self.reason}")
         self._ids += 1
@@ -214,7 +214,7 @@ class HostProcess:
     async def _read(self, reader: asyncio.StreamReader, copying: asyncio.Task[None]) -> None:
         try:
             while (frame := await read_frame(reader, TO_AGENT)) is not None:
-                self._take(frame)
+                self._handle_frame(frame)
         except Exception as e:  # noqa: BLE001  # a frame by hand: of a wrong type, too deep, not UTF-8
             self.kill(f"it sent what is no frame: {type(e).__name__}: {e}"[:MAX_TEXT])
         finally:
@@ -222,7 +222,7 @@ class HostProcess:
             await asyncio.wait([copying], timeout=_LAST_WORDS_S)
             copying.cancel()
 
-    def _take(self, frame: Frame) -> None:
+    def _handle_frame(self, frame: Frame) -> None:
         waiting = self._waiting.get(frame.id)
         if waiting is None:
             return
@@ -243,10 +243,10 @@ class HostProcess:
         if isinstance(frame, Answer):
             waiting.answer.set_result(frame)
         elif isinstance(frame, Failure):
-            waiting.answer.set_exception(_error(frame))
+            waiting.answer.set_exception(_exception_of(frame))
             waiting.answer.exception()
 
-    async def _save(self, frame: Save, waiting: _Waiting) -> None:
+    async def _save(self, frame: Save, waiting: _PendingCall) -> None:
         try:
             if waiting.state is None:
                 raise PluginError("only a hook has a state")
@@ -257,11 +257,11 @@ class HostProcess:
         else:
             self._send(Saved(id=frame.id))
 
-    async def _copy_output(self, fd: int) -> None:
+    async def _copy_output(self, output_fd: int) -> None:
         """Copies the host's output to the log, up to a number of lines and characters; the rest is counted."""
         reader = asyncio.StreamReader(limit=1 << 16)
         protocol = asyncio.StreamReaderProtocol(reader)
-        transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, os.fdopen(fd, "rb"))
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, os.fdopen(output_fd, "rb"))
         try:
             await self._copy_lines(reader)
         finally:
@@ -277,12 +277,12 @@ class HostProcess:
                     began, count = time.monotonic(), 0
                 count += 1
                 if count <= _LINES_PER_MINUTE and line:
-                    log.info("%s: %s", self._label, line[:_LINE])
+                    log.info("%s: %s", self._label, line[:_MAX_LINE_LENGTH])
                 elif count == _LINES_PER_MINUTE + 1:
                     log.warning("%s prints too much; the rest of this minute is left out", self._label)
 
     def kill(self, reason: str) -> None:
-        """Kills the process at once. Safe at any time and twice."""
+        """Kills the host's process at once. Safe at any time and twice."""
         if self._process is None or self.reason is not None:
             return
         self._killed_for = self._killed_for or reason
@@ -332,7 +332,7 @@ class HostProcess:
             self._ended(self.reason)
 
 
-def _kill_children(leader: int) -> None:
+def _kill_children(host_pid: int) -> None:
     """Ends the processes that a dead host has left in its session. A process group keeps its number only as long as it
     has members, so its number alone is not enough to kill by."""
     for stat in Path("/proc").glob("[0-9]*/stat"):
@@ -341,7 +341,7 @@ def _kill_children(leader: int) -> None:
         except OSError:
             continue
         pid, session = int(stat.parent.name), int(fields[3])
-        if session == leader != pid:
+        if session == host_pid != pid:
             try:
                 os.kill(pid, signal.SIGKILL)
             except (ProcessLookupError, PermissionError):
@@ -358,7 +358,7 @@ def described_status(code: int) -> str:
         return f"it was killed by signal {-code}"
 
 
-def _error(failure: Failure) -> Exception:
+def _exception_of(failure: Failure) -> Exception:
     match failure.kind:
         case "backend":
             return from_wire(failure.name, failure.message, msgspec.msgpack.decode(failure.data))
@@ -374,10 +374,10 @@ def _error(failure: Failure) -> Exception:
 
 
 def host_environment(names: Sequence[str]) -> dict[str, str]:
-    """Returns the environment variables of a host: of this process those of :data:`ENVIRONMENT` and ``names``, in which
+    """Returns the environment variables of a host: of this process :data:`INHERITED_VARIABLES` and ``names``, in which
     ``*`` at the end marks a prefix."""
-    exact = {*ENVIRONMENT, *(name for name in names if not name.endswith("*"))}
+    exact = {*INHERITED_VARIABLES, *(name for name in names if not name.endswith("*"))}
     prefixes = ("LC_", *(name[:-1] for name in names if name.endswith("*")))
-    environment = {k: v for k, v in os.environ.items() if k in exact or k.startswith(prefixes)}
+    environment = {name: text for name, text in os.environ.items() if name in exact or name.startswith(prefixes)}
     # What it says before it crashes, and where it crashed, is to be in the log.
     return {**environment, "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}

@@ -72,7 +72,7 @@ class Item(Frame, frozen=True, kw_only=True, array_like=True):
 
 
 class Save(Frame, frozen=True, kw_only=True, array_like=True):
-    """Host to agent: keep the state of this hook call now."""
+    """Host to agent: store the managed state of this hook call now."""
 
     state: KeptState
 
@@ -108,7 +108,7 @@ def pack(body: Any) -> bytes:
 
 
 def length_of(head: bytes) -> int:
-    """Raises InvalidResponse for a frame that is too large."""
+    """Returns the length that a frame's head announces. Raises InvalidResponse for a frame that is too large."""
     (length,) = _LENGTH.unpack(head)
     if length > MAX_FRAME:
         raise InvalidResponse(f"a frame of {length} bytes")

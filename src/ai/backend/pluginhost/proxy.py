@@ -113,10 +113,12 @@ class HostedHook(PluginHook):
             previous_allocation=context.previous_allocation,
         )
         deadline_s = min(self._plugin.deadline_s, context.deadline_s)
-        return await self._plugin.host.call("hook", (request,), deadline_s, HookState(self._keep, context.state.save))
+        return await self._plugin.host.call(
+            "hook", (request,), deadline_s, HookState(self._take_state, context.state.save)
+        )
 
-    def _keep(self, stored: KeptState) -> None:
-        """Raises DecodeError for a state that is no JSON object."""
+    def _take_state(self, stored: KeptState) -> None:
+        """Takes over the state that a hook returned. Raises DecodeError for a state that is no JSON object."""
         self.context.state.data = msgspec.json.decode(stored.data, type=dict[str, Any])
         self.context.state.version = stored.version
 
@@ -149,7 +151,7 @@ def _watch_health(self: HostedPlugin) -> AsyncIterator[DeviceHealthChange]:
 
 
 def _class_of(hello: Hello) -> type[HostedPlugin]:
-    """Returns a proxy class that promises what the plugin's own class does."""
+    """Returns a proxy class with the description and the powers of the hosted plugin's class."""
     of_powers = (POWER_CALLS.get(power, ()) for power in hello.powers)
     calls = {name: _forward(name) for names in (PLUGIN_CALLS, *of_powers) for name in names}
     if "health_watching" in hello.powers:

@@ -58,32 +58,32 @@ from ai.backend.pluginhost.protocol import (
 from ai.backend.pluginhost.v1.loader import load_any_version
 
 _LAST_WORDS_S = 2.0
-_NOTHING = msgspec.msgpack.encode({})
+_EMPTY_STATE = msgspec.msgpack.encode({})
 
 
-def serve(calls: int, choices: int) -> None:
+def serve(calls_fd: int, choices_fd: int) -> None:
     """Serves calls until the agent closes the socket or dies."""
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
-    threading.Thread(target=_end_with_the_agent, args=(calls,), daemon=True).start()
-    asyncio.run(_Host(socket.socket(fileno=calls), choices).run())
+    threading.Thread(target=_end_with_the_agent, args=(calls_fd,), daemon=True).start()
+    asyncio.run(_Host(socket.socket(fileno=calls_fd), choices_fd).run())
     # A thread that hangs in a vendor's library must not keep this process.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
 
 
-def _end_with_the_agent(fd: int) -> None:
+def _end_with_the_agent(calls_fd: int) -> None:
     watch = select.poll()
-    watch.register(fd, select.POLLRDHUP | select.POLLHUP)
+    watch.register(calls_fd, select.POLLRDHUP | select.POLLHUP)
     watch.poll()
     time.sleep(_LAST_WORDS_S)
     os._exit(0)
 
 
 class _Host:
-    def __init__(self, sock: socket.socket, choices: int) -> None:
+    def __init__(self, sock: socket.socket, choices_fd: int) -> None:
         self._sock = sock
-        self._choices = choices
+        self._choices = choices_fd
         self._writer: asyncio.StreamWriter
         self._class: type[AbstractComputePlugin] | None = None
         self._made: AbstractComputePlugin | None = None
@@ -120,19 +120,19 @@ class _Host:
         try:
             arguments = msgspec.msgpack.decode(call.arguments, type=SHAPES[call.method].arguments)
             if call.method == "watch_health":
-                await self._watch(call.id)
+                await self._stream_health(call.id)
                 return
             if call.method == "hook":
                 (hook_call,) = arguments
                 state = ManagedState(
-                    msgspec.json.decode(hook_call.state.data), hook_call.state.version, saver=self._saver(call.id)
+                    msgspec.json.decode(hook_call.state.data), hook_call.state.version, saver=self._state_saver(call.id)
                 )
-                work = self._hook(hook_call, state)
+                work = self._call_hook(hook_call, state)
             else:
-                work = self._answer(call.method, arguments)
+                work = self._dispatch(call.method, arguments)
             async with asyncio.timeout(call.deadline_s):
                 result = await work
-            encoded, stored = write_answer(call.method, result), _kept(state)
+            encoded, stored = write_answer(call.method, result), _encoded_state(state)
         except asyncio.CancelledError:
             self._send(_failure(call.id, TimeoutError(), state))
         except BaseException as e:  # noqa: BLE001  # SystemExit too: a plugin does not decide that its host ends
@@ -147,24 +147,24 @@ class _Host:
         except ConnectionError:
             return
 
-    async def _answer(self, method: str, arguments: tuple[Any, ...]) -> Any:
+    async def _dispatch(self, method: str, arguments: tuple[Any, ...]) -> Any:
         if method in DIRECT:
             return await getattr(self._plugin, method)(*arguments)
-        own: Callable[..., Awaitable[Any]] = getattr(self, f"_{method}")
-        return await own(*arguments)
+        host_method: Callable[..., Awaitable[Any]] = getattr(self, f"_{method}")
+        return await host_method(*arguments)
 
     async def _load(self, reference: str, path: tuple[str, ...]) -> Hello:
         sys.path[:] = path
         self._class = cls = load_any_version(reference)
-        flags = cls.capabilities
+        capabilities = cls.capabilities
         return Hello(
             key=cls.key,
             version=str(cls.version)[:64],
             verified_on=None if cls.verified_on is None else str(cls.verified_on)[:256],
             key_is_slot_prefix=bool(cls.key_is_slot_prefix),
-            capabilities=flags,
+            capabilities=capabilities,
             powers=tuple(
-                name for name, protocol in POWERS.items() if getattr(flags, name) and issubclass(cls, protocol)
+                name for name, protocol in POWERS.items() if getattr(capabilities, name) and issubclass(cls, protocol)
             ),
         )
 
@@ -190,7 +190,7 @@ class _Host:
         assert self._choose is not None
         return self._choose
 
-    async def _hook(self, hook_call: HookCall, state: ManagedState) -> Any:
+    async def _call_hook(self, hook_call: HookCall, state: ManagedState) -> Any:
         context = HookContext(
             cause=hook_call.cause,
             attempt=hook_call.attempt,
@@ -202,27 +202,27 @@ class _Host:
         result = await getattr(hook, hook_call.method)()
         return result if hook_call.method == "pre_create" else None
 
-    def _saver(self, call: int) -> Callable[[ManagedState], Awaitable[None]]:
+    def _state_saver(self, call_id: int) -> Callable[[ManagedState], Awaitable[None]]:
         async def save(state: ManagedState) -> None:
-            stored = _kept(state)
+            stored = _encoded_state(state)
             assert stored is not None
-            waiting = self._saving[call] = asyncio.get_running_loop().create_future()
-            self._send(Save(id=call, state=stored))
+            waiting = self._saving[call_id] = asyncio.get_running_loop().create_future()
+            self._send(Save(id=call_id, state=stored))
             if error := await waiting:
                 raise PluginError(error)
 
         return save
 
-    async def _watch(self, call: int) -> None:
+    async def _stream_health(self, call_id: int) -> None:
         changes: AsyncIterator[Any] = self._plugin.watch_health()  # type: ignore[attr-defined]  # only asked if it has the power
         async for change in changes:
-            self._send(Item(id=call, value=write_answer("watch_health", change)))
+            self._send(Item(id=call_id, value=write_answer("watch_health", change)))
             await self._drain()
         raise PluginError("the watch has ended")
 
 
-def _kept(state: ManagedState | None) -> KeptState | None:
-    """Raises PluginError for a state that is not JSON, or too large."""
+def _encoded_state(state: ManagedState | None) -> KeptState | None:
+    """Encodes the managed state of a hook. Raises PluginError for a state that is not JSON, or too large."""
     if state is None:
         return None
     if not isinstance(state.data, dict) or not isinstance(state.version, int):
@@ -236,9 +236,9 @@ def _kept(state: ManagedState | None) -> KeptState | None:
     return KeptState(data=data, version=state.version)
 
 
-def _failure(call: int, error: BaseException, state: ManagedState | None) -> Failure:
+def _failure(call_id: int, error: BaseException, state: ManagedState | None) -> Failure:
     try:
-        stored = _kept(state)
+        stored = _encoded_state(state)
     except PluginError:
         stored = None
     text = safe_message(error)
@@ -247,15 +247,15 @@ def _failure(call: int, error: BaseException, state: ManagedState | None) -> Fai
             try:
                 data = msgspec.msgpack.encode(error.data)
             except (TypeError, ValueError, RecursionError):
-                data = _NOTHING
-            data = data if len(data) <= MANAGED_STATE_LIMIT else _NOTHING
-            return Failure(id=call, kind="backend", name=str(error.code), message=text, data=data, state=stored)
+                data = _EMPTY_STATE
+            data = data if len(data) <= MANAGED_STATE_LIMIT else _EMPTY_STATE
+            return Failure(id=call_id, kind="backend", name=str(error.code), message=text, data=data, state=stored)
         case TerminationDeferred():
-            after = msgspec.msgpack.encode({"retry_after": waiting_time(error.retry_after)})
-            return Failure(id=call, kind="deferred", name="", message=text, data=after, state=stored)
+            retry_after = msgspec.msgpack.encode({"retry_after": waiting_time(error.retry_after)})
+            return Failure(id=call_id, kind="deferred", name="", message=text, data=retry_after, state=stored)
         case TimeoutError() if not text:
-            return Failure(id=call, kind="deadline", name="", message="", state=stored)
+            return Failure(id=call_id, kind="deadline", name="", message="", state=stored)
         case InvalidResponse():
-            return Failure(id=call, kind="nonsense", name="", message=text, state=stored)
+            return Failure(id=call_id, kind="nonsense", name="", message=text, state=stored)
     trace = "".join(traceback.format_exception(error))[-MAX_TEXT:].encode(errors="replace").decode()
-    return Failure(id=call, kind="other", name=type(error).__name__, message=text, trace=trace, state=stored)
+    return Failure(id=call_id, kind="other", name=type(error).__name__, message=text, trace=trace, state=stored)

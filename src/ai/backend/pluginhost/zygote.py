@@ -34,7 +34,7 @@ class Zygote:
         """The descriptor of each ``life``, and the host's pid."""
         self._unreported: set[int] = set()
         """Those of them whose host's end is still to be told."""
-        self._shut: set[int] = set()
+        self._to_reap: set[int] = set()
         """Those of them whose host is to be reaped."""
         self._woken, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._poll = select.poll()
@@ -43,20 +43,20 @@ class Zygote:
         syscalls.become_subreaper()
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        for fd in (self._requests.fileno(), self._woken):
-            self._poll.register(fd, select.POLLIN)
+        for ready_fd in (self._requests.fileno(), self._woken):
+            self._poll.register(ready_fd, select.POLLIN)
         # Hosts share the pages of what is loaded as long as nobody writes to them, and a collection does.
         gc.collect()
         gc.freeze()
         is_open = True
         while is_open or self._hosts or self._end_orphans():
-            for fd, _ in self._poll.poll():
-                if fd == self._woken:
-                    os.read(fd, 4096)
-                elif fd in self._hosts:
-                    self._shut_down(fd)
+            for ready_fd, _ in self._poll.poll():
+                if ready_fd == self._woken:
+                    os.read(ready_fd, 4096)
+                elif ready_fd in self._hosts:
+                    self._shut_down(ready_fd)
                 elif not self._take_request():
-                    self._poll.unregister(fd)
+                    self._poll.unregister(ready_fd)
                     is_open = False
             self._report_ends()
             self._end_orphans()
@@ -68,7 +68,7 @@ class Zygote:
             return False
         if data != REQUEST:
             return False
-        calls, choices, output, life = fds
+        calls_fd, choices_fd, output_fd, life_fd = fds
         try:
             pid = os.fork()
         except OSError:
@@ -76,64 +76,64 @@ class Zygote:
             return True
         if pid == 0:
             self._become_host(*fds)
-        _close(calls, choices, output)
-        self._hosts[life] = pid
-        self._unreported.add(life)
-        self._poll.register(life, select.POLLRDHUP | select.POLLHUP)
-        _send_number(life, pid)
+        _close(calls_fd, choices_fd, output_fd)
+        self._hosts[life_fd] = pid
+        self._unreported.add(life_fd)
+        self._poll.register(life_fd, select.POLLRDHUP | select.POLLHUP)
+        _send_number(life_fd, pid)
         return True
 
-    def _become_host(self, calls: int, choices: int, output: int, life: int) -> NoReturn:
+    def _become_host(self, calls_fd: int, choices_fd: int, output_fd: int, life_fd: int) -> NoReturn:
         try:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            zygote = os.getppid()
+            zygote_pid = os.getppid()
             os.setsid()
             syscalls.die_with_parent()  # also while a vendor's library blocks it
-            if os.getppid() != zygote:
+            if os.getppid() != zygote_pid:
                 os._exit(1)
             syscalls.become_subreaper()
-            os.dup2(output, 1)
-            os.dup2(output, 2)
+            os.dup2(output_fd, 1)
+            os.dup2(output_fd, 2)
             self._requests.close()
-            _close(output, life, self._woken, self._wake, *self._hosts)
-            serve(calls, choices)
+            _close(output_fd, life_fd, self._woken, self._wake, *self._hosts)
+            serve(calls_fd, choices_fd)
         except BaseException:  # noqa: BLE001  # this process must never return into the zygote's loop
             traceback.print_exc()
         finally:
             os._exit(1)
 
-    def _shut_down(self, life: int) -> None:
-        self._poll.unregister(life)
-        self._shut.add(life)
-        os.kill(self._hosts[life], signal.SIGKILL)  # nothing happens to one that has ended
+    def _shut_down(self, life_fd: int) -> None:
+        self._poll.unregister(life_fd)
+        self._to_reap.add(life_fd)
+        os.kill(self._hosts[life_fd], signal.SIGKILL)  # nothing happens to one that has ended
 
     def _report_ends(self) -> None:
-        for life in list(self._unreported):
-            ended = os.waitid(os.P_PID, self._hosts[life], os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        for life_fd in list(self._unreported):
+            ended = os.waitid(os.P_PID, self._hosts[life_fd], os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if ended is not None:
-                self._unreported.discard(life)
-                _send_number(life, ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status)
-        for life in self._shut - self._unreported:
-            os.waitpid(self._hosts.pop(life), 0)
-            self._shut.discard(life)
-            os.close(life)
+                self._unreported.discard(life_fd)
+                _send_number(life_fd, ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status)
+        for life_fd in self._to_reap - self._unreported:
+            os.waitpid(self._hosts.pop(life_fd), 0)
+            self._to_reap.discard(life_fd)
+            os.close(life_fd)
 
     def _end_orphans(self) -> bool:
-        """Ends adopted children; returns True if any still runs. Its end wakes the loop."""
+        """Kills orphans of hosts that this process adopted; returns True if any still runs."""
         hosts = {os.getpid(), *self._hosts.values()}
         orphans = [pid for pid in proc.children(os.getpid()) if pid not in hosts]
         proc.send(orphans, signal.SIGKILL)
         return any(os.waitpid(pid, os.WNOHANG) == (0, 0) for pid in orphans)
 
 
-def _send_number(life: int, number: int) -> None:
+def _send_number(life_fd: int, number: int) -> None:
     try:
-        os.write(life, b"%d" % number)
+        os.write(life_fd, b"%d" % number)
     except OSError:
         return  # the agent is gone
 
 
 def _close(*fds: int) -> None:
-    for fd in fds:
-        os.close(fd)
+    for one_fd in fds:
+        os.close(one_fd)

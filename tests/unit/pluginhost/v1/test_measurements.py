@@ -11,7 +11,7 @@ from ai.backend.common.ids import DeviceId
 from ai.backend.plugin.accelerator import Measurement, MetricKind
 from ai.backend.plugin.accelerator.shapes import InvalidResponse
 from ai.backend.pluginhost.v1.api import statistics as v1
-from ai.backend.pluginhost.v1.values import KINDS, of_each, of_node
+from ai.backend.pluginhost.v1.values import KINDS, keyed_measurements, node_measurements
 
 
 def node(**changes: Any) -> v1.NodeMeasurement:
@@ -27,7 +27,7 @@ def node(**changes: Any) -> v1.NodeMeasurement:
 def test_a_metric_of_the_node_is_a_total_and_its_parts() -> None:
     given = node(per_device={"d": v1.Measurement(Decimal("1.5"))}, stats_filter=frozenset({"max"}))
     common: dict[str, Any] = {"key": "npu_mem", "unit_hint": "bytes", "stats": frozenset({"max"})}
-    assert list(of_node([given])) == [
+    assert list(node_measurements([given])) == [
         Measurement(value=3.0, capacity=8.0, **common),
         Measurement(value=1.5, device_id=DeviceId("d"), **common),
     ]
@@ -37,18 +37,18 @@ def test_a_metric_of_the_node_is_a_total_and_its_parts() -> None:
     ("given", "ours"), [("Celsius", "celsius"), ("Watts", "watt"), (None, "count"), ("bps", "bps")]
 )
 def test_units_are_written_our_way(given: str | None, ours: str) -> None:
-    (made,) = of_node([node(unit_hint=given)])
+    (made,) = node_measurements([node(unit_hint=given)])
     assert made.unit_hint == ours
 
 
 def test_every_type_has_a_kind() -> None:
     assert set(KINDS) == {kind.name for kind in v1.MetricTypes}
-    (made,) = of_node([node(type=v1.MetricTypes.RATE, unit_hint="bps", current_hook=lambda m: m.stats.rate)])
+    (made,) = node_measurements([node(type=v1.MetricTypes.RATE, unit_hint="bps", current_hook=lambda m: m.stats.rate)])
     assert made.kind is MetricKind.RATE
 
 
 def test_what_only_a_hook_can_read_is_left_out() -> None:
-    assert list(of_node([node(type=v1.MetricTypes.UTILIZATION, current_hook=lambda m: m)])) == []
+    assert list(node_measurements([node(type=v1.MetricTypes.UTILIZATION, current_hook=lambda m: m)])) == []
 
 
 @pytest.mark.parametrize(
@@ -64,9 +64,9 @@ def test_what_only_a_hook_can_read_is_left_out() -> None:
 )
 def test_nonsense_is_named(wrong: Any, named: str) -> None:
     with pytest.raises(InvalidResponse, match=named if wrong is not None else "None is no measurement"):
-        list(of_node([wrong]))
+        list(node_measurements([wrong]))
 
 
 def test_those_of_containers_keep_their_names() -> None:
     metric = v1.ContainerMeasurement("u", v1.MetricTypes.USAGE, {"c": v1.Measurement(Decimal(1))}, "percent")
-    assert [(name, m.value) for name, m in of_each([metric], "per_container")] == [("c", 1.0)]
+    assert [(name, m.value) for name, m in keyed_measurements([metric], "per_container")] == [("c", 1.0)]

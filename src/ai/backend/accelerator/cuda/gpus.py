@@ -26,7 +26,7 @@ MAX_PROFILES = 32
 MAX_LINKS = 36
 _MIG_NAME = re.compile(r"\bMIG ((?:\d+c\.)?\d+g\.\d+gb\S*)$")
 _MIG_MEMORY = re.compile(r"\d+g\.(\d+)gb")
-_ENABLED = 1
+_MIG_ENABLED = 1
 _MEMORY_CLOCK, _SM_CLOCK = 2, 1
 
 
@@ -83,8 +83,9 @@ class MigInstance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A reading of the node. ``faults`` maps the UUIDs of GPUs that answered before, or answer in part, to reasons;
-    ``away`` are those of them that are lost. ``unreadable`` describes GPUs that have not told their UUID."""
+    """Holds what was read of the node's GPUs. ``faults`` maps the UUIDs of GPUs that answered before, or answer in
+    part, to reasons; ``away`` are those of them that are lost. ``unreadable`` describes GPUs that have not told their
+    UUID."""
 
     gpus: tuple[Gpu, ...] = ()
     mig_gpus: frozenset[str] = frozenset()
@@ -105,7 +106,7 @@ def pci_address(info: dict[str, object]) -> str:
 
 
 def read_gpu(nvml: Nvml, host: Host, uuid: str) -> Gpu:
-    """Raises NvmlFailure."""
+    """Reads the constant properties of a GPU. Raises NvmlFailure."""
     address = pci_address(nvml.ask("nvmlDeviceGetPciInfo", uuid))
     capability = optional(nvml, "nvmlDeviceGetCudaComputeCapability", uuid)
     compute_capability = (int(capability[0]), int(capability[1])) if capability else None
@@ -134,21 +135,21 @@ def read_gpu(nvml: Nvml, host: Host, uuid: str) -> Gpu:
 
 
 def _max_instances(nvml: Nvml, uuid: str) -> int:
-    """Returns how many instances fit; while the MIG mode is off, the most that any GPU has if this one has the mode."""
+    """Returns how many MIG instances fit a GPU; with the mode off, the most of any GPU if this one has the mode."""
     count = int(optional(nvml, "nvmlDeviceGetMaxMigDeviceCount", uuid) or 0)
     return count or (MAX_MIG_INSTANCES if optional(nvml, "nvmlDeviceGetMigMode", uuid) is not None else 0)
 
 
 def is_in_mig_mode(nvml: Nvml, uuid: str) -> bool:
     mode = optional(nvml, "nvmlDeviceGetMigMode", uuid)
-    return bool(mode) and mode[0] == _ENABLED
+    return bool(mode) and mode[0] == _MIG_ENABLED
 
 
-def memory_gb(memory_size: int, total: int) -> int:
+def memory_gb(memory_size: int, total_memory: int) -> int:
     """Returns the size in a profile's name: eighths of the GPU's memory ``total``, rounded up, in whole GB."""
-    eighths = -(-memory_size * 8 // total)
-    whole = -(-total // 2**30)
-    return max(1, round(whole * eighths / 8))
+    size_in_eighths = -(-memory_size * 8 // total_memory)
+    total_gb = -(-total_memory // 2**30)
+    return max(1, round(total_gb * size_in_eighths / 8))
 
 
 def read_instances(nvml: Nvml, gpu: Gpu) -> list[MigInstance]:
@@ -215,7 +216,7 @@ def read_node(nvml: Nvml, host: Host, previous: Node, mask: Collection[str] = ()
     all values of a lost GPU, are taken from ``previous``. Raises NvmlFailure if the library is not usable."""
     by_uuid = {gpu.uuid: gpu for gpu in previous.gpus}
     faults = dict.fromkeys(by_uuid, "")
-    away: set[str] = set()
+    absent: set[str] = set()
     unreadable: list[str] = []
     mig: set[str] = set()
     instances: list[MigInstance] = []
@@ -227,7 +228,7 @@ def read_node(nvml: Nvml, host: Host, previous: Node, mask: Collection[str] = ()
                 continue
             gpu = by_uuid[uuid] = by_uuid.get(uuid) or read_gpu(nvml, host, uuid)
             if is_in_mig_mode(nvml, uuid):
-                instances += (i for i in read_instances(nvml, gpu) if i.uuid not in mask)
+                instances += (instance for instance in read_instances(nvml, gpu) if instance.uuid not in mask)
                 mig.add(uuid)
             faults.pop(uuid, None)
         except NvmlFailure as e:
@@ -235,30 +236,30 @@ def read_node(nvml: Nvml, host: Host, previous: Node, mask: Collection[str] = ()
                 raise
             if uuid in by_uuid:
                 faults[uuid] = str(e)
-                away |= {uuid} if e.code in DEVICE_FAILURES else set()
+                absent |= {uuid} if e.code in DEVICE_FAILURES else set()
             else:
                 unreadable.append(f"GPU {index}: {e}")
-    missing = [uuid for uuid, reason in faults.items() if not reason]
-    for uuid in missing:
+    missing_uuids = [uuid for uuid, reason in faults.items() if not reason]
+    for uuid in missing_uuids:
         faults[uuid] = _absence_reason(nvml, uuid)
     return Node(
-        gpus=tuple(sorted(by_uuid.values(), key=lambda g: g.pci_address)),
+        gpus=tuple(sorted(by_uuid.values(), key=lambda gpu: gpu.pci_address)),
         mig_gpus=frozenset(mig | (previous.mig_gpus & faults.keys())),
         instances=tuple(
             sorted(
-                (*instances, *(i for i in previous.instances if i.parent.uuid in faults)),
-                key=lambda i: (i.parent.pci_address, i.gpu_instance, i.compute_instance),
+                (*instances, *(instance for instance in previous.instances if instance.parent.uuid in faults)),
+                key=lambda instance: (instance.parent.pci_address, instance.gpu_instance, instance.compute_instance),
             )
         ),
         faults=faults,
-        away=frozenset(away.union(missing)),
+        away=frozenset(absent.union(missing_uuids)),
         # An index that fails is most likely a known GPU that is away.
-        unreadable=tuple(unreadable[len(missing) :]),
+        unreadable=tuple(unreadable[len(missing_uuids) :]),
     )
 
 
 def _absence_reason(nvml: Nvml, uuid: str) -> str:
-    """Returns why a GPU does not answer; asked by its UUID, since its index may be another's by now."""
+    """Returns the reason why a GPU does not answer; asks by its UUID, since its index may be another's by now."""
     try:
         nvml.ask("nvmlDeviceGetMemoryInfo", uuid)
     except NvmlFailure as e:
@@ -269,8 +270,8 @@ def _absence_reason(nvml: Nvml, uuid: str) -> str:
     return "the GPU is not on the bus any more"
 
 
-_SWITCH = 2
-_ACTIVE = 1
+_NVLINK_SWITCH = 2
+_NVLINK_ACTIVE = 1
 ANCESTORS: Mapping[int, LinkKind] = {
     0: LinkKind.PCIE_SWITCH,  # the same board
     10: LinkKind.PCIE_SWITCH,  # one switch
@@ -294,46 +295,46 @@ def read_links(nvml: Nvml, gpus: Sequence[Gpu]) -> dict[str, tuple[DeviceLink, .
     """Maps UUIDs to links to every other GPU. Bandwidth is of one direction, only known for NVLink. Through a switch
     any two GPUs have the bandwidth of all links of the one that has fewer."""
     addresses = {gpu.pci_address for gpu in gpus}
-    by_gpu = {gpu.uuid: _nvlinks(nvml, gpu, addresses) for gpu in gpus}
+    nvlinks_by_gpu = {gpu.uuid: _active_nvlinks(nvml, gpu, addresses) for gpu in gpus}
     links: dict[str, list[DeviceLink]] = {gpu.uuid: [] for gpu in gpus}
-    for i, one in enumerate(gpus):
-        for other in gpus[i + 1 :]:
-            a, b = by_gpu[one.uuid], by_gpu[other.uuid]
-            speed = a.to_gpu.get(other.pci_address, 0.0) or min(a.to_switch, b.to_switch)
+    for position, gpu in enumerate(gpus):
+        for peer in gpus[position + 1 :]:
+            own_links, peer_links = nvlinks_by_gpu[gpu.uuid], nvlinks_by_gpu[peer.uuid]
+            bandwidth = own_links.to_gpu.get(peer.pci_address, 0.0) or min(own_links.to_switch, peer_links.to_switch)
             kind: LinkKind | None = LinkKind.DIRECT
-            if not speed:
-                level = unless_lost(nvml, "nvmlDeviceGetTopologyCommonAncestor", one.uuid, other.uuid)
-                kind = ANCESTORS.get(level) if isinstance(level, int) else None
+            if not bandwidth:
+                ancestor_level = unless_lost(nvml, "nvmlDeviceGetTopologyCommonAncestor", gpu.uuid, peer.uuid)
+                kind = ANCESTORS.get(ancestor_level) if isinstance(ancestor_level, int) else None
             if kind is not None:
-                links[one.uuid].append(_link(other, kind, speed))
-                links[other.uuid].append(_link(one, kind, speed))
-    return {uuid: tuple(of_gpu) for uuid, of_gpu in links.items()}
+                links[gpu.uuid].append(_device_link(peer, kind, bandwidth))
+                links[peer.uuid].append(_device_link(gpu, kind, bandwidth))
+    return {uuid: tuple(gpu_links) for uuid, gpu_links in links.items()}
 
 
-def _link(peer: Gpu, kind: LinkKind, speed: float) -> DeviceLink:
-    return DeviceLink(peer=DeviceId(peer.uuid), kind=kind, bandwidth_gib_s=round(speed, 1) if speed else None)
+def _device_link(peer: Gpu, kind: LinkKind, bandwidth: float) -> DeviceLink:
+    return DeviceLink(peer=DeviceId(peer.uuid), kind=kind, bandwidth_gib_s=round(bandwidth, 1) if bandwidth else None)
 
 
-def _nvlinks(nvml: Nvml, gpu: Gpu, addresses: AbstractSet[str]) -> _NvLinks:
+def _active_nvlinks(nvml: Nvml, gpu: Gpu, gpu_addresses: AbstractSet[str]) -> _NvLinks:
     links = _NvLinks()
-    for number in range(MAX_LINKS):
+    for link_number in range(MAX_LINKS):
         try:
-            state = nvml.ask("nvmlDeviceGetNvLinkState", gpu.uuid, number)
+            state = nvml.ask("nvmlDeviceGetNvLinkState", gpu.uuid, link_number)
         except NvmlFailure as e:
-            if e.code in (Code.INVALID_ARGUMENT, Code.NOT_SUPPORTED) and number == 0:
+            if e.code in (Code.INVALID_ARGUMENT, Code.NOT_SUPPORTED) and link_number == 0:
                 break  # no NVLink at all
             continue
-        if state != _ACTIVE:
+        if state != _NVLINK_ACTIVE:
             continue
-        version = unless_lost(nvml, "nvmlDeviceGetNvLinkVersion", gpu.uuid, number)
-        nominal = tables.NVLINK_GB_S.get(version, tables.NVLINK_GB_S[5]) if isinstance(version, int) else 0.0
-        speed = nominal * 1e9 / 2**30
-        remote = unless_lost(nvml, "nvmlDeviceGetNvLinkRemoteDeviceType", gpu.uuid, number)
-        info = unless_lost(nvml, "nvmlDeviceGetNvLinkRemotePciInfo", gpu.uuid, number)
+        version = unless_lost(nvml, "nvmlDeviceGetNvLinkVersion", gpu.uuid, link_number)
+        nominal_gb_s = tables.NVLINK_GB_S.get(version, tables.NVLINK_GB_S[5]) if isinstance(version, int) else 0.0
+        bandwidth = nominal_gb_s * 1e9 / 2**30
+        remote_type = unless_lost(nvml, "nvmlDeviceGetNvLinkRemoteDeviceType", gpu.uuid, link_number)
+        info = unless_lost(nvml, "nvmlDeviceGetNvLinkRemotePciInfo", gpu.uuid, link_number)
         address = pci_address(info) if isinstance(info, dict) else ""
-        if address in addresses:
-            links.to_gpu[address] = links.to_gpu.get(address, 0.0) + speed
-        elif remote == _SWITCH or (remote is None and address):
+        if address in gpu_addresses:
+            links.to_gpu[address] = links.to_gpu.get(address, 0.0) + bandwidth
+        elif remote_type == _NVLINK_SWITCH or (remote_type is None and address):
             # A driver that cannot tell the type of the other end still says where it is: no GPU, hence a switch.
-            links.to_switch += speed
+            links.to_switch += bandwidth
     return links

@@ -37,7 +37,7 @@ class Account:
 
 
 def account_of(nvml: Nvml, gpu: Gpu, tolerated_ecc_errors: int) -> Account:
-    """Raises NvmlFailure if the library fails."""
+    """Reads the present state of a GPU. Raises NvmlFailure if the library fails."""
     try:
         nvml.ask("nvmlDeviceGetMemoryInfo", gpu.uuid)
         energy = optional(nvml, "nvmlDeviceGetTotalEnergyConsumption", gpu.uuid)
@@ -87,15 +87,15 @@ class Latch:
         return reason
 
     def see(self, uuid: str, account: Account, gpu_instances: Collection[int]) -> None:
-        """Records a reading; forgets the faults of a GPU that was reset."""
+        """Records the state read of a GPU; forgets the faults of a GPU that was reset."""
         if account.away:
             self._away.add(uuid)
             return
         if account.fault and account.energy is None:
             return  # it did not answer: that tells nothing of a reset
         energy = account.energy
-        before = self._energy.get(uuid)
-        if uuid in self._away or (before is not None and energy is not None and energy < before):
+        previous_energy = self._energy.get(uuid)
+        if uuid in self._away or (previous_energy is not None and energy is not None and energy < previous_energy):
             self._faults.pop(uuid, None)
         self._away.discard(uuid)
         for instance in self._faults.get(uuid, {}).keys() - {None, *gpu_instances}:
@@ -114,12 +114,12 @@ def faults_of(nvml: Nvml, node: Node, latch: Latch, tolerated_ecc_errors: int) -
     not share that of an instance."""
     by_device: dict[str, str] = {}
     for gpu in node.gpus:
-        lost = node.faults.get(gpu.uuid)
-        if lost is None:
+        is_lost = node.faults.get(gpu.uuid)
+        if is_lost is None:
             account = account_of(nvml, gpu, tolerated_ecc_errors)
         else:
-            account = Account(fault=lost, away=gpu.uuid in node.away)
-        latch.see(gpu.uuid, account, {i.gpu_instance for i in node.instances if i.parent.uuid == gpu.uuid})
+            account = Account(fault=is_lost, away=gpu.uuid in node.away)
+        latch.see(gpu.uuid, account, {part.gpu_instance for part in node.instances if part.parent.uuid == gpu.uuid})
         reason = account.fault or latch.fault(gpu.uuid)
         if reason:
             by_device[gpu.uuid] = reason

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 _LDCONFIG = ("/sbin/ldconfig", "/usr/sbin/ldconfig")
-_LINE = re.compile(r"\s*(\S+) \(([^)]*)\) => (\S+)")
+_CACHE_LINE = re.compile(r"\s*(\S+) \(([^)]*)\) => (\S+)")
 
 
 class Host:
@@ -37,12 +37,12 @@ class Host:
 
     def loader_cache(self) -> Mapping[str, str]:
         """Maps library names of this machine's architecture to paths, as the loader would choose."""
-        command = next((c for c in _LDCONFIG if self.exists(c)), "ldconfig")
+        command = next((path for path in _LDCONFIG if self.exists(path)), "ldconfig")
         try:
-            done = subprocess.run([command, "-p"], capture_output=True, text=True, timeout=10, check=False)
+            completed = subprocess.run([command, "-p"], capture_output=True, text=True, timeout=10, check=False)
         except (OSError, subprocess.TimeoutExpired):
             return {}
-        return parse_loader_cache(done.stdout, os.uname().machine)
+        return parse_loader_cache(completed.stdout, os.uname().machine)
 
     def resolve(self, path: str) -> str:
         """Returns the path without symbolic links."""
@@ -58,7 +58,7 @@ def parse_loader_cache(text: str, machine: str) -> dict[str, str]:
     architecture = {"x86_64": "x86-64", "aarch64": "AArch64"}.get(machine, "")
     libraries: dict[str, str] = {}
     for line in text.splitlines():
-        match = _LINE.fullmatch(line)
+        match = _CACHE_LINE.fullmatch(line)
         if match and architecture in match[2]:
             libraries.setdefault(match[1], match[3])
     return libraries

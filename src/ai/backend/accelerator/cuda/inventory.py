@@ -30,15 +30,15 @@ from ai.backend.common.ids import DeviceId, DeviceName, SlotName
 from ai.backend.common.states import SlotType
 from ai.backend.plugin.accelerator import PartitionProfile
 
-KEY = DeviceName("cuda")
-DEVICE, SHARES = SlotName("cuda.device"), SlotName("cuda.shares")
-NAMESPACE = "nvidia"
-GROUP = "gpu"
+PLUGIN_KEY = DeviceName("cuda")
+DEVICE_SLOT, SHARES_SLOT = SlotName("cuda.device"), SlotName("cuda.shares")
+NAMESPACE_NAME = "nvidia"
+SLOT_GROUP = "gpu"
 """The exclusive group of all slots of one device: a GPU is given whole or in shares, never both."""
 _MIG_TEXT = "MIG instance of a CUDA-capable GPU with {} GB"
 
-VARIANTS = VariantNamespace(
-    namespace=NAMESPACE,
+VARIANT_NAMESPACE = VariantNamespace(
+    namespace=NAMESPACE_NAME,
     features=(
         VariantFeature(name="cuda_version", match_mode=VariantMatchMode.MINIMUM),
         VariantFeature(name="driver_version", match_mode=VariantMatchMode.MINIMUM),
@@ -64,30 +64,38 @@ def mig_slot(profile: str) -> SlotName:
 
 def displays(instances: Iterable[MigInstance], profiles: Iterable[Profile]) -> list[SlotDisplay]:
     """Returns every slot that the node can offer."""
-    slices = sorted({slice_name(p) for p in [*(i.profile for i in instances), *(p.name for p in profiles)]}, key=_size)
+    names = {*(mig.profile for mig in instances), *(profile.name for profile in profiles)}
+    slices = sorted({slice_name(name) for name in names}, key=_slice_order)
     slots = [
-        (DEVICE, SlotType.COUNT, "GPU", "CUDA-capable GPU", "GPU", 0),
-        (SHARES, SlotType.COUNT, "fGPU", "Shares of CUDA-capable GPUs", "fGPU", 2),
+        (DEVICE_SLOT, SlotType.COUNT, "GPU", "CUDA-capable GPU", "GPU", 0),
+        (SHARES_SLOT, SlotType.COUNT, "fGPU", "Shares of CUDA-capable GPUs", "fGPU", 2),
         *(
-            (f"cuda.device:{s}-mig", SlotType.UNIQUE, f"MIG {s}", _MIG_TEXT.format(s.removesuffix("g")), "MIG", 0)
-            for s in slices
+            (
+                f"cuda.device:{size}-mig",
+                SlotType.UNIQUE,
+                f"MIG {size}",
+                _MIG_TEXT.format(size.removesuffix("g")),
+                "MIG",
+                0,
+            )
+            for size in slices
         ),
     ]
     return [
         SlotDisplay(
             slot_name=SlotName(name),
             slot_type=slot_type,
-            human_readable_name=readable,
-            description=text,
-            display_unit=unit,
+            human_readable_name=display_name,
+            description=description,
+            display_unit=display_unit,
             display_icon="gpu1",
             number_round_length=digits,
         )
-        for name, slot_type, readable, text, unit, digits in slots
+        for name, slot_type, display_name, description, display_unit, digits in slots
     ]
 
 
-def _size(name: str) -> tuple[int, str]:
+def _slice_order(name: str) -> tuple[int, str]:
     digits = name.removesuffix("g")
     return (int(digits) if digits.isdigit() else 0, name)
 
@@ -102,12 +110,14 @@ def share_amount(gpu: Gpu, settings: CudaSettings) -> Decimal:
 def gpu_slots(gpu: Gpu, settings: CudaSettings, *, in_mig_mode: bool) -> tuple[DeviceSlot, ...]:
     """Returns the slots of a GPU. One in MIG mode offers nothing itself, and is listed for its health and to be cut."""
     mode = settings.allocation_mode
-    one = Decimal(0) if in_mig_mode else Decimal(1)
+    whole = Decimal(0) if in_mig_mode else Decimal(1)
     shares = Decimal(0) if in_mig_mode else share_amount(gpu, settings)
-    device = DeviceSlot(slot_name=DEVICE, slot_type=SlotType.COUNT, amount=one, exclusive_group=GROUP)
+    device = DeviceSlot(slot_name=DEVICE_SLOT, slot_type=SlotType.COUNT, amount=whole, exclusive_group=SLOT_GROUP)
     quantum = settings.quantum_size
-    part = DeviceSlot(slot_name=SHARES, slot_type=SlotType.COUNT, amount=shares, quantum=quantum, exclusive_group=GROUP)
-    return {"discrete": (device,), "fractional": (part,), "either": (device, part)}[mode]
+    shares_slot = DeviceSlot(
+        slot_name=SHARES_SLOT, slot_type=SlotType.COUNT, amount=shares, quantum=quantum, exclusive_group=SLOT_GROUP
+    )
+    return {"discrete": (device,), "fractional": (shares_slot,), "either": (device, shares_slot)}[mode]
 
 
 def devices(
@@ -122,10 +132,10 @@ def devices(
     result: list[ComputeDevice] = []
     for gpu in node.gpus:
         in_mig_mode = gpu.uuid in node.mig_gpus
-        mig = PartitioningCapability(technology="MIG", max_partitions=gpu.max_instances)
+        instances = PartitioningCapability(technology="MIG", max_partitions=gpu.max_instances)
         result.append(
             ComputeDevice(
-                device_name=KEY,
+                device_name=PLUGIN_KEY,
                 device_id=DeviceId(gpu.uuid),
                 hw_location=gpu.pci_address,
                 numa_node=gpu.numa_node,
@@ -141,7 +151,7 @@ def devices(
                 ),
                 compute_units=compute_units(gpu.generation, gpu.processors, gpu.cores),
                 precision_support=precisions(gpu),
-                partitioning_support=(mig,) if gpu.max_instances else (),
+                partitioning_support=(instances,) if gpu.max_instances else (),
                 links=links.get(gpu.uuid, ()),
                 variant_properties=variants(gpu, versions, can_be_cut=bool(gpu.max_instances)),
                 slots=gpu_slots(gpu, settings, in_mig_mode=in_mig_mode),
@@ -154,7 +164,7 @@ def devices(
 def _instance(instance: MigInstance, versions: Mapping[str, str], faults: Mapping[str, str]) -> ComputeDevice:
     gpu, slot = instance.parent, mig_slot(instance.profile)
     return ComputeDevice(
-        device_name=KEY,
+        device_name=PLUGIN_KEY,
         device_id=DeviceId(instance.uuid),
         hw_location=f"{gpu.pci_address}/gi{instance.gpu_instance}/ci{instance.compute_instance}",
         numa_node=gpu.numa_node,
@@ -168,9 +178,9 @@ def _instance(instance: MigInstance, versions: Mapping[str, str], faults: Mappin
         precision_support=precisions(gpu),
         variant_properties=(
             *variants(gpu, versions, can_be_cut=False),
-            VariantProperty(namespace=NAMESPACE, feature="mig_profile", value=instance.profile),
+            VariantProperty(namespace=NAMESPACE_NAME, feature="mig_profile", value=instance.profile),
         ),
-        slots=(DeviceSlot(slot_name=slot, slot_type=SlotType.UNIQUE, amount=Decimal(1), exclusive_group=GROUP),),
+        slots=(DeviceSlot(slot_name=slot, slot_type=SlotType.UNIQUE, amount=Decimal(1), exclusive_group=SLOT_GROUP),),
     )
 
 
@@ -191,32 +201,34 @@ def precisions(gpu: Gpu) -> tuple[ComputePrecisionSupport, ...]:
         assert gpu.generation is not None and gpu.capability is not None  # noqa: PT018  # checked above
         if name in gpu.generation.native:
             return PrecisionSupport.NATIVE
-        since = EMULATED.get(name)
-        return PrecisionSupport.EMULATED if since and gpu.capability >= since else PrecisionSupport.NONE
+        minimum = EMULATED.get(name)
+        return PrecisionSupport.EMULATED if minimum and gpu.capability >= minimum else PrecisionSupport.NONE
 
     return tuple(ComputePrecisionSupport(format=name, support=support(name)) for name in FORMATS)
 
 
 def variants(gpu: Gpu, versions: Mapping[str, str], *, can_be_cut: bool) -> tuple[VariantProperty, ...]:
-    native = gpu.generation.native if gpu.generation else ()
+    native_formats = gpu.generation.native if gpu.generation else ()
     values: list[tuple[str, str | None]] = [
         *versions.items(),
         ("compute_capability", f"{gpu.capability[0]}.{gpu.capability[1]}" if gpu.capability else None),
         ("gpu_arch", gpu.generation.arch if gpu.generation else None),
-        *(("precision", name) for name in native),
+        *(("precision", name) for name in native_formats),
         ("memory_type", gpu.memory_type),
         ("partitioning", "MIG" if can_be_cut else None),
         ("model", gpu.name),
     ]
-    return tuple(VariantProperty(namespace=NAMESPACE, feature=name, value=v) for name, v in values if v)
+    return tuple(
+        VariantProperty(namespace=NAMESPACE_NAME, feature=name, value=value) for name, value in values if value
+    )
 
 
 def parts_held(
     held: Mapping[DeviceId, Decimal], slot: SlotName, listed: Sequence[ComputeDevice]
 ) -> dict[DeviceId, Decimal]:
     """Maps devices to the held part, 1 being all of the device; unknown devices are left out."""
-    amounts = {d.device_id: s.amount for d in listed for s in d.slots if s.slot_name == slot}
-    return {d: quantity / amounts[d] for d, quantity in held.items() if amounts.get(d)}
+    totals = {d.device_id: s.amount for d in listed for s in d.slots if s.slot_name == slot}
+    return {d: quantity / totals[d] for d, quantity in held.items() if totals.get(d)}
 
 
 def _gpu(node: Node, device_id: DeviceId) -> Gpu:
@@ -234,18 +246,18 @@ def partition_profiles(nvml: Nvml, node: Node, device_id: DeviceId) -> Sequence[
             name=profile.name,
             slot_name=mig_slot(profile.name),
             memory_size=profile.memory_size,
-            available=_remaining(nvml, gpu, profile) if gpu.uuid in node.mig_gpus else 0,
+            available=_remaining_instances(nvml, gpu, profile) if gpu.uuid in node.mig_gpus else 0,
         )
         for profile in read_profiles(nvml, gpu)
     ]
 
 
-def _remaining(nvml: Nvml, gpu: Gpu, profile: Profile) -> int:
+def _remaining_instances(nvml: Nvml, gpu: Gpu, profile: Profile) -> int:
     return int(optional(nvml, "nvmlDeviceGetGpuInstanceRemainingCapacity", gpu.uuid, profile.number) or 0)
 
 
 def create_partition(nvml: Nvml, node: Node, device_id: DeviceId, profile_name: str) -> DeviceId:
-    """Raises NotFound, InvalidInput for a profile that the GPU does not have, Conflict, Forbidden."""
+    """Creates a MIG instance. Raises NotFound, InvalidInput for a profile the GPU lacks, Conflict, Forbidden."""
     gpu = _gpu(node, device_id)
     if gpu.uuid not in node.mig_gpus:
         raise Conflict(f"the MIG mode of {gpu.uuid} is off; switch it on while no program uses the GPU")
@@ -253,19 +265,19 @@ def create_partition(nvml: Nvml, node: Node, device_id: DeviceId, profile_name: 
     profile = by_name.get(profile_name)
     if profile is None:
         raise InvalidInput(f"{gpu.uuid} has no profile {profile_name[:64]!r}; it has {', '.join(by_name) or 'none'}")
-    before = {instance.uuid for instance in read_instances(nvml, gpu)}
+    existing_ids = {instance.uuid for instance in read_instances(nvml, gpu)}
     try:
         nvml.create_instance(gpu.uuid, profile.number)
     except NvmlFailure as e:
-        raise _refusal(e, f"another {profile_name} on {gpu.uuid}") from e
-    made = [instance.uuid for instance in read_instances(nvml, gpu) if instance.uuid not in before]
-    if len(made) != 1:
-        raise PluginError(f"{len(made)} new instances appeared on {gpu.uuid} instead of one")
-    return DeviceId(made[0])
+        raise _error_of(e, f"another {profile_name} on {gpu.uuid}") from e
+    new_instances = [instance.uuid for instance in read_instances(nvml, gpu) if instance.uuid not in existing_ids]
+    if len(new_instances) != 1:
+        raise PluginError(f"{len(new_instances)} new instances appeared on {gpu.uuid} instead of one")
+    return DeviceId(new_instances[0])
 
 
 def destroy_partition(nvml: Nvml, node: Node, partition_id: DeviceId) -> None:
-    """Removes an instance, not its neighbours in one GPU instance. Safe if it is gone. Raises Conflict, Forbidden."""
+    """Removes a MIG instance, not its neighbours in a GPU instance. Safe if it is gone. Raises Conflict, Forbidden."""
     for instance in node.instances:
         if instance.uuid == partition_id:
             if optional(nvml, "nvmlDeviceGetComputeRunningProcesses", instance.uuid):
@@ -274,12 +286,12 @@ def destroy_partition(nvml: Nvml, node: Node, partition_id: DeviceId) -> None:
                 nvml.destroy_instance(instance.parent.uuid, instance.gpu_instance, instance.compute_instance)
             except NvmlFailure as e:
                 if e.code != Code.NOT_FOUND:
-                    raise _refusal(e, str(partition_id)) from e
+                    raise _error_of(e, str(partition_id)) from e
 
 
-def _refusal(e: NvmlFailure, what: str) -> BackendError:
-    if e.code == Code.NO_PERMISSION:
-        return Forbidden(f"{what}: only root may change MIG instances")
-    if e.code in (Code.IN_USE, Code.INSUFFICIENT_RESOURCES):
-        return Conflict(f"{what}: {e}")
-    return PluginError(f"{what}: {e}")
+def _error_of(failure: NvmlFailure, action: str) -> BackendError:
+    if failure.code == Code.NO_PERMISSION:
+        return Forbidden(f"{action}: only root may change MIG instances")
+    if failure.code in (Code.IN_USE, Code.INSUFFICIENT_RESOURCES):
+        return Conflict(f"{action}: {failure}")
+    return PluginError(f"{action}: {failure}")

@@ -84,23 +84,23 @@ class NvmlLibrary:
             raise
 
     def _spanning_profile(self, instance: Any) -> int:
-        """Returns the id of the largest profile that fits the instance: the whole of it."""
+        """Returns the id of the largest compute profile of a GPU instance, which takes the whole instance."""
         nvml = self._nvml
-        sizes: dict[int, int] = {}
+        profile_sizes: dict[int, int] = {}
         for profile in range(nvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
             with contextlib.suppress(NvmlFailure):
                 info = _call(nvml, "nvmlGpuInstanceGetComputeInstanceProfileInfo", instance, profile, 0)
-                sizes.setdefault(int(info.sliceCount), int(info.id))
-        if not sizes:
+                profile_sizes.setdefault(int(info.sliceCount), int(info.id))
+        if not profile_sizes:
             raise NvmlFailure(Code.NOT_SUPPORTED, "nvmlGpuInstanceGetComputeInstanceProfileInfo")
-        return sizes[max(sizes)]
+        return profile_sizes[max(profile_sizes)]
 
     def destroy_instance(self, uuid: str, gpu_instance: int, compute_instance: int) -> None:
         nvml = self._nvml
         self._handles.clear()
         instance = _call(nvml, "nvmlDeviceGetGpuInstanceById", self._handle(uuid), gpu_instance)
-        part = _call(nvml, "nvmlGpuInstanceGetComputeInstanceById", instance, compute_instance)
-        _call(nvml, "nvmlComputeInstanceDestroy", part)
+        compute_handle = _call(nvml, "nvmlGpuInstanceGetComputeInstanceById", instance, compute_instance)
+        _call(nvml, "nvmlComputeInstanceDestroy", compute_handle)
         try:
             _call(nvml, "nvmlGpuInstanceDestroy", instance)
         except NvmlFailure as e:
@@ -109,24 +109,24 @@ class NvmlLibrary:
 
     def events(self, uuids: Sequence[str]) -> LibraryEvents:
         nvml = self._nvml
-        chosen = _call(nvml, "nvmlEventSetCreate")
-        registered = 0
+        event_set = _call(nvml, "nvmlEventSetCreate")
+        count = 0
         for uuid in uuids:
             with contextlib.suppress(NvmlFailure):
                 handle = self._handle(uuid)
-                supported = _call(nvml, "nvmlDeviceGetSupportedEventTypes", handle)
-                _call(nvml, "nvmlDeviceRegisterEvents", handle, supported & (XID_CRITICAL | DOUBLE_BIT_ECC), chosen)
-                registered += 1
-        return LibraryEvents(nvml, chosen, registered)
+                mask = _call(nvml, "nvmlDeviceGetSupportedEventTypes", handle)
+                _call(nvml, "nvmlDeviceRegisterEvents", handle, mask & (XID_CRITICAL | DOUBLE_BIT_ECC), event_set)
+                count += 1
+        return LibraryEvents(nvml, event_set, count)
 
 
 class LibraryEvents:
-    """An event set of NVML; one without any GPU only waits."""
+    """Waits for events of GPUs; without any GPU only time passes."""
 
-    def __init__(self, nvml: ModuleType, chosen: Any, registered: int) -> None:
+    def __init__(self, nvml: ModuleType, event_set: Any, registered_count: int) -> None:
         self._nvml = nvml
-        self._chosen = chosen
-        self._registered = registered
+        self._chosen = event_set
+        self._registered = registered_count
 
     def wait(self, timeout_ms: int) -> NvmlEvent | None:
         if not self._registered:
@@ -148,7 +148,7 @@ class LibraryEvents:
 
 
 def _call(nvml: ModuleType, function: str, *arguments: Any) -> Any:
-    """Calls the binding. Raises NvmlFailure for its errors."""
+    """Calls a function of NVML's binding. Raises NvmlFailure for its errors."""
     try:
         return getattr(nvml, function)(*arguments)
     except nvml.NVMLError as e:

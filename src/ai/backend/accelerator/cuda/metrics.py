@@ -19,7 +19,7 @@ _SAMPLES_S = 10.0
 
 
 def measurement(key: str, value: float, capacity: float | None, device_id: str | None = None) -> Measurement:
-    """Returns a measurement of a metric of the table. Raises a capacity below the value to it."""
+    """Returns a measurement of a metric of the table; its capacity is at least the value."""
     metric = METRICS[key]
     return Measurement(
         key=key,
@@ -48,12 +48,12 @@ class Meter:
     nvml: Nvml
     at: float
 
-    def _number(self, function: str, *arguments: str | int) -> float | None:
+    def _number_or_none(self, function: str, *arguments: str | int) -> float | None:
         answer = unless_lost(self.nvml, function, *arguments)
         return float(answer) if isinstance(answer, int | float) else None
 
     def memory(self, uuid: str) -> tuple[float, float] | None:
-        """Returns used and total bytes."""
+        """Returns the used and total bytes of a GPU's or MIG instance's memory."""
         answer = unless_lost(self.nvml, "nvmlDeviceGetMemoryInfo", uuid)
         return (float(answer["used"]), float(answer["total"])) if isinstance(answer, dict) else None
 
@@ -64,7 +64,7 @@ class Meter:
 
     def gpu(self, gpu: Gpu, last_xid: int) -> list[Measurement]:
         uuid = gpu.uuid
-        ask = self._number
+        ask = self._number_or_none
         power, limit = ask("nvmlDeviceGetPowerUsage", uuid), ask("nvmlDeviceGetEnforcedPowerLimit", uuid)
         clock, energy = ask("nvmlDeviceGetClockInfo", uuid, _SM_CLOCK), ask("nvmlDeviceGetTotalEnergyConsumption", uuid)
         readings = (
@@ -75,11 +75,11 @@ class Meter:
             ("cuda_ecc_errors", ask("nvmlDeviceGetTotalEccErrors", uuid, UNCORRECTABLE, VOLATILE), None),
             ("cuda_xid", last_xid, None),
         )
-        return self._both(uuid) + [
+        return self._memory_and_utilization(uuid) + [
             measurement(key, value, capacity, uuid) for key, value, capacity in readings if value is not None
         ]
 
-    def _both(self, uuid: str) -> list[Measurement]:
+    def _memory_and_utilization(self, uuid: str) -> list[Measurement]:
         measurements: list[Measurement] = []
         memory, utilization = self.memory(uuid), self.utilization(uuid)
         if memory is not None:
@@ -91,18 +91,18 @@ class Meter:
 
     def node(self, node: Node, last_xids: Mapping[str, int]) -> list[Measurement]:
         """Returns the measurements of every GPU. One in MIG mode reports its instances."""
-        return [m for gpu in node.gpus for m in self.gpu(gpu, last_xids.get(gpu.uuid, 0))]
+        return [reported for gpu in node.gpus for reported in self.gpu(gpu, last_xids.get(gpu.uuid, 0))]
 
     def use(self, uuid: str) -> Use | None:
         """Returns what processes use of a GPU or MIG instance; None if NVML refuses (another user's, no permission)."""
-        running = unless_lost(self.nvml, "nvmlDeviceGetComputeRunningProcesses", uuid)
-        if not isinstance(running, list):
+        processes = unless_lost(self.nvml, "nvmlDeviceGetComputeRunningProcesses", uuid)
+        if not isinstance(processes, list):
             return None
-        memory = {int(p["pid"]): int(p.get("usedGpuMemory") or 0) for p in running}
-        return Use(memory=memory, time=self._time(uuid))
+        memory_by_pid = {int(process["pid"]): int(process.get("usedGpuMemory") or 0) for process in processes}
+        return Use(memory=memory_by_pid, time=self._time(uuid))
 
     def _time(self, uuid: str) -> dict[int, float] | None:
-        """Returns the time of each process in its latest sample. NVML has none of MIG instances."""
+        """Returns the percent of time of each process by pid, of its latest sample; None for MIG instances."""
         try:
             samples = self.nvml.ask("nvmlDeviceGetProcessUtilization", uuid, int((self.at - _SAMPLES_S) * 1e6))
         except NvmlFailure as e:
@@ -117,38 +117,41 @@ class Meter:
         of a device that it holds alone."""
         own_pids = None if pids is None else frozenset(pids)
         measurements: list[Measurement] = []
-        for one in held:
-            use = self.use(one.uuid) if own_pids is not None else None
-            of_device = None if one.is_shared else self.memory(one.uuid)
-            rates = None if one.is_shared else self.utilization(one.uuid)
-            memory, time = of_device and of_device[0], rates and rates[0]
+        for device in held:
+            use = self.use(device.uuid) if own_pids is not None else None
+            device_memory = None if device.is_shared else self.memory(device.uuid)
+            device_rates = None if device.is_shared else self.utilization(device.uuid)
+            used_bytes, used_percent = device_memory and device_memory[0], device_rates and device_rates[0]
             if use is not None and own_pids is not None:
-                memory = sum(size for pid, size in use.memory.items() if pid in own_pids)
+                used_bytes = sum(size_bytes for pid, size_bytes in use.memory.items() if pid in own_pids)
                 if use.time is not None:
-                    time = min(100.0, sum(part for pid, part in use.time.items() if pid in own_pids))
-            if memory is not None:
-                limit = one.memory_limit if one.is_shared else one.device.memory_size
-                measurements.append(measurement("cuda_mem", memory, float(limit), one.uuid))
-            if time is not None and not isinstance(one.device, MigInstance):
-                measurements.append(measurement("cuda_util", time, 100.0 * float(one.part), one.uuid))
+                    used_percent = min(100.0, sum(percent for pid, percent in use.time.items() if pid in own_pids))
+            if used_bytes is not None:
+                limit = device.memory_limit if device.is_shared else device.device.memory_size
+                measurements.append(measurement("cuda_mem", used_bytes, float(limit), device.uuid))
+            if used_percent is not None and not isinstance(device.device, MigInstance):
+                measurements.append(measurement("cuda_util", used_percent, 100.0 * float(device.part), device.uuid))
         return measurements
 
     def processes(self, uuids: Iterable[str], pids: Iterable[int]) -> dict[int, list[Measurement]]:
         """Returns memory and time of each process, over all devices."""
-        selected = frozenset(pids)
-        memory: dict[int, float] = {}
-        time: dict[int, float] = {}
+        selected_pids = frozenset(pids)
+        used_bytes: dict[int, float] = {}
+        percents: dict[int, float] = {}
         devices: dict[int, int] = {}
         for uuid in uuids:
             use = self.use(uuid)
             if use is None:
                 continue
             times = use.time or {}
-            for pid in selected & (use.memory.keys() | times.keys()):
-                memory[pid] = memory.get(pid, 0.0) + use.memory.get(pid, 0)
-                time[pid] = time.get(pid, 0.0) + times.get(pid, 0.0)
+            for pid in selected_pids & (use.memory.keys() | times.keys()):
+                used_bytes[pid] = used_bytes.get(pid, 0.0) + use.memory.get(pid, 0)
+                percents[pid] = percents.get(pid, 0.0) + times.get(pid, 0.0)
                 devices[pid] = devices.get(pid, 0) + 1
         return {
-            pid: [measurement("cuda_mem", memory[pid], None), measurement("cuda_util", time[pid], 100.0 * devices[pid])]
-            for pid in memory
+            pid: [
+                measurement("cuda_mem", used_bytes[pid], None),
+                measurement("cuda_util", percents[pid], 100.0 * devices[pid]),
+            ]
+            for pid in used_bytes
         }

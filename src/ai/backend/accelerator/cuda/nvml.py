@@ -85,10 +85,10 @@ class NvmlEvents(Protocol):
 
 
 class Nvml(Protocol):
-    """The library. Every call may block; one call at a time, but for what ``events`` returned."""
+    """The port to the NVML library. Every call may block; one call at a time, but for what ``events`` returned."""
 
     def open(self) -> None:
-        """Raises NvmlFailure; PluginError if the binding is not installed."""
+        """Opens the library. Raises NvmlFailure; PluginError if the binding is not installed."""
         ...
 
     def close(self) -> None:

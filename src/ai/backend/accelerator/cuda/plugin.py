@@ -50,13 +50,13 @@ from ai.backend.plugin.accelerator import (
 log = logging.getLogger(__name__)
 R = TypeVar("R")
 EVENT_WAIT_MS = 1000
-CHECK_S = 10.0
+CHECK_INTERVAL_S = 10.0
 """How often a watch for events also looks at what the devices say of themselves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """The state of the node at one moment."""
+    """Holds the GPUs, links, faults and driver versions of the node at one moment."""
 
     node: Node
     links: Mapping[str, tuple[DeviceLink, ...]]
@@ -64,14 +64,14 @@ class Reading:
     versions: Mapping[str, str]
 
 
-NOTHING = Reading(node=Node(), links={}, faults={}, versions={})
+NO_READING = Reading(node=Node(), links={}, faults={}, versions={})
 
 
 class CudaPlugin(AbstractComputePlugin):
     """Serves whole GPUs, shares and MIG instances. All calls of NVML go through one thread; a wait for events has
     another."""
 
-    key: ClassVar[DeviceName] = inventory.KEY
+    key: ClassVar[DeviceName] = inventory.PLUGIN_KEY
     version: ClassVar[str] = "1"
     verified_on: ClassVar[str | None] = None
     settings_model: ClassVar[type[BaseModel] | None] = CudaSettings
@@ -88,10 +88,10 @@ class CudaPlugin(AbstractComputePlugin):
         self._host: Host = host or Host()
         self._latch = Latch(ignored=self._config.ignored_xids)
         self._thread: ThreadPoolExecutor | None = None
-        self._reading = NOTHING
+        self._reading = NO_READING
 
     async def init(self) -> None:
-        """Raises PluginError with one sentence if there is no usable driver."""
+        """Opens NVML. Raises PluginError with one sentence if there is no usable driver."""
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="nvml")
         try:
             await self._do(self._open)
@@ -119,7 +119,7 @@ class CudaPlugin(AbstractComputePlugin):
         self._read()
 
     def _read(self) -> Reading:
-        """Reads the node; opens the library again once if the driver was reloaded."""
+        """Reads the node's GPUs; opens NVML again once if the driver was reloaded."""
         try:
             return self._refresh()
         except NvmlFailure as e:
@@ -159,19 +159,19 @@ class CudaPlugin(AbstractComputePlugin):
 
     def _held(self, alloc: DeviceAllocation, reading: Reading) -> list[Held]:
         """Returns the devices of an allocation that the node has, in the node's order."""
-        parts = {
+        parts_by_device = {
             device_id: (part, slot)
-            for slot, held in alloc.slots.items()
-            for device_id, part in inventory.parts_held(held, slot, self._devices(reading)).items()
+            for slot, amounts in alloc.slots.items()
+            for device_id, part in inventory.parts_held(amounts, slot, self._devices(reading)).items()
         }
-        result: list[Held] = []
+        held_devices: list[Held] = []
         for device in reading.node.devices:
-            part, slot = parts.get(DeviceId(device.uuid), (Decimal(0), SlotName("")))
+            part, slot = parts_by_device.get(DeviceId(device.uuid), (Decimal(0), SlotName("")))
             if part:
-                shared = slot == inventory.SHARES
+                shared = slot == inventory.SHARES_SLOT
                 memory = device.memory_size - (self._config.reserved_memory if shared else 0)
-                result.append(Held(device=device, part=part, memory=max(0, memory), is_shared=shared))
-        return result
+                held_devices.append(Held(device=device, part=part, memory=max(0, memory), is_shared=shared))
+        return held_devices
 
     async def list_devices(self) -> Sequence[ComputeDevice]:
         return await self._do(lambda: self._devices(self._read()))
@@ -179,13 +179,13 @@ class CudaPlugin(AbstractComputePlugin):
     async def configurable_slots(self) -> Sequence[SlotDisplay]:
         def ask() -> Sequence[SlotDisplay]:
             node = self._reading.node
-            profiles = [p for gpu in node.gpus if gpu.max_instances for p in read_profiles(self._nvml, gpu)]
+            profiles = [profile for gpu in node.gpus if gpu.max_instances for profile in read_profiles(self._nvml, gpu)]
             return inventory.displays(node.instances, profiles)
 
         return await self._do(ask)
 
     async def variant_namespaces(self) -> Sequence[VariantNamespace]:
-        return (inventory.VARIANTS,)
+        return (inventory.VARIANT_NAMESPACE,)
 
     def alloc_map_spec(self) -> AllocMapSpec:
         kind = "discrete" if self._config.allocation_mode == "discrete" else "fractional"
@@ -207,7 +207,7 @@ class CudaPlugin(AbstractComputePlugin):
         )
 
     async def configure(self, workload: Workload | None, device_alloc: DeviceAllocation) -> WorkloadConfig:
-        """Gives the workload its devices. Raises CreationDeferred if one has failed or gone since it was allocated."""
+        """Returns the config of a workload with its GPUs. Raises CreationDeferred if a GPU has failed or gone."""
 
         def ask() -> WorkloadConfig:
             reading = self._read()
@@ -215,21 +215,21 @@ class CudaPlugin(AbstractComputePlugin):
             for device_id in sorted(device_alloc.device_ids()):
                 if device_id in reading.faults:
                     raise CreationDeferred(f"{device_id} has failed: {reading.faults[device_id]}", retry_after=5.0)
-                if device_id not in {one.uuid for one in held}:
+                if device_id not in {held_device.uuid for held_device in held}:
                     raise CreationDeferred(f"{device_id} does not offer this any more", retry_after=5.0)
             return config_of(self._host, held, mount_libraries=self._config.mount_libraries)
 
         return await self._do(ask)
 
     async def alloc_to_devices(self, device_alloc: DeviceAllocation) -> Sequence[AttachedDevice]:
-        shown = {d.device_id: d for d in self._devices(self._reading)}
+        devices_by_id = {listed.device_id: listed for listed in self._devices(self._reading)}
         return [
             AttachedDevice(
-                device_id=DeviceId(one.uuid),
-                model_name=shown[DeviceId(one.uuid)].model_name or "NVIDIA GPU",
-                data={"smp": one.processor_limit, "mem": one.memory_limit},
+                device_id=DeviceId(held.uuid),
+                model_name=devices_by_id[DeviceId(held.uuid)].model_name or "NVIDIA GPU",
+                data={"smp": held.processor_limit, "mem": held.memory_limit},
             )
-            for one in self._held(device_alloc, self._reading)
+            for held in self._held(device_alloc, self._reading)
         ]
 
     async def cdi_spec(self) -> Mapping[str, Any]:
@@ -265,7 +265,7 @@ class CudaPlugin(AbstractComputePlugin):
     ) -> Mapping[int, Sequence[Measurement]]:
         meter = Meter(self._nvml, ctx.at)
         node = self._reading.node
-        uuids = [d.uuid for d in node.devices if d.uuid not in node.mig_gpus]
+        uuids = [device.uuid for device in node.devices if device.uuid not in node.mig_gpus]
         return await self._do(lambda: meter.processes(uuids, pids))
 
     async def watch_health(self) -> AsyncIterator[DeviceHealthChange]:
@@ -273,20 +273,20 @@ class CudaPlugin(AbstractComputePlugin):
         seconds."""
         reported: dict[DeviceId, ComputeDevice] = {}
         gpus = self._reading.node.gpus
-        chosen = await self._do(lambda: self._nvml.events([gpu.uuid for gpu in gpus]))
-        waiting = ThreadPoolExecutor(max_workers=1, thread_name_prefix="nvml-events")
+        watched_uuids = await self._do(lambda: self._nvml.events([gpu.uuid for gpu in gpus]))
+        event_wait = ThreadPoolExecutor(max_workers=1, thread_name_prefix="nvml-events")
         loop = asyncio.get_running_loop()
-        due = loop.time()
+        next_check_at = loop.time()
         try:
             while True:
                 failure: NvmlFailure | None = None
                 try:
-                    event = await loop.run_in_executor(waiting, chosen.wait, EVENT_WAIT_MS)
+                    event = await loop.run_in_executor(event_wait, watched_uuids.wait, EVENT_WAIT_MS)
                 except NvmlFailure as e:
                     event, failure = None, e
                 reason = "" if event is None else await self._do(partial(self._latch.on_event, event))
-                if reason or failure or loop.time() >= due:
-                    due = loop.time() + CHECK_S
+                if reason or failure or loop.time() >= next_check_at:
+                    next_check_at = loop.time() + CHECK_INTERVAL_S
                     for change in changes(reported, await self.list_devices()):
                         yield change
                 if failure is not None:
@@ -295,8 +295,8 @@ class CudaPlugin(AbstractComputePlugin):
                     return  # the next watch hears of the others too
         finally:
             # A wait may still go on in the thread: the set is freed behind it.
-            waiting.submit(chosen.close)
-            waiting.shutdown(wait=False)
+            event_wait.submit(watched_uuids.close)
+            event_wait.shutdown(wait=False)
 
     async def partition_profiles(self, device_id: DeviceId) -> Sequence[PartitionProfile]:
         return await self._do(lambda: inventory.partition_profiles(self._nvml, self._read().node, device_id))
@@ -317,10 +317,11 @@ class CudaPlugin(AbstractComputePlugin):
 def changes(reported: dict[DeviceId, ComputeDevice], now: Sequence[ComputeDevice]) -> list[DeviceHealthChange]:
     """Returns the devices whose health differs from ``reported``, which is updated."""
     result = [
-        DeviceHealthChange(device_id=d.device_id, health=d.health, reason=d.health_reason)
-        for d in now
-        if (reported[d.device_id].health if d.device_id in reported else DeviceHealth.HEALTHY) is not d.health
+        DeviceHealthChange(device_id=device.device_id, health=device.health, reason=device.health_reason)
+        for device in now
+        if (reported[device.device_id].health if device.device_id in reported else DeviceHealth.HEALTHY)
+        is not device.health
     ]
     reported.clear()
-    reported.update({d.device_id: d for d in now})
+    reported.update({device.device_id: device for device in now})
     return result

@@ -40,7 +40,7 @@ async def record(nvml: Nvml, host: Host, *, at: float, date: str) -> Recording:
         for device in devices:
             if device.partitioning_support:
                 await plugin.partition_profiles(device.device_id)
-            for alloc in _whole(device):
+            for alloc in _whole_allocations(device):
                 with contextlib.suppress(CreationDeferred):  # a device without its files is recorded as such
                     await plugin.configure(None, alloc)
         await plugin.cdi_spec()
@@ -50,11 +50,11 @@ async def record(nvml: Nvml, host: Host, *, at: float, date: str) -> Recording:
         info = await plugin.get_node_info()
     finally:
         await plugin.cleanup()
-    _forget_times(recording)
-    models = sorted({d.model_name or "" for d in devices if not d.hw_location.count("/")})
+    _remove_sample_times(recording)
+    models = sorted({listed.model_name or "" for listed in devices if not listed.hw_location.count("/")})
     recording.origin = {
         "kind": "recorded",
-        "hardware": f"{sum(not d.hw_location.count('/') for d in devices)} x {', '.join(models) or 'nothing'}",
+        "hardware": f"{sum(not gpu.hw_location.count('/') for gpu in devices)} x {', '.join(models) or 'nothing'}",
         "driver": f"{info.driver_version} (CUDA {info.runtime_version})",
         "system": f"{platform.system()} {platform.release()} {os.uname().machine}",
         "command": COMMAND,
@@ -63,7 +63,7 @@ async def record(nvml: Nvml, host: Host, *, at: float, date: str) -> Recording:
     return recording
 
 
-def _whole(device: ComputeDevice) -> list[DeviceAllocation]:
+def _whole_allocations(device: ComputeDevice) -> list[DeviceAllocation]:
     return [
         DeviceAllocation(slots={slot.slot_name: {device.device_id: Decimal(1)}})
         for slot in device.slots
@@ -71,7 +71,7 @@ def _whole(device: ComputeDevice) -> list[DeviceAllocation]:
     ]
 
 
-def _forget_times(recording: Recording) -> None:
+def _remove_sample_times(recording: Recording) -> None:
     """Removes the time from queries of samples, since a replay queries at another."""
     function = "nvmlDeviceGetProcessUtilization"
     for key in [key for key in recording.answers if key.startswith(function)]:

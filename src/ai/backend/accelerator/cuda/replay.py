@@ -28,7 +28,7 @@ from ai.backend.accelerator.cuda.nvml import Code, Nvml, NvmlEvent, NvmlEvents, 
 from ai.backend.common.errors import InvalidInput
 
 FORMAT = 1
-_ERROR = "nvml_error"
+_ERROR_KEY = "nvml_error"
 
 
 def question(function: str, *arguments: str | int) -> str:
@@ -48,7 +48,7 @@ class Recording:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Raises InvalidInput."""
+        """Loads a recording from a file. Raises InvalidInput."""
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
             if not isinstance(data, dict) or data.pop("format", None) != FORMAT:
@@ -82,14 +82,14 @@ class ReplayNvml:
     def ask(self, function: str, *arguments: str | int) -> Any:
         if not self.is_open:
             raise NvmlFailure(Code.UNINITIALIZED, function)
-        texts = [str(a) for a in arguments]
-        choices = sorted(product(*((text, "*") for text in texts)), key=lambda c: c.count("*"))
+        texts = [str(argument) for argument in arguments]
+        choices = sorted(product(*((text, "*") for text in texts)), key=lambda choice: choice.count("*"))
         for choice in choices:
             key = question(function, *choice)
             if key in self.recording.answers:
                 answer = self.recording.answers[key]
-                if isinstance(answer, dict) and _ERROR in answer:
-                    raise NvmlFailure(int(answer[_ERROR]), function)
+                if isinstance(answer, dict) and _ERROR_KEY in answer:
+                    raise NvmlFailure(int(answer[_ERROR_KEY]), function)
                 return answer
         raise NvmlFailure(Code.NOT_SUPPORTED, function)
 
@@ -157,7 +157,7 @@ class RecordingNvml:
         try:
             answer = self._inner.ask(function, *arguments)
         except NvmlFailure as e:
-            self._recording.answers[key] = {_ERROR: e.code}
+            self._recording.answers[key] = {_ERROR_KEY: e.code}
             raise
         self._recording.answers[key] = answer
         return answer
@@ -190,7 +190,9 @@ class RecordingHost(Host):
 
     def loader_cache(self) -> Mapping[str, str]:
         cache = self.inner.loader_cache()
-        self.recording.libraries |= {n: self.resolve(p) for n, p in cache.items() if "nv" in n or "cuda" in n}
+        self.recording.libraries |= {
+            name: self.resolve(path) for name, path in cache.items() if "nv" in name or "cuda" in name
+        }
         return cache
 
     def program(self, name: str) -> str | None:

@@ -13,12 +13,12 @@ from enum import StrEnum
 from ai.backend.plugin.accelerator.plugin import ExportedName, MetricKind
 
 Capability = tuple[int, int]
-_STATS, _MAX = ("avg", "max"), ("max",)
+_STATS, _MAX_STATS = ("avg", "max"), ("max",)
 
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """Devices from one compute capability on. ``native`` are the formats that its units multiply in hardware."""
+    """A GPU architecture, from one compute capability on. ``native``: formats that its units multiply in hardware."""
 
     since: Capability
     arch: str
@@ -48,7 +48,7 @@ GENERATIONS = (
 
 
 def generation(capability: Capability) -> Generation | None:
-    return next((g for g in GENERATIONS if g.since <= capability), None)
+    return next((candidate for candidate in GENERATIONS if candidate.since <= capability), None)
 
 
 MEMORY_TYPES = (
@@ -118,7 +118,7 @@ XIDS: Mapping[int, tuple[Blame, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """``exported``: as DCGM's exporter shows the same thing; ``otel``: OpenTelemetry's name, empty if it has none."""
+    """Describes a metric of GPUs. ``exported``: its form in DCGM's exporter; ``otel``: OpenTelemetry's name."""
 
     unit: str
     text: str
@@ -157,7 +157,7 @@ METRICS: Mapping[str, Metric] = {
         "ECC_DBE_VOL_TOTAL",
         "errors",
         1.0,
-        _MAX,
+        _MAX_STATS,
     ),
     "cuda_xid": _metric(
         "count", "last Xid that the agent heard of, 0 for none", "", "XID_ERRORS", "number of the Xid", 1.0, ()

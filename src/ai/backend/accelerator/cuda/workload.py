@@ -23,7 +23,7 @@ LIBRARY_DIR = "/opt/cuda-driver/lib"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """A device of an allocation. ``part`` is 1 unless it is held in shares; ``memory``: bytes of all its shares."""
+    """A GPU or MIG instance that is held. ``part`` is 1 unless held in shares; ``memory``: bytes of all its shares."""
 
     device: Gpu | MigInstance
     part: Decimal
@@ -92,14 +92,14 @@ def config_of(host: Host, held: Sequence[Held], *, mount_libraries: bool) -> Wor
     if not held:
         return WorkloadConfig()
     mappings: dict[str, DeviceMapping] = {}
-    for one in held:
-        nodes = device_nodes(host, one.device)
+    for device in held:
+        nodes = device_nodes(host, device.device)
         if not nodes:
-            raise CreationDeferred(f"the driver names no device file of {one.uuid}", retry_after=5.0)
-        *shared, own = nodes
-        for node in shared:
+            raise CreationDeferred(f"the driver names no device file of {device.uuid}", retry_after=5.0)
+        *shared_nodes, own_node = nodes
+        for node in shared_nodes:
             mappings.setdefault(node, DeviceMapping(source=node))
-        mappings[own] = DeviceMapping(source=own, cdi_name=f"{CDI_KIND}={one.uuid}")
+        mappings[own_node] = DeviceMapping(source=own_node, cdi_name=f"{CDI_KIND}={device.uuid}")
     for node in common_nodes(host):
         mappings[node] = DeviceMapping(source=node)
     mounts: tuple[Mount, ...] = ()
@@ -118,35 +118,35 @@ def config_of(host: Host, held: Sequence[Held], *, mount_libraries: bool) -> Wor
 
 
 def environment(held: Sequence[Held]) -> dict[str, str]:
-    """Returns variables: devices by UUID, independent of order; limits for CUDA's Multi-Process Service if it runs."""
-    uuids = ",".join(one.uuid for one in held)
+    """Returns a workload's variables: devices by UUID, independent of order; limits for CUDA's MPS if it runs."""
+    uuids = ",".join(device.uuid for device in held)
     environ = {
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "CUDA_VISIBLE_DEVICES": uuids,
         "NVIDIA_VISIBLE_DEVICES": uuids,
         "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
     }
-    if any(one.is_shared for one in held):
-        smallest = min(one.part for one in held)
+    if any(device.is_shared for device in held):
+        smallest_part = min(device.part for device in held)
         environ["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = ",".join(
-            f"{n}={one.memory_limit >> 20}M" for n, one in enumerate(held)
+            f"{position}={device.memory_limit >> 20}M" for position, device in enumerate(held)
         )
-        environ["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(max(1, int(smallest * 100)))
+        environ["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(max(1, int(smallest_part * 100)))
     return environ
 
 
 def resource_data(held: Sequence[Held]) -> dict[str, str]:
-    uuids = [one.uuid for one in held]
-    if not any(one.is_shared for one in held):
+    uuids = [device.uuid for device in held]
+    if not any(device.is_shared for device in held):
         return resource_lines("CUDA", uuids)
-    shares = [(n, one.memory_limit, one.processor_limit) for n, one in enumerate(held)]
-    reserved = max(gpu_of(one.device).memory_size - one.memory for one in held)
-    return {**resource_lines("CUDA", uuids, shares), "CUDA_RESERVED_MEMORY": str(reserved)}
+    shares = [(position, device.memory_limit, device.processor_limit) for position, device in enumerate(held)]
+    reserved_bytes = max(gpu_of(device.device).memory_size - device.memory for device in held)
+    return {**resource_lines("CUDA", uuids, shares), "CUDA_RESERVED_MEMORY": str(reserved_bytes)}
 
 
 def cdi_spec(host: Host, devices: Sequence[Gpu | MigInstance]) -> Mapping[str, object]:
     """Returns a CDI specification of these devices with the driver's libraries and programs."""
-    shown = [(device.uuid, nodes) for device in devices if (nodes := device_nodes(host, device))]
+    nodes_by_uuid = [(device.uuid, nodes) for device in devices if (nodes := device_nodes(host, device))]
     options = ["ro", "nosuid", "nodev", "rbind", "rprivate"]
     driver_libraries = libraries(host)
     folders = sorted({os.path.dirname(path) for path in driver_libraries.values()})  # noqa: PTH120  # text of the specification
@@ -158,16 +158,17 @@ def cdi_spec(host: Host, devices: Sequence[Gpu | MigInstance]) -> Mapping[str, o
         ]
     ]
     edits: dict[str, object] = {"deviceNodes": [{"path": node} for node in common_nodes(host)], "mounts": mounts}
-    helper = host.program("nvidia-cdi-hook")
-    if helper and folders:
-        arguments = ["nvidia-cdi-hook", "update-ldcache", *(a for folder in folders for a in ("--folder", folder))]
-        edits["hooks"] = [{"hookName": "createContainer", "path": helper, "args": arguments}]
+    hook_path = host.program("nvidia-cdi-hook")
+    if hook_path and folders:
+        folder_options = [word for folder in folders for word in ("--folder", folder)]
+        arguments = ["nvidia-cdi-hook", "update-ldcache", *folder_options]
+        edits["hooks"] = [{"hookName": "createContainer", "path": hook_path, "args": arguments}]
     return {
         "cdiVersion": "0.6.0",
         "kind": CDI_KIND,
         "devices": [
             {"name": uuid, "containerEdits": {"deviceNodes": [{"path": node} for node in nodes]}}
-            for uuid, nodes in shown
+            for uuid, nodes in nodes_by_uuid
         ],
         "containerEdits": edits,
     }

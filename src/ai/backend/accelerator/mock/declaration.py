@@ -70,7 +70,7 @@ class MockDevice(_Table):
 
     @model_validator(mode="before")
     @classmethod
-    def _spellings(cls, data: Any) -> Any:
+    def _accept_spellings(cls, data: Any) -> Any:
         """Accepts ``is_mig_devices``, as the spec writes ``is_mig_device``."""
         if isinstance(data, dict) and "is_mig_devices" in data:
             data = dict(data)
@@ -79,7 +79,7 @@ class MockDevice(_Table):
 
     @field_validator("numa_node")
     @classmethod
-    def _nodes(cls, value: int | tuple[int, ...] | None) -> int | tuple[int, ...] | None:
+    def _check_nodes(cls, value: int | tuple[int, ...] | None) -> int | tuple[int, ...] | None:
         nodes = value if isinstance(value, tuple) else () if value is None else (value,)
         if value == () or any(node < 0 for node in nodes):
             raise ValueError("a node is a number from 0 on")
@@ -87,7 +87,7 @@ class MockDevice(_Table):
 
     @field_validator("offers")
     @classmethod
-    def _subtypes(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+    def _check_subtypes(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for subtype in value:
             size, _, rest = subtype.partition("g-mig")
             if subtype not in ("device", "shares") and (rest or not size.isdigit() or "g-mig" not in subtype):
@@ -102,12 +102,12 @@ class MockDevice(_Table):
         return [
             self.model_copy(
                 update={
-                    "mother_uuid": f"{self.mother_uuid}-{n}" if self.count > 1 else self.mother_uuid,
-                    "numa_node": nodes[n * len(nodes) // self.count],
+                    "mother_uuid": f"{self.mother_uuid}-{number}" if self.count > 1 else self.mother_uuid,
+                    "numa_node": nodes[number * len(nodes) // self.count],
                     "count": 1,
                 }
             )
-            for n in range(self.count)
+            for number in range(self.count)
         ]
 
     @property
@@ -117,7 +117,7 @@ class MockDevice(_Table):
 
 
 class Link(_Table):
-    """How two devices reach each other; it holds both ways and wins over ``topology``."""
+    """Declares the link between two devices, in both directions; wins over ``topology``."""
 
     a: str = Field(description="Id of one device.")
     b: str = Field(description="Id of the other.")
@@ -126,7 +126,7 @@ class Link(_Table):
 
 
 class Feature(_Table):
-    """How a variant feature is compared with what a session asks for."""
+    """Declares the rule that compares a variant feature with a session's wish."""
 
     match: VariantMatchMode = VariantMatchMode.EXACT
     multi_value: bool = False
@@ -158,7 +158,7 @@ class Control(_Table):
 
 
 class Declaration(Control):
-    """Holds the whole file."""
+    """Holds the whole declaration file of mock devices."""
 
     slot_name: str = Field(default="mock", description="First part of the slot names.")
     device_plugin_name: str = Field(default="MockDevice", description="CUDADevice or MockDevice.")
@@ -175,7 +175,7 @@ class Declaration(Control):
 
     @field_validator("slot_name")
     @classmethod
-    def _slot_name(cls, name: str) -> str:
+    def _check_slot_name(cls, name: str) -> str:
         try:
             return check_slot_name(name)
         except InvalidName as e:
@@ -183,16 +183,16 @@ class Declaration(Control):
 
     @field_validator("device_plugin_name")
     @classmethod
-    def _kind(cls, name: str) -> str:
+    def _check_plugin_name(cls, name: str) -> str:
         if name not in ("CUDADevice", "MockDevice"):
             raise ValueError("known are CUDADevice and MockDevice")
         return name
 
     @model_validator(mode="after")
-    def _consistent(self) -> Declaration:
-        if sum(d.count for d in self.devices) > MAX_DEVICES:
+    def _check_consistent(self) -> Declaration:
+        if sum(device.count for device in self.devices) > MAX_DEVICES:
             raise ValueError(f"more than {MAX_DEVICES} devices")
-        ids = [d.mother_uuid for d in self.expanded()]
+        ids = [device.mother_uuid for device in self.expanded()]
         if len(ids) != len(set(ids)):
             raise ValueError("mother_uuid must be different for every device")
         for link in self.links:
@@ -205,32 +205,32 @@ class Declaration(Control):
         return [device for declared in self.devices for device in declared.expanded()]
 
 
-def default_declaration(devices: int = 4) -> Declaration:
+def default_declaration(device_count: int = 4) -> Declaration:
     """Returns the declaration used if there is none: devices of 8 subprocessors and 2 GiB."""
-    made = (
-        MockDevice(mother_uuid=f"00000000-0000-0000-0000-{n:012}", model_name="Mock Device", numa_node=0)
-        for n in range(devices)
+    declared = (
+        MockDevice(mother_uuid=f"00000000-0000-0000-0000-{number:012}", model_name="Mock Device", numa_node=0)
+        for number in range(device_count)
     )
-    return Declaration(devices=tuple(made))
+    return Declaration(devices=tuple(declared))
 
 
 def find_declaration(path: Path | None) -> Path | None:
-    """Returns the file named, or the first of the search path; None if there is none there."""
+    """Returns the declaration file: ``path``, else the first that exists on the search path; None without a file."""
     if path is not None:
         return path
     candidates = (folder.expanduser() / FILE_NAME for folder in SEARCH_PATH)
-    return next((p for p in candidates if p.is_file()), None)
+    return next((candidate for candidate in candidates if candidate.is_file()), None)
 
 
 def read_table(path: Path, model: type[M]) -> M:
-    """Reads a file. Raises PluginError if it cannot be read, InvalidInput if it is malformed: message and ``data`` name
-    each key."""
+    """Reads a TOML file into a model. Raises PluginError if it cannot be read, InvalidInput if it is malformed: message
+    and ``data`` name each key."""
     data = read_toml(path)
     try:
         return model.model_validate(data)
     except ValidationError as e:
-        wrong = {key or "file": what for key, what in problems_of(e).items()}
-        problems = "; ".join(f"{key}: {what}" for key, what in wrong.items())
+        wrong = {key or "file": problem for key, problem in problems_of(e).items()}
+        problems = "; ".join(f"{key}: {problem}" for key, problem in wrong.items())
         raise InvalidInput(f"{path}: {problems}", data=wrong) from None
 
 

@@ -31,12 +31,12 @@ CALLS = (*PLUGIN_CALLS, *HOOKS, *POWER_CALLS, "watch_health")
 NAN = Decimal("NaN")
 
 
-def _slots(change: Callable[[Any], Any]) -> Callable[[Sequence[ComputeDevice]], list[ComputeDevice]]:
-    return lambda devices: [replace(d, slots=tuple(change(s) for s in d.slots)) for d in devices]
+def _change_slots(change: Callable[[Any], Any]) -> Callable[[Sequence[ComputeDevice]], list[ComputeDevice]]:
+    return lambda devices: [replace(device, slots=tuple(change(slot) for slot in device.slots)) for device in devices]
 
 
-def _measured(value: float) -> Callable[[Sequence[Measurement]], list[Measurement]]:
-    return lambda measurements: [replace(m, value=value) for m in measurements]
+def _with_value(value: float) -> Callable[[Sequence[Measurement]], list[Measurement]]:
+    return lambda measurements: [replace(measurement, value=value) for measurement in measurements]
 
 
 _GENERATIONS = iter(range(1, 1 << 62))
@@ -45,24 +45,28 @@ LIES: Mapping[str, Mapping[str, Callable[[Any], Any]]] = {
     "duplicate-ids": {"list_devices": lambda devices: [*devices, *devices]},
     "changed-ids": {
         "list_devices": lambda devices: [
-            replace(d, device_id=DeviceId(f"{d.device_id}.{n}")) for n in [next(_GENERATIONS)] for d in devices
+            replace(d, device_id=DeviceId(f"{d.device_id}.{generation}"))
+            for generation in [next(_GENERATIONS)]
+            for d in devices
         ]
     },
     "unknown-slot": {
-        "list_devices": _slots(lambda s: replace(s, slot_name=SlotName("no-such.slot"))),
+        "list_devices": _change_slots(lambda s: replace(s, slot_name=SlotName("no-such.slot"))),
         "available_slots": lambda slots: {**slots, SlotName("no-such.slot"): Decimal(1)},
     },
     "negative": {
-        "list_devices": _slots(lambda s: replace(s, amount=Decimal(-1))),
+        "list_devices": _change_slots(lambda s: replace(s, amount=Decimal(-1))),
         "available_slots": lambda slots: dict.fromkeys(slots, Decimal(-1)),
-        "gather_node_metrics": _measured(-1.0),
-        "gather_workload_metrics": lambda by_kernel: {k: _measured(-1.0)(v) for k, v in by_kernel.items()},
+        "gather_node_metrics": _with_value(-1.0),
+        "gather_workload_metrics": lambda by_kernel: {key: _with_value(-1.0)(old) for key, old in by_kernel.items()},
     },
     "nan": {
-        "list_devices": _slots(lambda s: replace(s, amount=NAN)),
+        "list_devices": _change_slots(lambda s: replace(s, amount=NAN)),
         "available_slots": lambda slots: dict.fromkeys(slots, NAN),
-        "gather_node_metrics": _measured(math.nan),
-        "gather_workload_metrics": lambda by_kernel: {k: _measured(math.nan)(v) for k, v in by_kernel.items()},
+        "gather_node_metrics": _with_value(math.nan),
+        "gather_workload_metrics": lambda by_kernel: {
+            key: _with_value(math.nan)(old) for key, old in by_kernel.items()
+        },
     },
     "too-much": {"available_slots": lambda slots: {name: 1000 + amount for name, amount in slots.items()}},
     "bad-config": {
@@ -76,13 +80,13 @@ LIES: Mapping[str, Mapping[str, Callable[[Any], Any]]] = {
 }
 """Behaviour -> call -> what becomes of the true answer."""
 
-_EVERYWHERE = frozenset(CALLS)
+_ALL_CALLS = frozenset(CALLS)
 BEHAVIOURS: Mapping[str, frozenset[str]] = {
-    "raise": _EVERYWHERE,
-    "hang": _EVERYWHERE,
-    "slow": _EVERYWHERE - {"watch_health"},
-    "block": _EVERYWHERE,
-    "exit": _EVERYWHERE,
+    "raise": _ALL_CALLS,
+    "hang": _ALL_CALLS,
+    "slow": _ALL_CALLS - {"watch_health"},
+    "block": _ALL_CALLS,
+    "exit": _ALL_CALLS,
     "deny": frozenset({"pre_create"}),
     "defer": frozenset({"pre_create", "pre_terminate"}),
     "end": frozenset({"watch_health"}),
@@ -94,7 +98,7 @@ NEEDS_ISOLATION = frozenset({"block", "exit"})
 
 
 class Fault(BaseModel):
-    """An entry of ``[[faults]]``."""
+    """Declares a fault, an entry of ``[[faults]]``."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -107,14 +111,14 @@ class Fault(BaseModel):
     device: str | None = Field(default=None, description="Only hook calls of workloads that hold this device.")
 
     @model_validator(mode="after")
-    def _known(self) -> Self:
-        if self.call not in _EVERYWHERE:
+    def _check_behaviour(self) -> Self:
+        if self.call not in _ALL_CALLS:
             raise ValueError(f"call: there is no {self.call!r}; known are {', '.join(CALLS)}")
         if self.behaviour not in BEHAVIOURS:
             raise ValueError(f"behaviour: there is no {self.behaviour!r}; known are {', '.join(BEHAVIOURS)}")
         if self.call not in BEHAVIOURS[self.behaviour]:
-            fitting = ", ".join(b for b, calls in BEHAVIOURS.items() if self.call in calls)
-            raise ValueError(f"behaviour: {self.call} cannot {self.behaviour}; it can {fitting}")
+            allowed_behaviours = ", ".join(behaviour for behaviour, calls in BEHAVIOURS.items() if self.call in calls)
+            raise ValueError(f"behaviour: {self.call} cannot {self.behaviour}; it can {allowed_behaviours}")
         return self
 
 
@@ -128,11 +132,11 @@ class FaultSchedule:
 
     def objection(self, faults: Sequence[Fault]) -> str | None:
         """Describes the first fault that would harm the agent; None if there is none."""
-        hurtful = [f.behaviour for f in faults if f.behaviour in NEEDS_ISOLATION and not self._isolated]
-        if not hurtful:
+        refused = [fault.behaviour for fault in faults if fault.behaviour in NEEDS_ISOLATION and not self._isolated]
+        if not refused:
             return None
         return (
-            f"faults: {hurtful[0]} is only for a plugin in a process of its own; "
+            f"faults: {refused[0]} is only for a plugin in a process of its own; "
             "allow ai.backend.accelerator.mock.isolated instead of ai.backend.accelerator.mock"
         )
 
@@ -141,18 +145,18 @@ class FaultSchedule:
         self._faults, self._counts = list(faults), [0] * len(faults)
 
     def pick(self, call: str, devices: Collection[str] = ()) -> Fault | None:
-        """Returns the fault of this call and counts it."""
-        for n, fault in enumerate(self._faults):
+        """Returns the fault in force for a call, and counts the call."""
+        for position, fault in enumerate(self._faults):
             if fault.call != call or (fault.device is not None and fault.device not in devices):
                 continue
-            self._counts[n] += 1
-            past = self._counts[n] - fault.after
-            if past > 0 and (fault.times is None or past <= fault.times):
+            self._counts[position] += 1
+            past_calls = self._counts[position] - fault.after
+            if past_calls > 0 and (fault.times is None or past_calls <= fault.times):
                 return fault
         return None
 
     async def run(self, call: str, make: Callable[[], Awaitable[R]], devices: Collection[str] = ()) -> R:
-        """Makes a call, or what its fault makes of it."""
+        """Runs a call of the plugin, changed by the call's fault if there is one."""
         fault = self.pick(call, devices)
         if fault is None:
             return await make()

@@ -12,7 +12,7 @@ __all__ = ["IsolatedMockPlugin", "Plugin"]
 
 
 class IsolatedMockPlugin(MockPlugin):
-    """As :class:`MockPlugin`; faults may block the thread and end the process."""
+    """The mock plugin in a process of its own, where faults may block the thread and end the process."""
 
     capabilities: ClassVar[PluginCapabilities] = replace(MockPlugin.capabilities, blocking=True)
 

@@ -30,7 +30,7 @@ class Script(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _short(cls, data: Any) -> Any:
+    def _expand_shorthand(cls, data: Any) -> Any:
         if isinstance(data, int | float) and not isinstance(data, bool):
             return {"kind": "constant", "values": (data,)}
         if isinstance(data, list | tuple):
@@ -38,7 +38,7 @@ class Script(BaseModel):
         return data
 
     @model_validator(mode="after")
-    def _complete(self) -> Self:
+    def _check_complete(self) -> Self:
         if self.kind in ("constant", "list") and not self.values:
             raise ValueError(f"values: a {self.kind} needs some")
         if self.high < self.low:
@@ -46,7 +46,7 @@ class Script(BaseModel):
         return self
 
     def at(self, at: float) -> float:
-        """Returns the value at a Unix time."""
+        """Returns the curve's value at a Unix time."""
         phase = at / self.period % 1.0
         match self.kind:
             case "ramp":
@@ -62,32 +62,32 @@ class Script(BaseModel):
         return max(self.values) if self.values else self.high
 
 
-def load(at: float, rank: int, devices: int) -> float:
-    """Returns a triangle wave between 0 and 1 of one minute; each device is a little behind the one before."""
-    phase = (at / PERIOD_S + rank / max(1, devices)) % 1.0
+def load_at(unix_time: float, rank: int, device_count: int) -> float:
+    """Returns a device's simulated load, 0 to 1, a wave of one minute; each device is behind the one before."""
+    phase = (unix_time / PERIOD_S + rank / max(1, device_count)) % 1.0
     return 1.0 - abs(2.0 * phase - 1.0)
 
 
-def readings(at_load: float, memory: float, scripts: Mapping[Any, Script], at: float) -> dict[str, float]:
+def readings(device_load: float, memory: float, scripts: Mapping[Any, Script], unix_time: float) -> dict[str, float]:
     """Returns the readings of a device: from its scripts, else from its load."""
     result = {
-        "mem": at_load * memory * 0.9,
-        "util": at_load * 100.0,
-        "power": 30.0 + at_load * 220.0,
-        "temperature": 35.0 + at_load * 45.0,
+        "mem": device_load * memory * 0.9,
+        "util": device_load * 100.0,
+        "power": 30.0 + device_load * 220.0,
+        "temperature": 35.0 + device_load * 45.0,
     }
-    result |= {name: script.at(at) for name, script in scripts.items()}
+    result |= {name: script.at(unix_time) for name, script in scripts.items()}
     return {**result, "mem": min(result["mem"], memory), "util": min(result["util"], 100.0)}
 
 
 def of_device(
-    prefix: str, device_id: DeviceId, shown: Mapping[str, float], memory: float, scripts: Mapping[Any, Script]
+    prefix: str, device_id: DeviceId, values: Mapping[str, float], memory: float, scripts: Mapping[Any, Script]
 ) -> list[Measurement]:
     """Returns the four metrics of one device; a script beyond the usual limit of power or temperature raises the
     limit."""
     limits = {"power": 300.0, "temperature": 95.0}
     limits |= {name: max(limit, scripts[name].top) for name, limit in limits.items() if name in scripts}
-    kinds = (
+    metrics = (
         ("mem", "bytes", memory),
         ("util", "percent", 100.0),
         ("power", "watt", limits["power"]),
@@ -96,13 +96,13 @@ def of_device(
     return [
         Measurement(
             key=f"{prefix}_{key}",
-            value=shown[key],
+            value=values[key],
             unit_hint=unit,
             capacity=capacity,
             stats=_STATS,
             device_id=device_id,
         )
-        for key, unit, capacity in kinds
+        for key, unit, capacity in metrics
     ]
 
 
@@ -111,11 +111,11 @@ def of_parts(prefix: str, parts: Sequence[tuple[Mapping[str, float], float, Deci
     share)."""
     if not parts:
         return []
-    memory = sum(m * float(share) for _, m, share in parts)
-    used = sum(shown["mem"] * float(share) for shown, _, share in parts)
-    util = sum(shown["util"] * float(share) for shown, _, share in parts)
-    whole = sum(float(share) for _, _, share in parts) * 100.0
+    memory_capacity = sum(device_memory * float(share) for _, device_memory, share in parts)
+    used_bytes = sum(values["mem"] * float(share) for values, _, share in parts)
+    used_percent = sum(values["util"] * float(share) for values, _, share in parts)
+    full_percent = sum(float(share) for _, _, share in parts) * 100.0
     return [
-        Measurement(key=f"{prefix}_mem", value=used, unit_hint="bytes", capacity=memory, stats=_STATS),
-        Measurement(key=f"{prefix}_util", value=util, unit_hint="percent", capacity=whole, stats=_STATS),
+        Measurement(key=f"{prefix}_mem", value=used_bytes, unit_hint="bytes", capacity=memory_capacity, stats=_STATS),
+        Measurement(key=f"{prefix}_util", value=used_percent, unit_hint="percent", capacity=full_percent, stats=_STATS),
     ]

@@ -52,26 +52,26 @@ class MockHook(PluginHook):
     _plugin: MockPlugin
 
     async def pre_create(self) -> WorkloadConfig:
-        return await self._faulted("pre_create", super().pre_create)
+        return await self._run_with_faults("pre_create", super().pre_create)
 
     async def post_create(self) -> None:
-        await self._faulted("post_create", super().post_create)
+        await self._run_with_faults("post_create", super().post_create)
 
     async def pre_terminate(self) -> None:
-        await self._faulted("pre_terminate", super().pre_terminate)
+        await self._run_with_faults("pre_terminate", super().pre_terminate)
 
     async def post_terminate(self) -> None:
         async def release() -> None:
             self._plugin.hold(self.workload.kernel_id, DeviceAllocation())
 
-        await self._faulted("post_terminate", release)
+        await self._run_with_faults("post_terminate", release)
 
-    async def _faulted(self, call: str, make: Callable[[], Awaitable[R]]) -> R:
+    async def _run_with_faults(self, call: str, make: Callable[[], Awaitable[R]]) -> R:
         return await self._plugin.board.faulted(call, make, self.device_alloc.device_ids())
 
 
 class MockPlugin(SimulatedPowers, AbstractComputePlugin):
-    """Pretends the devices of a declaration; see :class:`MockSettings`."""
+    """Simulates the devices of a declaration; see :class:`MockSettings`."""
 
     key: ClassVar[DeviceName] = DeviceName("mock")
     version: ClassVar[str] = "2"
@@ -92,14 +92,14 @@ class MockPlugin(SimulatedPowers, AbstractComputePlugin):
         self.board = MockState(config, declaration, isolated=self.capabilities.blocking)
 
     async def init(self) -> None:
-        """Raises InvalidInput or PluginError for a bad declaration, naming file and key."""
+        """Reads the declaration. Raises InvalidInput or PluginError for a bad declaration, naming file and key."""
         self.board.open()
-        await self._fail("init")
+        await self._fail_if_faulted("init")
 
     async def cleanup(self) -> None:
-        await self._fail("cleanup")
+        await self._fail_if_faulted("cleanup")
 
-    async def _fail(self, call: str) -> None:
+    async def _fail_if_faulted(self, call: str) -> None:
         fault = self.board.faults.pick(call)
         if fault is not None:
             await act(fault)
@@ -148,8 +148,10 @@ class MockPlugin(SimulatedPowers, AbstractComputePlugin):
             VariantNamespace(
                 namespace=name,
                 features=tuple(
-                    VariantFeature(name=f, match_mode=how.match, multi_value=how.multi_value, ordered_values=how.values)
-                    for f, how in features.items()
+                    VariantFeature(
+                        name=feature, match_mode=mode.match, multi_value=mode.multi_value, ordered_values=mode.values
+                    )
+                    for feature, mode in features.items()
                 ),
             )
             for name, features in self.declaration.variants.items()
@@ -171,9 +173,13 @@ class MockPlugin(SimulatedPowers, AbstractComputePlugin):
     def hold(self, kernel_id: KernelId, device_alloc: DeviceAllocation) -> None:
         """Records what a kernel holds from now on, instead of what it held."""
         used, kernel, device_ids = self.board.hardware.in_use, str(kernel_id), device_alloc.device_ids()
-        now = {d: sorted({*used.get(d, ()), kernel}) for d in device_ids}
-        now |= {DeviceId(d): [k for k in kernels if k != kernel] for d, kernels in used.items() if d not in device_ids}
-        self.board.hardware.in_use = {d: kernels for d, kernels in now.items() if kernels}
+        holders = {device_id: sorted({*used.get(device_id, ()), kernel}) for device_id in device_ids}
+        holders |= {
+            DeviceId(device_id): [other for other in kernels if other != kernel]
+            for device_id, kernels in used.items()
+            if device_id not in device_ids
+        }
+        self.board.hardware.in_use = {device_id: kernels for device_id, kernels in holders.items() if kernels}
         self.board.save()
 
     async def configure(self, workload: Workload, device_alloc: DeviceAllocation) -> WorkloadConfig:
@@ -189,14 +195,14 @@ class MockPlugin(SimulatedPowers, AbstractComputePlugin):
 
     def _held(self, device_alloc: DeviceAllocation) -> list[tuple[ComputeDevice, Decimal]]:
         """Returns the devices of an allocation in order, and the part of each that is held: 1 is the whole device."""
-        present = {d.device_id: d for d in self.board.present()}
+        present_devices = {device.device_id: device for device in self.board.present()}
         return sorted(
             (
-                (present[device_id], quantity / slot.amount)
+                (present_devices[device_id], quantity / slot.amount)
                 for name, per_device in device_alloc.slots.items()
                 for device_id, quantity in per_device.items()
-                if device_id in present
-                for slot in present[device_id].slots
+                if device_id in present_devices
+                for slot in present_devices[device_id].slots
                 if slot.slot_name == name and slot.amount
             ),
             key=lambda item: self.board.rank(item[0].device_id),
@@ -206,35 +212,43 @@ class MockPlugin(SimulatedPowers, AbstractComputePlugin):
         """Returns lines of ``resource.txt``: what a library hook inside would read (peer facts 2.4)."""
         shares = None
         if self.board.slot_name("shares") in device_alloc.slots:
-            held = [(ids.index(d.device_id), part, d) for d, part in self._held(device_alloc)]
-            shares = [(n, int(p * d.memory_size), max(1, int(p * d.processing_units))) for n, p, d in held]
+            held = [(ids.index(device.device_id), part, device) for device, part in self._held(device_alloc)]
+            shares = [
+                (rank, int(p * device.memory_size), max(1, int(p * device.processing_units)))
+                for rank, p, device in held
+            ]
         return resource_lines(self.env_prefix, ids, shares)
 
     @faulted
     async def alloc_to_devices(self, device_alloc: DeviceAllocation) -> Sequence[AttachedDevice]:
         return [
             AttachedDevice(
-                device_id=d.device_id,
-                model_name=d.model_name or "",
-                data={"smp": int(part * d.processing_units), "mem": int(part * d.memory_size)},
+                device_id=device.device_id,
+                model_name=device.model_name or "",
+                data={"smp": int(part * device.processing_units), "mem": int(part * device.memory_size)},
             )
-            for d, part in self._held(device_alloc)
+            for device, part in self._held(device_alloc)
         ]
 
     def _scripts(self, device: ComputeDevice) -> Mapping[Any, metrics.Script]:
         return self.board.devices[device.device_id.partition("/")[0]].metrics
 
-    def _shown(self, device: ComputeDevice, at: float) -> dict[str, float]:
-        at_load = metrics.load(at, self.board.rank(device.device_id)[0], len(self.board.devices))
-        return metrics.readings(at_load, float(device.memory_size), self._scripts(device), at)
+    def _readings_of(self, device: ComputeDevice, unix_time: float) -> dict[str, float]:
+        device_load = metrics.load_at(unix_time, self.board.rank(device.device_id)[0], len(self.board.devices))
+        return metrics.readings(device_load, float(device.memory_size), self._scripts(device), unix_time)
 
     @faulted
     async def gather_node_metrics(self, ctx: StatContext) -> Sequence[Measurement]:
         prefix = self.declaration.slot_name
-        shown = [(d, self._shown(d, ctx.at), float(d.memory_size)) for d in self.board.present()]
-        total = metrics.of_parts(prefix, [(values, memory, Decimal(1)) for _, values, memory in shown])
-        each = (metrics.of_device(prefix, d.device_id, v, memory, self._scripts(d)) for d, v, memory in shown)
-        return [*total, *(m for of_device in each for m in of_device)]
+        states = [
+            (device, self._readings_of(device, ctx.at), float(device.memory_size)) for device in self.board.present()
+        ]
+        total = metrics.of_parts(prefix, [(values, memory, Decimal(1)) for _, values, memory in states])
+        by_device = (
+            metrics.of_device(prefix, device.device_id, state, memory, self._scripts(device))
+            for device, state, memory in states
+        )
+        return [*total, *(measurement for of_device in by_device for measurement in of_device)]
 
     @faulted
     async def gather_workload_metrics(
@@ -243,7 +257,7 @@ class MockPlugin(SimulatedPowers, AbstractComputePlugin):
         by_kernel: dict[KernelId, Sequence[Measurement]] = {}
         for kernel_id in kernels:
             held = self._held(ctx.allocations.get(kernel_id, DeviceAllocation()))
-            parts = [(self._shown(d, ctx.at), float(d.memory_size), part) for d, part in held]
+            parts = [(self._readings_of(device, ctx.at), float(device.memory_size), part) for device, part in held]
             if parts:
                 by_kernel[kernel_id] = metrics.of_parts(self.declaration.slot_name, parts)
         return by_kernel

@@ -20,21 +20,21 @@ R = TypeVar("R")
 WATCH_S = 0.05
 """Seconds between two looks of the watch at the control file."""
 CDI_KIND = "backend.ai/mock"
-STRANGER = DeviceId("no-such-device")
+UNKNOWN_DEVICE = DeviceId("no-such-device")
 
 
-def _changing(
-    change: Callable[Concatenate[Any, MockDevice, P], R],
+def _changing_device(
+    change_device: Callable[Concatenate[Any, MockDevice, P], R],
 ) -> Callable[Concatenate[Any, DeviceId, P], Coroutine[Any, Any, R]]:
-    """Makes a call of a change of a device: it raises NotFound for an unknown one, and saves the new state."""
+    """Turns a change of a device into a call that raises NotFound for an unknown device, and saves the state."""
 
     @faulted
-    @wraps(change)
+    @wraps(change_device)
     async def call(self: Any, device_id: DeviceId, /, *args: P.args, **kwargs: P.kwargs) -> R:
         device = self.board.devices.get(device_id)
         if device is None:
             raise NotFound(f"the mock accelerator has no device {device_id}")
-        result = change(self, device, *args, **kwargs)
+        result = change_device(self, device, *args, **kwargs)
         self.board.save()
         return result
 
@@ -42,47 +42,49 @@ def _changing(
 
 
 class SimulatedPowers:
-    """Partitionable, Programmable, PowerControllable, Attachable, HealthWatching, CdiProvider."""
+    """Implements Partitionable, Programmable, PowerControllable, Attachable, HealthWatching and CdiProvider."""
 
     board: MockState
 
     def _check_unused(self, device_id: str) -> None:
-        parts = [p for p, (parent, _) in self.board.hardware.partitions.items() if parent == device_id]
-        if any(self.board.hardware.in_use.get(name) for name in (device_id, *parts)):
+        partitions = [
+            holder_id for holder_id, (parent, _) in self.board.hardware.partitions.items() if parent == device_id
+        ]
+        if any(self.board.hardware.in_use.get(holder_id) for holder_id in (device_id, *partitions)):
             raise Conflict(f"the device {device_id} is in use")
 
-    @_changing
+    @_changing_device
     def partition_profiles(self, device: MockDevice) -> Sequence[PartitionProfile]:
         return [
             PartitionProfile(
-                name=p.name,
-                slot_name=self.board.slot_name(slice_of(p.memory_size)),
-                memory_size=p.memory_size,
-                available=self._remaining(device, p.name),
+                name=profile.name,
+                slot_name=self.board.slot_name(slice_of(profile.memory_size)),
+                memory_size=profile.memory_size,
+                available=self._remaining(device, profile.name),
             )
-            for p in device.partitions
+            for profile in device.partitions
         ]
 
     def _remaining(self, device: MockDevice, profile: str) -> int:
         """Returns how many more of a profile fit: by their number, and by the memory that others have taken."""
-        sizes = {p.name: p for p in device.partitions}
-        made = [name for parent, name in self.board.hardware.partitions.values() if parent == device.mother_uuid]
-        remaining = device.memory_size - sum(sizes[name].memory_size for name in made if name in sizes)
-        size = sizes[profile]
-        return max(0, min(size.max - made.count(profile), remaining // size.memory_size))
+        profiles = {partition.name: partition for partition in device.partitions}
+        existing = [name for parent, name in self.board.hardware.partitions.values() if parent == device.mother_uuid]
+        remaining = device.memory_size - sum(profiles[name].memory_size for name in existing if name in profiles)
+        size = profiles[profile]
+        return max(0, min(size.max - existing.count(profile), remaining // size.memory_size))
 
-    @_changing
+    @_changing_device
     def create_partition(self, device: MockDevice, profile: str) -> DeviceId:
-        if all(p.name != profile for p in device.partitions):
+        if all(partition.name != profile for partition in device.partitions):
             raise NotFound(f"the device {device.mother_uuid} has no profile {profile}")
         if self.board.hardware.in_use.get(device.mother_uuid):
             raise Conflict(f"the device {device.mother_uuid} is in use")
         if self._remaining(device, profile) < 1:
             raise Conflict(f"the device {device.mother_uuid} has no room for another {profile}")
-        names = (f"{device.mother_uuid}/{profile}/{n}" for n in range(64))
-        made = DeviceId(next(name for name in names if name not in self.board.hardware.partitions))
-        self.board.hardware.partitions[made] = [device.mother_uuid, profile]
-        return made
+        names = (f"{device.mother_uuid}/{profile}/{number}" for number in range(64))
+        partition_id = DeviceId(next(name for name in names if name not in self.board.hardware.partitions))
+        self.board.hardware.partitions[partition_id] = [device.mother_uuid, profile]
+        return partition_id
 
     @faulted
     async def destroy_partition(self, partition_id: DeviceId) -> None:
@@ -91,26 +93,26 @@ class SimulatedPowers:
         self.board.hardware.partitions.pop(partition_id, None)
         self.board.save()
 
-    @_changing
+    @_changing_device
     def program(self, device: MockDevice, image: str) -> None:
         if not image.startswith("/") or not image.endswith(".bit"):
             raise InvalidInput(f"{image!r:.200} is no image for the mock accelerator; it takes /....bit")
         self.board.hardware.images[device.mother_uuid] = image
 
-    @_changing
+    @_changing_device
     def programmed_image(self, device: MockDevice) -> str | None:
         return self.board.hardware.images.get(device.mother_uuid)
 
-    @_changing
+    @_changing_device
     def power_on(self, device: MockDevice) -> None:
-        self.board.hardware.off = [d for d in self.board.hardware.off if d != device.mother_uuid]
+        self.board.hardware.off = [off_id for off_id in self.board.hardware.off if off_id != device.mother_uuid]
 
-    @_changing
+    @_changing_device
     def power_off(self, device: MockDevice) -> None:
         self._check_unused(device.mother_uuid)
         self.board.hardware.off = sorted({*self.board.hardware.off, device.mother_uuid})
 
-    @_changing
+    @_changing_device
     def reset(self, device: MockDevice) -> None:
         self._check_unused(device.mother_uuid)
         self.board.hardware.images.pop(device.mother_uuid, None)
@@ -119,9 +121,13 @@ class SimulatedPowers:
     @faulted
     async def attachable_devices(self) -> Sequence[DeviceId]:
         attached = self.board.hardware.attached
-        return [DeviceId(i) for i, d in self.board.devices.items() if not d.is_attached and i not in attached]
+        return [
+            DeviceId(uuid)
+            for uuid, device in self.board.devices.items()
+            if not device.is_attached and uuid not in attached
+        ]
 
-    @_changing
+    @_changing_device
     def attach(self, device: MockDevice) -> None:
         if not device.is_attached:
             self.board.hardware.attached = sorted({*self.board.hardware.attached, device.mother_uuid})
@@ -134,7 +140,7 @@ class SimulatedPowers:
         self._check_unused(device_id)
         if device.is_attached:
             raise Conflict(f"the device {device_id} is built in")
-        self.board.hardware.attached = [d for d in self.board.hardware.attached if d != device_id]
+        self.board.hardware.attached = [name for name in self.board.hardware.attached if name != device_id]
         self.board.save()
 
     async def watch_health(self) -> AsyncIterator[DeviceHealthChange]:
@@ -143,32 +149,32 @@ class SimulatedPowers:
             if fault.behaviour == "end":
                 return
             if fault.behaviour == "unknown-device":
-                yield DeviceHealthChange(device_id=STRANGER, health=DeviceHealth.UNHEALTHY, reason=fault.message)
+                yield DeviceHealthChange(device_id=UNKNOWN_DEVICE, health=DeviceHealth.UNHEALTHY, reason=fault.message)
             else:
                 await act(fault)
-        reported = {d.device_id: (d.health, d.health_reason) for d in self.board.present()}
+        reported_healths = {device.device_id: (device.health, device.health_reason) for device in self.board.present()}
         while True:
             await asyncio.sleep(WATCH_S)
             self.board.panel.refresh()
-            now = {d.device_id: (d.health, d.health_reason) for d in self.board.present()}
-            for device_id, (health, reason) in now.items():
-                if reported.get(device_id) != (health, reason):
+            healths = {device.device_id: (device.health, device.health_reason) for device in self.board.present()}
+            for device_id, (health, reason) in healths.items():
+                if reported_healths.get(device_id) != (health, reason):
                     yield DeviceHealthChange(device_id=device_id, health=health, reason=reason)
-            reported = now
+            reported_healths = healths
 
     @faulted
     async def cdi_spec(self) -> Mapping[str, Any]:
-        devices = [d for d in self.board.present() if d.health is DeviceHealth.HEALTHY]
+        devices = [device for device in self.board.present() if device.health is DeviceHealth.HEALTHY]
         return {
             "cdiVersion": "0.6.0",
             "kind": CDI_KIND,
             "devices": [
                 {
-                    "name": d.device_id.replace("/", "_"),
+                    "name": device.device_id.replace("/", "_"),
                     "containerEdits": {
-                        "deviceNodes": [{"path": f"/dev/mock/{d.hw_location[5:]}", "hostPath": "/dev/null"}]
+                        "deviceNodes": [{"path": f"/dev/mock/{device.hw_location[5:]}", "hostPath": "/dev/null"}]
                     },
                 }
-                for d in devices
+                for device in devices
             ],
         }

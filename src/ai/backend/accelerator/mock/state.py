@@ -42,7 +42,7 @@ from ai.backend.common.states import SlotType
 
 @dataclass
 class Hardware:
-    """The state of all devices, by device id.
+    """Holds the simulated state of all devices, by device id.
 
     Attributes:
         partitions: partition id -> [device id, name of the profile].
@@ -62,7 +62,7 @@ class Hardware:
 
     @classmethod
     def load(cls, path: Path | None) -> Hardware:
-        """Raises PluginError: the file cannot be used."""
+        """Loads the state of the hardware from a file. Raises PluginError: the file cannot be used."""
         if path is None or not path.exists():
             return cls()
         try:
@@ -71,13 +71,13 @@ class Hardware:
             raise PluginError(f"the state of the mock hardware in {path} cannot be used: {e}") from None
 
     def save(self, path: Path | None) -> None:
-        """Writes the file as a whole. Raises PluginError."""
+        """Writes the state of the hardware to a file as a whole. Raises PluginError."""
         if path is None:
             return
-        new = path.with_name(path.name + ".new")
+        new_path = path.with_name(path.name + ".new")
         try:
-            new.write_text(json.dumps(asdict(self)), encoding="utf-8")
-            new.replace(path)
+            new_path.write_text(json.dumps(asdict(self)), encoding="utf-8")
+            new_path.replace(path)
         except OSError as e:
             raise PluginError(f"the state of the mock hardware cannot be written: {e}") from None
 
@@ -85,45 +85,47 @@ class Hardware:
 NVLINK_GIB_S = 50.0
 
 
-def _nvlink_all(a: int, b: int) -> LinkKind:
+def _nvlink_all(rank: int, peer_rank: int) -> LinkKind:
     return LinkKind.DIRECT
 
 
-def _nvlink_pairs(a: int, b: int) -> LinkKind:
-    return LinkKind.DIRECT if a // 2 == b // 2 else _pcie_tree(a, b)
+def _nvlink_pairs(rank: int, peer_rank: int) -> LinkKind:
+    return LinkKind.DIRECT if rank // 2 == peer_rank // 2 else _pcie_tree(rank, peer_rank)
 
 
-def _pcie_tree(a: int, b: int) -> LinkKind:
+def _pcie_tree(rank: int, peer_rank: int) -> LinkKind:
     """Returns the kind of a link in a tree of two devices below a switch and two switches below a root."""
-    if a // 2 == b // 2:
+    if rank // 2 == peer_rank // 2:
         return LinkKind.PCIE_SWITCH
-    return LinkKind.PCIE_ROOT if a // 4 == b // 4 else LinkKind.NUMA
+    return LinkKind.PCIE_ROOT if rank // 4 == peer_rank // 4 else LinkKind.NUMA
 
 
-_SHAPES = {"nvlink-all": _nvlink_all, "nvlink-pairs": _nvlink_pairs, "pcie-tree": _pcie_tree}
+_TOPOLOGIES = {"nvlink-all": _nvlink_all, "nvlink-pairs": _nvlink_pairs, "pcie-tree": _pcie_tree}
 
 
 def links_of(declaration: Declaration, devices: Sequence[MockDevice]) -> Mapping[str, tuple[DeviceLink, ...]]:
     """Maps device ids to links, in the order of the devices; peers that are not among ``devices`` are left out."""
-    ranks = {device.mother_uuid: n for n, device in enumerate(declaration.expanded())}
-    named = {frozenset((link.a, link.b)): link for link in declaration.links}
-    shape = _SHAPES.get(declaration.topology or "")
+    ranks = {device.mother_uuid: rank for rank, device in enumerate(declaration.expanded())}
+    declared_links = {frozenset((link.a, link.b)): link for link in declaration.links}
+    shape = _TOPOLOGIES.get(declaration.topology or "")
 
-    def between(a: MockDevice, b: MockDevice) -> DeviceLink | None:
-        link = named.get(frozenset((a.mother_uuid, b.mother_uuid)))
-        peer = DeviceId(b.mother_uuid)
+    def between(device: MockDevice, peer: MockDevice) -> DeviceLink | None:
+        link = declared_links.get(frozenset((device.mother_uuid, peer.mother_uuid)))
+        peer_id = DeviceId(peer.mother_uuid)
         if link is not None:
-            return DeviceLink(peer=peer, kind=link.kind, bandwidth_gib_s=link.bandwidth)
+            return DeviceLink(peer=peer_id, kind=link.kind, bandwidth_gib_s=link.bandwidth)
         if shape is None:
             return None
-        kind = shape(ranks[a.mother_uuid], ranks[b.mother_uuid])
-        if kind is LinkKind.NUMA and a.node != b.node:
+        kind = shape(ranks[device.mother_uuid], ranks[peer.mother_uuid])
+        if kind is LinkKind.NUMA and device.node != peer.node:
             kind = LinkKind.SYSTEM
-        return DeviceLink(peer=peer, kind=kind, bandwidth_gib_s=NVLINK_GIB_S if kind is LinkKind.DIRECT else None)
+        return DeviceLink(peer=peer_id, kind=kind, bandwidth_gib_s=NVLINK_GIB_S if kind is LinkKind.DIRECT else None)
 
     return {
-        a.mother_uuid: tuple(link for b in devices if b is not a and (link := between(a, b)) is not None)
-        for a in devices
+        device.mother_uuid: tuple(
+            link for peer in devices if peer is not device and (link := between(device, peer)) is not None
+        )
+        for device in devices
     }
 
 
@@ -148,23 +150,23 @@ class ControlPanel:
         self.problem = ""
 
     def load(self) -> None:
-        """Raises InvalidInput or PluginError: the declaration or the file has something wrong; nothing is changed."""
+        """Loads the control file. Raises InvalidInput or PluginError for wrong content, which changes nothing."""
         self._stamp = self._read_stamp()
         control = read_table(self._path, Control) if self._path is not None and self._stamp is not None else Control()
-        for where, table in ((self._source, self._declaration), (self._path, control)):
-            strangers = [name for name in table.unhealthy if name != ALL and name.partition("/")[0] not in self._known]
+        for source, table in ((self._source, self._declaration), (self._path, control)):
+            unknown = [name for name in table.unhealthy if name != ALL and name.partition("/")[0] not in self._known]
             problem = (
-                f"unhealthy: there is no device {strangers[0]!r}" if strangers else self.faults.objection(table.faults)
+                f"unhealthy: there is no device {unknown[0]!r}" if unknown else self.faults.objection(table.faults)
             )
             if problem:
-                raise InvalidInput(f"{where or 'the declaration'}: {problem}")
+                raise InvalidInput(f"{source or 'the declaration'}: {problem}")
         self.faults.set((*control.faults, *self._declaration.faults))
         unhealthy = {**self._declaration.unhealthy, **control.unhealthy}
         self._unhealthy = unhealthy
         self.problem = ""
 
     def refresh(self) -> None:
-        """Reads the file if it has changed."""
+        """Reads the control file again if it has changed."""
         if self._read_stamp() == self._stamp:
             return
         try:
@@ -174,7 +176,7 @@ class ControlPanel:
             log.error("the control file of the mock accelerator is not used: %s", e.message)
 
     def failure(self, *device_ids: str) -> str | None:
-        """Returns why one of these counts as failed; None if none does."""
+        """Returns the reason why one of these devices counts as failed; None if none does."""
         for name in (*device_ids, ALL):
             if name in self._unhealthy:
                 return self._unhealthy[name] or "switched to unhealthy"
@@ -191,7 +193,7 @@ class ControlPanel:
 P = ParamSpec("P")
 R = TypeVar("R")
 ONE = Decimal(1)
-_WHOLE = "whole"
+_DEVICE_GROUP = "whole"
 """The exclusive group of what one device offers."""
 
 
@@ -201,7 +203,7 @@ def slice_of(memory_size: int) -> str:
 
 
 def faulted(method: Callable[P, Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R]]:
-    """Has the faults in force change what a method of the plugin does."""
+    """Wraps a method of the plugin so that the faults in force change its result."""
 
     @wraps(method)
     async def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -212,28 +214,30 @@ def faulted(method: Callable[P, Awaitable[R]]) -> Callable[P, Coroutine[Any, Any
 
 
 class MockState:
-    """All devices as they are now. Before :meth:`open` those of the default declaration."""
+    """Holds all devices in their present state; those of the default declaration before :meth:`open`."""
 
     def __init__(self, settings: MockSettings, declaration: Declaration | None, *, isolated: bool) -> None:
         self.settings = settings
         self._preset = declaration
         self.faults = FaultSchedule(isolated=isolated)
-        self._set(declaration or default_declaration(settings.default_devices))
+        self._use_declaration(declaration or default_declaration(settings.default_devices))
         self.hardware = Hardware()
 
-    def _set(self, declaration: Declaration) -> None:
+    def _use_declaration(self, declaration: Declaration) -> None:
         self.declaration = declaration
         mask = self.settings.device_mask
-        self.devices = {d.mother_uuid: d for d in declaration.expanded() if d.mother_uuid not in mask}
+        self.devices = {
+            device.mother_uuid: device for device in declaration.expanded() if device.mother_uuid not in mask
+        }
         self._links = links_of(declaration, list(self.devices.values()))
-        self._ranks = {name: n for n, name in enumerate(self.devices)}
+        self._ranks = {device_id: rank for rank, device_id in enumerate(self.devices)}
         self.panel = ControlPanel(declaration, self.settings.control_path, self.faults)
 
     def open(self) -> None:
-        """Reads all files. Raises InvalidInput or PluginError, naming file and key."""
+        """Reads the declaration, control and state files. Raises InvalidInput or PluginError, naming file and key."""
         path = find_declaration(self.settings.config_path) if self._preset is None else None
         if path is not None:
-            self._set(read_table(path, Declaration))
+            self._use_declaration(read_table(path, Declaration))
         control = self.settings.control_path or (path.with_name(CONTROL_NAME) if path is not None else None)
         self.panel = ControlPanel(self.declaration, control, self.faults, source=path)
         self.panel.load()
@@ -244,7 +248,7 @@ class MockState:
         self.hardware.save(self.settings.state_path)
 
     async def faulted(self, call: str, make: Callable[[], Awaitable[R]], devices: Collection[str] = ()) -> R:
-        """Makes a call, or what the faults in force make of it."""
+        """Runs a call of the plugin, changed by the faults in force."""
         self.panel.refresh()
         return await self.faults.run(call, make, devices)
 
@@ -259,22 +263,24 @@ class MockState:
         """Returns every subtype that can be offered under any settings."""
         names = dict.fromkeys(("device", "shares"))
         for device in self.declaration.expanded():
-            names |= dict.fromkeys(self._offered(device))
-            names |= dict.fromkeys(slice_of(p.memory_size) for p in device.partitions)
+            names |= dict.fromkeys(self._offered_subtypes(device))
+            names |= dict.fromkeys(slice_of(partition.memory_size) for partition in device.partitions)
         return tuple(names)
 
     def is_fractional(self) -> bool:
-        return self.settings.allocation_mode == "fractional" or any("shares" in d.offers for d in self.devices.values())
+        return self.settings.allocation_mode == "fractional" or any(
+            "shares" in device.offers for device in self.devices.values()
+        )
 
-    def _offered(self, device: MockDevice) -> tuple[str, ...]:
+    def _offered_subtypes(self, device: MockDevice) -> tuple[str, ...]:
         if device.offers:
-            return tuple(f"device:{o}" if o.endswith("g-mig") else o for o in device.offers)
+            return tuple(f"device:{offer}" if offer.endswith("g-mig") else offer for offer in device.offers)
         if device.is_mig_device:
             return (slice_of(device.memory_size),)
         return ("device" if self.settings.allocation_mode == "discrete" else "shares",)
 
     def _slot(self, device: MockDevice, subtype: str) -> DeviceSlot:
-        group = _WHOLE if len(device.offers) > 1 else None
+        group = _DEVICE_GROUP if len(device.offers) > 1 else None
         name = self.slot_name(subtype)
         if subtype == "shares":
             memory = Decimal(device.memory_size) / self.settings.unit_mem
@@ -287,18 +293,20 @@ class MockState:
         return DeviceSlot(slot_name=name, slot_type=slot_type, amount=ONE, exclusive_group=group)
 
     def present(self) -> list[ComputeDevice]:
-        """Returns every device and partition that is here."""
+        """Returns every attached device and its partitions."""
         devices = []
-        for n, device in enumerate(self.devices.values()):
+        for rank, device in enumerate(self.devices.values()):
             if not device.is_attached and device.mother_uuid not in self.hardware.attached:
                 continue
-            whole = self._whole(n, device)
-            parts = self._parts(whole, device)
+            whole = self._whole_device(rank, device)
+            parts = self._partition_devices(whole, device)
             if parts:
-                whole = replace(whole, slots=tuple(replace(s, amount=Decimal(0)) for s in whole.slots))
+                whole = replace(whole, slots=tuple(replace(slot, amount=Decimal(0)) for slot in whole.slots))
             devices += [whole, *parts]
-        present_ids = {d.device_id for d in devices}
-        return [replace(d, links=tuple(link for link in d.links if link.peer in present_ids)) for d in devices]
+        present_ids = {found.device_id for found in devices}
+        return [
+            replace(found, links=tuple(link for link in found.links if link.peer in present_ids)) for found in devices
+        ]
 
     def _health(self, device: MockDevice, *names: str) -> tuple[DeviceHealth, str]:
         reason = self.panel.failure(*names, device.mother_uuid)
@@ -308,15 +316,15 @@ class MockState:
             reason = "declared as not healthy"
         return (DeviceHealth.HEALTHY, "") if reason is None else (DeviceHealth.UNHEALTHY, reason)
 
-    def _whole(self, n: int, device: MockDevice) -> ComputeDevice:
+    def _whole_device(self, rank: int, device: MockDevice) -> ComputeDevice:
         health, reason = self._health(device)
-        can_be_cut = device.is_mig_device or bool(device.partitions) or any("mig" in o for o in device.offers)
-        most = max([1, *(p.max for p in device.partitions)])
+        can_be_cut = device.is_mig_device or bool(device.partitions) or any("mig" in offer for offer in device.offers)
+        max_count = max([1, *(partition.max for partition in device.partitions)])
         links: tuple[DeviceLink, ...] = self._links[device.mother_uuid]
         return ComputeDevice(
             device_name=DeviceName("mock"),
             device_id=DeviceId(device.mother_uuid),
-            hw_location=f"mock:{n:02}",
+            hw_location=f"mock:{rank:02}",
             numa_node=device.node,
             memory_size=device.memory_size,
             processing_units=device.subproc_count,
@@ -333,7 +341,9 @@ class MockState:
             precision_support=tuple(
                 ComputePrecisionSupport(format=name, support=support) for name, support in device.precisions.items()
             ),
-            partitioning_support=(PartitioningCapability(max_partitions=most, technology="MIG"),) if can_be_cut else (),
+            partitioning_support=(PartitioningCapability(max_partitions=max_count, technology="MIG"),)
+            if can_be_cut
+            else (),
             links=links,
             variant_properties=tuple(
                 VariantProperty(namespace=namespace, feature=feature, value=value)
@@ -341,19 +351,24 @@ class MockState:
                 for feature, values in features.items()
                 for value in ((values,) if isinstance(values, str) else values)
             ),
-            slots=tuple(self._slot(device, subtype) for subtype in self._offered(device)),
+            slots=tuple(self._slot(device, subtype) for subtype in self._offered_subtypes(device)),
         )
 
-    def _parts(self, whole: ComputeDevice, device: MockDevice) -> list[ComputeDevice]:
-        profiles = {p.name: p for p in device.partitions}
+    def _partition_devices(self, whole: ComputeDevice, device: MockDevice) -> list[ComputeDevice]:
+        profiles = {partition.name: partition for partition in device.partitions}
         made = sorted(
             (name, profile)
             for name, (parent, profile) in self.hardware.partitions.items()
             if parent == device.mother_uuid and profile in profiles
         )
-        return [self._part(n, name, profiles[profile], whole, device) for n, (name, profile) in enumerate(made)]
+        return [
+            self._partition_device(rank, name, profiles[profile], whole, device)
+            for rank, (name, profile) in enumerate(made)
+        ]
 
-    def _part(self, n: int, name: str, profile: Partition, whole: ComputeDevice, device: MockDevice) -> ComputeDevice:
+    def _partition_device(
+        self, rank: int, name: str, profile: Partition, whole: ComputeDevice, device: MockDevice
+    ) -> ComputeDevice:
         health, reason = self._health(device, name)
         slot = DeviceSlot(
             slot_name=self.slot_name(slice_of(profile.memory_size)), slot_type=SlotType.UNIQUE, amount=ONE
@@ -361,7 +376,7 @@ class MockState:
         return replace(
             whole,
             device_id=DeviceId(name),
-            hw_location=f"{whole.hw_location}.{n}",
+            hw_location=f"{whole.hw_location}.{rank}",
             memory_size=profile.memory_size,
             processing_units=profile.subproc_count,
             model_name=f"{whole.model_name} {profile.name}",

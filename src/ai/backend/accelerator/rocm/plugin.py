@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from pydantic import BaseModel, Field
 
-from ai.backend.accelerator.rocm.scan import KEY, NAMESPACE, gpus, process_memory, scan
+from ai.backend.accelerator.rocm.scan import NAMESPACE_NAME, PLUGIN_KEY, gpus, process_memory, scan
 from ai.backend.common.devices import SlotDisplay, VariantFeature, VariantMatchMode, VariantNamespace
 from ai.backend.common.ids import DeviceName, KernelId, SlotName
 from ai.backend.common.states import SlotType
@@ -24,9 +24,9 @@ from ai.backend.plugin.accelerator import (
 from ai.backend.plugin.sysfs.base import GAUGE_STATS, Raw, ScannedDevice, TreePlugin, TreeSettings
 from ai.backend.plugin.sysfs.pci import pci_at
 
-_VERSION = re.compile(r"\d+(?:\.\d+){1,3}")
+_VERSION_TEXT = re.compile(r"\d+(?:\.\d+){1,3}")
 _NAMESPACE = VariantNamespace(
-    namespace=NAMESPACE,
+    namespace=NAMESPACE_NAME,
     features=(
         VariantFeature(name="rocm_version", match_mode=VariantMatchMode.MINIMUM),
         VariantFeature(name="gfx_arch"),
@@ -50,9 +50,9 @@ class RocmSettings(TreeSettings):
 
 
 class RocmPlugin(TreePlugin):
-    """GPUs, or their partitions where an administrator has cut them. Given as a whole."""
+    """Serves AMD GPUs, or their partitions where an administrator has cut them, each as a whole."""
 
-    key: ClassVar[DeviceName] = KEY
+    key: ClassVar[DeviceName] = PLUGIN_KEY
     version: ClassVar[str] = "1"
     settings_model: ClassVar[type[BaseModel] | None] = RocmSettings
     capabilities: ClassVar[PluginCapabilities] = PluginCapabilities(process_metrics=True)
@@ -64,7 +64,7 @@ class RocmPlugin(TreePlugin):
     def _rocm_version(self) -> str | None:
         try:
             with self._config.rocm_version_file.open(encoding="utf-8", errors="replace") as file:
-                match = _VERSION.match(file.read(64))
+                match = _VERSION_TEXT.match(file.read(64))
         except OSError:
             return None
         return match[0] if match is not None else None
@@ -92,27 +92,27 @@ class RocmPlugin(TreePlugin):
         """Names the GPUs by unique id where every one is whole and has one, else by number. In a container numbers
         begin anew: ROCr counts the GPUs that it can open."""
         ids = [scanned.device.device_id for scanned in held]
-        named = all(i.startswith("GPU-") for i in ids) and all(f.fields["partitions"] == "1" for f in held)
+        by_id = all(name.startswith("GPU-") for name in ids) and all(gpu.fields["partitions"] == "1" for gpu in held)
         ranks = range(len(held)) if workload.type == "container" else [scanned.fields["rank"] for scanned in held]
         return WorkloadConfig(
             env_vars={
-                "ROCR_VISIBLE_DEVICES": ",".join(ids if named else map(str, ranks)),
+                "ROCR_VISIBLE_DEVICES": ",".join(ids if by_id else map(str, ranks)),
                 "HIP_VISIBLE_DEVICES": ",".join(str(rank) for rank in range(len(held))),
             },
-            resource_data={"ROCM_GLOBAL_DEVICE_IDS": ",".join(f"{rank}:{i}" for rank, i in enumerate(ids))},
+            resource_data={"ROCM_GLOBAL_DEVICE_IDS": ",".join(f"{rank}:{name}" for rank, name in enumerate(ids))},
         )
 
     def measure(self, scanned: Sequence[ScannedDevice]) -> Sequence[Raw]:
         """Reads the sensors of each GPU once: its partitions share them."""
         raw: list[Raw] = []
-        seen: set[str] = set()
-        for one in scanned:
-            if one.fields["pci"] not in seen:
-                seen.add(one.fields["pci"])
-                raw += self._of_gpu(one)
+        measured_gpus: set[str] = set()
+        for device in scanned:
+            if device.fields["pci"] not in measured_gpus:
+                measured_gpus.add(device.fields["pci"])
+                raw += self._gpu_readings(device)
         return raw
 
-    def _of_gpu(self, scanned: ScannedDevice) -> Sequence[Raw]:
+    def _gpu_readings(self, scanned: ScannedDevice) -> Sequence[Raw]:
         pci = pci_at(self.tree, scanned.fields["pci"])
         if pci is None:
             return ()
@@ -146,10 +146,10 @@ class RocmPlugin(TreePlugin):
         self, ctx: StatContext, pids: Mapping[int, KernelId]
     ) -> Mapping[int, Sequence[Measurement]]:
         """Returns ``rocm_mem`` of every process that uses a GPU, of all GPUs together."""
-        used = await self.reading(lambda: {pid: process_memory(self.tree, pid) for pid in pids})
+        used_bytes = await self.reading(lambda: {pid: process_memory(self.tree, pid) for pid in pids})
         return {
             pid: [Measurement(key="rocm_mem", value=float(sum(memory.values())), unit_hint="bytes", stats=GAUGE_STATS)]
-            for pid, memory in used.items()
+            for pid, memory in used_bytes.items()
             if memory
         }
 

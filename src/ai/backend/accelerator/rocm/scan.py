@@ -58,13 +58,13 @@ NAMES: Mapping[int, str] = {
 }
 """Used where the driver has no ``product_name``."""
 
-_MATRIX = ("FP64", "FP32", "BF16", "FP16", "INT8")
+_MATRIX_FORMATS = ("FP64", "FP32", "BF16", "FP16", "INT8")
 PRECISIONS: Mapping[str, tuple[str, ...]] = {
     "gfx906": ("FP64", "FP32", "FP16", "INT8"),
-    "gfx908": _MATRIX,
-    "gfx90a": _MATRIX,
-    "gfx942": (*_MATRIX, "TF32", "FP8"),
-    "gfx950": (*_MATRIX, "FP8", "FP6", "FP4"),
+    "gfx908": _MATRIX_FORMATS,
+    "gfx90a": _MATRIX_FORMATS,
+    "gfx942": (*_MATRIX_FORMATS, "TF32", "FP8"),
+    "gfx950": (*_MATRIX_FORMATS, "FP8", "FP6", "FP4"),
     "gfx1030": ("FP32", "FP16", "INT8"),
     "gfx1100": ("FP32", "BF16", "FP16", "INT8", "INT4"),
     "gfx1101": ("FP32", "BF16", "FP16", "INT8", "INT4"),
@@ -81,13 +81,13 @@ TOPOLOGY = "/sys/class/kfd/kfd/topology"
 PROCESSES = "/sys/class/kfd/kfd/proc"
 XGMI = 11
 """IO link type ``HSA_IOLINKTYPE_XGMI``; PCI express is 2."""
-_LOCAL_MEMORY = (1, 2)
+_LOCAL_HEAP_TYPES = (1, 2)
 """Heap types of memory banks: public and private frame buffer."""
 
 
 @dataclass(frozen=True, slots=True)
 class IoLink:
-    """``bandwidth`` is in MB/s, 0 where the driver does not know."""
+    """Describes a link of a GPU. ``bandwidth`` is in MB/s, 0 where the driver does not know."""
 
     to: int
     type: int
@@ -96,7 +96,7 @@ class IoLink:
 
 @dataclass(frozen=True, slots=True)
 class KfdGpu:
-    """Describes a GPU node.
+    """Describes a GPU, a node of the KFD's topology.
 
     Attributes:
         rank: position among the GPU nodes; the number that ROCr gives it.
@@ -120,7 +120,7 @@ class KfdGpu:
 
 
 def properties(tree: Tree, path: str) -> dict[str, int]:
-    """Raises Missing or Unreadable; a line that is not ``name number`` is skipped."""
+    """Reads a properties file of the KFD, lines ``name number``; skips others. Raises Missing or Unreadable."""
     result = {}
     for line in tree.read(path).splitlines():
         name, _, value = line.strip().partition(" ")
@@ -145,11 +145,11 @@ def gpus(tree: Tree) -> Iterator[KfdGpu]:
         values = _properties_or_nothing(tree, f"{path}/properties")
         if gpu_id or (gpu_id is None and values.get("simd_count")):
             if values:
-                yield _gpu(tree, path, values, rank, int(gpu_id or 0))
+                yield _parsed_gpu(tree, path, values, rank, int(gpu_id or 0))
             rank += 1
 
 
-def _gpu(tree: Tree, path: str, values: Mapping[str, int], rank: int, gpu_id: int) -> KfdGpu:
+def _parsed_gpu(tree: Tree, path: str, values: Mapping[str, int], rank: int, gpu_id: int) -> KfdGpu:
     location = values.get("location_id", 0)
     banks = [_properties_or_nothing(tree, bank) for bank in tree.glob(f"{path}/mem_banks/*/properties")]
     links = [_properties_or_nothing(tree, link) for link in tree.glob(f"{path}/io_links/*/properties")]
@@ -163,7 +163,7 @@ def _gpu(tree: Tree, path: str, values: Mapping[str, int], rank: int, gpu_id: in
         gfx=gfx_name(values.get("gfx_target_version", 0)),
         units=values.get("simd_count", 0) // max(1, values.get("simd_per_cu", 1)),
         xcc=values.get("num_xcc", 1),
-        memory=sum(bank.get("size_in_bytes", 0) for bank in banks if bank.get("heap_type") in _LOCAL_MEMORY),
+        memory=sum(bank.get("size_in_bytes", 0) for bank in banks if bank.get("heap_type") in _LOCAL_HEAP_TYPES),
         device=values.get("device_id", 0),
         links=tuple(
             IoLink(link["node_to"], link.get("type", 0), link.get("max_bandwidth", 0))
@@ -191,12 +191,12 @@ def process_memory(tree: Tree, pid: int) -> Mapping[int, int]:
     return by_gpu
 
 
-KEY = DeviceName("rocm")
-NAMESPACE = "amd"
-_UNCORRECTABLE = re.compile(r"^ue:\s*(\d{1,18})$", re.MULTILINE)
-_MODES: Mapping[str, int] = {"SPX": 1, "DPX": 2, "TPX": 3, "QPX": 4}
+PLUGIN_KEY = DeviceName("rocm")
+NAMESPACE_NAME = "amd"
+_UNCORRECTABLE_COUNT = re.compile(r"^ue:\s*(\d{1,18})$", re.MULTILINE)
+_PARTITION_COUNTS: Mapping[str, int] = {"SPX": 1, "DPX": 2, "TPX": 3, "QPX": 4}
 """Compute partitions of one GPU by mode; CPX has one for each XCC."""
-_MB = 1_000_000 / 2**30
+_MB_IN_GIB = 1_000_000 / 2**30
 
 
 def device_ids(listed: Sequence[KfdGpu]) -> dict[int, DeviceId]:
@@ -205,14 +205,14 @@ def device_ids(listed: Sequence[KfdGpu]) -> dict[int, DeviceId]:
     owners: dict[int, set[str]] = {}
     for gpu in listed:
         owners.setdefault(gpu.unique_id, set()).add(gpu.address)
-    ids: dict[int, DeviceId] = {}
-    count: dict[str, int] = {}
+    ids_by_node: dict[int, DeviceId] = {}
+    part_number: dict[str, int] = {}
     for gpu in listed:
-        alone = gpu.unique_id and len(owners[gpu.unique_id]) == 1
-        base = f"GPU-{gpu.unique_id:016x}" if alone else gpu.address
-        part = count[base] = count.get(base, -1) + 1
-        ids[gpu.node] = DeviceId(f"{base}.{part}" if part else base)
-    return ids
+        is_only = gpu.unique_id and len(owners[gpu.unique_id]) == 1
+        gpu_name = f"GPU-{gpu.unique_id:016x}" if is_only else gpu.address
+        part = part_number[gpu_name] = part_number.get(gpu_name, -1) + 1
+        ids_by_node[gpu.node] = DeviceId(f"{gpu_name}.{part}" if part else gpu_name)
+    return ids_by_node
 
 
 def scan(tree: Tree, *, max_uncorrectable: int, rocm_version: str | None) -> list[ScannedDevice]:
@@ -253,7 +253,7 @@ def _faults(tree: Tree, pci: PciDevice | None, nodes: Sequence[DeviceMapping], l
     counters = tree.glob(f"{pci.path}/ras/*_err_count")
     for path in counters:
         try:
-            match = _UNCORRECTABLE.search(tree.read(path))
+            match = _UNCORRECTABLE_COUNT.search(tree.read(path))
         except Missing:
             continue
         except Unreadable as e:
@@ -285,7 +285,7 @@ def _device(
     kind = memory_type(gpu.gfx, gpu.device)
     precisions = PRECISIONS.get(gpu.gfx, ())
     return ComputeDevice(
-        device_name=KEY,
+        device_name=PLUGIN_KEY,
         device_id=device_id,
         hw_location=gpu.address,
         slots=whole("rocm.device"),
@@ -303,7 +303,7 @@ def _device(
         partitioning_support=tuple(_partitioning(tree, pci, gpu)),
         links=_links(gpu, ids, links_of(device_id, places)),
         variant_properties=tuple(
-            VariantProperty(namespace=NAMESPACE, feature=feature, value=value)
+            VariantProperty(namespace=NAMESPACE_NAME, feature=feature, value=value)
             for feature, value in (
                 ("model", name),
                 ("gfx_arch", gpu.gfx),
@@ -321,7 +321,7 @@ def _partitioning(tree: Tree, pci: PciDevice | None, gpu: KfdGpu) -> Iterator[Pa
     """Yields the modes of ``available_compute_partition``, as ``SPX, DPX, QPX, CPX``; MI300 and later have it."""
     modes = tree.text(f"{pci.path}/available_compute_partition") if pci is not None else None
     for mode in re.findall(r"[A-Z]{3}", modes or ""):
-        yield PartitioningCapability(technology=mode, max_partitions=_MODES.get(mode, max(1, gpu.xcc)))
+        yield PartitioningCapability(technology=mode, max_partitions=_PARTITION_COUNTS.get(mode, max(1, gpu.xcc)))
 
 
 def _links(gpu: KfdGpu, ids: Mapping[int, DeviceId], by_pci: Sequence[DeviceLink]) -> tuple[DeviceLink, ...]:
@@ -330,7 +330,7 @@ def _links(gpu: KfdGpu, ids: Mapping[int, DeviceId], by_pci: Sequence[DeviceLink
     xgmi = {ids[link.to]: link.bandwidth for link in gpu.links if link.type == XGMI and link.to in ids}
     direct = {
         peer: DeviceLink(
-            peer=peer, kind=LinkKind.DIRECT, bandwidth_gib_s=round(bandwidth * _MB, 1) if bandwidth else None
+            peer=peer, kind=LinkKind.DIRECT, bandwidth_gib_s=round(bandwidth * _MB_IN_GIB, 1) if bandwidth else None
         )
         for peer, bandwidth in xgmi.items()
         if peer != ids[gpu.node]

@@ -30,20 +30,20 @@ _SAFE_PATH = re.compile(r"(?:pci:)?[^/\s][^\s]*")
 
 
 class FamilyError(InvalidInput):
-    """A data file is wrong; the message names the file, the key and what is wrong with it."""
+    """Says that a data file is wrong; the message names the file, the key and the fault."""
 
 
 class Table(PluginSettings):
-    """A table of the file."""
+    """The base of all tables of a data file."""
 
 
-def _attribute(path: str) -> str:
+def _check_attribute(path: str) -> str:
     if _SAFE_PATH.fullmatch(path) is None or ".." in path.split("/") or "**" in path:
         raise ValueError("write a path like device/status or pci:hwmon/hwmon*/temp1_input, without .. and **")
     return path
 
 
-def _regex(pattern: str) -> str:
+def _check_pattern(pattern: str) -> str:
     try:
         groups = re.compile(pattern).groups
     except re.error as e:
@@ -65,12 +65,12 @@ def placeholders(template: str) -> set[str]:
     return names
 
 
-def _template(template: str) -> str:
+def _check_template(template: str) -> str:
     placeholders(template)
     return template
 
 
-def _device_path(path: str) -> str:
+def _check_device_path(path: str) -> str:
     if not path.startswith("/dev/") or ".." in path.split("/") or "**" in path:
         raise ValueError("a device node is below /dev/, without .. and **")
     return path
@@ -80,21 +80,23 @@ def _spelled_short(value: Any) -> Any:
     return {"attribute": value} if isinstance(value, str) else value
 
 
-Attribute = Annotated[str, Field(min_length=1), BeforeValidator(lambda v: _attribute(v) if isinstance(v, str) else v)]
-Template = Annotated[str, BeforeValidator(lambda v: _template(v) if isinstance(v, str) else v)]
+Attribute = Annotated[
+    str, Field(min_length=1), BeforeValidator(lambda v: _check_attribute(v) if isinstance(v, str) else v)
+]
+Template = Annotated[str, BeforeValidator(lambda v: _check_template(v) if isinstance(v, str) else v)]
 
 
 class Value(Table):
-    """Something to read of a device. A text stands for ``{attribute = TEXT}``."""
+    """Declares a value to read of a device. A text stands for ``{attribute = TEXT}``."""
 
     attribute: Attribute | None = Field(default=None, description="The first file that matches is read.")
     name_of: Attribute | None = Field(default=None, description="The last part of where this path leads is taken.")
-    pattern: Annotated[str, BeforeValidator(_regex)] | None = Field(
+    pattern: Annotated[str, BeforeValidator(_check_pattern)] | None = Field(
         default=None, description="The one group of this regular expression is taken of what was read."
     )
 
     @model_validator(mode="after")
-    def _one_source(self) -> Self:
+    def _check_one_source(self) -> Self:
         if (self.attribute is None) == (self.name_of is None):
             raise ValueError("give one of attribute and name-of")
         return self
@@ -104,11 +106,11 @@ Reading = Annotated[Value, BeforeValidator(_spelled_short)]
 
 
 class Find(Table):
-    """Where devices are found: entries of a class, functions on the PCI bus, or device nodes."""
+    """Declares where devices are found: entries of a class, functions on the PCI bus, or device nodes."""
 
     by: Literal["class", "pci", "dev"]
     class_name: str = Field(default="", alias="class", pattern=r"^[\w!-]*$", description="Name below /sys/class.")
-    name: Annotated[str, BeforeValidator(_regex)] = Field(
+    name: Annotated[str, BeforeValidator(_check_pattern)] = Field(
         default=r"[^0-9]*(\d+).*", description="Names of entries; the group is {index}."
     )
     glob: str = Field(default="", description='Device nodes, for `by = "dev"`.')
@@ -117,7 +119,7 @@ class Find(Table):
     index: Reading | None = Field(default=None, description="{index}, where it is not in the name.")
 
     @model_validator(mode="after")
-    def _complete(self) -> Self:
+    def _check_complete(self) -> Self:
         key, criterion = {
             "class": ("class", self.class_name),
             "pci": ("vendor", self.vendor),
@@ -126,7 +128,7 @@ class Find(Table):
         if not criterion:
             raise ValueError(f'by = "{self.by}" needs the key {key}')
         if self.glob:
-            _device_path(self.glob)
+            _check_device_path(self.glob)
         return self
 
 
@@ -140,18 +142,18 @@ class Condition(Table):
     optional: bool = Field(default=False, description="Whether a missing attribute is good.")
 
     @model_validator(mode="after")
-    def _says_something(self) -> Self:
+    def _check_comparison(self) -> Self:
         if sum((bool(self.is_one_of), bool(self.is_none_of), self.at_most is not None)) != 1:
             raise ValueError("give one of is-one-of, is-none-of and at-most")
         return self
 
     def fault(self, text: str) -> str | None:
-        """Describes why a value breaks the condition; None if it does not."""
-        folded = text.lower()
+        """Describes how a value breaks the condition; None if it holds."""
+        folded_text = text.lower()
         if self.is_one_of:
-            return None if folded in {v.lower() for v in self.is_one_of} else f"is {text[:60]!r}"
+            return None if folded_text in {expected.lower() for expected in self.is_one_of} else f"is {text[:60]!r}"
         if self.is_none_of:
-            return f"is {text[:60]!r}" if folded in {v.lower() for v in self.is_none_of} else None
+            return f"is {text[:60]!r}" if folded_text in {expected.lower() for expected in self.is_none_of} else None
         try:
             return None if self.at_most is None or float(text) <= self.at_most else f"is {text[:60]}"
         except ValueError:
@@ -172,14 +174,14 @@ class Model(Table):
     emulated_precisions: tuple[str, ...] = ()
 
     def precision_support(self) -> Iterator[tuple[str, PrecisionSupport]]:
-        yield from ((p, PrecisionSupport.NATIVE) for p in self.precisions)
-        yield from ((p, PrecisionSupport.EMULATED) for p in self.emulated_precisions)
+        yield from ((format_name, PrecisionSupport.NATIVE) for format_name in self.precisions)
+        yield from ((format_name, PrecisionSupport.EMULATED) for format_name in self.emulated_precisions)
 
 
 class Node(Table):
     """A device node, or several by ``*``, that workloads get."""
 
-    path: Annotated[Template, BeforeValidator(_device_path)]
+    path: Annotated[Template, BeforeValidator(_check_device_path)]
     permissions: str = Field(default="rw", pattern=r"^r?w?m?$")
     optional: bool = Field(default=False, description="Whether the device is usable without it.")
 
@@ -192,7 +194,7 @@ class Bind(Table):
     read_only: bool = True
 
     @model_validator(mode="after")
-    def _allowed(self) -> Self:
+    def _check_target(self) -> Self:
         target = self.target or self.source
         if target.startswith(("/proc/", "/sys/", "/dev/")) or ".." in target.split("/"):
             raise ValueError(f"nothing can be mounted at {target}; sysfs is there, device nodes belong to [[devices]]")
@@ -200,7 +202,7 @@ class Bind(Table):
 
 
 class Metric(Table):
-    """A number to watch. The value is what is read times ``scale``."""
+    """Declares a metric. Its value is the number read times ``scale``."""
 
     key: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
     value: Reading
@@ -214,7 +216,7 @@ class Metric(Table):
 
 
 class Family(Table):
-    """The whole file."""
+    """Holds the whole data file of a family."""
 
     key: str
     name: str = Field(min_length=1, description="For people.")
@@ -240,7 +242,7 @@ class Family(Table):
 
     @field_validator("key")
     @classmethod
-    def _key(cls, key: str) -> str:
+    def _check_key(cls, key: str) -> str:
         try:
             if "." in key:
                 raise ValueError("the key has no dot; the slot is <key>.device")
@@ -250,7 +252,7 @@ class Family(Table):
 
     @field_validator("env")
     @classmethod
-    def _env(cls, env: dict[str, Any]) -> dict[str, Any]:
+    def _check_variables(cls, env: dict[str, Any]) -> dict[str, Any]:
         for name in env:
             try:
                 check_env_name(name)
@@ -259,15 +261,15 @@ class Family(Table):
         return env
 
     @model_validator(mode="after")
-    def _known_placeholders(self) -> Self:
+    def _check_placeholders(self) -> Self:
         defined = FIELDS | self.values.keys()
         if shadowed := FIELDS & self.values.keys():
             raise ValueError(f"values.{min(shadowed)} has the name of a placeholder that every device has")
-        texts: dict[str, str | None] = {f"env.{k}": v for k, v in self.env.items() if isinstance(v, str)}
-        texts |= {f"resource-data.{k}": v for k, v in self.resource_data.items()}
-        texts |= {f"devices.{n}.path": node.path for n, node in enumerate(self.devices)}
-        texts |= {f"mounts.{n}.source": bind.source for n, bind in enumerate(self.mounts)}
-        texts |= {f"mounts.{n}.target": bind.target for n, bind in enumerate(self.mounts)}
+        texts: dict[str, str | None] = {f"env.{name}": text for name, text in self.env.items() if isinstance(text, str)}
+        texts |= {f"resource-data.{name}": text for name, text in self.resource_data.items()}
+        texts |= {f"devices.{number}.path": node.path for number, node in enumerate(self.devices)}
+        texts |= {f"mounts.{number}.source": bind.source for number, bind in enumerate(self.mounts)}
+        texts |= {f"mounts.{number}.target": bind.target for number, bind in enumerate(self.mounts)}
         for where, text in texts.items():
             if unknown := placeholders(text or "") - defined:
                 raise ValueError(f"{where} names {{{min(unknown)}}}; known are {', '.join(sorted(defined))}")
@@ -291,7 +293,7 @@ class Family(Table):
 
 
 def parse_family(text: str, where: str) -> Family:
-    """Raises FamilyError."""
+    """Parses the text of a data file. Raises FamilyError."""
     try:
         data = tomllib.loads(text)
         return Family.model_validate(data)
@@ -314,10 +316,10 @@ def load_family(path: Path) -> Family:
 def packaged_names() -> list[str]:
     """Returns the keys of the families that come with the package."""
     files = resources.files("ai.backend.accelerator.sysfs").joinpath("data").iterdir()
-    return sorted(f.name.removesuffix(".toml") for f in files if f.name.endswith(".toml"))
+    return sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml"))
 
 
 def packaged_family(key: str) -> Family:
-    """Raises FileNotFoundError for a key that does not come with the package."""
+    """Loads a family of the package. Raises FileNotFoundError for a key that does not come with the package."""
     file = resources.files("ai.backend.accelerator.sysfs").joinpath("data", f"{key}.toml")
     return parse_family(file.read_text(encoding="utf-8"), f"{key}.toml")

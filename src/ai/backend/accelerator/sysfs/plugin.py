@@ -54,7 +54,7 @@ class SysfsPlugin(TreePlugin):
         self._serials: dict[str, dict[str, str]] = {}
 
     async def init(self) -> None:
-        """Raises PluginError or InvalidInput for a data file that cannot be used."""
+        """Reads the data files. Raises PluginError or InvalidInput for a data file that cannot be used."""
         if not self._paths:
             return
         families = await self.reading(lambda: [load_family(path.expanduser()) for path in self._paths])
@@ -104,21 +104,27 @@ class SysfsPlugin(TreePlugin):
             if not members:
                 continue
             env |= _environment(family, fields)
-            data[f"{family.prefix.upper()}_GLOBAL_DEVICE_IDS"] = ",".join(f"{f['rank']}:{f['id']}" for f in fields)
-            data |= {k: text for k, v in family.resource_data.items() if (text := _joined(v, fields)) is not None}
-            for one in fields:
+            data[f"{family.prefix.upper()}_GLOBAL_DEVICE_IDS"] = ",".join(
+                f"{own['rank']}:{own['id']}" for own in fields
+            )
+            data |= {
+                name: text
+                for name, template in family.resource_data.items()
+                if (text := _filled(template, fields)) is not None
+            }
+            for values in fields:
                 for bind in family.mounts:
-                    source, target = fill(bind.source, one), fill(bind.target or bind.source, one)
+                    source, target = fill(bind.source, values), fill(bind.target or bind.source, values)
                     if source is not None and target is not None and self.tree.exists(source):
                         mounts[target] = Mount(source=source, target=target, read_only=bind.read_only)
         return WorkloadConfig(env_vars=env, resource_data=data, mounts=tuple(mounts.values()))
 
     def measure(self, scanned: Sequence[ScannedDevice]) -> Sequence[Raw]:
-        raw: list[Raw | None] = []
-        for one in scanned:
-            entry = Entry(one.fields["path"], "", "", pci_at(self.tree, one.device.hw_location))
-            raw += (self._raw(one, entry, metric) for metric in self._family(one).metrics)
-        return [one for one in raw if one is not None]
+        readings: list[Raw | None] = []
+        for device in scanned:
+            entry = Entry(device.fields["path"], "", "", pci_at(self.tree, device.device.hw_location))
+            readings += (self._raw(device, entry, metric) for metric in self._family(device).metrics)
+        return [device for device in readings if device is not None]
 
     def _raw(self, scanned: ScannedDevice, entry: Entry, metric: Metric) -> Raw | None:
         value = self._number(entry, metric.value)
@@ -146,21 +152,25 @@ class SysfsPlugin(TreePlugin):
             return None
 
     async def get_node_info(self) -> NodeInfo:
-        versions = await self.reading(lambda: {f.key: driver_version(self.tree, f) for f in self.families})
-        available = {key: version for key, version in versions.items() if version is not None}
-        only = next(iter(available.values())) if len(self.families) == 1 and available else None
-        return NodeInfo(driver_version=only, extra={} if only else {f"{k}_driver": v for k, v in available.items()})
+        versions = await self.reading(
+            lambda: {family.key: driver_version(self.tree, family) for family in self.families}
+        )
+        known = {key: version for key, version in versions.items() if version is not None}
+        single = next(iter(known.values())) if len(self.families) == 1 and known else None
+        return NodeInfo(
+            driver_version=single, extra={} if single else {f"{key}_driver": version for key, version in known.items()}
+        )
 
 
 def _of_plugin(scanned: ScannedDevice, key: str) -> ScannedDevice:
-    """Returns the device under the name of the plugin that lists it."""
+    """Returns the device renamed to the plugin that lists it."""
     return dataclasses.replace(scanned, device=dataclasses.replace(scanned.device, device_name=DeviceName(key)))
 
 
-def _joined(template: str, fields: Sequence[Mapping[str, str]]) -> str | None:
-    """Returns the template of each device with commas between, once where it is the same for all. None where a device
+def _filled(template: str, fields: Sequence[Mapping[str, str]]) -> str | None:
+    """Fills a template for each device, with commas between, or once where all are equal. None where a device
     lacks something: a list without it would hide the device from its user."""
-    texts = [text for one in fields if (text := fill(template, one)) is not None]
+    texts = [text for device_fields in fields if (text := fill(template, device_fields)) is not None]
     return ",".join(dict.fromkeys(texts)) if len(texts) == len(fields) else None
 
 
@@ -168,7 +178,7 @@ def _environment(family: Family, fields: Sequence[Mapping[str, str]]) -> dict[st
     """Returns the variables of a workload. ``{"1" = ..., "2" = ...}`` depends on how many devices it has."""
     env: dict[str, str] = {}
     for name, value in family.env.items():
-        text = value.get(str(len(fields))) if isinstance(value, Mapping) else _joined(value, fields)
+        text = value.get(str(len(fields))) if isinstance(value, Mapping) else _filled(value, fields)
         if text is not None:
             env[name] = text
     return env

@@ -20,20 +20,20 @@ their tests read were written by hand. What is a guess is listed for each. If yo
 
 def families_page() -> str:
     families = [packaged_family(key) for key in packaged_names()]
-    rows = [f"| [`{f.key}`](#{f.key}) | `{f.slot}` | {f.name} | {_variables(f)} |" for f in families]
+    rows = [f"| [`{one.key}`](#{one.key}) | `{one.slot}` | {one.name} | {_variables(one)} |" for one in families]
     table = "| plugin | slot | devices | variables of a workload |\n|---|---|---|---|\n" + "\n".join(rows)
-    return "\n".join([HEAD, table, "", *(line for family in families for line in _section(family))])
+    return "\n".join([HEAD, table, "", *(line for family in families for line in _family_section(family))])
 
 
 def _variables(family: Family) -> str:
     return ", ".join(f"`{name}`" for name in family.env) or "none"
 
 
-def _section(family: Family) -> Iterator[str]:
-    models = ", ".join(f"{m.name} ({', '.join(m.pci_devices) or 'any'})" for m in family.models)
+def _family_section(family: Family) -> Iterator[str]:
+    models = ", ".join(f"{model.name} ({', '.join(model.pci_devices) or 'any'})" for model in family.models)
     yield f"## {family.key}"
     yield ""
-    yield f"{family.description or family.name}. Found {_where(family.find)}; models by PCI device id: {models}."
+    yield f"{family.description or family.name}. Found {_place_text(family.find)}; models by PCI device id: {models}."
     yield ""
     yield f"* Device nodes: {', '.join(f'`{node.path}`' for node in family.devices) or 'none'}"
     yield f"* Id: {'a serial number, else ' if family.id is not None else ''}the PCI address"
@@ -45,7 +45,7 @@ def _section(family: Family) -> Iterator[str]:
     yield ""
 
 
-def _where(find: Find) -> str:
+def _place_text(find: Find) -> str:
     return {
         "class": f"in `/sys/class/{find.class_name}`",
         "pci": f"on the PCI bus, vendor {find.vendor}",

@@ -28,7 +28,7 @@ _SAFE_FIELD = re.compile(r"[\w+:-][\w.+:-]{0,127}", re.ASCII)
 
 @dataclass(slots=True)
 class Entry:
-    """A place in the tree where a device was found, and what was learnt of it so far."""
+    """A place in the tree where a device was found, with its PCI function and faults so far."""
 
     path: str
     name: str
@@ -41,7 +41,7 @@ class Entry:
         return self.pci.address if self.pci is not None else self.name
 
     def read(self, tree: Tree, value: Value) -> str:
-        """Raises Missing or Unreadable."""
+        """Reads a value of the device. Raises Missing or Unreadable."""
         path = value.attribute or value.name_of or ""
         if path.startswith("pci:"):
             if self.pci is None:
@@ -70,13 +70,15 @@ def entries(tree: Tree, family: Family) -> Iterator[Entry]:
     find = family.find
     if find.by == "pci":
         functions = [pci_at(tree, address) for address in sorted(tree.names(BUS))]  # hexadecimal
-        matches = [Entry(f.path, f.address, "", f) for f in functions if f is not None and f.vendor == find.vendor]
+        found = [
+            Entry(pci.path, pci.address, "", pci) for pci in functions if pci is not None and pci.vendor == find.vendor
+        ]
     else:
         paths = tree.glob(find.glob if find.by == "dev" else f"/sys/class/{find.class_name}/*")
         names = [(path, path.rpartition("/")[2]) for path in paths]
-        matched = [(path, name, m) for path, name in names if (m := re.fullmatch(find.name, name)) is not None]
-        matches = [Entry(path, name, m[1], pci_device(tree, f"{path}/device")) for path, name, m in matched]
-    for entry in matches:
+        matched = [(path, name, match) for path, name in names if (match := re.fullmatch(find.name, name)) is not None]
+        found = [Entry(path, name, match[1], pci_device(tree, f"{path}/device")) for path, name, match in matched]
+    for entry in found:
         if entry.pci is None and find.pci_address is not None:
             try:
                 entry.pci = pci_at(tree, entry.read(tree, find.pci_address))
@@ -188,16 +190,16 @@ def fill(template: str, fields: Mapping[str, str]) -> str | None:
 def _nodes(tree: Tree, family: Family, entry: Entry, fields: Mapping[str, str]) -> tuple[DeviceMapping, ...]:
     """Lists the existing device nodes. A device of a family with nodes of their own needs at least one of its own."""
     nodes: list[DeviceMapping] = []
-    own: list[bool] = []
+    own_nodes: list[bool] = []
     for node in family.devices:
         path = fill(node.path, fields)
         paths = (tree.glob(path) if "*" in path else [path] * tree.exists(path)) if path is not None else []
         if not paths and not node.optional:
             entry.faults.append(f"there is no device node {path or node.path}")
-        nodes += (DeviceMapping(source=p, permissions=node.permissions) for p in paths)
+        nodes += (DeviceMapping(source=existing_path, permissions=node.permissions) for existing_path in paths)
         if path != node.path:
-            own.append(bool(paths))
-    if own and not any(own):
+            own_nodes.append(bool(paths))
+    if own_nodes and not any(own_nodes):
         entry.faults.append("it has no device node of its own")
     return tuple(nodes)
 
@@ -218,7 +220,10 @@ def _scanned_device(
 ) -> ScannedDevice:
     fields = _fields(tree, family, entry, model, device_id)
     nodes = _nodes(tree, family, entry, fields)
-    faults = [*entry.faults, *(f for c in family.healthy_if if (f := _fault(tree, entry, c)) is not None)]
+    faults = [
+        *entry.faults,
+        *(fault for check in family.healthy_if if (fault := _fault(tree, entry, check)) is not None),
+    ]
     memory = _memory(tree, family, entry, model)
     device = ComputeDevice(
         device_name=DeviceName(family.key),

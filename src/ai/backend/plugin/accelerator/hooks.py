@@ -21,7 +21,7 @@ MANAGED_STATE_LIMIT = 65_536
 
 
 class LifecycleCause(StrEnum):
-    """Why a hook is called."""
+    """The reason for which the agent calls a lifecycle hook."""
 
     CREATE = "create"
     RESTART_IN_PLACE = "restart-in-place"
@@ -51,7 +51,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mount:
-    """A host path in the workload; ``target`` is absolute."""
+    """Describes a host path that a workload sees; ``target`` is absolute."""
 
     source: str
     target: str
@@ -60,8 +60,8 @@ class Mount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceMapping:
-    """A device node in the workload. ``permissions`` is a subset of ``rwm``; ``cdi_name`` is used where the runtime has
-    CDI."""
+    """Describes a device node in the workload. ``permissions`` is a subset of ``rwm``; ``cdi_name`` is used where the
+    runtime has CDI."""
 
     source: str
     target: str | None = None
@@ -133,7 +133,7 @@ class ManagedState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookContext:
-    """Circumstances of a hook call.
+    """Holds the circumstances of one call of a lifecycle hook.
 
     Attributes:
         cause: RECOVER where an agent process that died or stopped since began this call before for this attempt; else
@@ -212,13 +212,13 @@ class AbstractLifecycleHook(ABC):  # noqa: B024  # every method has a default: a
 
 
 _MAX_ITEMS = 1024
-_MAX_TEXT = 65_536
+_MAX_TEXT_BYTES = 65_536
 """Bytes of all variables, or of all lines for ``resource.txt``, of one plugin."""
-_CLOSED = ("/proc", "/sys", "/dev", "/home/config", "/opt/backend.ai/kernel", "/opt/backend.ai/bin")
+_CLOSED_PATHS = ("/proc", "/sys", "/dev", "/home/config", "/opt/backend.ai/kernel", "/opt/backend.ai/bin")
 """No plugin mounts anything at, below or above these."""
-_KEPT = ("/home/work", "/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/tmp", "/var/tmp")
+_KEPT_PATHS = ("/home/work", "/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/tmp", "/var/tmp")
 """No plugin mounts anything at or above these; below it may."""
-_OTHERS = re.compile(r"/proc(/(\d+|self|thread-self)(/.*)?)?")
+_FOREIGN_PROCESS_PATH = re.compile(r"/proc(/(\d+|self|thread-self)(/.*)?)?")
 """No plugin shows a session the processes of others: their memory is behind these."""
 _BASIC_DEVICES = frozenset(
     f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts", "shm", "console")
@@ -227,11 +227,11 @@ _OWN_VARIABLES = frozenset({"HOME", "USER", "LOGNAME"})
 _OWN_PREFIX = "BACKENDAI_"
 _OWN_LINES = frozenset({"SCRATCH_SIZE", "MOUNTS", "SLOTS", "UNIFIED_DEVICES", "KID"})
 _MAX_GID = 2**32 - 2
-_CALL = re.compile(r"[a-z0-9_]{1,64}")
-_NETWORK = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
-_CDI = re.compile(r"[A-Za-z0-9._-]+/[A-Za-z0-9._-]+=[A-Za-z0-9._:-]+")
+_SYSCALL_NAME = re.compile(r"[a-z0-9_]{1,64}")
+_NETWORK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
+_CDI_NAME = re.compile(r"[A-Za-z0-9._-]+/[A-Za-z0-9._-]+=[A-Za-z0-9._:-]+")
 
-_LISTS = (
+_COLLECTION_FIELDS = (
     "mounts", "devices", "env_vars", "resource_data", "networks", "extra_gids", "extra_syscalls", "cpuset",
     "memory_nodes",
 )  # fmt: skip
@@ -244,31 +244,31 @@ def check_config(config: object, *, hidden: Sequence[str] = ()) -> WorkloadConfi
     if not isinstance(config, WorkloadConfig):
         raise ValueError(f"{type(config).__name__} instead of a WorkloadConfig")
     try:
-        read = msgspec.convert(msgspec.to_builtins(config), WorkloadConfig)
+        checked = msgspec.convert(msgspec.to_builtins(config), WorkloadConfig)
     except (msgspec.ValidationError, TypeError, ValueError) as e:
         raise ValueError(f"malformed WorkloadConfig: {e}") from None
-    for part in _LISTS:
-        _require(len(getattr(read, part)) <= _MAX_ITEMS, part, f"more than {_MAX_ITEMS} items")
-    for mount in read.mounts:
+    for field_name in _COLLECTION_FIELDS:
+        _require(len(getattr(checked, field_name)) <= _MAX_ITEMS, field_name, f"more than {_MAX_ITEMS} items")
+    for mount in checked.mounts:
         _check_mount(mount, hidden)
-    for device in read.devices:
+    for device in checked.devices:
         _check_device(device)
-    _check_texts("env_vars", read.env_vars, lambda name: name in _OWN_VARIABLES or name.startswith(_OWN_PREFIX))
-    _check_texts("resource_data", read.resource_data, lambda key: key in _OWN_LINES or key.endswith("_SHARES"))
-    for name in read.networks:
-        _require(_NETWORK.fullmatch(name), "networks", f"{name!r} is no name of a network")
-    for name in read.extra_syscalls:
-        _require(_CALL.fullmatch(name), "extra_syscalls", f"{name!r} is no name of a system call")
-    for gid in read.extra_gids:
+    _check_texts("env_vars", checked.env_vars, lambda name: name in _OWN_VARIABLES or name.startswith(_OWN_PREFIX))
+    _check_texts("resource_data", checked.resource_data, lambda key: key in _OWN_LINES or key.endswith("_SHARES"))
+    for name in checked.networks:
+        _require(_NETWORK_NAME.fullmatch(name), "networks", f"{name!r} is no name of a network")
+    for name in checked.extra_syscalls:
+        _require(_SYSCALL_NAME.fullmatch(name), "extra_syscalls", f"{name!r} is no name of a system call")
+    for gid in checked.extra_gids:
         _require(0 < gid <= _MAX_GID, "extra_gids", f"{gid} is not a group that a session may have")
-    for part in ("cpuset", "memory_nodes"):
-        numbers = getattr(read, part)
-        _require(all(n >= 0 for n in numbers), part, f"{min(numbers, default=0)} is negative")
-        _require(len(set(numbers)) == len(numbers), part, "a number is there twice")
-    for part in ("cpu_limit", "memory_limit_bytes"):
-        limit = getattr(read, part)
-        _require(limit is None or (math.isfinite(limit) and limit > 0), part, f"{limit} is no limit")
-    return read
+    for field_name in ("cpuset", "memory_nodes"):
+        numbers = getattr(checked, field_name)
+        _require(all(number >= 0 for number in numbers), field_name, f"{min(numbers, default=0)} is negative")
+        _require(len(set(numbers)) == len(numbers), field_name, "a number is there twice")
+    for field_name in ("cpu_limit", "memory_limit_bytes"):
+        limit = getattr(checked, field_name)
+        _require(limit is None or (math.isfinite(limit) and limit > 0), field_name, f"{limit} is no limit")
+    return checked
 
 
 def _require(condition: object, field: str, problem: str) -> None:
@@ -288,32 +288,32 @@ def _is_within(path: str, place: str) -> bool:
 def _check_mount(mount: Mount, hidden: Sequence[str]) -> None:
     _require(_is_plain(mount.source), "mounts", f"the source {mount.source!r} is not a plain absolute path")
     source = os.path.realpath(mount.source)  # only links are read, which takes no time
-    shows = any(_is_within(source, place) or _is_within(place, source) for place in hidden)
-    shown = shows or source == "/" or _OTHERS.fullmatch(source)
-    _require(not shown, "mounts", f"the source {mount.source!r} would show other sessions or the platform itself")
+    shows_hidden = any(_is_within(source, place) or _is_within(place, source) for place in hidden)
+    is_refused = shows_hidden or source == "/" or _FOREIGN_PROCESS_PATH.fullmatch(source)
+    _require(not is_refused, "mounts", f"the source {mount.source!r} would show other sessions or the platform itself")
     _require(_is_plain(mount.target), "mounts", f"the target {mount.target!r} is not a plain absolute path")
-    closed = any(_is_within(mount.target, place) or _is_within(place, mount.target) for place in _CLOSED)
-    covers = any(_is_within(place, mount.target) for place in _KEPT)
-    _require(not closed and not covers, "mounts", f"nothing can be mounted at {mount.target!r}")
+    is_closed = any(_is_within(mount.target, place) or _is_within(place, mount.target) for place in _CLOSED_PATHS)
+    covers_kept = any(_is_within(place, mount.target) for place in _KEPT_PATHS)
+    _require(not is_closed and not covers_kept, "mounts", f"nothing can be mounted at {mount.target!r}")
 
 
 def _check_device(device: DeviceMapping) -> None:
     if device.cdi_name is not None:
-        _require(_CDI.fullmatch(device.cdi_name), "devices", f"{device.cdi_name!r} is no CDI name")
+        _require(_CDI_NAME.fullmatch(device.cdi_name), "devices", f"{device.cdi_name!r} is no CDI name")
     if device.source or device.cdi_name is None:
         _require(_is_plain(device.source), "devices", f"the source {device.source!r} is not a plain absolute path")
     target = device.target or device.source
     if target:
-        allowed = _is_plain(target) and target.startswith("/dev/") and target not in _BASIC_DEVICES
-        _require(allowed, "devices", f"no device can be shown as {target!r}")
-    letters = device.permissions
-    _require(letters and set(letters) <= set("rwm"), "devices", f"{letters!r} are no permissions of a device")
+        is_allowed = _is_plain(target) and target.startswith("/dev/") and target not in _BASIC_DEVICES
+        _require(is_allowed, "devices", f"no device can be shown as {target!r}")
+    access = device.permissions
+    _require(access and set(access) <= set("rwm"), "devices", f"{access!r} are no permissions of a device")
 
 
-def _check_texts(field: str, texts: Any, is_own: Callable[[str], bool]) -> None:
+def _check_texts(field: str, texts: Any, is_platform_name: Callable[[str], bool]) -> None:
     for name, text in texts.items():
         _require(name and name.isprintable() and "=" not in name, field, f"{name!r} cannot be a name")
-        _require(not is_own(name), field, f"{name} is the platform's own")
+        _require(not is_platform_name(name), field, f"{name} is the platform's own")
         _require("\0" not in text and "\n" not in text, field, f"the value of {name} has a NUL or a line break in it")
     size = sum(len(name.encode(errors="replace")) + len(text.encode(errors="replace")) for name, text in texts.items())
-    _require(size <= _MAX_TEXT, field, f"{size} bytes; {_MAX_TEXT} are allowed")
+    _require(size <= _MAX_TEXT_BYTES, field, f"{size} bytes; {_MAX_TEXT_BYTES} are allowed")

@@ -82,7 +82,7 @@ class StatContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginCapabilities:
-    """Optional powers. A flag that is set promises the Protocol of the same name."""
+    """Flags of a plugin's optional powers. A flag that is set promises the Protocol of the same name."""
 
     partitionable: bool = False
     programmable: bool = False
@@ -97,7 +97,7 @@ class PluginCapabilities:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceHealthChange:
-    """News of one device. ``reason`` is for people ("Xid 79: the device fell off the bus"); empty when healthy."""
+    """A change of a device's health. ``reason`` is for people ("Xid 79: the GPU fell off the bus"); or empty."""
 
     device_id: DeviceId
     health: DeviceHealth
@@ -120,7 +120,7 @@ class HealthWatching(Protocol):
     """``health_watching``: the plugin hears of failures sooner than the next ``list_devices``."""
 
     def watch_health(self) -> AsyncIterator[DeviceHealthChange]:
-        """Yields changes as they happen, without end. One may be repeated, or lost while nobody listens:
+        """Yields changes of health as they happen, without end. A change may repeat, or be lost while nobody listens:
         ``list_devices`` is the truth. An exception ends the watch; the agent starts another one later."""
         ...
 
@@ -147,11 +147,11 @@ class Programmable(Protocol):
     """``programmable``: an image (a bitstream) is loaded before use."""
 
     async def program(self, device_id: DeviceId, image: str) -> None:
-        """Loads the image of this host path; safe if it is loaded. Raises InvalidInput for one that does not fit."""
+        """Loads an image file of the host into a device; safe if loaded. Raises InvalidInput if it does not fit."""
         ...
 
     async def programmed_image(self, device_id: DeviceId) -> str | None:
-        """Returns the image that is loaded, None if there is none."""
+        """Returns the path of the image that a device has loaded, None without an image."""
         ...
 
 
@@ -161,11 +161,11 @@ class PowerControllable(Protocol):
 
     async def power_on(self, device_id: DeviceId) -> None: ...
     async def power_off(self, device_id: DeviceId) -> None:
-        """Raises Conflict while a workload holds it."""
+        """Switches a device off. Raises Conflict while a workload holds it."""
         ...
 
     async def reset(self, device_id: DeviceId) -> None:
-        """Raises Conflict while a workload holds it."""
+        """Resets a device. Raises Conflict while a workload holds it."""
         ...
 
 
@@ -179,7 +179,7 @@ class Attachable(Protocol):
         ...
 
     async def detach(self, device_id: DeviceId) -> None:
-        """Raises Conflict while a workload holds it. Safe if it is gone."""
+        """Detaches a device. Raises Conflict while a workload holds the device. Safe if the device is gone."""
         ...
 
 
@@ -240,10 +240,10 @@ class AbstractComputePlugin(ABC):
         self.settings = settings
 
     async def init(self) -> None:
-        """Acquires what the plugin needs. Raising stops the plugin, not the agent."""
+        """Acquires the libraries and files that the plugin needs. An exception stops the plugin, not the agent."""
 
     async def cleanup(self) -> None:
-        """Releases it. Safe without ``init``."""
+        """Releases what ``init`` acquired. Safe without ``init``."""
 
     @abstractmethod
     async def list_devices(self) -> Sequence[ComputeDevice]:
@@ -260,7 +260,7 @@ class AbstractComputePlugin(ABC):
         return slot_totals(await self.list_devices())
 
     async def variant_namespaces(self) -> Sequence[VariantNamespace]:
-        """Returns how variant properties are compared with what a session asks for (BEP-1000)."""
+        """Returns the rules that compare variant properties of devices with the wishes of a session (BEP-1000)."""
         return ()
 
     @abstractmethod
@@ -311,8 +311,8 @@ def slot_totals(devices: Iterable[ComputeDevice]) -> dict[SlotName, Decimal]:
     totals: dict[SlotName, Decimal] = {}
     for device in devices:
         for slot in device.slots:
-            whole = slot.amount // slot.quantum * slot.quantum
-            offered = whole if device.health is DeviceHealth.HEALTHY else Decimal(0)
+            whole_amount = slot.amount // slot.quantum * slot.quantum
+            offered = whole_amount if device.health is DeviceHealth.HEALTHY else Decimal(0)
             totals[slot.slot_name] = totals.get(slot.slot_name, Decimal(0)) + offered
     return totals
 
@@ -325,12 +325,12 @@ def resource_lines(
     ``shares`` are (number of the device, bytes of memory, processors) of devices that are held in parts.
     """
     lines = {
-        f"{prefix}_GLOBAL_DEVICE_IDS": ",".join(f"{number}:{i}" for number, i in enumerate(ids)),
+        f"{prefix}_GLOBAL_DEVICE_IDS": ",".join(f"{rank}:{device_id}" for rank, device_id in enumerate(ids)),
         f"{prefix}_RESOURCE_VIRTUALIZED": str(int(shares is not None)),
     }
     if shares is not None:
-        lines[f"{prefix}_MEMORY_LIMITS"] = ",".join(f"{number}:{memory}" for number, memory, _ in shares)
-        lines[f"{prefix}_PROCESSOR_LIMITS"] = ",".join(f"{number}:{processors}" for number, _, processors in shares)
+        lines[f"{prefix}_MEMORY_LIMITS"] = ",".join(f"{rank}:{size}" for rank, size, _ in shares)
+        lines[f"{prefix}_PROCESSOR_LIMITS"] = ",".join(f"{rank}:{cores}" for rank, _, cores in shares)
     return lines
 
 

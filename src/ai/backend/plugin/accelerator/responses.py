@@ -34,45 +34,45 @@ MAX_SLOTS = 256
 MAX_ENTRIES = 256
 _MAX_AMOUNT = Decimal(10) ** 18
 _MIN_QUANTUM = Decimal("0.000001")
-_TEXT = 256
-_LONG_TEXT = 1024
-_SHOWN = 64
+_TEXT_LENGTH = 256
+_LONG_TEXT_LENGTH = 1024
+_SHOWN_LENGTH = 64
 
 
-def _shown(value: object) -> str:
+def _brief(value: object) -> str:
     text = repr(value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+    return text if len(text) <= _SHOWN_LENGTH else f"{text[:_SHOWN_LENGTH]}..."
 
 
-def _bounded(method: str, answer: Any, limit: int) -> Any:
-    """Returns an answer of several items, whose number is checked first."""
-    if isinstance(answer, Sequence | Mapping) and not isinstance(answer, str | bytes) and len(answer) > limit:
-        raise InvalidResponse(f"has {len(answer)} entries; {limit} are allowed")
+def _normalized_collection(method: str, answer: Any, max_items: int) -> Any:
+    """Returns a list or mapping of a plugin in plain values, after a check of its length."""
+    if isinstance(answer, Sequence | Mapping) and not isinstance(answer, str | bytes) and len(answer) > max_items:
+        raise InvalidResponse(f"has {len(answer)} entries; {max_items} are allowed")
     if not isinstance(answer, Sequence | Mapping) or isinstance(answer, str | bytes):
         raise InvalidResponse(f"is a {type(answer).__name__}")
     return normalized(method, answer)
 
 
-def _text(where: str, text: str | None, limit: int = _TEXT) -> None:
-    if text is not None and len(text) > limit:
-        raise InvalidResponse(f"{where} is {len(text)} characters long; {limit} are allowed")
+def _check_text(where: str, text: str | None, max_length: int = _TEXT_LENGTH) -> None:
+    if text is not None and len(text) > max_length:
+        raise InvalidResponse(f"{where} is {len(text)} characters long; {max_length} are allowed")
 
 
-def _number(where: str, value: float | None) -> None:
+def _check_number(where: str, value: float | None) -> None:
     if value is not None and not (math.isfinite(value) and 0 <= value < 2**63):
-        raise InvalidResponse(f"{where} is {_shown(value)}")
+        raise InvalidResponse(f"{where} is {_brief(value)}")
 
 
-def _amount(where: str, value: Decimal) -> None:
+def _check_amount(where: str, value: Decimal) -> None:
     if not value.is_finite() or not 0 <= value <= _MAX_AMOUNT:
         raise InvalidResponse(f"{where} is {value if value.adjusted() < 40 else 'too large'}")
 
 
-def _slot_name(where: str, name: str, foreign: Callable[[str], str | None]) -> None:
+def _check_slot_name(where: str, name: str, foreign: Callable[[str], str | None]) -> None:
     try:
         check_slot_name(name)
     except InvalidName:
-        raise InvalidResponse(f"{where} has the malformed slot name {_shown(name)}") from None
+        raise InvalidResponse(f"{where} has the malformed slot name {_brief(name)}") from None
     if (owner := foreign(name)) is not None:
         raise InvalidResponse(f"{where} has the slot {name}, which belongs to the plugin {owner}")
 
@@ -82,27 +82,27 @@ def devices(
 ) -> tuple[ComputeDevice, ...]:
     """Validates ``list_devices`` of the plugin ``key`` by its ``displays`` (``configurable_slots``); ``foreign``
     returns the other plugin that a slot belongs to, if any."""
-    validated: tuple[ComputeDevice, ...] = _bounded("list_devices", answer, MAX_DEVICES)
-    types = {display.slot_name: display.slot_type for display in displays}
+    validated: tuple[ComputeDevice, ...] = _normalized_collection("list_devices", answer, MAX_DEVICES)
+    slot_types = {display.slot_name: display.slot_type for display in displays}
     quanta: dict[SlotName, Decimal] = {}
-    ids = {device.device_id for device in validated}
-    seen: set[DeviceId] = set()
-    for number, device in enumerate(validated):
+    device_ids = {device.device_id for device in validated}
+    seen_ids: set[DeviceId] = set()
+    for position, device in enumerate(validated):
         if not device.device_id:
-            raise InvalidResponse(f"device {number} has no device_id")
-        _text(f"device {number}: device_id", device.device_id, 128)
-        where = f"device {_shown(device.device_id)}"
+            raise InvalidResponse(f"device {position} has no device_id")
+        _check_text(f"device {position}: device_id", device.device_id, 128)
+        where = f"device {_brief(device.device_id)}"
         if not device.device_id.isprintable():
             raise InvalidResponse(f"{where}: device_id has characters that do not print")
-        if device.device_id in seen:
+        if device.device_id in seen_ids:
             raise InvalidResponse(f"{where} is listed twice")
-        seen.add(device.device_id)
+        seen_ids.add(device.device_id)
         if device.device_name != key:
-            raise InvalidResponse(f"{where}: device_name is {_shown(device.device_name)} instead of {key!r}")
-        _facts(where, device, ids)
+            raise InvalidResponse(f"{where}: device_name is {_brief(device.device_name)} instead of {key!r}")
+        _check_device_facts(where, device, device_ids)
         for slot in device.slots:
-            _slot_name(where, slot.slot_name, foreign)
-            _slot(f"{where}: {slot.slot_name}", slot, types)
+            _check_slot_name(where, slot.slot_name, foreign)
+            _check_slot(f"{where}: {slot.slot_name}", slot, slot_types)
             if quanta.setdefault(slot.slot_name, slot.quantum) != slot.quantum:
                 raise InvalidResponse(f"{where}: {slot.slot_name}: quantum differs from that of other devices")
         if len({slot.slot_name for slot in device.slots}) != len(device.slots):
@@ -110,14 +110,14 @@ def devices(
     return validated
 
 
-def _facts(where: str, device: ComputeDevice, ids: set[DeviceId]) -> None:
+def _check_device_facts(where: str, device: ComputeDevice, device_ids: set[DeviceId]) -> None:
     if device.numa_node is not None and not 0 <= device.numa_node < 1 << 16:
         raise InvalidResponse(f"{where}: numa_node is {device.numa_node}; an unknown node is None")
     for name in ("hw_location", "model_name"):
-        _text(f"{where}: {name}", getattr(device, name))
-    _text(f"{where}: health_reason", device.health_reason, _LONG_TEXT)
-    _number(f"{where}: memory_size", device.memory_size)
-    _number(f"{where}: processing_units", device.processing_units)
+        _check_text(f"{where}: {name}", getattr(device, name))
+    _check_text(f"{where}: health_reason", device.health_reason, _LONG_TEXT_LENGTH)
+    _check_number(f"{where}: memory_size", device.memory_size)
+    _check_number(f"{where}: processing_units", device.processing_units)
     for name in ("slots", "compute_units", "precision_support", "partitioning_support", "variant_properties"):
         if len(getattr(device, name)) > MAX_ENTRIES:
             raise InvalidResponse(
@@ -126,52 +126,52 @@ def _facts(where: str, device: ComputeDevice, ids: set[DeviceId]) -> None:
     if device.memory_spec is not None:
         for name in device.memory_spec.__slots__:
             value = getattr(device.memory_spec, name)
-            _text(f"{where}: memory_spec.{name}", value) if isinstance(value, str) else _number(
+            _check_text(f"{where}: memory_spec.{name}", value) if isinstance(value, str) else _check_number(
                 f"{where}: memory_spec.{name}", value
             )
     for unit in device.compute_units:
-        _text(f"{where}: compute_units", unit.name)
-        _number(f"{where}: compute_units: {unit.name}", unit.count)
+        _check_text(f"{where}: compute_units", unit.name)
+        _check_number(f"{where}: compute_units: {unit.name}", unit.count)
     for precision in device.precision_support:
-        _text(f"{where}: precision_support", precision.format)
+        _check_text(f"{where}: precision_support", precision.format)
     for partitioning in device.partitioning_support:
-        _text(f"{where}: partitioning_support", partitioning.technology)
+        _check_text(f"{where}: partitioning_support", partitioning.technology)
     for variant in device.variant_properties:
-        for part in (variant.namespace, variant.feature, variant.value):
-            _text(f"{where}: variant_properties", part, 128)
+        for property_part in (variant.namespace, variant.feature, variant.value):
+            _check_text(f"{where}: variant_properties", property_part, 128)
     for link in device.links:
-        if link.peer not in ids or link.peer == device.device_id:
-            raise InvalidResponse(f"{where}: links lead to the unknown device {_shown(link.peer)}")
-        _number(f"{where}: links: bandwidth_gib_s", link.bandwidth_gib_s)
-    if len(device.links) > len(ids):
-        raise InvalidResponse(f"{where}: links has {len(device.links)} entries for {len(ids)} devices")
+        if link.peer not in device_ids or link.peer == device.device_id:
+            raise InvalidResponse(f"{where}: links lead to the unknown device {_brief(link.peer)}")
+        _check_number(f"{where}: links: bandwidth_gib_s", link.bandwidth_gib_s)
+    if len(device.links) > len(device_ids):
+        raise InvalidResponse(f"{where}: links has {len(device.links)} entries for {len(device_ids)} devices")
 
 
-def _slot(where: str, slot: DeviceSlot, types: Mapping[SlotName, SlotType]) -> None:
-    _amount(f"{where}: amount", slot.amount)
-    _amount(f"{where}: quantum", slot.quantum)
-    _text(f"{where}: exclusive_group", slot.exclusive_group, 128)
+def _check_slot(where: str, slot: DeviceSlot, declared: Mapping[SlotName, SlotType]) -> None:
+    _check_amount(f"{where}: amount", slot.amount)
+    _check_amount(f"{where}: quantum", slot.quantum)
+    _check_text(f"{where}: exclusive_group", slot.exclusive_group, 128)
     if slot.quantum < _MIN_QUANTUM:
         raise InvalidResponse(f"{where}: quantum is {slot.quantum}")
-    if slot.slot_name not in types:
+    if slot.slot_name not in declared:
         raise InvalidResponse(f"{where} is none of configurable_slots")
-    if slot.slot_type is not types[slot.slot_name]:
-        raise InvalidResponse(f"{where} is of type {slot.slot_type}, in configurable_slots {types[slot.slot_name]}")
+    if slot.slot_type is not declared[slot.slot_name]:
+        raise InvalidResponse(f"{where} is of type {slot.slot_type}, in configurable_slots {declared[slot.slot_name]}")
     if slot.slot_type is not SlotType.COUNT and slot.quantum != 1:
         raise InvalidResponse(f"{where}: quantum is {slot.quantum}; only counts have fractions")
 
 
 def displays(answer: Any, *, foreign: Callable[[str], str | None]) -> tuple[SlotDisplay, ...]:
     """Validates ``configurable_slots``."""
-    validated: tuple[SlotDisplay, ...] = _bounded("configurable_slots", answer, MAX_SLOTS)
-    seen: set[SlotName] = set()
-    for number, display in enumerate(validated):
-        _slot_name(f"entry {number}", display.slot_name, foreign)
-        if display.slot_name in seen:
+    validated: tuple[SlotDisplay, ...] = _normalized_collection("configurable_slots", answer, MAX_SLOTS)
+    seen_names: set[SlotName] = set()
+    for position, display in enumerate(validated):
+        _check_slot_name(f"entry {position}", display.slot_name, foreign)
+        if display.slot_name in seen_names:
             raise InvalidResponse(f"{display.slot_name} is listed twice")
-        seen.add(display.slot_name)
+        seen_names.add(display.slot_name)
         for name in ("description", "human_readable_name", "display_unit", "display_icon"):
-            _text(f"{display.slot_name}: {name}", getattr(display, name))
+            _check_text(f"{display.slot_name}: {name}", getattr(display, name))
         if not 0 <= display.number_round_length <= 20:
             raise InvalidResponse(f"{display.slot_name}: number_round_length is {display.number_round_length}")
     return validated
@@ -180,7 +180,7 @@ def displays(answer: Any, *, foreign: Callable[[str], str | None]) -> tuple[Slot
 def slots(answer: Any, *, listed: Sequence[ComputeDevice], displays: Sequence[SlotDisplay]) -> dict[SlotName, Decimal]:
     """Validates ``available_slots``: at most what the devices have, healthy or not, since one may fail between two
     calls."""
-    quantities: dict[SlotName, Decimal] = _bounded("available_slots", answer, MAX_SLOTS)
+    quantities: dict[SlotName, Decimal] = _normalized_collection("available_slots", answer, MAX_SLOTS)
     declared = {display.slot_name for display in displays}
     totals: dict[SlotName, Decimal] = {}
     for device in listed:
@@ -188,8 +188,8 @@ def slots(answer: Any, *, listed: Sequence[ComputeDevice], displays: Sequence[Sl
             totals[slot.slot_name] = totals.get(slot.slot_name, Decimal(0)) + slot.amount
     for name, amount in quantities.items():
         if name not in declared:
-            raise InvalidResponse(f"has {_shown(name)}, which is none of configurable_slots")
-        _amount(name, amount)
+            raise InvalidResponse(f"has {_brief(name)}, which is none of configurable_slots")
+        _check_amount(name, amount)
         if amount > totals.get(name, Decimal(0)):
             raise InvalidResponse(f"offers {amount} {name}; the devices have {totals.get(name, 0)}")
     return quantities
@@ -197,26 +197,26 @@ def slots(answer: Any, *, listed: Sequence[ComputeDevice], displays: Sequence[Sl
 
 def namespaces(answer: Any) -> tuple[VariantNamespace, ...]:
     """Validates ``variant_namespaces``."""
-    validated: tuple[VariantNamespace, ...] = _bounded("variant_namespaces", answer, MAX_ENTRIES)
+    validated: tuple[VariantNamespace, ...] = _normalized_collection("variant_namespaces", answer, MAX_ENTRIES)
     for space in validated:
-        _text("namespace", space.namespace, 128)
+        _check_text("namespace", space.namespace, 128)
         if len(space.features) > MAX_ENTRIES:
             raise InvalidResponse(f"{space.namespace}: features has {len(space.features)} entries")
         for feature in space.features:
             for text in (feature.name, *feature.ordered_values):
-                _text(f"{space.namespace}: features", text, 128)
+                _check_text(f"{space.namespace}: features", text, 128)
     return validated
 
 
 def attached(answer: Any, *, held: DeviceAllocation) -> tuple[AttachedDevice, ...]:
     """Validates ``alloc_to_devices`` of an allocation."""
-    validated: tuple[AttachedDevice, ...] = _bounded("alloc_to_devices", answer, MAX_DEVICES)
-    ids = held.device_ids()
+    validated: tuple[AttachedDevice, ...] = _normalized_collection("alloc_to_devices", answer, MAX_DEVICES)
+    device_ids = held.device_ids()
     for device in validated:
-        if device.device_id not in ids:
-            raise InvalidResponse(f"has the device {_shown(device.device_id)}, which is not allocated")
-        _text(f"{device.device_id}: model_name", device.model_name)
-        _text(f"{device.device_id}: data", str(device.data), 1 << 16)
+        if device.device_id not in device_ids:
+            raise InvalidResponse(f"has the device {_brief(device.device_id)}, which is not allocated")
+        _check_text(f"{device.device_id}: model_name", device.model_name)
+        _check_text(f"{device.device_id}: data", str(device.data), 1 << 16)
     return validated
 
 
@@ -229,8 +229,8 @@ def info(answer: Any) -> NodeInfo:
         ("driver_version", node_info.driver_version), ("runtime_version", node_info.runtime_version),
         *node_info.extra.items(),
     ):  # fmt: skip
-        _text("extra", name, 128)
-        _text(name, text, _LONG_TEXT)
+        _check_text("extra", name, 128)
+        _check_text(name, text, _LONG_TEXT_LENGTH)
     return node_info
 
 
@@ -248,11 +248,11 @@ def alloc_map(spec: Any, listed: Sequence[ComputeDevice]) -> AllocMapSpec | None
 KEYS_LIMIT = 64
 """Names of metrics that one source may have in its life: each is a series in every monitoring system."""
 PER_ANSWER_LIMIT = 8192
-_KEY = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
+_METRIC_KEY = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 
 
 class MeasurementFilter:
-    """Checks the measurements of one source. Remembers its keys, so that it cannot invent new ones for ever."""
+    """Filters the measurements of one source. Remembers the keys, so that the source cannot invent keys for ever."""
 
     def __init__(self) -> None:
         self._keys: set[str] = set()
@@ -264,59 +264,59 @@ class MeasurementFilter:
 
     def passed(self, measurements: Iterable[Measurement], devices: Collection[str] | None = None) -> list[Measurement]:
         """Returns the usable measurements. ``devices``: the ids that they may speak of; None: any."""
-        good: list[Measurement] = []
-        for number, m in enumerate(measurements):
+        usable: list[Measurement] = []
+        for number, measurement in enumerate(measurements):
             if number >= PER_ANSWER_LIMIT:
                 self.complain(f"more than {PER_ANSWER_LIMIT} measurements in one answer")
                 break
-            fault = self._fault(m, devices)
+            fault = self._fault(measurement, devices)
             if fault is None:
-                good.append(m)
+                usable.append(measurement)
             else:
                 self.complain(fault)
-        return good
+        return usable
 
     def complain(self, fault: str) -> None:
         self.reason = self.reason or fault
 
     def _fault(self, item: object, devices: Collection[str] | None) -> str | None:
-        m: Any = item  # what a plugin put into the fields is not what their types say
+        measurement: Any = item  # what a plugin put into the fields is not what their types say
         if not isinstance(item, Measurement):
-            return f"{type(m).__name__} is no measurement"
-        if not isinstance(m.stats, frozenset) or not isinstance(m.unit_hint, str):
-            return f"{_shown(m.key)} has a malformed unit or malformed stats"
-        if (fault := self._fault_of_key(m.key)) is not None:
+            return f"{type(measurement).__name__} is no measurement"
+        if not isinstance(measurement.stats, frozenset) or not isinstance(measurement.unit_hint, str):
+            return f"{_brief(measurement.key)} has a malformed unit or malformed stats"
+        if (fault := self._fault_of_key(measurement.key)) is not None:
             return fault
-        value = m.value
+        value = measurement.value
         if not _is_number(value):
-            return f"{m.key} is {_shown(value)}, not a finite number from 0 on"
-        if m.capacity is not None and not _is_number(m.capacity):
-            return f"the capacity of {m.key} is {_shown(m.capacity)}, not a finite number from 0 on"
-        if m.unit_hint not in UNITS:
-            return f"{m.key} has the unknown unit {_shown(m.unit_hint)}"
-        if m.kind not in _KINDS:
-            return f"{m.key} is of the unknown kind {_shown(m.kind)}"
-        if not m.stats <= STATS:
-            return f"{m.key} wants unknown stats: {', '.join(sorted(map(_shown, m.stats - STATS)))}"
-        if devices is not None and m.device_id is not None and m.device_id not in devices:
-            return f"{m.key} is of the unknown device {_shown(m.device_id)}"
+            return f"{measurement.key} is {_brief(value)}, not a finite number from 0 on"
+        if measurement.capacity is not None and not _is_number(measurement.capacity):
+            return f"the capacity of {measurement.key} is {_brief(measurement.capacity)}, not a finite number from 0 on"
+        if measurement.unit_hint not in UNITS:
+            return f"{measurement.key} has the unknown unit {_brief(measurement.unit_hint)}"
+        if measurement.kind not in _METRIC_KINDS:
+            return f"{measurement.key} is of the unknown kind {_brief(measurement.kind)}"
+        if not measurement.stats <= STATS:
+            return f"{measurement.key} wants unknown stats: {', '.join(sorted(map(_brief, measurement.stats - STATS)))}"
+        if devices is not None and measurement.device_id is not None and measurement.device_id not in devices:
+            return f"{measurement.key} is of the unknown device {_brief(measurement.device_id)}"
         return None
 
     def _fault_of_key(self, key: object) -> str | None:
         if isinstance(key, str) and key in self._keys:
             return None
-        if not isinstance(key, str) or not _KEY.fullmatch(key):
-            return f"{_shown(key)} is no name for a metric"
+        if not isinstance(key, str) or not _METRIC_KEY.fullmatch(key):
+            return f"{_brief(key)} is no name for a metric"
         if len(self._keys) >= KEYS_LIMIT:
             return f"more than {KEYS_LIMIT} different metrics; {key} and later ones are left out"
         self._keys.add(key)
         return None
 
 
-_KINDS = frozenset(MetricKind)
-_LARGEST = 1e300
+_METRIC_KINDS = frozenset(MetricKind)
+_LARGEST_VALUE = 1e300
 
 
 def _is_number(value: Any) -> bool:
     is_real = type(value) in (float, int) or (type(value) is not bool and isinstance(value, Real))
-    return bool(is_real and 0 <= value <= _LARGEST)
+    return bool(is_real and 0 <= value <= _LARGEST_VALUE)

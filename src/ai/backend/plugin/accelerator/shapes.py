@@ -30,11 +30,11 @@ MAX_TEXT = 4096
 
 
 class InvalidResponse(Exception):
-    """A plugin's answer cannot be used. The message names the field; the caller adds the method."""
+    """Refuses the answer of a plugin's method. The message names the field; the caller adds the method."""
 
 
 class KeptState(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """A managed state as JSON, since that is how it is kept."""
+    """Holds the managed state of a hook as JSON."""
 
     data: bytes
     version: int
@@ -78,13 +78,13 @@ class ResponseShape:
     result: Any
 
 
-_NONE = tuple[()]
+_NO_ARGUMENTS = tuple[()]
 _ONE_DEVICE = tuple[DeviceId]
 PLUGIN_CALLS: Mapping[str, ResponseShape] = {
-    "list_devices": ResponseShape(_NONE, tuple[ComputeDevice, ...]),
-    "configurable_slots": ResponseShape(_NONE, tuple[SlotDisplay, ...]),
-    "available_slots": ResponseShape(_NONE, dict[SlotName, Decimal]),
-    "variant_namespaces": ResponseShape(_NONE, tuple[VariantNamespace, ...]),
+    "list_devices": ResponseShape(_NO_ARGUMENTS, tuple[ComputeDevice, ...]),
+    "configurable_slots": ResponseShape(_NO_ARGUMENTS, tuple[SlotDisplay, ...]),
+    "available_slots": ResponseShape(_NO_ARGUMENTS, dict[SlotName, Decimal]),
+    "variant_namespaces": ResponseShape(_NO_ARGUMENTS, tuple[VariantNamespace, ...]),
     "alloc_to_devices": ResponseShape(tuple[DeviceAllocation], tuple[AttachedDevice, ...]),
     "gather_node_metrics": ResponseShape(tuple[StatContext], tuple[Measurement, ...]),
     "gather_workload_metrics": ResponseShape(
@@ -93,7 +93,7 @@ PLUGIN_CALLS: Mapping[str, ResponseShape] = {
     "gather_process_metrics": ResponseShape(
         tuple[StatContext, dict[int, KernelId]], dict[int, tuple[Measurement, ...]]
     ),
-    "get_node_info": ResponseShape(_NONE, NodeInfo),
+    "get_node_info": ResponseShape(_NO_ARGUMENTS, NodeInfo),
 }
 POWER_CALLS: Mapping[str, Mapping[str, ResponseShape]] = {
     "partitionable": {
@@ -107,38 +107,41 @@ POWER_CALLS: Mapping[str, Mapping[str, ResponseShape]] = {
     },
     "power_controllable": {name: ResponseShape(_ONE_DEVICE, None) for name in ("power_on", "power_off", "reset")},
     "attachable": {
-        "attachable_devices": ResponseShape(_NONE, tuple[DeviceId, ...]),
+        "attachable_devices": ResponseShape(_NO_ARGUMENTS, tuple[DeviceId, ...]),
         "attach": ResponseShape(_ONE_DEVICE, None),
         "detach": ResponseShape(_ONE_DEVICE, None),
     },
-    "cdi_provider": {"cdi_spec": ResponseShape(_NONE, dict[str, Any])},
+    "cdi_provider": {"cdi_spec": ResponseShape(_NO_ARGUMENTS, dict[str, Any])},
 }
 HOST_CALLS: Mapping[str, ResponseShape] = {
     "load": ResponseShape(tuple[str, tuple[str, ...]], Hello),
     "make": ResponseShape(tuple[dict[str, Any]], None),
-    "init": ResponseShape(_NONE, Ready),
-    "cleanup": ResponseShape(_NONE, None),
-    "create_alloc_map": ResponseShape(_NONE, None),
+    "init": ResponseShape(_NO_ARGUMENTS, Ready),
+    "cleanup": ResponseShape(_NO_ARGUMENTS, None),
+    "create_alloc_map": ResponseShape(_NO_ARGUMENTS, None),
     "hook": ResponseShape(tuple[HookCall], WorkloadConfig | None),
-    "watch_health": ResponseShape(_NONE, DeviceHealthChange),
+    "watch_health": ResponseShape(_NO_ARGUMENTS, DeviceHealthChange),
 }
 """What is not simply a method of the plugin."""
 DIRECT: Mapping[str, ResponseShape] = {
     **PLUGIN_CALLS,
-    **{n: s for calls in POWER_CALLS.values() for n, s in calls.items()},
+    **{name: shape for calls in POWER_CALLS.values() for name, shape in calls.items()},
 }
 SHAPES: Mapping[str, ResponseShape] = {**DIRECT, **HOST_CALLS}
 
 
 def write_answer(method: str, answer: Any) -> bytes:
-    """Raises InvalidResponse for what cannot travel: foreign objects, inexact quantities, too much."""
+    """Encodes a method's answer. Raises InvalidResponse: foreign objects, inexact quantities, or too large."""
     try:
         if method == "list_devices":
             _require_exact(
-                (q, f"[{i}].slots") for i, d in enumerate(answer) for s in d.slots for q in (s.amount, s.quantum)
+                (value, f"[{rank}].slots")
+                for rank, item in enumerate(answer)
+                for shape in item.slots
+                for value in (shape.amount, shape.quantum)
             )
         elif method == "available_slots":
-            _require_exact((q, f"[{slot!r:.80}]") for slot, q in answer.items())
+            _require_exact((value, f"[{slot!r:.80}]") for slot, value in answer.items())
         data = msgspec.msgpack.encode(answer)
     except InvalidResponse:
         raise
@@ -156,7 +159,7 @@ def _require_exact(quantities: Any) -> None:
 
 
 def read_answer(method: str, data: bytes) -> Any:
-    """Raises InvalidResponse naming the place of what has the wrong type."""
+    """Decodes the answer of a plugin's method. Raises InvalidResponse, naming the place of a wrong type."""
     try:
         return msgspec.msgpack.decode(data, type=SHAPES[method].result)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as e:

@@ -62,35 +62,35 @@ class Raw:
 
 
 def measurements(raw: Iterable[Raw]) -> list[Measurement]:
-    """Returns a measurement for each device, after one for the node."""
-    usable = [r for r in raw if r.usable]
-    return [*_together(usable), *(_measurement(r, r.device_id) for r in usable)]
+    """Returns the measurements of each device, after those of the whole node."""
+    usable = [reading for reading in raw if reading.usable]
+    return [*_combined_measurements(usable), *(_measurement_of(reading, reading.device_id) for reading in usable)]
 
 
 def of_workload(raw: Iterable[Raw], devices: Collection[DeviceId]) -> list[Measurement]:
-    """Returns the devices of one workload as if they were one."""
-    return _together([r for r in raw if r.usable and r.device_id in devices])
+    """Returns the readings of one workload's devices, combined as if they were one device."""
+    return _combined_measurements([reading for reading in raw if reading.usable and reading.device_id in devices])
 
 
-def _together(raw: Sequence[Raw]) -> list[Measurement]:
+def _combined_measurements(raw: Sequence[Raw]) -> list[Measurement]:
     combined = []
-    for key in dict.fromkeys(r.key for r in raw):
-        parts = [r for r in raw if r.key == key]
-        join = max if parts[0].together == "max" else math.fsum
-        capacities = [r.capacity for r in parts if r.capacity is not None]
-        one = Raw(
+    for key in dict.fromkeys(reading.key for reading in raw):
+        parts = [reading for reading in raw if reading.key == key]
+        combine = max if parts[0].together == "max" else math.fsum
+        capacities = [reading.capacity for reading in parts if reading.capacity is not None]
+        first = Raw(
             key=key,
             device_id=parts[0].device_id,
-            value=join([r.value for r in parts]),
+            value=combine([reading.value for reading in parts]),
             unit=parts[0].unit,
-            capacity=join(capacities) if len(capacities) == len(parts) else None,
+            capacity=combine(capacities) if len(capacities) == len(parts) else None,
             accumulated=parts[0].accumulated,
         )
-        combined.append(_measurement(one, None))
+        combined.append(_measurement_of(first, None))
     return combined
 
 
-def _measurement(raw: Raw, device_id: DeviceId | None) -> Measurement:
+def _measurement_of(raw: Raw, device_id: DeviceId | None) -> Measurement:
     """Returns a measurement. A gauge above its capacity, as power is for moments, raises the capacity."""
     capacity = raw.capacity if raw.capacity is not None and math.isfinite(raw.capacity) and raw.capacity > 0 else None
     if capacity is not None and not raw.accumulated:
@@ -154,7 +154,7 @@ class TreePlugin(AbstractComputePlugin):
 
     @abstractmethod
     def measure(self, scanned: Sequence[ScannedDevice]) -> Sequence[Raw]:
-        """Reads every metric that is available now. Blocking."""
+        """Reads every metric of these devices that is available now. Blocking."""
 
     async def cleanup(self) -> None:
         thread, self._thread = self._thread, None
@@ -168,9 +168,13 @@ class TreePlugin(AbstractComputePlugin):
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     def _now(self) -> list[ScannedDevice]:
-        """Returns the scan, without masked devices and with those that vanished."""
+        """Scans devices and returns them without the masked and with the vanished devices."""
         mask = set(self.roots.device_mask)
-        present = {f.device.device_id: f for f in self.scan() if not mask & {f.device.device_id, f.device.hw_location}}
+        present = {
+            one.device.device_id: one
+            for one in self.scan()
+            if not mask & {one.device.device_id, one.device.hw_location}
+        }
         removed = [scanned for device_id, scanned in self._seen.items() if device_id not in present]
         self._seen |= {device_id: scanned for device_id, scanned in present.items() if is_healthy(scanned)}
         self._listed = [*present.values(), *(_vanished(scanned) for scanned in removed)]
@@ -238,20 +242,20 @@ class TreePlugin(AbstractComputePlugin):
         self, ctx: StatContext, kernels: Sequence[KernelId]
     ) -> Mapping[KernelId, Sequence[Measurement]]:
         """Returns the metrics of the devices of each workload, which holds them as a whole."""
-        held = {k: a.device_ids() for k in kernels if (a := ctx.allocations.get(k)) is not None and a.device_ids()}
-        if not held:
+        held_ids = {k: a.device_ids() for k in kernels if (a := ctx.allocations.get(k)) is not None and a.device_ids()}
+        if not held_ids:
             return {}
-        raw = await self._readings(ctx.at)
-        return {kernel_id: of_workload(raw, devices) for kernel_id, devices in held.items()}
+        readings = await self._readings(ctx.at)
+        return {kernel_id: of_workload(readings, devices) for kernel_id, devices in held_ids.items()}
 
 
 def whole(slot_name: str) -> tuple[DeviceSlot, ...]:
-    """Returns the slot of a device that is given as a whole."""
+    """Returns the slots of a device that is allocated as a whole: one, with the amount 1."""
     return (DeviceSlot(slot_name=SlotName(slot_name), slot_type=SlotType.COUNT, amount=Decimal(1)),)
 
 
 def distinct(scanned: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Maps places to ids, of (place, serial) pairs: the serial, or the place where two devices have one serial."""
+    """Maps the places of devices to ids: the serial number, or the place where two devices have one serial number."""
     pairs = list(scanned)
     serials = [serial for _, serial in pairs]
     return {place: serial if serials.count(serial) == 1 else place for place, serial in pairs}

@@ -51,14 +51,14 @@ def pci_at(tree: Tree, address: str) -> PciDevice | None:
     return pci_device(tree, f"{BUS}/{address}") if _ADDRESS.fullmatch(address) else None
 
 
-def link_kind(a: PciDevice, b: PciDevice) -> LinkKind:
+def link_kind(device: PciDevice, peer: PciDevice) -> LinkKind:
     """Returns the closest way from one device to the other: two below one bridge meet in a switch."""
-    common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(a.bridges, b.bridges, strict=False)))
+    common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(device.bridges, peer.bridges, strict=False)))
     if common > 1:
         return LinkKind.PCIE_SWITCH
     if common == 1:
         return LinkKind.PCIE_ROOT
-    same_node = a.numa_node is not None and a.numa_node == b.numa_node
+    same_node = device.numa_node is not None and device.numa_node == peer.numa_node
     return LinkKind.NUMA if same_node else LinkKind.SYSTEM
 
 
@@ -68,5 +68,7 @@ def links_of(device_id: DeviceId, places: Mapping[DeviceId, PciDevice]) -> tuple
     if own_place is None:
         return ()
     return tuple(
-        DeviceLink(peer=peer, kind=link_kind(own_place, there)) for peer, there in places.items() if peer != device_id
+        DeviceLink(peer=peer, kind=link_kind(own_place, peer_place))
+        for peer, peer_place in places.items()
+        if peer != device_id
     )

@@ -26,11 +26,11 @@ from ai.backend.plugin.sysfs.tree import RecordingTree
 def plugin_named(name: str, settings: Mapping[str, Any]) -> TreePlugin:
     """Returns the plugin of an entry point, or of ``package.module:Class``. Raises PluginError: it reads no sysfs, or
     its settings are wrong; Exception: anything that importing it raises."""
-    points = {point.name: point.value for point in entry_points(group=ENTRY_POINT_GROUP)}
-    made = make_plugin(load_plugin(points.get(name, name)), settings)
-    if not isinstance(made, TreePlugin):
+    entry_points_found = {entry_point.name: entry_point.value for entry_point in entry_points(group=ENTRY_POINT_GROUP)}
+    plugin = make_plugin(load_plugin(entry_points_found.get(name, name)), settings)
+    if not isinstance(plugin, TreePlugin):
         raise PluginError(f"the plugin {name} is not one that reads sysfs alone")
-    return made
+    return plugin
 
 
 async def record(plugin: TreePlugin, hardware: str = "") -> Iterator[str]:
@@ -41,24 +41,24 @@ async def record(plugin: TreePlugin, hardware: str = "") -> Iterator[str]:
         devices = await plugin.list_devices()
         node = await plugin.get_node_info()
         await plugin.gather_node_metrics(StatContext(at=0.0))
-        held: dict[str, dict[str, int]] = {}
+        whole_allocation: dict[str, dict[str, int]] = {}
         for device in devices:
             if device.health is DeviceHealth.HEALTHY:
-                held.setdefault(device.slots[0].slot_name, {})[device.device_id] = 1
-        if held:
+                whole_allocation.setdefault(device.slots[0].slot_name, {})[device.device_id] = 1
+        if whole_allocation:
             workload = Workload(
                 id="", type="process_tree", kernel_id=KernelId(UUID(int=0)), session_id=SessionId(UUID(int=0))
             )
-            await plugin.configure(workload, DeviceAllocation(slots=held))  # type: ignore[arg-type]  # only the ids
+            await plugin.configure(workload, DeviceAllocation(slots=whole_allocation))  # type: ignore[arg-type]  # only the ids
     finally:
         await plugin.cleanup()
     models = dict.fromkeys(device.model_name or "unknown" for device in devices)
-    head = [
+    header_lines = [
         f"# hardware: {hardware or str(len(devices)) + ' x ' + ', '.join(models)}",
         f"# driver: {node.driver_version or 'unknown'}, kernel {platform.release()}",
         f"# command: python -m ai.backend.plugin.sysfs.record {plugin.key}",
     ]
-    return iter([*head, *tree.recorded()])
+    return iter([*header_lines, *tree.recorded()])
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -32,11 +32,11 @@ _NUMBER = re.compile(r"[+-]?(?:0[xX][0-9a-fA-F]{1,32}|\d{1,32}(?:\.\d{1,32})?)",
 
 
 class Missing(Exception):
-    """There is no such attribute."""
+    """A path of sysfs or /dev does not exist."""
 
 
 class Unreadable(Exception):
-    """The attribute is there, and cannot be used; the text says which and why."""
+    """An attribute of sysfs exists, and cannot be used; the text says which and why."""
 
 
 class Tree:
@@ -47,9 +47,9 @@ class Tree:
         self._bases = {top: os.path.realpath(root) for top, root in self._roots.items()}
 
     def _real(self, path: str) -> Path:
-        """Returns the real place of a path of the node; only those below /sys and /dev are replaced."""
-        _, top, *rest = PurePosixPath(path).parts
-        return self._roots[top].joinpath(*rest) if top in self._roots else Path(path)
+        """Returns the real path of a path of the node; only paths below /sys and /dev are replaced."""
+        _, tree_root, *relative = PurePosixPath(path).parts
+        return self._roots[tree_root].joinpath(*relative) if tree_root in self._roots else Path(path)
 
     def read(self, path: str) -> str:
         """Returns the text of an attribute without white space around it. Raises Missing: there is no such file;
@@ -69,18 +69,18 @@ class Tree:
         return data.decode("utf-8", errors="replace").replace("\0", "").strip()
 
     def number(self, path: str) -> float:
-        """Returns a decimal or 0x number. Raises as :meth:`read`, and Unreadable for anything else."""
+        """Reads an attribute as a decimal or 0x number. Raises as :meth:`read`, and Unreadable for other text."""
         return parse_number(self.read(path), path)
 
     def text(self, path: str) -> str | None:
-        """Reads as :meth:`read`; None if that fails or the text is empty."""
+        """Reads the text of an attribute as :meth:`read`; None if that fails or the text is empty."""
         try:
             return self.read(path) or None
         except (Missing, Unreadable):
             return None
 
     def value(self, path: str) -> float | None:
-        """Reads as :meth:`number`; None if that fails."""
+        """Reads an attribute as :meth:`number`; None if that fails."""
         try:
             return self.number(path)
         except (Missing, Unreadable):
@@ -116,9 +116,9 @@ class Tree:
             real = os.path.realpath(self._real(path), strict=True)
         except OSError:
             return None
-        for top, base in self._bases.items():
-            if real == base or real.startswith(base + "/"):
-                return f"/{top}{real[len(base) :]}"
+        for top, root_path in self._bases.items():
+            if real == root_path or real.startswith(root_path + "/"):
+                return f"/{top}{real[len(root_path) :]}"
         return real
 
     def group(self, path: str) -> int | None:
@@ -132,7 +132,7 @@ class Tree:
 
 
 def parse_number(text: str, where: str) -> float:
-    """Raises Unreadable if the text is not a finite number."""
+    """Parses a decimal or 0x number. Raises Unreadable if the text is not a finite number."""
     if _NUMBER.fullmatch(text) is None:
         raise Unreadable(f"{where} is not a number: {text[:40]!r}")
     return float(int(text, 16)) if "x" in text.lower() else float(text)
@@ -179,7 +179,7 @@ def _split(line: str) -> tuple[str, str, str]:
 
 
 class RecordingTree(Tree):
-    """Records every path that is read; :meth:`recorded` is then all that a plugin needs to run again."""
+    """Records every path that is read; :meth:`recorded` then yields all that a plugin needs to run again."""
 
     def __init__(self, sys: Path = Path("/sys"), dev: Path = Path("/dev")) -> None:
         super().__init__(sys, dev)
@@ -202,8 +202,8 @@ class RecordingTree(Tree):
     def _add(self, path: str, lines: dict[str, str], depth: int) -> None:
         """Records a path: each link on the way is a line of its own, followed by the path that it leads to."""
         parts = path.strip("/").split("/")
-        for n in range(2, len(parts) + 1):
-            prefix = "/" + "/".join(parts[:n])
+        for count in range(2, len(parts) + 1):
+            prefix = "/" + "/".join(parts[:count])
             real = super()._real(prefix)
             if not real.is_symlink():
                 continue
@@ -211,7 +211,7 @@ class RecordingTree(Tree):
             lines[prefix] = f"{prefix} -> {link}"
             target = os.path.normpath(PurePosixPath(prefix).parent / link)
             if depth < 40 and target.startswith(("/sys/", "/dev/")):
-                self._add("/".join([target, *parts[n:]]), lines, depth + 1)
+                self._add("/".join([target, *parts[count:]]), lines, depth + 1)
             return
         real = super()._real(path)
         if real.is_dir():

@@ -42,7 +42,7 @@ async def content_of(storage: ObjectStorage, key: str, **part: int) -> bytes:
 
 
 async def keys_of(storage: ObjectStorage, prefix: str = "", *, limit: int = 1000) -> list[str]:
-    """Returns the keys of all pages."""
+    """Lists the keys of all objects below a prefix, from all pages of the listing."""
     keys: list[str] = []
     cursor: str | None = None
     while True:
@@ -53,9 +53,9 @@ async def keys_of(storage: ObjectStorage, prefix: str = "", *, limit: int = 1000
             return keys
 
 
-async def pieces(data: bytes, size: int = 300_000) -> AsyncGenerator[bytes, None]:
-    for at in range(0, len(data), size):
-        yield data[at : at + size]
+async def pieces(data: bytes, piece_bytes: int = 300_000) -> AsyncGenerator[bytes, None]:
+    for offset in range(0, len(data), piece_bytes):
+        yield data[offset : offset + piece_bytes]
 
 
 class ObjectStorageContract(ABC):

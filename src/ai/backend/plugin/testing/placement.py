@@ -19,18 +19,18 @@ from ai.backend.plugin.placement import Candidate, PlacementPlugin
 
 
 def candidates(seed: int, count: int) -> list[Candidate]:
-    """Agents of different sizes that each have at least 2 cores, 2 GiB and one ``cuda.device`` free."""
+    """Returns random agents of different sizes that each have at least 2 cores, 2 GiB and one ``cuda.device`` free."""
     rng = random.Random(seed)
     result = []
     for number in range(count):
         totals = {"cpu": rng.choice((8, 64)), "mem": rng.choice((2**34, 2**38)), "cuda.device": rng.choice((1, 4, 8))}
-        least = {"cpu": 2, "mem": 2**31, "cuda.device": 1}
-        free = {slot: Decimal(rng.randint(least[slot], total)) for slot, total in totals.items()}
+        least_free = {"cpu": 2, "mem": 2**31, "cuda.device": 1}
+        free = {slot: Decimal(rng.randint(least_free[slot], total)) for slot, total in totals.items()}
         result.append(
             Candidate(
                 agent_id=AgentId(f"i-{number:03}"),
                 architecture="x86_64",
-                totals=ResourceSlot({slot: Decimal(q) for slot, q in totals.items()}),
+                totals=ResourceSlot({slot: Decimal(amount) for slot, amount in totals.items()}),
                 free=ResourceSlot(free),
                 kernels=rng.randint(0, 9),
             )
@@ -60,7 +60,7 @@ class PlacementContract:
         for seed in range(50):
             agents = candidates(seed, 1 + seed % 17)
             for request in REQUESTS:
-                assert self._ask(plugin, request, agents, seed) in {a.agent_id for a in agents}
+                assert self._ask(plugin, request, agents, seed) in {agent.agent_id for agent in agents}
 
     def test_equal_arguments_give_an_equal_answer_whatever_was_asked_before(self) -> None:
         plugin, other = self.make(), self.make()
@@ -77,8 +77,8 @@ class PlacementContract:
 
     def test_it_can_be_asked_again_without_the_agent_that_it_chose(self) -> None:
         plugin, agents = self.make(), candidates(2, 6)
-        seen = []
+        chosen_ids = []
         while agents:
-            seen.append(self._ask(plugin, REQUESTS[1], agents, 2))
-            agents = [a for a in agents if a.agent_id != seen[-1]]
-        assert len(set(seen)) == 6
+            chosen_ids.append(self._ask(plugin, REQUESTS[1], agents, 2))
+            agents = [agent for agent in agents if agent.agent_id != chosen_ids[-1]]
+        assert len(set(chosen_ids)) == 6

@@ -45,16 +45,16 @@ from ai.backend.pluginhost.v1.values import (
     V1CallFailed,
     ask,
     exact,
+    keyed_measurements,
     listed,
     mapping,
-    of_each,
-    of_node,
+    node_measurements,
     texts,
     texts_of,
 )
 
-_STOCK = (alloc_maps.DiscretePropertyAllocMap, alloc_maps.FractionAllocMap)
-_OUT_OF_ORDER = ("offline", "unavailable")
+_STOCK_MAPS = (alloc_maps.DiscretePropertyAllocMap, alloc_maps.FractionAllocMap)
+_FAULTY_STATUSES = ("offline", "unavailable")
 
 
 class LegacySettings(BaseModel):
@@ -83,7 +83,7 @@ class LegacyPluginAdapter(AbstractComputePlugin):
     async def init(self) -> None:
         await ask(self.v1, "init")
         alloc_map = await self._alloc_map()
-        self._spec = alloc_map.spec if isinstance(alloc_map, _STOCK) and type(alloc_map) in _STOCK else None
+        self._spec = alloc_map.spec if isinstance(alloc_map, _STOCK_MAPS) and type(alloc_map) in _STOCK_MAPS else None
         await self.configurable_slots()
         self._is_initialised = True
 
@@ -102,19 +102,21 @@ class LegacyPluginAdapter(AbstractComputePlugin):
 
     async def _devices_of(self, alloc_map: alloc_maps.AbstractAllocMap) -> list[ComputeDevice]:
         """Returns the devices that the map contains: v1 lists masked ones too."""
-        by_id: dict[DeviceId, Any] = {}
+        devices_by_id: dict[DeviceId, Any] = {}
         for device in listed("list_devices", await ask(self.v1, "list_devices")):
             name = getattr(device, "device_id", None)
             if not isinstance(name, str):
                 raise InvalidResponse(f"list_devices: the device_id {name!r:.60} is no text")
-            if name in by_id:
+            if name in devices_by_id:
                 raise InvalidResponse(f"list_devices: the device {name!r:.64} is listed twice")
-            by_id[DeviceId(name)] = device
+            devices_by_id[DeviceId(name)] = device
         slots = device_slots(alloc_map)
-        if strange := sorted(map(repr, set(slots) - set(by_id))):
-            raise InvalidResponse(f"create_alloc_map has the device {strange[0]:.64}, which list_devices does not list")
+        if strange_ids := sorted(map(repr, set(slots) - set(devices_by_id))):
+            raise InvalidResponse(
+                f"create_alloc_map has the device {strange_ids[0]:.64}, which list_devices does not list"
+            )
         reason = await self._out_of_order()
-        return [self._device(device, slots[name], reason) for name, device in by_id.items() if name in slots]
+        return [self._device(device, slots[name], reason) for name, device in devices_by_id.items() if name in slots]
 
     def _device(self, device: Any, slot: DeviceSlot, reason: str | None) -> ComputeDevice:
         model, node = getattr(device, "model_name", None), device.numa_node
@@ -142,14 +144,14 @@ class LegacyPluginAdapter(AbstractComputePlugin):
         return mapping("get_node_hwinfo", metadata)
 
     async def _out_of_order(self) -> str | None:
-        """Returns why all devices are faulty; v1 has no health of one. A failing method says nothing of devices."""
+        """Returns the reason why all devices are faulty; v1 has no health of a single device. None if there is none."""
         try:
             facts = await self._hardware()
         except (V1CallFailed, InvalidResponse):
             return None
         status = facts.get("status")
         status = str(getattr(status, "value", status))
-        return str(facts.get("status_info") or status) if status in _OUT_OF_ORDER else None
+        return str(facts.get("status_info") or status) if status in _FAULTY_STATUSES else None
 
     async def configurable_slots(self) -> Sequence[SlotDisplay]:
         facts = mapping("get_metadata", await ask(self.v1, "get_metadata"))
@@ -175,16 +177,16 @@ class LegacyPluginAdapter(AbstractComputePlugin):
     async def available_slots(self) -> Mapping[SlotName, Decimal]:
         """Returns the plugin's slots in whole quanta, and at most the capacity of its healthy devices. Raises
         InvalidResponse where it says more than its alloc map has."""
-        answer = mapping("", await ask(self.v1, "available_slots"))
+        reported = mapping("", await ask(self.v1, "available_slots"))
         devices = await self.list_devices()
         amounts: dict[SlotName, Decimal] = {}
-        for slot in (s for d in devices for s in d.slots):
+        for slot in (device_slot for device in devices for device_slot in device.slots):
             amounts[slot.slot_name] = amounts.get(slot.slot_name, Decimal(0)) + slot.amount
-        offered = {SlotName(str(name)): exact(amount, str(name)) for name, amount in answer.items()}
-        for name, amount in offered.items():
+        capacities = {SlotName(str(name)): exact(amount, str(name)) for name, amount in reported.items()}
+        for name, amount in capacities.items():
             if amount > amounts.get(name, 0):
                 raise InvalidResponse(f"offers {amount} {name}; its alloc map has {amounts.get(name, 0)}")
-        return {name: min(total, offered.get(name, Decimal(0))) for name, total in slot_totals(devices).items()}
+        return {name: min(total, capacities.get(name, Decimal(0))) for name, total in slot_totals(devices).items()}
 
     def alloc_map_spec(self) -> AllocMapSpec | None:
         return self._spec
@@ -197,7 +199,7 @@ class LegacyPluginAdapter(AbstractComputePlugin):
 
     @staticmethod
     def _choose(
-        own: alloc_maps.AbstractAllocMap,
+        v1_map: alloc_maps.AbstractAllocMap,
         held: DeviceAllocation,
         request: Mapping[SlotName, Decimal],
         hint: AffinityHint,
@@ -205,22 +207,24 @@ class LegacyPluginAdapter(AbstractComputePlugin):
     ) -> DeviceAllocation:
         """Allocates with ineligible devices shown as taken, since v1 knows no eligible ones. It gets no hint."""
         del hint
-        own.clear()
-        offered = device_slots(own)
+        v1_map.clear()
+        saved_allocations = device_slots(v1_map)
         taken = {slot: dict(devices) for slot, devices in held.slots.items()}
-        for device, slot in offered.items():
+        for device, slot in saved_allocations.items():
             if eligible is not None and device not in eligible and slot.amount:
                 taken.setdefault(slot.slot_name, {})[device] = slot.amount
         if taken:
-            own.apply_allocation(taken)
-        chosen = own.allocate(dict(request))
+            v1_map.apply_allocation(taken)
+        chosen = v1_map.allocate(dict(request))
         if not isinstance(chosen, Mapping):
             raise InvalidResponse(f"returned {chosen!r:.60} instead of an allocation")
-        exactly = {
-            SlotName(str(slot)): {device: exact(q, f"{slot} of {device}") for device, q in amounts.items() if q}
+        request_exact = {
+            SlotName(str(slot)): {
+                device: exact(value, f"{slot} of {device}") for device, value in amounts.items() if value
+            }
             for slot, amounts in chosen.items()
         }
-        return DeviceAllocation(slots={slot: amounts for slot, amounts in exactly.items() if amounts})
+        return DeviceAllocation(slots={slot: amounts for slot, amounts in request_exact.items() if amounts})
 
     def create_lifecycle_hook(
         self, workload: Workload, device_alloc: DeviceAllocation, context: HookContext
@@ -228,26 +232,26 @@ class LegacyPluginAdapter(AbstractComputePlugin):
         return LegacyHook(workload, device_alloc, context, self)
 
     async def alloc_to_devices(self, device_alloc: DeviceAllocation) -> Sequence[AttachedDevice]:
-        """Describes devices that the plugin leaves out by their models."""
+        """Returns the devices of an allocation with the plugin's data; those that it leaves out have only a model."""
         if not device_alloc.slots:
             return ()
-        held = {slot: dict(devices) for slot, devices in device_alloc.slots.items()}
-        items = listed("get_attached_devices", await ask(self.v1, "get_attached_devices", held))
+        v1_allocation = {slot: dict(devices) for slot, devices in device_alloc.slots.items()}
+        reported = listed("get_attached_devices", await ask(self.v1, "get_attached_devices", v1_allocation))
         try:
             attached = [
                 AttachedDevice(
                     device_id=DeviceId(item["device_id"]),
                     model_name=str(item["model_name"]),
-                    data={str(k): _plain(v) for k, v in dict(item.get("data") or {}).items()},
+                    data={str(key): _json_value(value) for key, value in dict(item.get("data") or {}).items()},
                 )
-                for item in items
+                for item in reported
             ]
         except (AttributeError, KeyError, TypeError, ValueError) as e:
             raise InvalidResponse(f"get_attached_devices: an item is malformed: {type(e).__name__}: {e}") from None
-        left_out = device_alloc.device_ids() - {device.device_id for device in attached}
-        remaining = [d for d in await self.list_devices() if d.device_id in left_out] if left_out else []
+        missing = device_alloc.device_ids() - {device.device_id for device in attached}
+        unnamed = [one for one in await self.list_devices() if one.device_id in missing] if missing else []
         return attached + [
-            AttachedDevice(device_id=d.device_id, model_name=d.model_name or self.key) for d in remaining
+            AttachedDevice(device_id=one.device_id, model_name=one.model_name or self.key) for one in unnamed
         ]
 
     async def get_node_info(self) -> NodeInfo:
@@ -262,19 +266,19 @@ class LegacyPluginAdapter(AbstractComputePlugin):
 
     async def gather_node_metrics(self, ctx: StatContext) -> Sequence[Measurement]:
         method = "gather_node_measures"
-        return list(of_node(listed(method, await ask(self.v1, method, V1StatContext()))))
+        return list(node_measurements(listed(method, await ask(self.v1, method, V1StatContext()))))
 
     async def gather_workload_metrics(
         self, ctx: StatContext, kernels: Sequence[KernelId]
     ) -> Mapping[KernelId, Sequence[Measurement]]:
-        """Passes the kernel's id to the plugin as the container's."""
+        """Returns a plugin's container metrics of kernels; the plugin gets kernel ids as container ids."""
         if not kernels:
             return {}
         method = "gather_container_measures"
         metrics = listed(method, await ask(self.v1, method, V1StatContext(), [str(kernel) for kernel in kernels]))
         gathered: dict[KernelId, list[Measurement]] = {}
         requested = set(kernels)
-        for name, made in of_each(metrics, "per_container"):
+        for name, made in keyed_measurements(metrics, "per_container"):
             try:
                 kernel = KernelId(UUID(str(name)))
             except ValueError:
@@ -291,13 +295,15 @@ class LegacyPluginAdapter(AbstractComputePlugin):
         method = "gather_process_measures"
         by_pid = {pid: str(kernel) for pid, kernel in pids.items()}
         gathered: dict[int, list[Measurement]] = {}
-        for pid, made in of_each(listed(method, await ask(self.v1, method, V1StatContext(), by_pid)), "per_process"):
+        for pid, made in keyed_measurements(
+            listed(method, await ask(self.v1, method, V1StatContext(), by_pid)), "per_process"
+        ):
             if pid in pids:
                 gathered.setdefault(pid, []).append(made)
         return gathered
 
 
-def _plain(value: object) -> object:
+def _json_value(value: object) -> object:
     """Converts a value to JSON; sizes become plain numbers, other quantities text."""
     match value:
         case None | bool() | str() | float():

@@ -19,7 +19,7 @@ _MAX_NUMBER = 65_535
 
 
 class Untranslatable(Exception):
-    """An argument has no counterpart; the message says why."""
+    """Says that an argument of Docker has no counterpart here; the message gives the reason."""
 
     def __init__(self, argument: str, reason: str) -> None:
         super().__init__(reason)
@@ -28,7 +28,7 @@ class Untranslatable(Exception):
 
 @dataclass
 class DockerArguments:
-    """Holds the parsed arguments. Sizes are bytes, ``cpu`` is in cores, ``quota`` and ``period`` microseconds."""
+    """Holds parsed arguments of Docker. Sizes are bytes, ``cpu`` is in cores, ``quota`` and ``period`` microseconds."""
 
     runtime: Literal["container", "process_tree"]
     env_vars: dict[str, str] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class DockerArguments:
 
     @property
     def cpu_limit(self) -> float | None:
-        """Raises Untranslatable for limits that contradict each other."""
+        """Returns the limit in cores. Raises Untranslatable for limits that contradict each other."""
         if self.period is not None and self.quota is None:
             raise Untranslatable("HostConfig.CpuPeriod", "means nothing without CpuQuota")
         if self.quota is None:
@@ -56,7 +56,7 @@ class DockerArguments:
 
     @property
     def memory_limit_bytes(self) -> int | None:
-        """Raises Untranslatable for a limit of swap: sessions have none."""
+        """Returns the limit of memory. Raises Untranslatable for a limit of swap: sessions have none."""
         if self.memory_and_swap not in (None, self.memory):
             raise Untranslatable("HostConfig.MemorySwap", "is not equal to Memory: sessions have no swap")
         return self.memory
@@ -65,8 +65,8 @@ class DockerArguments:
 def translate(arguments: object, *, runtime: Literal["container", "process_tree"]) -> DockerArguments:
     """Parses the result of ``generate_docker_args``. Raises Untranslatable if an argument has no counterpart."""
     parsed = DockerArguments(runtime)
-    values = dict(_table(arguments, "as a whole"))
-    for key, value in _table(values.pop("HostConfig", None) or {}, "HostConfig").items():
+    values = dict(_table_at(arguments, "as a whole"))
+    for key, value in _table_at(values.pop("HostConfig", None) or {}, "HostConfig").items():
         values[f"HostConfig.{key}"] = value
     for path, value in values.items():
         if _is_empty(value):
@@ -79,10 +79,10 @@ def translate(arguments: object, *, runtime: Literal["container", "process_tree"
     return parsed
 
 
-def denied(plugin: str, error: Untranslatable) -> CreationDenied:
+def denied(plugin_key: str, error: Untranslatable) -> CreationDenied:
     return CreationDenied(
-        f"the v1 plugin {plugin} wants the Docker argument {error.argument}, which {error}",
-        data={"plugin": plugin, "argument": error.argument},
+        f"the v1 plugin {plugin_key} wants the Docker argument {error.argument}, which {error}",
+        data={"plugin": plugin_key, "argument": error.argument},
     )
 
 
@@ -90,82 +90,82 @@ def _is_empty(value: object) -> bool:
     return value is None or value is False or value in (0, "") or (isinstance(value, Sequence | Mapping) and not value)
 
 
-def _table(value: object, path: str) -> Mapping[str, Any]:
+def _table_at(value: object, path: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise Untranslatable(path, f"is {value!r:.60} instead of a mapping")
     return value
 
 
-def _list(value: object, path: str) -> Sequence[Any]:
+def _list_at(value: object, path: str) -> Sequence[Any]:
     if isinstance(value, str | bytes) or not isinstance(value, Sequence):
         raise Untranslatable(path, f"is {value!r:.60} instead of a list")
     return value
 
 
-def _text(value: object, path: str) -> str:
+def _text_at(value: object, path: str) -> str:
     if not isinstance(value, str):
         raise Untranslatable(path, f"has {value!r:.60} where a text belongs")
     return value
 
 
-def _positive(value: object, path: str) -> int:
+def _positive_number(value: object, path: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int | Decimal) or value != int(value) or value <= 0:
         raise Untranslatable(path, f"is {value!r:.60} instead of a positive whole number")
     return int(value)
 
 
-def _only(item: Mapping[str, Any], allowed: Sequence[str], path: str) -> Mapping[str, Any]:
+def _only_keys(item: Mapping[str, Any], allowed_keys: Sequence[str], path: str) -> Mapping[str, Any]:
     for key, value in item.items():
-        if key not in allowed and not _is_empty(value):
+        if key not in allowed_keys and not _is_empty(value):
             raise Untranslatable(f"{path}.{key}", "has no counterpart here")
     return item
 
 
-def _env(parsed: DockerArguments, value: object, path: str) -> None:
-    for line in _list(value, path):
-        name, sign, text = _text(line, path).partition("=")
+def _add_variables(parsed: DockerArguments, value: object, path: str) -> None:
+    for line in _list_at(value, path):
+        name, sign, text = _text_at(line, path).partition("=")
         if not sign:
             raise Untranslatable(path, f"has {name[:60]!r} without a value, which would unset a variable")
         parsed.env_vars[name] = text
 
 
-def _devices(parsed: DockerArguments, value: object, path: str) -> None:
+def _add_devices(parsed: DockerArguments, value: object, path: str) -> None:
     allowed = ("PathOnHost", "PathInContainer", "CgroupPermissions")
-    for item in _list(value, path):
-        device = _only(_table(item, path), allowed, path)
-        source = _text(device.get("PathOnHost"), f"{path}.PathOnHost")
-        target = _text(device.get("PathInContainer") or source, f"{path}.PathInContainer")
-        permissions = _text(device.get("CgroupPermissions") or "rwm", f"{path}.CgroupPermissions")
+    for item in _list_at(value, path):
+        device = _only_keys(_table_at(item, path), allowed, path)
+        source = _text_at(device.get("PathOnHost"), f"{path}.PathOnHost")
+        target = _text_at(device.get("PathInContainer") or source, f"{path}.PathInContainer")
+        permissions = _text_at(device.get("CgroupPermissions") or "rwm", f"{path}.CgroupPermissions")
         parsed.devices.append(
             DeviceMapping(source=source, target=None if target == source else target, permissions=permissions)
         )
 
 
-_CAPABILITIES = frozenset({"gpu", "nvidia", "compute", "utility", "video", "graphics", "display", "compat32", "ngx"})
+_ALL_ABILITIES = frozenset({"gpu", "nvidia", "compute", "utility", "video", "graphics", "display", "compat32", "ngx"})
 
 
-def _device_requests(parsed: DockerArguments, value: object, path: str) -> None:
+def _add_device_requests(parsed: DockerArguments, value: object, path: str) -> None:
     """Translates device requests to CDI names: the driver cdi uses full names, nvidia ids."""
-    for item in _list(value, path):
-        request = _only(_table(item, path), ("Driver", "DeviceIDs", "Capabilities"), path)
-        driver = _text(request.get("Driver") or "nvidia", f"{path}.Driver")
-        names = [_text(name, f"{path}.DeviceIDs") for name in _list(request.get("DeviceIDs") or (), path)]
+    for item in _list_at(value, path):
+        request = _only_keys(_table_at(item, path), ("Driver", "DeviceIDs", "Capabilities"), path)
+        driver = _text_at(request.get("Driver") or "nvidia", f"{path}.Driver")
+        names = [_text_at(name, f"{path}.DeviceIDs") for name in _list_at(request.get("DeviceIDs") or (), path)]
         if driver not in ("cdi", "nvidia"):
             raise Untranslatable(f"{path}.Driver", f"is {driver[:60]!r}: only nvidia and cdi are known")
         if not names:
             raise Untranslatable(f"{path}.DeviceIDs", "names no device: how many, or all, cannot be said here")
         if parsed.runtime != "container":
             raise Untranslatable(path, "needs a container engine; this agent's workloads are process trees")
-        for alternative in _list(request.get("Capabilities") or (), f"{path}.Capabilities"):
-            if unknown := sorted({str(name) for name in _list(alternative, path)} - _CAPABILITIES):
+        for alternative in _list_at(request.get("Capabilities") or (), f"{path}.Capabilities"):
+            if unknown := sorted({str(name) for name in _list_at(alternative, path)} - _ALL_ABILITIES):
                 raise Untranslatable(f"{path}.Capabilities", f"names {unknown[0][:60]!r}, which is not known")
         prefix = "" if driver == "cdi" else "nvidia.com/gpu="
         parsed.devices += [DeviceMapping(source="", cdi_name=f"{prefix}{name}") for name in names]
 
 
-def _binds(parsed: DockerArguments, value: object, path: str) -> None:
-    for line in _list(value, path):
-        parts = _text(line, path).split(":")
+def _add_binds(parsed: DockerArguments, value: object, path: str) -> None:
+    for line in _list_at(value, path):
+        parts = _text_at(line, path).split(":")
         if not 2 <= len(parts) <= 3 or not parts[0].startswith("/"):
             raise Untranslatable(path, f"has {line[:80]!r}, which is no SOURCE:TARGET[:ro|rw] with absolute paths")
         mode = parts[2] if len(parts) == 3 else "rw"
@@ -174,26 +174,26 @@ def _binds(parsed: DockerArguments, value: object, path: str) -> None:
         parsed.mounts.append(Mount(source=parts[0], target=parts[1], read_only=mode == "ro"))
 
 
-def _mounts(parsed: DockerArguments, value: object, path: str) -> None:
-    for item in _list(value, path):
-        mount = _only(_table(item, path), ("Type", "Source", "Target", "ReadOnly"), path)
+def _add_mounts(parsed: DockerArguments, value: object, path: str) -> None:
+    for item in _list_at(value, path):
+        mount = _only_keys(_table_at(item, path), ("Type", "Source", "Target", "ReadOnly"), path)
         if mount.get("Type") != "bind":
             raise Untranslatable(f"{path}.Type", f"is {mount.get('Type')!r:.60}: only bind is known")
-        source, target = (_text(mount.get(key), f"{path}.{key}") for key in ("Source", "Target"))
+        source, target = (_text_at(mount.get(key), f"{path}.{key}") for key in ("Source", "Target"))
         parsed.mounts.append(Mount(source=source, target=target, read_only=bool(mount.get("ReadOnly"))))
 
 
-def _groups(parsed: DockerArguments, value: object, path: str) -> None:
-    for group in _list(value, path):
+def _add_groups(parsed: DockerArguments, value: object, path: str) -> None:
+    for group in _list_at(value, path):
         text = str(group)
         if isinstance(group, bool) or not (text.isascii() and text.isdecimal()):
             raise Untranslatable(path, f"has {text[:60]!r}: only numbers of groups mean the same on every image")
         parsed.gids.append(int(text))
 
 
-def _numbers(value: object, path: str) -> tuple[int, ...]:
+def _parsed_numbers(value: object, path: str) -> tuple[int, ...]:
     numbers: list[int] = []
-    for part in _text(value, path).split(","):
+    for part in _text_at(value, path).split(","):
         first, dash, last = part.partition("-")
         ends = [int(end) if end.isascii() and end.isdecimal() else -1 for end in (first, last if dash else first)]
         if not 0 <= ends[0] <= ends[1] <= _MAX_NUMBER:
@@ -202,7 +202,7 @@ def _numbers(value: object, path: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(numbers))
 
 
-def _cores(parsed: DockerArguments, value: object, path: str) -> None:
+def _add_cores(parsed: DockerArguments, value: object, path: str) -> None:
     try:
         cores = Decimal(str(value))
     except InvalidOperation:
@@ -210,19 +210,19 @@ def _cores(parsed: DockerArguments, value: object, path: str) -> None:
     _take_cores(parsed, cores, value, path)
 
 
-def _nano_cores(parsed: DockerArguments, value: object, path: str) -> None:
-    _take_cores(parsed, Decimal(_positive(value, path)) / 10**9, value, path)
+def _add_nano_cores(parsed: DockerArguments, value: object, path: str) -> None:
+    _take_cores(parsed, Decimal(_positive_number(value, path)) / 10**9, value, path)
 
 
-def _take_cores(parsed: DockerArguments, cores: Decimal, value: object, path: str) -> None:
+def _take_cores(parsed: DockerArguments, cores: Decimal, given: object, path: str) -> None:
     if not cores.is_finite() or cores <= 0:
-        raise Untranslatable(path, f"is {value!r:.60}, which is no number of cores")
+        raise Untranslatable(path, f"is {given!r:.60}, which is no number of cores")
     if parsed.cpu not in (None, cores):
         raise Untranslatable(path, "contradicts another limit of cores")
     parsed.cpu = cores
 
 
-def _set(attribute: str, parse: Callable[[object, str], Any]) -> Callable[[DockerArguments, object, str], None]:
+def _setter_of(attribute: str, parse: Callable[[object, str], Any]) -> Callable[[DockerArguments, object, str], None]:
     def read(parsed: DockerArguments, value: object, path: str) -> None:
         setattr(parsed, attribute, parse(value, path))
 
@@ -231,31 +231,31 @@ def _set(attribute: str, parse: Callable[[object, str], Any]) -> Callable[[Docke
 
 @dataclass(frozen=True)
 class Argument:
-    """An argument of Docker. ``becomes`` is its row in docs/reference/accelerators/legacy.md."""
+    """Translates an argument of Docker. ``becomes`` is its row in docs/reference/accelerators/legacy.md."""
 
     read: Callable[[DockerArguments, object, str], None]
     becomes: str
 
 
 ARGUMENTS: Mapping[str, Argument] = {
-    "Env": Argument(_env, "`env_vars`; each item is `NAME=VALUE`"),
-    "HostConfig.Binds": Argument(_binds, "`mounts`; absolute paths, with no option, `ro` or `rw`"),
-    "HostConfig.CpuPeriod": Argument(_set("period", _positive), "with `CpuQuota`; 100000 if absent"),
-    "HostConfig.CpuQuota": Argument(_set("quota", _positive), "`cpu_limit`: the quota by the period"),
-    "HostConfig.Cpus": Argument(_cores, "`cpu_limit`"),
-    "HostConfig.CpusetCpus": Argument(_set("cpuset", _numbers), "`cpuset`; as `0-2,5`"),
-    "HostConfig.CpusetMems": Argument(_set("memory_nodes", _numbers), "`memory_nodes`; as `0-1`"),
+    "Env": Argument(_add_variables, "`env_vars`; each item is `NAME=VALUE`"),
+    "HostConfig.Binds": Argument(_add_binds, "`mounts`; absolute paths, with no option, `ro` or `rw`"),
+    "HostConfig.CpuPeriod": Argument(_setter_of("period", _positive_number), "with `CpuQuota`; 100000 if absent"),
+    "HostConfig.CpuQuota": Argument(_setter_of("quota", _positive_number), "`cpu_limit`: the quota by the period"),
+    "HostConfig.Cpus": Argument(_add_cores, "`cpu_limit`"),
+    "HostConfig.CpusetCpus": Argument(_setter_of("cpuset", _parsed_numbers), "`cpuset`; as `0-2,5`"),
+    "HostConfig.CpusetMems": Argument(_setter_of("memory_nodes", _parsed_numbers), "`memory_nodes`; as `0-1`"),
     "HostConfig.DeviceRequests": Argument(
-        _device_requests,
+        _add_device_requests,
         "`devices` by CDI name, of the drivers `cdi` and `nvidia` (`nvidia.com/gpu=ID`), with `DeviceIDs`, not with a "
         "`Count`; only where workloads are containers",
     ),
-    "HostConfig.Devices": Argument(_devices, "`devices`; `CgroupPermissions` is `rwm` if absent"),
-    "HostConfig.GroupAdd": Argument(_groups, "`extra_gids`; numbers only"),
-    "HostConfig.Memory": Argument(_set("memory", _positive), "`memory_limit_bytes`"),
+    "HostConfig.Devices": Argument(_add_devices, "`devices`; `CgroupPermissions` is `rwm` if absent"),
+    "HostConfig.GroupAdd": Argument(_add_groups, "`extra_gids`; numbers only"),
+    "HostConfig.Memory": Argument(_setter_of("memory", _positive_number), "`memory_limit_bytes`"),
     "HostConfig.MemorySwap": Argument(
-        _set("memory_and_swap", _positive), "nothing: it must equal `Memory`, for there is no swap"
+        _setter_of("memory_and_swap", _positive_number), "nothing: it must equal `Memory`, for there is no swap"
     ),
-    "HostConfig.Mounts": Argument(_mounts, "`mounts`; of type `bind` with `Source`, `Target`, `ReadOnly` only"),
-    "HostConfig.NanoCpus": Argument(_nano_cores, "`cpu_limit`"),
+    "HostConfig.Mounts": Argument(_add_mounts, "`mounts`; of type `bind` with `Source`, `Target`, `ReadOnly` only"),
+    "HostConfig.NanoCpus": Argument(_add_nano_cores, "`cpu_limit`"),
 }

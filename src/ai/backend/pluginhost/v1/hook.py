@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 LIBRARY_HOOKS = PurePath("/opt/kernel")
 """Where v1 shows the files of ``get_hooks``."""
 _OS_RELEASE = Path("/etc/os-release")
-_FILES = "backendai-v1"
+_FILES_FOLDER = "backendai-v1"
 
 
 class NoDocker:
@@ -51,7 +51,7 @@ class LegacyHook(PluginHook):
     @property
     def _files(self) -> Path:
         name = f"{self._plugin.key}-{self.workload.kernel_id}"
-        return Path(tempfile.gettempdir(), f"{_FILES}-{os.geteuid()}", name)
+        return Path(tempfile.gettempdir(), f"{_FILES_FOLDER}-{os.geteuid()}", name)
 
     async def pre_create(self) -> WorkloadConfig:
         if not self.device_alloc.slots:
@@ -66,18 +66,18 @@ class LegacyHook(PluginHook):
             arguments = translate(
                 await ask(plugin, "generate_docker_args", NoDocker(key), held), runtime=self.workload.type
             )
-            arguments.mounts += [_mount(info) for info in await self._generated_mounts(plugin, held)]
+            arguments.mounts += [_mount_of(info) for info in await self._generated_mounts(plugin, held)]
         except Untranslatable as e:
             raise denied(key, e) from None
         self._take_library_hooks(arguments, await self._list("get_hooks", _distro(), platform.machine()))
         return WorkloadConfig(
-            mounts=_unique(arguments.mounts),
-            devices=_unique(arguments.devices),
+            mounts=_without_repeats(arguments.mounts),
+            devices=_without_repeats(arguments.devices),
             env_vars=arguments.env_vars,
             resource_data=texts_of("generate_resource_data", await ask(plugin, "generate_resource_data", held)),
-            networks=_unique(await self._list("get_docker_networks", held)),
-            extra_gids=_unique([*arguments.gids, *await self._list("get_additional_gids")]),
-            extra_syscalls=_unique(await self._list("get_additional_allowed_syscalls")),
+            networks=_without_repeats(await self._list("get_docker_networks", held)),
+            extra_gids=_without_repeats([*arguments.gids, *await self._list("get_additional_gids")]),
+            extra_syscalls=_without_repeats(await self._list("get_additional_allowed_syscalls")),
             cpuset=arguments.cpuset,
             memory_nodes=arguments.memory_nodes,
             cpu_limit=arguments.cpu_limit,
@@ -118,11 +118,11 @@ def _make_own(directory: Path) -> None:
             raise PluginError(f"{path} is not a directory that this user alone can write to")
 
 
-def _unique(items: Iterable[Any]) -> tuple[Any, ...]:
+def _without_repeats(items: Iterable[Any]) -> tuple[Any, ...]:
     return tuple(dict.fromkeys(items))
 
 
-def _mount(info: MountInfo) -> Mount:
+def _mount_of(info: MountInfo) -> Mount:
     """Returns a read-only mount, as v1 makes them. Raises Untranslatable unless it is a bind mount."""
     if str(getattr(info.mode, "value", info.mode)) != MountTypes.BIND.value:
         raise Untranslatable("MountInfo.mode", f"is {info.mode!s:.40}: only bind is known")

@@ -15,11 +15,11 @@ from ai.backend.common.errors import PluginError
 from ai.backend.plugin.accelerator import AbstractComputePlugin
 from ai.backend.plugin.discovery import load_plugin
 
-_V1 = "ai.backend.pluginhost.v1.api"
-_AGENT = "ai.backend.agent"
+_V1_PACKAGES = "ai.backend.pluginhost.v1.api"
+_AGENT_PACKAGE = "ai.backend.agent"
 
 MODULES: Mapping[str, Sequence[str]] = {
-    _AGENT: (),
+    _AGENT_PACKAGE: (),
     "ai.backend.agent.alloc_map": ("alloc_maps",),
     "ai.backend.agent.exception": ("exceptions",),
     "ai.backend.agent.resources": ("plugin", "alloc_maps"),
@@ -39,19 +39,19 @@ class _Finder(MetaPathFinder, Loader):
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         if fullname in MODULES:
-            return spec_from_loader(fullname, self, is_package=fullname == _AGENT)
-        if fullname.startswith(_AGENT + "."):
+            return spec_from_loader(fullname, self, is_package=fullname == _AGENT_PACKAGE)
+        if fullname.startswith(_AGENT_PACKAGE + "."):
             raise ModuleNotFoundError(f"v1 plugins have no module {fullname} here", name=fullname)
         return None
 
     def exec_module(self, module: ModuleType) -> None:
-        for source in (importlib.import_module(f"{_V1}.{name}") for name in MODULES[module.__name__]):
+        for source in (importlib.import_module(f"{_V1_PACKAGES}.{name}") for name in MODULES[module.__name__]):
             module.__file__ = source.__file__  # an ImportError of a name that is not there says it
             vars(module).update({name: getattr(source, name) for name in source.__all__})
 
 
 def install() -> None:
-    """Provides the names to this process, which runs one plugin and nothing else. Safe twice."""
+    """Makes the module names of v1 importable in this process, which runs one plugin. Safe twice."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
 
@@ -72,14 +72,14 @@ def adapted(shown: object, reference: str) -> object:
     from ai.backend.pluginhost.v1.api.plugin import AbstractComputePlugin as V1Plugin
 
     candidates = [shown] if inspect.isclass(shown) else list(vars(shown).values())
-    classes = {c for c in candidates if inspect.isclass(c)}
-    matches = {c for c in classes if issubclass(c, V1Plugin) and c is not V1Plugin}
-    concrete = {c for c in matches if not inspect.isabstract(c)}
-    is_present = any(issubclass(c, AbstractComputePlugin) and not inspect.isabstract(c) for c in classes)
-    if not matches or is_present:
+    classes = {cls for cls in candidates if inspect.isclass(cls)}
+    v1_classes = {cls for cls in classes if issubclass(cls, V1Plugin) and cls is not V1Plugin}
+    concrete_classes = {cls for cls in v1_classes if not inspect.isabstract(cls)}
+    has_present_plugin = any(issubclass(cls, AbstractComputePlugin) and not inspect.isabstract(cls) for cls in classes)
+    if not v1_classes or has_present_plugin:
         return shown  # a module may show the plugin of both versions
-    if len(concrete) != 1:
-        missing = sorted(name for c in matches for name in getattr(c, "__abstractmethods__", ()))
-        without = f" (without {', '.join(missing)})" if missing and not concrete else ""
-        raise PluginError(f"{reference} shows {len(concrete)} v1 plugins instead of one{without}")
-    return adapter_of(concrete.pop())
+    if len(concrete_classes) != 1:
+        missing = sorted(name for cls in v1_classes for name in getattr(cls, "__abstractmethods__", ()))
+        lacking = f" (without {', '.join(missing)})" if missing and not concrete_classes else ""
+        raise PluginError(f"{reference} shows {len(concrete_classes)} v1 plugins instead of one{lacking}")
+    return adapter_of(concrete_classes.pop())

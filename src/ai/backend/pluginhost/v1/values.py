@@ -16,21 +16,21 @@ from ai.backend.plugin.accelerator.shapes import InvalidResponse
 
 
 def listed(method: str, answer: Any) -> Sequence[Any]:
-    """Raises InvalidResponse for what is no collection."""
+    """Returns the answer of a method as a sequence. Raises InvalidResponse for anything but a collection."""
     if not hasattr(answer, "__iter__") or isinstance(answer, str | bytes):
         raise InvalidResponse(f"{method} returned {answer!r:.60} instead of a list")
     return list(answer)
 
 
 def mapping(method: str, answer: Any) -> Mapping[Any, Any]:
-    """Returns a mapping as it is. Raises InvalidResponse for anything else."""
+    """Returns the answer of a method if it is a mapping. Raises InvalidResponse for anything else."""
     if not isinstance(answer, Mapping):
         raise InvalidResponse(f"{method} returned {answer!r:.60} instead of a mapping".lstrip())
     return answer
 
 
 def texts_of(method: str, answer: Any) -> dict[str, str]:
-    """Raises InvalidResponse for what is no mapping."""
+    """Returns the answer of a method as a mapping of texts. Raises InvalidResponse for anything but a mapping."""
     try:
         items = dict(answer)
     except (TypeError, ValueError):
@@ -56,12 +56,12 @@ def exact(value: object, where: str) -> Decimal:
 
 
 class V1CallFailed(Exception):
-    """A method of the v1 interface raised something; the message begins with its name."""
+    """Says that a method of a v1 plugin raised an error; the message begins with the method's name."""
 
 
 async def ask(plugin: object, method: str, *arguments: Any) -> Any:
-    """Calls a method, and awaits it if it is a coroutine. Raises CreationDenied if the plugin used a missing feature,
-    V1CallFailed for anything else that it raised."""
+    """Calls a method of a v1 plugin, and awaits a coroutine. Raises CreationDenied if the plugin used a missing
+    feature, V1CallFailed for anything else that it raised."""
     try:
         answer = getattr(plugin, method)(*arguments)
         return await answer if inspect.isawaitable(answer) else answer
@@ -71,7 +71,7 @@ async def ask(plugin: object, method: str, *arguments: Any) -> Any:
         raise V1CallFailed(f"{method} raised {type(e).__name__}: {e}") from e
 
 
-_SECTIONS = ("agent", "container", "resource", "debug", "plugins", "container-logs", "kernel-lifecycles")
+_CONFIG_SECTIONS = ("agent", "container", "resource", "debug", "plugins", "container-logs", "kernel-lifecycles")
 
 
 class LocalConfig(dict[str, Any]):
@@ -79,7 +79,7 @@ class LocalConfig(dict[str, Any]):
     not there says so by its whole name."""
 
     def __init__(self, values: Mapping[str, Any], path: str = "") -> None:
-        sections: dict[str, Any] = {key: {} for key in _SECTIONS} if not path else {}
+        sections: dict[str, Any] = {key: {} for key in _CONFIG_SECTIONS} if not path else {}
         super().__init__(
             {
                 key: LocalConfig(value, f"{path}{key}.") if isinstance(value, Mapping) else value
@@ -123,7 +123,7 @@ KINDS = {
 UNITS = {"c": "celsius", "w": "watt", "watts": "watt", "j": "joule", "joules": "joule", "hz": "hertz", "ms": "msec"}
 """Units that v1 plugins write otherwise, in lower case."""
 
-_hooked: set[str] = set()
+_hook_metrics: set[str] = set()
 
 
 def measurement(metric: Any, value: Any, device: DeviceId | None = None) -> Measurement | None:
@@ -137,47 +137,47 @@ def measurement(metric: Any, value: Any, device: DeviceId | None = None) -> Meas
     except (AttributeError, KeyError, TypeError) as e:
         raise InvalidResponse(f"{metric!r:.60} is no measurement of v1: {type(e).__name__}: {e}") from None
     if metric.current_hook is not None and kind is not MetricKind.RATE:
-        if key not in _hooked:
-            _hooked.add(key)
+        if key not in _hook_metrics:
+            _hook_metrics.add(key)
             log.warning("the metric %s has a current_hook, which cannot be called here: it is left out", key)
         return None
     return Measurement(
         key=key,
-        value=_number(key, number),
+        value=_number_of(key, number),
         unit_hint=UNITS.get(unit, unit),
-        capacity=None if not capacity else _number(key, capacity),
+        capacity=None if not capacity else _number_of(key, capacity),
         kind=kind,
         stats=stats,
         device_id=device,
     )
 
 
-def of_node(metrics: Sequence[Any]) -> Iterator[Measurement]:
-    """Yields the total of a metric, and its parts by device. Raises InvalidResponse."""
+def node_measurements(metrics: Sequence[Any]) -> Iterator[Measurement]:
+    """Yields each metric's measurements: the total of the node, then each device. Raises InvalidResponse."""
     for metric in metrics:
-        parts = _values(metric, "per_device")
-        for device, value in [(None, getattr(metric, "per_node", None)), *parts]:
-            if value is not None and (made := measurement(metric, value, device)) is not None:
-                yield made
+        device_values = _entries_of(metric, "per_device")
+        for device, value in [(None, getattr(metric, "per_node", None)), *device_values]:
+            if value is not None and (converted := measurement(metric, value, device)) is not None:
+                yield converted
 
 
-def of_each(metrics: Sequence[Any], field: str) -> Iterator[tuple[Any, Measurement]]:
+def keyed_measurements(metrics: Sequence[Any], field: str) -> Iterator[tuple[Any, Measurement]]:
     """Yields ``(container or process, measurement)`` of ``per_container`` or ``per_process``. Raises
     InvalidResponse."""
     for metric in metrics:
-        for name, value in _values(metric, field):
-            if (made := measurement(metric, value)) is not None:
-                yield name, made
+        for name, value in _entries_of(metric, field):
+            if (converted := measurement(metric, value)) is not None:
+                yield name, converted
 
 
-def _values(metric: Any, field: str) -> list[tuple[Any, Any]]:
+def _entries_of(metric: Any, field: str) -> list[tuple[Any, Any]]:
     try:
         return list(dict(getattr(metric, field)).items())
     except (AttributeError, TypeError, ValueError):
         raise InvalidResponse(f"{metric!r:.60} is no measurement of v1: {field} is no mapping") from None
 
 
-def _number(key: str, value: Any) -> float:
+def _number_of(key: str, value: Any) -> float:
     try:
         return float(value)
     except (TypeError, ValueError, OverflowError):

@@ -45,7 +45,7 @@ class ComputePluginContract:
 
     @pytest.fixture
     async def ready(self, plugin: AbstractComputePlugin) -> AsyncIterator[AbstractComputePlugin]:
-        """Yields the plugin, initialised, for further tests."""
+        """Yields the initialised plugin to an author's own tests."""
         await plugin.init()
         yield plugin
         await plugin.cleanup()

@@ -18,7 +18,7 @@ from ai.backend.plugin.runtime import AbstractRuntime, Overlay, PortExposure
 from ai.backend.plugin.testing.runtime.suite import RuntimeSuite
 
 
-async def _say(stream: ByteStream, data: bytes) -> None:
+async def _send_all(stream: ByteStream, data: bytes) -> None:
     await stream.write(data)
     await stream.write_eof()
 
@@ -31,7 +31,7 @@ async def _read_all(stream: ByteStream) -> bytes:
 
 
 class RuntimeConnectionContract(RuntimeSuite):
-    """Networks of sessions, and ports."""
+    """Tests networks of sessions and ports of workloads."""
 
     async def test_kernels_of_a_session_reach_each_other_by_name(self, runtime: AbstractRuntime) -> None:
         self.need(runtime, "session-networks")
@@ -44,7 +44,7 @@ class RuntimeConnectionContract(RuntimeSuite):
         specs = [replace(self.spec(hostname=host, network=network), session_id=session) for host in hosts]
         main, sub = await asyncio.gather(*(self.start(runtime, spec) for spec in specs))
         await sub.channel.send({"t": "run", "id": "r1", "mode": "query", "code": self.listen})
-        await sub.until(lambda f: "listening" in sub.text(), "listening")
+        await sub.until(lambda frame: "listening" in sub.text(), "listening")
         await main.run(self.call, "r2")
         assert main.text("r2").split() == ["sub1", "main1", "hello"], main.frames
 
@@ -119,7 +119,7 @@ class RuntimeConnectionContract(RuntimeSuite):
         sent = bytes(range(256)) * 8192
         first, held = [await runtime.open_port(talk.key, port) for _ in range(2)]
         async with asyncio.timeout(self.patience_s):
-            writing = asyncio.create_task(_say(first, sent))
+            writing = asyncio.create_task(_send_all(first, sent))
             assert await _read_all(first) == sent
             await writing
             await held.write(b"held")

@@ -51,21 +51,21 @@ class RuntimeContract(RuntimeConnectionContract):
         assert view.workload_id
         assert view.labels["who"] == "me"
         assert await runtime.inspect(spec.key) == view
-        assert [v.key for v in await runtime.list_workloads()] == [spec.key]
+        assert [listed.key for listed in await runtime.list_workloads()] == [spec.key]
 
     async def test_create_is_idempotent(self, runtime: AbstractRuntime) -> None:
         spec = self.spec()
         first = await runtime.create(spec)
         assert (await runtime.create(spec)).workload_id == first.workload_id
-        both = await asyncio.gather(runtime.create(spec), runtime.create(spec))
-        assert {v.workload_id for v in both} == {first.workload_id}
+        views = await asyncio.gather(runtime.create(spec), runtime.create(spec))
+        assert {created.workload_id for created in views} == {first.workload_id}
         assert len(await runtime.list_workloads()) == 1
 
     async def test_workloads_are_created_side_by_side(self, runtime: AbstractRuntime) -> None:
         specs = [self.spec() for _ in range(3)]
-        views = await asyncio.gather(*(runtime.create(s) for s in specs))
-        assert len({v.workload_id for v in views}) == 3
-        assert {v.key for v in await runtime.list_workloads()} == {s.key for s in specs}
+        views = await asyncio.gather(*(runtime.create(spec) for spec in specs))
+        assert len({view.workload_id for view in views}) == 3
+        assert {view.key for view in await runtime.list_workloads()} == {spec.key for spec in specs}
 
     async def test_an_unknown_image_is_denied_and_leaves_nothing(self, runtime: AbstractRuntime) -> None:
         key = WorkloadKey(kernel_id=KernelId(uuid4()), attempt=1)
@@ -86,7 +86,7 @@ class RuntimeContract(RuntimeConnectionContract):
         finished = await talk.run("print('hello')")
         assert finished["exitCode"] == 0
         assert talk.text() == "hello\n"
-        seqs = [f["seq"] for f in talk.frames]
+        seqs = [frame["seq"] for frame in talk.frames]
         assert seqs == sorted(set(seqs)), "sequence numbers grow"
 
     async def test_output_is_replayed_until_it_is_acknowledged(self, runtime: AbstractRuntime) -> None:
@@ -94,16 +94,16 @@ class RuntimeContract(RuntimeConnectionContract):
         await talk.run("print('one')")
         await talk.close()
         again = await self.talk(runtime, talk.key, epoch=1)
-        await again.until(lambda f: f["t"] == "finished")
-        assert [f["seq"] for f in again.frames] == [f["seq"] for f in talk.frames]
+        await again.until(lambda frame: frame["t"] == "finished")
+        assert [frame["seq"] for frame in again.frames] == [frame["seq"] for frame in talk.frames]
         assert again.text() == "one\n"
-        last = again.frames[-1]["seq"]
-        await again.channel.ack(last)
+        last_seq = again.frames[-1]["seq"]
+        await again.channel.ack(last_seq)
         await again.run("print('two')", "r2")
         await again.close()
-        third = await self.talk(runtime, talk.key, epoch=1, last_seq=last)
-        await third.until(lambda f: f["t"] == "finished" and f["id"] == "r2")
-        assert min(f["seq"] for f in third.frames) == last + 1
+        third = await self.talk(runtime, talk.key, epoch=1, last_seq=last_seq)
+        await third.until(lambda frame: frame["t"] == "finished" and frame["id"] == "r2")
+        assert min(frame["seq"] for frame in third.frames) == last_seq + 1
 
     async def test_nothing_is_lost_while_nobody_listens(self, runtime: AbstractRuntime) -> None:
         talk = await self.start(runtime)
@@ -298,9 +298,9 @@ class RuntimeContract(RuntimeConnectionContract):
         unknown = self.spec().key
         measurements = await runtime.measure([talk.key, unknown])
         assert unknown not in measurements
-        measured = {m.key: m for m in measurements[talk.key]}
+        measured = {measurement.key: measurement for measurement in measurements[talk.key]}
         assert {"cpu_used", "mem"} <= measured.keys()
-        assert all(m.value >= 0 for m in measured.values())
+        assert all(measurement.value >= 0 for measurement in measured.values())
         assert await runtime.pids(talk.key)
         await talk.close()
 

@@ -16,7 +16,7 @@ from typing import Any
 
 
 class ProgramDied(Exception):
-    """The program ended its own process."""
+    """Says that a fake program ended its own process."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code)
@@ -42,14 +42,14 @@ class World:
 
 
 class Program:
-    """Globals that survive from one run to the next, as in query mode."""
+    """Interprets code; its globals survive from one run to the next, as in query mode."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._names: dict[str, Any] = {}
 
     async def run(self, code: str) -> None:
-        """Raises ProgramError, ProgramDied."""
+        """Runs Python code of the toy subset. Raises ProgramError, ProgramDied."""
         try:
             tree = ast.parse(code)
         except SyntaxError as e:
@@ -78,10 +78,10 @@ class Program:
                     await asyncio.sleep(0)
                     await self._block(body)
             case ast.Raise(exc=ast.Call(func=ast.Name(id="SystemExit"), args=args)):
-                code = [await self._value(a) for a in args]
+                code = [await self._value(argument) for argument in args]
                 raise ProgramDied(code[0] if code else 0)
             case ast.Raise(exc=ast.Call(func=ast.Name(id=error), args=args)):
-                texts = [str(await self._value(a)) for a in args]
+                texts = [str(await self._value(argument)) for argument in args]
                 raise ProgramError(f"{error}: {', '.join(texts)}")
             case _:
                 raise ProgramError(f"NotImplementedError: {ast.unparse(node)}")
@@ -95,7 +95,7 @@ class Program:
                     raise ProgramError(f"NameError: name {name!r} is not defined")
                 return self._names[name]
             case ast.JoinedStr(values=values):
-                return "".join([str(await self._value(v)) for v in values])
+                return "".join([str(await self._value(part)) for part in values])
             case ast.FormattedValue(value=value):
                 return await self._value(value)
             case ast.BinOp(left=left, op=op, right=right):
@@ -112,30 +112,30 @@ class Program:
             raise ProgramError(f"KeyError: {name!r}")
         return self._world.environ[name]
 
-    def _binary(self, op: ast.operator, left_operand: Any, right: Any) -> Any:
-        match op:
+    def _binary(self, operator: ast.operator, left: Any, right: Any) -> Any:
+        match operator:
             case ast.Add():
-                return left_operand + right
+                return left + right
             case ast.Mult():
-                return left_operand * right
+                return left * right
             case ast.Div() if right == 0:
                 raise ProgramError("ZeroDivisionError: division by zero")
             case ast.Div():
-                return left_operand / right
+                return left / right
             case _:
-                raise ProgramError(f"NotImplementedError: {type(op).__name__}")
+                raise ProgramError(f"NotImplementedError: {type(operator).__name__}")
 
     async def _call(self, node: ast.Call) -> Any:
         name = ast.unparse(node.func)
         if isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Call):
             return await self._file(node.func.value, node.func.attr, node.args)
-        args = [await self._value(a) for a in node.args]
-        keywords = {k.arg: k.value for k in node.keywords}
+        args = [await self._value(argument) for argument in node.args]
+        keywords = {keyword.arg: keyword.value for keyword in node.keywords}
         match name:
             case "print":
-                to = ast.unparse(keywords["file"]) if "file" in keywords else "sys.stdout"
+                stream = ast.unparse(keywords["file"]) if "file" in keywords else "sys.stdout"
                 text = " ".join(map(str, args)) + "\n"
-                self._world.write("stderr" if to == "sys.stderr" else "stdout", text)
+                self._world.write("stderr" if stream == "sys.stderr" else "stdout", text)
                 return None
             case "input" | "getpass.getpass":
                 if args:

@@ -33,23 +33,23 @@ class FakeRunner:
 
     def __post_init__(self) -> None:
         self._input: asyncio.Queue[str] = asyncio.Queue()
-        self._program = self._fresh()
+        self._program = self._new_program()
 
     def start(self) -> None:
         ready = {"t": "ready", "protocol": 1, "runtime": "python", "version": "3.fake", "features": list(FEATURES)}
         self.emit(ready)
 
     def stop(self) -> None:
-        """Ends what runs; nothing is emitted any more."""
+        """Ends the running code; nothing is emitted any more."""
         self.emit = lambda _: None
         if self._run is not None:
             self._run.cancel()
 
     def handle(self, frame: Mapping[str, Any]) -> None:
-        """Handles one frame of the agent."""
+        """Handles one frame that the agent sent."""
         match frame["t"]:
             case "run":
-                self._run = asyncio.get_running_loop().create_task(self._do(dict(frame)))
+                self._run = asyncio.get_running_loop().create_task(self._execute(dict(frame)))
             case "input":
                 self._input.put_nowait(frame["text"])
             case "interrupt" | "cancel":
@@ -60,20 +60,20 @@ class FakeRunner:
                 if self._run is not None and not self._run.done():
                     self._cancelled = "restart"
                     self._run.cancel()
-                self._program = self._fresh()
+                self._program = self._new_program()
                 self.start()
             case "shutdown":
                 self.end(0)
             case "ping":
                 self._reply(frame, {})
             case "complete":
-                self._reply(frame, {"matches": [w for w in ("print", "input") if w.startswith(frame["code"])]})
+                self._reply(frame, {"matches": [word for word in ("print", "input") if word.startswith(frame["code"])]})
             case "file-write" | "file-list" | "file-read":
                 self._file(frame)
             case "pty-open" | "pty-input" | "pty-resize" | "pty-restart" | "pty-close":
                 self._pty(frame)
 
-    def _fresh(self) -> Program:
+    def _new_program(self) -> Program:
         return Program(World(write=self._write, ask=self._ask, environ=self.environ, files=self.files, home=HOME))
 
     def _write(self, stream: str, text: str) -> None:
@@ -84,7 +84,7 @@ class FakeRunner:
         self.emit({"t": "waiting-input", "id": self._run_id, "is_password": is_password})
         return await self._input.get()
 
-    async def _do(self, frame: dict[str, Any]) -> None:
+    async def _execute(self, frame: dict[str, Any]) -> None:
         self._run_id = frame["id"]
         self._cancelled = None
         before = dict(self.files)
@@ -92,7 +92,7 @@ class FakeRunner:
         code, reason = 0, None
         try:
             if frame["mode"] == "batch":
-                code = await self._batch(frame.get("options") or {})
+                code = await self._run_batch(frame.get("options") or {})
             else:
                 await self._program.run(frame.get("code", ""))
         except ProgramError as e:
@@ -102,7 +102,7 @@ class FakeRunner:
             code = e.code
             if frame["mode"] != "batch":
                 reason = "interpreter-died"
-                self._program = self._fresh()
+                self._program = self._new_program()
         except asyncio.CancelledError:
             reason = self._cancel_reason()
         out = f"{HOME}/.output/"
@@ -120,20 +120,20 @@ class FakeRunner:
         if self._cancelled is None:
             self._write("stderr", "KeyboardInterrupt\n")
             return None
-        self._program = self._fresh()
+        self._program = self._new_program()
         return f"cancelled:{self._cancelled}"
 
-    async def _batch(self, options: Mapping[str, Any]) -> int:
+    async def _run_batch(self, options: Mapping[str, Any]) -> int:
         if options.get("clean") is not None:
             self.emit({"t": "clean-finished", "id": self._run_id, "exitCode": 0})
         if options.get("build"):
-            code = await self._command(options["build"])
+            code = await self._run_command(options["build"])
             self.emit({"t": "build-finished", "id": self._run_id, "exitCode": code})
             if code:
                 return 127
-        return await self._command(options["exec"]) if options.get("exec") else 0
+        return await self._run_command(options["exec"]) if options.get("exec") else 0
 
-    async def _command(self, command: str) -> int:
+    async def _run_command(self, command: str) -> int:
         """Runs ``echo words``, ``exit n``, ``sleep s``, ``*`` (main.py of the home), or a program of the toy
         language."""
         word, _, rest = command.partition(" ")
@@ -147,10 +147,10 @@ class FakeRunner:
                 await asyncio.sleep(float(rest))
                 return 0
             case "*":
-                await self._fresh().run(self.files.get(f"{HOME}/main.py", b"").decode())
+                await self._new_program().run(self.files.get(f"{HOME}/main.py", b"").decode())
                 return 0
             case _:
-                await self._fresh().run(command)
+                await self._new_program().run(command)
                 return 0
 
     def _reply(self, frame: Mapping[str, Any], data: Mapping[str, Any]) -> None:
@@ -172,8 +172,8 @@ class FakeRunner:
 
     def _file(self, frame: Mapping[str, Any]) -> None:
         paths = frame["paths"] if frame["t"] == "file-read" else [frame["path"]]
-        located = [self._locate(p) for p in paths]
-        places = [p for p in located if p is not None]
+        located = [self._locate(path) for path in paths]
+        places = [path for path in located if path is not None]
         if len(places) < len(located):
             self._refuse(frame, "denied", f"outside of the home: {paths[located.index(None)]}")
         elif frame["t"] == "file-write":
@@ -187,15 +187,17 @@ class FakeRunner:
             self._read(frame, places)
 
     def _list(self, frame: Mapping[str, Any], folder: str) -> None:
-        names = {p.removeprefix(folder + "/"): data for p, data in self.files.items() if p.startswith(folder + "/")}
+        names = {
+            path.removeprefix(folder + "/"): data for path, data in self.files.items() if path.startswith(folder + "/")
+        }
         entries = [
-            {"filename": n, "size": len(data), "mode": "-rw-r--r--", "mtime": 0.0, "kind": "file"}
-            for n, data in sorted(names.items())
-            if "/" not in n
+            {"filename": name, "size": len(data), "mode": "-rw-r--r--", "mtime": 0.0, "kind": "file"}
+            for name, data in sorted(names.items())
+            if "/" not in name
         ]
         entries += [
-            {"filename": n, "size": 0, "mode": "drwxr-xr-x", "mtime": 0.0, "kind": "directory"}
-            for n in sorted({n.partition("/")[0] for n in names if "/" in n})
+            {"filename": name, "size": 0, "mode": "drwxr-xr-x", "mtime": 0.0, "kind": "directory"}
+            for name in sorted({name.partition("/")[0] for name in names if "/" in name})
         ]
         self._reply(frame, {"entries": entries, "folder_path": folder})
 

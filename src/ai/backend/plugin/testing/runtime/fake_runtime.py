@@ -36,7 +36,7 @@ FAKE_IMAGE = "fake/python:3"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FakeBehaviour:
-    """How one workload behaves.
+    """Settings of one fake workload's behaviour.
 
     Attributes:
         create_error: raised by ``create``, which then leaves nothing.
@@ -89,7 +89,7 @@ class _Workload:
 
 
 class FakeNode:
-    """Everything that a restart of the agent does not touch."""
+    """Holds the workloads and networks of a fake node, which survive a restart of the agent."""
 
     def __init__(self) -> None:
         self.workloads: dict[WorkloadKey, _Workload] = {}
@@ -114,7 +114,7 @@ class FakeNode:
 
 
 class FakeChannel(RunnerChannel):
-    """See :class:`RunnerChannel`."""
+    """A channel in memory to the fake runner of a workload."""
 
     def __init__(self, workload: _Workload, last_seq: int) -> None:
         self._workload = workload
@@ -145,7 +145,7 @@ class FakeChannel(RunnerChannel):
                 return
 
     async def ack(self, seq: int) -> None:
-        self._workload.buffer = [m for m in self._workload.buffer if m["seq"] > seq]
+        self._workload.buffer = [message for message in self._workload.buffer if message["seq"] > seq]
 
     async def close(self) -> None:
         if self._workload.channel is self:
@@ -256,7 +256,7 @@ class FakeRuntime(AbstractRuntime):
         workload = self.node.workloads.pop(key, None)
         if workload is not None:
             self.node.end(workload, WorkloadExit(signal=9, reason="removed"))
-        if not keep_home and not any(k.kernel_id == key.kernel_id for k in self.node.workloads):
+        if not keep_home and not any(other_key.kernel_id == key.kernel_id for other_key in self.node.workloads):
             self.node.homes.pop(key.kernel_id, None)
 
     async def inspect(self, key: WorkloadKey) -> WorkloadView | None:
@@ -264,7 +264,7 @@ class FakeRuntime(AbstractRuntime):
         return workload.view() if workload is not None else None
 
     async def list_workloads(self) -> Sequence[WorkloadView]:
-        return [w.view() for w in self.node.workloads.values()]
+        return [workload.view() for workload in self.node.workloads.values()]
 
     async def open_channel(self, key: WorkloadKey, *, epoch: int, last_seq: int = 0) -> RunnerChannel:
         workload = self.node.workloads.get(key)
@@ -287,9 +287,9 @@ class FakeRuntime(AbstractRuntime):
         return bytes(workload.log[-max_bytes:]) if workload is not None and max_bytes > 0 else b""
 
     async def measure(self, keys: Sequence[WorkloadKey]) -> Mapping[WorkloadKey, Sequence[Measurement]]:
-        live = [key for key in keys if (w := self.node.workloads.get(key)) is not None and w.exit is None]
-        used = Measurement(key="cpu_used", value=1.0, unit_hint="msec", kind=MetricKind.ACCUMULATED)
-        return {key: (used, Measurement(key="mem", value=4096.0, unit_hint="bytes")) for key in live}
+        live_keys = [key for key in keys if (w := self.node.workloads.get(key)) is not None and w.exit is None]
+        cpu_used = Measurement(key="cpu_used", value=1.0, unit_hint="msec", kind=MetricKind.ACCUMULATED)
+        return {key: (cpu_used, Measurement(key="mem", value=4096.0, unit_hint="bytes")) for key in live_keys}
 
     async def pids(self, key: WorkloadKey) -> tuple[int, ...]:
         workload = self.node.workloads.get(key)

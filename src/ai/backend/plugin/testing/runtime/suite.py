@@ -41,7 +41,7 @@ class Talk:
                 self._news.notify_all()
 
     async def until(self, want: Callable[[Frame], bool], what: str = "frame") -> Frame:
-        """Returns the first frame that fits, of those read already or to come."""
+        """Waits for a frame that fits and returns the first, also of the frames read already."""
         try:
             async with asyncio.timeout(self._patience_s), self._news:
                 await self._news.wait_for(lambda: self.is_over or any(map(want, self.frames)))
@@ -52,7 +52,7 @@ class Talk:
         return match
 
     async def kind(self, kind: str) -> Frame:
-        return await self.until(lambda f: f["t"] == kind, kind)
+        return await self.until(lambda frame: frame["t"] == kind, kind)
 
     async def over(self) -> None:
         """Waits until the channel ends."""
@@ -65,7 +65,9 @@ class Talk:
     async def run(self, code: str, run_id: str = "r1") -> Frame:
         """Runs code in query mode and returns the ``finished`` frame."""
         await self.channel.send({"t": "run", "id": run_id, "mode": "query", "code": code})
-        return await self.until(lambda f: f["t"] == "finished" and f["id"] == run_id, f"finished of {run_id}")
+        return await self.until(
+            lambda frame: frame["t"] == "finished" and frame["id"] == run_id, f"finished of {run_id}"
+        )
 
     def text(self, run_id: str = "r1", stream: str = "stdout") -> str:
         items = [i for f in self.frames if f["t"] == "console" and f["id"] == run_id for i in f["items"]]
@@ -78,7 +80,7 @@ class Talk:
 
 
 class RuntimeSuite:
-    """A runtime, and how the tests use it."""
+    """The base of runtime test suites: makes the runtime, opens dialogues and cleans up."""
 
     image: ClassVar[str]
     """An image with Python."""
@@ -95,7 +97,7 @@ class RuntimeSuite:
 
     @cached_property
     def talks(self) -> list[Talk]:
-        """Returns the dialogues that the test has begun."""
+        """Returns the list of dialogues that a test has begun, to close them later."""
         return []
 
     @pytest.fixture(autouse=True)
@@ -132,7 +134,7 @@ class RuntimeSuite:
         return WorkloadSpec(key=key, session_id=SessionId(uuid4()), image=self.image, **changes)
 
     async def talk(self, runtime: AbstractRuntime, key: WorkloadKey, *, epoch: int = 1, last_seq: int = 0) -> Talk:
-        """Opens a channel, which is closed after the test."""
+        """Opens a dialogue with a workload, which is closed after the test."""
         talk = Talk(await runtime.open_channel(key, epoch=epoch, last_seq=last_seq), self.patience_s)
         talk.key = key
         self.talks.append(talk)

@@ -76,7 +76,7 @@ class VolumeContract(VolumeSecurityContract, VolumeUploadContract):
 
     @pytest.fixture
     async def inside(self, volume: AbstractVolume, folder: VFolderId) -> Path:
-        """Returns the folder as a session sees it."""
+        """Returns the path at which a session sees the folder."""
         return await volume.mount_path(folder, TOP)
 
     # Volume and scopes
@@ -150,13 +150,13 @@ class VolumeContract(VolumeSecurityContract, VolumeUploadContract):
     async def test_a_tree_deeper_than_a_path_can_be_is_removed(
         self, volume: AbstractVolume, folder: VFolderId, inside: Path
     ) -> None:
-        fd = os.open(inside, os.O_RDONLY)
+        folder_fd = os.open(inside, os.O_RDONLY)
         for _ in range(1200):
-            os.mkdir("deep", dir_fd=fd)
-            below = os.open("deep", os.O_RDONLY, dir_fd=fd)
-            os.close(fd)
-            fd = below
-        os.close(fd)
+            os.mkdir("deep", dir_fd=folder_fd)
+            child_fd = os.open("deep", os.O_RDONLY, dir_fd=folder_fd)
+            os.close(folder_fd)
+            folder_fd = child_fd
+        os.close(folder_fd)
         try:
             await refused(BackendError, volume.folder_usage(folder))
             await volume.delete_folder(folder)
@@ -200,22 +200,22 @@ class VolumeContract(VolumeSecurityContract, VolumeUploadContract):
         await refused(FolderNotFound, volume.clone_folder(some_folder(), volume, target, Progress()))
 
     async def test_a_folder_deleted_while_it_is_cloned_does_not_come_back(self, tmp_path: Path) -> None:
-        reached, go_on = threading.Event(), threading.Event()
+        clone_reached, may_go_on = threading.Event(), threading.Event()
 
         def waypoint(name: str) -> None:
             if name == "clone.copied":
-                reached.set()
-                go_on.wait(10)
+                clone_reached.set()
+                may_go_on.wait(10)
 
         volume = self.make(tmp_path / "volume", waypoint=waypoint)
         await volume.start()
         source, target = some_folder(), some_folder()
         await volume.create_folder(source)
         clone = asyncio.create_task(volume.clone_folder(source, volume, target, Progress()))
-        await asyncio.to_thread(reached.wait, 10)
+        await asyncio.to_thread(clone_reached.wait, 10)
         assert [clone.target for clone in await volume.unfinished_clones()] == [target]
         await volume.delete_folder(target)
-        go_on.set()
+        may_go_on.set()
         await refused(FolderNotFound, clone)
         assert not await volume.has_folder(target)
         await volume.stop()
@@ -223,8 +223,8 @@ class VolumeContract(VolumeSecurityContract, VolumeUploadContract):
     async def test_two_clones_at_once_make_one_folder(
         self, volume: AbstractVolume, folder: VFolderId, inside: Path
     ) -> None:
-        for n in range(50):
-            (inside / str(n)).write_bytes(os.urandom(1000))
+        for number in range(50):
+            (inside / str(number)).write_bytes(os.urandom(1000))
         target = some_folder()
         await asyncio.gather(*(volume.clone_folder(folder, volume, target, Progress()) for _ in range(3)))
         assert len(await names(volume, target)) == 50
@@ -264,8 +264,8 @@ class VolumeContract(VolumeSecurityContract, VolumeUploadContract):
             await refused(error, volume.open_file(folder, at(path)))
 
     async def test_pages_miss_nothing_that_stays(self, volume: AbstractVolume, folder: VFolderId, inside: Path) -> None:
-        stays = {f"stays-{n}" for n in range(300)}
-        for name in stays | {f"goes-{n}" for n in range(300)}:
+        kept_names = {f"stays-{number}" for number in range(300)}
+        for name in kept_names | {f"goes-{number}" for number in range(300)}:
             (inside / name).touch()
         listed: list[str] = []
         cursor: str | None = None
@@ -277,9 +277,9 @@ class VolumeContract(VolumeSecurityContract, VolumeUploadContract):
                 break
             (inside / f"goes-{len(listed)}").unlink(missing_ok=True)
             (inside / f"new-{len(listed)}").touch()
-        permanent = [name for name in listed if name in stays]
-        assert len(permanent) == len(stays)
-        assert set(permanent) == stays
+        permanent = [name for name in listed if name in kept_names]
+        assert len(permanent) == len(kept_names)
+        assert set(permanent) == kept_names
         for wrong in ("x", "-5", "1" * 40):
             await refused(InvalidInput, volume.list_directory(folder, TOP, limit=7, cursor=wrong))
 
@@ -304,7 +304,7 @@ class VolumeContract(VolumeSecurityContract, VolumeUploadContract):
         await refused(InvalidPath, volume.rename(folder, at("a"), "x/y"))
         await volume.move(folder, at("a"), at("dir"))
         await volume.move(folder, at("b"), at("c"))
-        assert {str(p.relative_to(inside)): p.read_text() for p in inside.rglob("*") if p.is_file()} == {
+        assert {str(path.relative_to(inside)): path.read_text() for path in inside.rglob("*") if path.is_file()} == {
             "dir/a": "a",
             "dir/b": "old",
             "c": "b",

@@ -30,8 +30,8 @@ AWKWARD_NAMES = ("-rf", "a b", 'q"uote', "new\nline", "é", "e\u0301", "CASE", "
 TOP = FolderPath()
 
 
-def at(text: str) -> FolderPath:
-    return FolderPath.parse(text)
+def at(path_text: str) -> FolderPath:
+    return FolderPath.parse(path_text)
 
 
 def some_folder() -> VFolderId:
@@ -39,7 +39,7 @@ def some_folder() -> VFolderId:
 
 
 async def refused(error: type[Exception] | tuple[type[Exception], ...], call: Awaitable[object]) -> None:
-    """Awaits a call that must raise the error."""
+    """Awaits a call and asserts that it raises the error."""
     with pytest.raises(error):
         await call
 
@@ -87,7 +87,7 @@ async def read(volume: AbstractVolume, folder: VFolderId, path: str) -> bytes:
 
 
 async def names(volume: AbstractVolume, folder: VFolderId, path: str = ".", *, limit: int = 1000) -> list[str]:
-    """Returns the names of all pages."""
+    """Lists the names in a directory of a folder, from all pages of the listing."""
     listed: list[str] = []
     cursor: str | None = None
     while True:
@@ -102,7 +102,7 @@ _OPERATIONS = ("put", "put", "mkdir", "mkdir", "delete", "rename", "move", "read
 
 @dataclass
 class TreeModel:
-    """``tree``: path -> content, None for a directory."""
+    """Models a folder's files in memory; ``tree`` maps paths to contents, None for a directory."""
 
     tree: dict[str, bytes | None] = field(default_factory=dict)
 
@@ -125,15 +125,15 @@ class TreeModel:
             case "clone":
                 return operation, ()
             case "archive":
-                directories = [p for p, content in self.tree.items() if content is None]
+                directories = [name for name, content in self.tree.items() if content is None]
                 return operation, (rng.choice(sorted(directories)) if directories else ".",)
         return operation, (path(),)
 
     def _is_directory(self, path: str) -> bool:
         return path in ("", ".") or self.tree.get(path, b"") is None
 
-    def _above(self, path: str) -> type[BackendError] | None:
-        """Returns the error for the directories above a path, or None."""
+    def _parent_error(self, path: str) -> type[BackendError] | None:
+        """Returns the error that a missing or wrong parent directory causes, or None."""
         parts = path.split("/")[:-1]
         for depth in range(1, len(parts) + 1):
             prefix = "/".join(parts[:depth])
@@ -143,10 +143,10 @@ class TreeModel:
                 return WrongKindOfFile
         return None
 
-    def _missing(self, path: str) -> type[BackendError] | None:
-        return self._above(path) or (None if path in self.tree else NoSuchFile)
+    def _missing_error(self, path: str) -> type[BackendError] | None:
+        return self._parent_error(path) or (None if path in self.tree else NoSuchFile)
 
-    def _target(self, source: str, target: str) -> str:
+    def _moved_path(self, source: str, target: str) -> str:
         return f"{target}/{source.rpartition('/')[2]}" if self._is_directory(target) else target
 
     def refusal(self, operation: str, path: str = "", *rest: Any) -> type[BackendError] | None:
@@ -154,30 +154,30 @@ class TreeModel:
         if operation in ("clone", "archive"):
             return None
         if operation == "put":
-            above = self._above(path)
+            above = self._parent_error(path)
             return (
                 WrongKindOfFile
                 if above is WrongKindOfFile or (above is None and path in self.tree and self._is_directory(path))
                 else None
             )
         if operation == "mkdir":
-            return self._above(path) or (FileAlreadyExists if path in self.tree else None)
+            return self._parent_error(path) or (FileAlreadyExists if path in self.tree else None)
         if operation == "list":
-            return self._missing(path) or (None if self._is_directory(path) else WrongKindOfFile)
+            return self._missing_error(path) or (None if self._is_directory(path) else WrongKindOfFile)
         if operation == "read":
-            return self._missing(path) or (WrongKindOfFile if self._is_directory(path) else None)
+            return self._missing_error(path) or (WrongKindOfFile if self._is_directory(path) else None)
         if operation == "delete":
-            if self._missing(path):
+            if self._missing_error(path):
                 return NoSuchFile
             return WrongKindOfFile if self._is_directory(path) and not rest[0] else None
         if operation == "rename":
             if rest[0] in ("..", "x/y"):
                 return InvalidPath
-            return self._renaming(path, (path.rpartition("/")[0] + "/" + rest[0]).lstrip("/"))
-        return self._renaming(path, self._target(path, rest[0]))
+            return self._rename_error(path, (path.rpartition("/")[0] + "/" + rest[0]).lstrip("/"))
+        return self._rename_error(path, self._moved_path(path, rest[0]))
 
-    def _renaming(self, source: str, target: str) -> type[BackendError] | None:
-        refused = self._above(source) or self._above(target)
+    def _rename_error(self, source: str, target: str) -> type[BackendError] | None:
+        refused = self._parent_error(source) or self._parent_error(target)
         if refused:
             return refused
         if source not in self.tree:
@@ -187,7 +187,7 @@ class TreeModel:
         return InvalidInput if target.startswith(source + "/") else None
 
     def apply(self, operation: str, path: str = "", *rest: Any) -> None:
-        """Does the operation in the model."""
+        """Applies an operation on files to the model."""
         if operation == "put":
             parts = path.split("/")
             for depth in range(1, len(parts)):
@@ -196,13 +196,13 @@ class TreeModel:
         elif operation == "mkdir":
             self.tree[path] = None
         elif operation == "delete":
-            for removed in [p for p in self.tree if p == path or p.startswith(path + "/")]:
+            for removed in [name for name in self.tree if name == path or name.startswith(path + "/")]:
                 del self.tree[removed]
         elif operation in ("rename", "move"):
             target = (
                 (path.rpartition("/")[0] + "/" + rest[0]).lstrip("/")
                 if operation == "rename"
-                else self._target(path, rest[0])
+                else self._moved_path(path, rest[0])
             )
-            for old in [p for p in self.tree if p == path or p.startswith(path + "/")]:
+            for old in [name for name in self.tree if name == path or name.startswith(path + "/")]:
                 self.tree[target + old[len(path) :]] = self.tree.pop(old)

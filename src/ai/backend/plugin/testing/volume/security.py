@@ -37,7 +37,7 @@ LOOKALIKES = (
 
 
 class VolumeSecurityContract:
-    """Uses the fixtures of :class:`VolumeContract`."""
+    """Tests that no path leads out of a folder, with the fixtures of :class:`VolumeContract`."""
 
     async def test_no_path_leads_out(
         self, volume: AbstractVolume, folder: VFolderId, inside: Path, tmp_path: Path
@@ -76,7 +76,7 @@ class VolumeSecurityContract:
     async def test_a_race_between_check_and_use_wins_nothing(
         self, volume: AbstractVolume, folder: VFolderId, inside: Path, tmp_path: Path
     ) -> None:
-        """A directory on the path is a link to the outside half of the time."""
+        """Reads never leave the folder while a directory on the path is now and then a link to the outside."""
         outside = tmp_path / "outside"
         outside.mkdir()
         (outside / "file").write_text("secret")
@@ -85,15 +85,15 @@ class VolumeSecurityContract:
         (inside / "trap").symlink_to(outside)
         seen: set[bytes] = set()
         with _swapping(inside):
-            for n in range(150):
+            for round_number in range(150):
                 with suppress(BackendError):
                     seen.add(await read(volume, folder, "at/file"))
                 with suppress(BackendError):
-                    await put(volume, folder, f"at/{n}", b"x")
+                    await put(volume, folder, f"at/{round_number}", b"x")
                 with suppress(BackendError):
                     await volume.delete_files(folder, [at("at/file2")], recursive=True)
                 with suppress(BackendError):
-                    await volume.rename(folder, at(f"at/{n}"), f"{n}-renamed")
+                    await volume.rename(folder, at(f"at/{round_number}"), f"{round_number}-renamed")
         assert b"secret" not in seen
         assert os.listdir(outside) == ["file"]
 
@@ -104,7 +104,7 @@ class VolumeSecurityContract:
             await put(volume, folder, f"{name}/{name}", name.encode())
             assert (inside / name / name).read_bytes() == name.encode()
         assert sorted(os.listdir(inside)) == sorted(await names(volume, folder)) == sorted(LOOKALIKES)
-        assert not any(p.name in LOOKALIKES for p in inside.parent.iterdir())
+        assert not any(entry.name in LOOKALIKES for entry in inside.parent.iterdir())
 
     async def test_a_second_name_of_a_file_keeps_what_it_has(
         self, volume: AbstractVolume, folder: VFolderId, inside: Path, tmp_path: Path
@@ -125,24 +125,24 @@ class VolumeSecurityContract:
     async def test_no_walk_is_led_out(
         self, volume: AbstractVolume, folder: VFolderId, inside: Path, tmp_path: Path
     ) -> None:
-        """Counting, cloning and archiving, while a directory on their way becomes a link and a directory again."""
+        """Counting, cloning and archiving stay inside while a directory becomes a link and a directory again."""
         outside = tmp_path / "outside"
         (outside / "below").mkdir(parents=True)
-        for n in range(3):
-            (outside / "below" / f"secret{n}").write_text("secret")
+        for number in range(3):
+            (outside / "below" / f"secret{number}").write_text("secret")
         (inside / "real" / "below").mkdir(parents=True)
         (inside / "real" / "below" / "own").write_text("own")
         (inside / "trap").symlink_to(outside)
-        reached: set[str] = set()
+        reached_names: set[str] = set()
 
         def archive() -> None:
             with suppress(BackendError), volume.open_tree(folder, [TOP]) as entries:
                 for entry in entries:
-                    reached.add(str(entry.path))
+                    reached_names.add(str(entry.path))
                     if entry.entry.kind == FileKind.FILE:
                         with suppress(BackendError):
                             file = entry.open()
-                            reached.add(os.read(file.fd, 10).decode())
+                            reached_names.add(os.read(file.fd, 10).decode())
                             file.close()
 
         with _swapping(inside):
@@ -154,43 +154,43 @@ class VolumeSecurityContract:
                 with suppress(BackendError):
                     await volume.clone_folder(folder, volume, target, Progress())
                     copy = await volume.mount_path(target, TOP)
-                    reached |= {p.name for p in copy.rglob("*") if not p.is_symlink()}
+                    reached_names |= {found.name for found in copy.rglob("*") if not found.is_symlink()}
                 await volume.delete_folder(target)
-        assert not any("secret" in text for text in reached)
-        assert sorted(p.name for p in (outside / "below").iterdir()) == ["secret0", "secret1", "secret2"]
+        assert not any("secret" in text for text in reached_names)
+        assert sorted(found.name for found in (outside / "below").iterdir()) == ["secret0", "secret1", "secret2"]
 
     async def test_room_is_counted_as_it_is_taken(
         self, volume: AbstractVolume, folder: VFolderId, inside: Path
     ) -> None:
-        """Room that was reserved without a size, and a hole that was punched."""
-        fd = os.open(inside / "file", os.O_CREAT | os.O_RDWR)
+        """Usage counts space reserved beyond a file's size, and not a punched hole."""
+        file_fd = os.open(inside / "file", os.O_CREAT | os.O_RDWR)
         try:
-            if _fallocate(fd, 0x01, 2 << 20) != 0:  # KEEP_SIZE
+            if _fallocate(file_fd, 0x01, 2 << 20) != 0:  # KEEP_SIZE
                 pytest.skip("capability: the file system reserves no room")
-            os.fsync(fd)
-            assert os.fstat(fd).st_size == 0
+            os.fsync(file_fd)
+            assert os.fstat(file_fd).st_size == 0
             assert (await volume.folder_usage(folder)).used_bytes >= 2 << 20
-            os.pwrite(fd, os.urandom(2 << 20), 0)
-            os.fsync(fd)
+            os.pwrite(file_fd, os.urandom(2 << 20), 0)
+            os.fsync(file_fd)
             assert (await volume.folder_usage(folder)).used_bytes >= 2 << 20
-            if _fallocate(fd, 0x03, 2 << 20) == 0:  # PUNCH_HOLE
-                os.fsync(fd)
+            if _fallocate(file_fd, 0x03, 2 << 20) == 0:  # PUNCH_HOLE
+                os.fsync(file_fd)
                 assert (await volume.folder_usage(folder)).used_bytes < 1 << 20
         finally:
-            os.close(fd)
+            os.close(file_fd)
 
 
-def _fallocate(fd: int, mode: int, size: int) -> int:
-    return int(ctypes.CDLL(None).fallocate(fd, mode, ctypes.c_int64(0), ctypes.c_int64(size)))
+def _fallocate(file_fd: int, mode: int, size_bytes: int) -> int:
+    return int(ctypes.CDLL(None).fallocate(file_fd, mode, ctypes.c_int64(0), ctypes.c_int64(size_bytes)))
 
 
 @contextmanager
 def _swapping(inside: Path) -> Iterator[None]:
     """Lets ``real`` and ``trap`` take turns at the name ``at``."""
-    over = threading.Event()
+    is_over = threading.Event()
 
     def flip() -> None:
-        while not over.is_set():
+        while not is_over.is_set():
             for one in ("real", "trap"):
                 try:
                     os.rename(inside / one, inside / "at")
@@ -203,12 +203,12 @@ def _swapping(inside: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        over.set()
+        is_over.set()
         thread.join()
 
 
 class VolumeUploadContract:
-    """Files that come in pieces, and are seen when they are whole."""
+    """Tests uploads, files that come in pieces and are seen when they are whole."""
 
     def make(self, path: Path, **context: Any) -> AbstractVolume:
         pytest.fail("override `make`")

@@ -32,7 +32,7 @@ class AllocationStrategy(StrEnum):
 
 
 class DeviceSlotInfo(NamedTuple):
-    """The slot of a device, and its amount."""
+    """Describes the slot of a device, and its amount."""
 
     slot_type: SlotTypes
     slot_name: SlotName
@@ -49,7 +49,7 @@ class AffinityHint:
 
 
 class AbstractAllocMap(ABC):
-    """``allocations`` is slot -> device -> allocated amount, with every device."""
+    """Allocates devices as v1 does; ``allocations`` is slot -> device -> allocated amount, with every device."""
 
     allocations: dict[SlotName, dict[DeviceId, Decimal]]
 
@@ -80,8 +80,8 @@ class AbstractAllocMap(ABC):
     ) -> list[tuple[DeviceId, Decimal]]:
         """Lists the devices of a slot with their allocated amounts, those with the most remaining first."""
         del affinity_hint
-        allocated = self.allocations.get(slot_name, {})
-        return sorted(allocated.items(), key=lambda item: item[1] - exact(self.device_slots[item[0]].amount, "amount"))
+        amounts = self.allocations.get(slot_name, {})
+        return sorted(amounts.items(), key=lambda item: item[1] - exact(self.device_slots[item[0]].amount, "amount"))
 
     def update_affinity_hint(self, existing_alloc: DeviceAllocation, affinity_hint: AffinityHint | None) -> None:
         """Does nothing: no hint is passed."""
@@ -121,16 +121,19 @@ class _StockAllocMap(AbstractAllocMap):
         context_tag: str | None = None,
         **_: Any,
     ) -> DeviceAllocation:
-        """Raises our ResourceErrors and InvalidQuantity."""
+        """Allocates devices by our stock map. Raises our ResourceErrors and InvalidQuantity."""
         refuse_combination([slot for slot, quantity in slots.items() if quantity], self.exclusive_slot_types)
         devices = [
             ComputeDevice(device_name=DeviceName("v1"), device_id=device, hw_location="", slots=(slot,))
             for device, slot in device_slots(self).items()
         ]
-        ours = build_alloc_map(self.spec, devices)
-        held = {s: {d: q for d, q in amounts.items() if q} for s, amounts in self.allocations.items()}
-        ours.apply(Held(slots={s: amounts for s, amounts in held.items() if amounts}))
-        chosen = ours.allocate({slot: exact(quantity, slot) for slot, quantity in slots.items()}).slots
+        stock_map = build_alloc_map(self.spec, devices)
+        held = {
+            slot: {device: quantity for device, quantity in amounts.items() if quantity}
+            for slot, amounts in self.allocations.items()
+        }
+        stock_map.apply(Held(slots={slot: amounts for slot, amounts in held.items() if amounts}))
+        chosen = stock_map.allocate({slot: exact(quantity, slot) for slot, quantity in slots.items()}).slots
         self.apply_allocation(chosen)
         return chosen
 
@@ -167,14 +170,14 @@ def is_exclusive(slot: str, patterns: Iterable[str]) -> bool:
 
 
 def refuse_combination(slots: Iterable[SlotName], patterns: Iterable[str]) -> None:
-    """Raises InvalidResourceCombination if two slots are there that exclude each other."""
+    """Refuses a request for slots that exclude each other. Raises InvalidResourceCombination."""
     exclusive = sorted(slot for slot in slots if is_exclusive(slot, patterns))
     if len(exclusive) > 1:
         raise InvalidResourceCombination(f"{exclusive[0]} and {exclusive[1]} cannot be had together")
 
 
 def slot_type(kind: object, slot: str) -> SlotType:
-    """Raises InvalidResponse."""
+    """Converts a v1 slot type to ours. Raises InvalidResponse."""
     try:
         return SlotType(str(getattr(kind, "value", kind)))
     except ValueError:
@@ -192,7 +195,7 @@ def device_slots(alloc_map: AbstractAllocMap) -> dict[DeviceId, DeviceSlot]:
         except (TypeError, ValueError):
             raise InvalidResponse(f"create_alloc_map: the slot of {device!r:.64} is {info!r:.60}") from None
         amounts[device] = (SlotName(name), slot_type(kind, name), exact(amount, where))
-    own = getattr(alloc_map, "quantum_size", None)
+    quantum = getattr(alloc_map, "quantum_size", None)
     steps: dict[SlotName, Decimal] = {}
     for name, _, amount in amounts.values():
         step = Decimal(1) if amount == amount.to_integral_value() else Decimal("0.01")
@@ -202,7 +205,11 @@ def device_slots(alloc_map: AbstractAllocMap) -> dict[DeviceId, DeviceSlot]:
             slot_name=name,
             slot_type=kind,
             amount=amount,
-            quantum=Decimal(1) if kind is not SlotType.COUNT else Decimal(own) if own is not None else steps[name],
+            quantum=Decimal(1)
+            if kind is not SlotType.COUNT
+            else Decimal(quantum)
+            if quantum is not None
+            else steps[name],
             exclusive_group="exclusive" if is_exclusive(name, alloc_map.exclusive_slot_types) else None,
         )
         for device, (name, kind, amount) in amounts.items()

@@ -17,19 +17,19 @@ NotMultipleOfQuantum = errors.NotMultipleOfQuantum
 
 
 class InitializationError(Exception):
-    """A plugin cannot be started."""
+    """Says that a v1 plugin cannot be started."""
 
 
 class InvalidResourceCombination(ResourceError):
-    """Slots that exclude each other in one request."""
+    """Refuses a request for slots that exclude each other."""
 
 
 class InvalidResourceArgument(errors.InvalidQuantity):
-    """A quantity that this slot cannot have."""
+    """Refuses a quantity that a slot cannot have."""
 
 
 class FractionalResourceFragmented(ResourceError):
-    """A request would have to be split."""
+    """Says that a request fits only if split over several devices."""
 
 
 class InsufficientResource(errors.InsufficientResource):

@@ -9,7 +9,7 @@ from typing import Any
 __all__ = ["BraceStyleAdapter", "update_nested_dict"]
 
 
-class _Braces:
+class _BraceMessage:
     __slots__ = ("_arguments", "_text")
 
     def __init__(self, text: object, arguments: tuple[Any, ...]) -> None:
@@ -30,7 +30,7 @@ class BraceStyleAdapter(logging.LoggerAdapter):  # type: ignore[type-arg]  # gen
         if self.isEnabledFor(level):
             msg, kwargs = self.process(msg, kwargs)  # type: ignore[assignment]  # any object may be a message
             kwargs.setdefault("stacklevel", 2)
-            self.logger.log(level, _Braces(msg, args), **kwargs)
+            self.logger.log(level, _BraceMessage(msg, args), **kwargs)
 
 
 def update_nested_dict(dest: MutableMapping[str, Any], additions: Mapping[str, Any]) -> None:

@@ -39,7 +39,7 @@ async def get_resource_spec_from_container(container: Any) -> NoReturn:
 
 
 class AbstractComputeDevice:
-    """A device; equal to another one of the same name and id."""
+    """Describes a device of a v1 plugin; devices of the same name and id are equal."""
 
     def __init__(
         self,
@@ -82,12 +82,12 @@ class AbstractPlugin(ABC):  # noqa: B024  # what is abstract differs by kind of 
     async def cleanup(self) -> None: ...
 
     async def update_plugin_config(self, plugin_config: Mapping[str, Any]) -> None:
-        """Is never called: settings are read when the agent starts."""
+        """Does nothing, is never called: settings are read when the agent starts."""
         self.plugin_config = plugin_config
 
 
 class AbstractComputePlugin(AbstractPlugin):
-    """Has only necessary abstract methods, so that plugins of every v1 release can be instantiated."""
+    """The base of v1 plugins; only necessary methods are abstract, so that plugins of every v1 release load."""
 
     key: DeviceName
     slot_types: Sequence[tuple[SlotName, SlotTypes]]

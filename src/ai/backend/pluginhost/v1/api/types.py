@@ -48,16 +48,16 @@ class MountPermission(StrEnum):
 
 
 class BinarySize(slots.BinarySize):
-    """Our size, with the names that v1 plugins call."""
+    """A number of bytes, with the methods that v1 plugins call."""
 
     @classmethod
     def from_str(cls, text: str | int) -> Self:
-        """Raises InvalidQuantity."""
+        """Parses a size. Raises InvalidQuantity."""
         return cls.parse(text)
 
     @classmethod
     def finite_from_str(cls, text: str | int) -> Self:
-        """Raises InvalidQuantity."""
+        """Parses a size. Raises InvalidQuantity."""
         return cls.parse(text)
 
     def __format__(self, form: str) -> str:

@@ -24,32 +24,32 @@ from ai.backend.plugin.testing.accelerator.checks.registry import CheckFailed, C
 from ai.backend.plugin.testing.accelerator.checks.subject import Subject
 
 CHECKS = Checks()
-_ALLOCATION = "accelerator v2, Allocation; AbstractAllocMap"
+_ALLOCATION_SOURCE = "accelerator v2, Allocation; AbstractAllocMap"
 _SEED = 30
-_STEPS = 120
-_STRANGER = SlotName("no-such.slot")
+_RANDOM_STEPS = 120
+_UNKNOWN_SLOT = SlotName("no-such.slot")
 
 
-async def _map(subject: Subject) -> AbstractAllocMap:
+async def _new_alloc_map(subject: Subject) -> AbstractAllocMap:
     made: AbstractAllocMap = await subject.call("create_alloc_map")
     return made
 
 
-def _spec(subject: Subject, devices: Iterable[ComputeDevice]) -> Any:
+def _new_map_spec(subject: Subject, devices: Iterable[ComputeDevice]) -> Any:
     try:
         return responses.alloc_map(subject.plugin.alloc_map_spec(), tuple(devices))
     except InvalidResponse as e:
         raise CheckFailed(f"alloc_map_spec: {e}") from None
 
 
-@CHECKS.add(_ALLOCATION, is_basic=True)
+@CHECKS.add(_ALLOCATION_SOURCE, is_basic=True)
 async def the_alloc_map_covers_the_slots(subject: Subject) -> None:
-    """A fresh map has everything that is offered, and all of it is free."""
-    _spec(subject, await subject.devices())
-    alloc_map = await _map(subject)
+    """A fresh alloc map has every slot that the plugin offers, all of it free."""
+    _new_map_spec(subject, await subject.devices())
+    alloc_map = await _new_alloc_map(subject)
     expect(isinstance(alloc_map, AbstractAllocMap), f"create_alloc_map returned {shown(alloc_map)}")
-    offered = {k: v for k, v in (await subject.call("available_slots")).items() if v}
-    totals = {k: v for k, v in alloc_map.totals.items() if v}
+    offered = {slot: amount for slot, amount in (await subject.call("available_slots")).items() if amount}
+    totals = {slot: amount for slot, amount in alloc_map.totals.items() if amount}
     expect(totals == offered, f"the map has {shown(totals)}, offered are {shown(offered)}")
     free = alloc_map.available()
     expect(free == alloc_map.totals, f"of a fresh map {shown(free)} is free")
@@ -59,15 +59,18 @@ async def the_alloc_map_covers_the_slots(subject: Subject) -> None:
 async def the_described_map_is_the_map(subject: Subject) -> None:
     """The map that the manager plans with gives the same devices for the same requests."""
     devices = await subject.devices()
-    spec = _spec(subject, devices)
+    spec = _new_map_spec(subject, devices)
     if spec is None:
         raise NotApplicable("the plugin's alloc map is its own")
     smallest = await subject.smallest()
     for request in [{slot: quantity} for slot, quantity in smallest.items()]:
-        stock, own = build_alloc_map(spec, devices), await _map(subject)
+        stock_map, own_map = build_alloc_map(spec, devices), await _new_alloc_map(subject)
         for _ in range(3):
-            planned, made = _allocation_of(stock, request), _allocation_of(own, request)
-            expect(planned == made, f"for {shown(request)} the manager plans {planned}, the plugin's map gives {made}")
+            planned_allocation, own_allocation = _allocation_of(stock_map, request), _allocation_of(own_map, request)
+            expect(
+                planned_allocation == own_allocation,
+                f"for {shown(request)} the manager plans {planned_allocation}, the plugin's map gives {own_allocation}",
+            )
 
 
 def _allocation_of(alloc_map: AbstractAllocMap, request: Mapping[SlotName, Decimal]) -> object:
@@ -77,12 +80,12 @@ def _allocation_of(alloc_map: AbstractAllocMap, request: Mapping[SlotName, Decim
         return "nothing"
 
 
-@CHECKS.add(_ALLOCATION)
+@CHECKS.add(_ALLOCATION_SOURCE)
 async def allocate_free_and_apply_keep_the_books(subject: Subject) -> None:
     """An allocated amount is missing from its slot, and a freed one is available again; other slots do not change."""
-    alloc_map = await _map(subject)
+    alloc_map = await _new_alloc_map(subject)
     for slot, quantity in (await subject.smallest()).items():
-        before = dict(alloc_map.available())
+        free_before = dict(alloc_map.available())
         held: list[DeviceAllocation] = []
         try:
             while len(held) < 50:
@@ -93,66 +96,66 @@ async def allocate_free_and_apply_keep_the_books(subject: Subject) -> None:
         for allocation in held:
             expect(allocation.total(slot) == quantity, f"{allocation.total(slot)} {slot} where {quantity} were asked")
         if len(held) > 1:
-            remaining, expected = alloc_map.available()[slot], before[slot] - quantity * len(held)
-            expect(remaining == expected, f"{remaining} {slot} is free after {len(held)} requests")
+            free_now, expected = alloc_map.available()[slot], free_before[slot] - quantity * len(held)
+            expect(free_now == expected, f"{free_now} {slot} is free after {len(held)} requests")
         alloc_map.free(held[-1])
         alloc_map.apply(held[-1])
         for allocation in held:
             alloc_map.free(allocation)
-        expect(alloc_map.available() == before, f"{slot}: after everything was freed, not everything is free")
+        expect(alloc_map.available() == free_before, f"{slot}: after everything was freed, not everything is free")
 
 
-@CHECKS.add(_ALLOCATION)
+@CHECKS.add(_ALLOCATION_SOURCE)
 async def more_than_everything_is_refused_and_changes_nothing(subject: Subject) -> None:
     """A request beyond the capacity is refused by an error of the platform and does not change the map."""
-    alloc_map = await _map(subject)
-    before = dict(alloc_map.available())
+    alloc_map = await _new_alloc_map(subject)
+    available_before = dict(alloc_map.available())
     for slot, total in (await subject.call("available_slots")).items():
         for quantity in (total + 1, Decimal(-1), Decimal("Infinity"), Decimal("NaN")):
-            _refused(alloc_map, {slot: quantity}, BackendError)
-    _refused(alloc_map, {_STRANGER: Decimal(1)}, UnsupportedResource)
-    expect(alloc_map.available() == before, "a refused request has taken something")
-    nothing = alloc_map.allocate({_STRANGER: Decimal(0)})
-    expect(not nothing.slots, "zero of an unknown slot is not nothing")
+            _require_refusal(alloc_map, {slot: quantity}, BackendError)
+    _require_refusal(alloc_map, {_UNKNOWN_SLOT: Decimal(1)}, UnsupportedResource)
+    expect(alloc_map.available() == available_before, "a refused request has taken something")
+    empty_request = alloc_map.allocate({_UNKNOWN_SLOT: Decimal(0)})
+    expect(not empty_request.slots, "zero of an unknown slot is not nothing")
 
 
-def _refused(alloc_map: AbstractAllocMap, request: dict[SlotName, Decimal], by: type[BackendError]) -> None:
+def _require_refusal(alloc_map: AbstractAllocMap, request: dict[SlotName, Decimal], error: type[BackendError]) -> None:
     try:
         allocation = alloc_map.allocate(request)
-    except by:
+    except error:
         return
     except Exception as e:
-        raise CheckFailed(f"for {shown(request)} the map raises {type(e).__name__} instead of {by.__name__}") from e
+        raise CheckFailed(f"for {shown(request)} the map raises {type(e).__name__} instead of {error.__name__}") from e
     raise CheckFailed(f"for {shown(request)} the map gives {shown(allocation)}")
 
 
-@CHECKS.add(_ALLOCATION)
+@CHECKS.add(_ALLOCATION_SOURCE)
 async def a_wrong_allocation_is_refused(subject: Subject) -> None:
-    """Devices that are not there can be neither taken nor given back."""
-    alloc_map = await _map(subject)
+    """Allocations of unknown devices can be neither applied to an alloc map nor freed."""
+    alloc_map = await _new_alloc_map(subject)
     for slot in await subject.call("available_slots"):
-        wrong = DeviceAllocation(slots={slot: {DeviceId("no such device"): Decimal(1)}})
+        wrong_allocation = DeviceAllocation(slots={slot: {DeviceId("no such device"): Decimal(1)}})
         for call in (alloc_map.apply, alloc_map.free):
             try:
-                call(wrong)
+                call(wrong_allocation)
             except ResourceError:
                 continue
             except Exception as e:
                 raise CheckFailed(f"{call.__name__} raises {type(e).__name__} for an unknown device") from e
-            raise CheckFailed(f"{call.__name__} takes {shown(wrong)}")
+            raise CheckFailed(f"{call.__name__} takes {shown(wrong_allocation)}")
 
 
-@CHECKS.add(_ALLOCATION)
+@CHECKS.add(_ALLOCATION_SOURCE)
 async def random_requests_keep_the_invariants(subject: Subject) -> None:
-    """Sums match, no device gives more than it has or what another slot hides, sick devices give nothing."""
-    devices, alloc_map = await subject.devices(), await _map(subject)
+    """Random requests keep the map's sums right; no device gives more than it has, and sick devices give nothing."""
+    devices, alloc_map = await subject.devices(), await _new_alloc_map(subject)
     chance = random.Random(_SEED)
     requests = [(slot, quantity) for slot, quantity in (await subject.smallest()).items()]
     if not requests:
         raise NotApplicable("this node offers no device of the plugin")
     totals, fresh = dict(alloc_map.totals), alloc_map.snapshot()
     held: list[DeviceAllocation] = []
-    for _ in range(_STEPS):
+    for _ in range(_RANDOM_STEPS):
         if held and chance.random() < 0.4:
             alloc_map.free(held.pop(chance.randrange(len(held))))
         else:
@@ -167,7 +170,7 @@ async def random_requests_keep_the_invariants(subject: Subject) -> None:
             )
             expect(set(allocation.slots) == {slot}, f"for {slot} the map gave {shown(set(allocation.slots))}")
             held.append(allocation)
-        _balanced(devices, held)
+        _check_balance(devices, held)
         for slot, free in alloc_map.available().items():
             expect(0 <= free <= totals[slot], f"{free} of {totals[slot]} {slot} are free")
     for allocation in held:
@@ -177,14 +180,14 @@ async def random_requests_keep_the_invariants(subject: Subject) -> None:
     expect(dict(alloc_map.available()) == totals, "a restored map is not what it was")
 
 
-def _balanced(devices: Iterable[ComputeDevice], held: Iterable[DeviceAllocation]) -> None:
+def _check_balance(devices: Iterable[ComputeDevice], held: Iterable[DeviceAllocation]) -> None:
     taken: dict[DeviceId, dict[SlotName, Decimal]] = {}
     for allocation in held:
         for slot, per_device in allocation.slots.items():
             for device_id, quantity in per_device.items():
                 of_device = taken.setdefault(device_id, {})
                 of_device[slot] = of_device.get(slot, Decimal(0)) + quantity
-    by_id = {d.device_id: d for d in devices}
+    by_id = {device.device_id: device for device in devices}
     for device_id, slots in taken.items():
         device = by_id.get(device_id)
         if device is None:
@@ -193,14 +196,14 @@ def _balanced(devices: Iterable[ComputeDevice], held: Iterable[DeviceAllocation]
         offered = {slot.slot_name: slot for slot in device.slots}
         groups: dict[str, SlotName] = {}
         for name, quantity in slots.items():
-            has = offered.get(name)
-            if has is None:
+            offer = offered.get(name)
+            if offer is None:
                 raise CheckFailed(f"the map gives {name} of {device_id}, which has none")
-            expect(quantity <= has.amount, f"{device_id} gives {quantity} {name} and has {has.amount}")
-            expect(quantity % has.quantum == 0, f"{device_id} gives {quantity} {name} in steps of {has.quantum}")
-            if has.exclusive_group is not None:
-                other = groups.setdefault(has.exclusive_group, name)
-                expect(other == name, f"{device_id} gives {name} and {other}, which exclude each other")
+            expect(quantity <= offer.amount, f"{device_id} gives {quantity} {name} and has {offer.amount}")
+            expect(quantity % offer.quantum == 0, f"{device_id} gives {quantity} {name} in steps of {offer.quantum}")
+            if offer.exclusive_group is not None:
+                other_slot = groups.setdefault(offer.exclusive_group, name)
+                expect(other_slot == name, f"{device_id} gives {name} and {other_slot}, which exclude each other")
 
 
 @CHECKS.add("accelerator v2, The conformance kit: recovery after restart")
@@ -210,7 +213,7 @@ async def an_allocation_is_applied_again_after_a_restart(subject: Subject) -> No
     stored = msgspec.json.encode(msgspec.to_builtins(allocation))
     async with subject.remade() as again:
         restored = msgspec.convert(msgspec.json.decode(stored), DeviceAllocation, strict=False)
-        alloc_map = await _map(again)
+        alloc_map = await _new_alloc_map(again)
         before = dict(alloc_map.available())
         alloc_map.apply(restored)
         for slot in restored.slots:
@@ -219,4 +222,6 @@ async def an_allocation_is_applied_again_after_a_restart(subject: Subject) -> No
         alloc_map.free(restored)
         expect(alloc_map.available() == before, "what was applied and freed is not free")
         attached = await again.call("alloc_to_devices", restored)
-        expect({a.device_id for a in attached} == restored.device_ids(), "alloc_to_devices knows the devices no more")
+        expect(
+            {one.device_id for one in attached} == restored.device_ids(), "alloc_to_devices knows the devices no more"
+        )

@@ -18,12 +18,12 @@ from ai.backend.plugin.testing.accelerator.checks.registry import Checks, NotApp
 from ai.backend.plugin.testing.accelerator.checks.subject import Subject
 
 CHECKS = Checks()
-_SPI = "spec 00, AbstractComputePlugin"
-_DEVICES = "BEP-1000; accelerator v2, The contract: devices"
-_SLOTS = "spec 01, slots; accelerator v2, Allocation"
+_PLUGIN_SOURCE = "spec 00, AbstractComputePlugin"
+_DEVICES_SOURCE = "BEP-1000; accelerator v2, The contract: devices"
+_SLOTS_SOURCE = "spec 01, slots; accelerator v2, Allocation"
 
 
-@CHECKS.add(_SPI, starts=False)
+@CHECKS.add(_PLUGIN_SOURCE, starts=False)
 async def its_key_is_a_slot_name(subject: Subject) -> None:
     """The key is a device name, and the plugin says its version and that of the interface."""
     plugin = subject.plugin
@@ -36,7 +36,7 @@ async def its_key_is_a_slot_name(subject: Subject) -> None:
     expect(isinstance(plugin.version, str) and plugin.version, f"version is {shown(plugin.version)}")
 
 
-@CHECKS.add(_SPI, starts=False)
+@CHECKS.add(_PLUGIN_SOURCE, starts=False)
 async def settings_have_defaults_and_refuse_unknown_keys(subject: Subject) -> None:
     """Settings are described, and a misspelt key is an error that names it."""
     model = subject.plugin.settings_model
@@ -78,13 +78,13 @@ async def flags_promise_their_protocols(subject: Subject) -> None:
             expect(isinstance(subject.plugin, protocol), f"{flag} is set, and {protocol.__name__} is not implemented")
 
 
-@CHECKS.add(_SPI, starts=False)
+@CHECKS.add(_PLUGIN_SOURCE, starts=False)
 async def cleanup_is_safe_without_init(subject: Subject) -> None:
     """``cleanup`` may be called on a plugin that was never initialised."""
     await subject.call("cleanup")
 
 
-@CHECKS.add(_SPI, starts=False, is_basic=True)
+@CHECKS.add(_PLUGIN_SOURCE, starts=False, is_basic=True)
 async def it_starts_and_stops(subject: Subject) -> None:
     """``init`` and ``cleanup`` work, and work again in the next process."""
     await subject.call("init")
@@ -105,7 +105,7 @@ async def slots_can_be_shown(subject: Subject) -> None:
         expect(slot.display_unit, f"{slot.slot_name} has no display_unit")
 
 
-@CHECKS.add(_DEVICES, is_basic=True)
+@CHECKS.add(_DEVICES_SOURCE, is_basic=True)
 async def devices_are_well_formed(subject: Subject) -> None:
     """The agent takes every device as it is listed."""
     displays: tuple[SlotDisplay, ...] = await subject.call("configurable_slots")
@@ -115,16 +115,16 @@ async def devices_are_well_formed(subject: Subject) -> None:
         expect(device.slots, f"{device.device_id} offers no slot")
 
 
-@CHECKS.add(_DEVICES, is_basic=True)
+@CHECKS.add(_DEVICES_SOURCE, is_basic=True)
 async def device_ids_are_unique_and_survive_a_restart(subject: Subject) -> None:
     """The next process lists the same devices under the same ids."""
-    ids = [d.device_id for d in await subject.devices()]
+    device_ids = [device.device_id for device in await subject.devices()]
     async with subject.remade() as again:
-        after = [d.device_id for d in await again.devices()]
-    expect(after == ids, f"after a restart there are {after} instead of {ids}")
+        ids_after = [device.device_id for device in await again.devices()]
+    expect(ids_after == device_ids, f"after a restart there are {ids_after} instead of {device_ids}")
 
 
-@CHECKS.add(_SLOTS, is_basic=True)
+@CHECKS.add(_SLOTS_SOURCE, is_basic=True)
 async def slots_are_well_formed(subject: Subject) -> None:
     """Slot names begin with the plugin's key, and quantities are whole quanta."""
     for device in await subject.devices():
@@ -136,7 +136,7 @@ async def slots_are_well_formed(subject: Subject) -> None:
             expect(fits, f"{device.device_id}: {name}: the quantum {slot.quantum} is more than the device has")
 
 
-@CHECKS.add(_SLOTS, is_basic=True)
+@CHECKS.add(_SLOTS_SOURCE, is_basic=True)
 async def the_totals_are_those_of_the_devices(subject: Subject) -> None:
     """``available_slots`` is the sum over healthy devices."""
     totals: dict[Any, Decimal] = await subject.call("available_slots")
@@ -146,23 +146,23 @@ async def the_totals_are_those_of_the_devices(subject: Subject) -> None:
         expect(offered == amount, f"available_slots has {offered} {name}; the healthy devices have {amount}")
 
 
-@CHECKS.add(_DEVICES, is_basic=True)
+@CHECKS.add(_DEVICES_SOURCE, is_basic=True)
 async def listing_is_repeatable(subject: Subject) -> None:
     """Devices and slots are the same in every call; only health may change."""
-    first = {d.device_id: d.slots for d in await subject.devices()}
+    first_slots = {device.device_id: device.slots for device in await subject.devices()}
     for _ in range(2):
-        again = {d.device_id: d.slots for d in await subject.devices()}
-        expect(again == first, f"list_devices changes from call to call: {_difference(first, again)}")
+        again = {device.device_id: device.slots for device in await subject.devices()}
+        expect(again == first_slots, f"list_devices changes from call to call: {_changed_devices(first_slots, again)}")
     for method in ("configurable_slots", "variant_namespaces"):
         expect(await subject.call(method) == await subject.call(method), f"{method} changes from call to call")
 
 
-def _difference(one: dict[DeviceId, Any], other: dict[DeviceId, Any]) -> str:
-    changed = sorted(i for i in {*one, *other} if one.get(i) != other.get(i))
-    return ", ".join(changed[:5])
+def _changed_devices(first: dict[DeviceId, Any], second: dict[DeviceId, Any]) -> str:
+    changed_ids = sorted(device_id for device_id in {*first, *second} if first.get(device_id) != second.get(device_id))
+    return ", ".join(changed_ids[:5])
 
 
-@CHECKS.add(_DEVICES)
+@CHECKS.add(_DEVICES_SOURCE)
 async def links_are_symmetric(subject: Subject) -> None:
     """Links between two devices are the same in both directions."""
     links: dict[tuple[DeviceId, DeviceId], DeviceLink] = {}
@@ -187,13 +187,15 @@ async def variant_properties_are_declared(subject: Subject) -> None:
     for space in spaces:
         features = [feature.name for feature in space.features]
         expect(len(set(features)) == len(features), f"{space.namespace} describes a feature twice")
-    single = {(s.namespace, f.name) for s in spaces for f in s.features if not f.multi_value}
+    single = {(space.namespace, f.name) for space in spaces for f in space.features if not f.multi_value}
     for device in await subject.devices():
         seen: set[tuple[str, str]] = set()
         for stated in device.variant_properties:
             where = f"{device.device_id}: {stated}"
             parts = (stated.namespace, stated.feature, stated.value)
-            expect(all(p and p == p.strip() for p in parts), f"{where} has an empty part, or blanks around one")
+            expect(
+                all(part and part == part.strip() for part in parts), f"{where} has an empty part, or blanks around one"
+            )
             expect("::" not in stated.namespace + stated.feature, f"{where} cannot be read back")
             expect(stated.namespace in names, f"{where} is of a namespace that variant_namespaces does not name")
             is_second = parts[:2] in seen and parts[:2] in single

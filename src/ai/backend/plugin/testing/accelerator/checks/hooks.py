@@ -22,34 +22,36 @@ from ai.backend.plugin.testing.accelerator.checks.registry import CheckFailed, C
 from ai.backend.plugin.testing.accelerator.checks.subject import HOOKS, KERNEL, OTHER_KERNEL, Subject, restored
 
 CHECKS = Checks()
-_HOOKS = "accelerator v2, Lifecycle semantics; AbstractLifecycleHook"
-_TRIES = 3
-_LISTING = ("list_devices", "configurable_slots", "available_slots", "variant_namespaces", "get_node_info")
+_HOOKS_SOURCE = "accelerator v2, Lifecycle semantics; AbstractLifecycleHook"
+_MAX_ROUNDS = 3
+_LISTING_METHODS = ("list_devices", "configurable_slots", "available_slots", "variant_namespaces", "get_node_info")
 
 
-@CHECKS.add(_HOOKS, is_basic=True)
+@CHECKS.add(_HOOKS_SOURCE, is_basic=True)
 async def pre_create_gives_a_usable_config(subject: Subject) -> None:
     """The agent takes the WorkloadConfig as it is."""
     await subject.hook("pre_create", await subject.an_allocation(), ManagedState())
 
 
-@CHECKS.add(_HOOKS)
+@CHECKS.add(_HOOKS_SOURCE)
 async def pre_create_may_be_repeated(subject: Subject) -> None:
-    """A repeat gives an equal config: the workload may have been made from the first one."""
+    """A repeated ``pre_create`` gives an equal config: the workload may have been made from the first one."""
     allocation, state = await subject.an_allocation(), ManagedState()
-    first = await subject.hook("pre_create", allocation, state)
-    second = await subject.hook("pre_create", allocation, restored(state))
-    expect(first == second, f"the second config differs: {_differing(first, second)}")
+    first_config = await subject.hook("pre_create", allocation, state)
+    second_config = await subject.hook("pre_create", allocation, restored(state))
+    expect(
+        first_config == second_config, f"the second config differs: {_differing_fields(first_config, second_config)}"
+    )
 
 
-def _differing(one: WorkloadConfig, other: WorkloadConfig) -> str:
-    names = [name for name in WorkloadConfig.__slots__ if getattr(one, name) != getattr(other, name)]
-    return "; ".join(f"{name} {shown(getattr(one, name))} and {shown(getattr(other, name))}" for name in names)
+def _differing_fields(first: WorkloadConfig, second: WorkloadConfig) -> str:
+    names = [name for name in WorkloadConfig.__slots__ if getattr(first, name) != getattr(second, name)]
+    return "; ".join(f"{name} {shown(getattr(first, name))} and {shown(getattr(second, name))}" for name in names)
 
 
-@CHECKS.add(_HOOKS)
+@CHECKS.add(_HOOKS_SOURCE)
 async def every_call_may_be_repeated_by_another_instance(subject: Subject) -> None:
-    """Each call works twice in a row, each on a hook of its own."""
+    """Each call of a lifecycle hook works twice in a row, each on a hook of its own."""
     allocation, state = await subject.an_allocation(), ManagedState()
     for name in HOOKS:
         for _ in range(2):
@@ -71,7 +73,7 @@ async def the_managed_state_is_small_json(subject: Subject) -> None:
         expect(size <= MANAGED_STATE_LIMIT, f"after {name} the managed state has {size} bytes")
 
 
-@CHECKS.add(_HOOKS)
+@CHECKS.add(_HOOKS_SOURCE)
 async def the_end_is_safe_without_a_beginning(subject: Subject) -> None:
     """``post_terminate`` works where ``pre_create`` died before its first effect."""
     await subject.hook("post_terminate", await subject.an_allocation(), ManagedState())
@@ -82,55 +84,59 @@ async def a_restart_and_a_recovery_are_served(subject: Subject) -> None:
     """The cause RECOVER repeats a call; after a restart in place the workload is another one on the same devices."""
     allocation, state = await subject.an_allocation(), ManagedState()
     config = await subject.hook("pre_create", allocation, state)
-    again = await subject.hook("pre_create", allocation, state, cause=LifecycleCause.RECOVER)
-    expect(again == config, f"with the cause RECOVER the config differs: {_differing(config, again)}")
+    repeated = await subject.hook("pre_create", allocation, state, cause=LifecycleCause.RECOVER)
+    expect(repeated == config, f"with the cause RECOVER the config differs: {_differing_fields(config, repeated)}")
     restart: dict[str, Any] = {"cause": LifecycleCause.RESTART_IN_PLACE, "previous_allocation": allocation}
     for name in ("pre_terminate", "post_terminate"):
         await subject.hook(name, allocation, state, **restart)
     state = ManagedState()
-    new = await subject.hook("pre_create", allocation, state, attempt=2, **restart)
+    new_config = await subject.hook("pre_create", allocation, state, attempt=2, **restart)
     for name in ("devices", "cpuset", "memory_nodes"):
-        old, now = getattr(config, name), getattr(new, name)
-        expect(now == old, f"a restart in place has other {name}: {shown(old)} and {shown(now)}")
+        old_config, context = getattr(config, name), getattr(new_config, name)
+        expect(context == old_config, f"a restart in place has other {name}: {shown(old_config)} and {shown(context)}")
     await subject.hook("post_terminate", allocation, state, attempt=2)
 
 
-@CHECKS.add(_HOOKS)
+@CHECKS.add(_HOOKS_SOURCE)
 async def a_crash_at_any_call_is_survived(subject: Subject) -> None:
-    """The agent dies around any call: the next process repeats it and goes on, with the state before or after it."""
+    """The agent dies around any hook call: the next process repeats the call with the state before or after."""
     allocation = await subject.an_allocation()
-    for last in range(len(HOOKS)):
+    for last_call in range(len(HOOKS)):
         for is_kept in (True, False):
-            durable: list[ManagedState] = [ManagedState()]
+            saved_states: list[ManagedState] = [ManagedState()]
 
-            async def save(state: ManagedState, durable: list[ManagedState] = durable) -> None:
-                durable.append(restored(state))
+            async def save(state: ManagedState, saved_states: list[ManagedState] = saved_states) -> None:
+                saved_states.append(restored(state))
 
             state = ManagedState(saver=save)
             config: WorkloadConfig | None = None
-            for number, name in enumerate(HOOKS[: last + 1]):
+            for number, name in enumerate(HOOKS[: last_call + 1]):
                 made = await subject.hook(name, allocation, state)
                 config = config or made
-                if number < last or is_kept:
+                if number < last_call or is_kept:
                     await save(state)
             async with subject.remade() as again:
-                await _continue_after_crash(again, allocation, durable[-1], last, config if is_kept else None)
+                await _continue_after_crash(again, allocation, saved_states[-1], last_call, config if is_kept else None)
 
 
 async def _continue_after_crash(
-    again: Subject, allocation: DeviceAllocation, state: ManagedState, last: int, config: WorkloadConfig | None
+    next_subject: Subject,
+    allocation: DeviceAllocation,
+    state: ManagedState,
+    last_call: int,
+    config: WorkloadConfig | None,
 ) -> None:
-    for number, name in enumerate(HOOKS[last:]):
+    for number, name in enumerate(HOOKS[last_call:]):
         cause = LifecycleCause.RECOVER if number == 0 else LifecycleCause.CREATE
         try:
-            made = await again.hook(name, allocation, state, cause=cause)
+            made = await next_subject.hook(name, allocation, state, cause=cause)
         except CheckFailed as e:
-            raise CheckFailed(f"after a crash around {HOOKS[last]}: {e}") from e
+            raise CheckFailed(f"after a crash around {HOOKS[last_call]}: {e}") from e
         if name == "pre_create" and config is not None:
-            expect(made == config, f"after a crash in pre_create the config differs: {_differing(config, made)}")
+            expect(made == config, f"after a crash in pre_create the config differs: {_differing_fields(config, made)}")
 
 
-@CHECKS.add(_HOOKS)
+@CHECKS.add(_HOOKS_SOURCE)
 async def a_cancelled_call_does_no_harm(subject: Subject) -> None:
     """A call that is cancelled at its deadline can be undone, and the devices be given again."""
     allocation, state = await subject.an_allocation(), ManagedState()
@@ -143,7 +149,7 @@ async def a_cancelled_call_does_no_harm(subject: Subject) -> None:
     await subject.hook("pre_create", allocation, ManagedState())
 
 
-@CHECKS.add(_HOOKS)
+@CHECKS.add(_HOOKS_SOURCE)
 async def workloads_do_not_mix(subject: Subject) -> None:
     """Hooks of two kernels at once give what each gives alone."""
     request = await subject.a_request()
@@ -159,26 +165,26 @@ async def workloads_do_not_mix(subject: Subject) -> None:
         rounds = []
         for _ in range(2):
             state = ManagedState()
-            rounds.append(_parts(await subject.hook("pre_create", allocation, state, kernel)))
+            rounds.append(_values_by_field(await subject.hook("pre_create", allocation, state, kernel)))
             await subject.hook("post_terminate", allocation, state, kernel)
         alone.append({part: value for part, value in rounds[0].items() if rounds[1].get(part) == value})
     together = await asyncio.gather(*(subject.hook("pre_create", a, ManagedState(), k) for k, a in held))
     for before, config in zip(alone, together, strict=True):
-        beside = _parts(config)
+        beside = _values_by_field(config)
         other = [part for part, value in before.items() if beside.get(part) != value]
         expect(not other, f"beside another workload, the config has another {', '.join(other)}")
 
 
-def _parts(config: WorkloadConfig) -> dict[str, object]:
-    """Returns a config by its fields, maps by their keys: some of it, such as a token, may be new each time."""
+def _values_by_field(config: WorkloadConfig) -> dict[str, object]:
+    """Maps the fields of a config, and the keys of its maps, to values: some, as tokens, may be new each time."""
     flat: dict[str, object] = {}
     for name in WorkloadConfig.__slots__:
         value = getattr(config, name)
-        flat |= {f"{name}[{k}]": v for k, v in value.items()} if isinstance(value, dict) else {name: value}
+        flat |= {f"{name}[{key}]": item for key, item in value.items()} if isinstance(value, dict) else {name: value}
     return flat
 
 
-@CHECKS.add(_HOOKS)
+@CHECKS.add(_HOOKS_SOURCE)
 async def a_workload_without_devices_gets_nothing(subject: Subject) -> None:
     """A workload that holds no device is not configured, and shows none."""
     config = await subject.hook("pre_create", DeviceAllocation(), ManagedState())
@@ -200,8 +206,8 @@ async def attached_devices_are_those_of_the_allocation(subject: Subject) -> None
         msgspec.json.encode(dict(device.data))
 
 
-async def _everything(subject: Subject) -> None:
-    for method in _LISTING:
+async def _call_everything(subject: Subject) -> None:
+    for method in _LISTING_METHODS:
         await subject.call(method)
     try:
         allocation = await subject.an_allocation()
@@ -225,34 +231,34 @@ async def calls_leave_the_event_loop_free(subject: Subject) -> None:
     counts: a busy machine is not the plugin's fault."""
     if subject.plugin.capabilities.blocking:
         raise NotApplicable("the plugin is blocking, and so has a process of its own")
-    best: dict[str, float] = {}
-    for _ in range(_TRIES):
+    best_s: dict[str, float] = {}
+    for _ in range(_MAX_ROUNDS):
         subject.held_s.clear()
-        await _everything(subject)
+        await _call_everything(subject)
         for method, seconds in subject.held_s.items():
-            best[method] = min(seconds, best.get(method, seconds))
-        if all(seconds <= subject.max_block_s for seconds in best.values()):
+            best_s[method] = min(seconds, best_s.get(method, seconds))
+        if all(seconds <= subject.max_block_s for seconds in best_s.values()):
             return
-    worst = max(best, key=lambda method: best[method])
+    worst = max(best_s, key=lambda method: best_s[method])
     raise CheckFailed(
-        f"{worst} holds the event loop for {best[worst] * 1000:.0f} ms ({subject.max_block_s * 1000:.0f} ms are"
+        f"{worst} holds the event loop for {best_s[worst] * 1000:.0f} ms ({subject.max_block_s * 1000:.0f} ms are"
         " allowed): use asyncio.to_thread, or declare PluginCapabilities(blocking=True)"
     )
 
 
 @CHECKS.add("AbstractComputePlugin: calls for different workloads may run concurrently")
 async def calls_may_overlap(subject: Subject) -> None:
-    """The same answers come when several calls run at once."""
-    alone = [await subject.call(method) for method in _LISTING[:4]]
-    together = await asyncio.gather(*(subject.call(method) for _ in range(3) for method in _LISTING[:4]))
+    """A plugin's methods give the same answers when several calls run at once."""
+    alone = [await subject.call(method) for method in _LISTING_METHODS[:4]]
+    together = await asyncio.gather(*(subject.call(method) for _ in range(3) for method in _LISTING_METHODS[:4]))
     for number, answer in enumerate(together):
-        method = _LISTING[number % 4]
-        is_same = _steady(method, answer) == _steady(method, alone[number % 4])
+        method = _LISTING_METHODS[number % 4]
+        is_same = _stable_part(method, answer) == _stable_part(method, alone[number % 4])
         expect(is_same, f"{method} answers something else while other calls run")
 
 
-def _steady(method: str, answer: object) -> object:
-    """Returns an answer without what may change by itself: a device's health, and what follows from it."""
+def _stable_part(method: str, answer: object) -> object:
+    """Returns an answer of a plugin without the parts that change by themselves: health, and totals that follow."""
     if method == "list_devices":
-        return [(d.device_id, d.slots) for d in answer]  # type: ignore[attr-defined]  # settled to devices
+        return [(device.device_id, device.slots) for device in answer]  # type: ignore[attr-defined]  # settled to devices
     return None if method == "available_slots" else answer

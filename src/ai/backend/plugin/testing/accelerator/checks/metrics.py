@@ -12,50 +12,53 @@ from ai.backend.plugin.testing.accelerator.checks.registry import Checks, NotApp
 from ai.backend.plugin.testing.accelerator.checks.subject import KERNEL, Subject
 
 CHECKS = Checks()
-_METRICS = "spec 00, metrics; Measurement"
-_ROUNDS = (1000.0, 1005.0, 1010.0)
+_METRICS_SOURCE = "spec 00, metrics; Measurement"
+_ROUND_TIMES = (1000.0, 1005.0, 1010.0)
 
 
 def check_measurements(where: str, measurements: Sequence[Measurement], devices: Collection[DeviceId]) -> None:
     """Checks that the agent takes all measurements. Raises CheckFailed."""
-    sieve = MeasurementFilter()
-    sieve.passed(measurements, devices)
-    expect(sieve.reason is None, f"{where}: {sieve.reason}")
+    measurement_filter = MeasurementFilter()
+    measurement_filter.passed(measurements, devices)
+    expect(measurement_filter.reason is None, f"{where}: {measurement_filter.reason}")
     seen: set[tuple[str, DeviceId | None]] = set()
-    for m in measurements:
-        of = f"{where}: {m.key}" + (f" of {m.device_id}" if m.device_id else "")
-        expect((m.key, m.device_id) not in seen, f"{of} is there twice")
-        seen.add((m.key, m.device_id))
-        if m.capacity is not None:
-            expect(m.capacity > 0, f"{of} has the capacity {m.capacity}")
-            is_over = m.kind is MetricKind.GAUGE and m.value > m.capacity * 1.001
-            expect(not is_over, f"{of} is {m.value} of {m.capacity}")
-    for key in {m.key for m in measurements}:
-        units = {(m.unit_hint, m.kind) for m in measurements if m.key == key}
+    for measurement in measurements:
+        described = f"{where}: {measurement.key}" + (f" of {measurement.device_id}" if measurement.device_id else "")
+        expect((measurement.key, measurement.device_id) not in seen, f"{described} is there twice")
+        seen.add((measurement.key, measurement.device_id))
+        if measurement.capacity is not None:
+            expect(measurement.capacity > 0, f"{described} has the capacity {measurement.capacity}")
+            exceeds_capacity = measurement.kind is MetricKind.GAUGE and measurement.value > measurement.capacity * 1.001
+            expect(not exceeds_capacity, f"{described} is {measurement.value} of {measurement.capacity}")
+    for key in {measurement.key for measurement in measurements}:
+        units = {(measurement.unit_hint, measurement.kind) for measurement in measurements if measurement.key == key}
         expect(len(units) == 1, f"{where}: {key} has several units or kinds: {sorted(units)}")
 
 
-@CHECKS.add(_METRICS)
+@CHECKS.add(_METRICS_SOURCE)
 async def node_metrics_are_well_formed(subject: Subject) -> None:
     """Names are slugs, units are known, values are finite, from 0 on, and within their capacity."""
-    devices = {d.device_id for d in await subject.devices()}
-    for at in _ROUNDS:
-        measurements = await subject.call("gather_node_metrics", StatContext(at=at))
+    devices = {device.device_id for device in await subject.devices()}
+    for time in _ROUND_TIMES:
+        measurements = await subject.call("gather_node_metrics", StatContext(at=time))
         check_measurements("gather_node_metrics", measurements, devices)
 
 
-@CHECKS.add(_METRICS)
+@CHECKS.add(_METRICS_SOURCE)
 async def the_names_of_metrics_stay(subject: Subject) -> None:
     """From the second round on, each round has the same names: each is a series in a monitoring system."""
-    rounds = []
-    for at in _ROUNDS:
-        measurements = await subject.call("gather_node_metrics", StatContext(at=at))
-        rounds.append({(m.key, m.unit_hint) for m in measurements})
-    _, second, third = rounds
-    expect(second == third, f"the metrics change from round to round: {sorted(key for key, _ in second ^ third)}")
+    names_by_round = []
+    for time in _ROUND_TIMES:
+        measurements = await subject.call("gather_node_metrics", StatContext(at=time))
+        names_by_round.append({(measurement.key, measurement.unit_hint) for measurement in measurements})
+    _, second_names, third_names = names_by_round
+    expect(
+        second_names == third_names,
+        f"the metrics change from round to round: {sorted(key for key, _ in second_names ^ third_names)}",
+    )
 
 
-@CHECKS.add(_METRICS)
+@CHECKS.add(_METRICS_SOURCE)
 async def workload_metrics_are_of_the_kernels_asked_for(subject: Subject) -> None:
     """Metrics of workloads are only of the requested kernels, and of devices that they hold."""
     allocation = await subject.an_allocation()
@@ -67,7 +70,7 @@ async def workload_metrics_are_of_the_kernels_asked_for(subject: Subject) -> Non
     expect(not await subject.call("gather_workload_metrics", ctx, []), "of no kernels, there are metrics")
 
 
-@CHECKS.add(_METRICS)
+@CHECKS.add(_METRICS_SOURCE)
 async def process_metrics_are_of_the_processes_asked_for(subject: Subject) -> None:
     """With ``process_metrics``, metrics are only of the requested processes; without it, there are none."""
     pid = os.getpid()

@@ -16,35 +16,35 @@ from ai.backend.plugin.testing.accelerator.checks.registry import CheckFailed, C
 from ai.backend.plugin.testing.accelerator.checks.subject import Subject
 
 CHECKS = Checks()
-_CUT = "accelerator v2, Partitionable"
-_POWER = "accelerator v2, PowerControllable"
-_STRANGER = DeviceId("no-such-device")
+_PARTITIONS_SOURCE = "accelerator v2, Partitionable"
+_POWER_SOURCE = "accelerator v2, PowerControllable"
+_UNKNOWN_DEVICE = DeviceId("no-such-device")
 _LISTEN_S = 0.15
 _CDI_VERSION = "0.6.0"
 _CDI_KIND = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?/[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 _CDI_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._:-]*[A-Za-z0-9])?")
-_CDI_EDITS = frozenset({"env", "deviceNodes", "hooks", "mounts"})
+_CDI_EDIT_KINDS = frozenset({"env", "deviceNodes", "hooks", "mounts"})
 
 
-@CHECKS.add(_POWER, power="power_controllable", alters=True)
+@CHECKS.add(_POWER_SOURCE, power="power_controllable", alters=True)
 async def power_can_be_controlled(subject: Subject) -> None:
-    """Each call may be repeated, a device that is off offers nothing, and an unknown one is NotFound."""
+    """Power calls may be repeated, a device that is off offers nothing, and an unknown device is NotFound."""
     device = await subject.a_device()
     for method in ("power_on", "reset", "power_off"):
         for _ in range(2):
             await subject.call(method, device.device_id)
     try:
-        healthy = {d.device_id for d in await subject.devices() if d.health is DeviceHealth.HEALTHY}
-        expect(device.device_id not in healthy, f"{device.device_id} was switched off, and is listed as healthy")
+        healthy_ids = {listed.device_id for listed in await subject.devices() if listed.health is DeviceHealth.HEALTHY}
+        expect(device.device_id not in healthy_ids, f"{device.device_id} was switched off, and is listed as healthy")
     finally:
         await subject.call("power_on", device.device_id)
-    healthy = {d.device_id for d in await subject.devices() if d.health is DeviceHealth.HEALTHY}
-    expect(device.device_id in healthy, f"{device.device_id} was switched on again, and is not listed as healthy")
+    healthy_ids = {listed.device_id for listed in await subject.devices() if listed.health is DeviceHealth.HEALTHY}
+    expect(device.device_id in healthy_ids, f"{device.device_id} was switched on again, and is not listed as healthy")
     for method in ("power_on", "power_off", "reset"):
-        await subject.refused(method, _STRANGER, by=NotFound, why="for an unknown device")
+        await subject.refused(method, _UNKNOWN_DEVICE, by=NotFound, why="for an unknown device")
 
 
-@CHECKS.add(_POWER, power="power_controllable", alters=True)
+@CHECKS.add(_POWER_SOURCE, power="power_controllable", alters=True)
 async def a_device_in_use_stays_on(subject: Subject) -> None:
     """While a workload holds it, a device is neither switched off nor reset."""
     allocation, state = await subject.an_allocation(), ManagedState()
@@ -61,57 +61,60 @@ async def a_device_in_use_stays_on(subject: Subject) -> None:
 async def images_are_loaded(subject: Subject) -> None:
     """An image that does not fit is refused and changes nothing; one that fits is what is loaded, also twice."""
     device = (await subject.a_device()).device_id
-    before = await subject.call("programmed_image", device)
+    image_before = await subject.call("programmed_image", device)
     await subject.refused("program", device, "no image at all", by=InvalidInput, why="with what is no image")
-    expect(await subject.call("programmed_image", device) == before, "a refused image is loaded")
+    expect(await subject.call("programmed_image", device) == image_before, "a refused image is loaded")
     if subject.image is not None:
         for _ in range(2):
             await subject.call("program", device, subject.image)
-            loaded = await subject.call("programmed_image", device)
-            expect(loaded == subject.image, f"{subject.image} was loaded, programmed_image says {shown(loaded)}")
+            loaded_image = await subject.call("programmed_image", device)
+            expect(
+                loaded_image == subject.image,
+                f"{subject.image} was loaded, programmed_image says {shown(loaded_image)}",
+            )
 
 
 @CHECKS.add("accelerator v2, Attachable", power="attachable", alters=True)
 async def devices_are_attached_and_detached(subject: Subject) -> None:
     """An attached device is listed, a detached one is not, each call may be repeated; one in use stays."""
-    elsewhere = await subject.call("attachable_devices")
-    listed = {d.device_id for d in await subject.devices()}
-    expect(not listed & set(elsewhere), f"attachable and listed: {sorted(listed & set(elsewhere))}")
-    if not elsewhere:
+    attachable_ids = await subject.call("attachable_devices")
+    listed_ids = {one.device_id for one in await subject.devices()}
+    expect(not listed_ids & set(attachable_ids), f"attachable and listed: {sorted(listed_ids & set(attachable_ids))}")
+    if not attachable_ids:
         raise NotApplicable("no device of another box can be attached now")
-    device = elsewhere[0]
+    device = attachable_ids[0]
     for _ in range(2):
         await subject.call("attach", device)
-    by_id = {d.device_id: d for d in await subject.devices()}
+    by_id = {one.device_id: one for one in await subject.devices()}
     expect(device in by_id, f"{device} was attached, and is not listed")
     expect(device not in await subject.call("attachable_devices"), f"{device} was attached, and is attachable")
     slot = by_id[device].slots[0]
-    held, state = DeviceAllocation(slots={slot.slot_name: {device: slot.quantum}}), ManagedState()
-    await subject.hook("pre_create", held, state)
+    allocation, state = DeviceAllocation(slots={slot.slot_name: {device: slot.quantum}}), ManagedState()
+    await subject.hook("pre_create", allocation, state)
     await subject.refused("detach", device, by=Conflict, why="while a workload held the device")
-    await subject.hook("post_terminate", held, state)
+    await subject.hook("post_terminate", allocation, state)
     for _ in range(2):
         await subject.call("detach", device)
-    expect(device not in {d.device_id for d in await subject.devices()}, f"{device} was detached, and is listed")
+    expect(device not in {one.device_id for one in await subject.devices()}, f"{device} was detached, and is listed")
 
 
 @CHECKS.add("accelerator v2, HealthWatching; decision 0060", power="health_watching")
 async def health_is_watched(subject: Subject) -> None:
-    """The watch goes on, tells of known devices only, can be cancelled, and begun again."""
-    device_ids = {d.device_id for d in await subject.devices()}
+    """The watch of health goes on, tells of known devices only, can be cancelled, and begun again."""
+    device_ids = {device.device_id for device in await subject.devices()}
     for _ in range(2):
         watch: AsyncIterator[Any] = subject.plugin.watch_health()  # type: ignore[attr-defined]  # the flag promises it
-        listening = asyncio.create_task(_listen(watch, device_ids))
-        done, _ = await asyncio.wait([listening], timeout=_LISTEN_S)
-        if done:
+        listening = asyncio.create_task(_check_changes(watch, device_ids))
+        finished, _ = await asyncio.wait([listening], timeout=_LISTEN_S)
+        if finished:
             listening.result()
             raise CheckFailed("watch_health has ended by itself")
         listening.cancel()
-        done, _ = await asyncio.wait([listening], timeout=subject.deadline_s)
-        expect(done, f"watch_health goes on {subject.deadline_s:g} s after it was cancelled")
+        finished, _ = await asyncio.wait([listening], timeout=subject.deadline_s)
+        expect(finished, f"watch_health goes on {subject.deadline_s:g} s after it was cancelled")
 
 
-async def _listen(watch: AsyncIterator[Any], device_ids: set[DeviceId]) -> None:
+async def _check_changes(watch: AsyncIterator[Any], device_ids: set[DeviceId]) -> None:
     async for change in watch:
         expect(isinstance(change, DeviceHealthChange), f"watch_health gives {shown(change)}")
         expect(change.device_id in device_ids, f"watch_health tells of the unknown device {change.device_id}")
@@ -126,8 +129,8 @@ async def the_cdi_spec_is_well_formed(subject: Subject) -> None:
     expect(spec.get("cdiVersion") == _CDI_VERSION, f"cdiVersion is {shown(spec.get('cdiVersion'))}")
     kind, devices = spec.get("kind"), spec.get("devices")
     expect(isinstance(kind, str) and _CDI_KIND.fullmatch(kind), f"kind is {shown(kind)}; vendor.com/class is wanted")
-    strange = sorted(set(spec) - {"cdiVersion", "kind", "annotations", "devices", "containerEdits"})
-    expect(not strange, f"CDI has no key {', '.join(strange)}")
+    unknown_keys = sorted(set(spec) - {"cdiVersion", "kind", "annotations", "devices", "containerEdits"})
+    expect(not unknown_keys, f"CDI has no key {', '.join(unknown_keys)}")
     if not isinstance(devices, list):
         raise CheckFailed(f"devices is {shown(devices)}")
     names = [device.get("name") if isinstance(device, Mapping) else None for device in devices]
@@ -141,8 +144,8 @@ async def the_cdi_spec_is_well_formed(subject: Subject) -> None:
 
 
 def _check_edits(where: str, edits: Mapping[str, Any]) -> None:
-    strange = sorted(set(edits) - _CDI_EDITS)
-    expect(not strange, f"{where}: containerEdits has no key {', '.join(strange)}")
+    unknown_kinds = sorted(set(edits) - _CDI_EDIT_KINDS)
+    expect(not unknown_kinds, f"{where}: containerEdits has no key {', '.join(unknown_kinds)}")
     for variable in edits.get("env", ()):
         expect(isinstance(variable, str) and "=" in variable, f"{where}: env has {shown(variable)}")
     for node in edits.get("deviceNodes", ()):
@@ -159,13 +162,16 @@ def _check_edits(where: str, edits: Mapping[str, Any]) -> None:
 async def cdi_names_of_hooks_are_in_the_spec(subject: Subject) -> None:
     """The specification describes every CDI name that a hook uses."""
     config = await subject.hook("pre_create", await subject.an_allocation(), ManagedState())
-    named = {device.cdi_name for device in config.devices if device.cdi_name}
+    used_names = {device.cdi_name for device in config.devices if device.cdi_name}
     spec = await subject.call("cdi_spec")
-    described = {f"{spec['kind']}={device['name']}" for device in spec["devices"]}
-    expect(named <= described, f"the hook names {sorted(named - described)}, which the specification does not describe")
+    described_names = {f"{spec['kind']}={device['name']}" for device in spec["devices"]}
+    expect(
+        used_names <= described_names,
+        f"the hook names {sorted(used_names - described_names)}, which the specification does not describe",
+    )
 
 
-async def _profiles(subject: Subject) -> list[tuple[DeviceId, PartitionProfile]]:
+async def _offered_profiles(subject: Subject) -> list[tuple[DeviceId, PartitionProfile]]:
     offered = []
     for device in await subject.devices():
         try:
@@ -176,9 +182,9 @@ async def _profiles(subject: Subject) -> list[tuple[DeviceId, PartitionProfile]]
     return offered
 
 
-async def _made(subject: Subject) -> tuple[PartitionProfile, DeviceId]:
+async def _new_partition(subject: Subject) -> tuple[PartitionProfile, DeviceId]:
     """Cuts one device, and returns the profile and the new partition's id."""
-    for device_id, profile in await _profiles(subject):
+    for device_id, profile in await _offered_profiles(subject):
         if profile.available:
             try:
                 return profile, await subject.call("create_partition", device_id, profile.name)
@@ -187,48 +193,49 @@ async def _made(subject: Subject) -> tuple[PartitionProfile, DeviceId]:
     raise NotApplicable("no device of this node can be cut now")
 
 
-@CHECKS.add(_CUT, power="partitionable")
+@CHECKS.add(_PARTITIONS_SOURCE, power="partitionable")
 async def partition_profiles_are_told(subject: Subject) -> None:
     """Each device has its profiles, of slots that can be configured; an unknown device is NotFound."""
     slot_names = {slot.slot_name for slot in await subject.call("configurable_slots")}
-    for device_id, profile in await _profiles(subject):
+    for device_id, profile in await _offered_profiles(subject):
         where = f"{device_id}: the profile {profile.name!r}"
         expect(profile.name, f"{device_id} has a profile without a name")
         name = profile.slot_name
         expect(name in slot_names, f"{where} is of the slot {name}, which is not configurable")
         expect(profile.available >= 0, f"{where}: {profile.available} are available")
         expect(profile.amount > 0, f"{where} has the amount {profile.amount}")
-    await subject.refused("partition_profiles", _STRANGER, by=NotFound, why="for an unknown device")
+    await subject.refused("partition_profiles", _UNKNOWN_DEVICE, by=NotFound, why="for an unknown device")
 
 
-@CHECKS.add(_CUT, power="partitionable", alters=True)
+@CHECKS.add(_PARTITIONS_SOURCE, power="partitionable", alters=True)
 async def partitions_come_and_go(subject: Subject) -> None:
     """A new partition is listed and offers its slot; once undone it is gone, and undoing it again is safe."""
-    profile, made = await _made(subject)
+    profile, part_id = await _new_partition(subject)
     try:
-        listed = {d.device_id: d for d in await subject.devices()}
-        expect(made in listed, f"create_partition made {made}, and list_devices does not list it")
-        amount = {slot.slot_name: slot.amount for slot in listed[made].slots}.get(profile.slot_name)
-        expect(amount == profile.amount, f"{made} offers {amount} {profile.slot_name}; its profile {profile.amount}")
+        by_id = {one.device_id: one for one in await subject.devices()}
+        expect(part_id in by_id, f"create_partition made {part_id}, and list_devices does not list it")
+        amount = {slot.slot_name: slot.amount for slot in by_id[part_id].slots}.get(profile.slot_name)
+        expect(amount == profile.amount, f"{part_id} offers {amount} {profile.slot_name}; its profile {profile.amount}")
         async with subject.remade() as again:
             after: Sequence[Any] = await again.devices()
-            expect(made in {d.device_id for d in after}, f"after a restart the partition {made} is gone")
+            expect(part_id in {one.device_id for one in after}, f"after a restart the partition {part_id} is gone")
     finally:
-        await subject.call("destroy_partition", made)
-    await subject.call("destroy_partition", made)
-    expect(made not in {d.device_id for d in await subject.devices()}, f"{made} was destroyed, and is still listed")
-    await subject.refused("create_partition", _STRANGER, profile.name, by=NotFound, why="for an unknown device")
+        await subject.call("destroy_partition", part_id)
+    await subject.call("destroy_partition", part_id)
+    listed_ids = {listed.device_id for listed in await subject.devices()}
+    expect(part_id not in listed_ids, f"{part_id} was destroyed, and is still listed")
+    await subject.refused("create_partition", _UNKNOWN_DEVICE, profile.name, by=NotFound, why="for an unknown device")
 
 
-@CHECKS.add(_CUT, power="partitionable", alters=True)
+@CHECKS.add(_PARTITIONS_SOURCE, power="partitionable", alters=True)
 async def a_partition_in_use_stays(subject: Subject) -> None:
     """While a workload holds a partition it cannot be destroyed; afterwards it can."""
-    profile, made = await _made(subject)
-    held = DeviceAllocation(slots={profile.slot_name: {made: Decimal(profile.amount)}})
+    profile, part_id = await _new_partition(subject)
+    allocation = DeviceAllocation(slots={profile.slot_name: {part_id: Decimal(profile.amount)}})
     state = ManagedState()
     try:
-        await subject.hook("pre_create", held, state)
-        await subject.refused("destroy_partition", made, by=Conflict, why="while a workload held the partition")
-        await subject.hook("post_terminate", held, state)
+        await subject.hook("pre_create", allocation, state)
+        await subject.refused("destroy_partition", part_id, by=Conflict, why="while a workload held the partition")
+        await subject.hook("post_terminate", allocation, state)
     finally:
-        await subject.call("destroy_partition", made)
+        await subject.call("destroy_partition", part_id)

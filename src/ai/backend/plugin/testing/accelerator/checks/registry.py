@@ -16,25 +16,25 @@ if TYPE_CHECKING:
 
 
 class CheckFailed(AssertionError):
-    """The plugin breaks a promise. The message says which, with the values that show it."""
+    """The plugin breaks a promise, which the message names with the values that show it."""
 
 
 class NotApplicable(Exception):
-    """The plugin does not claim what is checked. The message begins with ``capability:``."""
+    """The plugin lacks the power that a check needs. The message begins with ``capability:``."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"capability: {reason}")
 
 
 def shown(value: object, limit: int = 120) -> str:
-    """Formats a value for a message."""
+    """Formats any value for the message of a failed check, cut to a limit of characters."""
     text = repr(value)
     return text if len(text) <= limit else f"{text[:limit]}..."
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Describes one check.
+    """Describes one check of an accelerator plugin.
 
     Attributes:
         name: of the function; its test has ``test_`` in front.
@@ -70,7 +70,7 @@ class Checks(list[Check]):
 
 
 def expect(condition: object, problem: str) -> None:
-    """Raises CheckFailed unless the condition holds. It holds also under ``python -O``."""
+    """Asserts a condition, also under ``python -O``. Raises CheckFailed unless the condition holds."""
     if not condition:
         raise CheckFailed(problem)
 
@@ -135,8 +135,8 @@ async def run_all(
     outcomes: list[Outcome] = []
     for check in checks:
         begun(check)
-        broken = next((o.check for o in outcomes if o.result is Result.FAILED), None)
-        is_vain = broken is not None and any(c.name == broken and c.is_basic for c in checks)
+        broken = next((outcome.check for outcome in outcomes if outcome.result is Result.FAILED), None)
+        is_vain = broken is not None and any(check.name == broken and check.is_basic for check in checks)
         outcome = (
             Outcome(check.name, Result.NOT_RUN, f"{broken} has failed")
             if is_vain and check.starts

@@ -37,7 +37,7 @@ KERNEL = KernelId(UUID(int=1))
 OTHER_KERNEL = KernelId(UUID(int=3))
 SESSION = SessionId(UUID(int=2))
 HOOKS = ("pre_create", "post_create", "pre_terminate", "post_terminate")
-_DEFERRALS = 5
+_MAX_DEFERRALS = 5
 """So often a termination may be put off in a check."""
 
 Remake = Callable[[AbstractComputePlugin], Awaitable[AbstractComputePlugin]]
@@ -46,8 +46,8 @@ Remake = Callable[[AbstractComputePlugin], Awaitable[AbstractComputePlugin]]
 @coroutine
 def _timed(work: Awaitable[Any], record: Callable[[float], None]) -> Generator[Any, Any, Any]:
     """Awaits work, and records how long each of its steps held the event loop."""
-    steps = work.__await__()
-    step: Callable[[], Any] = partial(next, steps)
+    coroutine_steps = work.__await__()
+    step: Callable[[], Any] = partial(next, coroutine_steps)
     while True:
         began = time.perf_counter()
         try:
@@ -57,16 +57,20 @@ def _timed(work: Awaitable[Any], record: Callable[[float], None]) -> Generator[A
         finally:
             record(time.perf_counter() - began)
         try:
-            sent = yield waits_for
+            resume_value = yield waits_for
         except BaseException as e:  # noqa: BLE001  # a cancellation is thrown in, as into any coroutine
-            step = partial(steps.throw, e)
+            step = partial(coroutine_steps.throw, e)
         else:
-            step = partial(steps.send, sent) if sent is not None else partial(next, steps)
+            step = (
+                partial(coroutine_steps.send, resume_value)
+                if resume_value is not None
+                else partial(next, coroutine_steps)
+            )
 
 
 @dataclass(slots=True, kw_only=True)
 class Subject:
-    """A plugin, and what a check may do with it.
+    """Wraps the plugin under test with the operations that checks use.
 
     Attributes:
         plugin: not initialised yet where the check says so.
@@ -110,14 +114,14 @@ class Subject:
             raise CheckFailed(f"{method} raised {type(e).__name__}: {e}") from e
 
     async def validated(self, method: str, validate: Callable[[Any], Any], *arguments: Any) -> Any:
-        """Returns an answer as the agent takes it. Raises CheckFailed, also where the agent would refuse it."""
+        """Calls a method and returns its answer as the agent validates it. Raises CheckFailed if that fails."""
         try:
             return validate(await self.call(method, *arguments))
         except InvalidResponse as e:
             raise CheckFailed(f"{method}: {e}") from None
 
     async def refused(self, method: str, *arguments: Any, by: type[BackendError], why: str) -> None:
-        """Makes a call that must be refused. Raises CheckFailed if it is done, or refused in another way."""
+        """Calls a method that must raise ``by``. Raises CheckFailed if the call succeeds, or fails in another way."""
         try:
             await self.call(method, *arguments)
         except by:
@@ -129,12 +133,12 @@ class Subject:
     @asynccontextmanager
     async def remade(self) -> AsyncIterator[Subject]:
         """Yields the plugin after a restart of the agent, initialised."""
-        other = replace(self, plugin=await self.remake(self.plugin))
-        await other.call("init")
+        restarted = replace(self, plugin=await self.remake(self.plugin))
+        await restarted.call("init")
         try:
-            yield other
+            yield restarted
         finally:
-            await other.call("cleanup")
+            await restarted.call("cleanup")
 
     async def devices(self) -> Sequence[ComputeDevice]:
         listed: tuple[ComputeDevice, ...] = await self.call("list_devices")
@@ -149,7 +153,7 @@ class Subject:
 
     async def smallest(self) -> dict[SlotName, Decimal]:
         """Returns the smallest quantity of every slot that can be had now."""
-        quanta = {s.slot_name: s.quantum for d in await self.devices() for s in d.slots}
+        quanta = {slot.slot_name: slot.quantum for device in await self.devices() for slot in device.slots}
         offered: Mapping[SlotName, Decimal] = await self.call("available_slots")
         return {slot: quanta[slot] for slot, total in offered.items() if total and slot in quanta}
 
@@ -160,7 +164,7 @@ class Subject:
         raise NotApplicable("this node offers no device of the plugin")
 
     async def an_allocation(self) -> DeviceAllocation:
-        """Returns an allocation of :meth:`a_request`."""
+        """Returns the devices that a fresh alloc map gives for :meth:`a_request`."""
         request = await self.a_request()
         allocation: DeviceAllocation = (await self.call("create_alloc_map")).allocate(request)
         return allocation
@@ -177,7 +181,7 @@ class Subject:
         workload = Workload(
             id="" if method == "pre_create" else "workload-1", type="process_tree", kernel_id=kernel, session_id=SESSION
         )
-        for _ in range(_DEFERRALS):
+        for _ in range(_MAX_DEFERRALS):
             made: AbstractLifecycleHook = self.plugin.create_lifecycle_hook(
                 workload, allocation, HookContext(state=state, **circumstances)
             )
@@ -214,7 +218,7 @@ async def _awaited(method: Callable[..., Any], arguments: tuple[Any, ...]) -> An
 
 
 def usable(config: object) -> WorkloadConfig:
-    """Returns the config as the agent takes it. Raises CheckFailed."""
+    """Returns a hook's config as the agent validates it. Raises CheckFailed."""
     try:
         return check_config(config)
     except ValueError as e:
@@ -222,7 +226,7 @@ def usable(config: object) -> WorkloadConfig:
 
 
 def restored(state: ManagedState) -> ManagedState:
-    """Returns the state as it is after a restart of the agent. Raises CheckFailed if it is no JSON."""
+    """Returns a managed state as a restarted agent reads it. Raises CheckFailed if the state is no JSON."""
     try:
         return ManagedState(json.loads(msgspec.json.encode(state.data)), state.version)
     except (TypeError, ValueError) as e:
