@@ -101,7 +101,7 @@ class MapMachine(RuleBasedStateMachine):
 
     def free(self, name: SlotName, eligible: frozenset[DeviceId] | None) -> list[Decimal]:
         given = self.healthy if eligible is None else self.healthy & eligible
-        return sorted((self.free_quanta(name, d) for d in given), reverse=True)
+        return sorted((self.room(name, d) for d in given), reverse=True)
 
     def largest(self, name: SlotName, eligible: frozenset[DeviceId] | None) -> Decimal:
         """The size of the largest device that may be given, free or not."""
@@ -168,7 +168,7 @@ class MapMachine(RuleBasedStateMachine):
         """Whatever fits is taken, of unhealthy devices too; whatever does not is refused whole."""
         quantity = count * self.step(name)
         wanted = DeviceAllocation(slots={name: {DeviceId(device_id): quantity}})
-        fits = 0 < quantity <= self.free_quanta(name, DeviceId(device_id))
+        fits = 0 < quantity <= self.room(name, DeviceId(device_id))
         before = self.map.snapshot()
         try:
             self.map.apply(wanted)
