@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 
 from ai.backend.common.errors import InvalidInput
 from ai.backend.common.states import KernelEventReason, KernelStatus, SessionStatus, SessionType
-from ai.backend.core.scheduling.ordering.fair_share import prefixes
+from ai.backend.core.scheduling.ordering.fair_share import scope_prefixes
 from ai.backend.core.scheduling.policy import Policy
 from ai.backend.core.scheduling.snapshot import load_json
 from ai.backend.infra.clock import Clock
@@ -250,7 +250,7 @@ async def test_the_next_manager_goes_on_from_what_was_used_lately(cluster: Clust
     await book(3600).sample()
     history = await kept.shares.history("default")
     assert history is not None
-    assert set(history.used) == {"default", *prefixes(scope_of(session))}
+    assert set(history.used) == {"default", *scope_prefixes(scope_of(session))}
     assert float(history.used["default"]["cpu"]) == pytest.approx(2, abs=0.1), "one half-life of holding four"
     at = history.at + timedelta(hours=1)
     assert float((await book(0).used_lately(group, {}, at))["default"]["cpu"]) == pytest.approx(1, abs=0.05)

@@ -278,7 +278,7 @@ async def test_a_server_that_is_away_is_remembered(hangs: bool, caplog: pytest.L
 
 async def test_what_is_too_large_is_not_remembered() -> None:
     server = _Away()
-    store = CachingConfigStore(server, limit=100)
+    store = CachingConfigStore(server, max_copy_bytes=100)
     await store.start()
     await store.put_many({"a": "x" * 200})
     server.there.clear()

@@ -303,7 +303,7 @@ class TestStrangers:
                 sock.setblocking(False)
                 await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", server._port))
             async with asyncio.timeout(30):
-                while len(server._connections) != data_server._MAX_PENDING_OF_ONE:  # noqa: ASYNC110  # it has no event
+                while len(server._connections) != data_server._MAX_PENDING_OF_ADDRESS:  # noqa: ASYNC110  # it has no event
                     await asyncio.sleep(0.05)
             stream, _ = await connect(pair)
             assert any(one._port is not None for one in server._connections)
@@ -314,7 +314,7 @@ class TestStrangers:
 
     async def test_room_is_made_where_the_most_are(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(data_server, "_MAX_PENDING", 4)
-        monkeypatch.setattr(data_server, "_MAX_PENDING_OF_ONE", 3)
+        monkeypatch.setattr(data_server, "_MAX_PENDING_OF_ADDRESS", 3)
         strangers = data_server.PendingConnections()
         tasks: dict[str, asyncio.Task[None]] = {}
         for name in ("a1", "a2", "b1", "a3", "a4", "b2", "c1"):
@@ -356,7 +356,7 @@ class TestStrangers:
             nonlocal most
             for _ in range(256):
                 await port.send(bytes(256 * 1024))
-                most = max(most, connection._unsent())
+                most = max(most, connection._unsent_bytes())
 
         granting = asyncio.create_task(grant())
         with pytest.raises(Unavailable):

@@ -67,7 +67,7 @@ def _settings(**tables: Any) -> LoggingSettings:
 def test_the_log_goes_where_the_settings_say(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     place = {"path": str(tmp_path / "logs"), "rotation-size": "1k", "backup-count": 2}
     for number in (0, 1):
-        log_as_configured("manager", _settings(drivers=["file"], file=place), number=number)
+        log_as_configured("manager", _settings(drivers=["file"], file=place), process_number=number)
         for n in range(100):
             logging.getLogger("ai.backend.test").info("line %d", n)
     assert capsys.readouterr().err == ""

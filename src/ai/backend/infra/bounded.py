@@ -14,22 +14,22 @@ R = TypeVar("R")
 
 async def bounded(items: Iterable[T], work: Callable[[T], Awaitable[R]], limit: int) -> AsyncIterator[R]:
     """Yields the results of ``work`` in order of completion, with at most ``limit`` running. Raises the first error."""
-    source = iter(items)
+    item_iterator = iter(items)
     tasks: set[asyncio.Task[R]] = set()
-    done: asyncio.Queue[asyncio.Task[R]] = asyncio.Queue()
+    finished_tasks: asyncio.Queue[asyncio.Task[R]] = asyncio.Queue()
 
     async def run(item: T) -> R:
         return await work(item)
 
     try:
         while True:
-            while len(tasks) < limit and (item := next(source, None)) is not None:
+            while len(tasks) < limit and (item := next(item_iterator, None)) is not None:
                 task = asyncio.create_task(run(item))
-                task.add_done_callback(done.put_nowait)
+                task.add_done_callback(finished_tasks.put_nowait)
                 tasks.add(task)
             if not tasks:
                 return
-            task = await done.get()
+            task = await finished_tasks.get()
             tasks.discard(task)
             yield task.result()
     finally:

@@ -54,9 +54,9 @@ class Bus:
             yield subscription
         finally:
             for topic in topics:
-                left = self._subscriptions[topic]
-                left.discard(subscription)
-                if not left:
+                remaining = self._subscriptions[topic]
+                remaining.discard(subscription)
+                if not remaining:
                     del self._subscriptions[topic]
 
 
@@ -70,7 +70,7 @@ class Signal:
         self._event.set()
 
     async def wait(self, timeout_s: float | None = None) -> bool:
-        """Returns True if it was set, and clears it; False if the time ran out."""
+        """Waits for the flag and clears it; returns False if the time ran out."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._event.wait()

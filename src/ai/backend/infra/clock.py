@@ -66,11 +66,11 @@ class Ages:
         """Forgets the moments that were not queried since the last round."""
         self._previous, self._current = self._current, {}
 
-    def of(self, thing: Hashable, since: datetime) -> float:
+    def of(self, subject: Hashable, moment: datetime) -> float:
         """Returns the seconds since a moment."""
-        key, now = (thing, since), self._clock.monotonic()
-        began = self._current.get(key, self._previous.get(key))
-        if began is None:
-            began = now - max(0.0, (self._clock.now() - since).total_seconds())
-        self._current[key] = began
-        return now - began
+        subject_moment, now_s = (subject, moment), self._clock.monotonic()
+        began_s = self._current.get(subject_moment, self._previous.get(subject_moment))
+        if began_s is None:
+            began_s = now_s - max(0.0, (self._clock.now() - moment).total_seconds())
+        self._current[subject_moment] = began_s
+        return now_s - began_s

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 from ai.backend.common.errors import InvalidInput
 from ai.backend.infra.bus import Bus
-from ai.backend.infra.http.ratelimit import STEP_S, STEPS, Allowance, RateLimiter, exceeded
+from ai.backend.infra.http.ratelimit import STEP_COUNT, STEP_S, Allowance, RateLimiter, exceeded
 from ai.backend.infra.retry import Backoff
 
 try:
@@ -24,10 +24,10 @@ except ModuleNotFoundError:
 log = logging.getLogger(__name__)
 _MAX_MESSAGES = 10_000
 _BLOCK_MS = 1000
-_GATHER_S = 0.005
+_GATHER_PAUSE_S = 0.005
 _RETRY_S, _RETRY_MAX_S, _RETRY_JITTER = 0.2, 5.0, 0.5
 _ABANDONED_MS = 3_600_000
-_TAKE = """
+_COUNT_SCRIPT = """
 local now = redis.call('TIME')
 local step = math.floor(tonumber(now[1]) / ARGV[2])
 local counts, total = redis.call('HGETALL', KEYS[1]), 0
@@ -85,11 +85,11 @@ class RedisBus(Bus):
 
     async def stop(self) -> None:
         """Sends what is pending, if that is quick, and disconnects. Safe without ``start`` and twice."""
-        running: set[asyncio.Task[None]] = set(self._tasks)
-        while running:  # repeatedly: the client loses a cancellation that meets a reply
-            for task in running:
+        running_tasks: set[asyncio.Task[None]] = set(self._tasks)
+        while running_tasks:  # repeatedly: the client loses a cancellation that meets a reply
+            for task in running_tasks:
                 task.cancel()
-            _, running = await asyncio.wait(running, timeout=0.1)
+            _, running_tasks = await asyncio.wait(running_tasks, timeout=0.1)
         self._tasks = []
         try:
             async with asyncio.timeout(1):
@@ -109,7 +109,7 @@ class RedisBus(Bus):
         backoff = Backoff(_RETRY_S, _RETRY_MAX_S, jitter=_RETRY_JITTER)
         while True:
             await self._has_pending.wait()
-            await asyncio.sleep(_GATHER_S)  # a burst is one message
+            await asyncio.sleep(_GATHER_PAUSE_S)  # a burst is one message
             try:
                 await self._send()
                 backoff.reset()
@@ -134,7 +134,7 @@ class RedisBus(Bus):
         backoff = Backoff(_RETRY_S, _RETRY_MAX_S, jitter=_RETRY_JITTER)
         while True:
             try:
-                await self._join()
+                await self._join_stream()
                 backoff.reset()
                 for topic in list(self._subscriptions):
                     super().publish(topic)
@@ -144,7 +144,7 @@ class RedisBus(Bus):
                 log.warning("notifications of other processes are not received: %s", e)
             await backoff.wait()
 
-    async def _join(self) -> None:
+    async def _join_stream(self) -> None:
         """Creates this process's group, which begins with the next message, and removes those of dead processes."""
         try:
             await self._reader.xgroup_create(self._stream, self._own_id, id="$", mkstream=True)
@@ -187,7 +187,7 @@ class RedisRateLimiter:
 
     def __init__(self, url: str, *, prefix: str = "backendai:rate:", timeout_s: float = 0.5) -> None:
         self._redis = _connect(url, timeout_s=timeout_s)
-        self._take = self._redis.register_script(_TAKE)
+        self._take = self._redis.register_script(_COUNT_SCRIPT)
         self._prefix = prefix
         self._fallback = RateLimiter()
         self._away_until = 0.0
@@ -198,7 +198,7 @@ class RedisRateLimiter:
         if time.monotonic() < self._away_until:
             return await self._fallback.count(key, limit)
         try:
-            taken = int(await self._take(keys=[self._prefix + key], args=[limit, STEP_S, STEPS]))
+            taken = int(await self._take(keys=[self._prefix + key], args=[limit, STEP_S, STEP_COUNT]))
         except (RedisError, OSError) as e:
             log.warning("requests are counted by each process alone: %s", e)
             self._away_until = time.monotonic() + 1.0

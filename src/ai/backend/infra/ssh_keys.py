@@ -49,8 +49,8 @@ def _key_pair(key: Ed25519PrivateKey, comment: str) -> SshKeyPair:
 
 def normalize_public_key(text: str) -> str:
     """Returns a public key as one line: kind, key and comment, without options. Raises ValueError."""
-    kind, _, rest = text.strip().partition(" ")
-    encoded, _, comment = rest.strip().partition(" ")
+    kind, _, after_kind = text.strip().partition(" ")
+    encoded, _, comment = after_kind.strip().partition(" ")
     if kind not in KINDS or not text.strip().isprintable():
         raise ValueError(f"A public key is one line that begins with its kind: {', '.join(sorted(KINDS))}.")
     try:

@@ -146,7 +146,7 @@ def _tls_context(api: ClientApiSettings | ManagerApiSettings) -> ssl.SSLContext 
 
 async def _serve(runner: web.AppRunner, address: Address, tls: ssl.SSLContext | None, *, shares: bool = False) -> str:
     try:
-        host, port = await serve_on(runner, address, tls=tls, shares=shares)
+        host, port = await serve_on(runner, address, tls=tls, shares_port=shares)
     except OSError as e:
         raise InvalidInput(f"Cannot listen on {address}: {e.strerror}.") from None
     return f"http{'s' if tls else ''}://{f'[{host}]' if ':' in host else host}:{port}"
@@ -183,7 +183,7 @@ def start_server(config: Path | None, log_level: str | None, worker: int) -> Non
     settings = _load_settings(config)
     level = log_level or ("DEBUG" if settings.debug.enabled else None)
     try:
-        log_as_configured("storage-proxy", settings.logging, level=level, number=worker)
+        log_as_configured("storage-proxy", settings.logging, level=level, process_number=worker)
     except BackendError as e:
         raise click.ClickException(str(e)) from e
     arguments = [*(("-f", str(config)) if config else ()), *(("--log-level", log_level) if log_level else ())]

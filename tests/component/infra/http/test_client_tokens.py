@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from ai.backend.common.errors import Conflict, Unavailable
-from ai.backend.infra.http.client_tokens import MAX_BODY, ClientTokens
+from ai.backend.infra.http.client_tokens import MAX_BODY_BYTES, ClientTokens
 from ai.backend.infra.http.multipart import read_files
 from ai.backend.infra.http.routes import Call, Reply, Schema, endpoints_of, route
 from ai.backend.infra.http.server import HttpServer
@@ -54,7 +54,7 @@ class Counter:
             raise Unavailable("somebody is away")
         if how == "bug":
             raise RuntimeError("bug")
-        text = "x" * MAX_BODY if how == "big" else how
+        text = "x" * MAX_BODY_BYTES if how == "big" else how
         return Reply({"n": len(self.done), "text": text}, 202, {"X-Extra": "1"})
 
     @route("POST", "/jobs/{w}/again", repeatable=True)

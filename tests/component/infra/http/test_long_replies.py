@@ -140,8 +140,8 @@ async def test_a_plain_get_of_a_socket_is_refused(demo: Demo) -> None:
 
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "_KEY_CHECK_S", 0.05)
-    monkeypatch.setattr(streams, "_CLOSE_S", 0.2)
+    monkeypatch.setattr(streams, "_KEY_CHECK_INTERVAL_S", 0.05)
+    monkeypatch.setattr(streams, "_CLOSE_TIMEOUT_S", 0.2)
 
 
 @pytest.mark.usefixtures("soon")

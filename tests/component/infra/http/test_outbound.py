@@ -98,7 +98,7 @@ async def _fetch(url: str, *, limit: int = 1000, within_s: float = 10.0, **how: 
             limit=limit,
             headers={} if "@" in url else {"Authorization": "Bearer mine"},
             max_redirects=2,
-            within_s=within_s,
+            timeout_s=within_s,
         )
         return response.body.decode()
     finally:

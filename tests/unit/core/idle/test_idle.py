@@ -13,7 +13,7 @@ from ai.backend.common.errors import InvalidInput
 from ai.backend.common.states import KernelEventReason, SessionType
 from ai.backend.core.idle.evaluate import GRACE_PERIOD, Subject, evaluate
 from ai.backend.core.idle.rules import Limits, Rules, UtilizationRule, duration_s, read_rules
-from ai.backend.core.idle.window import BUCKETS, Window
+from ai.backend.core.idle.window import BUCKET_COUNT, Window
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 RULE = UtilizationRule(thresholds={"cpu_util": 10, "mem": 5}, window_s=600, grace_s=300)
@@ -131,7 +131,7 @@ def test_a_window_is_bounded_and_survives_as_json(measured: list[tuple[float, fl
     window = Window(600.0)
     for offset, value in sorted(measured):
         window = window.add(ago(5_000 - offset), {"cpu_util": value})
-    assert len(window.buckets) <= BUCKETS
+    assert len(window.buckets) <= BUCKET_COUNT
     again = Window.from_json(json.loads(json.dumps(window.to_json())), 600.0)
     assert again == window
     assert Window.from_json(window.to_json(), 60.0) == Window(60.0)

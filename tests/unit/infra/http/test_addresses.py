@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from ai.backend.infra.http.addresses import MAX_NETWORK, may_come_from, parse_network
+from ai.backend.infra.http.addresses import MAX_NETWORK_LENGTH, may_come_from, parse_network
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_what_is_no_network_is_refused(text: str) -> None:
 
 
 def test_the_longest_network_is_read() -> None:
-    text = f" {'0000:' * 5}ffff:255.255.255.255/128\n".rjust(MAX_NETWORK)
+    text = f" {'0000:' * 5}ffff:255.255.255.255/128\n".rjust(MAX_NETWORK_LENGTH)
     assert str(parse_network(text)) == "255.255.255.255/32"
     assert may_come_from("255.255.255.255", [text])
     assert not may_come_from("255.255.255.255", [text + " "])

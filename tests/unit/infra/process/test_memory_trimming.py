@@ -18,7 +18,7 @@ async def test_once_after_each_peak() -> None:
     async def rest() -> None:
         rests.append(blocks.now)
 
-    trimmer = MemoryTrimmer([rest], blocks=blocks)
+    trimmer = MemoryTrimmer([rest], count_blocks=blocks)
     assert not await trimmer.check()  # nothing has happened
     for now in (1_200_000, 1_300_000, 1_300_000, 1_300_000, 1_150_000, 1_011_500, 1_011_000):  # it rises, and falls
         blocks.now = now

@@ -57,7 +57,7 @@ class LedgerAllocMap(AbstractAllocMap):
         strategy: AllocationStrategy = AllocationStrategy.EVENLY,
         affinity_policy: AffinityPolicy = AffinityPolicy.PREFER_SINGLE_NODE,
     ) -> None:
-        """Raises InvalidAllocation if a device id occurs twice, or devices disagree about a slot's type or quantum."""
+        """Indexes devices. Raises InvalidAllocation if they repeat an id, or disagree on a slot's type or quantum."""
         self._strategy = strategy
         self._affinity = affinity_policy
         self._ids = [device.device_id for device in devices]
@@ -88,7 +88,7 @@ class LedgerAllocMap(AbstractAllocMap):
                 raise InvalidAllocation(f"device {device.device_id!r} offers a malformed quantum of {slot.slot_name}")
             pool = SlotPool(slot.slot_name, slot.slot_type, slot.quantum, len(self._ids))
             self._pools[slot.slot_name] = pool
-        if pool.slot_type is not slot.slot_type or pool.quantum != slot.quantum or pool.offers >> rank & 1:
+        if pool.slot_type is not slot.slot_type or pool.quantum != slot.quantum or pool.offers_mask >> rank & 1:
             raise InvalidAllocation(f"devices disagree about the type or quantum of {slot.slot_name}")
         amount = pool.quanta(slot.amount)
         if amount is None and slot.amount.adjusted() <= MAX_DIGITS:
@@ -101,16 +101,16 @@ class LedgerAllocMap(AbstractAllocMap):
 
     def clone(self) -> Self:
         """Returns an independent copy in the same state; immutable parts are shared."""
-        other = object.__new__(type(self))
-        other.__dict__.update(self.__dict__)
-        other._pools = {name: pool.clone() for name, pool in self._pools.items()}
+        copy = object.__new__(type(self))
+        copy.__dict__.update(self.__dict__)
+        copy._pools = {name: pool.clone() for name, pool in self._pools.items()}
         groups: dict[int, ExclusiveGroup] = {}
         for name, pool in self._pools.items():
             for rank, group in pool.groups.items() if pool.groups else ():
-                copy = groups.setdefault(id(group), ExclusiveGroup(users=group.users))
-                other._pools[name].groups[rank] = copy
-                copy.pools.append(other._pools[name])
-        return other
+                group_copy = groups.setdefault(id(group), ExclusiveGroup(users=group.users))
+                copy._pools[name].groups[rank] = group_copy
+                group_copy.pools.append(copy._pools[name])
+        return copy
 
     # ---- reading
 
@@ -132,68 +132,74 @@ class LedgerAllocMap(AbstractAllocMap):
     # ---- choosing
 
     @abstractmethod
-    def _pick(self, pool: SlotPool, quanta: int, scope: int, largest: int) -> Parts | None:
+    def _pick(self, pool: SlotPool, quanta: int, device_mask: int, largest: int) -> Parts | None:
         """Returns the parts that serve a request from the devices of a mask; None if they cannot.
 
         ``largest`` is the size of the largest healthy device that may be given at all, free or not.
         """
 
     @abstractmethod
-    def _interleave(self, pool: SlotPool, quanta: int, nodes: Sequence[int], largest: int) -> Parts | None:
+    def _interleave(self, pool: SlotPool, quanta: int, node_masks: Sequence[int], largest: int) -> Parts | None:
         """Divides like :meth:`_pick`, in turn over the devices of each mask, the preferred masks first."""
 
-    def _select(self, pool: SlotPool, candidates: int, count: int, taken: Sequence[int] = ()) -> Sequence[int]:
-        """Selects, of devices that the strategy ranks equal, those best linked with each other and with ``taken``."""
-        if self._links is None or count == candidates.bit_count():
-            return lowest(candidates, count)
-        return self._links.choose(candidates, count, taken, pool.some_free)
+    def _select(
+        self, pool: SlotPool, candidate_mask: int, count: int, taken_ranks: Sequence[int] = ()
+    ) -> Sequence[int]:
+        """Selects, of devices that the strategy ranks equal, the best linked with each other and ``taken_ranks``."""
+        if self._links is None or count == candidate_mask.bit_count():
+            return lowest(candidate_mask, count)
+        return self._links.choose(candidate_mask, count, taken_ranks, pool.any_free_mask)
 
     def _choose(self, pool: SlotPool, quanta: int, hint: AffinityHint, eligible: Eligible) -> Parts:
-        scope, largest = self._all, pool.largest
+        device_mask, largest = self._all, pool.largest
         if eligible is not None:
-            scope = sum(1 << rank for d in eligible if (rank := self._ranks.get(d)) is not None)
-            largest = max((pool.amounts[i] for i in ranks(scope & pool.offers) if self._healthy[i]), default=0)
+            device_mask = sum(1 << rank for device_id in eligible if (rank := self._ranks.get(device_id)) is not None)
+            largest = max(
+                (pool.amounts[rank] for rank in ranks(device_mask & pool.offers_mask) if self._healthy[rank]), default=0
+            )
         parts = None
-        if quanta <= (pool.total_free if eligible is None else pool.room(scope)):
+        if quanta <= (pool.total_free if eligible is None else pool.free_quanta(device_mask)):
             if len(self._nodes) == 1:
-                parts = self._pick(pool, quanta, scope, largest)
+                parts = self._pick(pool, quanta, device_mask, largest)
             else:
-                parts = self._on_nodes(pool, quanta, scope, largest, hint)
+                parts = self._on_nodes(pool, quanta, device_mask, largest, hint)
         if parts is None:
-            raise self._insufficient(pool, quanta, scope, largest, restricted=eligible is not None)
+            raise self._shortage_error(pool, quanta, device_mask, largest, restricted=eligible is not None)
         return parts
 
-    def _on_nodes(self, pool: SlotPool, quanta: int, scope: int, largest: int, hint: AffinityHint) -> Parts | None:
+    def _on_nodes(
+        self, pool: SlotPool, quanta: int, device_mask: int, largest: int, hint: AffinityHint
+    ) -> Parts | None:
         """Allocates from the first node in the order of :func:`in_order` that fits, else from several nodes."""
         if self._links is None and self._affinity is AffinityPolicy.PREFER_SINGLE_NODE:
             first: tuple[tuple[int, int, int], int] | None = None
             for node, mask in self._nodes.items():
-                room = pool.room(mask & scope)
-                if room >= quanta:
-                    key = precedence(node, room, hint, self._strategy)
-                    if first is None or key < first[0]:
-                        first = key, mask & scope
+                free = pool.free_quanta(mask & device_mask)
+                if free >= quanta:
+                    sort_key = precedence(node, free, hint, self._strategy)
+                    if first is None or sort_key < first[0]:
+                        first = sort_key, mask & device_mask
             if first is not None and (parts := self._pick(pool, quanta, first[1], largest)) is not None:
                 return parts
-        rooms = {node: room for node, mask in self._nodes.items() if (room := pool.room(mask & scope))}
-        ordered = in_order(rooms, hint, self._strategy)
+        free_of = {node: free for node, mask in self._nodes.items() if (free := pool.free_quanta(mask & device_mask))}
+        ordered = in_order(free_of, hint, self._strategy)
         if self._affinity is AffinityPolicy.INTERLEAVED:
-            masks = [self._nodes[node] & scope for _, node in ordered]
+            masks = [self._nodes[node] & device_mask for _, node in ordered]
             return self._interleave(pool, quanta, masks, largest)
-        places = [(close, self._nodes[node] & scope) for close, node in ordered if rooms[node] >= quanta]
-        if not places:
-            places.append((3, sum([self._nodes[node] & scope for node in fewest(rooms, quanta)])))
-        places.append((4, scope))
+        tries = [(closeness, self._nodes[node] & device_mask) for closeness, node in ordered if free_of[node] >= quanta]
+        if not tries:
+            tries.append((3, sum([self._nodes[node] & device_mask for node in fewest(free_of, quanta)])))
+        tries.append((4, device_mask))
         if self._links is None:
-            plans = (parts for _, place in places if (parts := self._pick(pool, quanta, place, largest)) is not None)
+            plans = (parts for _, tried in tries if (parts := self._pick(pool, quanta, tried, largest)) is not None)
             return next(plans, None)
         best: Parts | None = None
         least: tuple[int, ...] = ()
-        for close, place in places:
-            parts = self._pick(pool, quanta, place, largest)
+        for closeness, tried in tries:
+            parts = self._pick(pool, quanta, tried, largest)
             if parts is not None:
-                cost, harm = self._links.cost_of(tuple([rank for rank, _ in parts]), pool.some_free)
-                badness = (len(parts), cost, close, harm)
+                cost, harm = self._links.cost_of(tuple([rank for rank, _ in parts]), pool.any_free_mask)
+                badness = (len(parts), cost, closeness, harm)
                 if best is None or badness < least:
                     best, least = parts, badness
         return best
@@ -209,39 +215,41 @@ class LedgerAllocMap(AbstractAllocMap):
         self, request: Mapping[SlotName, Decimal], hint: AffinityHint, eligible: Eligible
     ) -> dict[SlotName, Mapping[DeviceId, Decimal]]:
         """Allocates like :meth:`allocate`; returns the form of ``DeviceAllocation.slots``."""
-        result: dict[SlotName, Mapping[DeviceId, Decimal]] = {}
+        granted: dict[SlotName, Mapping[DeviceId, Decimal]] = {}
         ids = self._ids
-        done: list[tuple[SlotPool, Parts]] = []
+        taken: list[tuple[SlotPool, Parts]] = []
         is_mixed = len(request) > 1
         try:
             # Slots that few devices have first, before other slots could hide them.
-            for name in sorted(request, key=lambda n: (self._free_devices(n), n)) if is_mixed else request:
+            for name in (
+                sorted(request, key=lambda slot: (self._count_free_devices(slot), slot)) if is_mixed else request
+            ):
                 if not (quantity := request[name]):
                     continue
-                pool, quanta = self._read(name, quantity)
+                pool, quanta = self._parse_quantity(name, quantity)
                 parts = self._choose(pool, quanta, hint, eligible)
                 pool.change(parts, 1)
                 if is_mixed:
-                    done.append((pool, parts))
-                    hint = self._near(parts, hint)
-                result[name] = {ids[rank]: pool.quantity(part) for rank, part in parts}
+                    taken.append((pool, parts))
+                    hint = self._hint_beside(parts, hint)
+                granted[name] = {ids[rank]: pool.quantity(part) for rank, part in parts}
         except (ResourceError, InvalidQuantity):
-            for pool, parts in done:
+            for pool, parts in taken:
                 pool.change(parts, -1)
             raise
-        return result
+        return granted
 
-    def _near(self, parts: Parts, hint: AffinityHint) -> AffinityHint:
-        """Returns the hint for further devices of a kernel that has these."""
-        chosen = sum([1 << rank for rank, _ in parts])
-        nodes = {node for node, mask in self._nodes.items() if node is not None and mask & chosen}
+    def _hint_beside(self, parts: Parts, hint: AffinityHint) -> AffinityHint:
+        """Returns the hint for further devices of a kernel that holds ``parts``."""
+        chosen_mask = sum([1 << rank for rank, _ in parts])
+        nodes = {node for node, mask in self._nodes.items() if node is not None and mask & chosen_mask}
         return AffinityHint(numa_nodes=hint.numa_nodes | nodes)
 
-    def _free_devices(self, name: SlotName) -> int:
+    def _count_free_devices(self, name: SlotName) -> int:
         pool = self._pools.get(name)
-        return pool.some_free.bit_count() if pool is not None else 0
+        return pool.any_free_mask.bit_count() if pool is not None else 0
 
-    def _read(self, name: SlotName, quantity: Decimal) -> tuple[SlotPool, int]:
+    def _parse_quantity(self, name: SlotName, quantity: Decimal) -> tuple[SlotPool, int]:
         pool = self._pools.get(name)
         if pool is None:
             raise UnsupportedResource(f"There is no slot {name} here.", data={"slot": name})
@@ -257,19 +265,19 @@ class LedgerAllocMap(AbstractAllocMap):
             raise InvalidQuantity(f"{name} is unique: only one of it can be requested", data={"slot": name})
         return pool, quanta
 
-    def _insufficient(
-        self, pool: SlotPool, quanta: int, scope: int, largest: int, *, restricted: bool
+    def _shortage_error(
+        self, pool: SlotPool, quanta: int, device_mask: int, largest: int, *, restricted: bool
     ) -> InsufficientResource:
-        free, most = pool.room(scope), pool.most(scope)
-        requested, available, room = (format_quantity(pool.quantity(n)) for n in (quanta, free, most))
+        free, most = pool.free_quanta(device_mask), pool.most_free_quanta(device_mask)
+        requested, available, largest_free = (format_quantity(pool.quantity(amount)) for amount in (quanta, free, most))
         data = {"slot": pool.name, "requested": requested, "available": available}
         where = " on the devices that qualify" if restricted else ""
         if free < quanta:
             return InsufficientResource(f"needs {requested} {pool.name}; {available} free{where}", data=data)
         how = "on one device" if quanta <= largest else "in equal shares"
         return InsufficientResource(
-            f"needs {requested} {pool.name} {how}; {available} free{where}, at most {room} on one device",
-            data={**data, "largest": room},
+            f"needs {requested} {pool.name} {how}; {available} free{where}, at most {largest_free} on one device",
+            data={**data, "largest": largest_free},
         )
 
     def _parts(self, allocation: DeviceAllocation) -> list[tuple[SlotPool, list[tuple[int, int]]]]:
@@ -280,7 +288,7 @@ class LedgerAllocMap(AbstractAllocMap):
             for device_id, quantity in per_device.items():
                 rank = self._ranks.get(device_id)
                 quanta = pool.quanta(quantity) if pool is not None else None
-                if pool is None or rank is None or not quanta or quanta < 0 or not pool.offers >> rank & 1:
+                if pool is None or rank is None or not quanta or quanta < 0 or not pool.offers_mask >> rank & 1:
                     text = f"there is no {format_quantity(quantity)} {name} on device {device_id!r}"
                     raise InvalidAllocation(text, data={"slot": name, "device": device_id})
                 parts.append((rank, quanta))
@@ -289,35 +297,38 @@ class LedgerAllocMap(AbstractAllocMap):
         return result
 
     def apply(self, allocation: DeviceAllocation) -> None:
-        done: list[tuple[SlotPool, Parts]] = []
+        applied_parts: list[tuple[SlotPool, Parts]] = []
         for pool, parts in self._parts(allocation):
             for rank, quanta in parts:
                 if pool.used[rank] + quanta > pool.amounts[rank] or pool.is_hidden(rank):
-                    for earlier, applied in done:
-                        earlier.change(applied, -1)
-                    raise self._wrong(pool, rank, quanta, "has not", " free")
+                    for applied_pool, pool_parts in applied_parts:
+                        applied_pool.change(pool_parts, -1)
+                    raise self._mismatch_error(pool, rank, quanta, "has not", " free")
             pool.change(parts, 1)
-            done.append((pool, parts))
+            applied_parts.append((pool, parts))
 
     def free(self, allocation: DeviceAllocation) -> None:
         released = self._parts(allocation)
         for pool, parts in released:
             for rank, quanta in parts:
                 if pool.used[rank] < quanta:
-                    raise self._wrong(pool, rank, quanta, "did not give", "")
+                    raise self._mismatch_error(pool, rank, quanta, "did not give", "")
         for pool, parts in released:
             pool.change(parts, -1)
 
-    def _wrong(self, pool: SlotPool, rank: int, quanta: int, verb: str, tail: str) -> InvalidAllocation:
+    def _mismatch_error(self, pool: SlotPool, rank: int, quanta: int, verb: str, tail: str) -> InvalidAllocation:
         device_id, quantity = self._ids[rank], format_quantity(pool.quantity(quanta))
         text = f"device {device_id!r} {verb} {quantity} {pool.name}{tail}"
         return InvalidAllocation(text, data={"slot": pool.name, "device": device_id})
 
     def snapshot(self) -> dict[SlotName, tuple[int, ...]]:
-        return {name: tuple(pool.used) for name, pool in self._pools.items()}
+        return {slot_name: tuple(pool.used) for slot_name, pool in self._pools.items()}
 
     def restore(self, snapshot: Mapping[SlotName, tuple[int, ...]]) -> None:
-        for name, before in snapshot.items():
+        for name, stored_quanta in snapshot.items():
             pool = self._pools[name]
-            changes = [(rank, then - now) for rank, (now, then) in enumerate(zip(pool.used, before, strict=True))]
+            changes = [
+                (rank, stored - present)
+                for rank, (present, stored) in enumerate(zip(pool.used, stored_quanta, strict=True))
+            ]
             pool.change([(rank, change) for rank, change in changes if change], 1)

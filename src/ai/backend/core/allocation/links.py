@@ -17,13 +17,13 @@ from ai.backend.core.allocation.slot_pool import ranks
 
 EXACT_SETS = 2000
 """Up to this number all sets are compared: every choice among 11 devices, 4 of 16, 2 of 63."""
-_STARTS = 16
-_STEPS = 100_000
-_MAX_MEMO = 4096
+_MAX_STARTS = 16
+_MAX_SEARCH_STEPS = 100_000
+_MAX_CACHED_SETS = 4096
 T = TypeVar("T")
 _MAX_BANDWIDTH = 2**20
-_ORDER = list(LinkKind)
-_NUMA, _SYSTEM = _ORDER.index(LinkKind.NUMA), _ORDER.index(LinkKind.SYSTEM)
+_LINK_KINDS = list(LinkKind)
+_NUMA_RANK, _SYSTEM_RANK = _LINK_KINDS.index(LinkKind.NUMA), _LINK_KINDS.index(LinkKind.SYSTEM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class _Pairs:
     scale: int
 
 
-def _width(link: DeviceLink) -> int:
+def _bandwidth_16ths(link: DeviceLink) -> int:
     """Returns the bandwidth in 1/16 GiB/s; 0 if it is unknown or invalid."""
     bandwidth = link.bandwidth_gib_s or 0.0
     return int(min(bandwidth * 16, _MAX_BANDWIDTH)) if bandwidth > 0 else 0
@@ -45,14 +45,14 @@ def links_of(devices: Sequence[ComputeDevice]) -> Links | None:
     """Returns the links between devices; None if no device names one, so that all devices are equal."""
     if not any(device.links for device in devices):
         return None
-    places = {device.device_id: i for i, device in enumerate(devices)}
-    named = (
-        (i, j, link.kind, _width(link))
-        for i, device in enumerate(devices)
+    rank_of_id = {device.device_id: rank for rank, device in enumerate(devices)}
+    stated_links = (
+        (rank, peer_rank, link.kind, _bandwidth_16ths(link))
+        for rank, device in enumerate(devices)
         for link in device.links
-        if (j := places.get(link.peer, i)) != i
+        if (peer_rank := rank_of_id.get(link.peer, rank)) != rank
     )
-    return Links(tuple(device.numa_node for device in devices), tuple(named))
+    return Links(tuple(device.numa_node for device in devices), tuple(stated_links))
 
 
 class Links:
@@ -67,77 +67,84 @@ class Links:
     over pairs, so the whole is one integer per pair, exact.
 
     The result is optimal where at most :data:`EXACT_SETS` sets exist; else a local optimum of at most 16 starts, in
-    about :data:`_STEPS` steps, and never less than one set grown (devices * count). Answers are cached.
+    about :data:`_MAX_SEARCH_STEPS` steps, and never less than one set grown (devices * count). Answers are cached.
     """
 
-    def __init__(self, nodes: Sequence[int | None], named: Sequence[tuple[int, int, LinkKind, int]]) -> None:
-        """``named``: (device, device, kind, bandwidth in 1/16 GiB/s) as stated by either end."""
-        self._nodes = nodes
-        self._named = named
+    def __init__(
+        self, numa_nodes: Sequence[int | None], stated_links: Sequence[tuple[int, int, LinkKind, int]]
+    ) -> None:
+        """Stores ``stated_links``: (device, device, kind, bandwidth in 1/16 GiB/s) as stated by either end."""
+        self._nodes = numa_nodes
+        self._named = stated_links
         self._memo: dict[tuple[int, ...], tuple[int, ...]] = {}
         self._costs: dict[tuple[int, ...], tuple[int, int]] = {}
 
     @cached_property
     def _pairs(self) -> _Pairs:
         """The weights, computed lazily: most maps of a scheduler never allocate linked devices."""
-        n = len(self._nodes)
-        stated: dict[tuple[int, int], tuple[int, int]] = {}
-        for i, j, link, wide in self._named:
-            best = min(stated.get((j, i), (_SYSTEM + 1, 0)), (_ORDER.index(link), -wide))
-            stated[i, j] = stated[j, i] = best
-        pairs, widest = n * n, 2 * _MAX_BANDWIDTH
+        count = len(self._nodes)
+        best_links: dict[tuple[int, int], tuple[int, int]] = {}
+        for i, j, link_kind, bandwidth in self._named:
+            best_link = min(best_links.get((j, i), (_SYSTEM_RANK + 1, 0)), (_LINK_KINDS.index(link_kind), -bandwidth))
+            best_links[i, j] = best_links[j, i] = best_link
+        pair_count, widest = count * count, 2 * _MAX_BANDWIDTH
         # No sum over the pairs of one set reaches the next larger unit.
-        across, missing = 1, pairs
-        of_kind = [0, *(missing * widest * pairs**rank for rank in range(1, _SYSTEM + 1))]
-        harms = [widest * pairs ** (_SYSTEM - rank) for rank in range(_SYSTEM + 1)]
-        scale = 4 * pairs * (harms[0] + widest)
-        cost, harm = [[0] * n for _ in range(n)], [[0] * n for _ in range(n)]
-        shared: dict[tuple[int, int, bool], tuple[int, int]] = {}
-        for i, a in enumerate(self._nodes):
-            for j, b in enumerate(self._nodes[:i]):
-                same = a == b
-                kind, negative = stated.get((i, j), (_NUMA if same and a is not None else _SYSTEM, 0))
-                lack = _MAX_BANDWIDTH + negative
-                key = (kind, negative, same)
-                if key not in shared:
-                    shared[key] = (of_kind[kind] + lack * missing + (not same) * across, harms[kind] - negative)
-                cost[i][j], harm[i][j] = cost[j][i], harm[j][i] = shared[key]
+        across_unit, bandwidth_unit = 1, pair_count
+        cost_of_kind = [0, *(bandwidth_unit * widest * pair_count**rank for rank in range(1, _SYSTEM_RANK + 1))]
+        harm_of_kind = [widest * pair_count ** (_SYSTEM_RANK - rank) for rank in range(_SYSTEM_RANK + 1)]
+        scale = 4 * pair_count * (harm_of_kind[0] + widest)
+        cost, harm = ([[0] * count for _ in range(count)], [[0] * count for _ in range(count)])
+        weights_of_key: dict[tuple[int, int, bool], tuple[int, int]] = {}
+        for i, node_i in enumerate(self._nodes):
+            for j, node_j in enumerate(self._nodes[:i]):
+                is_same = node_i == node_j
+                kind, negative = best_links.get(
+                    (i, j), (_NUMA_RANK if is_same and node_i is not None else _SYSTEM_RANK, 0)
+                )
+                missing = _MAX_BANDWIDTH + negative
+                pair_key = (kind, negative, is_same)
+                if pair_key not in weights_of_key:
+                    weights_of_key[pair_key] = (
+                        cost_of_kind[kind] + missing * bandwidth_unit + (not is_same) * across_unit,
+                        harm_of_kind[kind] - negative,
+                    )
+                cost[i][j], harm[i][j] = cost[j][i], harm[j][i] = weights_of_key[pair_key]
         return _Pairs(cost, harm, scale)
 
     # ---- judging
 
-    def cost_of(self, chosen: tuple[int, ...], free: int) -> tuple[int, int]:
+    def cost_of(self, chosen_ranks: tuple[int, ...], free_mask: int) -> tuple[int, int]:
         """Returns how badly a set is linked, and the quality of the links that it cuts from other free devices."""
-        key = (*chosen, -1, free)
+        key = (*chosen_ranks, -1, free_mask)
         costs = self._costs.get(key)
         if costs is None:
-            for i in chosen:
-                free &= ~(1 << i)
-            cost, harm, rest = self._pairs.cost, self._pairs.harm, list(ranks(free))
+            for rank in chosen_ranks:
+                free_mask &= ~(1 << rank)
+            cost, harm, others = self._pairs.cost, self._pairs.harm, list(ranks(free_mask))
             costs = (
-                sum([cost[i][j] for i, j in combinations(chosen, 2)]),
-                sum([harm[i][j] for i in chosen for j in rest]),
+                sum([cost[rank][other] for rank, other in combinations(chosen_ranks, 2)]),
+                sum([harm[rank][other] for rank in chosen_ranks for other in others]),
             )
             _remember(self._costs, key, costs)
         return costs
 
     # ---- choosing
 
-    def choose(self, candidates: int, count: int, taken: Sequence[int], free: int) -> Sequence[int]:
-        """Returns the ``count`` candidates best linked with each other and with ``taken``, lowest rank first.
+    def choose(self, candidate_mask: int, count: int, taken_ranks: Sequence[int], free_mask: int) -> Sequence[int]:
+        """Returns the ``count`` candidates best linked with each other and with ``taken_ranks``, lowest rank first.
 
-        ``free`` are the devices that could serve others, the candidates included.
+        ``free_mask`` are the devices that could serve others, the candidates included.
         """
-        key = (candidates, count, free, *taken)
-        chosen = self._memo.get(key)
-        if chosen is None:
-            chosen = _Search(self._pairs, candidates, count, taken, free).best()
-            _remember(self._memo, key, chosen)
-        return chosen
+        key = (candidate_mask, count, free_mask, *taken_ranks)
+        chosen_ranks = self._memo.get(key)
+        if chosen_ranks is None:
+            chosen_ranks = _Search(self._pairs, candidate_mask, count, taken_ranks, free_mask).best()
+            _remember(self._memo, key, chosen_ranks)
+        return chosen_ranks
 
 
 def _remember(memo: dict[tuple[int, ...], T], key: tuple[int, ...], value: T) -> None:
-    if len(memo) >= _MAX_MEMO:
+    if len(memo) >= _MAX_CACHED_SETS:
         memo.clear()
     memo[key] = value
 
@@ -145,56 +152,73 @@ def _remember(memo: dict[tuple[int, ...], T], key: tuple[int, ...], value: T) ->
 class _Search:
     """Searches the set with the least ``sum(single) + sum(weight of each pair)``."""
 
-    def __init__(self, pairs: _Pairs, candidates: int, count: int, taken: Sequence[int], free: int) -> None:
+    def __init__(
+        self, pairs: _Pairs, candidate_mask: int, count: int, taken_ranks: Sequence[int], free_mask: int
+    ) -> None:
         self._pairs = pairs
         self._count = count
-        self._pool = list(ranks(candidates))
-        for i in taken:
-            free &= ~(1 << i)
-        cost, harm, rest = pairs.cost, pairs.harm, list(ranks(free))
+        self._pool = list(ranks(candidate_mask))
+        for rank in taken_ranks:
+            free_mask &= ~(1 << rank)
+        cost, harm, other_ranks = pairs.cost, pairs.harm, list(ranks(free_mask))
         self._single = {
-            i: sum([harm[i][j] for j in rest]) + sum([cost[i][j] * pairs.scale - harm[i][j] for j in taken])
-            for i in self._pool
+            rank: sum([harm[rank][other] for other in other_ranks])
+            + sum([cost[rank][other] * pairs.scale - harm[rank][other] for other in taken_ranks])
+            for rank in self._pool
         }
 
-    def _pair(self, i: int, j: int) -> int:
+    def _pair_weight(self, rank: int, other: int) -> int:
         """Returns the weight of choosing both devices: their link cost without the harm that no longer applies."""
-        return self._pairs.cost[i][j] * self._pairs.scale - 2 * self._pairs.harm[i][j]
+        return self._pairs.cost[rank][other] * self._pairs.scale - 2 * self._pairs.harm[rank][other]
 
     def _weight(self, chosen: Sequence[int]) -> int:
-        return sum([self._single[i] for i in chosen]) + sum([self._pair(i, j) for i, j in combinations(chosen, 2)])
+        return sum([self._single[rank] for rank in chosen]) + sum(
+            [self._pair_weight(rank, other) for rank, other in combinations(chosen, 2)]
+        )
 
     def best(self) -> tuple[int, ...]:
         if comb(len(self._pool), self._count) <= EXACT_SETS:
             return min(combinations(self._pool, self._count), key=self._weight)
-        step = len(self._pool) * self._count
-        half = max(1, min(_STARTS, _STEPS // (2 * step)) // 2)
+        round_steps = len(self._pool) * self._count
+        half_count = max(1, min(_MAX_STARTS, _MAX_SEARCH_STEPS // (2 * round_steps)) // 2)
         # Half of the starts are those that are best linked with all others, half the first ones.
-        starts = sorted(self._pool, key=lambda i: (-self._single[i], i))[:half]
-        starts += [i for i in self._pool if i not in starts][:half]
-        rounds = min(self._count, _STEPS // (2 * step * len(starts)))
-        found = (tuple(sorted(self._improved(self._grown(start), rounds))) for start in starts)
-        return min(found, key=lambda chosen: (self._weight(chosen), chosen))
+        start_ranks = sorted(self._pool, key=lambda rank: (-self._single[rank], rank))[:half_count]
+        start_ranks += [rank for rank in self._pool if rank not in start_ranks][:half_count]
+        rounds = min(self._count, _MAX_SEARCH_STEPS // (2 * round_steps * len(start_ranks)))
+        found_sets = (
+            tuple(sorted(self._improve_set(self._grow_set(start_rank), rounds))) for start_rank in start_ranks
+        )
+        return min(found_sets, key=lambda chosen: (self._weight(chosen), chosen))
 
-    def _grown(self, start: int) -> list[int]:
-        added = self._single.copy()
-        chosen = [start]
+    def _grow_set(self, start_rank: int) -> list[int]:
+        added_weights = self._single.copy()
+        chosen = [start_rank]
         while len(chosen) < self._count:
-            del added[chosen[-1]]
-            for i in added:
-                added[i] += self._pair(chosen[-1], i)
-            chosen.append(min(added, key=lambda i: (added[i], i)))
+            del added_weights[chosen[-1]]
+            for rank in added_weights:
+                added_weights[rank] += self._pair_weight(chosen[-1], rank)
+            chosen.append(min(added_weights, key=lambda rank: (added_weights[rank], rank)))
         return chosen
 
-    def _improved(self, chosen: list[int], rounds: int) -> list[int]:
+    def _improve_set(self, chosen: list[int], rounds: int) -> list[int]:
         """Exchanges single devices while that improves the set."""
-        load = {i: self._single[i] + sum([self._pair(i, j) for j in chosen if j != i]) for i in self._pool}
+        weights = {
+            rank: self._single[rank]
+            + sum([self._pair_weight(rank, other_rank) for other_rank in chosen if other_rank != rank])
+            for rank in self._pool
+        }
         for _ in range(rounds):
-            outside = [i for i in self._pool if i not in chosen]
-            gain, out, into = min((load[b] - self._pair(a, b) - load[a], a, b) for a in chosen for b in outside)
-            if gain >= 0:
+            outside = [rank for rank in self._pool if rank not in chosen]
+            change, removed, added = min(
+                (weights[outer] - self._pair_weight(inner, outer) - weights[inner], inner, outer)
+                for inner in chosen
+                for outer in outside
+            )
+            if change >= 0:
                 break
-            chosen[chosen.index(out)] = into
-            for i in self._pool:
-                load[i] += (i != into and self._pair(i, into)) - (i != out and self._pair(i, out))
+            chosen[chosen.index(removed)] = added
+            for rank in self._pool:
+                weights[rank] += (rank != added and self._pair_weight(rank, added)) - (
+                    rank != removed and self._pair_weight(rank, removed)
+                )
         return chosen

@@ -33,9 +33,9 @@ from ai.backend.core.allocation.variants import PluginVariants, RequestedSlots, 
 #: Accelerators choose before cores and memory follow them. A plugin that is not named comes after those that are, but
 #: before cpu and mem if these are not named either.
 DEFAULT_ORDER: tuple[str, ...] = ("cuda", "rocm", "tpu")
-_LAST = ("cpu", "mem")
-_MAX_MEMO = 16_384
-_NOWHERE: frozenset[int] = frozenset()
+_LAST_PLUGINS = ("cpu", "mem")
+_MAX_CACHED_GRANTS = 16_384
+_NO_NUMA_NODES: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,10 +68,10 @@ class PreparedRequest:
 
 def order_plugins(names: Iterable[str], order: Sequence[str]) -> list[str]:
     """Returns the plugins named in ``order`` first, then the rest by name with cpu and mem last."""
-    places = {name: i for i, name in reversed(list(enumerate(order)))}
+    place_of_name = {name: place for place, name in reversed(list(enumerate(order)))}
 
     def key(name: str) -> tuple[int, int, str]:
-        return places.get(name, len(order)), _LAST.index(name) + 1 if name in _LAST else 0, name
+        return place_of_name.get(name, len(order)), _LAST_PLUGINS.index(name) + 1 if name in _LAST_PLUGINS else 0, name
 
     return sorted(names, key=key)
 
@@ -80,7 +80,7 @@ class NodeAllocator:
     """Combines the alloc maps of a node's plugins. Each call does all of its work, or raises and changes nothing."""
 
     def __init__(self, maps: Mapping[str, AbstractAllocMap], *, order: Sequence[str] = DEFAULT_ORDER) -> None:
-        """Raises InvalidAllocation if two plugins offer the same slot."""
+        """Assigns slots to plugins. Raises InvalidAllocation if two plugins offer the same slot."""
         self._maps = {name: maps[name] for name in order_plugins(maps, order)}
         self._owners: dict[str, str] = {}
         self._nodes: dict[str, dict[DeviceId, int]] = {}
@@ -114,8 +114,8 @@ class NodeAllocator:
     ) -> None:
         """Records location and properties of a plugin's devices, for hints to other plugins and for requirements."""
         self._variants[plugin] = PluginVariants(devices, namespaces)
-        self._unhealthy[plugin] = {d.device_id for d in devices if d.health is not DeviceHealth.HEALTHY}
-        self._nodes[plugin] = {d.device_id: d.numa_node for d in devices if d.numa_node is not None}
+        self._unhealthy[plugin] = {device.device_id for device in devices if device.health is not DeviceHealth.HEALTHY}
+        self._nodes[plugin] = {device.device_id: device.numa_node for device in devices if device.numa_node is not None}
 
     def remember(self) -> None:
         """Caches choices, shared with all clones, for planners that hold many equal nodes."""
@@ -123,32 +123,38 @@ class NodeAllocator:
 
     def clone(self) -> NodeAllocator:
         """Returns an independent copy in the same state. Supports stock maps only, as :meth:`from_devices` builds."""
-        other = object.__new__(NodeAllocator)
-        other.__dict__.update(self.__dict__)
-        other._maps = {name: m.clone() for name, m in self._maps.items() if isinstance(m, LedgerAllocMap)}
-        return other
+        copy = object.__new__(NodeAllocator)
+        copy.__dict__.update(self.__dict__)
+        copy._maps = {
+            name: alloc_map.clone() for name, alloc_map in self._maps.items() if isinstance(alloc_map, LedgerAllocMap)
+        }
+        return copy
 
     # ---- reading
 
     def pools(self) -> dict[str, SlotPool]:
         """Returns the pools of the stock maps by slot, read-only."""
-        return {slot: pool for m in self._maps.values() for slot, pool in m.pools.items()}
+        return {slot: pool for alloc_map in self._maps.values() for slot, pool in alloc_map.pools.items()}
 
     @property
     def totals(self) -> ResourceSlot:
-        return ResourceSlot({s: q for m in self._maps.values() for s, q in m.totals.items()})
+        return ResourceSlot(
+            {slot: quantity for alloc_map in self._maps.values() for slot, quantity in alloc_map.totals.items()}
+        )
 
     def available(self) -> ResourceSlot:
-        return ResourceSlot({s: q for m in self._maps.values() for s, q in m.available().items()})
+        return ResourceSlot(
+            {slot: quantity for alloc_map in self._maps.values() for slot, quantity in alloc_map.available().items()}
+        )
 
     def numa_nodes(self, allocation: DeviceAllocation) -> frozenset[int]:
         """Returns the known NUMA nodes of an allocation."""
-        touched = set()
+        nodes_of = set()
         for slot, per_device in allocation.slots.items():
             nodes = self._nodes.get(self._owners.get(slot, ""))
             if nodes:
-                touched |= {nodes[d] for d in per_device if d in nodes}
-        return frozenset(touched)
+                nodes_of |= {nodes[device_id] for device_id in per_device if device_id in nodes}
+        return frozenset(nodes_of)
 
     # ---- taking
 
@@ -176,11 +182,11 @@ class NodeAllocator:
     def take(self, prepared: PreparedRequest) -> DeviceAllocation:
         """Allocates a prepared request. Raises the same as :meth:`allocate`, except UnsupportedResource."""
         requested, eligible = prepared.requested, prepared.eligible
-        touched: list[frozenset[int]] = []
-        first = self._allocate(requested, NO_HINT, eligible, touched)
-        if not touched or touched.count(touched[0]) == len(touched):
+        used_nodes: list[frozenset[int]] = []
+        first = self._allocate(requested, NO_HINT, eligible, used_nodes)
+        if not used_nodes or used_nodes.count(used_nodes[0]) == len(used_nodes):
             return first
-        if any(len(nodes) > 1 for nodes in touched):
+        if any(len(nodes) > 1 for nodes in used_nodes):
             # A map that prefers one node found none: no other choice brings them together.
             return first
         self.free(first)
@@ -215,9 +221,9 @@ class NodeAllocator:
         requested: RequestedSlots,
         hint: AffinityHint,
         eligible: Mapping[str, frozenset[DeviceId]],
-        touched: list[frozenset[int]] | None = None,
+        used_nodes: list[frozenset[int]] | None = None,
     ) -> DeviceAllocation:
-        """Allocates from each plugin. Appends the NUMA nodes used by each located plugin to ``touched``."""
+        """Allocates from each plugin. Appends the NUMA nodes used by each located plugin to ``used_nodes``."""
         slots: dict[SlotName, Mapping[DeviceId, Decimal]] = {}
         try:
             for name in requested:
@@ -225,8 +231,8 @@ class NodeAllocator:
                 slots.update(granted.part)
                 if granted.nodes:
                     hint = granted.hint
-                    if touched is not None:
-                        touched.append(granted.nodes)
+                    if used_nodes is not None:
+                        used_nodes.append(granted.nodes)
         except BaseException:
             self.free(DeviceAllocation(slots=slots))
             raise
@@ -240,17 +246,17 @@ class NodeAllocator:
         slot, quantity = next(iter(requested.items()))
         pool = alloc_map.pools.get(slot)
         is_alone = eligible is None and len(requested) == 1
-        if self._memo is None or not is_alone or pool is None or not pool.order or pool.order[-1] > 1:
+        if self._memo is None or not is_alone or pool is None or not pool.free_levels or pool.free_levels[-1] > 1:
             return self._granted(name, (), alloc_map.grant(requested, hint, eligible), hint)
         # Only of devices that are taken as a whole: amounts of larger ones differ too much to come again.
-        key = slot, quantity, hint.numa_nodes, pool.levels[1]
-        cached = self._memo.get(key)
+        cache_key = slot, quantity, hint.numa_nodes, pool.levels[1]
+        cached = self._memo.get(cache_key)
         if cached is None:
-            part = alloc_map.grant(requested, hint, None)
-            if len(self._memo) >= _MAX_MEMO:
+            granted_slots = alloc_map.grant(requested, hint, None)
+            if len(self._memo) >= _MAX_CACHED_GRANTS:
                 self._memo.clear()
-            parts = [(alloc_map.ranks[d], 1) for d in part[slot]]
-            cached = self._memo[key] = self._granted(name, parts, part, hint)
+            parts = [(alloc_map.ranks[device_id], 1) for device_id in granted_slots[slot]]
+            cached = self._memo[cache_key] = self._granted(name, parts, granted_slots, hint)
         else:
             pool.take_whole(cached.parts)
         return cached
@@ -259,15 +265,22 @@ class NodeAllocator:
         self,
         name: str,
         parts: Parts,
-        part: Mapping[SlotName, Mapping[DeviceId, Decimal]],
+        granted_slots: Mapping[SlotName, Mapping[DeviceId, Decimal]],
         hint: AffinityHint,
     ) -> _Grant:
         located = self._nodes.get(name)
         if not located:
-            return _Grant(parts, part, _NOWHERE, hint)
-        nodes = frozenset([located[d] for per in part.values() for d in per if d in located])
-        near = hint if nodes <= hint.numa_nodes else AffinityHint(numa_nodes=hint.numa_nodes | nodes)
-        return _Grant(parts, part, nodes, near)
+            return _Grant(parts, granted_slots, _NO_NUMA_NODES, hint)
+        nodes = frozenset(
+            [
+                located[device_id]
+                for per_device in granted_slots.values()
+                for device_id in per_device
+                if device_id in located
+            ]
+        )
+        next_hint = hint if nodes <= hint.numa_nodes else AffinityHint(numa_nodes=hint.numa_nodes | nodes)
+        return _Grant(parts, granted_slots, nodes, next_hint)
 
     def _parts(self, allocation: DeviceAllocation) -> list[tuple[AbstractAllocMap, DeviceAllocation]]:
         parts: dict[str, dict[SlotName, Mapping[DeviceId, Decimal]]] = {}
@@ -280,25 +293,25 @@ class NodeAllocator:
 
     def apply(self, allocation: DeviceAllocation) -> None:
         """Takes exactly this allocation. Raises InvalidAllocation."""
-        done: list[tuple[AbstractAllocMap, DeviceAllocation]] = []
+        applied_parts: list[tuple[AbstractAllocMap, DeviceAllocation]] = []
         try:
             for alloc_map, part in self._parts(allocation):
                 alloc_map.apply(part)
-                done.append((alloc_map, part))
+                applied_parts.append((alloc_map, part))
         except BaseException:
-            for alloc_map, part in done:
+            for alloc_map, part in applied_parts:
                 alloc_map.free(part)
             raise
 
     def free(self, allocation: DeviceAllocation) -> None:
         """Releases exactly this allocation. Raises InvalidAllocation."""
-        done: list[tuple[AbstractAllocMap, DeviceAllocation]] = []
+        freed_parts: list[tuple[AbstractAllocMap, DeviceAllocation]] = []
         try:
             for alloc_map, part in self._parts(allocation):
                 alloc_map.free(part)
-                done.append((alloc_map, part))
+                freed_parts.append((alloc_map, part))
         except BaseException:
-            for alloc_map, part in done:
+            for alloc_map, part in freed_parts:
                 alloc_map.apply(part)
             raise
 
@@ -320,7 +333,9 @@ class NodeAllocator:
                 raise InvalidAllocation(
                     f"the plan has {plan.total(slot)} {slot}, the request {requested[slot]}", data={"slot": slot}
                 )
-        rest = self._split(ResourceSlot({slot: q for slot, q in requested.items() if slot not in plan.slots}))
+        missing_quantity = self._split(
+            ResourceSlot({slot: quantity for slot, quantity in requested.items() if slot not in plan.slots})
+        )
         eligible = eligible_devices(self._split(request), self._variants, requirements)
         try:
             self._check_planned(plan, eligible)
@@ -328,11 +343,11 @@ class NodeAllocator:
         except InvalidAllocation:
             return self.allocate(request, requirements=requirements)
         try:
-            open_part = self._allocate(rest, AffinityHint(numa_nodes=self.numa_nodes(plan)), eligible)
+            rest_allocation = self._allocate(missing_quantity, AffinityHint(numa_nodes=self.numa_nodes(plan)), eligible)
         except (ResourceError, InvalidQuantity):
             self.free(plan)
             return self.allocate(request, requirements=requirements)
-        return DeviceAllocation(slots={**plan.slots, **open_part.slots})
+        return DeviceAllocation(slots={**plan.slots, **rest_allocation.slots})
 
     def _check_planned(self, plan: DeviceAllocation, eligible: Mapping[str, frozenset[DeviceId]]) -> None:
         """Raises InvalidAllocation if a planned device is not healthy or not eligible, which :meth:`apply` ignores."""
@@ -364,10 +379,10 @@ class NodeAllocator:
             if missing <= 0 or slot not in self._owners:
                 continue
             try:
-                more = self._allocate(self._split(ResourceSlot({slot: missing})), NO_HINT, {})
+                extra_quantity = self._allocate(self._split(ResourceSlot({slot: missing})), NO_HINT, {})
             except (ResourceError, InvalidQuantity):
                 continue
-            for device_id, part_quantity in more.slots[slot].items():
+            for device_id, part_quantity in extra_quantity.slots[slot].items():
                 per_device_taken = taken.setdefault(slot, {})
                 per_device_taken[device_id] = per_device_taken.get(device_id, Decimal(0)) + part_quantity
         return DeviceAllocation(slots=taken)
@@ -382,4 +397,6 @@ class NodeAllocator:
 
 def without_placeholders(allocation: DeviceAllocation) -> DeviceAllocation:
     """Returns an allocation as a plan for an agent, without slots whose devices the agent chooses."""
-    return DeviceAllocation(slots={s: dict(d) for s, d in allocation.slots.items() if ANY_DEVICE not in d})
+    return DeviceAllocation(
+        slots={slot: dict(per_device) for slot, per_device in allocation.slots.items() if ANY_DEVICE not in per_device}
+    )

@@ -18,7 +18,7 @@ from ai.backend.common.states import SlotType
 
 MAX_QUANTA = 10**24
 MICRO = 10**6
-_MAX_MEMO = 1024
+_MAX_CACHED_QUANTITIES = 1024
 MAX_DIGITS = 40
 
 
@@ -30,29 +30,29 @@ def to_quanta(value: Decimal, quantum: Decimal) -> int | None:
     """Converts a quantity to quanta; None if it is not a multiple. Exact for every finite decimal in range."""
     if abs(value.adjusted()) > MAX_DIGITS:
         return None
-    n, d = value.as_integer_ratio()
-    qn, qd = quantum.as_integer_ratio()
-    quanta, rest = divmod(n * qd, d * qn)
-    return None if rest else quanta
+    numerator, denominator = value.as_integer_ratio()
+    quantum_numerator, quantum_denominator = quantum.as_integer_ratio()
+    quanta, remainder = divmod(numerator * quantum_denominator, denominator * quantum_numerator)
+    return None if remainder else quanta
 
 
-def ranks(mask: int) -> Iterator[int]:
+def ranks(device_mask: int) -> Iterator[int]:
     """Yields the devices of a mask, lowest rank first."""
-    while mask:
-        bit = mask & -mask
+    while device_mask:
+        bit = device_mask & -device_mask
         yield bit.bit_length() - 1
-        mask ^= bit
+        device_mask ^= bit
 
 
-def lowest(mask: int, count: int) -> list[int]:
+def lowest(device_mask: int, count: int) -> list[int]:
     """Returns the first ``count`` devices of a mask."""
-    result = []
+    lowest_ranks = []
     while count:
-        bit = mask & -mask
-        result.append(bit.bit_length() - 1)
-        mask ^= bit
+        bit = device_mask & -device_mask
+        lowest_ranks.append(bit.bit_length() - 1)
+        device_mask ^= bit
         count -= 1
-    return result
+    return lowest_ranks
 
 
 @dataclass(slots=True)
@@ -69,12 +69,12 @@ class SlotPool:
 
     Invariants: ``0 <= used <= amounts`` for each device; ``free`` is what a request may take of it now (0 if it is
     unhealthy or hidden); ``levels`` maps each positive ``free`` to the mask of the devices that have exactly that, and
-    ``order`` are its keys, ascending; ``total_free`` is the sum of ``free``.
+    ``free_levels`` are its keys, ascending; ``total_free`` is the sum of ``free``.
 
     Attributes:
         micro: a quantum in millionths, the unit in which the scheduler compares quantities of different agents.
-        offers: the mask of the devices that have this slot, of which ``healthy`` are the healthy ones.
-        special: the mask of devices that are unhealthy or in an exclusive group.
+        offers_mask: the mask of the devices that have this slot, of which ``healthy`` are the healthy ones.
+        special_mask: the mask of devices that are unhealthy or in an exclusive group.
         total, largest: of healthy devices, taken or not.
     """
 
@@ -86,12 +86,12 @@ class SlotPool:
     amounts: list[int] = field(init=False)
     used: list[int] = field(init=False)
     free: list[int] = field(init=False)
-    offers: int = 0
+    offers_mask: int = 0
     healthy: int = 0
-    special: int = 0
+    special_mask: int = 0
     groups: dict[int, ExclusiveGroup] = field(default_factory=dict)
     levels: dict[int, int] = field(default_factory=dict)
-    order: list[int] = field(default_factory=list)
+    free_levels: list[int] = field(default_factory=list)
     total: int = 0
     total_free: int = 0
     largest: int = 0
@@ -105,14 +105,14 @@ class SlotPool:
 
     def clone(self) -> SlotPool:
         """Returns a copy that shares amounts and caches; the caller makes it join copies of the exclusive groups."""
-        other = SlotPool.__new__(SlotPool)
-        other.name, other.slot_type, other.quantum, other.micro = self.name, self.slot_type, self.quantum, self.micro
-        other.amounts, other.offers, other.healthy = self.amounts, self.offers, self.healthy
-        other.special, other.total, other.total_free = self.special, self.total, self.total_free
-        other.largest, other._quantities, other._quanta = self.largest, self._quantities, self._quanta
-        other.used, other.free, other.order = self.used.copy(), self.free.copy(), self.order.copy()
-        other.levels, other.groups = self.levels.copy(), {}
-        return other
+        copy = SlotPool.__new__(SlotPool)
+        copy.name, copy.slot_type, copy.quantum, copy.micro = self.name, self.slot_type, self.quantum, self.micro
+        copy.amounts, copy.offers_mask, copy.healthy = self.amounts, self.offers_mask, self.healthy
+        copy.special_mask, copy.total, copy.total_free = self.special_mask, self.total, self.total_free
+        copy.largest, copy._quantities, copy._quanta = self.largest, self._quantities, self._quanta
+        copy.used, copy.free, copy.free_levels = self.used.copy(), self.free.copy(), self.free_levels.copy()
+        copy.levels, copy.groups = self.levels.copy(), {}
+        return copy
 
     # ---- quantities
 
@@ -124,7 +124,7 @@ class SlotPool:
     @property
     def most_micro(self) -> int:
         """The largest free amount of one device in millionths, rounded down."""
-        return int(self.order[-1] * self.micro) if self.order else 0
+        return int(self.free_levels[-1] * self.micro) if self.free_levels else 0
 
     @property
     def whole(self) -> int:
@@ -132,91 +132,91 @@ class SlotPool:
         return self.levels.get(self.largest, 0).bit_count()
 
     def quantity(self, quanta: int) -> Decimal:
-        result = self._quantities.get(quanta)
-        if result is None:
-            if len(self._quantities) >= _MAX_MEMO:
+        cached_quantity = self._quantities.get(quanta)
+        if cached_quantity is None:
+            if len(self._quantities) >= _MAX_CACHED_QUANTITIES:
                 self._quantities.clear()
-            result = self._quantities[quanta] = quanta * self.quantum
-        return result
+            cached_quantity = self._quantities[quanta] = quanta * self.quantum
+        return cached_quantity
 
     def quanta(self, quantity: Decimal) -> int | None:
         """Converts a quantity to quanta; -1 if it is negative or not a number, None if it is not a multiple."""
         try:
-            result = self._quanta.get(quantity)
+            cached_quanta = self._quanta.get(quantity)
         except TypeError:  # a signaling NaN has no hash
             return -1
-        if result is None:
+        if cached_quanta is None:
             if not quantity.is_finite() or quantity < 0:
                 return -1
-            result = to_quanta(quantity, self.quantum)
-            if result is None or result > MAX_QUANTA:
+            cached_quanta = to_quanta(quantity, self.quantum)
+            if cached_quanta is None or cached_quanta > MAX_QUANTA:
                 return None
-            if len(self._quanta) >= _MAX_MEMO:
+            if len(self._quanta) >= _MAX_CACHED_QUANTITIES:
                 self._quanta.clear()
-            self._quanta[quantity] = result
-        return result
+            self._quanta[quantity] = cached_quanta
+        return cached_quanta
 
     # ---- the index
 
-    def add(self, rank: int, amount: int, *, healthy: bool) -> None:
+    def add(self, rank: int, quanta: int, *, healthy: bool) -> None:
         """Adds a device that has this slot, once. :meth:`seal` must follow before anything else."""
         bit = 1 << rank
-        self.amounts[rank] = amount
-        self.offers |= bit
+        self.amounts[rank] = quanta
+        self.offers_mask |= bit
         if not healthy:
-            self.special |= bit
+            self.special_mask |= bit
             return
         self.healthy |= bit
-        self.total += amount
-        if amount:
-            self.free[rank] = amount
-            self.levels[amount] = self.levels.get(amount, 0) | bit
+        self.total += quanta
+        if quanta:
+            self.free[rank] = quanta
+            self.levels[quanta] = self.levels.get(quanta, 0) | bit
 
     def seal(self) -> None:
         """Builds the index after all devices are added."""
-        self.order = sorted(self.levels)
-        self.largest = self.order[-1] if self.order else 0
+        self.free_levels = sorted(self.levels)
+        self.largest = self.free_levels[-1] if self.free_levels else 0
         self.total_free = self.total
 
     def join(self, rank: int, group: ExclusiveGroup) -> None:
         """Joins an exclusive group, whose other slots can hide this slot on the device."""
         self.groups[rank] = group
-        self.special |= 1 << rank
+        self.special_mask |= 1 << rank
         group.pools.append(self)
 
     def change(self, parts: Parts, sign: int) -> None:
         """Takes (1) or releases (-1) these parts, which the caller has checked."""
-        used, free, special = self.used, self.free, self.special
-        total = source = target = moved = 0
+        used, free, special_mask = self.used, self.free, self.special_mask
+        total_quanta = moved_from = moved_to = moved_mask = 0
         for rank, part in parts:
             quanta = part * sign
             used[rank] += quanta
-            if special >> rank & 1:
+            if special_mask >> rank & 1:
                 self._change_special(rank, quanta)
                 continue
             before = free[rank]
-            free[rank] = now = before - quanta
-            total += quanta
-            if before != source or now != target:
-                if moved:
-                    self._move(moved, source, target)
-                source, target, moved = before, now, 0
-            moved |= 1 << rank
-        if moved:
-            self._move(moved, source, target)
-        self.total_free -= total
+            free[rank] = after = before - quanta
+            total_quanta += quanta
+            if before != moved_from or after != moved_to:
+                if moved_mask:
+                    self._move(moved_mask, moved_from, moved_to)
+                moved_from, moved_to, moved_mask = before, after, 0
+            moved_mask |= 1 << rank
+        if moved_mask:
+            self._move(moved_mask, moved_from, moved_to)
+        self.total_free -= total_quanta
 
     def take_whole(self, parts: Parts) -> None:
-        """Takes devices that have one quantum each, free."""
-        if self.special:
+        """Takes whole free devices of one quantum each."""
+        if self.special_mask:
             self.change(parts, 1)
             return
-        used, free, taken = self.used, self.free, 0
+        used, free, taken_mask = self.used, self.free, 0
         for rank, _ in parts:
             used[rank] += 1
             free[rank] = 0
-            taken |= 1 << rank
-        self._move(taken, 1, 0)
+            taken_mask |= 1 << rank
+        self._move(taken_mask, 1, 0)
         self.total_free -= len(parts)
 
     def _change_special(self, rank: int, quanta: int) -> None:
@@ -228,60 +228,60 @@ class SlotPool:
             offered = pool.healthy >> rank & 1 and not pool.is_hidden(rank)
             pool.set_free(rank, pool.amounts[rank] - pool.used[rank] if offered else 0)
 
-    def set_free(self, rank: int, now: int) -> None:
-        """Sets what a request may take of a device."""
-        before = self.free[rank]
-        if before != now:
-            self.free[rank] = now
-            self.total_free += now - before
-            self._move(1 << rank, before, now)
+    def set_free(self, rank: int, free_quanta: int) -> None:
+        """Sets how many quanta of a device a request may take."""
+        earlier_quanta = self.free[rank]
+        if earlier_quanta != free_quanta:
+            self.free[rank] = free_quanta
+            self.total_free += free_quanta - earlier_quanta
+            self._move(1 << rank, earlier_quanta, free_quanta)
 
-    def _move(self, mask: int, before: int, now: int) -> None:
+    def _move(self, device_mask: int, old_level: int, new_level: int) -> None:
         levels = self.levels
-        if before:
-            if rest := levels[before] ^ mask:
-                levels[before] = rest
+        if old_level:
+            if remaining_mask := levels[old_level] ^ device_mask:
+                levels[old_level] = remaining_mask
             else:
-                del levels[before]
-                del self.order[bisect_left(self.order, before)]
-        if now:
-            if now not in levels:
-                insort(self.order, now)
-            levels[now] = levels.get(now, 0) | mask
+                del levels[old_level]
+                del self.free_levels[bisect_left(self.free_levels, old_level)]
+        if new_level:
+            if new_level not in levels:
+                insort(self.free_levels, new_level)
+            levels[new_level] = levels.get(new_level, 0) | device_mask
 
     def is_hidden(self, rank: int) -> bool:
         """Returns True if another slot of the same exclusive group is in use on this device."""
         group = self.groups.get(rank)
         return group is not None and group.users > bool(self.used[rank])
 
-    def room(self, scope: int) -> int:
+    def free_quanta(self, device_mask: int) -> int:
         """Returns what the devices of a mask have free together. O(distinct free amounts)."""
-        if not scope & (scope - 1):
-            return self.free[scope.bit_length() - 1] if scope else 0
-        return sum([level * (mask & scope).bit_count() for level, mask in self.levels.items()])
+        if not device_mask & (device_mask - 1):
+            return self.free[device_mask.bit_length() - 1] if device_mask else 0
+        return sum([level * (mask & device_mask).bit_count() for level, mask in self.levels.items()])
 
-    def most(self, scope: int) -> int:
+    def most_free_quanta(self, device_mask: int) -> int:
         """Returns the most that one device of a mask has free."""
-        return next((level for level in reversed(self.order) if self.levels[level] & scope), 0)
+        return next((level for level in reversed(self.free_levels) if self.levels[level] & device_mask), 0)
 
     @property
-    def some_free(self) -> int:
+    def any_free_mask(self) -> int:
         """The mask of devices that have anything free."""
-        devices = 0
+        any_free_mask = 0
         for mask in self.levels.values():
-            devices |= mask
-        return devices
+            any_free_mask |= mask
+        return any_free_mask
 
-    def with_room(self, scope: int, quanta: int) -> int:
+    def mask_with_room(self, device_mask: int, quanta: int) -> int:
         """Returns the devices of a mask that have this amount free."""
         mask = 0
-        for level in self.order[bisect_left(self.order, quanta) :]:
+        for level in self.free_levels[bisect_left(self.free_levels, quanta) :]:
             mask |= self.levels[level]
-        return mask & scope
+        return mask & device_mask
 
-    def fullest(self, scope: int, quanta: int) -> int:
+    def fullest_mask(self, device_mask: int, quanta: int) -> int:
         """Returns, of the devices with this amount free, those that have the least."""
-        for level in self.order[bisect_left(self.order, quanta) :]:
-            if mask := self.levels[level] & scope:
+        for level in self.free_levels[bisect_left(self.free_levels, quanta) :]:
+            if mask := self.levels[level] & device_mask:
                 return mask
         return 0

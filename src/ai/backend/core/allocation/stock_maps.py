@@ -30,57 +30,61 @@ class DiscreteAllocMap(LedgerAllocMap):
     so. O(distinct free amounts + devices that give).
     """
 
-    def _pick(self, pool: SlotPool, quanta: int, scope: int, largest: int) -> Parts | None:
-        if not scope & (scope - 1):
+    def _pick(self, pool: SlotPool, quanta: int, device_mask: int, largest: int) -> Parts | None:
+        if not device_mask & (device_mask - 1):
             # One device, or none: there is nothing to divide.
-            rank = scope.bit_length() - 1
-            return [(rank, quanta)] if scope and pool.free[rank] >= quanta else None
-        if pool.order and pool.order[-1] == 1:
+            rank = device_mask.bit_length() - 1
+            return [(rank, quanta)] if device_mask and pool.free[rank] >= quanta else None
+        if pool.free_levels and pool.free_levels[-1] == 1:
             # No device has more than one: every strategy takes one of each of so many devices.
-            mask = pool.levels[1] & scope
+            mask = pool.levels[1] & device_mask
             return [(rank, 1) for rank in self._select(pool, mask, quanta)] if mask.bit_count() >= quanta else None
         if self._strategy is AllocationStrategy.EVENLY:
-            return self._evenly(pool, quanta, scope)
-        return self._fill(pool, quanta, scope, tight=self._strategy is AllocationStrategy.LEAST_FRAGMENTATION)
+            return self._evenly(pool, quanta, device_mask)
+        return self._fill(pool, quanta, device_mask, tight=self._strategy is AllocationStrategy.LEAST_FRAGMENTATION)
 
-    def _interleave(self, pool: SlotPool, quanta: int, nodes: Sequence[int], largest: int) -> Parts | None:
+    def _interleave(self, pool: SlotPool, quanta: int, node_masks: Sequence[int], largest: int) -> Parts | None:
         parts: list[tuple[int, int]] = []
-        for scope, share in zip(nodes, level_out([pool.room(scope) for scope in nodes], quanta), strict=True):
-            parts += (share and self._pick(pool, share, scope, largest)) or ()
+        for mask, node_quanta in zip(
+            node_masks, level_out([pool.free_quanta(mask) for mask in node_masks], quanta), strict=True
+        ):
+            parts += (node_quanta and self._pick(pool, node_quanta, mask, largest)) or ()
         return parts
 
-    def _evenly(self, pool: SlotPool, quanta: int, scope: int) -> Parts | None:
+    def _evenly(self, pool: SlotPool, quanta: int, device_mask: int) -> Parts | None:
         """Water-fills: devices with less free than the common level give all of it."""
         parts: list[tuple[int, int]] = []
-        here = [(level, mask) for level in pool.order if (mask := pool.levels[level] & scope)]
-        count = sum([mask.bit_count() for _, mask in here])
-        for i, (level, mask) in enumerate(here):
+        levels_here = [(level, mask) for level in pool.free_levels if (mask := pool.levels[level] & device_mask)]
+        count = sum([mask.bit_count() for _, mask in levels_here])
+        for index, (level, mask) in enumerate(levels_here):
             if level * count > quanta:
                 share, extra = divmod(quanta, count)
-                return parts + self._top(pool, here[i:], share, extra)
+                return parts + self._take_top(pool, levels_here[index:], share, extra)
             parts += [(rank, level) for rank in ranks(mask)]
             quanta -= level * mask.bit_count()
             count -= mask.bit_count()
         return None if quanta else parts
 
-    def _top(self, pool: SlotPool, here: Sequence[tuple[int, int]], share: int, extra: int) -> list[tuple[int, int]]:
+    def _take_top(
+        self, pool: SlotPool, levels_here: Sequence[tuple[int, int]], share: int, extra: int
+    ) -> list[tuple[int, int]]:
         """Takes ``share`` of every device, and one more of the ``extra`` devices that have the most."""
         larger: list[int] = []
-        for _, mask in reversed(here):
+        for _, mask in reversed(levels_here):
             if len(larger) == extra:
                 break
             larger += self._select(pool, mask, min(extra - len(larger), mask.bit_count()), larger)
         parts = [(rank, share + 1) for rank in larger]
         if share:
-            rest = set(larger)
-            parts += [(rank, share) for _, mask in here for rank in ranks(mask) if rank not in rest]
+            larger_set = set(larger)
+            parts += [(rank, share) for _, mask in levels_here for rank in ranks(mask) if rank not in larger_set]
         return parts
 
-    def _fill(self, pool: SlotPool, quanta: int, scope: int, *, tight: bool) -> Parts | None:
+    def _fill(self, pool: SlotPool, quanta: int, device_mask: int, *, tight: bool) -> Parts | None:
         chosen: list[int] = []
         parts: list[tuple[int, int]] = []
-        for level in reversed(pool.order):
-            if not (mask := pool.levels[level] & scope):
+        for level in reversed(pool.free_levels):
+            if not (mask := pool.levels[level] & device_mask):
                 continue
             whole = min(mask.bit_count(), -(-quanta // level) - tight)
             if whole:
@@ -94,8 +98,8 @@ class DiscreteAllocMap(LedgerAllocMap):
                 return parts
             if tight and whole < mask.bit_count():
                 for rank in chosen:
-                    scope &= ~(1 << rank)
-                last = self._select(pool, pool.fullest(scope, quanta), 1, chosen)
+                    device_mask &= ~(1 << rank)
+                last = self._select(pool, pool.fullest_mask(device_mask, quanta), 1, chosen)
                 return [*parts, (last[0], quanta)]
         return None
 
@@ -110,88 +114,104 @@ class FractionalAllocMap(LedgerAllocMap):
     devices of a larger request come in turn from every node. O(distinct free amounts + devices that give).
     """
 
-    def _pick(self, pool: SlotPool, quanta: int, scope: int, largest: int) -> Parts | None:
+    def _pick(self, pool: SlotPool, quanta: int, device_mask: int, largest: int) -> Parts | None:
         if quanta <= largest or pool.slot_type is SlotType.UNIQUE:
-            return self._single(pool, quanta, scope)
-        divided = _divide(pool, quanta, scope, largest)
-        if divided is None:
+            return self._single_part(pool, quanta, device_mask)
+        division = _divide(pool, quanta, device_mask, largest)
+        if division is None:
             return None
-        count, share, extra = divided
-        larger = self._several(pool, scope, share + 1, extra, [])
+        device_count, share, extra = division
+        larger = self._several_ranks(pool, device_mask, share + 1, extra, [])
         for rank in larger:
-            scope &= ~(1 << rank)
-        rest = self._several(pool, scope, share, count - extra, larger)
-        return [(rank, share + 1) for rank in larger] + [(rank, share) for rank in rest]
+            device_mask &= ~(1 << rank)
+        smaller = self._several_ranks(pool, device_mask, share, device_count - extra, larger)
+        return [(rank, share + 1) for rank in larger] + [(rank, share) for rank in smaller]
 
-    def _interleave(self, pool: SlotPool, quanta: int, nodes: Sequence[int], largest: int) -> Parts | None:
+    def _interleave(self, pool: SlotPool, quanta: int, node_masks: Sequence[int], largest: int) -> Parts | None:
         if quanta <= largest or pool.slot_type is SlotType.UNIQUE:
-            return next((p for scope in nodes if (p := self._single(pool, quanta, scope)) is not None), None)
-        divided = _divide(pool, quanta, sum(nodes), largest)
-        if divided is None:
-            return None
-        count, share, extra = divided
-        parts: list[tuple[int, int]] = []
-        for size, requested in ((share + 1, extra), (share, count - extra)):
-            taken = {rank for rank, _ in parts}
-            per_node = (
-                [r for mask in self._levels(pool, scope, size) for r in ranks(mask) if r not in taken]
-                for scope in nodes
+            return next(
+                (
+                    single
+                    for device_mask in node_masks
+                    if (single := self._single_part(pool, quanta, device_mask)) is not None
+                ),
+                None,
             )
-            in_turn = (r for r in chain.from_iterable(zip_longest(*per_node)) if r is not None)
-            parts += [(rank, size) for rank, _ in zip(in_turn, range(requested), strict=False)]
+        division = _divide(pool, quanta, sum(node_masks), largest)
+        if division is None:
+            return None
+        count, share, extra = division
+        parts: list[tuple[int, int]] = []
+        for size, part_count in ((share + 1, extra), (share, count - extra)):
+            taken_ranks = {rank for rank, _ in parts}
+            ranks_per_node = (
+                [
+                    rank
+                    for mask in self._level_masks(pool, device_mask, size)
+                    for rank in ranks(mask)
+                    if rank not in taken_ranks
+                ]
+                for device_mask in node_masks
+            )
+            ranks_in_turn = (rank for rank in chain.from_iterable(zip_longest(*ranks_per_node)) if rank is not None)
+            parts += [(rank, size) for rank, _ in zip(ranks_in_turn, range(part_count), strict=False)]
         return parts
 
-    def _single(self, pool: SlotPool, quanta: int, scope: int) -> Parts | None:
+    def _single_part(self, pool: SlotPool, quanta: int, device_mask: int) -> Parts | None:
         if self._strategy is AllocationStrategy.EVENLY:
-            most = pool.most(scope)
-            candidates = pool.levels[most] & scope if most >= quanta else 0
+            most_free = pool.most_free_quanta(device_mask)
+            candidate_mask = pool.levels[most_free] & device_mask if most_free >= quanta else 0
         else:
-            candidates = pool.fullest(scope, quanta)
-        return [(self._select(pool, candidates, 1)[0], quanta)] if candidates else None
+            candidate_mask = pool.fullest_mask(device_mask, quanta)
+        return [(self._select(pool, candidate_mask, 1)[0], quanta)] if candidate_mask else None
 
-    def _several(self, pool: SlotPool, scope: int, share: int, count: int, taken: Sequence[int]) -> Sequence[int]:
+    def _several_ranks(
+        self, pool: SlotPool, device_mask: int, share: int, count: int, taken_ranks: Sequence[int]
+    ) -> Sequence[int]:
         preferred: list[int] = []
-        for mask in self._levels(pool, scope, share):
+        for mask in self._level_masks(pool, device_mask, share):
             if len(preferred) == count:
                 break
-            requested = min(count - len(preferred), mask.bit_count())
-            preferred += self._select(pool, mask, requested, [*taken, *preferred])
-        if self._links is None or count + len(taken) < 2:
+            missing_count = min(count - len(preferred), mask.bit_count())
+            preferred += self._select(pool, mask, missing_count, [*taken_ranks, *preferred])
+        if self._links is None or count + len(taken_ranks) < 2:
             return preferred
-        linked = self._select(pool, pool.with_room(scope, share), count, taken)
-        cost, least = (self._links.cost_of((*taken, *chosen), 0)[0] for chosen in (preferred, linked))
-        return preferred if cost <= least else linked
+        linked = self._select(pool, pool.mask_with_room(device_mask, share), count, taken_ranks)
+        preferred_cost, linked_cost = (
+            self._links.cost_of((*taken_ranks, *chosen), 0)[0] for chosen in (preferred, linked)
+        )
+        return preferred if preferred_cost <= linked_cost else linked
 
-    def _levels(self, pool: SlotPool, scope: int, share: int) -> Iterator[int]:
+    def _level_masks(self, pool: SlotPool, device_mask: int, share: int) -> Iterator[int]:
         """Yields masks of devices that have room for a share, each of equally free ones, in the strategy's order."""
-        levels = pool.order[bisect_left(pool.order, share) :]
+        levels = pool.free_levels[bisect_left(pool.free_levels, share) :]
         if self._strategy is AllocationStrategy.EVENLY:
             levels.reverse()
-        return (pool.levels[level] & scope for level in levels)
+        return (pool.levels[level] & device_mask for level in levels)
 
 
-def _divide(pool: SlotPool, quanta: int, scope: int, largest: int) -> tuple[int, int, int] | None:
+def _divide(pool: SlotPool, quanta: int, device_mask: int, largest_quanta: int) -> tuple[int, int, int] | None:
     """Returns (devices, share, devices with one quantum more) with the fewest devices; None if impossible."""
-    if not largest:
+    if not largest_quanta:
         return None
     # For each free amount, how many devices have at least so much free.
-    at_least: list[tuple[int, int]] = []
-    total = 0
-    for level in reversed(pool.order):
-        if mask := pool.levels[level] & scope:
-            total += mask.bit_count()
-            at_least.append((level, total))
-    for count in range(-(-quanta // largest), total + 1):
-        share, extra = divmod(quanta, count)
+    counts_by_level: list[tuple[int, int]] = []
+    device_count = 0
+    for level in reversed(pool.free_levels):
+        if mask := pool.levels[level] & device_mask:
+            device_count += mask.bit_count()
+            counts_by_level.append((level, device_count))
+    for divisor in range(-(-quanta // largest_quanta), device_count + 1):
+        share, extra = divmod(quanta, divisor)
         if not share:
             return None
-        if _count(at_least, share) >= count and _count(at_least, share + 1) >= extra:
-            return count, share, extra
+        if _count_with(counts_by_level, share) >= divisor and _count_with(counts_by_level, share + 1) >= extra:
+            return divisor, share, extra
     return None
 
 
-def _count(at_least: Sequence[tuple[int, int]], quanta: int) -> int:
-    return max([total for level, total in at_least if level >= quanta], default=0)
+def _count_with(counts_by_level: Sequence[tuple[int, int]], quanta: int) -> int:
+    return max([device_count for level, device_count in counts_by_level if level >= quanta], default=0)
 
 
 class OpaqueAllocMap(LedgerAllocMap):
@@ -201,38 +221,48 @@ class OpaqueAllocMap(LedgerAllocMap):
     """
 
     def __init__(self, devices: Sequence[ComputeDevice]) -> None:
-        """Raises InvalidAllocation as :class:`LedgerAllocMap` does."""
+        """Sums the devices of each slot. Raises InvalidAllocation as :class:`LedgerAllocMap` does."""
         super().__init__(devices)
         self._sizes = {
-            name: {d: n for d, n, healthy in zip(self._ids, pool.amounts, self._healthy, strict=True) if healthy}
+            name: {
+                device: size
+                for device, size, healthy in zip(self._ids, pool.amounts, self._healthy, strict=True)
+                if healthy
+            }
             for name, pool in self._pools.items()
         }
         slots = tuple(
-            DeviceSlot(slot_name=b.name, slot_type=b.slot_type, amount=b.quantity(b.total), quantum=b.quantum)
-            for b in self._pools.values()
+            DeviceSlot(
+                slot_name=pool.name, slot_type=pool.slot_type, amount=pool.quantity(pool.total), quantum=pool.quantum
+            )
+            for pool in self._pools.values()
         )
         aggregate = ComputeDevice(device_name=DeviceName("pool"), device_id=ANY_DEVICE, hw_location="", slots=slots)
         super().__init__([aggregate])
 
     def _choose(self, pool: SlotPool, quanta: int, hint: AffinityHint, eligible: Eligible) -> Parts:
         sizes = self._sizes[pool.name]
-        most = pool.total_free if eligible is None else sum(n for d, n in sizes.items() if d in eligible)
+        most = (
+            pool.total_free if eligible is None else sum(size for device, size in sizes.items() if device in eligible)
+        )
         if quanta > min(pool.total_free, most):
-            requested, available = (format_quantity(pool.quantity(n)) for n in (quanta, min(pool.total_free, most)))
+            requested, available = (
+                format_quantity(pool.quantity(size)) for size in (quanta, min(pool.total_free, most))
+            )
             raise InsufficientResource(
                 f"needs {requested} {pool.name}; at most {available} free",
                 data={"slot": pool.name, "requested": requested, "available": available},
             )
         return self._pick(pool, quanta, self._all, pool.largest)
 
-    def _pick(self, pool: SlotPool, quanta: int, scope: int, largest: int) -> Parts:
+    def _pick(self, pool: SlotPool, quanta: int, device_mask: int, largest: int) -> Parts:
         return [(0, quanta)]
 
-    def _interleave(self, pool: SlotPool, quanta: int, nodes: Sequence[int], largest: int) -> Parts:
+    def _interleave(self, pool: SlotPool, quanta: int, node_masks: Sequence[int], largest: int) -> Parts:
         return [(0, quanta)]
 
 
-STOCK = {"discrete": DiscreteAllocMap, "fractional": FractionalAllocMap}
+STOCK_MAPS = {"discrete": DiscreteAllocMap, "fractional": FractionalAllocMap}
 
 
 def build_alloc_map(spec: AllocMapSpec, devices: Sequence[ComputeDevice]) -> LedgerAllocMap:
@@ -242,7 +272,7 @@ def build_alloc_map(spec: AllocMapSpec, devices: Sequence[ComputeDevice]) -> Led
         InvalidInput: there is no stock map of this kind.
         InvalidAllocation: the devices contradict each other.
     """
-    kind = STOCK.get(spec.kind)
+    kind = STOCK_MAPS.get(spec.kind)
     if kind is None:
-        raise InvalidInput(f"unknown kind of alloc map {spec.kind!r}; known are {', '.join(STOCK)}")
+        raise InvalidInput(f"unknown kind of alloc map {spec.kind!r}; known are {', '.join(STOCK_MAPS)}")
     return kind(devices, strategy=spec.strategy, affinity_policy=spec.affinity_policy)

@@ -21,10 +21,14 @@ from ai.backend.common.errors import UnsupportedResource
 from ai.backend.common.ids import DeviceId, SlotName
 
 _VERSION = re.compile(r"[vV]?([0-9]+(?:\.[0-9]+)*)")
-_UNKNOWN = (0,)
-_SIGNS = {VariantMatchMode.EXACT: "=", VariantMatchMode.MINIMUM: ">=", VariantMatchMode.COMPATIBLE: "compatible with"}
+_UNKNOWN_VERSION = (0,)
+_COMPARISON_SIGNS = {
+    VariantMatchMode.EXACT: "=",
+    VariantMatchMode.MINIMUM: ">=",
+    VariantMatchMode.COMPATIBLE: "compatible with",
+}
 
-Key = tuple[str, str]
+FeatureKey = tuple[str, str]
 RequestedSlots = Mapping[str, Mapping[SlotName, Decimal]]
 """Requested quantities: plugin -> slot -> quantity."""
 
@@ -33,23 +37,23 @@ def version_of(text: str) -> tuple[int, ...]:
     """Returns the leading dotted numbers of a version without trailing zeros; ``(0,)`` for any other text."""
     match = _VERSION.match(text.strip())
     if match is None:
-        return _UNKNOWN
+        return _UNKNOWN_VERSION
     numbers = [int(part) for part in match[1].split(".")]
     while len(numbers) > 1 and not numbers[-1]:
         numbers.pop()
     return tuple(numbers)
 
 
-def features_of(namespaces: Iterable[VariantNamespace]) -> dict[Key, VariantFeature]:
+def features_of(namespaces: Iterable[VariantNamespace]) -> dict[FeatureKey, VariantFeature]:
     """Returns every described feature by (namespace, name)."""
-    return {(n.namespace, f.name): f for n in namespaces for f in n.features}
+    return {(namespace.namespace, feature.name): feature for namespace in namespaces for feature in namespace.features}
 
 
-def by_feature(properties: Iterable[VariantProperty]) -> dict[Key, list[str]]:
+def values_by_feature(properties: Iterable[VariantProperty]) -> dict[FeatureKey, list[str]]:
     """Returns the values of each feature, in their order."""
-    values: dict[Key, list[str]] = {}
-    for p in properties:
-        values.setdefault((p.namespace, p.feature), []).append(p.value)
+    values: dict[FeatureKey, list[str]] = {}
+    for variant_property in properties:
+        values.setdefault((variant_property.namespace, variant_property.feature), []).append(variant_property.value)
     return values
 
 
@@ -60,13 +64,15 @@ def satisfies(stated: Sequence[str], required: Sequence[str], feature: VariantFe
     one all of them; for MINIMUM the largest of them counts in both cases, and one that is no version is compared
     exactly. Where nothing is stated nothing is met.
     """
-    if feature.match_mode is VariantMatchMode.MINIMUM and (versions := [r for r in required if _VERSION.match(r)]):
-        enough = max(map(version_of, stated), default=()) >= max(map(version_of, versions))
-        return enough and all(r in stated for r in required if r not in versions)
+    if feature.match_mode is VariantMatchMode.MINIMUM and (
+        versions := [value for value in required if _VERSION.match(value)]
+    ):
+        is_enough = max(map(version_of, stated), default=()) >= max(map(version_of, versions))
+        return is_enough and all(value in stated for value in required if value not in versions)
     if feature.match_mode is VariantMatchMode.COMPATIBLE:
-        met = (any(s == r or s.startswith(f"{r}.") for s in stated) for r in required)
+        met = (any(own == value or own.startswith(f"{value}.") for own in stated) for value in required)
     else:
-        met = (r in stated for r in required)
+        met = (value in stated for value in required)
     return any(met) if feature.multi_value else all(met)
 
 
@@ -74,12 +80,14 @@ def matches(
     device: ComputeDevice, requirements: Iterable[VariantProperty], namespaces: Iterable[VariantNamespace]
 ) -> bool:
     """Returns True if a device satisfies every requirement. Never raises; compares undescribed features exactly."""
-    return not unmet(by_feature(device.properties), by_feature(requirements), features_of(namespaces))
+    return not unmet(values_by_feature(device.properties), values_by_feature(requirements), features_of(namespaces))
 
 
 def unmet(
-    stated: Mapping[Key, Sequence[str]], required: Mapping[Key, Sequence[str]], features: Mapping[Key, VariantFeature]
-) -> list[Key]:
+    stated: Mapping[FeatureKey, Sequence[str]],
+    required: Mapping[FeatureKey, Sequence[str]],
+    features: Mapping[FeatureKey, VariantFeature],
+) -> list[FeatureKey]:
     """Returns the required features that the stated values do not satisfy."""
     return [
         key
@@ -88,34 +96,35 @@ def unmet(
     ]
 
 
-def wording(key: Key, required: Sequence[str], feature: VariantFeature | None) -> str:
+def wording(key: FeatureKey, required: Sequence[str], feature: VariantFeature | None) -> str:
     """Formats a requirement, such as ``nvidia::compute_capability >= 8.0``."""
     feature = feature or VariantFeature(name=key[1])
     shown = [max(required, key=version_of)] if feature.match_mode is VariantMatchMode.MINIMUM else required
-    return f"{'::'.join(key)} {_SIGNS[feature.match_mode]} {(' or ' if feature.multi_value else ' and ').join(shown)}"
+    listed = (" or " if feature.multi_value else " and ").join(shown)
+    return f"{'::'.join(key)} {_COMPARISON_SIGNS[feature.match_mode]} {listed}"
 
 
 def ascending(values: Iterable[str]) -> list[str]:
     """Sorts values by version, then by text."""
-    return sorted(values, key=lambda v: (version_of(v), v))
+    return sorted(values, key=lambda value: (version_of(value), value))
 
 
 def missing(
-    had: Iterable[Mapping[Key, Sequence[str]]],
-    requested: Mapping[Key, Sequence[str]],
-    features: Mapping[Key, VariantFeature],
-) -> tuple[list[Key], str]:
+    device_values: Iterable[Mapping[FeatureKey, Sequence[str]]],
+    requested: Mapping[FeatureKey, Sequence[str]],
+    features: Mapping[FeatureKey, VariantFeature],
+) -> tuple[list[FeatureKey], str]:
     """Returns the required features to name, at most four, that no device satisfies, and the need as text.
 
     If each feature is satisfied by some device, those that are required together are named.
     """
-    failing = set(requested)
-    for stated in had:
-        failing &= set(unmet(stated, requested, features))
-    named = [key for key in requested if key in failing] or list(requested)
-    words = [wording(key, requested[key], features.get(key)) for key in named]
-    more = f" and {len(words) - 4} more" if len(words) > 4 else ""
-    return named[:4], " together with ".join(words[:4]) + more
+    unmet_keys = set(requested)
+    for stated in device_values:
+        unmet_keys &= set(unmet(stated, requested, features))
+    named_keys = [feature_key for feature_key in requested if feature_key in unmet_keys] or list(requested)
+    needs = [wording(feature_key, requested[feature_key], features.get(feature_key)) for feature_key in named_keys]
+    others_text = f" and {len(needs) - 4} more" if len(needs) > 4 else ""
+    return named_keys[:4], " together with ".join(needs[:4]) + others_text
 
 
 def explain(
@@ -126,15 +135,15 @@ def explain(
     slot: str,
 ) -> str:
     """Explains why none of these devices of a slot satisfies the requirements, and what they have instead."""
-    requested, features = by_feature(requirements), features_of(namespaces)
-    had = [by_feature(d.properties) for d in devices]
-    named, needs = missing(had, requested, features)
-    has = []
-    for key in named:
-        values = ascending({v for stated in had for v in stated.get(key, ())})
-        listed = ", ".join(values) or "none"
-        has.append(listed if len(named) == 1 else f"{'::'.join(key)} {listed}")
-    return f"no device of {slot} has {needs}; this node has {'; '.join(has)}"
+    requested, features = values_by_feature(requirements), features_of(namespaces)
+    stated_of_devices = [values_by_feature(device.properties) for device in devices]
+    named_keys, needs_text = missing(stated_of_devices, requested, features)
+    alternatives = []
+    for key in named_keys:
+        values = ascending({value for stated in stated_of_devices for value in stated.get(key, ())})
+        values_text = ", ".join(values) or "none"
+        alternatives.append(values_text if len(named_keys) == 1 else f"{'::'.join(key)} {values_text}")
+    return f"no device of {slot} has {needs_text}; this node has {'; '.join(alternatives)}"
 
 
 class PluginVariants:
@@ -148,11 +157,12 @@ class PluginVariants:
     def stated(self) -> frozenset[str]:
         """The namespaces in which the plugin or one of its devices states something."""
         return frozenset(
-            {n.namespace for n in self.namespaces} | {p.namespace for d in self.devices for p in d.properties}
+            {name.namespace for name in self.namespaces}
+            | {prop.namespace for device in self.devices for prop in device.properties}
         )
 
     def offering(self, slot: SlotName) -> list[ComputeDevice]:
-        return [device for device in self.devices if any(s.slot_name == slot for s in device.slots)]
+        return [device for device in self.devices if any(device_slot.slot_name == slot for device_slot in device.slots)]
 
 
 def eligible_devices(
@@ -167,25 +177,31 @@ def eligible_devices(
     if not requirements:
         return eligible
     stated = frozenset[str]().union(*(variants[plugin].stated for plugin in requested if plugin in variants))
-    if open_ := [r for r in requirements if r.namespace not in stated]:
+    if open_requirements := [requirement for requirement in requirements if requirement.namespace not in stated]:
         slots_text = ", ".join(sorted(slot for slots in requested.values() for slot in slots)) or "nothing"
         raise UnsupportedResource(
-            f"no device of {slots_text} states anything in the namespace of {open_[0]}; "
+            f"no device of {slots_text} states anything in the namespace of {open_requirements[0]}; "
             f"known namespaces are {', '.join(sorted(stated)) or 'none'}",
-            data={"requirements": [str(r) for r in open_]},
+            data={"requirements": [str(requirement) for requirement in open_requirements]},
         )
     for plugin, slots in requested.items():
-        own = variants.get(plugin)
-        concerning = [r for r in requirements if r.namespace in own.stated] if own is not None else []
-        if own is None or not concerning:
+        plugin_devices = variants.get(plugin)
+        own = (
+            [requirement for requirement in requirements if requirement.namespace in plugin_devices.stated]
+            if plugin_devices is not None
+            else []
+        )
+        if plugin_devices is None or not own:
             continue
-        fitting = frozenset(d.device_id for d in own.devices if matches(d, concerning, own.namespaces))
+        fitting = frozenset(
+            device.device_id for device in plugin_devices.devices if matches(device, own, plugin_devices.namespaces)
+        )
         for slot in slots:
-            offering = own.offering(slot)
+            offering = plugin_devices.offering(slot)
             if not any(device.device_id in fitting for device in offering):
                 raise UnsupportedResource(
-                    explain(offering, concerning, own.namespaces, slot=slot),
-                    data={"slot": slot, "requirements": [str(r) for r in concerning]},
+                    explain(offering, own, plugin_devices.namespaces, slot=slot),
+                    data={"slot": slot, "requirements": [str(requirement) for requirement in own]},
                 )
         eligible[plugin] = fitting
     return eligible

@@ -12,7 +12,7 @@ from ai.backend.core.idle.rules import NETWORK_TIMEOUT, SESSION_LIFETIME, UTILIZ
 from ai.backend.core.idle.window import Window
 
 EXPIRE_AFTER, GRACE_PERIOD = "expire_after", "grace_period"
-_REASONS = {
+_REASON_BY_CHECKER = {
     NETWORK_TIMEOUT: KernelEventReason.IDLE_TIMEOUT,
     SESSION_LIFETIME: KernelEventReason.IDLE_SESSION_LIFETIME,
     UTILIZATION: KernelEventReason.IDLE_UTILIZATION,
@@ -70,27 +70,27 @@ def evaluate(subject: Subject, limits: Limits, *, now: datetime, slack_s: float 
         if remaining_s <= 0:
             expired.append(SESSION_LIFETIME)
     if limits.utilization is not None and subject.session_type is not SessionType.INFERENCE:
-        report, is_idle = _utilization(subject, limits.utilization, now)
+        report, is_idle = _judge_utilization(subject, limits.utilization, now)
         reports[UTILIZATION] = report
         if is_idle:
             expired.append(UTILIZATION)
-    return Verdict(reason=_REASONS[expired[0]] if expired else None, reports=reports)
+    return Verdict(reason=_REASON_BY_CHECKER[expired[0]] if expired else None, reports=reports)
 
 
-def _utilization(subject: Subject, rule: UtilizationRule, now: datetime) -> tuple[Report, bool]:
+def _judge_utilization(subject: Subject, rule: UtilizationRule, now: datetime) -> tuple[Report, bool]:
     usage = subject.usage or Window(rule.window_s)
     averages = {name: usage.average(name, now) for name in rule.thresholds}
-    rounded = {name: None if value is None else round(value, 3) for name, value in averages.items()}
-    resources = {name: [value, rule.thresholds[name]] for name, value in rounded.items()}
-    extra = {"resources": resources, "thresholds_check_operator": "and" if rule.needs_all else "or"}
+    rounded_averages = {name: None if value is None else round(value, 3) for name, value in averages.items()}
+    resources = {name: [value, rule.thresholds[name]] for name, value in rounded_averages.items()}
+    report_extra = {"resources": resources, "thresholds_check_operator": "and" if rule.needs_all else "or"}
     age_s = (now - subject.started_at).total_seconds()
     if age_s < rule.grace_s:
-        return Report(remaining_s=rule.grace_s - age_s, kind=GRACE_PERIOD, extra=extra), False
-    missed = [value < rule.thresholds[name] for name, value in averages.items() if value is not None]
-    is_low = bool(missed) and (all(missed) if rule.needs_all else any(missed))
+        return Report(remaining_s=rule.grace_s - age_s, kind=GRACE_PERIOD, extra=report_extra), False
+    below_threshold = [value < rule.thresholds[name] for name, value in averages.items() if value is not None]
+    is_low = bool(below_threshold) and (all(below_threshold) if rule.needs_all else any(below_threshold))
     if usage.is_complete(now):
-        return Report(remaining_s=0 if is_low else None, extra=extra), is_low
+        return Report(remaining_s=0 if is_low else None, extra=report_extra), is_low
     # The earliest end, if usage stays as it is.
-    begun_s = min((i * usage.step_s for i in usage.buckets), default=now.timestamp())
-    remaining_s = max(0.0, begun_s + rule.window_s - now.timestamp())
-    return Report(remaining_s=remaining_s if is_low else None, extra=extra), False
+    first_bucket_s = min((bucket_number * usage.step_s for bucket_number in usage.buckets), default=now.timestamp())
+    remaining_s = max(0.0, first_bucket_s + rule.window_s - now.timestamp())
+    return Report(remaining_s=remaining_s if is_low else None, extra=report_extra), False

@@ -23,8 +23,8 @@ from ai.backend.common.errors import InvalidInput
 
 NETWORK_TIMEOUT, SESSION_LIFETIME, UTILIZATION = "network_timeout", "session_lifetime", "utilization"
 CHECKERS = (NETWORK_TIMEOUT, SESSION_LIFETIME, UTILIZATION)
-_DURATION = re.compile(r"(?P<number>\d{1,9}(?:\.\d{1,6})?)\s*(?P<unit>s|m|h|d|w|)")
-_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+_DURATION_PATTERN = re.compile(r"(?P<number>\d{1,9}(?:\.\d{1,6})?)\s*(?P<unit>s|m|h|d|w|)")
+_SECONDS_BY_UNIT = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 DEFAULT_TIMEOUT_S = 600.0
 DEFAULT_WINDOW_S = 43_200.0
 DEFAULT_GRACE_S = 300.0
@@ -32,10 +32,10 @@ DEFAULT_GRACE_S = 300.0
 
 def duration_s(text: str) -> float:
     """Parses seconds from ``90``, ``90s``, ``10m``, ``1.5h``, ``7d`` or ``2w``. Raises InvalidInput."""
-    match = _DURATION.fullmatch(text.strip().lower())
+    match = _DURATION_PATTERN.fullmatch(text.strip().lower())
     if match is None:
         raise InvalidInput(f"{text[:64]!r} is not a duration", data={"duration": "malformed"})
-    return float(match["number"]) * _UNITS[match["unit"]]
+    return float(match["number"]) * _SECONDS_BY_UNIT[match["unit"]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,29 +84,35 @@ def read_rules(values: Mapping[str, str]) -> Rules:
     """Reads the keys below ``config/idle``, which are relative here. A malformed key is a fault and has no effect."""
     faults: list[str] = []
 
-    def seconds(key: str, default: float) -> float:
-        if key not in values:
+    def seconds(config_key: str, default: float) -> float:
+        if config_key not in values:
             return default
         try:
-            return duration_s(values[key])
+            return duration_s(values[config_key])
         except InvalidInput:
-            faults.append(f"{key}: {values[key][:64]!r} is not a duration")
+            faults.append(f"{config_key}: {values[config_key][:64]!r} is not a duration")
             return default
 
-    enabled = {word.strip() for word in values.get("enabled", "").replace("-", "_").split(",") if word.strip()}
-    faults += [f"enabled: there is no checker {word[:64]!r}" for word in sorted(enabled - set(CHECKERS))]
+    enabled = {
+        checker_name.strip()
+        for checker_name in values.get("enabled", "").replace("-", "_").split(",")
+        if checker_name.strip()
+    }
+    faults += [
+        f"enabled: there is no checker {checker_name[:64]!r}" for checker_name in sorted(enabled - set(CHECKERS))
+    ]
     timeout_s = seconds("checkers/network_timeout/threshold", DEFAULT_TIMEOUT_S)
     thresholds = _thresholds(values, faults)
-    operator = values.get("checkers/utilization/thresholds-check-operator", "and").strip().lower()
-    if operator not in ("and", "or"):
-        faults.append(f"checkers/utilization/thresholds-check-operator: {operator[:64]!r} is neither and nor or")
-        operator = "and"
+    and_or = values.get("checkers/utilization/thresholds-check-operator", "and").strip().lower()
+    if and_or not in ("and", "or"):
+        faults.append(f"checkers/utilization/thresholds-check-operator: {and_or[:64]!r} is neither and nor or")
+        and_or = "and"
     window_s = seconds("checkers/utilization/time-window", DEFAULT_WINDOW_S)
     if window_s <= 0:
         faults.append("checkers/utilization/time-window: must be positive")
         window_s = DEFAULT_WINDOW_S
     grace_s = seconds("checkers/utilization/initial-grace-period", DEFAULT_GRACE_S)
-    rule = UtilizationRule(thresholds=thresholds, needs_all=operator == "and", window_s=window_s, grace_s=grace_s)
+    rule = UtilizationRule(thresholds=thresholds, needs_all=and_or == "and", window_s=window_s, grace_s=grace_s)
     return Rules(
         network_timeout_s=timeout_s if NETWORK_TIMEOUT in enabled else None,
         utilization=rule if UTILIZATION in enabled and thresholds else None,

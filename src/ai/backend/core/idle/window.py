@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-BUCKETS = 60
-COMPLETE = 0.9
+BUCKET_COUNT = 60
+MIN_MEASURED_PART = 0.9
 """The part of its buckets that a window needs before it is evaluated."""
 
 
@@ -32,35 +32,48 @@ class Window:
     @property
     def step_s(self) -> float:
         """The length of one bucket in seconds."""
-        return self.length_s / BUCKETS
+        return self.length_s / BUCKET_COUNT
 
-    def _number(self, at: datetime) -> int:
-        return int(at.timestamp() // self.step_s)
+    def _bucket_number(self, moment: datetime) -> int:
+        return int(moment.timestamp() // self.step_s)
 
-    def add(self, at: datetime, values: Mapping[str, float]) -> Window:
-        """Returns the window with one more measurement, without those that left it."""
-        number = self._number(at)
-        buckets = {i: b for i, b in self.buckets.items() if number - BUCKETS < i <= number}
-        before = buckets.get(number, _Bucket({}, {}))
-        sums = {name: before.sums.get(name, 0.0) + value for name, value in values.items()}
-        counts = {name: before.counts.get(name, 0) + 1 for name in values}
-        buckets[number] = _Bucket({**before.sums, **sums}, {**before.counts, **counts})
+    def add(self, measured_at: datetime, values: Mapping[str, float]) -> Window:
+        """Returns the window with one more measurement, without the buckets that left it."""
+        newest_number = self._bucket_number(measured_at)
+        buckets = {
+            index: bucket
+            for index, bucket in self.buckets.items()
+            if newest_number - BUCKET_COUNT < index <= newest_number
+        }
+        earlier = buckets.get(newest_number, _Bucket({}, {}))
+        sums = {name: earlier.sums.get(name, 0.0) + value for name, value in values.items()}
+        counts = {name: earlier.counts.get(name, 0) + 1 for name in values}
+        buckets[newest_number] = _Bucket({**earlier.sums, **sums}, {**earlier.counts, **counts})
         return Window(self.length_s, buckets)
 
-    def is_complete(self, at: datetime) -> bool:
-        """Returns True if enough of the window before ``at`` was measured."""
-        newest = self._number(at)
-        return sum(newest - BUCKETS <= i <= newest for i in self.buckets) >= BUCKETS * COMPLETE
+    def is_complete(self, moment: datetime) -> bool:
+        """Returns True if enough of the window before ``moment`` was measured."""
+        newest_number = self._bucket_number(moment)
+        return (
+            sum(newest_number - BUCKET_COUNT <= index <= newest_number for index in self.buckets)
+            >= BUCKET_COUNT * MIN_MEASURED_PART
+        )
 
-    def average(self, name: str, at: datetime) -> float | None:
+    def average(self, name: str, moment: datetime) -> float | None:
         """Returns the average over the buckets that have this measurement, each counted once; None without any."""
-        newest = self._number(at)
-        buckets = [b for i, b in self.buckets.items() if newest - BUCKETS <= i <= newest and b.counts.get(name)]
-        means = [b.sums[name] / b.counts[name] for b in buckets]
-        return sum(means) / len(means) if means else None
+        newest = self._bucket_number(moment)
+        buckets = [
+            bucket
+            for index, bucket in self.buckets.items()
+            if newest - BUCKET_COUNT <= index <= newest and bucket.counts.get(name)
+        ]
+        bucket_means = [bucket.sums[name] / bucket.counts[name] for bucket in buckets]
+        return sum(bucket_means) / len(bucket_means) if bucket_means else None
 
     def to_json(self) -> dict[str, Any]:
-        buckets = {str(i): [dict(b.sums), dict(b.counts)] for i, b in sorted(self.buckets.items())}
+        buckets = {
+            str(index): [dict(bucket.sums), dict(bucket.counts)] for index, bucket in sorted(self.buckets.items())
+        }
         return {"length": self.length_s, "buckets": buckets}
 
     @classmethod
@@ -70,9 +83,9 @@ class Window:
             if float(data["length"]) != length_s:
                 return cls(length_s)
             buckets: dict[int, _Bucket] = {}
-            for i, (sums, counts) in data["buckets"].items():
-                amounts = {str(name): float(value) for name, value in sums.items()}
-                buckets[int(i)] = _Bucket(amounts, {str(name): int(count) for name, count in counts.items()})
+            for index, (sums, counts) in data["buckets"].items():
+                sums_of_names = {str(name): float(value) for name, value in sums.items()}
+                buckets[int(index)] = _Bucket(sums_of_names, {str(name): int(count) for name, count in counts.items()})
         except (KeyError, TypeError, ValueError, AttributeError):
             return cls(length_s)
         return cls(length_s, buckets)

@@ -12,7 +12,7 @@ from ai.backend.common.folders import FolderStatus
 from ai.backend.common.states import FINAL_KERNEL_STATUSES, KernelStatus
 from ai.backend.core.lifecycle import artifact, folder, kernel, kernel_phase, session
 
-_HEAD = """\
+_PAGE_HEAD = """\
 Written from the tables in `src/ai/backend/core/lifecycle` by `python -m tools.docs`; do not edit.
 A row whose next state is its own only runs its handler. A pair of state and trigger that is not listed changes nothing
 and is no error. The last column names the handler of the row, or the effects that it asks for."""
@@ -30,7 +30,9 @@ class Machine:
     refused: Collection[tuple[StrEnum, StrEnum]] = ()
 
 
-def _refused(table: Mapping[Any, Mapping[Any, Any]], requests: Collection[StrEnum]) -> list[tuple[StrEnum, StrEnum]]:
+def _refused_pairs(
+    table: Mapping[Any, Mapping[Any, Any]], requests: Collection[StrEnum]
+) -> list[tuple[StrEnum, StrEnum]]:
     return [(state, trigger) for state, rows in table.items() for trigger in sorted(requests) if trigger not in rows]
 
 
@@ -41,7 +43,7 @@ MACHINES = (
         table=session.TRANSITIONS,
         initial=(session.SessionPhase.PENDING,),
         final=(session.SessionPhase.CANCELLED, session.SessionPhase.ERROR, session.SessionPhase.TERMINATED),
-        refused=_refused(session.TRANSITIONS, session.REQUESTS),
+        refused=_refused_pairs(session.TRANSITIONS, session.REQUESTS),
     ),
     Machine(
         title="Kernel",
@@ -49,7 +51,7 @@ MACHINES = (
         table=kernel.TRANSITIONS,
         initial=(KernelStatus.PENDING,),
         final=sorted(FINAL_KERNEL_STATUSES),
-        refused=_refused(kernel.TRANSITIONS, kernel.REQUESTS),
+        refused=_refused_pairs(kernel.TRANSITIONS, kernel.REQUESTS),
     ),
     Machine(
         title="Kernel on its agent",
@@ -57,7 +59,7 @@ MACHINES = (
         table=kernel_phase.TRANSITIONS,
         initial=(kernel_phase.Phase.CREATING,),
         final=(kernel_phase.Phase.ENDED,),
-        refused=_refused(kernel_phase.TRANSITIONS, kernel_phase.REQUESTS),
+        refused=_refused_pairs(kernel_phase.TRANSITIONS, kernel_phase.REQUESTS),
     ),
     Machine(
         title="Folder",
@@ -65,7 +67,7 @@ MACHINES = (
         table=folder.TRANSITIONS,
         initial=(FolderStatus.PERFORMING, FolderStatus.CLONING),
         final=(FolderStatus.DELETE_COMPLETE,),
-        refused=_refused(folder.TRANSITIONS, folder.REQUESTS),
+        refused=_refused_pairs(folder.TRANSITIONS, folder.REQUESTS),
     ),
     Machine(
         title="Revision of an artifact",
@@ -93,7 +95,7 @@ def arrows(table: Mapping[Any, Mapping[Any, Any]]) -> dict[tuple[StrEnum, StrEnu
     return triggers_of
 
 
-def _node(state: StrEnum) -> str:
+def _node_name(state: StrEnum) -> str:
     """Returns the name of a state without hyphens, which Mermaid does not accept."""
     return state.replace("-", "_")
 
@@ -101,13 +103,16 @@ def _node(state: StrEnum) -> str:
 def mermaid(machine: Machine) -> str:
     """Returns one table as a Mermaid state diagram."""
     lines = ["stateDiagram-v2"]
-    lines += [f"    [*] --> {_node(state)}" for state in machine.initial]
-    lines += [f"    {_node(a)} --> {_node(b)}: {', '.join(by)}" for (a, b), by in arrows(machine.table).items()]
-    lines += [f"    {_node(state)} --> [*]" for state in machine.final]
+    lines += [f"    [*] --> {_node_name(state)}" for state in machine.initial]
+    lines += [
+        f"    {_node_name(source)} --> {_node_name(target)}: {', '.join(triggers)}"
+        for (source, target), triggers in arrows(machine.table).items()
+    ]
+    lines += [f"    {_node_name(state)} --> [*]" for state in machine.final]
     return "\n".join(lines)
 
 
-def _action(row: Any) -> str:
+def _action_name(row: Any) -> str:
     """Returns the handler of a row or its effects; empty if it has none."""
     action = row[1] if isinstance(row, tuple) else None
     if isinstance(action, tuple):
@@ -115,20 +120,29 @@ def _action(row: Any) -> str:
     return "" if action is None else str(action.__name__).removeprefix("_")
 
 
-def _grid(machine: Machine) -> str:
+def _text_table(machine: Machine) -> str:
     """Returns one table as text: a row for every trigger that moves or acts, and for every refused one."""
     lines = ["| state | trigger | next | handler or effects |", "|---|---|---|---|"]
     for state, rows in machine.table.items():
         for trigger, row in rows.items():
-            lines.append(f"| {state} | {trigger} | {target_of(state, row)} | {_action(row)} |")
-        lines += [f"| {state} | {trigger} | *refused* | |" for by, trigger in machine.refused if by is state]
+            lines.append(f"| {state} | {trigger} | {target_of(state, row)} | {_action_name(row)} |")
+        lines += [
+            f"| {state} | {trigger} | *refused* | |"
+            for row_by_trigger, trigger in machine.refused
+            if row_by_trigger is state
+        ]
     return "\n".join(lines)
 
 
 def render() -> str:
     """Returns the text of docs/reference/state-machines.md."""
-    parts = ["# State machines", _HEAD]
+    page_parts = ["# State machines", _PAGE_HEAD]
     for machine in MACHINES:
-        rules = (machine.doc or "").partition("Rules:")[2].strip()
-        parts += [f"## {machine.title}", rules, f"```mermaid\n{mermaid(machine)}\n```", _grid(machine)]
-    return "\n\n".join(parts) + "\n"
+        machine_rules = (machine.doc or "").partition("Rules:")[2].strip()
+        page_parts += [
+            f"## {machine.title}",
+            machine_rules,
+            f"```mermaid\n{mermaid(machine)}\n```",
+            _text_table(machine),
+        ]
+    return "\n\n".join(page_parts) + "\n"

@@ -86,7 +86,7 @@ TRANSITIONS: Mapping[FolderStatus, Mapping[FolderTrigger, Row]] = {
 }
 #: A request without a row is refused; any other trigger without a row is late or repeated.
 REQUESTS = frozenset({T.TRASH_REQUESTED, T.RESTORE_REQUESTED, T.PURGE_REQUESTED})
-_WORDS = {S.READY: "not in the trash", S.DELETE_PENDING: "in the trash"}
+_STATUS_TEXTS = {S.READY: "not in the trash", S.DELETE_PENDING: "in the trash"}
 
 
 def sources_of(trigger: FolderTrigger) -> frozenset[FolderStatus]:
@@ -96,7 +96,7 @@ def sources_of(trigger: FolderTrigger) -> frozenset[FolderStatus]:
 
 def describe_status(name: str, status: FolderStatus) -> str:
     """Describes the status of a folder to the user."""
-    return f"The folder {name!r} is {_WORDS.get(status, status.value)}."
+    return f"The folder {name!r} is {_STATUS_TEXTS.get(status, status.value)}."
 
 
 def step(

@@ -145,7 +145,7 @@ _ENDS: Mapping[KernelTrigger, Row] = {
     T.ABANDONED: (S.ERROR, _release_slots),
 }
 #: The rows of every status between SCHEDULED and CREATING.
-_GIVES_UP: Mapping[KernelTrigger, Row] = {
+_ENDS_BEFORE_START: Mapping[KernelTrigger, Row] = {
     T.RETURNED: (S.PENDING, _release_slots),
     T.OBSERVED_PENDING: (S.PENDING, _release_slots),
     **_ENDS,
@@ -163,7 +163,7 @@ TRANSITIONS: Mapping[KernelStatus, Mapping[KernelTrigger, Row]] = {
         T.OBSERVED_PREPARED: (S.PREPARED, None),
         T.OBSERVED_CREATING: (S.CREATING, None),
         T.OBSERVED_RUNNING: (S.RUNNING, None),
-        **_GIVES_UP,
+        **_ENDS_BEFORE_START,
     },
     S.PREPARING: {
         T.OBSERVED_PULLING: (S.PULLING, None),
@@ -171,30 +171,23 @@ TRANSITIONS: Mapping[KernelStatus, Mapping[KernelTrigger, Row]] = {
         T.OBSERVED_PREPARED: (S.PREPARED, None),
         T.OBSERVED_CREATING: (S.CREATING, None),
         T.OBSERVED_RUNNING: (S.RUNNING, None),
-        **_GIVES_UP,
+        **_ENDS_BEFORE_START,
     },
     S.PULLING: {
         T.OBSERVED_BUILDING: (S.BUILDING, None),
         T.OBSERVED_PREPARED: (S.PREPARED, None),
         T.OBSERVED_CREATING: (S.CREATING, None),
         T.OBSERVED_RUNNING: (S.RUNNING, None),
-        **_GIVES_UP,
+        **_ENDS_BEFORE_START,
     },
     S.BUILDING: {
         T.OBSERVED_PREPARED: (S.PREPARED, None),
         T.OBSERVED_CREATING: (S.CREATING, None),
         T.OBSERVED_RUNNING: (S.RUNNING, None),
-        **_GIVES_UP,
+        **_ENDS_BEFORE_START,
     },
-    S.PREPARED: {
-        T.OBSERVED_CREATING: (S.CREATING, None),
-        T.OBSERVED_RUNNING: (S.RUNNING, None),
-        **_GIVES_UP,
-    },
-    S.CREATING: {
-        T.OBSERVED_RUNNING: (S.RUNNING, None),
-        **_GIVES_UP,
-    },
+    S.PREPARED: {T.OBSERVED_CREATING: (S.CREATING, None), T.OBSERVED_RUNNING: (S.RUNNING, None), **_ENDS_BEFORE_START},
+    S.CREATING: {T.OBSERVED_RUNNING: (S.RUNNING, None), **_ENDS_BEFORE_START},
     S.RUNNING: {
         T.OBSERVED_RESIZING: (S.RESIZING, None),
         T.OBSERVED_SUSPENDED: (S.SUSPENDED, None),
@@ -279,14 +272,14 @@ def step(
 
 def check(state: KernelState) -> list[str]:
     """Returns every invariant that this state violates; empty if it is valid."""
-    broken = []
+    violations = []
     if state.status in HOLDING and (state.agent_id is None or state.attempt < 1):
-        broken.append(f"kernel {state.kernel_id} is {state.status} without agent or attempt")
+        violations.append(f"kernel {state.kernel_id} is {state.status} without agent or attempt")
     if state.attempt < 0:
-        broken.append(f"kernel {state.kernel_id} has a negative attempt")
+        violations.append(f"kernel {state.kernel_id} has a negative attempt")
     if state.attempt > 0 and state.agent_id is None:
-        broken.append(f"kernel {state.kernel_id} has an attempt but no agent")
-    return broken
+        violations.append(f"kernel {state.kernel_id} has an attempt but no agent")
+    return violations
 
 
 def is_orphan(state: KernelState | None, *, agent_id: AgentId, attempt: int) -> bool:
@@ -296,5 +289,5 @@ def is_orphan(state: KernelState | None, *, agent_id: AgentId, attempt: int) -> 
     """
     if state is None or state.status not in HOLDING or state.agent_id != agent_id:
         return True
-    oldest = state.attempt - 1 if state.status in (S.RESTARTING, S.TERMINATING) else state.attempt
-    return attempt < oldest
+    oldest_valid = state.attempt - 1 if state.status in (S.RESTARTING, S.TERMINATING) else state.attempt
+    return attempt < oldest_valid

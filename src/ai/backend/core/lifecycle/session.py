@@ -135,7 +135,7 @@ class SessionState:
         return self.phase.status
 
     def kernel(self, kernel_id: KernelId) -> KernelState | None:
-        return next((k for k in self.kernels if k.kernel_id == kernel_id), None)
+        return next((kernel for kernel in self.kernels if kernel.kernel_id == kernel_id), None)
 
 
 _SESSION_EVENTS = {
@@ -173,20 +173,20 @@ _PROGRAM_OVER = frozenset(
 
 def add_up(statuses: Iterable[KernelStatus]) -> SessionTrigger | None:
     """Returns the trigger that results from the kernels' statuses, by the slowest kernel; None if there is none."""
-    present = set(statuses)
-    if not present:
+    present_statuses = set(statuses)
+    if not present_statuses:
         return None
-    if all(s.is_final for s in present):
-        if KernelStatus.ERROR in present:
+    if all(status.is_final for status in present_statuses):
+        if KernelStatus.ERROR in present_statuses:
             return T.KERNELS_FAILED
-        return T.KERNELS_CANCELLED if present == {KernelStatus.CANCELLED} else T.KERNELS_TERMINATED
-    if any(s.is_final or s is KernelStatus.TERMINATING for s in present):
+        return T.KERNELS_CANCELLED if present_statuses == {KernelStatus.CANCELLED} else T.KERNELS_TERMINATED
+    if any(status.is_final or status is KernelStatus.TERMINATING for status in present_statuses):
         return T.KERNEL_ENDED
-    if KernelStatus.RESTARTING in present:
+    if KernelStatus.RESTARTING in present_statuses:
         return None
-    if present <= UP:
+    if present_statuses <= UP:
         return T.KERNELS_RUNNING
-    slowest = min((s for s in present if s in PROGRESS), key=PROGRESS.index)
+    slowest = min((status for status in present_statuses if status in PROGRESS), key=PROGRESS.index)
     return {
         KernelStatus.PREPARING: T.KERNELS_PREPARING,
         KernelStatus.PULLING: T.KERNELS_PULLING,
@@ -210,16 +210,16 @@ _TRIGGER_OF: Mapping[type[SessionStimulus], SessionTrigger] = {
 
 def trigger_of(state: SessionState, event: SessionEvent) -> SessionTrigger | None:
     """Returns the trigger of an event; None for an observation of another attempt or of no kernel of the session."""
-    may_try_again = all(k.attempt < state.max_attempts for k in state.kernels)
+    may_retry = all(other_kernel.attempt < state.max_attempts for other_kernel in state.kernels)
     if isinstance(event, SessionCreationFailed):
-        return T.CREATION_DEFERRED if event.retryable and may_try_again else T.CREATION_FAILED
+        return T.CREATION_DEFERRED if event.retryable and may_retry else T.CREATION_FAILED
     if not isinstance(event, KernelObserved):
         return _TRIGGER_OF[type(event)]
     kernel = state.kernel(event.kernel_id)
     if kernel is None or kernel.attempt != event.attempt:
         return None
     if event.status is KernelStatus.PENDING:
-        return T.CREATION_DEFERRED if kernel.status in PROGRESS and may_try_again else T.KERNEL_OVER
+        return T.CREATION_DEFERRED if kernel.status in PROGRESS and may_retry else T.KERNEL_OVER
     if not event.status.is_final:
         return T.KERNEL_OBSERVED
     return T.PROGRAM_OVER if kernel.is_main and event.reason in _PROGRAM_OVER else T.KERNEL_OVER
@@ -271,22 +271,22 @@ class _Step:
         self.effects.append(EmitEvent(name=name, session_id=self.state.session_id, **details))
 
     def move_kernels(
-        self, trigger: KernelTrigger, which: Callable[[KernelState], bool] = lambda _: True, **details: Any
+        self, trigger: KernelTrigger, is_selected: Callable[[KernelState], bool] = lambda _: True, **details: Any
     ) -> bool:
         """Applies a trigger, with fields of the step, to every selected kernel. Returns True if one has moved."""
-        fields = {"reason": self.event.reason, **details}
-        event = KernelStep(trigger=trigger, stimulus_id=self.event.stimulus_id, **fields)
-        return self.step_kernels(lambda k: event if which(k) else None)
+        step_fields = {"reason": self.event.reason, **details}
+        event = KernelStep(trigger=trigger, stimulus_id=self.event.stimulus_id, **step_fields)
+        return self.step_kernels(lambda kernel: event if is_selected(kernel) else None)
 
-    def step_kernels(self, make: Callable[[KernelState], KernelStep | None]) -> bool:
-        """Steps every kernel for which ``make`` returns a trigger. Returns True if one of them has moved."""
+    def step_kernels(self, make_step: Callable[[KernelState], KernelStep | None]) -> bool:
+        """Steps every kernel for which ``make_step`` returns a trigger. Returns True if one of them has moved."""
         has_moved = False
         kernels = list(self.state.kernels)
-        for i, before in enumerate(kernels):
-            if (event := make(before)) is None:
+        for place, before in enumerate(kernels):
+            if (event := make_step(before)) is None:
                 continue
-            kernels[i], path, effects = kernel_machine.step(before, event, story=self.state.story)
-            after = kernels[i]
+            kernels[place], path, effects = kernel_machine.step(before, event, story=self.state.story)
+            after = kernels[place]
             self.effects.extend(effects)
             has_moved = has_moved or bool(path)
             if path and (name := _KERNEL_EVENTS.get(after.status)) is not None:
@@ -296,11 +296,11 @@ class _Step:
         return has_moved
 
     def terminating(self) -> list[KernelState]:
-        return [k for k in self.state.kernels if k.status is KernelStatus.TERMINATING]
+        return [kernel for kernel in self.state.kernels if kernel.status is KernelStatus.TERMINATING]
 
     def destroy(self, kernels: Iterable[KernelState], reason: KernelEventReason, *, forced: bool = False) -> None:
         """Asks for the end of those kernels that are on an agent."""
-        targets = tuple(k.target for k in kernels if k.agent_id is not None)
+        targets = tuple(kernel.target for kernel in kernels if kernel.agent_id is not None)
         if targets:
             self.effects.append(
                 DestroyKernels(session_id=self.state.session_id, targets=targets, reason=reason, forced=forced)
@@ -308,132 +308,136 @@ class _Step:
 
     def follow(self) -> None:
         """Moves the session after its kernels. Every end passes TERMINATING."""
-        trigger = add_up(k.status for k in self.state.kernels)
+        trigger = add_up(kernel.status for kernel in self.state.kernels)
         if trigger in _ENDED:
             self.apply(T.KERNEL_ENDED)
             self._decide_result()
-            trigger = add_up(k.status for k in self.state.kernels)
+            trigger = add_up(kernel.status for kernel in self.state.kernels)
         if trigger is not None:
             self.apply(trigger)
 
     def _decide_result(self) -> None:
-        main = next((k for k in self.state.kernels if k.is_main), None)
+        main_kernel = next((kernel for kernel in self.state.kernels if kernel.is_main), None)
         if (
             self.state.session_type is not SessionType.BATCH
             or self.state.result is not SessionResult.UNDEFINED
-            or main is None
-            or not main.status.is_final
-            or main.status is KernelStatus.CANCELLED
-            or main.reason in _WITHOUT_RESULT
+            or main_kernel is None
+            or not main_kernel.status.is_final
+            or main_kernel.status is KernelStatus.CANCELLED
+            or main_kernel.reason in _WITHOUT_RESULT
         ):
             return
-        is_success = main.status is KernelStatus.TERMINATED and main.exit_code == 0
+        is_success = main_kernel.status is KernelStatus.TERMINATED and main_kernel.exit_code == 0
         result = SessionResult.SUCCESS if is_success else SessionResult.FAILURE
         self.state = replace(self.state, result=result)
         name = "session_success" if is_success else "session_failure"
-        self._emit(name, reason=main.reason, exit_code=main.exit_code, result=result)
+        self._emit(name, reason=main_kernel.reason, exit_code=main_kernel.exit_code, result=result)
 
 
 # ---- the handlers; the trigger of a row determines the class of its event
 
 
-def _place(now: _Step, event: SessionScheduled) -> None:
-    missing = [k.kernel_id for k in now.state.kernels if k.kernel_id not in event.agents]
-    if missing:
-        raise Conflict(f"The plan places no agent for kernels {', '.join(map(str, missing))}.")
-    step_ = KernelStep(trigger=KernelTrigger.SCHEDULED, reason=event.reason, stimulus_id=event.stimulus_id)
-    now.step_kernels(lambda k: replace(step_, agent_id=event.agents[k.kernel_id]))
-    now.effects.append(CreateKernels(session_id=now.state.session_id))
+def _place(session_step: _Step, event: SessionScheduled) -> None:
+    unplaced_ids = [kernel.kernel_id for kernel in session_step.state.kernels if kernel.kernel_id not in event.agents]
+    if unplaced_ids:
+        raise Conflict(f"The plan places no agent for kernels {', '.join(map(str, unplaced_ids))}.")
+    make_step = KernelStep(trigger=KernelTrigger.SCHEDULED, reason=event.reason, stimulus_id=event.stimulus_id)
+    session_step.step_kernels(lambda kernel: replace(make_step, agent_id=event.agents[kernel.kernel_id]))
+    session_step.effects.append(CreateKernels(session_id=session_step.state.session_id))
 
 
-def _dispatch(now: _Step, _: SessionDispatched) -> None:
-    now.move_kernels(KernelTrigger.DISPATCHED)
+def _dispatch(session_step: _Step, _: SessionDispatched) -> None:
+    session_step.move_kernels(KernelTrigger.DISPATCHED)
 
 
-def _return_all(now: _Step, event: SessionStimulus) -> None:
-    """Ends by force what the agents have of a session that waits again, so that its next attempt need not wait."""
-    holding = [k for k in now.state.kernels if k.status in HOLDING]
-    now.move_kernels(KernelTrigger.RETURNED)
-    now.destroy(holding, event.reason, forced=True)
+def _return_all(session_step: _Step, event: SessionStimulus) -> None:
+    """Ends by force the kernels of a session that waits again, so that its next attempt need not wait."""
+    kernels_on_agents = [kernel for kernel in session_step.state.kernels if kernel.status in HOLDING]
+    session_step.move_kernels(KernelTrigger.RETURNED)
+    session_step.destroy(kernels_on_agents, event.reason, forced=True)
 
 
-def _fail(now: _Step, event: SessionCreationFailed) -> None:
-    now.move_kernels(KernelTrigger.OBSERVED_ERROR, lambda k: k.kernel_id in event.kernel_ids)
-    now.follow()
+def _fail(session_step: _Step, event: SessionCreationFailed) -> None:
+    session_step.move_kernels(KernelTrigger.OBSERVED_ERROR, lambda kernel: kernel.kernel_id in event.kernel_ids)
+    session_step.follow()
 
 
-def _restart(now: _Step, _: SessionRestartRequested) -> None:
-    now.move_kernels(KernelTrigger.RESTART_REQUESTED)
-    now.effects.append(RestartKernels(session_id=now.state.session_id))
+def _restart(session_step: _Step, _: SessionRestartRequested) -> None:
+    session_step.move_kernels(KernelTrigger.RESTART_REQUESTED)
+    session_step.effects.append(RestartKernels(session_id=session_step.state.session_id))
 
 
-def _cancel(now: _Step, _: SessionDestroyRequested) -> None:
-    now.move_kernels(KernelTrigger.DESTROY_REQUESTED)
+def _cancel(session_step: _Step, _: SessionDestroyRequested) -> None:
+    session_step.move_kernels(KernelTrigger.DESTROY_REQUESTED)
 
 
-def _destroy(now: _Step, event: SessionDestroyRequested) -> None:
-    now.move_kernels(KernelTrigger.DESTROY_REQUESTED)
-    now.destroy(now.terminating(), event.reason, forced=event.forced)
+def _destroy(session_step: _Step, event: SessionDestroyRequested) -> None:
+    session_step.move_kernels(KernelTrigger.DESTROY_REQUESTED)
+    session_step.destroy(session_step.terminating(), event.reason, forced=event.forced)
 
 
-def _start_over(now: _Step, event: SessionStartOverRequested) -> None:
-    now.move_kernels(KernelTrigger.DESTROY_REQUESTED)
-    now.destroy(now.terminating(), event.reason)
+def _start_over(session_step: _Step, event: SessionStartOverRequested) -> None:
+    session_step.move_kernels(KernelTrigger.DESTROY_REQUESTED)
+    session_step.destroy(session_step.terminating(), event.reason)
 
 
-def _destroy_again(now: _Step, event: SessionDestroyRequested) -> None:
+def _destroy_again(session_step: _Step, event: SessionDestroyRequested) -> None:
     """Repeats a forced end; a graceful one is in progress."""
     if event.forced:
-        now.destroy(now.terminating(), event.reason, forced=True)
+        session_step.destroy(session_step.terminating(), event.reason, forced=True)
 
 
-def _end_waiting(now: _Step, event: SessionDestroyRequested) -> None:
+def _end_waiting(session_step: _Step, event: SessionDestroyRequested) -> None:
     """Ends a session that was to start over: its kernels that already wait are terminated."""
-    now.move_kernels(KernelTrigger.DESTROY_REQUESTED, lambda k: k.status is KernelStatus.PENDING)
-    _destroy_again(now, event)
+    session_step.move_kernels(KernelTrigger.DESTROY_REQUESTED, lambda kernel: kernel.status is KernelStatus.PENDING)
+    _destroy_again(session_step, event)
 
 
-def _observe(now: _Step, event: KernelObserved) -> None:
+def _observe(session_step: _Step, event: KernelObserved) -> None:
     status = event.status
     if status is KernelStatus.PENDING:
         # The agent has given it back, and the session cannot wait any more: it is being ended, or has run already.
-        kernel = now.state.kernel(event.kernel_id)
+        kernel = session_step.state.kernel(event.kernel_id)
         is_ending = kernel is not None and kernel.status is KernelStatus.TERMINATING
         status = KernelStatus.TERMINATED if is_ending else KernelStatus.ERROR
-    if now.move_kernels(
+    if session_step.move_kernels(
         KernelTrigger.observed(status),
-        lambda k: k.kernel_id == event.kernel_id,
+        lambda other_kernel: other_kernel.kernel_id == event.kernel_id,
         attempt=event.attempt,
         exit_code=event.exit_code,
     ):
-        now.follow()
+        session_step.follow()
 
 
-def _end_after_all(now: _Step, event: KernelObserved) -> None:
+def _end_after_all(session_step: _Step, event: KernelObserved) -> None:
     """Ends a session that was to start over with the result of its program, which ended by itself."""
-    now.move_kernels(KernelTrigger.DESTROY_REQUESTED, lambda k: k.status is KernelStatus.PENDING)
-    _observe(now, event)
+    session_step.move_kernels(KernelTrigger.DESTROY_REQUESTED, lambda kernel: kernel.status is KernelStatus.PENDING)
+    _observe(session_step, event)
 
 
-def _abandon(now: _Step, event: KernelsAbandoned) -> None:
-    if now.move_kernels(KernelTrigger.ABANDONED, lambda k: k.kernel_id in event.kernel_ids):
-        now.follow()
+def _abandon(session_step: _Step, event: KernelsAbandoned) -> None:
+    if session_step.move_kernels(KernelTrigger.ABANDONED, lambda kernel: kernel.kernel_id in event.kernel_ids):
+        session_step.follow()
 
 
-def _wait_again(now: _Step, event: KernelObserved | KernelsAbandoned) -> None:
+def _wait_again(session_step: _Step, event: KernelObserved | KernelsAbandoned) -> None:
     """Returns the ended kernels of a session that starts over to the queue."""
-    over: Collection[KernelId] = event.kernel_ids if isinstance(event, KernelsAbandoned) else {event.kernel_id}
-    now.move_kernels(KernelTrigger.RETURNED, lambda k: k.kernel_id in over, reason=KernelEventReason.RESCHEDULED)
-    if all(k.status is KernelStatus.PENDING for k in now.state.kernels):
-        now.apply(T.KERNELS_WAITING)
+    ended_kernels: Collection[KernelId] = event.kernel_ids if isinstance(event, KernelsAbandoned) else {event.kernel_id}
+    session_step.move_kernels(
+        KernelTrigger.RETURNED, lambda kernel: kernel.kernel_id in ended_kernels, reason=KernelEventReason.RESCHEDULED
+    )
+    if all(kernel.status is KernelStatus.PENDING for kernel in session_step.state.kernels):
+        session_step.apply(T.KERNELS_WAITING)
 
 
-def _end_others(now: _Step, event: SessionStimulus) -> None:
-    failed = any(k.status is KernelStatus.ERROR for k in now.state.kernels)
-    reason = KernelEventReason.SIBLING_FAILED if failed else event.reason
-    before = {k.kernel_id for k in now.terminating()}
-    now.move_kernels(KernelTrigger.DESTROY_REQUESTED, reason=reason)
-    now.destroy((k for k in now.terminating() if k.kernel_id not in before), reason)
+def _end_others(session_step: _Step, event: SessionStimulus) -> None:
+    has_failed = any(kernel.status is KernelStatus.ERROR for kernel in session_step.state.kernels)
+    reason = KernelEventReason.SIBLING_FAILED if has_failed else event.reason
+    were_terminating = {kernel.kernel_id for kernel in session_step.terminating()}
+    session_step.move_kernels(KernelTrigger.DESTROY_REQUESTED, reason=reason)
+    session_step.destroy(
+        (kernel for kernel in session_step.terminating() if kernel.kernel_id not in were_terminating), reason
+    )
 
 
 Row = tuple[SessionPhase | None, Callable[[_Step, Any], None] | None]
@@ -547,30 +551,30 @@ def step(state: SessionState, event: SessionEvent) -> tuple[SessionState, Path, 
     trigger = trigger_of(state, event)
     if trigger is None:
         return state, (), ()
-    now = _Step(state, event)
-    now.apply(trigger)
-    return now.state, tuple(now.path), tuple(now.effects)
+    session_step = _Step(state, event)
+    session_step.apply(trigger)
+    return session_step.state, tuple(session_step.path), tuple(session_step.effects)
 
 
 def check(state: SessionState) -> list[str]:
     """Returns every invariant that this state violates; empty if it is valid."""
-    broken = [text for k in state.kernels for text in kernel_machine.check(k)]
-    statuses = {k.status for k in state.kernels}
+    violations = [text for kernel in state.kernels for text in kernel_machine.check(kernel)]
+    statuses = {kernel.status for kernel in state.kernels}
     if not state.kernels:
-        broken.append("a session without kernels")
-    if state.status.is_final and not all(s.is_final for s in statuses):
-        broken.append(f"{state.status} with live kernels: {sorted(statuses)}")
-    if not state.status.is_final and all(s.is_final for s in statuses):
-        broken.append(f"{state.status} although every kernel has ended")
+        violations.append("a session without kernels")
+    if state.status.is_final and not all(kernel_status.is_final for kernel_status in statuses):
+        violations.append(f"{state.status} with live kernels: {sorted(statuses)}")
+    if not state.status.is_final and all(kernel_status.is_final for kernel_status in statuses):
+        violations.append(f"{state.status} although every kernel has ended")
     if state.status is S.PENDING and statuses != {KernelStatus.PENDING}:
-        broken.append(f"PENDING with kernels {sorted(statuses)}")
+        violations.append(f"PENDING with kernels {sorted(statuses)}")
     may_wait = state.phase in (P.PENDING, P.CANCELLED, P.STARTING_OVER)
     if KernelStatus.PENDING in statuses and not may_wait:
-        broken.append(f"{state.phase} with a PENDING kernel")
+        violations.append(f"{state.phase} with a PENDING kernel")
     if state.status in (S.RUNNING, S.RUNNING_DEGRADED) and not statuses <= UP:
-        broken.append(f"{state.status} with kernels {sorted(statuses)}")
+        violations.append(f"{state.status} with kernels {sorted(statuses)}")
     if state.result is not SessionResult.UNDEFINED and state.session_type is not SessionType.BATCH:
-        broken.append(f"a {state.session_type} session has the result {state.result}")
-    if sum(k.is_main for k in state.kernels) != 1:
-        broken.append("a session needs exactly one main kernel")
-    return broken
+        violations.append(f"a {state.session_type} session has the result {state.result}")
+    if sum(kernel.is_main for kernel in state.kernels) != 1:
+        violations.append("a session needs exactly one main kernel")
+    return violations

@@ -41,7 +41,7 @@ from ai.backend.core.scheduling.index.slot_index import mask_of, members
 from ai.backend.core.scheduling.ordering.queue import fifo_key
 from ai.backend.core.scheduling.placement.gang import KernelAssignment, closest_agents
 from ai.backend.core.scheduling.placement.preemption import Victims
-from ai.backend.core.scheduling.placement.strategies import first
+from ai.backend.core.scheduling.placement.strategies import first_rank
 from ai.backend.core.scheduling.plan import Eviction, KernelPlacement, Placement, Plan, SkipReason, Wait
 from ai.backend.core.scheduling.policy import ORDERS, Policy, Rng
 from ai.backend.core.scheduling.snapshot import PendingSession, RunningSession, Snapshot, is_same_agent
@@ -94,18 +94,18 @@ class IncrementalScheduler:
             self.enqueue(session)
 
     def _set_cursor(self) -> None:
-        last = self.snapshot.last_agent
-        self.index.cursor = -1 if last is None else self.index.ranks.get(last, -1)
+        last_agent = self.snapshot.last_agent
+        self.index.cursor = -1 if last_agent is None else self.index.ranks.get(last_agent, -1)
 
     def update(self, snapshot: Snapshot) -> bool:
         """Updates the state to a newer snapshot. Returns False where only a new object can represent it."""
-        before = self.snapshot
+        earlier = self.snapshot
         if (
             not self.index.is_exact
             or len(self.equivalence_cache.classes) > MAX_CLASSES
-            or (before.allocation_order, before.workload) != (snapshot.allocation_order, snapshot.workload)
-            or len(before.agents) != len(snapshot.agents)
-            or not all(map(is_same_agent, before.agents, snapshot.agents))
+            or (earlier.allocation_order, earlier.workload) != (snapshot.allocation_order, snapshot.workload)
+            or len(earlier.agents) != len(snapshot.agents)
+            or not all(map(is_same_agent, earlier.agents, snapshot.agents))
         ):
             return False
         self.snapshot = snapshot
@@ -126,7 +126,7 @@ class IncrementalScheduler:
     def queued_sessions(self) -> Sequence[QueuedSession]:
         """The pending sessions in FIFO order."""
         if self._sorted is None:
-            self._sorted = sorted(self._queued.values(), key=lambda e: fifo_key(e.session))
+            self._sorted = sorted(self._queued.values(), key=lambda entry: fifo_key(entry.session))
         return self._sorted
 
     @property
@@ -194,7 +194,7 @@ class SchedulingCycle:
             if group and not queued.is_gated:
                 group.append(queued.session.session_id)
             else:
-                self._consider(queued)
+                self._consider_session(queued)
         agents = self._index.agents
         waits = []
         for (reason, message), ids in self._waits:
@@ -204,11 +204,13 @@ class SchedulingCycle:
             placements=tuple(self._placements),
             waits=tuple(waits),
             evictions=tuple(self._evictions),
-            reserved=tuple((agents[rank].agent_id, s.session_id) for rank, s in sorted(self._holders.items())),
+            reserved=tuple(
+                (agents[rank].agent_id, session.session_id) for rank, session in sorted(self._holders.items())
+            ),
             broken_agents=tuple(self._index.broken),
         )
 
-    def _consider(self, queued: QueuedSession) -> None:
+    def _consider_session(self, queued: QueuedSession) -> None:
         session, quota_class = queued.session, queued.quota_class
         equivalence_class = quota_class.equivalence_class
         if queued.is_gated and (gate := gates.timing(session, self._now) or gates.dependency(session)) is not None:
@@ -257,48 +259,51 @@ class SchedulingCycle:
     def _assignments(
         self, session: PendingSession, equivalence_class: EquivalenceClass
     ) -> Sequence[KernelAssignment] | None:
-        kernel_ids = [k.kernel_id for k in session.kernels]
-        avoided = self._index.designated(session.avoided_agents) if session.avoided_agents else 0
+        kernel_ids = [kernel.kernel_id for kernel in session.kernels]
+        avoided = self._index.designated_mask(session.avoided_agents) if session.avoided_agents else 0
         if equivalence_class.whole is not None:
             return self._assign(equivalence_class.whole, kernel_ids, avoided)
         if self._arrange is None:
-            return self._gang(equivalence_class, kernel_ids, avoided, None)
+            return self._assign_gang(equivalence_class, kernel_ids, avoided, None)
         for allowed in (~avoided, -1) if avoided else (-1,):
             for room in self._arrange.rooms(self._index, equivalence_class, allowed & ~self._reserved):
-                if (assignments := self._gang(equivalence_class, kernel_ids, 0, room)) is not None:
+                if (assignments := self._assign_gang(equivalence_class, kernel_ids, 0, room)) is not None:
                     return assignments
         return None
 
-    def _gang(
+    def _assign_gang(
         self, equivalence_class: EquivalenceClass, kernel_ids: Sequence[KernelId], avoided: int, room: int | None
     ) -> Sequence[KernelAssignment] | None:
         """Assigns the kernels of a multi-node session within a mask of agents; returns None if one does not fit."""
         assigned: dict[int, KernelAssignment] = {}
         arrange, cursor = self._arrange, self._index.cursor
-        for i in equivalence_class.hardest:
-            demand, ids = equivalence_class.parts[i], kernel_ids[i : i + 1]
-            taken = [assignment.rank for assignment in assigned.values()]
-            masks = (room,) if arrange is None or room is None else arrange.order(self._index, demand, room, taken)
-            found = next((found for mask in masks if (found := self._assign(demand, ids, avoided, mask))), None)
+        for place in equivalence_class.hardest:
+            demand, ids = equivalence_class.parts[place], kernel_ids[place : place + 1]
+            ranks = [assignment.rank for assignment in assigned.values()]
+            masks = (room,) if arrange is None or room is None else arrange.order(self._index, demand, room, ranks)
+            found = next(
+                (found for mask in masks if (found := self._assign(demand, ids, avoided, mask))),
+                None,
+            )
             if found is None:
-                for j, assignment in assigned.items():
-                    self._index.undo(assignment.rank, kernel_ids[j], set(equivalence_class.parts))
+                for undone, assignment in assigned.items():
+                    self._index.undo(assignment.rank, kernel_ids[undone], set(equivalence_class.parts))
                 self._index.cursor = cursor
                 return None
-            assigned[i] = found[0]
-        return [assigned[i] for i in range(len(kernel_ids))]
+            assigned[place] = found[0]
+        return [assigned[place] for place in range(len(kernel_ids))]
 
     def _assign(
-        self, demand: Demand, kernel_ids: Sequence[KernelId], avoided: int, within: int | None = None
+        self, demand: Demand, kernel_ids: Sequence[KernelId], avoided: int, room: int | None = None
     ) -> list[KernelAssignment] | None:
         """Assigns kernels to one agent of a mask. Tries the avoided agents last. Returns None if no agent has room."""
         index = self._index
-        scope = demand.open()
-        if within is not None:
-            scope &= within
+        agent_mask = demand.open_mask()
+        if room is not None:
+            agent_mask &= room
         if self._reserved:
-            scope &= ~self._reserved
-        for candidates in (scope & ~avoided, scope & avoided) if avoided else (scope,):
+            agent_mask &= ~self._reserved
+        for candidates in (agent_mask & ~avoided, agent_mask & avoided) if avoided else (agent_mask,):
             while candidates and (rank := self._choose(index, demand, candidates, self._session_rng)) >= 0:
                 taken = index.take(rank, demand, kernel_ids)
                 if taken is not None:
@@ -317,42 +322,49 @@ class SchedulingCycle:
         if equivalence_class.permanent_reason is not None:
             equivalence_class.blocked = equivalence_class.permanent_reason
             return equivalence_class.permanent_reason
-        capable = 0
+        capable_mask = 0
         for demand in equivalence_class.demands:
-            capable |= index.capable(demand)
+            capable_mask |= index.capable_mask(demand)
         if self._victims is not None and equivalence_class.whole is not None:
-            chosen = self._victims.choose(session, equivalence_class.whole, capable & ~self._reserved)
-            if chosen is not None:
-                return self._preempt(session, *chosen)
-        behind = capable & self._reserved
-        if behind and (behind == capable or any(d.fit() & behind for d in equivalence_class.demands)):
-            text = f"waits behind session {self._holders[first(behind)].name}, which came first"
+            choice = self._victims.choose(session, equivalence_class.whole, capable_mask & ~self._reserved)
+            if choice is not None:
+                return self._preempt_sessions(session, *choice)
+        reserved = capable_mask & self._reserved
+        if reserved and (
+            reserved == capable_mask or any(demand.fitting_mask() & reserved for demand in equivalence_class.demands)
+        ):
+            text = f"waits behind session {self._holders[first_rank(reserved)].name}, which came first"
             equivalence_class.blocked = verdict = SkipReason.BEHIND_ANOTHER, text
             return verdict
-        verdict = SkipReason.INSUFFICIENT_RESOURCE, diagnosis.shortage(index, equivalence_class, capable & ~behind)
-        if behind:
+        verdict = (
+            SkipReason.INSUFFICIENT_RESOURCE,
+            diagnosis.shortage(index, equivalence_class, capable_mask & ~reserved),
+        )
+        if reserved:
             equivalence_class.blocked = verdict
         else:
-            self._reserve(session, equivalence_class, capable)
+            self._reserve_agents(session, equivalence_class, capable_mask)
         return verdict
 
-    def _preempt(self, session: PendingSession, rank: int, victims: Sequence[RunningSession]) -> Verdict:
+    def _preempt_sessions(self, session: PendingSession, rank: int, victims: Sequence[RunningSession]) -> Verdict:
         """Evicts sessions and reserves their agent for the session that will take it in a later cycle."""
-        for v in victims:
-            eviction = Eviction(session_id=v.session_id, in_favour_of=session.session_id, starts_over=v.starts_over)
+        for victim in victims:
+            eviction = Eviction(
+                session_id=victim.session_id, in_favour_of=session.session_id, starts_over=victim.starts_over
+            )
             self._evictions.append(eviction)
         self._reserved |= 1 << rank
         self._holders[rank] = session
         agent_id = self._index.agents[rank].agent_id
         if not victims:
             return SkipReason.PREEMPTING, f"sessions on {agent_id} are ending, and their place is kept for it"
-        ending = "1 session" if len(victims) == 1 else f"{len(victims)} sessions"
-        return SkipReason.PREEMPTING, f"{ending} of smaller priority on {agent_id} will end for it"
+        ending_sessions = "1 session" if len(victims) == 1 else f"{len(victims)} sessions"
+        return SkipReason.PREEMPTING, f"{ending_sessions} of smaller priority on {agent_id} will end for it"
 
-    def _reserve(self, session: PendingSession, equivalence_class: EquivalenceClass, capable: int) -> None:
+    def _reserve_agents(self, session: PendingSession, equivalence_class: EquivalenceClass, capable_mask: int) -> None:
         if equivalence_class.whole is not None:
-            ranks: Sequence[int] = [self._index.closest(equivalence_class.whole, capable)]
+            ranks: Sequence[int] = [self._index.closest_rank(equivalence_class.whole, capable_mask)]
         else:
-            ranks = closest_agents(self._index, equivalence_class, capable) or members(capable)
+            ranks = closest_agents(self._index, equivalence_class, capable_mask) or members(capable_mask)
         self._reserved |= mask_of(ranks, self._index.size)
         self._holders.update(dict.fromkeys(ranks, session))

@@ -14,7 +14,7 @@ from ai.backend.core.scheduling.index.agent_state import AgentState
 from ai.backend.core.scheduling.index.agents import AgentIndex, Demand
 from ai.backend.core.scheduling.index.equivalence import EquivalenceClass, Verdict
 from ai.backend.core.scheduling.placement.gang import fits_when_empty
-from ai.backend.core.scheduling.placement.strategies import first
+from ai.backend.core.scheduling.placement.strategies import first_rank
 from ai.backend.core.scheduling.plan import SkipReason
 from ai.backend.core.scheduling.snapshot import PendingSession
 
@@ -22,27 +22,29 @@ from ai.backend.core.scheduling.snapshot import PendingSession
 def permanent_reason(index: AgentIndex, equivalence_class: EquivalenceClass, session: PendingSession) -> Verdict | None:
     """Returns why the session could not start even on empty agents; None if it could."""
     demands = equivalence_class.demands
-    if any(not demand.matching for demand in demands):
+    if any(not demand.matching_mask for demand in demands):
         return _no_match(index, session)
     for demand in demands:
-        if not demand.supporting and (text := explain.unsupported(demand.total, index.members(demand.matching))):
+        if not demand.supporting_mask and (
+            text := explain.unsupported(demand.total, index.members(demand.matching_mask))
+        ):
             return SkipReason.UNSUPPORTED_RESOURCE, text
     for demand in demands:
-        if not demand.supporting:
-            summary = explain.summarize_devices(frozenset(demand.total), index.members(demand.matching))
+        if not demand.supporting_mask:
+            summary = explain.summarize_devices(frozenset(demand.total), index.members(demand.matching_mask))
             return SkipReason.NO_MATCHING_DEVICE, explain.unmatched(_requirements(demand), summary)
     for demand in demands:
-        if not index.capable(demand):
+        if not index.capable_mask(demand):
             return _too_large(index, demand)
     if equivalence_class.whole is not None or fits_when_empty(index, equivalence_class):
         return None
-    total = session.total
+    total_slots = session.total
     if fits_when_empty(index, equivalence_class, repaired=True):
-        supporting = 0
+        supporting_mask = 0
         for demand in demands:
-            supporting |= demand.supporting
-        return SkipReason.DEVICES_FAILED, explain.failed(total, index.members(supporting))
-    text = f"needs {explain.amounts(total)} for {len(session.kernels)} kernels, more than all nodes have"
+            supporting_mask |= demand.supporting_mask
+        return SkipReason.DEVICES_FAILED, explain.failed(total_slots, index.members(supporting_mask))
+    text = f"needs {explain.format_amounts(total_slots)} for {len(session.kernels)} kernels, more than all nodes have"
     return SkipReason.NEVER_FITS, text
 
 
@@ -50,87 +52,98 @@ def _no_match(index: AgentIndex, session: PendingSession) -> Verdict:
     if not index.agents:
         return SkipReason.NO_AGENT, "no agent of this resource group is alive and schedulable"
     if session.designated_agents:
-        named = ", ".join(session.designated_agents)
-        return SkipReason.NO_MATCHING_AGENT, f"the designated agent {named} is not there or cannot run this image"
-    architectures = sorted({k.architecture for k in session.kernels if k.architecture is not None})
-    present = sorted({a.view.architecture for a in index.agents})
-    if architectures and not set(architectures) & set(present):
-        text = f"needs an agent of architecture {', '.join(architectures)}; there are {', '.join(present)}"
+        designated_names = ", ".join(session.designated_agents)
+        return (
+            SkipReason.NO_MATCHING_AGENT,
+            f"the designated agent {designated_names} is not there or cannot run this image",
+        )
+    architectures = sorted({kernel.architecture for kernel in session.kernels if kernel.architecture is not None})
+    present_architectures = sorted({agent.view.architecture for agent in index.agents})
+    if architectures and not set(architectures) & set(present_architectures):
+        text = (
+            f"needs an agent of architecture {', '.join(architectures)}; there are {', '.join(present_architectures)}"
+        )
         return SkipReason.NO_MATCHING_AGENT, text
-    needs = frozenset[str]().union(*(k.needs for k in session.kernels))
-    if lacking := sorted(needs - frozenset[str]().union(*(a.view.features for a in index.agents))):
-        return SkipReason.NO_MATCHING_AGENT, f"no agent has {', '.join(lacking)}"
-    images = ", ".join(sorted({k.image for k in session.kernels}))
-    having = f" and has {', '.join(sorted(needs))}" if needs else ""
-    return SkipReason.NO_MATCHING_AGENT, f"no agent can start the image {images}{having}"
+    needed_features = frozenset[str]().union(*(kernel.needs for kernel in session.kernels))
+    if missing_features := sorted(
+        needed_features - frozenset[str]().union(*(agent.view.features for agent in index.agents))
+    ):
+        return SkipReason.NO_MATCHING_AGENT, f"no agent has {', '.join(missing_features)}"
+    images = ", ".join(sorted({kernel.image for kernel in session.kernels}))
+    features_text = f" and has {', '.join(sorted(needed_features))}" if needed_features else ""
+    return SkipReason.NO_MATCHING_AGENT, f"no agent can start the image {images}{features_text}"
 
 
 def _too_large(index: AgentIndex, demand: Demand) -> Verdict:
-    agents = index.members(demand.supporting)
-    refusals = {a.agent_id: a.node_class.refusal(demand.requests, a.view.reserved) for a in agents}
-    if failing := [a for a in agents if a.node_class.repaired is not a.node_class and _fits_repaired(a, demand)]:
-        return SkipReason.DEVICES_FAILED, explain.failed(demand.total, failing)
-    fitting = [a for a in agents if not isinstance(refusals[a.agent_id], UnsupportedResource)] or agents
-    why = next((e.message for e in refusals.values() if e is not None), "")
+    agents = index.members(demand.supporting_mask)
+    refusals = {agent.agent_id: agent.node_class.refusal(demand.requests, agent.view.reserved) for agent in agents}
+    if repairable := [
+        agent for agent in agents if agent.node_class.repaired is not agent.node_class and _fits_repaired(agent, demand)
+    ]:
+        return SkipReason.DEVICES_FAILED, explain.failed(demand.total, repairable)
+    supported = [agent for agent in agents if not isinstance(refusals[agent.agent_id], UnsupportedResource)] or agents
+    why = next((refusal.message for refusal in refusals.values() if refusal is not None), "")
     if not why:
-        tight = fitting[0]
-        why = f"{tight.agent_id} may hold {tight.view.kernel_limit} kernels"
-    return SkipReason.NEVER_FITS, explain.too_large(demand.total, fitting, why)
+        full = supported[0]
+        why = f"{full.agent_id} may hold {full.view.kernel_limit} kernels"
+    return SkipReason.NEVER_FITS, explain.too_large(demand.total, supported, why)
 
 
 def _fits_repaired(agent: AgentState, demand: Demand) -> bool:
-    limit = agent.view.kernel_limit
+    kernel_limit = agent.view.kernel_limit
     refusal = agent.node_class.repaired.refusal(demand.requests, agent.view.reserved)
-    return refusal is None and (limit is None or len(demand.requests) <= limit)
+    return refusal is None and (kernel_limit is None or len(demand.requests) <= kernel_limit)
 
 
 def _requirements(demand: Demand) -> tuple[VariantProperty, ...]:
-    return tuple(dict.fromkeys(r for _, requirements in demand.requests for r in requirements))
+    return tuple(dict.fromkeys(requirement for _, requirements in demand.requests for requirement in requirements))
 
 
-def shortage(index: AgentIndex, equivalence_class: EquivalenceClass, scope: int) -> str:
+def shortage(index: AgentIndex, equivalence_class: EquivalenceClass, agent_mask: int) -> str:
     """Describes what the agents of a mask lack now, each of which could serve the session when empty."""
     if equivalence_class.whole is not None:
-        return _lacks(index, equivalence_class.whole, scope)
-    for i in equivalence_class.hardest:
-        capable = index.capable(equivalence_class.parts[i]) & scope
-        if capable and not equivalence_class.parts[i].fit() & capable:
-            return _lacks(index, equivalence_class.parts[i], capable)
-    total = sum((part.total for part in equivalence_class.parts), ResourceSlot())
-    return explain.scattered(total, len(equivalence_class.parts), index.members(scope))
+        return _describe_shortage(index, equivalence_class.whole, agent_mask)
+    for hardest_place in equivalence_class.hardest:
+        capable_mask = index.capable_mask(equivalence_class.parts[hardest_place]) & agent_mask
+        if capable_mask and not equivalence_class.parts[hardest_place].fitting_mask() & capable_mask:
+            return _describe_shortage(index, equivalence_class.parts[hardest_place], capable_mask)
+    total_slots = sum((part.total for part in equivalence_class.parts), ResourceSlot())
+    return explain.scattered(total_slots, len(equivalence_class.parts), index.members(agent_mask))
 
 
-def _lacks(index: AgentIndex, demand: Demand, scope: int) -> str:
+def _describe_shortage(index: AgentIndex, demand: Demand, agent_mask: int) -> str:
     """Describes which slot is short, and which agent has most of it free."""
-    have: list[int] = []
-    for slot, (slot_index, amount) in zip(demand.order, demand.ranked, strict=True):
-        enough = slot_index.at_least(amount) & scope
-        if not enough:
-            best = index.agents[slot_index.richest(scope)]
-            most = explain.amount(slot, best.available).split()[0]
-            return f"needs {explain.amount(slot, demand.total)} on one node; most free is {most} on {best.agent_id}"
-        have.append(enough)
+    enough_masks: list[int] = []
+    for slot, (slot_index, micro) in zip(demand.order, demand.ranked, strict=True):
+        enough_mask = slot_index.mask_with_free(micro) & agent_mask
+        if not enough_mask:
+            best = index.agents[slot_index.richest_rank(agent_mask)]
+            most = explain.format_amount(slot, best.available).split()[0]
+            return (
+                f"needs {explain.format_amount(slot, demand.total)} on one node; most free is {most} on {best.agent_id}"
+            )
+        enough_masks.append(enough_mask)
     kernels = len(demand.requests)
-    if not index.with_room(scope, kernels):
-        crowded = [f"{a.agent_id} {a.count}" for a in index.members(scope)]
+    if not index.mask_with_room(agent_mask, kernels):
+        agent_texts = [f"{agent.agent_id} {agent.count}" for agent in index.members(agent_mask)]
         room = "another kernel" if kernels == 1 else f"{kernels} more kernels"
-        return f"needs room for {room}; no agent may hold so many ({explain.some(crowded, 8)} now)"
-    closest = index.agents[first(_fewest_lacks(scope, have))]
-    needs = f"needs {explain.amounts(demand.total)} on one node"
+        return f"needs room for {room}; no agent may hold so many ({explain.join_first(agent_texts, 8)} now)"
+    closest = index.agents[first_rank(_fewest_lacks_mask(agent_mask, enough_masks))]
+    needs = f"needs {explain.format_amounts(demand.total)} on one node"
     if lack := demand.total.shortage(closest.available):
-        return f"{needs}; {closest.agent_id} comes closest and lacks {explain.amounts(lack)}"
+        return f"{needs}; {closest.agent_id} comes closest and lacks {explain.format_amounts(lack)}"
     if requirements := _requirements(demand):
         of_such = f"of devices with {', '.join(map(str, requirements))}"
         return f"{needs}, {of_such}; too little of those is free on {closest.agent_id}"
     return f"{needs}; what is free on {closest.agent_id} is scattered over too many devices"
 
 
-def _fewest_lacks(scope: int, have: list[int]) -> int:
-    """Returns the agents of a mask that lack the fewest slots. ``have``: for each slot the agents that have enough."""
-    for count in range(len(have), -1, -1):
+def _fewest_lacks_mask(agent_mask: int, enough_masks: list[int]) -> int:
+    """Returns the agents of a mask that lack the fewest slots. ``enough_masks``: agents with enough, by slot."""
+    for enough_count in range(len(enough_masks), -1, -1):
         agents = 0
-        for masks in combinations(have, count):
-            agents |= reduce(and_, masks, scope)
+        for masks in combinations(enough_masks, enough_count):
+            agents |= reduce(and_, masks, agent_mask)
         if agents:
             return agents
-    return scope
+    return agent_mask

@@ -7,19 +7,19 @@ from dataclasses import dataclass
 
 from ai.backend.common.devices import DeviceHealth, VariantFeature, VariantProperty
 from ai.backend.common.slots import BinarySize, ResourceSlot, format_quantity
-from ai.backend.core.allocation.variants import Key, ascending, by_feature, features_of, missing
+from ai.backend.core.allocation.variants import FeatureKey, ascending, features_of, missing, values_by_feature
 from ai.backend.core.scheduling.index.agent_state import AgentState
 
 
-def amount(slot: str, request: ResourceSlot) -> str:
+def format_amount(slot: str, request: ResourceSlot) -> str:
     """Formats one slot of a request, such as ``4 cuda.device`` or ``2g mem``."""
     value = request[slot]
     is_size = slot == "mem" and value.is_finite() and value == value.to_integral_value() and value >= 0
     return f"{BinarySize(int(value)) if is_size else format_quantity(value)} {slot}"
 
 
-def amounts(request: ResourceSlot) -> str:
-    return ", ".join(amount(slot, request) for slot in sorted(request.nonzero())) or "nothing"
+def format_amounts(request: ResourceSlot) -> str:
+    return ", ".join(format_amount(slot, request) for slot in sorted(request.nonzero())) or "nothing"
 
 
 def unsupported(request: ResourceSlot, agents: Sequence[AgentState]) -> str | None:
@@ -28,11 +28,13 @@ def unsupported(request: ResourceSlot, agents: Sequence[AgentState]) -> str | No
     for slot in slots:
         if slot not in existing:
             return f"no agent has the resource slot {slot}; there are {', '.join(existing)}"
-    lacks = [(sorted(slots.keys() - agent.totals.keys()), agent.agent_id) for agent in agents]
-    if not all(lack for lack, _ in lacks):
+    lacks_of_agents = [(sorted(slots.keys() - agent.totals.keys()), agent.agent_id) for agent in agents]
+    if not all(missing_slots for missing_slots, _ in lacks_of_agents):
         return None
-    lacks.sort(key=lambda item: (len(item[0]), item[1]))
-    details = some([f"{agent_id} lacks {', '.join(lack)}" for lack, agent_id in lacks], 3)
+    lacks_of_agents.sort(key=lambda lack_and_agent: (len(lack_and_agent[0]), lack_and_agent[1]))
+    details = join_first(
+        [f"{agent_id} lacks {', '.join(missing_slots)}" for missing_slots, agent_id in lacks_of_agents], 3
+    )
     return f"no agent has all of {', '.join(sorted(slots))}; {details}"
 
 
@@ -41,76 +43,85 @@ class DeviceSummary:
     """Summarizes the properties of the devices of some slots: feature -> value -> where it is, what each kind of device
     states, and how each feature is compared."""
 
-    stated: Mapping[Key, Mapping[str, Iterable[str]]]
-    devices: Sequence[Mapping[Key, Sequence[str]]]
-    features: Mapping[Key, VariantFeature]
+    stated: Mapping[FeatureKey, Mapping[str, Iterable[str]]]
+    devices: Sequence[Mapping[FeatureKey, Sequence[str]]]
+    features: Mapping[FeatureKey, VariantFeature]
 
 
 def summarize_devices(slots: Collection[str], agents: Iterable[AgentState]) -> DeviceSummary:
-    features: dict[Key, VariantFeature] = {}
-    stated: dict[Key, dict[str, set[str]]] = {}
-    kinds: dict[tuple[VariantProperty, ...], Mapping[Key, Sequence[str]]] = {}
+    features: dict[FeatureKey, VariantFeature] = {}
+    stated: dict[FeatureKey, dict[str, set[str]]] = {}
+    stated_by_kind: dict[tuple[VariantProperty, ...], Mapping[FeatureKey, Sequence[str]]] = {}
     for agent in agents:
         for plugin in agent.view.plugins:
             features |= features_of(plugin.namespaces)
-            offering = (d for d in plugin.devices if any(s.slot_name in slots for s in d.slots))
-            for properties in {d.properties for d in offering}:
-                kinds.setdefault(properties, by_feature(properties))
-                for p in properties:
-                    places = stated.setdefault((p.namespace, p.feature), {}).setdefault(p.value, set())
-                    places.add(f"{plugin.name} on {agent.agent_id}")
-    return DeviceSummary(stated, list(kinds.values()), features)
+            offering_devices = (
+                device
+                for device in plugin.devices
+                if any(device_slot.slot_name in slots for device_slot in device.slots)
+            )
+            for properties in {device.properties for device in offering_devices}:
+                stated_by_kind.setdefault(properties, values_by_feature(properties))
+                for variant_property in properties:
+                    agent_ids = stated.setdefault(
+                        (variant_property.namespace, variant_property.feature), {}
+                    ).setdefault(variant_property.value, set())
+                    agent_ids.add(f"{plugin.name} on {agent.agent_id}")
+    return DeviceSummary(stated, list(stated_by_kind.values()), features)
 
 
 def unmatched(requirements: Iterable[VariantProperty], summary: DeviceSummary) -> str:
     """Explains requirements that no device of the requested slots satisfies."""
-    named, needs = missing(summary.devices, by_feature(requirements), summary.features)
-    return f"no agent has a device with {needs}; {'; '.join(_instead(key, summary.stated) for key in named)}"
+    named, needs = missing(summary.devices, values_by_feature(requirements), summary.features)
+    return f"no agent has a device with {needs}; {'; '.join(_list_alternatives(key, summary.stated) for key in named)}"
 
 
-def _instead(key: Key, stated: Mapping[Key, Mapping[str, Iterable[str]]]) -> str:
+def _list_alternatives(key: FeatureKey, stated: Mapping[FeatureKey, Mapping[str, Iterable[str]]]) -> str:
     """Lists the values of a feature with their agents; else the features of its namespace; else the namespaces."""
     if key in stated:
-        values = [f"{v} ({some(sorted(stated[key][v]), 3)})" for v in ascending(stated[key])]
-        return f"of {'::'.join(key)} there {'is' if len(values) == 1 else 'are'} {some(values, 8)}"
+        values = [f"{value} ({join_first(sorted(stated[key][value]), 3)})" for value in ascending(stated[key])]
+        return f"of {'::'.join(key)} there {'is' if len(values) == 1 else 'are'} {join_first(values, 8)}"
     features = sorted({feature for namespace, feature in stated if namespace == key[0]})
     if features:
-        return f"{key[0]} has no such feature, but {some(features, 12)}"
+        return f"{key[0]} has no such feature, but {join_first(features, 12)}"
     namespaces = sorted({namespace for namespace, _ in stated})
-    return f"no requested slot is of the namespace {key[0]}; there are {some(namespaces, 12) or 'none'}"
+    return f"no requested slot is of the namespace {key[0]}; there are {join_first(namespaces, 12) or 'none'}"
 
 
-def some(texts: Sequence[str], most: int, between: str = ", ") -> str:
+def join_first(texts: Sequence[str], max_count: int, separator: str = ", ") -> str:
     """Joins the first texts and counts the others."""
-    more = len(texts) - most
-    return between.join(texts[:most]) + (f" and {more} more" if more > 0 else "")
+    hidden_count = len(texts) - max_count
+    return separator.join(texts[:max_count]) + (f" and {hidden_count} more" if hidden_count > 0 else "")
 
 
 def scattered(total: ResourceSlot, kernels: int, agents: Iterable[AgentState]) -> str:
     """Explains why a multi-node session waits although some of its kernels would fit."""
-    free = sum((a.available for a in agents), ResourceSlot())
-    usable = ResourceSlot({slot: free[slot] for slot in total.nonzero()})
-    return f"needs {amounts(total)} for {kernels} kernels at once; free on all nodes together is {amounts(usable)}"
+    free = sum((agent.available for agent in agents), ResourceSlot())
+    idle = ResourceSlot({slot: free[slot] for slot in total.nonzero()})
+    needs = f"needs {format_amounts(total)} for {kernels} kernels at once"
+    return f"{needs}; free on all nodes together is {format_amounts(idle)}"
 
 
 def failed(request: ResourceSlot, agents: Iterable[AgentState]) -> str:
     """Lists the failed devices of agents that could serve the request if all devices were healthy."""
-    sick = [
+    failed_devices = [
         f"{device.device_id} on {agent.agent_id}" + (f" ({device.health_reason:.80})" if device.health_reason else "")
         for agent in agents
         for plugin in agent.view.plugins
         for device in plugin.devices
         if device.health is not DeviceHealth.HEALTHY and any(request[slot.slot_name] for slot in device.slots)
     ]
-    return f"needs {amounts(request)}; devices for it have failed: {some(sick, 3)}"
+    return f"needs {format_amounts(request)}; devices for it have failed: {join_first(failed_devices, 3)}"
 
 
-def too_large(request: ResourceSlot, agents: Iterable[AgentState], why: str) -> str:
-    """Explains why a request exceeds every empty agent. ``why`` is the refusal of one of them."""
+def too_large(request: ResourceSlot, agents: Iterable[AgentState], refusal_text: str) -> str:
+    """Explains why a request exceeds every empty agent. ``refusal_text`` is the refusal of one of them."""
     candidates = list(agents)
     for slot in sorted(request.nonzero()):
-        best = max(candidates, key=lambda a: (a.offered[slot], a.agent_id))
+        best = max(candidates, key=lambda agent: (agent.offered[slot], agent.agent_id))
         if best.offered[slot] < request[slot]:
-            most = format_quantity(best.offered[slot]) if slot != "mem" else amount(slot, best.offered).split()[0]
-            return f"needs {amount(slot, request)} on one node; the largest node, {best.agent_id}, has {most}"
-    return f"can never run here, not even on an empty node: {why}"
+            most = (
+                format_quantity(best.offered[slot]) if slot != "mem" else format_amount(slot, best.offered).split()[0]
+            )
+            return f"needs {format_amount(slot, request)} on one node; the largest node, {best.agent_id}, has {most}"
+    return f"can never run here, not even on an empty node: {refusal_text}"

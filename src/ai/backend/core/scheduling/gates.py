@@ -12,27 +12,30 @@ from ai.backend.core.scheduling.index.equivalence import Verdict
 from ai.backend.core.scheduling.plan import SkipReason
 from ai.backend.core.scheduling.snapshot import PendingSession, Quota
 
-_TIME = "%Y-%m-%d %H:%M:%S %Z"
-_FAILED = (SessionStatus.ERROR, SessionStatus.CANCELLED)
+_TIME_FORMAT = "%Y-%m-%d %H:%M:%S %Z"
+_FAILED_STATUSES = (SessionStatus.ERROR, SessionStatus.CANCELLED)
 
 
 def timing(session: PendingSession, now: datetime) -> Verdict | None:
     if session.starts_at is not None and session.starts_at > now:
-        return SkipReason.NOT_YET, f"starts at {session.starts_at.strftime(_TIME)}"
+        return SkipReason.NOT_YET, f"starts at {session.starts_at.strftime(_TIME_FORMAT)}"
     return None
 
 
 def dependency(session: PendingSession) -> Verdict | None:
-    for d in session.dependencies:
-        if d.status in _FAILED or d.result is SessionResult.FAILURE:
-            return SkipReason.DEPENDENCY_FAILED, f"depends on session {d.name}, which did not succeed"
-    for d in session.dependencies:
-        if d.status is not SessionStatus.TERMINATED:
-            return SkipReason.DEPENDENCY_UNFINISHED, f"waits for session {d.name}, which is {d.status}"
+    for required_session in session.dependencies:
+        if required_session.status in _FAILED_STATUSES or required_session.result is SessionResult.FAILURE:
+            return SkipReason.DEPENDENCY_FAILED, f"depends on session {required_session.name}, which did not succeed"
+    for required_session in session.dependencies:
+        if required_session.status is not SessionStatus.TERMINATED:
+            return (
+                SkipReason.DEPENDENCY_UNFINISHED,
+                f"waits for session {required_session.name}, which is {required_session.status}",
+            )
     return None
 
 
-class _Use:
+class _QuotaUsage:
     """Counts the usage of one quota, of the slots that it limits."""
 
     __slots__ = ("limits", "quota", "sessions", "used")
@@ -40,7 +43,7 @@ class _Use:
     def __init__(self, quota: Quota) -> None:
         self.quota = quota
         self.limits = tuple(quota.limit.items())
-        self.used = {slot: quota.used[slot] for slot, _ in self.limits}
+        self.used = {slot_name: quota.used[slot_name] for slot_name, _ in self.limits}
         self.sessions = quota.sessions
 
 
@@ -49,36 +52,39 @@ class Quotas:
 
     def __init__(self, quotas: Mapping[str, Quota]) -> None:
         self._quotas = quotas
-        self._uses: dict[str, _Use] = {}
+        self._uses: dict[str, _QuotaUsage] = {}
 
-    def _use(self, name: str) -> _Use | None:
-        use = self._uses.get(name)
-        if use is None and (quota := self._quotas.get(name)) is not None:
-            use = self._uses[name] = _Use(quota)
-        return use
+    def _usage_of(self, name: str) -> _QuotaUsage | None:
+        quota_usage = self._uses.get(name)
+        if quota_usage is None and (quota := self._quotas.get(name)) is not None:
+            quota_usage = self._uses[name] = _QuotaUsage(quota)
+        return quota_usage
 
     def exceeded(self, session: PendingSession) -> Verdict | None:
         """Returns why the quotas of the session do not let it start; None if they do."""
-        total = session.total
+        requested_slots = session.total
         for name in session.quotas:
-            use = self._use(name)
-            if use is None:
+            quota_usage = self._usage_of(name)
+            if quota_usage is None:
                 continue
-            quota = use.quota
-            if quota.max_sessions is not None and use.sessions >= quota.max_sessions:
+            quota = quota_usage.quota
+            if quota.max_sessions is not None and quota_usage.sessions >= quota.max_sessions:
                 return SkipReason.QUOTA_EXCEEDED, f"{quota.label} may run {quota.max_sessions} sessions at once"
-            for slot, limit in use.limits:
-                if total[slot] and use.used[slot] + total[slot] > limit:
-                    amounts = (explain.amount(slot, s) for s in (quota.limit, ResourceSlot(use.used), total))
+            for slot, limit in quota_usage.limits:
+                if requested_slots[slot] and quota_usage.used[slot] + requested_slots[slot] > limit:
+                    format_amounts = (
+                        explain.format_amount(slot, limited_slot)
+                        for limited_slot in (quota.limit, ResourceSlot(quota_usage.used), requested_slots)
+                    )
                     text = "{} may use {} and uses {} already; this session needs {}"
-                    return SkipReason.QUOTA_EXCEEDED, text.format(quota.label, *amounts)
+                    return SkipReason.QUOTA_EXCEEDED, text.format(quota.label, *format_amounts)
         return None
 
     def count(self, session: PendingSession) -> None:
         """Adds a started session to the usage."""
-        total = session.total
+        requested_slots = session.total
         for name in session.quotas:
-            if (use := self._use(name)) is not None:
-                use.sessions += 1
-                for slot, _ in use.limits:
-                    use.used[slot] += total[slot]
+            if (quota_usage := self._usage_of(name)) is not None:
+                quota_usage.sessions += 1
+                for slot, _ in quota_usage.limits:
+                    quota_usage.used[slot] += requested_slots[slot]

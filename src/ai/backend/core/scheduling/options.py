@@ -27,9 +27,9 @@ _SPELLINGS = {
     "legacy": "dispersed",
     "fgd": "least-fragmentation",
 }
-_LARGEST = 1e12
-Seconds = Annotated[float, Meta(ge=0, le=_LARGEST)]
-Positive = Annotated[float, Meta(gt=0, le=_LARGEST)]
+_MAX_NUMBER = 1e12
+Seconds = Annotated[float, Meta(ge=0, le=_MAX_NUMBER)]
+Positive = Annotated[float, Meta(gt=0, le=_MAX_NUMBER)]
 
 
 class Preemption(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -78,18 +78,18 @@ class GroupOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 def order_name(name: object) -> str | None:
     """Returns the key of :data:`ORDERS` for any spelling of ``scheduler``; None if unknown."""
-    return _spelled(name, ORDERS)
+    return _find_spelling(name, ORDERS)
 
 
 def placement_name(name: object) -> str | None:
     """Returns the key of :data:`PLACEMENTS` for any spelling of a strategy; None if unknown."""
-    return _spelled(name, PLACEMENTS)
+    return _find_spelling(name, PLACEMENTS)
 
 
-def _spelled(name: object, keys: Collection[str]) -> str | None:
-    plain = str(name).strip().lower().replace("_", "-")
-    plain = _SPELLINGS.get(plain, plain)
-    return plain if plain in keys else None
+def _find_spelling(name: object, keys: Collection[str]) -> str | None:
+    plain_name = str(name).strip().lower().replace("_", "-")
+    plain_name = _SPELLINGS.get(plain_name, plain_name)
+    return plain_name if plain_name in keys else None
 
 
 def check(scheduler: object, options: object, *, plugins: Collection[str] = ()) -> GroupOptions:
@@ -103,14 +103,14 @@ def check(scheduler: object, options: object, *, plugins: Collection[str] = ()) 
     if options is not None and not isinstance(options, Mapping):
         problems.append("scheduler_opts: Expected `object`")
         options = None
-    result, rejected = _decode(options or {})
-    problems += rejected
-    if result.placement not in PLACEMENTS and result.placement not in plugins:
-        choices = ", ".join([*PLACEMENTS, *sorted(plugins)])
-        problems.append(f"scheduler_opts.agent_selection_strategy: Expected one of {choices}")
+    group_options, problem_texts = _decode(options or {})
+    problems += problem_texts
+    if group_options.placement not in PLACEMENTS and group_options.placement not in plugins:
+        known_names = ", ".join([*PLACEMENTS, *sorted(plugins)])
+        problems.append(f"scheduler_opts.agent_selection_strategy: Expected one of {known_names}")
     if problems:
         raise InvalidInput("; ".join(problems), data={"problems": problems})
-    return result
+    return group_options
 
 
 def read(options: Mapping[str, Any]) -> GroupOptions:
@@ -128,9 +128,11 @@ def _decode(options: Mapping[str, Any]) -> tuple[GroupOptions, list[str]]:
         try:
             msgspec.convert({name: value}, GroupOptions, strict=False)
         except msgspec.ValidationError as e:
-            place, problem = split_message(e, GroupOptions)
-            problems.append(f"scheduler_opts{place}: {problem}")
+            key_path, problem = split_message(e, GroupOptions)
+            problems.append(f"scheduler_opts{key_path}: {problem}")
         else:
             accepted[name] = value
-    result = msgspec.convert(accepted, GroupOptions, strict=False)
-    return msgspec.structs.replace(result, placement=placement_name(result.placement) or result.placement), problems
+    group_options = msgspec.convert(accepted, GroupOptions, strict=False)
+    return msgspec.structs.replace(
+        group_options, placement=placement_name(group_options.placement) or group_options.placement
+    ), problems

@@ -13,7 +13,7 @@ from ai.backend.core.scheduling.snapshot import Snapshot
 
 
 class SkipReason(StrEnum):
-    """Why a session was not placed. Stable slugs, used in ``status_info`` and metric labels."""
+    """Names why a session was not placed. Stable slugs, used in ``status_info`` and metric labels."""
 
     NOT_YET = "not-yet"
     DEPENDENCY_UNFINISHED = "dependency-unfinished"
@@ -92,32 +92,39 @@ class Plan:
     def skips(self) -> tuple[Skip, ...]:
         """Every waiting session."""
         return tuple(
-            Skip(session_id=session_id, reason=w.reason, message=w.message, is_final=w.is_final)
-            for w in self.waits
-            for session_id in w.session_ids
+            Skip(session_id=session_id, reason=wait.reason, message=wait.message, is_final=wait.is_final)
+            for wait in self.waits
+            for session_id in wait.session_ids
         )
 
     def skip_of(self, session_id: SessionId) -> Skip | None:
-        return next((s for s in self.skips if s.session_id == session_id), None)
+        return next((skip for skip in self.skips if skip.session_id == session_id), None)
 
 
 def describe(snapshot: Snapshot, plan: Plan, *, only: SessionId | None = None) -> str:
     """Formats a plan for a person: a line for each pending session, or for one, with its placement or why it waits."""
-    names = {s.session_id: s.name for s in snapshot.pending}
+    names = {session.session_id: session.name for session in snapshot.pending}
     lines = []
     for placement in plan.placements:
         kernels = []
-        for k in placement.kernels:
-            slots = [f"{slot} on {', '.join(sorted(per))}" for slot, per in sorted(k.devices.slots.items())]
-            kernels.append(f"{k.agent_id} ({'; '.join(slots)})")
+        for kernel in placement.kernels:
+            slots = [
+                f"{slot} on {', '.join(sorted(per_device))}"
+                for slot, per_device in sorted(kernel.devices.slots.items())
+            ]
+            kernels.append(f"{kernel.agent_id} ({'; '.join(slots)})")
         lines.append((placement.session_id, f"placed   {names[placement.session_id]}: {', '.join(kernels)}"))
-    lines += [(s.session_id, f"waiting  {names[s.session_id]}: {s.message} [{s.reason}]") for s in plan.skips]
+    lines += [
+        (session.session_id, f"waiting  {names[session.session_id]}: {session.message} [{session.reason}]")
+        for session in plan.skips
+    ]
     chosen = [text for session_id, text in lines if only in (None, session_id)]
     if only is None:
         chosen += [f"reserved {agent_id} for {names[session_id]}" for agent_id, session_id in plan.reserved]
         chosen += [
-            f"ending   {e.session_id} in favour of {names[e.in_favour_of]}{', to wait again' if e.starts_over else ''}"
-            for e in plan.evictions
+            f"ending   {eviction.session_id} in favour of {names[eviction.in_favour_of]}"
+            f"{', to wait again' if eviction.starts_over else ''}"
+            for eviction in plan.evictions
         ]
-        chosen += [f"unusable {agent_id}: {why}" for agent_id, why in plan.broken_agents]
+        chosen += [f"unusable {agent_id}: {problem}" for agent_id, problem in plan.broken_agents]
     return "\n".join(chosen) or f"no session waits in resource group {snapshot.resource_group}"

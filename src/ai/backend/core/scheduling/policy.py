@@ -56,7 +56,7 @@ class Policy:
         return None if self.plugged else ARRANGEMENTS.get(self.placement)
 
     def check(self) -> None:
-        """Raises InvalidInput if it names an unknown order or placement."""
+        """Checks the names. Raises InvalidInput for an unknown order or placement."""
         for name, table in ((self.order, ORDERS), (self.placement, PLACEMENTS)):
             if name not in table and not (table is PLACEMENTS and self.plugged):
                 raise InvalidInput(f"unknown scheduling policy {name!r}; known are {', '.join(table)}")

@@ -20,7 +20,7 @@ from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import ClusterMode, SessionResult, SessionStatus, SessionType
 from ai.backend.core.allocation.node import DEFAULT_ORDER, PluginDevices
 
-FORMAT = 1
+DUMP_FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,14 +57,16 @@ class AgentView:
     reserved: ResourceSlot = field(default_factory=ResourceSlot)
 
 
-_STANDING = attrgetter(*(f.name for f in fields(AgentView) if f.name not in ("held", "plugins")))
+_UNCHANGING_FIELDS = attrgetter(*(f.name for f in fields(AgentView) if f.name not in ("held", "plugins")))
 
 
-def is_same_agent(one: AgentView, other: AgentView) -> bool:
+def is_same_agent(first_view: AgentView, second_view: AgentView) -> bool:
     """Returns True if two views differ only in what is held."""
-    if one is other:
+    if first_view is second_view:
         return True
-    return _STANDING(one) == _STANDING(other) and (one.plugins is other.plugins or one.plugins == other.plugins)
+    return _UNCHANGING_FIELDS(first_view) == _UNCHANGING_FIELDS(second_view) and (
+        first_view.plugins is second_view.plugins or first_view.plugins == second_view.plugins
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +120,7 @@ class PendingSession:
     def total(self) -> ResourceSlot:
         if len(self.kernels) == 1:
             return self.kernels[0].slots
-        return sum((k.slots for k in self.kernels), ResourceSlot())
+        return sum((kernel.slots for kernel in self.kernels), ResourceSlot())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,7 +177,7 @@ class Snapshot:
     workload: tuple[tuple[ResourceSlot, int], ...] = ()
     last_agent: AgentId | None = None
     policy: Mapping[str, str | bool] = field(default_factory=dict)
-    format: int = FORMAT
+    format: int = DUMP_FORMAT
 
 
 def _encode(value: Any) -> Any:
@@ -201,6 +203,6 @@ def load_json(data: bytes) -> Snapshot:
         snapshot = msgspec.json.decode(data, type=Snapshot, dec_hook=_decode)
     except (msgspec.MsgspecError, ValueError) as e:
         raise InvalidInput(f"not a snapshot: {e}") from None
-    if snapshot.format != FORMAT:
-        raise InvalidInput(f"the snapshot has format {snapshot.format}, this program reads {FORMAT}")
+    if snapshot.format != DUMP_FORMAT:
+        raise InvalidInput(f"the snapshot has format {snapshot.format}, this program reads {DUMP_FORMAT}")
     return snapshot

@@ -23,16 +23,16 @@ _REREAD_S = 300.0
 
 
 class CachingConfigStore:
-    """Reads from ``inner``, or from a copy of its values if it does not answer within ``patience_s``.
+    """Reads from ``inner``, or from a copy of its values if ``inner`` does not answer within ``patience_s``.
 
     A watch updates the copy. Writes go to ``inner`` only. Reads raise Unavailable if the copy is needed, but was not
     read yet or has more than ``limit`` characters of keys and values.
     """
 
-    def __init__(self, inner: ConfigStore, *, patience_s: float = 2.0, limit: int = 64 << 20) -> None:
+    def __init__(self, inner: ConfigStore, *, patience_s: float = 2.0, max_copy_bytes: int = 64 << 20) -> None:
         self.inner = inner
         self._patience_s = patience_s
-        self._limit = limit
+        self._limit = max_copy_bytes
         self.copy: ConfigValues | None = None
         self._away_since: float | None = None
         self._recheck = Signal()
@@ -45,10 +45,10 @@ class CachingConfigStore:
 
     async def start(self) -> None:
         """Starts to follow the server, which may become available later."""
-        self._task = asyncio.create_task(self._follow(), name="configuration")
+        self._task = asyncio.create_task(self._follow_server(), name="configuration")
 
     async def close(self) -> None:
-        """Stops. Safe without ``start`` and twice."""
+        """Stops to follow the server. Safe without ``start`` and twice."""
         if self._task is not None:
             await cancel_all(self._task)
             self._task = None
@@ -68,14 +68,14 @@ class CachingConfigStore:
     async def put_many(self, values: Mapping[str, str], *, scope: ConfigScope = GLOBAL) -> int:
         revision = await self.inner.put_many(values, scope=scope)
         for key, value in values.items():
-            self._update(scope, key, value)
+            self._update_copy(scope, key, value)
         return revision
 
     async def delete(self, key: str, *, scope: ConfigScope = GLOBAL, prefix: bool = False) -> int:
         removed = await self.inner.delete(key, scope=scope, prefix=prefix)
         if self.copy is not None:
             for name in self.copy.get_prefix(key, (scope,)) if prefix else (key,):
-                self._update(scope, name, None)
+                self._update_copy(scope, name, None)
         return removed
 
     def watch(self, prefix: str, *, after: int | None = None) -> AsyncIterator[ConfigChange]:
@@ -87,41 +87,41 @@ class CachingConfigStore:
     async def present(self) -> tuple[int, list[ConfigChange]]:
         return await self.inner.present()
 
-    async def _read(self, ask: Callable[[], Awaitable[T]], recall: Callable[[ConfigValues], T]) -> T:
+    async def _read(self, read_server: Callable[[], Awaitable[T]], read_copy: Callable[[ConfigValues], T]) -> T:
         if self._away_since is None:
             try:
                 async with asyncio.timeout(self._patience_s):
-                    return await ask()
+                    return await read_server()
             except (Unavailable, TimeoutError) as e:
-                self._lose(e)
+                self._mark_unavailable(e)
         if self.copy is None:
             raise Unavailable("The server of the shared configuration does not answer, and nothing of it is known yet.")
-        return recall(self.copy)
+        return read_copy(self.copy)
 
-    def _lose(self, why: Exception) -> None:
+    def _mark_unavailable(self, error: Exception) -> None:
         if self._away_since is None and self._task is not None:
             self._away_since = time.monotonic()
-            log.warning("the shared configuration is read from memory until its server answers again: %s", why)
+            log.warning("the shared configuration is read from memory until its server answers again: %s", error)
         self._recheck.set()
 
-    async def _follow(self) -> None:
+    async def _follow_server(self) -> None:
         backoff = Backoff(_RETRY_S, _RETRY_MAX_S, jitter=_RETRY_JITTER)
         while True:
             try:
-                revision = await self._load()
+                revision = await self._reload_copy()
             except Exception as e:  # noqa: BLE001  # the next attempt may succeed
-                self._lose(e)
+                self._mark_unavailable(e)
                 await backoff.wait()
                 continue
             backoff.reset()
-            watching = asyncio.create_task(self._watch(revision))
-            watching.add_done_callback(lambda _: self._recheck.set())
+            watch_task = asyncio.create_task(self._watch_server(revision))
+            watch_task.add_done_callback(lambda _: self._recheck.set())
             try:
                 await self._recheck.wait(_REREAD_S)
             finally:
-                await cancel_all(watching)
+                await cancel_all(watch_task)
 
-    async def _load(self) -> int:
+    async def _reload_copy(self) -> int:
         """Reads the whole state again and marks the server as available."""
         await self._recheck.wait(0)
         revision, values = await self.inner.present()
@@ -134,15 +134,15 @@ class CachingConfigStore:
             self._away_since = None
         return revision
 
-    async def _watch(self, revision: int) -> None:
+    async def _watch_server(self, revision: int) -> None:
         try:
             async for change in self.inner.watch("", after=revision):
-                self._update(change.scope, change.key, change.value)
+                self._update_copy(change.scope, change.key, change.value)
         except BackendError as e:
             log.warning("the shared configuration cannot be watched: %s", e)
             await asyncio.sleep(_RETRY_MAX_S)
 
-    def _update(self, scope: ConfigScope, key: str, value: str | None) -> None:
+    def _update_copy(self, scope: ConfigScope, key: str, value: str | None) -> None:
         if self.copy is not None:
             self.copy.set(scope, key, value)
             self._check_size()

@@ -17,26 +17,26 @@ from ai.backend.infra.config_store.store import GLOBAL, ConfigChange, ConfigScop
 from ai.backend.infra.retry import Backoff
 
 log = logging.getLogger(__name__)
-_FOLDERS = {ScopeKind.RESOURCE_GROUP: "sgroup", ScopeKind.NODE: "nodes/agents"}
-_CHUNK = 60
+_FOLDER_BY_SCOPE = {ScopeKind.RESOURCE_GROUP: "sgroup", ScopeKind.NODE: "nodes/agents"}
+_MAX_TXN_OPS = 60
 """etcd takes 128 operations in one level of a transaction; nested ones count with their parents."""
-_MOST = _CHUNK * _CHUNK
+_MAX_KEYS = _MAX_TXN_OPS * _MAX_TXN_OPS
 _RETRY_S, _RETRY_MAX_S, _RETRY_JITTER = 0.2, 2.0, 0.5
-_SILENCE_S = 60.0
+_MAX_SILENCE_S = 60.0
 """After this many seconds without a message a watch is reopened, in case its server vanished silently."""
 
 
-def _bytes(text: str) -> str:
+def _to_base64(text: str) -> str:
     return b64encode(text.encode()).decode()
 
 
-def _text(data: str) -> str:
+def _from_base64(data: str) -> str:
     return b64decode(data).decode(errors="replace")
 
 
-def _end(prefix: str) -> str:
+def _range_end(prefix: str) -> str:
     """Returns the first key after all that begin with ``prefix``, which ends in a slash."""
-    return _bytes(prefix[:-1] + "0")  # "0" is what follows "/"
+    return _to_base64(prefix[:-1] + "0")  # "0" is what follows "/"
 
 
 class EtcdConfigStore:
@@ -71,125 +71,137 @@ class EtcdConfigStore:
 
     async def get(self, key: str, *, scopes: Sequence[ConfigScope] = (GLOBAL,)) -> str | None:
         check_key(key)
-        reads = [{"request_range": {"key": _bytes(self._path(scope, key))}} for scope in scopes]
+        reads = [{"request_range": {"key": _to_base64(self._path(scope, key))}} for scope in scopes]
         answer = await self._call("kv/txn", {"success": reads})
-        results = [part["response_range"].get("kvs", ()) for part in answer.get("responses", ())]
-        return next((_text(kvs[0].get("value", "")) for kvs in reversed(results) if kvs), None)
+        results = [txn_part["response_range"].get("kvs", ()) for txn_part in answer.get("responses", ())]
+        return next((_from_base64(pairs[0].get("value", "")) for pairs in reversed(results) if pairs), None)
 
     async def get_prefix(self, prefix: str, *, scopes: Sequence[ConfigScope] = (GLOBAL,)) -> dict[str, str]:
         reads = []
         for scope in scopes:
-            exact, below = self._range(scope, prefix)
-            reads += [{"request_range": part} for part in (exact, below) if part is not None]
+            key_range, below_range = self._key_ranges(scope, prefix)
+            reads += [{"request_range": txn_part} for txn_part in (key_range, below_range) if txn_part is not None]
         answer = await self._call("kv/txn", {"success": reads})
         merged: dict[ConfigScope, dict[str, str]] = {scope: {} for scope in scopes}
-        for part in answer.get("responses", ()):
-            for kv in part["response_range"].get("kvs", ()):
-                scope, key = self._parse(_text(kv["key"]))
+        for txn_part in answer.get("responses", ()):
+            for pair in txn_part["response_range"].get("kvs", ()):
+                scope, key = self._parse_path(_from_base64(pair["key"]))
                 if scope in merged and covers(prefix, key):
-                    merged[scope][key] = _text(kv.get("value", ""))
+                    merged[scope][key] = _from_base64(pair.get("value", ""))
         values = {key: value for scope in scopes for key, value in merged[scope].items()}
         return dict(sorted(values.items()))
 
     async def put_many(self, values: Mapping[str, str], *, scope: ConfigScope = GLOBAL) -> int:
-        checked = {check_key(k): check_value(v) for k, v in values.items()}
-        if len(checked) > _MOST:
-            raise InvalidInput(f"more than {_MOST} keys cannot be set at once", data={"keys": "too many"})
+        checked = {check_key(raw_key): check_value(raw_value) for raw_key, raw_value in values.items()}
+        if len(checked) > _MAX_KEYS:
+            raise InvalidInput(f"more than {_MAX_KEYS} keys cannot be set at once", data={"keys": "too many"})
         puts: list[dict[str, Any]] = [
-            {"request_put": {"key": _bytes(self._path(scope, key)), "value": _bytes(value)}}
+            {"request_put": {"key": _to_base64(self._path(scope, key)), "value": _to_base64(value)}}
             for key, value in checked.items()
         ]
-        if len(puts) > _CHUNK:
-            starts = range(0, len(puts), _CHUNK)
-            puts = [{"request_txn": {"success": puts[start : start + _CHUNK]}} for start in starts]
+        if len(puts) > _MAX_TXN_OPS:
+            starts = range(0, len(puts), _MAX_TXN_OPS)
+            puts = [{"request_txn": {"success": puts[start : start + _MAX_TXN_OPS]}} for start in starts]
         answer = await self._call("kv/txn", {"success": puts})
         return int(answer["header"]["revision"])
 
     async def delete(self, key: str, *, scope: ConfigScope = GLOBAL, prefix: bool = False) -> int:
         if not prefix:
             check_key(key)
-            answer = await self._call("kv/deleterange", {"key": _bytes(self._path(scope, key))})
+            answer = await self._call("kv/deleterange", {"key": _to_base64(self._path(scope, key))})
             return int(answer.get("deleted", 0))
         if scope == GLOBAL and not key:  # the folders of other scopes lie below it
             return sum([await self.delete(name, scope=scope) for name in await self.get_prefix("", scopes=(scope,))])
-        exact, below = self._range(scope, key)
-        deletes = [{"request_delete_range": part} for part in (exact, below) if part is not None]
+        key_range, below_range = self._key_ranges(scope, key)
+        deletes = [{"request_delete_range": txn_part} for txn_part in (key_range, below_range) if txn_part is not None]
         answer = await self._call("kv/txn", {"success": deletes})
-        return sum(int(part["response_delete_range"].get("deleted", 0)) for part in answer.get("responses", ()))
+        return sum(int(txn_part["response_delete_range"].get("deleted", 0)) for txn_part in answer.get("responses", ()))
 
     async def watch(self, prefix: str, *, after: int | None = None) -> AsyncIterator[ConfigChange]:
-        position = await self.revision() if after is None else after
+        last_revision = await self.revision() if after is None else after
         backoff = Backoff(_RETRY_S, _RETRY_MAX_S, jitter=_RETRY_JITTER)
         while True:
             try:
-                async for revision, changes in self._watch_once(position):
+                async for revision, changes in self._watch_once(last_revision):
                     for change in changes:
                         if covers(prefix, change.key):
                             yield change
-                    position = max(position, revision)
+                    last_revision = max(last_revision, revision)
                     backoff.reset()
             except Unavailable as e:
-                log.warning("the watch of %r goes on behind revision %d: %s", prefix, position, e)
+                log.warning("the watch of %r goes on behind revision %d: %s", prefix, last_revision, e)
                 await backoff.wait()
 
     async def revision(self) -> int:
-        answer = await self._call("kv/range", {"key": _bytes(self._root), "count_only": True})
+        answer = await self._call("kv/range", {"key": _to_base64(self._root), "count_only": True})
         return int(answer["header"]["revision"])
 
     async def present(self) -> tuple[int, list[ConfigChange]]:
-        answer = await self._call("kv/range", {"key": _bytes(self._root), "range_end": _end(self._root)})
-        changes = [self._change({"kv": kv}) for kv in answer.get("kvs", ())]
+        answer = await self._call("kv/range", {"key": _to_base64(self._root), "range_end": _range_end(self._root)})
+        changes = [self._change({"kv": pair}) for pair in answer.get("kvs", ())]
         return int(answer["header"]["revision"]), sorted(changes, key=lambda change: change.revision)
 
     async def keep(self, values: Mapping[str, str], *, ttl_s: int) -> None:
         """Stores these global keys until ``ttl_s`` seconds after the last such call. Each call also undoes other
         changes."""
-        if self._lease is not None and not await self._renewed(self._lease):
+        if self._lease is not None and not await self._renew_lease(self._lease):
             self._lease = None
         if self._lease is None:
-            granted = await self._call("lease/grant", {"TTL": str(ttl_s)})
-            self._lease = str(granted["ID"])
-        paths = {_bytes(self._path(GLOBAL, check_key(key))): _bytes(value) for key, value in values.items()}
-        same: list[dict[str, Any]] = [{"key": k, "target": "VALUE", "value": v} for k, v in paths.items()]
-        same += [{"key": k, "target": "LEASE", "lease": self._lease} for k in paths]
-        puts = [{"request_put": {"key": k, "value": v, "lease": self._lease}} for k, v in paths.items()]
-        await self._call("kv/txn", {"compare": same, "failure": puts})
+            lease_answer = await self._call("lease/grant", {"TTL": str(ttl_s)})
+            self._lease = str(lease_answer["ID"])
+        paths = {_to_base64(self._path(GLOBAL, check_key(key))): _to_base64(value) for key, value in values.items()}
+        unchanged: list[dict[str, Any]] = [
+            {"key": path, "target": "VALUE", "value": encoded} for path, encoded in paths.items()
+        ]
+        unchanged += [{"key": path, "target": "LEASE", "lease": self._lease} for path in paths]
+        puts = [
+            {"request_put": {"key": path, "value": encoded, "lease": self._lease}} for path, encoded in paths.items()
+        ]
+        await self._call("kv/txn", {"compare": unchanged, "failure": puts})
 
-    async def _renewed(self, lease: str) -> bool:
+    async def _renew_lease(self, lease: str) -> bool:
         answer = await self._call("lease/keepalive", {"ID": lease})
         return int(answer.get("result", {}).get("TTL", 0)) > 0
 
     def _folder(self, scope: ConfigScope) -> str:
-        return self._root if scope.kind is ScopeKind.GLOBAL else f"{self._root}{_FOLDERS[scope.kind]}/{scope.name}/"
+        return (
+            self._root
+            if scope.kind is ScopeKind.GLOBAL
+            else f"{self._root}{_FOLDER_BY_SCOPE[scope.kind]}/{scope.name}/"
+        )
 
     def _path(self, scope: ConfigScope, key: str) -> str:
-        if scope.kind is ScopeKind.GLOBAL and any(key.startswith(f"{name}/") for name in _FOLDERS.values()):
+        if scope.kind is ScopeKind.GLOBAL and any(key.startswith(f"{name}/") for name in _FOLDER_BY_SCOPE.values()):
             raise InvalidInput(f"{key[:64]!r} belongs to a narrower scope", data={"key": "not global"})
         return self._folder(scope) + key
 
-    def _parse(self, path: str) -> tuple[ConfigScope, str]:
-        rest = path.removeprefix(self._root)
-        for kind, folder in _FOLDERS.items():
-            name, _, key = rest.removeprefix(f"{folder}/").partition("/")
-            if rest.startswith(f"{folder}/") and name and key:
+    def _parse_path(self, path: str) -> tuple[ConfigScope, str]:
+        relative_path = path.removeprefix(self._root)
+        for kind, folder in _FOLDER_BY_SCOPE.items():
+            name, _, key = relative_path.removeprefix(f"{folder}/").partition("/")
+            if relative_path.startswith(f"{folder}/") and name and key:
                 return ConfigScope(kind, name), key
-        return GLOBAL, rest
+        return GLOBAL, relative_path
 
-    def _range(self, scope: ConfigScope, prefix: str) -> tuple[dict[str, str] | None, dict[str, str]]:
+    def _key_ranges(self, scope: ConfigScope, prefix: str) -> tuple[dict[str, str] | None, dict[str, str]]:
         """Returns the range of the key and of the keys below it."""
         folder, trimmed = self._folder(scope), prefix.rstrip("/")
         below = f"{folder}{trimmed}/" if trimmed else folder
-        exact = {"key": _bytes(folder + trimmed)} if trimmed else None
-        return exact, {"key": _bytes(below), "range_end": _end(below)}
+        exact = {"key": _to_base64(folder + trimmed)} if trimmed else None
+        return exact, {"key": _to_base64(below), "range_end": _range_end(below)}
 
-    async def _watch_once(self, position: int) -> AsyncIterator[tuple[int, list[ConfigChange]]]:
+    async def _watch_once(self, last_revision: int) -> AsyncIterator[tuple[int, list[ConfigChange]]]:
         """Yields the changes after a revision. Raises Unavailable when the connection ends."""
-        created = {"key": _bytes(self._root), "range_end": _end(self._root), "start_revision": str(position + 1)}
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._timeout.total, sock_read=_SILENCE_S)
-        async with self._post("watch", {"create_request": created}, timeout) as response:
+        watch_request = {
+            "key": _to_base64(self._root),
+            "range_end": _range_end(self._root),
+            "start_revision": str(last_revision + 1),
+        }
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._timeout.total, sock_read=_MAX_SILENCE_S)
+        async with self._post("watch", {"create_request": watch_request}, timeout) as response:
             buffer = b""
-            async for data in response.content.iter_any():
-                *lines, buffer = (buffer + data).split(b"\n")
+            async for chunk in response.content.iter_any():
+                *lines, buffer = (buffer + chunk).split(b"\n")
                 for line in filter(None, lines):
                     message = msgspec.json.decode(line)
                     if "error" in message:
@@ -206,10 +218,10 @@ class EtcdConfigStore:
         raise Unavailable("etcd ended the watch")
 
     def _change(self, event: Mapping[str, Any]) -> ConfigChange:
-        kv = event["kv"]
-        scope, key = self._parse(_text(kv["key"]))
-        value = None if event.get("type") == "DELETE" else _text(kv.get("value", ""))
-        return ConfigChange(revision=int(kv["mod_revision"]), scope=scope, key=key, value=value)
+        pair = event["kv"]
+        scope, key = self._parse_path(_from_base64(pair["key"]))
+        value = None if event.get("type") == "DELETE" else _from_base64(pair.get("value", ""))
+        return ConfigChange(revision=int(pair["mod_revision"]), scope=scope, key=key, value=value)
 
     async def _call(self, method: str, body: Mapping[str, Any]) -> dict[str, Any]:
         async with self._post(method, body, self._timeout) as response:
@@ -220,8 +232,8 @@ class EtcdConfigStore:
     async def _post(
         self, method: str, body: Mapping[str, Any], timeout: aiohttp.ClientTimeout
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Raises Unavailable if no member answers, InvalidInput if etcd refuses the request."""
-        response = await self._answer(method, body, timeout)
+        """Yields the response. Raises Unavailable if no member answers, InvalidInput if etcd refuses the request."""
+        response = await self._request_members(method, body, timeout)
         try:
             yield response
         except (aiohttp.ClientError, TimeoutError, OSError, msgspec.DecodeError) as e:
@@ -229,7 +241,7 @@ class EtcdConfigStore:
         finally:
             response.close()
 
-    async def _answer(
+    async def _request_members(
         self, method: str, body: Mapping[str, Any], timeout: aiohttp.ClientTimeout
     ) -> aiohttp.ClientResponse:
         """Returns the first successful response; each member is tried at most twice."""
@@ -249,7 +261,7 @@ class EtcdConfigStore:
                 continue
             if response.status == 200:
                 return response
-            failure = await self._refused(response)
+            failure = await self._refusal_of(response)
             if isinstance(failure, InvalidInput):
                 break
         raise failure
@@ -262,7 +274,7 @@ class EtcdConfigStore:
                 raise InvalidInput("etcd refuses the user or the password", data={"etcd.user": "refused"})
             return str(msgspec.json.decode(await response.read())["token"])
 
-    async def _refused(self, response: aiohttp.ClientResponse) -> BackendError:
+    async def _refusal_of(self, response: aiohttp.ClientResponse) -> BackendError:
         reply = (await response.read())[:200].decode(errors="replace")
         response.close()
         if response.status == 401 or "auth token" in reply:

@@ -22,22 +22,24 @@ class ConfigValues:
         """The number of characters of all keys and values."""
 
     def get(self, key: str, scopes: Sequence[ConfigScope]) -> str | None:
-        return next((v for s in reversed(scopes) if (v := self._data.get(s, {}).get(key)) is not None), None)
+        return next(
+            (value for scope in reversed(scopes) if (value := self._data.get(scope, {}).get(key)) is not None), None
+        )
 
     def get_prefix(self, prefix: str, scopes: Sequence[ConfigScope]) -> dict[str, str]:
         merged: dict[str, str] = {}
         for scope in scopes:
-            merged.update({k: v for k, v in self._data.get(scope, {}).items() if covers(prefix, k)})
+            merged.update({key: value for key, value in self._data.get(scope, {}).items() if covers(prefix, key)})
         return dict(sorted(merged.items()))
 
     def set(self, scope: ConfigScope, key: str, value: str | None) -> None:
         """Sets a value; None removes it."""
-        data = self._data.setdefault(scope, {})
-        before = data.pop(key, None)
-        if before is not None:
-            self.size -= len(key) + len(before)
+        values_of_scope = self._data.setdefault(scope, {})
+        had_value = values_of_scope.pop(key, None)
+        if had_value is not None:
+            self.size -= len(key) + len(had_value)
         if value is not None:
-            data[key] = value
+            values_of_scope[key] = value
             self.size += len(key) + len(value)
 
 
@@ -56,27 +58,27 @@ class MemoryConfigStore:
         return self._values.get_prefix(prefix, scopes)
 
     async def put_many(self, values: Mapping[str, str], *, scope: ConfigScope = GLOBAL) -> int:
-        checked = {check_key(k): check_value(v) for k, v in values.items()}
+        checked = {check_key(raw_key): check_value(raw_value) for raw_key, raw_value in values.items()}
         for key, value in checked.items():
             self._record(scope, key, value)
         await self._notify()
         return len(self._history)
 
     async def delete(self, key: str, *, scope: ConfigScope = GLOBAL, prefix: bool = False) -> int:
-        removed = [k for k in self._values.get_prefix(key, (scope,)) if prefix or k == key]
+        removed = [stored_key for stored_key in self._values.get_prefix(key, (scope,)) if prefix or stored_key == key]
         for name in removed:
             self._record(scope, name, None)
         await self._notify()
         return len(removed)
 
     async def watch(self, prefix: str, *, after: int | None = None) -> AsyncIterator[ConfigChange]:
-        position = len(self._history) if after is None else after
+        last_revision = len(self._history) if after is None else after
         while True:
             async with self._changed:
-                while position >= len(self._history):
+                while last_revision >= len(self._history):
                     await self._changed.wait()
-            change = self._history[position]
-            position += 1
+            change = self._history[last_revision]
+            last_revision += 1
             if covers(prefix, change.key):
                 yield change
 

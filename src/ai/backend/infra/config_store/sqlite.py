@@ -33,22 +33,22 @@ config_changes = Table(
 )
 
 
-def _scope(path: str) -> ConfigScope:
+def _scope_at(path: str) -> ConfigScope:
     kind, _, name = path.partition("/")
     return ConfigScope(ScopeKind(kind), name)
 
 
-def _below(column: Column[str], prefix: str) -> ColumnElement[bool]:
+def _is_at_or_below(column: Column[str], prefix: str) -> ColumnElement[bool]:
     trimmed = prefix.rstrip("/")
     return (column == prefix) | column.startswith(trimmed + "/", autoescape=True) if prefix else column != ""
 
 
-def _newest(s: Connection) -> int:
-    return s.execute(select(func.max(config_changes.c.revision))).scalar_one() or 0
+def _newest_revision(connection: Connection) -> int:
+    return connection.execute(select(func.max(config_changes.c.revision))).scalar_one() or 0
 
 
 def _change(row: Row[Any]) -> ConfigChange:
-    return ConfigChange(revision=row.revision, scope=_scope(row.scope), key=row.key, value=row.value)
+    return ConfigChange(revision=row.revision, scope=_scope_at(row.scope), key=row.key, value=row.value)
 
 
 class SQLiteConfigStore:
@@ -72,42 +72,48 @@ class SQLiteConfigStore:
         return (await self._select(config_entries.c.key == key, scopes)).get(key)
 
     async def get_prefix(self, prefix: str, *, scopes: Sequence[ConfigScope] = (GLOBAL,)) -> dict[str, str]:
-        return await self._select(_below(config_entries.c.key, prefix), scopes)
+        return await self._select(_is_at_or_below(config_entries.c.key, prefix), scopes)
 
     async def _select(self, condition: ColumnElement[bool], scopes: Sequence[ConfigScope]) -> dict[str, str]:
         entries = config_entries.c
         query = select(entries.scope, entries.key, entries.value).where(
-            condition, entries.scope.in_([s.path for s in scopes])
+            condition, entries.scope.in_([wanted_scope.path for wanted_scope in scopes])
         )
         rows = await self._db.fetch(query)
-        order = {scope.path: i for i, scope in enumerate(scopes)}
-        return dict(sorted({r.key: r.value for r in sorted(rows, key=lambda r: order[r.scope])}.items()))
+        place_of_scope = {scope.path: place for place, scope in enumerate(scopes)}
+        return dict(
+            sorted({row.key: row.value for row in sorted(rows, key=lambda row: place_of_scope[row.scope])}.items())
+        )
 
     async def put_many(self, values: Mapping[str, str], *, scope: ConfigScope = GLOBAL) -> int:
-        checked = {check_key(k): check_value(v) for k, v in values.items()}
+        checked = {check_key(raw_key): check_value(raw_value) for raw_key, raw_value in values.items()}
 
-        def work(s: Connection) -> int:
+        def work(connection: Connection) -> int:
             for key, value in checked.items():
-                revision = self._record(s, scope, key, value)
-                s.execute(
+                revision = self._record(connection, scope, key, value)
+                connection.execute(
                     delete(config_entries).where(config_entries.c.scope == scope.path, config_entries.c.key == key)
                 )
-                s.execute(insert(config_entries).values(scope=scope.path, key=key, value=value, revision=revision))
-            return _newest(s)
+                connection.execute(
+                    insert(config_entries).values(scope=scope.path, key=key, value=value, revision=revision)
+                )
+            return _newest_revision(connection)
 
-        newest = await self._db.run_write(work)
+        newest_revision = await self._db.run_write(work)
         self._wake()
-        return newest
+        return newest_revision
 
     async def delete(self, key: str, *, scope: ConfigScope = GLOBAL, prefix: bool = False) -> int:
         entries = config_entries.c
-        match = (entries.scope == scope.path) & (_below(entries.key, key) if prefix else entries.key == key)
+        is_deleted = (entries.scope == scope.path) & (
+            _is_at_or_below(entries.key, key) if prefix else entries.key == key
+        )
 
-        def work(s: Connection) -> int:
-            removed = s.execute(select(entries.key).where(match)).scalars().all()
+        def work(connection: Connection) -> int:
+            removed = connection.execute(select(entries.key).where(is_deleted)).scalars().all()
             for name in removed:
-                self._record(s, scope, name, None)
-            s.execute(delete(config_entries).where(match))
+                self._record(connection, scope, name, None)
+            connection.execute(delete(config_entries).where(is_deleted))
             return len(removed)
 
         removed = await self._db.run_write(work)
@@ -118,14 +124,14 @@ class SQLiteConfigStore:
         signal = Signal()
         self._signals.add(signal)
         try:
-            position = await self.revision() if after is None else after
-            for change in await self._reset(prefix, position):
-                position = max(position, change.revision)
+            last_revision = await self.revision() if after is None else after
+            for change in await self._present_if_dropped(prefix, last_revision):
+                last_revision = max(last_revision, change.revision)
                 yield change
             while True:
-                changes = await self._changes(position)
+                changes = await self._changes_after(last_revision)
                 for change in changes:
-                    position = change.revision
+                    last_revision = change.revision
                     if covers(prefix, change.key):
                         yield change
                 if not changes:
@@ -134,37 +140,43 @@ class SQLiteConfigStore:
             self._signals.discard(signal)
 
     async def revision(self) -> int:
-        return await self._db.run_read(_newest)
+        return await self._db.run_read(_newest_revision)
 
     async def present(self) -> tuple[int, list[ConfigChange]]:
         query = select(config_entries).order_by(config_entries.c.revision)
-        return await self._db.run_read(lambda s: (_newest(s), [_change(row) for row in s.execute(query)]))
+        return await self._db.run_read(
+            lambda connection: (_newest_revision(connection), [_change(row) for row in connection.execute(query)])
+        )
 
     async def forget_past(self, keys: Collection[str]) -> None:
         """Drops the earlier values of these keys; resuming watches get the present values."""
-        c, entries = config_changes.c, config_entries.c
-        present = select(entries.revision).where(entries.key.in_(keys))
-        past = delete(config_changes).where(c.key.in_(keys), c.revision.not_in(present))
-        await self._db.execute(past)
+        change_columns, entry_columns = config_changes.c, config_entries.c
+        present_revisions = select(entry_columns.revision).where(entry_columns.key.in_(keys))
+        deletion = delete(config_changes).where(
+            change_columns.key.in_(keys), change_columns.revision.not_in(present_revisions)
+        )
+        await self._db.execute(deletion)
 
-    def _record(self, s: Connection, scope: ConfigScope, key: str, value: str | None) -> int:
+    def _record(self, connection: Connection, scope: ConfigScope, key: str, value: str | None) -> int:
         statement = insert(config_changes).values(scope=scope.path, key=key, value=value)
-        revision: int = s.execute(statement.returning(config_changes.c.revision)).scalar_one()
-        s.execute(delete(config_changes).where(config_changes.c.revision <= revision - self._history))
+        revision: int = connection.execute(statement.returning(config_changes.c.revision)).scalar_one()
+        connection.execute(delete(config_changes).where(config_changes.c.revision <= revision - self._history))
         return revision
 
-    async def _changes(self, after: int) -> list[ConfigChange]:
-        query = select(config_changes).where(config_changes.c.revision > after).order_by(config_changes.c.revision)
+    async def _changes_after(self, revision: int) -> list[ConfigChange]:
+        query = select(config_changes).where(config_changes.c.revision > revision).order_by(config_changes.c.revision)
         return [_change(row) for row in await self._db.fetch(query.limit(1000))]
 
-    async def _reset(self, prefix: str, after: int) -> list[ConfigChange]:
-        """Returns the present values if changes after ``after`` have already been dropped."""
-        entries = config_entries.c
-        present = select(config_entries).where(_below(entries.key, prefix)).order_by(entries.revision)
+    async def _present_if_dropped(self, prefix: str, revision: int) -> list[ConfigChange]:
+        """Returns the present values if changes after ``revision`` have already been dropped."""
+        columns = config_entries.c
+        query = select(config_entries).where(_is_at_or_below(columns.key, prefix)).order_by(columns.revision)
 
-        def work(s: Connection) -> list[ConfigChange]:
-            oldest = s.execute(select(func.min(config_changes.c.revision))).scalar_one()
-            return [] if oldest is None or oldest <= after + 1 else [_change(row) for row in s.execute(present)]
+        def work(connection: Connection) -> list[ConfigChange]:
+            oldest = connection.execute(select(func.min(config_changes.c.revision))).scalar_one()
+            return (
+                [] if oldest is None or oldest <= revision + 1 else [_change(row) for row in connection.execute(query)]
+            )
 
         return await self._db.run_read(work)
 

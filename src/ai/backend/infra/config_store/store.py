@@ -10,7 +10,7 @@ from typing import Protocol
 
 from ai.backend.common.errors import InvalidInput
 
-_PART = re.compile(r"[^/\x00-\x1f]{1,255}")
+_PATH_PART = re.compile(r"[^/\x00-\x1f]{1,255}")
 MAX_VALUE = 1 << 20
 
 
@@ -55,7 +55,7 @@ class ConfigChange:
 
 def check_key(key: str) -> str:
     """Returns ``key`` if it is a slash-separated path of at most 1,024 characters. Raises InvalidInput."""
-    if len(key) > 1024 or not all(_PART.fullmatch(part) for part in key.split("/")):
+    if len(key) > 1024 or not all(_PATH_PART.fullmatch(part) for part in key.split("/")):
         raise InvalidInput(f"not a configuration key: {key[:64]!r}", data={"key": "malformed"})
     return key
 

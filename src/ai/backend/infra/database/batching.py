@@ -7,16 +7,19 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
-CHUNK = 500
+MAX_CHUNK_ITEMS = 500
 """The number of values in one statement, which every database accepts."""
 
 T = TypeVar("T")
 
 
 def chunks(items: Collection[T]) -> Iterator[list[T]]:
-    """Splits the items into lists of at most ``CHUNK``."""
-    values = list(items)
-    return (values[start : start + CHUNK] for start in range(0, len(values), CHUNK))
+    """Splits the items into lists of at most ``MAX_CHUNK_ITEMS``."""
+    item_list = list(items)
+    return (
+        item_list[first_place : first_place + MAX_CHUNK_ITEMS]
+        for first_place in range(0, len(item_list), MAX_CHUNK_ITEMS)
+    )
 
 
 class BatchWriter(Generic[T]):
@@ -26,26 +29,26 @@ class BatchWriter(Generic[T]):
     callers get that.
     """
 
-    def __init__(self, write: Callable[[list[T]], Awaitable[Sequence[Any]]], *, limit: int) -> None:
-        self._write = write
-        self._limit = limit
+    def __init__(self, write_batch: Callable[[list[T]], Awaitable[Sequence[Any]]], *, max_values: int) -> None:
+        self._write = write_batch
+        self._limit = max_values
         self._waiting: deque[tuple[T, asyncio.Future[Any]]] = deque()
         self._worker: asyncio.Task[None] | None = None
 
     async def put(self, item: T) -> Any:
-        """Returns the result of the item once it is written. It is also written if the caller is cancelled."""
-        done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._waiting.append((item, done))
+        """Writes an item, also if the caller is cancelled, and returns the result of the write."""
+        result_future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting.append((item, result_future))
         if self._worker is None or self._worker.done():
-            self._worker = asyncio.create_task(self._work(), name="batch-writer")
-        return await done
+            self._worker = asyncio.create_task(self._write_batches(), name="batch-writer")
+        return await result_future
 
     async def close(self) -> None:
         """Waits for the values that were put."""
         if self._worker is not None:
             await asyncio.gather(self._worker, return_exceptions=True)
 
-    async def _work(self) -> None:
+    async def _write_batches(self) -> None:
         while self._waiting:
             batch = [self._waiting.popleft() for _ in range(min(self._limit, len(self._waiting)))]
             outcomes: Sequence[Any]
@@ -53,10 +56,10 @@ class BatchWriter(Generic[T]):
                 outcomes = await self._write([item for item, _ in batch])
             except Exception as error:  # noqa: BLE001  # each caller gets it
                 outcomes = [error] * len(batch)
-            for (_, done), outcome in zip(batch, outcomes, strict=True):
-                if done.cancelled():
+            for (_, result_future), outcome in zip(batch, outcomes, strict=True):
+                if result_future.cancelled():
                     continue
                 if isinstance(outcome, BaseException):
-                    done.set_exception(outcome)
+                    result_future.set_exception(outcome)
                 else:
-                    done.set_result(outcome)
+                    result_future.set_result(outcome)

@@ -60,12 +60,12 @@ class Database:
         again while nothing is committed. Raises Unavailable if the database is away or its disk is full, InvalidInput
         for an invalid value.
         """
-        check = write_fence.get()
-        if check is None:
+        check_fence = write_fence.get()
+        if check_fence is None:
             return await self._transactions.write(work)
 
         def fenced(connection: Connection) -> T:
-            check(connection)
+            check_fence(connection)
             return work(connection)
 
         return await self._transactions.write(fenced)
@@ -76,11 +76,11 @@ class Database:
 
     async def fetch(self, query: Executable, parameters: Mapping[str, Any] | None = None) -> Sequence[Row[Any]]:
         """Returns the rows of a query, in a read transaction of its own."""
-        return await self.run_read(lambda s: s.execute(query, parameters).all())
+        return await self.run_read(lambda connection: connection.execute(query, parameters).all())
 
     async def execute(self, statement: UpdateBase, parameters: Any = None) -> int:
         """Executes a statement in a write transaction of its own; returns how many rows it changed."""
-        return await self.run_write(lambda s: s.execute(statement, parameters).rowcount)
+        return await self.run_write(lambda connection: connection.execute(statement, parameters).rowcount)
 
     async def rest(self) -> None:
         """Closes idle connections, which are reopened when needed."""
@@ -103,13 +103,13 @@ def _parse(url: str) -> URL:
 
 
 def _open(url: URL, pool_size: int, busy_timeout_s: float) -> _Transactions:
-    kind = url.get_backend_name()
-    if kind == "sqlite":
+    database_kind = url.get_backend_name()
+    if database_kind == "sqlite":
         return SqliteTransactions(url, busy_timeout_s=busy_timeout_s)
-    if kind not in ("postgresql", "postgres"):
-        raise InvalidInput(f"no database is named by {kind}://...", data={"url": "malformed"})
+    if database_kind not in ("postgresql", "postgres"):
+        raise InvalidInput(f"no database is named by {database_kind}://...", data={"url": "malformed"})
     try:
         engine = create_async_engine(url.set(drivername="postgresql+asyncpg"), pool_size=pool_size, max_overflow=5)
     except ModuleNotFoundError as e:
-        raise InvalidInput(f"the database {kind} needs {e.name}: pip install 'backendai[postgres]'") from None
+        raise InvalidInput(f"the database {database_kind} needs {e.name}: pip install 'backendai[postgres]'") from None
     return PostgresTransactions(engine, patience_s=busy_timeout_s)

@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 _VERSION_TABLE = "alembic_version"
 
 
-def _scripts(location: Path) -> ScriptDirectory:
+def _load_scripts(folder: Path) -> ScriptDirectory:
     from alembic.config import Config
     from alembic.script import ScriptDirectory
 
     config = Config()
-    config.set_main_option("script_location", str(location).replace("%", "%%"))
+    config.set_main_option("script_location", str(folder).replace("%", "%%"))
     return ScriptDirectory.from_config(config)
 
 
-def _current(connection: Connection) -> str | None:
+def _read_revision(connection: Connection) -> str | None:
     if not inspect(connection).has_table(_VERSION_TABLE):
         return None
     return connection.execute(text(f"SELECT version_num FROM {_VERSION_TABLE}")).scalar_one_or_none()
@@ -34,12 +34,12 @@ def _current(connection: Connection) -> str | None:
 
 async def current_revision(database: Database) -> str | None:
     """Returns the revision of the schema; None for an empty database."""
-    return await database.run_read(_current)
+    return await database.run_read(_read_revision)
 
 
 def history(location: Path) -> list[dict[str, str | None]]:
     """Returns (revision, previous revision, description) of each migration, oldest first."""
-    scripts = reversed(list(_scripts(location).walk_revisions()))
+    scripts = reversed(list(_load_scripts(location).walk_revisions()))
     return [
         {
             "revision": script.revision,
@@ -59,7 +59,7 @@ async def upgrade(database: Database, location: Path, *, head: str | None = None
     current = await current_revision(database)
     if head is not None and current == head:
         return head
-    scripts = _scripts(location)
+    scripts = _load_scripts(location)
     newest = scripts.get_current_head()
     if newest is None or (head is not None and newest != head):
         raise Conflict(f"the migrations end at {newest}, not at {head}")

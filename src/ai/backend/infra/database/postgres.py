@@ -26,51 +26,51 @@ from ai.backend.plugin.crash_points import crash_point
 T = TypeVar("T")
 Work = Callable[[Connection], Any]
 
-_LOCK = text(f"SELECT pg_advisory_xact_lock({0x6261_636B_656E_6461})")
+_LOCK_SQL = text(f"SELECT pg_advisory_xact_lock({0x6261_636B_656E_6461})")
 """Waits for every other writer of the database."""
-_CREATE = text(
+_CREATE_WRITERS_TABLE = text(
     "CREATE TABLE IF NOT EXISTS database_writers (id text PRIMARY KEY, batch bigint NOT NULL, at timestamptz NOT NULL)"
 )
-_DELETE_OLD = text("DELETE FROM database_writers WHERE at < now() - interval '1 day'")
+_DELETE_OLD_WRITERS = text("DELETE FROM database_writers WHERE at < now() - interval '1 day'")
 _LOCK_AND_MARK = text(
-    f"WITH writer AS MATERIALIZED ({_LOCK.text}) INSERT INTO database_writers SELECT :id, :batch, now() FROM writer"
+    f"WITH writer AS MATERIALIZED ({_LOCK_SQL.text}) INSERT INTO database_writers SELECT :id, :batch, now() FROM writer"
     " ON CONFLICT (id) DO UPDATE SET batch = excluded.batch, at = excluded.at"
 )
-_LAST_BATCH = text("SELECT batch FROM database_writers WHERE id = :id")
+_SELECT_LAST_BATCH = text("SELECT batch FROM database_writers WHERE id = :id")
 _READ_OPTIONS = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
-_MAX_BATCH = 200
+_MAX_BATCH_WRITES = 200
 _RETRY_S, _RETRY_MAX_S, _RETRY_JITTER = 0.05, 1.0, 0.5
-_BAD_DATA = ("22001", "22003", "22021", "22P05", "22007", "22008")
-_RETRYABLE = ("08", "57P", "53", "40001", "40P01")
+_BAD_DATA_STATES = ("22001", "22003", "22021", "22P05", "22007", "22008")
+_RETRYABLE_STATES = ("08", "57P", "53", "40001", "40P01")
 """SQLSTATE classes of retryable errors: connections, shutdowns and starts, resources, conflicts."""
 
 
 def _is_retryable(error: BaseException) -> bool:
     """Returns True if the server is away, starting, or chose the transaction as a victim."""
     if isinstance(error, DBAPIError):
-        is_away = error.connection_invalidated or _state(error).startswith(_RETRYABLE)
-        return is_away or _is_retryable(_cause(error))
-    state = getattr(error, "sqlstate", None)
-    if isinstance(state, str):
-        return state.startswith(_RETRYABLE)
+        is_away = error.connection_invalidated or _sql_state(error).startswith(_RETRYABLE_STATES)
+        return is_away or _is_retryable(_driver_error(error))
+    sql_state = getattr(error, "sqlstate", None)
+    if isinstance(sql_state, str):
+        return sql_state.startswith(_RETRYABLE_STATES)
     driver_errors = {"InterfaceError", "ConnectionDoesNotExistError"}
     return isinstance(error, OSError | TimeoutError | ConnectionError) or type(error).__name__ in driver_errors
 
 
-def _cause(error: DBAPIError) -> BaseException:
+def _driver_error(error: DBAPIError) -> BaseException:
     return (error.orig.__cause__ if error.orig is not None else None) or ValueError()
 
 
-def _state(error: DBAPIError) -> str:
-    return str(getattr(error.orig, "sqlstate", None) or getattr(_cause(error), "sqlstate", None) or "")
+def _sql_state(error: DBAPIError) -> str:
+    return str(getattr(error.orig, "sqlstate", None) or getattr(_driver_error(error), "sqlstate", None) or "")
 
 
-def _translated(error: Exception) -> Exception:
+def _translate_error(error: Exception) -> Exception:
     """Translates an error of the driver."""
     if isinstance(error, BackendError):
         return error
     if isinstance(error, DBAPIError) and (
-        _state(error).startswith(_BAD_DATA) or type(_cause(error)).__name__ == "DataError"
+        _sql_state(error).startswith(_BAD_DATA_STATES) or type(_driver_error(error)).__name__ == "DataError"
     ):
         return InvalidInput("A value is too long or too large, or holds a character that cannot be kept.")
     return Unavailable("The database does not answer.") if _is_retryable(error) else error
@@ -85,7 +85,7 @@ class PostgresTransactions:
         self._writer_id = str(uuid4())
         self._batch = 0
         self._has_table = False
-        self._writes = BatchWriter(self._write_batch, limit=_MAX_BATCH)
+        self._writes = BatchWriter(self._write_batch, max_values=_MAX_BATCH_WRITES)
 
     async def read(self, work: Callable[[Connection], T]) -> T:
         async def read() -> T:
@@ -122,23 +122,23 @@ class PostgresTransactions:
                 return await work()
             except Exception as error:
                 if not _is_retryable(error) or asyncio.get_running_loop().time() + pause > deadline:
-                    raise _translated(error) from error
+                    raise _translate_error(error) from error
             await asyncio.sleep(pause)
 
     async def _write_batch(self, works: Sequence[Work]) -> Sequence[Any]:
         self._batch += 1
         return await self._with_retries(_Batch(self, works, self._batch).commit)
 
-    async def commit(self, run: Work, batch: int, before_commit: Callable[[], bool]) -> None:
+    async def commit(self, run_batch: Work, batch_number: int, before_commit: Callable[[], bool]) -> None:
         """Runs a batch as the only writer and commits it, unless ``before_commit`` returns False."""
 
         def work(connection: Connection) -> None:
             if not self._has_table:
-                connection.execute(_LOCK)
-                connection.execute(_CREATE)
-                connection.execute(_DELETE_OLD)
-            connection.execute(_LOCK_AND_MARK, {"id": self._writer_id, "batch": batch})
-            run(connection)
+                connection.execute(_LOCK_SQL)
+                connection.execute(_CREATE_WRITERS_TABLE)
+                connection.execute(_DELETE_OLD_WRITERS)
+            connection.execute(_LOCK_AND_MARK, {"id": self._writer_id, "batch": batch_number})
+            run_batch(connection)
 
         async with self._engine.connect() as connection, connection.begin() as transaction:
             await connection.run_sync(work)
@@ -148,13 +148,13 @@ class PostgresTransactions:
             else:
                 await transaction.rollback()
 
-    async def has_committed(self, batch: int) -> bool:
-        """Returns True if this was the last batch that was committed. Waits for it if it is still under way."""
+    async def has_committed(self, batch_number: int) -> bool:
+        """Returns True if the batch of this number was committed last. Waits while its commit is under way."""
         async with self._engine.begin() as connection:
-            await connection.execute(_LOCK)
-            await connection.execute(_CREATE)
-            last = await connection.execute(_LAST_BATCH, {"id": self._writer_id})
-            return last.scalar_one_or_none() == batch
+            await connection.execute(_LOCK_SQL)
+            await connection.execute(_CREATE_WRITERS_TABLE)
+            last_number = await connection.execute(_SELECT_LAST_BATCH, {"id": self._writer_id})
+            return last_number.scalar_one_or_none() == batch_number
 
 
 @dataclass(slots=True)
@@ -174,7 +174,7 @@ class _Batch:
         return self.outcomes
 
     def _run(self, connection: Connection) -> None:
-        self.outcomes = [self._outcome(connection, work) for work in self.works]
+        self.outcomes = [self._run_in_savepoint(connection, work) for work in self.works]
 
     def _before_commit(self) -> bool:
         """Returns False if there is nothing to commit."""
@@ -184,7 +184,7 @@ class _Batch:
         self.is_in_doubt = True  # from here on the reply may be lost
         return True
 
-    def _outcome(self, connection: Connection, work: Work) -> Any:
+    def _run_in_savepoint(self, connection: Connection, work: Work) -> Any:
         try:
             if len(self.works) == 1:  # its failure is the failure of the whole
                 return work(connection)
@@ -193,4 +193,4 @@ class _Batch:
         except Exception as error:
             if _is_retryable(error):
                 raise  # the server failed, not this transaction
-            return _translated(error)
+            return _translate_error(error)

@@ -12,32 +12,34 @@ from sqlalchemy.exc import IntegrityError
 from ai.backend.common.errors import Conflict
 
 
-def row_of(value: Any, *, without: Collection[str] = ()) -> dict[str, Any]:
+def row_of(instance: Any, *, without: Collection[str] = ()) -> dict[str, Any]:
     """Returns the fields of a dataclass by name."""
-    return {field.name: getattr(value, field.name) for field in fields(value) if field.name not in without}
+    return {field.name: getattr(instance, field.name) for field in fields(instance) if field.name not in without}
 
 
-def put_row(s: Connection, table: Table, key: str, row: Mapping[str, Any]) -> None:
+def put_row(connection: Connection, table: Table, key_column: str, row: Mapping[str, Any]) -> None:
     """Updates the row with the same key, or inserts it."""
-    result = s.execute(update(table).where(table.c[key] == row[key]).values(row))
+    result = connection.execute(update(table).where(table.c[key_column] == row[key_column]).values(row))
     if result.rowcount == 0:
-        s.execute(insert(table), dict(row))
+        connection.execute(insert(table), dict(row))
 
 
-def add_row(s: Connection, table: Table, row: Mapping[str, Any], noun: str) -> None:
+def add_row(connection: Connection, table: Table, row: Mapping[str, Any], noun: str) -> None:
     """Inserts a row. Raises Conflict, with ``noun`` in its text, if its name is taken."""
     try:
-        s.execute(insert(table), dict(row))
+        connection.execute(insert(table), dict(row))
     except IntegrityError:
         raise Conflict(f"There is a {noun} {row['name']!r} already.", data={"name": "taken"}) from None
 
 
-def change_row(s: Connection, table: Table, key: str, value: Any, values: Mapping[str, Any]) -> Row[Any] | None:
-    """Sets columns of the row whose ``key`` is ``value`` and returns the row. Raises Conflict if the name is taken."""
-    same = table.c[key] == value
+def change_row(
+    connection: Connection, table: Table, key_column: str, key_value: Any, values: Mapping[str, Any]
+) -> Row[Any] | None:
+    """Sets columns of the row with this key and returns the row. Raises Conflict if the name is taken."""
+    has_key = table.c[key_column] == key_value
     if values:
         try:
-            s.execute(update(table).where(same).values(values))
+            connection.execute(update(table).where(has_key).values(values))
         except IntegrityError:
             raise Conflict(f"{values.get('name')!r} is taken already.", data={"name": "taken"}) from None
-    return s.execute(select(table).where(same)).one_or_none()
+    return connection.execute(select(table).where(has_key)).one_or_none()

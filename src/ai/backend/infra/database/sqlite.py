@@ -16,8 +16,8 @@ from sqlalchemy.pool import ConnectionPoolEntry, NullPool
 from ai.backend.common.errors import Unavailable
 
 T = TypeVar("T")
-_READERS = 2
-_WRITE = "backendai_write"
+_READER_COUNT = 2
+_WRITE_OPTION = "backendai_write"
 """The execution option that marks a write transaction."""
 
 
@@ -35,7 +35,7 @@ class SqliteTransactions:
         self._local = threading.local()
         self._connections: list[_ThreadConnection] = []
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="db-write")
-        self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="db-read")
+        self._readers = ThreadPoolExecutor(_READER_COUNT, thread_name_prefix="db-read")
         pragmas = (
             f"busy_timeout = {int(busy_timeout_s * 1000)}",
             "journal_mode = WAL",
@@ -55,7 +55,7 @@ class SqliteTransactions:
 
         @event.listens_for(self._engine, "begin")
         def on_begin(connection: Connection) -> None:
-            is_write = connection.get_execution_options().get(_WRITE, False)
+            is_write = connection.get_execution_options().get(_WRITE_OPTION, False)
             connection.exec_driver_sql("BEGIN IMMEDIATE" if is_write else "BEGIN")
 
     async def read(self, work: Callable[[Connection], T]) -> T:
@@ -64,18 +64,18 @@ class SqliteTransactions:
     async def write(self, work: Callable[[Connection], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._writer, self._run, work, True)
 
-    def _run(self, work: Callable[[Connection], T], write: bool) -> T:
-        own: _ThreadConnection | None = getattr(self._local, "connection", None)
-        if own is None:
-            own = self._local.connection = _ThreadConnection()
-            self._connections.append(own)
-        with own.lock:
-            if own.connection is None:
-                own.connection = self._engine.connect().execution_options(**{_WRITE: write})
+    def _run(self, work: Callable[[Connection], T], is_write: bool) -> T:
+        thread_connection: _ThreadConnection | None = getattr(self._local, "connection", None)
+        if thread_connection is None:
+            thread_connection = self._local.connection = _ThreadConnection()
+            self._connections.append(thread_connection)
+        with thread_connection.lock:
+            if thread_connection.connection is None:
+                thread_connection.connection = self._engine.connect().execution_options(**{_WRITE_OPTION: is_write})
             try:
-                with own.connection.begin() as transaction:
-                    result = work(own.connection)
-                    if not write:
+                with thread_connection.connection.begin() as transaction:
+                    result = work(thread_connection.connection)
+                    if not is_write:
                         transaction.rollback()
                     return result
             except OperationalError as error:
@@ -95,12 +95,12 @@ class SqliteTransactions:
         await asyncio.get_running_loop().run_in_executor(self._readers, self._rest)
 
     def _rest(self) -> None:
-        for own in list(self._connections):
-            if own.lock.acquire(blocking=False):
+        for thread_connection in list(self._connections):
+            if thread_connection.lock.acquire(blocking=False):
                 try:
-                    own.close()
+                    thread_connection.close()
                 finally:
-                    own.lock.release()
+                    thread_connection.lock.release()
 
     async def close(self) -> None:
         """Waits for running transactions, then closes every connection."""
@@ -109,8 +109,8 @@ class SqliteTransactions:
     def _close(self) -> None:
         self._writer.shutdown()
         self._readers.shutdown()
-        for own in self._connections:
-            own.close()
+        for thread_connection in self._connections:
+            thread_connection.close()
         self._connections.clear()
         self._engine.dispose()
 

@@ -9,14 +9,14 @@ from functools import lru_cache
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
-MAX_NETWORK = 64
+MAX_NETWORK_LENGTH = 64
 """The maximum number of characters; the longest address with its prefix has 49."""
 
 
 def parse_network(text: str) -> Network:
     """Parses a network such as ``10.1.0.0/16``, or one address. Raises ValueError."""
-    if len(text) > MAX_NETWORK:  # the cache below would store it
-        raise ValueError(f"a network has {MAX_NETWORK} characters at most")
+    if len(text) > MAX_NETWORK_LENGTH:  # the cache below would store it
+        raise ValueError(f"a network has {MAX_NETWORK_LENGTH} characters at most")
     return _parse(text.strip())
 
 
@@ -38,10 +38,10 @@ def is_within(address: str, networks: Iterable[Network]) -> bool:
 
 def may_come_from(address: str, networks: Iterable[str]) -> bool:
     """Returns True if the address is in one of the networks, or there are none. A unix socket path is in no network."""
-    allowed = tuple(networks)
-    if not allowed:
+    allowed_networks = tuple(networks)
+    if not allowed_networks:
         return True
     try:
-        return is_within(address, map(parse_network, allowed))
+        return is_within(address, map(parse_network, allowed_networks))
     except ValueError:
         return False

@@ -28,10 +28,10 @@ from ai.backend.plugin.crash_points import crash_point
 log = logging.getLogger(__name__)
 TOKEN_HEADER = "X-BackendAI-Client-Token"
 REPLAYED_HEADER = "X-BackendAI-Replayed"
-MAX_TOKEN = 128
-MAX_BODY = 262_144
+MAX_TOKEN_LENGTH = 128
+MAX_BODY_BYTES = 262_144
 """The largest body in bytes that is stored; of a larger one only the status is."""
-_BOUNDARY = re.compile(r'boundary="?([^";]{1,70})"?')
+_BOUNDARY_PATTERN = re.compile(r'boundary="?([^";]{1,70})"?')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,23 +98,23 @@ class ClientTokens:
             OutcomeNotKept: the first call has ended, but its answer was too large.
         """
         token = call.request.headers.get(TOKEN_HEADER)
-        if token is None or call.access_key is None or not _is_a_change(call):
+        if token is None or call.access_key is None or not _is_change(call):
             return await work()
-        if not 1 <= len(token) <= MAX_TOKEN:
-            raise refuse({TOKEN_HEADER: f"1 to {MAX_TOKEN} characters"})
-        key, fingerprint = (call.access_key, token), await _fingerprint(call)
-        while (first := self._running.get(key)) is not None:
-            _check_same(first.fingerprint, fingerprint)
-            answer = await asyncio.shield(first.done)
+        if not 1 <= len(token) <= MAX_TOKEN_LENGTH:
+            raise refuse({TOKEN_HEADER: f"1 to {MAX_TOKEN_LENGTH} characters"})
+        token_key, fingerprint = (call.access_key, token), await _fingerprint(call)
+        while (first_call := self._running.get(token_key)) is not None:
+            _check_same(first_call.fingerprint, fingerprint)
+            answer = await asyncio.shield(first_call.done)
             if answer is not None:
                 return _replay(call, answer)
-        running = self._running[key] = _Running(fingerprint)
+        running = self._running[token_key] = _Running(fingerprint)
         answer = None
         try:
             now = self.clock()
             call.call_id = uuid4()
-            since = now - self.window
-            earlier = await self.store.begin(*key, fingerprint, call_id=call.call_id, now=now, since=since)
+            oldest = now - self.window
+            earlier = await self.store.begin(*token_key, fingerprint, call_id=call.call_id, now=now, since=oldest)
             if earlier is not None:
                 _check_same(earlier.fingerprint, fingerprint)
                 call.call_id = earlier.call_id
@@ -127,42 +127,42 @@ class ClientTokens:
                 response = await work()
             except BackendError as error:
                 refusal = problem_response(error, request_id=call.request_id)
-                answer = await self._keep(call, key, refusal if status_of(error) < 500 else None)
+                answer = await self._store_answer(call, token_key, refusal if status_of(error) < 500 else None)
                 raise
             except Exception:
-                await self._keep(call, key, None)
+                await self._store_answer(call, token_key, None)
                 raise
             crash_point("before-keep-answer")
-            answer = await self._keep(call, key, response)
+            answer = await self._store_answer(call, token_key, response)
             crash_point("after-keep-answer")
             return response
         finally:
-            del self._running[key]
+            del self._running[token_key]
             running.done.set_result(answer)
 
-    async def _keep(
-        self, call: Call[Any, Any], key: tuple[str, str], response: web.StreamResponse | None
+    async def _store_answer(
+        self, call: Call[Any, Any], token_key: tuple[str, str], response: web.StreamResponse | None
     ) -> Answer | None:
         """Stores the answer. Without one, a call of a repeatable endpoint keeps its id, and any other is dropped."""
         answer = _answer_of(response) if response is not None and response.status < 500 else None
         try:
             if answer is not None:
-                await self.store.finish(*key, answer)
+                await self.store.finish(*token_key, answer)
             elif not call.endpoint.repeatable:
-                await self.store.forget(*key)
+                await self.store.forget(*token_key)
         except Exception:  # the change is made, so the caller must get the reply
             log.exception("could not store the answer to a call with a client token")
         return answer
 
 
-def _is_a_change(call: Call[Any, Any]) -> bool:
+def _is_change(call: Call[Any, Any]) -> bool:
     return call.method not in SAFE_METHODS and call.endpoint.kind not in ("stream", "socket")
 
 
 async def _fingerprint(call: Call[Any, Any]) -> str:
     """Hashes method, path, query and body without its multipart boundary, which differs in every attempt."""
     body = await call.read_body() if call.request.body_exists else b""
-    boundary = _BOUNDARY.search(call.request.headers.get("Content-Type", ""))
+    boundary = _BOUNDARY_PATTERN.search(call.request.headers.get("Content-Type", ""))
     if boundary is not None:
         body = body.replace(b"--" + boundary[1].encode(), b"--")
     path, query = split_target(call.request.raw_path)
@@ -179,7 +179,9 @@ def _answer_of(response: web.StreamResponse) -> Answer | None:
     if not isinstance(response, web.Response) or not isinstance(response.body, bytes | None):
         return None
     body = response.body or b""
-    return Answer(status=response.status, headers=dict(response.headers), body=body if len(body) <= MAX_BODY else None)
+    return Answer(
+        status=response.status, headers=dict(response.headers), body=body if len(body) <= MAX_BODY_BYTES else None
+    )
 
 
 def _replay(call: Call[Any, Any], answer: Answer) -> web.Response:

@@ -22,14 +22,17 @@ from ai.backend.infra.http.routes import Nothing
 S = TypeVar("S", bound=msgspec.Struct)
 JSON_TYPES = ("application/json", "text/plain", "application/octet-stream", "")
 _MAX_DEPTH = 32
-_MAX_SHOWN = 32
+_MAX_SHOWN_FIELDS = 32
 _fields = cache(structs.fields)  # it reads annotations, which costs more than decoding
 
 
 def refuse(fields: Mapping[str, str]) -> InvalidInput:
     """Returns an InvalidInput that names fields."""
-    shown = dict(list(fields.items())[:_MAX_SHOWN])
-    return InvalidInput("; ".join(f"{name}: {what}" if name else what for name, what in shown.items()), data=shown)
+    shown_fields = dict(list(fields.items())[:_MAX_SHOWN_FIELDS])
+    return InvalidInput(
+        "; ".join(f"{name}: {problem}" if name else problem for name, problem in shown_fields.items()),
+        data=shown_fields,
+    )
 
 
 def parse_json_object(raw: bytes) -> dict[str, Any]:
@@ -49,15 +52,15 @@ def parse_json_object(raw: bytes) -> dict[str, Any]:
     return value
 
 
-def _check_depth(value: Any, left: int, path: str) -> None:
-    if left == 0:
+def _check_depth(value: Any, levels_left: int, path: str) -> None:
+    if levels_left == 0:
         raise refuse({path.partition(".")[0][:64] or "body": "nested too deeply"})
     if isinstance(value, dict):
         for key, item in value.items():
-            _check_depth(item, left - 1, path or key)
+            _check_depth(item, levels_left - 1, path or key)
     elif isinstance(value, list):
         for item in value:
-            _check_depth(item, left - 1, path)
+            _check_depth(item, levels_left - 1, path)
 
 
 def rename_aliases(raw: dict[str, Any], aliases: Mapping[str, str]) -> None:
@@ -94,16 +97,16 @@ def _struct_in(annotation: Any) -> type[msgspec.Struct] | None:
 
 def _drop_nulls(raw: dict[str, Any], schema: type[msgspec.Struct]) -> None:
     """Drops nulls: ``null`` means absent wherever a field has a default (spec 03-07, "JSON Value Types")."""
-    for info in _fields(schema):
-        name = info.encode_name
+    for field_info in _fields(schema):
+        name = field_info.encode_name
         if name not in raw:
             continue
-        if raw[name] is None and not info.required:
+        if raw[name] is None and not field_info.required:
             del raw[name]
         elif isinstance(raw[name], dict):
-            inner = _struct_in(info.type)
-            if inner is not None:
-                _drop_nulls(raw[name], inner)
+            inner_schema = _struct_in(field_info.type)
+            if inner_schema is not None:
+                _drop_nulls(raw[name], inner_schema)
 
 
 def convert(raw: dict[str, Any], schema: type[S], *, strict: bool = True) -> S:
@@ -112,31 +115,31 @@ def convert(raw: dict[str, Any], schema: type[S], *, strict: bool = True) -> S:
     try:
         return msgspec.convert(raw, schema, strict=strict)
     except msgspec.ValidationError as error:
-        fields = dict(_offences(raw, schema, "", strict=strict))
+        fields = dict(_find_problems(raw, schema, "", strict=strict))
         raise refuse(fields or {"body": split_message(error)[1]}) from None
 
 
-def _offences(
+def _find_problems(
     raw: dict[str, Any], schema: type[msgspec.Struct], prefix: str, *, strict: bool
 ) -> Iterator[tuple[str, str]]:
-    infos = {info.encode_name: info for info in _fields(schema)}
+    field_infos = {field_info.encode_name: field_info for field_info in _fields(schema)}
     for name in raw:
-        if name not in infos:
+        if name not in field_infos:
             yield f"{prefix}{name[:64]}", "unknown field"
-    for name, info in infos.items():
+    for name, field_info in field_infos.items():
         if name not in raw:
-            if info.required:
+            if field_info.required:
                 yield f"{prefix}{name}", "required"
             continue
-        inner = _struct_in(info.type)
-        if inner is not None and isinstance(raw[name], dict):
-            yield from _offences(raw[name], inner, f"{prefix}{name}.", strict=strict)
+        inner_schema = _struct_in(field_info.type)
+        if inner_schema is not None and isinstance(raw[name], dict):
+            yield from _find_problems(raw[name], inner_schema, f"{prefix}{name}.", strict=strict)
             continue
         try:
-            msgspec.convert(raw[name], info.type, strict=strict)
+            msgspec.convert(raw[name], field_info.type, strict=strict)
         except msgspec.ValidationError as error:
-            path, what = split_message(error, info.type)
-            yield f"{prefix}{name}{path}", what
+            path, problem = split_message(error, field_info.type)
+            yield f"{prefix}{name}{path}", problem
 
 
 class QuerySchema(Generic[S]):
@@ -146,9 +149,9 @@ class QuerySchema(Generic[S]):
         self._schema = schema
         self._reserved = reserved
         self._lists = {
-            i.encode_name
-            for i in _fields(schema)
-            if any(get_origin(part) is list for part in (i.type, *get_args(i.type)))
+            field_info.encode_name
+            for field_info in _fields(schema)
+            if any(get_origin(union_part) is list for union_part in (field_info.type, *get_args(field_info.type)))
         }
 
     def read(self, query: str, body: dict[str, Any] | None = None) -> tuple[S, dict[str, str]]:
@@ -157,7 +160,7 @@ class QuerySchema(Generic[S]):
         reserved: dict[str, str] = {}
         raw: dict[str, Any] = dict(body or {})
         if query:
-            self._collect(query, raw, reserved)
+            self._collect_parameters(query, raw, reserved)
         if self._schema is Nothing and not raw:
             return self._schema(), reserved
         for name in self._reserved & raw.keys():
@@ -166,35 +169,35 @@ class QuerySchema(Generic[S]):
                 reserved.setdefault(name, str(value))
         return convert(raw, self._schema, strict=False), reserved
 
-    def _collect(self, query: str, raw: dict[str, Any], reserved: dict[str, str]) -> None:
+    def _collect_parameters(self, query: str, raw: dict[str, Any], reserved: dict[str, str]) -> None:
         try:
             pairs = parse_qsl(query, keep_blank_values=True, errors="strict", max_num_fields=64)
         except ValueError:
             raise refuse({"query": "malformed"}) from None
-        seen: set[str] = set()
+        seen_names: set[str] = set()
         for name, value in pairs:
             if name in self._lists:
-                if name not in seen:
+                if name not in seen_names:
                     raw[name] = []
                 raw[name].append(value)
-            elif name in seen:
+            elif name in seen_names:
                 raise refuse({name[:64]: "given twice"})
             elif name in self._reserved:
                 reserved[name] = value
             else:
                 raw[name] = value
-            seen.add(name)
+            seen_names.add(name)
 
 
 def _is_list(annotation: Any) -> bool:
     return any(get_origin(part) is list for part in (annotation, *get_args(annotation)))
 
 
-def either(one: str | None, other: str | None, name: str, other_name: str) -> str | None:
+def either(first: str | None, second: str | None, first_name: str, second_name: str) -> str | None:
     """Returns the value of a field that has two names. Raises InvalidInput if they contradict each other."""
-    if one and other and one != other:
-        raise refuse({other_name: f"contradicts {name}"})
-    return one or other or None
+    if first and second and first != second:
+        raise refuse({second_name: f"contradicts {first_name}"})
+    return first or second or None
 
 
 def check_json_type(media_type: str) -> None:

@@ -70,7 +70,7 @@ class OutcomeNotKept(
     """``data.status`` is the status of the first answer."""
 
 
-_STATUSES: dict[type[e.BackendError], HTTPStatus] = {
+_STATUS_BY_ERROR: dict[type[e.BackendError], HTTPStatus] = {
     e.BackendError: HTTPStatus.INTERNAL_SERVER_ERROR,
     e.InvalidInput: HTTPStatus.BAD_REQUEST,
     UnsupportedMediaType: HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
@@ -107,14 +107,18 @@ _STATUSES: dict[type[e.BackendError], HTTPStatus] = {
 def status_of(error: type[e.BackendError] | e.BackendError) -> HTTPStatus:
     """Returns the status of an error or its class."""
     cls = error if isinstance(error, type) else type(error)
-    return next(_STATUSES[ancestor] for ancestor in cls.__mro__ if ancestor in _STATUSES)
+    return next(_STATUS_BY_ERROR[ancestor] for ancestor in cls.__mro__ if ancestor in _STATUS_BY_ERROR)
 
 
 def problem_classes() -> dict[type[e.BackendError], HTTPStatus]:
     """Returns the error classes of all daemons in the order of their definition, with their statuses."""
-    values = [*vars(e).values(), *globals().values()]
-    classes = [value for value in values if isinstance(value, type) and issubclass(value, e.BackendError)]
-    return {cls: status_of(cls) for cls in classes}
+    module_values = [*vars(e).values(), *globals().values()]
+    classes = [
+        module_value
+        for module_value in module_values
+        if isinstance(module_value, type) and issubclass(module_value, e.BackendError)
+    ]
+    return {error_class: status_of(error_class) for error_class in classes}
 
 
 def problem(error: e.BackendError, *, request_id: str | None = None) -> dict[str, Any]:

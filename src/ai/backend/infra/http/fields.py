@@ -15,7 +15,7 @@ LongText = Annotated[str, Meta(max_length=262_144)]
 Path = Annotated[str, Meta(min_length=1, max_length=4_096, pattern="^[^\\x00]*$")]
 Port = Annotated[int, Meta(ge=1, le=65_535)]
 PortText = Annotated[str, Meta(pattern="^[0-9]{1,5}$")]
-_UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+_SECONDS_BY_UNIT = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
 def iso(moment: datetime | None) -> str | None:
@@ -27,7 +27,7 @@ def duration_s(value: float | str | None) -> float | None:
     """Parses seconds from a number or a text such as ``90``, ``30s``, ``5m``, ``1h``, ``2d``. Raises InvalidInput."""
     if value is None or isinstance(value, float):
         return value
-    number, unit = (value[:-1], _UNITS[value[-1]]) if value and value[-1] in _UNITS else (value, 1)
+    number, unit = (value[:-1], _SECONDS_BY_UNIT[value[-1]]) if value and value[-1] in _SECONDS_BY_UNIT else (value, 1)
     try:
         seconds = float(number) * unit
     except ValueError:

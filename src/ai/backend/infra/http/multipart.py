@@ -22,7 +22,7 @@ from ai.backend.infra.http.decode import refuse
 from ai.backend.infra.http.errors import UnsupportedMediaType
 from ai.backend.infra.http.routes import Call
 
-MAX_NAME = 4_096
+MAX_FILE_NAME_LENGTH = 4_096
 PART_OVERHEAD_BYTES = 8_192
 
 
@@ -66,16 +66,16 @@ async def read_files(call: Call[Any, Any], *, max_files: int, max_file_bytes: in
 
 def _file_name(part: BodyPartReader) -> str | None:
     """Decodes a file name once: the client percent-encodes a plain ``filename``, ``filename*`` has its own rules."""
-    raw = part.headers.get("Content-Disposition", "")
+    raw_name = part.headers.get("Content-Disposition", "")
     name = part.filename
     if name is None:
         return None
-    if "filename*" not in raw.lower():
+    if "filename*" not in raw_name.lower():
         try:
             name = unquote(name, errors="strict")
         except UnicodeDecodeError:
             raise refuse({"src": "the file name is not UTF-8"}) from None
-    if not name or len(name) > MAX_NAME or "\0" in name:
+    if not name or len(name) > MAX_FILE_NAME_LENGTH or "\0" in name:
         raise refuse({"src": "malformed file name"})
     return name
 

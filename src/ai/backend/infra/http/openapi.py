@@ -12,8 +12,8 @@ from msgspec import structs
 from ai.backend.infra.http.errors import PROBLEM_TYPE
 from ai.backend.infra.http.routes import Call, Endpoint, Nothing, route
 
-_COMPONENT = "#/components/schemas/{name}"
-_PROBLEM = {
+_COMPONENT_REF = "#/components/schemas/{name}"
+_PROBLEM_RESPONSE = {
     "type": "object",
     "description": "RFC 7807; `msg` repeats `detail`, `data` carries the evidence, for bad input field by field.",
     "required": ["type", "title", "status"],
@@ -33,12 +33,12 @@ def openapi_document(endpoints: Sequence[Endpoint], *, title: str, version: str)
     """Returns an OpenAPI 3.1 document."""
     schemas: list[Any] = []
     for endpoint in endpoints:
-        schemas += [s for s in (endpoint.body, endpoint.query) if s is not Nothing]
+        schemas += [schema for schema in (endpoint.body, endpoint.query) if schema is not Nothing]
         if endpoint.reply is not None:
             schemas.append(endpoint.reply)
-    unique = list(dict.fromkeys(schemas))
-    references, components = msgspec.json.schema_components(unique, ref_template=_COMPONENT)
-    schema_refs = dict(zip(unique, references, strict=True))
+    unique_schemas = list(dict.fromkeys(schemas))
+    references, components = msgspec.json.schema_components(unique_schemas, ref_template=_COMPONENT_REF)
+    schema_refs = dict(zip(unique_schemas, references, strict=True))
     paths: dict[str, Any] = {}
     for endpoint in endpoints:
         # OpenAPI has no REPORT or other methods of WebDAV; none is declared, they are read as GET.
@@ -48,7 +48,7 @@ def openapi_document(endpoints: Sequence[Endpoint], *, title: str, version: str)
         "info": {"title": title, "version": version},
         "paths": dict(sorted(paths.items())),
         "components": {
-            "schemas": {**components, "Problem": _PROBLEM},
+            "schemas": {**components, "Problem": _PROBLEM_RESPONSE},
             "securitySchemes": {
                 "signature": {
                     "type": "apiKey",
@@ -69,10 +69,10 @@ def _operation(endpoint: Endpoint, schema_refs: dict[Any, Any], components: dict
         "security": [{"signature": []}] if endpoint.auth else [],
         "parameters": [*_path_parameters(endpoint.path), *_query_parameters(endpoint, schema_refs, components)],
         "responses": {
-            str(endpoint.status): _success(endpoint, schema_refs),
+            str(endpoint.status): _success_response(endpoint, schema_refs),
             "default": {
                 "description": "A problem.",
-                "content": {PROBLEM_TYPE: {"schema": {"$ref": _COMPONENT.format(name="Problem")}}},
+                "content": {PROBLEM_TYPE: {"schema": {"$ref": _COMPONENT_REF.format(name="Problem")}}},
             },
         },
     }
@@ -100,16 +100,16 @@ def _query_parameters(
         return
     name = schema_refs[endpoint.query]["$ref"].rpartition("/")[2]
     properties = components[name]["properties"]
-    for info in structs.fields(endpoint.query):
+    for field_info in structs.fields(endpoint.query):
         yield {
-            "name": info.encode_name,
+            "name": field_info.encode_name,
             "in": "query",
-            "required": info.required,
-            "schema": properties[info.encode_name],
+            "required": field_info.required,
+            "schema": properties[field_info.encode_name],
         }
 
 
-def _success(endpoint: Endpoint, schema_refs: dict[Any, Any]) -> dict[str, Any]:
+def _success_response(endpoint: Endpoint, schema_refs: dict[Any, Any]) -> dict[str, Any]:
     match endpoint.kind:
         case "stream":
             content: dict[str, Any] = {"text/event-stream": {}}

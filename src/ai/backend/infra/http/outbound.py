@@ -21,7 +21,7 @@ from yarl import URL
 from ai.backend.common.errors import AddressRefused
 from ai.backend.infra.http.addresses import Network, is_within
 
-REDIRECTS = (301, 302, 303, 307, 308)
+REDIRECT_STATUSES = (301, 302, 303, 307, 308)
 READ_BYTES = 1 << 18
 _MAX_ANSWER_S = 60.0
 """The timeout in seconds of a whole small response."""
@@ -41,7 +41,7 @@ NOT_PUBLIC = networks(
     *("fc00::/7", "fe80::/9", "ff00::/8"),
 )
 """The special-purpose registries of IANA: no public host has such an address."""
-_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+_NAT64_NETWORK = ipaddress.IPv6Network("64:ff9b::/96")
 
 
 class OutboundFailed(Exception):
@@ -76,10 +76,10 @@ class AddressGuard:
     def refuses(self, address: str) -> bool:
         """Returns True if an address, or its embedded IPv4 address, is blocked, and for a text that is no address."""
         try:
-            ip = ipaddress.ip_address(address.partition("%")[0])
+            ip_address = ipaddress.ip_address(address.partition("%")[0])
         except ValueError:
             return True
-        return any(is_within(one, self.refused) for one in (str(ip), *_embedded(ip)))
+        return any(is_within(address_text, self.refused) for address_text in (str(ip_address), *_embedded(ip_address)))
 
     def open_socket(self, info: aiohttp.AddrInfoType) -> socket.socket:
         """Opens a socket for aiohttp's connector. Raises OSError for a blocked address."""
@@ -93,7 +93,7 @@ def _embedded(ip: ipaddress.IPv4Address | ipaddress.IPv6Address) -> Iterable[str
     if isinstance(ip, ipaddress.IPv4Address):
         return ()
     inner = ip.ipv4_mapped or ip.sixtofour or (ip.teredo[1] if ip.teredo is not None else None)
-    if inner is None and ip in _NAT64:
+    if inner is None and ip in _NAT64_NETWORK:
         inner = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
     return (str(inner),) if inner is not None else ()
 
@@ -173,17 +173,19 @@ class OutboundClient:
         ``Authorization`` is sent to the first origin only. Raises AddressRefused for a blocked address, and
         OutboundFailed if there is no response or it stalls, also while the body is read.
         """
-        sent = dict(headers or {})
+        sent_headers = dict(headers or {})
         try:
             for _ in range(max_redirects + 1):
                 session = self._session(url)
-                async with session.request(method, url, headers=sent, json=json, allow_redirects=False) as response:
-                    if max_redirects == 0 or response.status not in REDIRECTS:
+                async with session.request(
+                    method, url, headers=sent_headers, json=json, allow_redirects=False
+                ) as response:
+                    if max_redirects == 0 or response.status not in REDIRECT_STATUSES:
                         yield response
                         return
                     target = _redirect_target(response)
                 if target.origin() != url.origin():
-                    sent.pop("Authorization", None)
+                    sent_headers.pop("Authorization", None)
                 url = target
             raise RedirectRefused(f"{url.host} redirects more than {max_redirects} times.")
         except aiohttp.ClientConnectorCertificateError as e:
@@ -205,18 +207,18 @@ class OutboundClient:
         limit: int,
         headers: Mapping[str, str] | None = None,
         max_redirects: int = 0,
-        within_s: float = _MAX_ANSWER_S,
+        timeout_s: float = _MAX_ANSWER_S,
     ) -> Response:
         """Returns a whole response, whose body has at most ``limit`` bytes. Raises as :meth:`request` does."""
         try:
             async with (
-                asyncio.timeout(within_s),
+                asyncio.timeout(timeout_s),
                 self.request(method, url, headers=headers, max_redirects=max_redirects) as response,
             ):
                 check_plain(response)
                 body = bytearray()
-                async for part in response.content.iter_chunked(READ_BYTES):
-                    body += part
+                async for chunk in response.content.iter_chunked(READ_BYTES):
+                    body += chunk
                     if len(body) > limit:
                         raise ResponseTooLarge(f"{response.url.host} answers more than {limit} bytes.")
                 return Response(response.url, response.status, response.headers, bytes(body))
@@ -253,8 +255,8 @@ class OutboundClient:
 
     def _refusal(self, url: URL) -> AddressRefused:
         host = (url.host or "")[:128]
-        why = "is none of the allowed hosts" if self.only_allowed else "is at an address that must not be reached"
-        return AddressRefused(f"{host} {why}.", data={"host": host})
+        reason = "is none of the allowed hosts" if self.only_allowed else "is at an address that must not be reached"
+        return AddressRefused(f"{host} {reason}.", data={"host": host})
 
 
 def check_plain(response: aiohttp.ClientResponse) -> None:

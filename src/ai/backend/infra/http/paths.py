@@ -25,11 +25,11 @@ MINOR_RELEASES = {
 
 _VERSION_PREFIX = re.compile(r"/v(\d{1,4})(?=/|$)")
 _VERSION_HEADER = re.compile(r"v(\d{1,4})\.(\d{8})")
-_PREFIXES = (
+_FORMER_PREFIXES = (
     ("/kernel/", "/session/"),
     ("/stream/kernel/", "/stream/session/"),
 )
-_EXACT = {
+_FORMER_PATHS = {
     "/kernel": "/session",
     "/session/create": "/session",
     "/kernel/create": "/session",
@@ -44,9 +44,9 @@ def split_target(raw_target: str) -> tuple[str, str]:
     """Splits a request target without its authority into path and query, both still percent-encoded."""
     path, _, query = raw_target.partition("?")
     if not path.startswith("/"):
-        _, _, rest = path.partition("://")
-        slash = rest.find("/")
-        path = rest[slash:] if slash >= 0 else "/"
+        _, _, after_scheme = path.partition("://")
+        slash = after_scheme.find("/")
+        path = after_scheme[slash:] if slash >= 0 else "/"
     return path.partition("#")[0], query
 
 
@@ -62,11 +62,11 @@ def modern_path(path: str) -> str:
     match = _VERSION_PREFIX.match(path)
     if match and match.end() < len(path) and int(match[1]) in MINOR_RELEASES:
         path = path[match.end() :]
-    if path in _EXACT:
-        return _EXACT[path]
-    for old, new in _PREFIXES:
-        if path.startswith(old):
-            return new + path[len(old) :]
+    if path in _FORMER_PATHS:
+        return _FORMER_PATHS[path]
+    for former, modern in _FORMER_PREFIXES:
+        if path.startswith(former):
+            return modern + path[len(former) :]
     return path
 
 

@@ -14,8 +14,8 @@ from typing import Protocol
 from ai.backend.common.errors import RateLimitExceeded
 
 WINDOW_S = 900
-STEPS = 30
-STEP_S = WINDOW_S // STEPS
+STEP_COUNT = 30
+STEP_S = WINDOW_S // STEP_COUNT
 
 
 @dataclass(slots=True)
@@ -24,12 +24,12 @@ class _Window:
 
     step: int
     total: int = 0
-    counts: list[int] = field(default_factory=lambda: [0] * STEPS)
+    counts: list[int] = field(default_factory=lambda: [0] * STEP_COUNT)
 
     def advance(self, step: int) -> None:
         """Drops the counts that have left the window; if the clock goes back, the newest step is used."""
-        for i in range(min(step - self.step, STEPS)):
-            slot = (self.step + 1 + i) % STEPS
+        for passed_step in range(min(step - self.step, STEP_COUNT)):
+            slot = (self.step + 1 + passed_step) % STEP_COUNT
             self.total -= self.counts[slot]
             self.counts[slot] = 0
         self.step = max(self.step, step)
@@ -92,5 +92,5 @@ class RateLimiter:
         if window.total >= limit:
             raise exceeded(limit)
         window.total += 1
-        window.counts[window.step % STEPS] += 1
+        window.counts[window.step % STEP_COUNT] += 1
         return Allowance(limit=limit, remaining=limit - window.total)

@@ -27,7 +27,7 @@ READ_METHODS = ("GET", "HEAD", "REPORT")
 UNVERIFIED_BYTES = 64 << 20
 """The budget in bytes for bodies of unauthenticated senders, which only signatures over the body need to be read."""
 VERIFIED_BYTES = 512 << 20
-_PATIENCE_S = 30.0
+_MAX_BUDGET_WAIT_S = 30.0
 SMALL_BODY_BYTES = 65_536
 """Bodies up to this size are not counted: their connections cost as much."""
 SAFE_METHODS = frozenset({"GET", "HEAD", "REPORT", "OPTIONS"})
@@ -49,27 +49,27 @@ F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
 class MemoryBudget:
     """A budget of bytes; a request for more than remains waits."""
 
-    def __init__(self, size: int, *, patience_s: float = _PATIENCE_S) -> None:
-        self.remaining = size
-        self._size = size
+    def __init__(self, size_bytes: int, *, patience_s: float = _MAX_BUDGET_WAIT_S) -> None:
+        self.remaining = size_bytes
+        self._size = size_bytes
         self._patience_s = patience_s
         self._returned = asyncio.Event()
 
-    async def acquire(self, amount: int) -> int:
+    async def acquire(self, byte_count: int) -> int:
         """Acquires bytes, at most the whole budget, and returns the amount to release. Raises Unavailable after a
         timeout."""
-        amount = min(amount, self._size)
+        byte_count = min(byte_count, self._size)
         try:
             async with asyncio.timeout(self._patience_s):
-                while self.remaining < amount:
+                while self.remaining < byte_count:
                     await self._returned.wait()
         except TimeoutError:
             raise Unavailable("Too many large requests at once; try again.") from None
-        self.remaining -= amount
-        return amount
+        self.remaining -= byte_count
+        return byte_count
 
-    def release(self, amount: int) -> None:
-        self.remaining += amount
+    def release(self, byte_count: int) -> None:
+        self.remaining += byte_count
         self._returned.set()
         self._returned = asyncio.Event()
 
@@ -129,16 +129,16 @@ class Call(Generic[B, Q]):
         """Returns the whole body. Raises PayloadTooLarge, BodyTooSlow, or Unavailable if the memory for bodies is used
         up."""
         if self.raw_body is None:
-            limit = self.endpoint.max_body
-            length = self.request.content_length
-            if length is not None and length > limit:
-                raise PayloadTooLarge(f"At most {limit} bytes are taken.", data={"limit": limit})
-            expected = limit if length is None else length
-            if expected > SMALL_BODY_BYTES:
-                self.acquired = await self.budget.acquire(expected)
+            max_bytes = self.endpoint.max_body
+            content_length = self.request.content_length
+            if content_length is not None and content_length > max_bytes:
+                raise PayloadTooLarge(f"At most {max_bytes} bytes are taken.", data={"limit": max_bytes})
+            expected_bytes = max_bytes if content_length is None else content_length
+            if expected_bytes > SMALL_BODY_BYTES:
+                self.acquired = await self.budget.acquire(expected_bytes)
             try:
                 async with asyncio.timeout(BODY_TIMEOUT_S):
-                    self.raw_body = await self._gather(limit)
+                    self.raw_body = await self._gather_body(max_bytes)
             except TimeoutError:
                 raise BodyTooSlow from None
         return self.raw_body
@@ -149,14 +149,14 @@ class Call(Generic[B, Q]):
             self.budget.release(self.acquired)
             self.acquired = 0
 
-    async def _gather(self, limit: int) -> bytes:
+    async def _gather_body(self, max_bytes: int) -> bytes:
         chunks: list[bytes] = []
-        size = 0
+        size_bytes = 0
         try:
             async for chunk in self.request.content.iter_any():
-                size += len(chunk)
-                if size > limit:
-                    raise PayloadTooLarge(f"At most {limit} bytes are taken.", data={"limit": limit})
+                size_bytes += len(chunk)
+                if size_bytes > max_bytes:
+                    raise PayloadTooLarge(f"At most {max_bytes} bytes are taken.", data={"limit": max_bytes})
                 chunks.append(chunk)
             return b"".join(chunks)
         finally:
@@ -274,10 +274,10 @@ def register(
     """Adds endpoints to aiohttp's router, which raises RuntimeError for duplicates. A literal segment wins over a
     variable."""
 
-    def order(endpoint: Endpoint) -> tuple[list[bool], str]:
+    def sort_key(endpoint: Endpoint) -> tuple[list[bool], str]:
         return [segment.startswith("{") for segment in endpoint.path.split("/")], endpoint.path
 
-    for endpoint in sorted(endpoints, key=order):
+    for endpoint in sorted(endpoints, key=sort_key):
         handler = handler_of(endpoint)
         path = endpoint.path.replace("}", ":[^/]+}")  # aiohttp's own pattern refuses braces in names
         for method in READ_METHODS if endpoint.method == "GET" else (endpoint.method,):

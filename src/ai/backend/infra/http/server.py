@@ -53,17 +53,17 @@ from ai.backend.infra.loop import cancel_all
 from ai.backend.infra.telemetry import Metrics, bind_log_context
 
 log = logging.getLogger(__name__)
-_REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}")
-_METHOD = re.compile(r"[A-Z]{1,16}")
-_RESERVED = frozenset({"owner_access_key"})
-_BACKLOG = 1024
+_REQUEST_ID_PATTERN = re.compile(r"[A-Za-z0-9._:-]{1,64}")
+_METHOD_PATTERN = re.compile(r"[A-Z]{1,16}")
+_RESERVED_PARAMETERS = frozenset({"owner_access_key"})
+_BACKLOG_CONNECTIONS = 1024
 _SHUTDOWN_S = 15.0
 """The seconds that requests may take when the server stops; `backend.ai down` waits for twice that."""
-_encode = msgspec.json.Encoder(enc_hook=str).encode
+_encode_json = msgspec.json.Encoder(enc_hook=str).encode
 
 
 def _is_worth_a_record(record: logging.LogRecord) -> bool:
-    """Drops records of malformed HTTP, with which any client could flush the log."""
+    """Returns False for records of malformed HTTP, with which any client could flush the log."""
     return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
 
 
@@ -77,7 +77,7 @@ def _check_text(request: web.Request) -> None:
                 raise decode.refuse({name[:64]: "not UTF-8"}) from None
 
 
-async def _respelled(request: web.Request, routed: Routed) -> RequestHandler | None:
+async def _handler_of_respelled(request: web.Request, routed: Routed) -> RequestHandler | None:
     """Returns the handler of a request with a former spelling of its path or an overridden method; None for any
     other."""
     path, routed.raw_query = split_target(request.raw_path)
@@ -85,7 +85,7 @@ async def _respelled(request: web.Request, routed: Routed) -> RequestHandler | N
     override = request.headers.get("X-Method-Override")
     if override is not None and request.method == "POST":
         routed.method = override.strip().upper()
-        if _METHOD.fullmatch(routed.method) is None:
+        if _METHOD_PATTERN.fullmatch(routed.method) is None:
             raise decode.refuse({"X-Method-Override": "not a method"})
     if modern == path and routed.method == request.method:
         return None
@@ -149,13 +149,13 @@ class HttpServer:
         self._counters: dict[tuple[str, int], Any] = {}
         self._timers: dict[str, Any] = {}
         self._working: set[asyncio.Task[web.StreamResponse]] = set()
-        run = secrets.token_hex(6)
-        self._ids = (f"{run}-{n:x}" for n in itertools.count(1))
+        requests_run = secrets.token_hex(6)
+        self._ids = (f"{requests_run}-{name:x}" for name in itertools.count(1))
 
     def application(self) -> web.Application:
         """Returns the aiohttp application; streams are closed when it shuts down."""
         logging.getLogger("aiohttp.server").addFilter(_is_worth_a_record)
-        app = web.Application(client_max_size=0, middlewares=[self._finish])
+        app = web.Application(client_max_size=0, middlewares=[self._answer_request])
         streams = app[STREAMS] = Streams(self.active_keys)
         register(app.router, self.endpoints, self._handler)
         app.on_shutdown.append(lambda _: streams.close())
@@ -163,31 +163,31 @@ class HttpServer:
         return app
 
     @web.middleware
-    async def _finish(self, request: web.Request, handler: RequestHandler) -> web.StreamResponse:
+    async def _answer_request(self, request: web.Request, handler: RequestHandler) -> web.StreamResponse:
         """Answers one request. One that may change something is finished even if its client disconnects."""
         if request.method in SAFE_METHODS:
-            return await self._report(request, handler)
-        work = asyncio.ensure_future(self._report(request, handler))
+            return await self._answer_and_log(request, handler)
+        work = asyncio.ensure_future(self._answer_and_log(request, handler))
         self._working.add(work)
         work.add_done_callback(self._working.discard)
         return await asyncio.shield(work)
 
-    async def _report(self, request: web.Request, handler: RequestHandler) -> web.StreamResponse:
-        started = time.perf_counter()
+    async def _answer_and_log(self, request: web.Request, handler: RequestHandler) -> web.StreamResponse:
+        started_s = time.perf_counter()
         sent_id = request.headers.get("X-Request-ID")
-        request_id = sent_id if sent_id is not None and _REQUEST_ID.fullmatch(sent_id) else next(self._ids)
+        request_id = sent_id if sent_id is not None and _REQUEST_ID_PATTERN.fullmatch(sent_id) else next(self._ids)
         routed = request[ROUTED] = Routed(request_id, request.method, request.match_info, "")
-        extra = {"X-Request-ID": request_id}
+        log_fields = {"X-Request-ID": request_id}
         response: web.StreamResponse
         with bind_log_context(request_id=request_id):
             try:
                 _check_text(request)
-                response = await (await _respelled(request, routed) or handler)(request)
+                response = await (await _handler_of_respelled(request, routed) or handler)(request)
                 outcome = "ok"
             except errors.BackendError as error:
                 response, outcome = await self._refuse(request, routed, error), error.code
             except web.HTTPException as error:
-                response, outcome = await self._refuse(request, routed, _translated(error)), "http-error"
+                response, outcome = await self._refuse(request, routed, _translate_error(error)), "http-error"
             except (ConnectionError, web.RequestPayloadError):
                 response, outcome = web.Response(status=499), "gone"
             except Exception:
@@ -197,29 +197,29 @@ class HttpServer:
             call, route = routed.call, "unmatched"
             if call is not None:
                 route = call.endpoint.template
-                await self._close(call, outcome)
+                await self._close_call(call, outcome)
                 if call.allowance is not None:
-                    extra.update(call.allowance.headers())
+                    log_fields.update(call.allowance.headers())
         if not response.prepared:
-            response.headers.update(extra)
-        took_s = time.perf_counter() - started
-        self._count(route, response.status, took_s)
+            response.headers.update(log_fields)
+        took_s = time.perf_counter() - started_s
+        self._count_request(route, response.status, took_s)
         if log.isEnabledFor(logging.DEBUG):
             log.debug("%s %d in %.1f ms, request %s", route, response.status, took_s * 1000, request_id)
         return response
 
-    async def _close(self, call: Call[Any, Any], outcome: str) -> None:
+    async def _close_call(self, call: Call[Any, Any], outcome: str) -> None:
         call.release_body()
         call.raw_body = None  # a traceback may keep the call until the next collection
         if call.endpoint.audited and self.audit is not None:
             await self.audit.record(call, "replayed" if outcome == "ok" and call.is_replayed else outcome)
 
     def _handler(self, endpoint: Endpoint) -> RequestHandler:
-        query = decode.QuerySchema(endpoint.query, reserved=_RESERVED)
+        query = decode.QuerySchema(endpoint.query, reserved=_RESERVED_PARAMETERS)
 
         async def handle(request: web.Request) -> web.StreamResponse:
             routed = request[ROUTED]
-            call: Call[Any, Any] = Call(request, routed, endpoint, self._address(request), self.unverified)
+            call: Call[Any, Any] = Call(request, routed, endpoint, self._client_address(request), self.unverified)
             routed.call = call
             call.allowance = await self._admit(call)
             await _decode(call, query)
@@ -253,10 +253,10 @@ class HttpServer:
     async def _refuse(self, request: web.Request, routed: Routed, error: errors.BackendError) -> web.Response:
         call = routed.call
         if (call is None or call.identity is None) and not isinstance(error, errors.RateLimitExceeded):
-            anonymous = call is not None and not call.endpoint.auth
-            if not anonymous:  # an anonymous endpoint has been counted already
+            anonymous_key = call is not None and not call.endpoint.auth
+            if not anonymous_key:  # an anonymous endpoint has been counted already
                 try:
-                    await self.limiter.count(f"ip:{self._address(request)}", self.options.anonymous_rate_limit)
+                    await self.limiter.count(f"ip:{self._client_address(request)}", self.options.anonymous_rate_limit)
                 except errors.RateLimitExceeded as limited:
                     error = limited
         if http_errors.status_of(error) >= 500:
@@ -266,7 +266,7 @@ class HttpServer:
             response.force_close()
         return response
 
-    def _address(self, request: web.Request) -> str:
+    def _client_address(self, request: web.Request) -> str:
         """Returns the address of the client: the nearest hop that is no trusted proxy."""
         peer = request.remote or ""
         if peer in self.options.trusted_proxies:
@@ -279,7 +279,7 @@ class HttpServer:
                     break
         return peer
 
-    def _count(self, route: str, status: int, took_s: float) -> None:
+    def _count_request(self, route: str, status: int, took_s: float) -> None:
         counter = self._counters.get((route, status))
         if counter is None:
             counter = self._counters[route, status] = self._served.labels(route, str(status))
@@ -296,10 +296,10 @@ async def _decode(call: Call[Any, Any], schema: decode.QuerySchema[Any]) -> None
         if body:
             decode.check_json_type(media_type(request.headers.get("Content-Type", "")))
             raw = decode.parse_json_object(body)
-    reads = endpoint.method in SAFE_METHODS or endpoint.method == "DELETE"
-    call.query, reserved = schema.read(call.routed.raw_query, raw if reads else None)
+    reads_body = endpoint.method in SAFE_METHODS or endpoint.method == "DELETE"
+    call.query, reserved = schema.read(call.routed.raw_query, raw if reads_body else None)
     call.owner_access_key = reserved.get("owner_access_key") or None
-    if not reads:
+    if not reads_body:
         if endpoint.body_aliases:
             decode.rename_aliases(raw, endpoint.body_aliases)
         call.body = decode.convert(raw, endpoint.body)
@@ -314,11 +314,11 @@ async def _run(call: Call[Any, Any]) -> web.StreamResponse:
         status, headers, value = value.status, value.headers, value.value
     if value is None:
         return web.Response(status=204, headers=headers)
-    body = value if isinstance(value, msgspec.Raw) else _encode(value)
+    body = value if isinstance(value, msgspec.Raw) else _encode_json(value)
     return web.Response(body=bytes(body), status=status, headers=headers, content_type="application/json")
 
 
-def _translated(error: web.HTTPException) -> errors.BackendError:
+def _translate_error(error: web.HTTPException) -> errors.BackendError:
     """Translates an error of aiohttp."""
     if isinstance(error, web.HTTPMethodNotAllowed):
         return http_errors.MethodNotAllowed(data={"allowed": sorted(error.allowed_methods)})
@@ -340,22 +340,24 @@ def make_runner(app: web.Application) -> web.AppRunner:
 
 async def serve_on(
     runner: web.AppRunner,
-    where: socket.socket | tuple[str, int],
+    address: socket.socket | tuple[str, int],
     *,
     tls: ssl.SSLContext | None = None,
-    shares: bool = False,
+    shares_port: bool = False,
 ) -> tuple[str, int]:
     """Serves on a bound socket, or on a host and port (0 is any), and returns the actual host and port. Raises OSError.
 
-    ``shares`` lets the other processes of this daemon listen on the same port. Raises InvalidInput to share port 0.
+    ``shares_port`` lets other processes of the daemon listen on the same port. Raises InvalidInput to share port 0.
     """
-    if shares and not isinstance(where, socket.socket) and where[1] == 0:
+    if shares_port and not isinstance(address, socket.socket) and address[1] == 0:
         raise errors.InvalidInput("With num-proc above 1, service-addr needs a port.", data={"service-addr": "no port"})
     await runner.setup()
-    if isinstance(where, socket.socket):
-        await web.SockSite(runner, where, backlog=_BACKLOG, ssl_context=tls).start()
+    if isinstance(address, socket.socket):
+        await web.SockSite(runner, address, backlog=_BACKLOG_CONNECTIONS, ssl_context=tls).start()
     else:
-        await web.TCPSite(runner, *where, backlog=_BACKLOG, ssl_context=tls, reuse_port=shares or None).start()
+        await web.TCPSite(
+            runner, *address, backlog=_BACKLOG_CONNECTIONS, ssl_context=tls, reuse_port=shares_port or None
+        ).start()
     host, port = runner.addresses[0][:2]
     return str(host), int(port)
 
@@ -366,6 +368,6 @@ def tls_of(certificate: Path, key: Path) -> ssl.SSLContext:
     try:
         context.load_cert_chain(certificate.expanduser(), key.expanduser(), password=lambda: "")
     except (OSError, ssl.SSLError) as e:
-        why = e.reason if isinstance(e, ssl.SSLError) and e.reason else e.strerror
-        raise errors.InvalidInput(f"The certificate {certificate} or its key {key} cannot be used: {why}.") from None
+        reason = e.reason if isinstance(e, ssl.SSLError) and e.reason else e.strerror
+        raise errors.InvalidInput(f"The certificate {certificate} or its key {key} cannot be used: {reason}.") from None
     return context

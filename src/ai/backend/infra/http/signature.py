@@ -25,8 +25,8 @@ from ai.backend.infra.http.paths import parse_version
 KEY_TTL_S = 0.5
 """The seconds for which a key is cached; with the look-up a revocation takes effect within a second."""
 _REFRESH_S = 0.2
-_MAX_CACHED = 8_192
-_REFUSAL = "The signature does not match, or there is no such access key."
+_MAX_CACHED_KEYS = 8_192
+_REFUSAL_TEXT = "The signature does not match, or there is no such access key."
 
 
 @dataclass(slots=True, kw_only=True)
@@ -57,9 +57,9 @@ def authorities(host: str) -> tuple[str, ...]:
     ('h', 'h:80', 'h:443')
     """
     host = host.strip().lower()
-    bare, colon, port = host.rpartition(":")
+    bare_host, colon, port = host.rpartition(":")
     if colon and port.isdigit():
-        return (host, bare) if port in ("80", "443") else (host,)
+        return (host, bare_host) if port in ("80", "443") else (host,)
     return (host, f"{host}:80", f"{host}:443")
 
 
@@ -103,13 +103,13 @@ class Authenticator:
                 "Tell the API version as X-BackendAI-Version: v7.20230615",
                 data={"X-BackendAI-Version": "required" if version is None else "malformed"},
             )
-        stored = await self._find(credential.access_key)
-        key = stored or self._nobody
-        matched = self._matches(request, credential, key, method, dates, version, b"")
-        if not matched and request.body_exists:
-            matched = self._matches(request, credential, key, method, dates, version, await read_body())
-        if not matched or stored is None:
-            raise AuthenticationFailed(_REFUSAL)
+        stored_key = await self._find_key(credential.access_key)
+        key = stored_key or self._nobody
+        is_matched = self._matches(request, credential, key, method, dates, version, b"")
+        if not is_matched and request.body_exists:
+            is_matched = self._matches(request, credential, key, method, dates, version, await read_body())
+        if not is_matched or stored_key is None:
+            raise AuthenticationFailed(_REFUSAL_TEXT)
         if not key.is_active:
             raise AuthenticationFailed("This keypair is not active.")
         return credential.access_key, key
@@ -133,7 +133,7 @@ class Authenticator:
             raise AuthenticationFailed("The Date header is missing.")
         return dates
 
-    async def _find(self, access_key: str) -> SigningKey | None:
+    async def _find_key(self, access_key: str) -> SigningKey | None:
         if not self.key_ttl_s:
             return await self.keys.find_key(access_key)
         now = time.monotonic()
@@ -144,7 +144,7 @@ class Authenticator:
             # Simultaneous requests use the cached key while this one refreshes it.
             self._cache[access_key] = (now + _REFRESH_S, entry[1])
         key = await self.keys.find_key(access_key)
-        if len(self._cache) >= _MAX_CACHED:
+        if len(self._cache) >= _MAX_CACHED_KEYS:
             self._cache.clear()
         self._cache[access_key] = (now + self.key_ttl_s, key)
         return key
@@ -170,26 +170,26 @@ class Authenticator:
         expected = credential.signature.encode(errors="replace")
         hash_name = credential.hash_name
         methods = (method,) if method == request.method else (request.method, method)
-        for candidate, (date, day), host in product(methods, dates, tuple(self._hosts(request))):
-            parts = SignedParts(
-                method=candidate,
+        for signed_method, (date, day), host in product(methods, dates, tuple(self._hosts(request))):
+            signed_lines = SignedParts(
+                method=signed_method,
                 raw_target=request.raw_path,
                 date=date,
                 host=host,
                 content_type=content_type,
                 version=version,
             )
-            key_of_day = self._derive(key.secret_key, day, host, hash_name)
-            signature = signing.sign_with_key(parts, key_of_day, hash_name=hash_name, body=body)
+            key_of_day = self._derive_key(key.secret_key, day, host, hash_name)
+            signature = signing.sign_with_key(signed_lines, key_of_day, hash_name=hash_name, body=body)
             if hmac.compare_digest(signature.encode(), expected):
                 return True
         return False
 
-    def _derive(self, secret: str, day: str, host: str, hash_name: str) -> bytes:
-        slot = (secret, day, host, hash_name)
-        derived = self._derived.get(slot)
-        if derived is None:
-            if len(self._derived) >= _MAX_CACHED:
+    def _derive_key(self, secret: str, day: str, host: str, hash_name: str) -> bytes:
+        cache_key = (secret, day, host, hash_name)
+        derived_key = self._derived.get(cache_key)
+        if derived_key is None:
+            if len(self._derived) >= _MAX_CACHED_KEYS:
                 self._derived.clear()
-            derived = self._derived[slot] = signing.derive_key(secret, day, host, hash_name)
-        return derived
+            derived_key = self._derived[cache_key] = signing.derive_key(secret, day, host, hash_name)
+        return derived_key

@@ -26,10 +26,10 @@ log = logging.getLogger(__name__)
 MAX_MESSAGE_BYTES = 4 << 20
 PING_INTERVAL_S = 30.0
 HEARTBEAT_S = 15.0
-_HEAD_PAUSE_S = 0.02
-_KEY_CHECK_S = 1.0
-_CLOSE_S = 1.0
-_KEY_INACTIVE = b"the access key is no longer active"
+_PAUSE_AFTER_HEAD_S = 0.02
+_KEY_CHECK_INTERVAL_S = 1.0
+_CLOSE_TIMEOUT_S = 1.0
+_KEY_INACTIVE_REASON = b"the access key is no longer active"
 
 
 @dataclass(eq=False, slots=True)
@@ -80,15 +80,19 @@ class Streams:
         finally:
             self._open.discard(stream)
 
-    async def _end_inactive(self, active: ActiveKeys) -> None:
-        while keys := {stream.key for stream in self._open if stream.key is not None}:
-            await asyncio.sleep(_KEY_CHECK_S)
+    async def _end_inactive(self, find_active: ActiveKeys) -> None:
+        while open_keys := {stream.key for stream in self._open if stream.key is not None}:
+            await asyncio.sleep(_KEY_CHECK_INTERVAL_S)
             try:
-                inactive = keys - await active(keys)
+                inactive_keys = open_keys - await find_active(open_keys)
             except Exception:  # the next check may succeed
                 log.exception("the active access keys could not be read")
                 continue
-            for stream in [s for s in self._open if s.key in inactive and not s.is_ending]:
+            for stream in [
+                open_stream
+                for open_stream in self._open
+                if open_stream.key in inactive_keys and not open_stream.is_ending
+            ]:
                 stream.is_ending = True
                 ending = asyncio.create_task(self._end(stream))
                 self._endings.add(ending)
@@ -98,8 +102,8 @@ class Streams:
         """Sends the reason, if the client receives it, and ends the stream."""
         if stream.socket is not None:
             with contextlib.suppress(TimeoutError, ConnectionError):
-                async with asyncio.timeout(_CLOSE_S):
-                    await stream.socket.close(code=WSCloseCode.POLICY_VIOLATION, message=_KEY_INACTIVE)
+                async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                    await stream.socket.close(code=WSCloseCode.POLICY_VIOLATION, message=_KEY_INACTIVE_REASON)
         if stream in self._open:
             stream.task.cancel()
 
@@ -109,7 +113,9 @@ class Streams:
         if self._watch is not None:
             self._watch.cancel()
         sockets = [stream.socket for stream in self._open if stream.socket is not None]
-        closes = [s.close(code=WSCloseCode.GOING_AWAY, message=b"server is stopping") for s in sockets]
+        closes = [
+            stream_socket.close(code=WSCloseCode.GOING_AWAY, message=b"server is stopping") for stream_socket in sockets
+        ]
         for close in asyncio.as_completed(closes, timeout=timeout_s) if closes else ():
             with contextlib.suppress(TimeoutError, ConnectionError):
                 await close
@@ -155,23 +161,23 @@ async def send_events(
             "X-Accel-Buffering": "no",
         }
     )
-    step: asyncio.Future[SseEvent] = asyncio.ensure_future(anext(source))
+    next_event: asyncio.Future[SseEvent] = asyncio.ensure_future(anext(source))
     with streams.opened(request), contextlib.suppress(ConnectionError):
         # The head is sent when the source listens, so that it reports whatever the client does next.
-        await asyncio.wait((step,), timeout=_HEAD_PAUSE_S)
-        if step.done() and isinstance(step.exception(), BackendError):
-            raise step.exception() or InternalError()
+        await asyncio.wait((next_event,), timeout=_PAUSE_AFTER_HEAD_S)
+        if next_event.done() and isinstance(next_event.exception(), BackendError):
+            raise next_event.exception() or InternalError()
         try:
             await response.prepare(request)
             await response.write(b": open\n\n")
-            await asyncio.sleep(_HEAD_PAUSE_S)
-            await _relay(request, response, source, step, streams, heartbeat_s)
+            await asyncio.sleep(_PAUSE_AFTER_HEAD_S)
+            await _relay(request, response, source, next_event, streams, heartbeat_s)
         except (ConnectionError, asyncio.CancelledError):
             raise
         except Exception:
             log.exception("an event stream broke")
         finally:
-            await cancel_all(step)
+            await cancel_all(next_event)
             aclose = getattr(source, "aclose", None)
             if aclose is not None:
                 await aclose()
@@ -183,28 +189,30 @@ async def _relay(
     request: web.Request,
     response: web.StreamResponse,
     source: AsyncIterator[SseEvent],
-    step: asyncio.Future[SseEvent],
+    next_event: asyncio.Future[SseEvent],
     streams: Streams,
     heartbeat_s: float,
 ) -> None:
     closing = asyncio.ensure_future(streams.closing.wait())
     try:
         while not closing.done():
-            done, _ = await asyncio.wait((closing, step), timeout=heartbeat_s, return_when=asyncio.FIRST_COMPLETED)
+            finished, _ = await asyncio.wait(
+                (closing, next_event), timeout=heartbeat_s, return_when=asyncio.FIRST_COMPLETED
+            )
             if request.transport is None or request.transport.is_closing():
                 return
-            if step in done:
+            if next_event in finished:
                 try:
-                    event = step.result()
+                    event = next_event.result()
                 except StopAsyncIteration:
                     await response.write(SERVER_CLOSE.encode())
                     return
                 await response.write(event.encode())
-                step = asyncio.ensure_future(anext(source))
-            elif not done:
+                next_event = asyncio.ensure_future(anext(source))
+            elif not finished:
                 await response.write(b": heartbeat\n\n")
     finally:
-        await cancel_all(closing, step)
+        await cancel_all(closing, next_event)
 
 
 @contextlib.asynccontextmanager

@@ -36,10 +36,10 @@ def run_daemon(
     """Runs ``work`` with an event that SIGINT and SIGTERM set. Raises ClickException with the message of its error."""
 
     async def main() -> None:
-        stop = asyncio.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, stop.set)
-        await work(stop)
+        stop_event = asyncio.Event()
+        for signal_number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(signal_number, stop_event.set)
+        await work(stop_event)
 
     try:
         with asyncio.Runner(debug=debug, loop_factory=loop_factory) as runner:

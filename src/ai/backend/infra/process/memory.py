@@ -16,10 +16,10 @@ from ai.backend.infra.loop import cancel_all
 log = logging.getLogger(__name__)
 _M_ARENA_MAX = -8
 """A parameter in malloc.h of glibc."""
-_CHECK_S = 2.0
+_CHECK_INTERVAL_S = 2.0
 _STABLE_CHECKS = 3
-_MIN_FALL = 0.01
-_MAX_CHANGE = 0.001
+_MIN_FALL_PART = 0.01
+_MAX_CHANGE_PART = 0.001
 
 
 def share_one_heap() -> None:
@@ -27,9 +27,9 @@ def share_one_heap() -> None:
 
     Otherwise a thread gets a heap of its own under contention, whose free memory is never returned to the OS.
     """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(_M_ARENA_MAX, 1)
+    set_malloc_option = getattr(ctypes.CDLL(None), "mallopt", None)
+    if set_malloc_option is not None:
+        set_malloc_option(_M_ARENA_MAX, 1)
 
 
 @contextmanager
@@ -60,48 +60,48 @@ class MemoryTrimmer:
 
     def __init__(
         self,
-        rest: Sequence[Callable[[], Awaitable[None]]] = (),
+        close_idle: Sequence[Callable[[], Awaitable[None]]] = (),
         *,
-        blocks: Callable[[], int] = sys.getallocatedblocks,
+        count_blocks: Callable[[], int] = sys.getallocatedblocks,
     ) -> None:
-        self._rest = rest
-        self._blocks = blocks
-        self._peak = blocks()
+        self._rest = close_idle
+        self._blocks = count_blocks
+        self._peak = count_blocks()
         self._counts: deque[int] = deque(maxlen=_STABLE_CHECKS)
 
     async def run(self) -> None:
         """Checks periodically, until cancelled."""
         while True:
-            await asyncio.sleep(_CHECK_S)
+            await asyncio.sleep(_CHECK_INTERVAL_S)
             try:
                 await self.check()
             except Exception:  # the daemon works without it
                 log.exception("freed memory could not be returned")
 
     async def check(self) -> bool:
-        """Trims if necessary; returns True if it did."""
-        now = self._blocks()
-        self._peak = max(self._peak, now)
-        self._counts.append(now)
-        change = max(self._counts) - min(self._counts)
-        is_stable = len(self._counts) == _STABLE_CHECKS and change <= _MAX_CHANGE * now
-        if now > (1 - _MIN_FALL) * self._peak or not is_stable:
+        """Trims memory after a stable peak; returns True if memory was trimmed."""
+        block_count = self._blocks()
+        self._peak = max(self._peak, block_count)
+        self._counts.append(block_count)
+        block_change = max(self._counts) - min(self._counts)
+        is_stable = len(self._counts) == _STABLE_CHECKS and block_change <= _MAX_CHANGE_PART * block_count
+        if block_count > (1 - _MIN_FALL_PART) * self._peak or not is_stable:
             return False
-        for rest in self._rest:
-            await rest()
+        for close_idle in self._rest:
+            await close_idle()
         trim_memory()
         self._peak = self._blocks()
         return True
 
 
 @asynccontextmanager
-async def trimmed(*rest: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
-    """Trims memory after peaks while the block runs; ``rest`` as in :class:`MemoryTrimmer`."""
-    work = asyncio.create_task(MemoryTrimmer(rest).run(), name="memory-trimmer")
+async def trimmed(*close_idle: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
+    """Trims memory after peaks while the block runs; ``close_idle`` as in :class:`MemoryTrimmer`."""
+    trim_task = asyncio.create_task(MemoryTrimmer(close_idle).run(), name="memory-trimmer")
     try:
         yield
     finally:
-        await cancel_all(work)
+        await cancel_all(trim_task)
 
 
 # From CPython 3.13 on the other name is deprecated.

@@ -10,7 +10,7 @@ from ai.backend.common.errors import Conflict, InvalidInput
 
 
 class PidFile:
-    """Holds the file while the block runs; None is no file. The file of a killed process is replaced. The ``fcntl``
+    """Holds the pid file while the block runs; None is no file. The file of a killed process is replaced. The ``fcntl``
     lock is not inherited by workloads, which may outlive the daemon."""
 
     def __init__(self, path: Path | None) -> None:
@@ -18,17 +18,18 @@ class PidFile:
         self._fd: int | None = None
 
     def __enter__(self) -> None:
-        """Raises Conflict if another process holds it, InvalidInput if the file cannot be written."""
+        """Creates the file. Raises Conflict if another process holds it, InvalidInput if it cannot be written."""
         if self._path is None:
             return
         try:
-            self._fd = _locked(self._path)
+            self._fd = _open_locked(self._path)
             os.truncate(self._fd, 0)
             os.write(self._fd, f"{os.getpid()}\n".encode())
         except BlockingIOError:
-            holder = self._path.read_text(errors="replace").strip()[:20]
+            holder_pid = self._path.read_text(errors="replace").strip()[:20]
             raise Conflict(
-                f"Another process ({holder or '?'}) runs with the pid-file {self._path}.", data={"pid-file": "in use"}
+                f"Another process ({holder_pid or '?'}) runs with the pid-file {self._path}.",
+                data={"pid-file": "in use"},
             ) from None
         except OSError as e:
             raise InvalidInput(
@@ -42,7 +43,7 @@ class PidFile:
             self._fd = None
 
 
-def _locked(path: Path) -> int:
+def _open_locked(path: Path) -> int:
     """Opens and locks the file. Raises BlockingIOError if another process has locked it."""
     while True:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)

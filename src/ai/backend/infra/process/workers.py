@@ -15,7 +15,7 @@ from ai.backend.infra.retry import Backoff
 
 log = logging.getLogger(__name__)
 _MAX_DELAY_S = 30.0
-_END_S = 20.0
+_END_TIMEOUT_S = 20.0
 
 
 class ProcessSupervisor:
@@ -36,7 +36,7 @@ class ProcessSupervisor:
 
     def start(self) -> None:
         for name in self._commands:
-            self._tasks[name] = asyncio.create_task(self._keep(name), name=f"supervise {name}")
+            self._tasks[name] = asyncio.create_task(self._keep_running(name), name=f"supervise {name}")
 
     async def stop(self) -> None:
         """Ends workers after their current requests, and daemons by SIGTERM. Safe without ``start`` and twice."""
@@ -44,10 +44,10 @@ class ProcessSupervisor:
         for group in [tasks] if self._logs is None else [[task] for task in tasks]:
             await cancel_all(*group)
 
-    async def _keep(self, name: str) -> None:
-        clock, backoff = asyncio.get_running_loop().time, Backoff(self._first_delay_s, _MAX_DELAY_S)
+    async def _keep_running(self, name: str) -> None:
+        now_s, backoff = asyncio.get_running_loop().time, Backoff(self._first_delay_s, _MAX_DELAY_S)
         while True:
-            since = clock()
+            started_s = now_s()
             try:
                 process = await self._start(name)
             except OSError as error:  # too many processes, or no memory
@@ -56,10 +56,10 @@ class ProcessSupervisor:
                 try:
                     status = await process.wait()
                 except asyncio.CancelledError:
-                    await _end(process)
+                    await _end_process(process)
                     raise
                 log.error("%s (process %d) has ended with %d and is restarted", name, process.pid, status)
-            if clock() - since > _MAX_DELAY_S:
+            if now_s() - started_s > _MAX_DELAY_S:
                 backoff.reset()
             await backoff.wait()
 
@@ -74,13 +74,13 @@ class ProcessSupervisor:
             )
 
 
-async def _end(process: Process) -> None:
+async def _end_process(process: Process) -> None:
     if process.stdin is not None:
         process.stdin.close()
     else:
         process.terminate()
     try:
-        await asyncio.wait_for(process.wait(), _END_S)
+        await asyncio.wait_for(process.wait(), _END_TIMEOUT_S)
     except TimeoutError:
         process.kill()
         await process.wait()

@@ -42,8 +42,10 @@ class AgentEndpoint(Protocol):
 class ConnectedAgents(Mapping[str, AgentCommands]):
     """The connected agents, as a mapping whose missing keys raise Unavailable."""
 
-    def __init__(self, ids: Callable[[], Collection[str]], agent: Callable[[str], AgentCommands]) -> None:
-        self._ids, self._agent = ids, agent
+    def __init__(
+        self, connected_ids: Callable[[], Collection[str]], commands_of: Callable[[str], AgentCommands]
+    ) -> None:
+        self._ids, self._agent = connected_ids, commands_of
 
     def __getitem__(self, agent_id: str) -> AgentCommands:
         if agent_id not in self._ids():

@@ -12,7 +12,7 @@ from ai.backend.common.wire.reports import AgentReport, HeartbeatReply, Observat
 from ai.backend.infra.rpc.endpoints import AgentEndpoint
 
 log = logging.getLogger(__name__)
-_AWAY = (Unavailable, DeadlineExceeded)
+_AWAY_ERRORS = (Unavailable, DeadlineExceeded)
 
 
 class ManagerFanout:
@@ -22,9 +22,11 @@ class ManagerFanout:
     same as long as it answers: any manager can apply them, and they are numbered.
     """
 
-    def __init__(self, make: Callable[[str, str], AgentEndpoint], managers: Mapping[str, str]) -> None:
-        self._make = make
-        self._ends = {address: (key, make(address, key)) for address, key in managers.items()}
+    def __init__(self, make_endpoint: Callable[[str, str], AgentEndpoint], managers: Mapping[str, str]) -> None:
+        self._make = make_endpoint
+        self._ends = {
+            address: (public_key, make_endpoint(address, public_key)) for address, public_key in managers.items()
+        }
         self._unlisted: set[str] = set()
         self._commands: AgentCommands | None = None
         self._reports = _Reports(self)
@@ -36,15 +38,15 @@ class ManagerFanout:
     @property
     def endpoints(self) -> dict[str, ManagerReports]:
         """The endpoints by address."""
-        return {address: end.reports for address, (_, end) in self._ends.items()}
+        return {address: endpoint.reports for address, (_, endpoint) in self._ends.items()}
 
     async def start(self, commands: AgentCommands) -> None:
         self._commands = commands
-        for _, end in self._ends.values():
-            await end.start(commands)
+        for _, endpoint in self._ends.values():
+            await endpoint.start(commands)
 
     async def stop(self) -> None:
-        await asyncio.gather(*(end.stop() for _, end in self._ends.values()))
+        await asyncio.gather(*(endpoint.stop() for _, endpoint in self._ends.values()))
         self._commands = None
 
     async def change(self, managers: Mapping[str, str]) -> None:
@@ -55,19 +57,19 @@ class ManagerFanout:
         if not managers:
             return
         self._unlisted = {address for address in self._ends if address not in managers}
-        for address, (key, _) in list(self._ends.items()):
-            if managers.get(address, key) != key:
+        for address, (public_key, _) in list(self._ends.items()):
+            if managers.get(address, public_key) != public_key:
                 await self._drop(address)
-        for address, key in managers.items():
+        for address, public_key in managers.items():
             if address not in self._ends:
-                end = self._make(address, key)
-                self._ends[address] = (key, end)
+                endpoint = self._make(address, public_key)
+                self._ends[address] = (public_key, endpoint)
                 if self._commands is not None:
-                    await end.start(self._commands)
+                    await endpoint.start(self._commands)
 
-    async def drop_unlisted(self, silent: set[str]) -> None:
-        """Disconnects those of ``silent`` that are not listed."""
-        for address in self._unlisted & silent:
+    async def drop_unlisted(self, silent_addresses: set[str]) -> None:
+        """Disconnects the managers at ``silent_addresses`` that are no longer listed."""
+        for address in self._unlisted & silent_addresses:
             await self._drop(address)
 
     async def _drop(self, address: str) -> None:
@@ -80,32 +82,39 @@ class ManagerFanout:
 class _Reports:
     """Sends reports to several managers."""
 
-    def __init__(self, ends: ManagerFanout) -> None:
-        self._ends = ends
+    def __init__(self, fanout: ManagerFanout) -> None:
+        self._ends = fanout
         self._last = ""
 
     async def heartbeat(self, report: AgentReport) -> HeartbeatReply:
         endpoints = self._ends.endpoints
-        replies = await asyncio.gather(*(f.heartbeat(report) for f in endpoints.values()), return_exceptions=True)
-        silent = {address for address, reply in zip(endpoints, replies, strict=True) if isinstance(reply, _AWAY)}
-        await self._ends.drop_unlisted(silent)
-        good = [reply for reply in replies if isinstance(reply, HeartbeatReply)]
-        if not good:
-            worst = [reply for reply in replies if isinstance(reply, BaseException)]
-            raise next((e for e in worst if not isinstance(e, _AWAY)), worst[0] if worst else Unavailable("no manager"))
+        replies = await asyncio.gather(
+            *(endpoint.heartbeat(report) for endpoint in endpoints.values()), return_exceptions=True
+        )
+        silent_addresses = {
+            address for address, reply in zip(endpoints, replies, strict=True) if isinstance(reply, _AWAY_ERRORS)
+        }
+        await self._ends.drop_unlisted(silent_addresses)
+        accepted = [reply for reply in replies if isinstance(reply, HeartbeatReply)]
+        if not accepted:
+            errors = [reply for reply in replies if isinstance(reply, BaseException)]
+            raise next(
+                (error for error in errors if not isinstance(error, _AWAY_ERRORS)),
+                errors[0] if errors else Unavailable("no manager"),
+            )
         # A heartbeat lasts as long as the wait for an unavailable manager, so the others determine the interval.
         return HeartbeatReply(
-            interval_s=min(reply.interval_s for reply in good),
-            unknown_kernels=[kernel for reply in good for kernel in reply.unknown_kernels],
+            interval_s=min(reply.interval_s for reply in accepted),
+            unknown_kernels=[kernel for reply in accepted for kernel in reply.unknown_kernels],
         )
 
     async def observe(self, report: ObservationReport) -> int:
         endpoints = self._ends.endpoints
         failure: Exception = Unavailable("no manager is listed")
-        for address in sorted(endpoints, key=lambda one: one != self._last):
+        for address in sorted(endpoints, key=lambda listed: listed != self._last):
             try:
                 seq = await endpoints[address].observe(report)
-            except _AWAY as e:
+            except _AWAY_ERRORS as e:
                 failure = e
                 continue
             self._last = address

@@ -30,7 +30,7 @@ class Kind(IntEnum):
 
 
 class DataOffer(msgspec.Struct, frozen=True):
-    """How the agent may connect one stream. ``token`` is valid once, while the call that opens the stream lasts.
+    """Says how the agent may connect one stream. ``token`` is valid once, while the call that opens the stream lasts.
 
     ``path`` is a unix socket for agents of the same host and user, ``port`` one of the manager's host, by TLS with a
     certificate of this SHA-256 ``fingerprint``.

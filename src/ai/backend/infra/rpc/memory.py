@@ -41,18 +41,18 @@ class MemoryStreams:
             self._expected.pop(token, None)
 
     async def dial(self, offer: DataOffer, port: StreamPort) -> None:
-        far = self._expected.pop(offer.token, None)
-        if far is None:
+        far_port = self._expected.pop(offer.token, None)
+        if far_port is None:
             raise Unavailable("the manager does not wait for this stream any more")
-        far.attach(partial(_deliver, port), port.end)
-        port.attach(partial(_deliver, far), far.end)
+        far_port.attach(partial(_deliver, port), port.end)
+        port.attach(partial(_deliver, far_port), far_port.end)
 
 
-async def _deliver(far: StreamPort, kind: Piece, body: Any) -> None:
+async def _deliver(far_port: StreamPort, kind: Piece, body: Any) -> None:
     if kind is Piece.CREDIT:
-        far.grant(body)
-    elif not far.deliver(body):
-        far.end()
+        far_port.grant(body)
+    elif not far_port.deliver(body):
+        far_port.end()
         raise Unavailable("the window of the peer is full")
 
 

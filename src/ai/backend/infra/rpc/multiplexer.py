@@ -21,7 +21,7 @@ from ai.backend.infra.rpc.streams import StreamDialer, StreamPort, StreamServer,
 log = logging.getLogger(__name__)
 Send = Callable[[bytes], Awaitable[None]]
 """Sends one message; raises Unavailable if there is no connection."""
-_MAX_OUTSTANDING = 4096
+_MAX_OPEN_CALLS = 4096
 
 
 @dataclass(eq=False)
@@ -48,7 +48,7 @@ class Multiplexer:
         """Returns a PtyStream or a ByteStream, by the method. Raises as ``call``."""
         if self.server is None or method.stream is None:
             raise Unavailable(f"this side opens no streams by {method.name}")
-        port = self._port()
+        port = self._new_port()
         try:
             with self.server.offer(port) as offer:
                 await self.call(method, request, offer)
@@ -59,7 +59,7 @@ class Multiplexer:
             raise
         return open_end(port, method.stream)
 
-    def _port(self) -> StreamPort:
+    def _new_port(self) -> StreamPort:
         port = StreamPort(self._streams.discard)
         self._streams.add(port)
         return port
@@ -68,25 +68,25 @@ class Multiplexer:
         """Calls the peer. Raises what the peer raised, DeadlineExceeded, Unavailable, or LimitExceeded for a large
         request."""
         self._number += 1
-        number = self._number
-        if len(self._waiting) >= _MAX_OUTSTANDING:
-            raise Unavailable(f"{self.peer} is behind with {_MAX_OUTSTANDING} calls")
-        message = encode(Kind.CALL, number, method.name, request, limit=self.max_message_bytes, offer=offer)
+        call_number = self._number
+        if len(self._waiting) >= _MAX_OPEN_CALLS:
+            raise Unavailable(f"{self.peer} is behind with {_MAX_OPEN_CALLS} calls")
+        message = encode(Kind.CALL, call_number, method.name, request, limit=self.max_message_bytes, offer=offer)
         timeout_s = method.deadline_of(request) * self.deadline_scale
         reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._waiting[number] = (method, reply)
+        self._waiting[call_number] = (method, reply)
         try:
             await self.send(message)
-            done, _ = await asyncio.wait({reply}, timeout=timeout_s)
-            if done:
+            finished, _ = await asyncio.wait({reply}, timeout=timeout_s)
+            if finished:
                 return reply.result()
-            self._post_soon(Kind.CANCEL, number)
+            self._send_soon(Kind.CANCEL, call_number)
             raise errors.DeadlineExceeded(f"{self.peer} did not answer {method.name} within {timeout_s:g} s")
         except asyncio.CancelledError:
-            self._post_soon(Kind.CANCEL, number)
+            self._send_soon(Kind.CANCEL, call_number)
             raise
         finally:
-            self._waiting.pop(number, None)
+            self._waiting.pop(call_number, None)
             reply.cancel()
 
     @property
@@ -96,58 +96,58 @@ class Multiplexer:
 
     def feed(self, envelope: Envelope) -> None:
         """Processes one message. Raises msgspec.MsgspecError for one that cannot be decoded."""
-        number = envelope.id
+        call_number = envelope.id
         match envelope.kind:
             case Kind.CALL:
-                self._serve(envelope)
+                self._serve_call(envelope)
             case Kind.REPLY:
-                self._resolve(number, envelope)
+                self._resolve_call(call_number, envelope)
             case Kind.ERROR:
                 error = decode_body(envelope.body, WireError)
-                self._fail(number, errors.from_wire(error.code, error.message, error.data))
+                self._fail_call(call_number, errors.from_wire(error.code, error.message, error.data))
             case Kind.CANCEL:
-                served = self._serving.get(number)
-                if served is not None and served[0].abandonable:
-                    served[1].cancel()
+                served_call = self._serving.get(call_number)
+                if served_call is not None and served_call[0].abandonable:
+                    served_call[1].cancel()
             case _:
                 log.warning("%s sent a message of the unknown kind %s", self.peer, envelope.kind)
 
-    def _resolve(self, number: int, envelope: Envelope) -> None:
-        waiting = self._waiting.get(number)
-        if waiting is None or waiting[1].done():
+    def _resolve_call(self, call_number: int, envelope: Envelope) -> None:
+        waiting_call = self._waiting.get(call_number)
+        if waiting_call is None or waiting_call[1].done():
             return
-        method, reply = waiting
+        method, reply = waiting_call
         try:
             reply.set_result(decode_body(envelope.body, method.reply))
         except msgspec.MsgspecError as e:
             reply.set_exception(errors.InternalError(f"{self.peer} answered {method.name} with something else: {e}"))
 
-    def _fail(self, number: int, error: BackendError) -> None:
-        waiting = self._waiting.get(number)
-        if waiting is not None and not waiting[1].done():
-            waiting[1].set_exception(error)
+    def _fail_call(self, call_number: int, error: BackendError) -> None:
+        waiting_call = self._waiting.get(call_number)
+        if waiting_call is not None and not waiting_call[1].done():
+            waiting_call[1].set_exception(error)
 
-    def _serve(self, envelope: Envelope) -> None:
+    def _serve_call(self, envelope: Envelope) -> None:
         service = self.service
         if service is None:
-            self._spawn(self._post_error(envelope.id, Unavailable("not ready yet")))
+            self._spawn(self._send_error(envelope.id, Unavailable("not ready yet")))
             return
         method = service.methods.get(envelope.name)
         if method is None:
             error = errors.InvalidInput(f"there is no method {envelope.name[:64]!r}", data={"method": "unknown"})
-            self._spawn(self._post_error(envelope.id, error))
+            self._spawn(self._send_error(envelope.id, error))
             return
         if envelope.id in self._serving:
             return
-        if len(self._serving) >= _MAX_OUTSTANDING:
-            self._spawn(self._post_error(envelope.id, Unavailable("too many calls are under way")))
+        if len(self._serving) >= _MAX_OPEN_CALLS:
+            self._spawn(self._send_error(envelope.id, Unavailable("too many calls are under way")))
             return
         task = asyncio.create_task(self._answer(service, method, envelope))
         self._serving[envelope.id] = (method, task)
         task.add_done_callback(lambda _: self._serving.pop(envelope.id, None))
 
     async def _answer(self, service: Service, method: Method, envelope: Envelope) -> None:
-        number = envelope.id
+        call_number = envelope.id
         try:
             try:
                 request = decode_body(envelope.body, method.request)
@@ -157,13 +157,13 @@ class Multiplexer:
             if method.stream is not None:
                 await self._accept(method.stream, reply, envelope.offer)
                 reply = None
-            await self._post(Kind.REPLY, number, reply)
+            await self._send_reply(Kind.REPLY, call_number, reply)
         except BackendError as e:
-            await self._post_error(number, e)
+            await self._send_error(call_number, e)
 
     async def _accept(self, kind: StreamKind, stream: Any, offer: DataOffer | None) -> None:
         """Connects the stream that a handler has opened with the end that the peer offers."""
-        port = self._port()
+        port = self._new_port()
         try:
             if offer is None or self.dialer is None:
                 raise Unavailable("there is no way to connect a stream")
@@ -174,20 +174,20 @@ class Multiplexer:
             raise
         self._spawn(serve_end(port, kind, stream))
 
-    async def _post(self, kind: Kind, number: int, body: Any = None) -> None:
-        await self.send(encode(kind, number, "", body, limit=self.max_message_bytes))
+    async def _send_reply(self, kind: Kind, call_number: int, body: Any = None) -> None:
+        await self.send(encode(kind, call_number, "", body, limit=self.max_message_bytes))
 
-    async def _post_error(self, number: int, error: BackendError) -> None:
+    async def _send_error(self, call_number: int, error: BackendError) -> None:
         try:
             data = msgspec.to_builtins(error.data, str_keys=True)
-            await self._post(Kind.ERROR, number, WireError(error.code, error.message, data))
+            await self._send_reply(Kind.ERROR, call_number, WireError(error.code, error.message, data))
         except (Unavailable, errors.LimitExceeded, TypeError, msgspec.MsgspecError) as e:
             log.warning("an error for %s is lost (%s): %s", self.peer, e, error)
 
-    def _post_soon(self, kind: Kind, number: int) -> None:
+    def _send_soon(self, kind: Kind, call_number: int) -> None:
         async def post() -> None:
             try:
-                await self._post(kind, number)
+                await self._send_reply(kind, call_number)
             except BackendError:
                 pass  # the peer is gone
 
@@ -201,8 +201,8 @@ class Multiplexer:
 
     def lose(self, error: Unavailable) -> None:
         """Handles a lost connection: calls fail, streams end, and handlers whose answers nobody awaits stop."""
-        for number in list(self._waiting):
-            self._fail(number, error)
+        for call_number in list(self._waiting):
+            self._fail_call(call_number, error)
         for port in list(self._streams):
             port.end()
         for method, task in list(self._serving.values()):

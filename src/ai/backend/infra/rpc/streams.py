@@ -25,7 +25,7 @@ CHUNK_BYTES = 256 * 1024
 WINDOW_BYTES = 1024 * 1024
 """The window of one direction. A MiB is 50 MB/s at a latency of 20 ms."""
 LINGER_S = 5.0
-_PIECE_COST = 256
+_PIECE_COST_BYTES = 256
 """The overhead of a piece in the window, so that single bytes fill it too."""
 _FRAME_HEAD_BYTES = 1024
 """The upper bound of the overhead of a terminal's frame."""
@@ -46,11 +46,11 @@ Post = Callable[[Piece, Any], Awaitable[None]]
 
 def cost_of(piece: bytes) -> int:
     """Returns how much of the window a piece uses."""
-    return len(piece) + _PIECE_COST
+    return len(piece) + _PIECE_COST_BYTES
 
 
 class StreamPort:
-    """An end of a stream. ``forget`` is called at its end, as is that of the carrier."""
+    """An end of a stream. ``forget`` is called when the stream ends, as is the carrier's."""
 
     def __init__(self, forget: Callable[[StreamPort], None] = lambda port: None) -> None:
         self._forget = forget
@@ -83,9 +83,9 @@ class StreamPort:
         self._arrived.set()
         return True
 
-    def grant(self, count: int) -> None:
+    def grant(self, byte_count: int) -> None:
         """Grants more bytes to the sender, never more than the window."""
-        self._credit = min(WINDOW_BYTES, self._credit + max(0, count))
+        self._credit = min(WINDOW_BYTES, self._credit + max(0, byte_count))
         self._credited.set()
 
     def end(self) -> None:
@@ -120,13 +120,13 @@ class StreamPort:
             self._arrived.clear()
             await self._arrived.wait()
         piece = self._incoming.popleft()
-        cost = cost_of(piece)
-        self._buffered -= cost
-        self._consumed += cost
+        cost_bytes = cost_of(piece)
+        self._buffered -= cost_bytes
+        self._consumed += cost_bytes
         if self._consumed >= WINDOW_BYTES // 2 and not self._ended.is_set() and self._post is not None:
-            consumed, self._consumed = self._consumed, 0
+            consumed_bytes, self._consumed = self._consumed, 0
             try:
-                await self._post(Piece.CREDIT, consumed)
+                await self._post(Piece.CREDIT, consumed_bytes)
             except BackendError:
                 self.end()
         return piece
@@ -185,9 +185,9 @@ class PortFrames:
         self._port = port
 
     async def send(self, frame: PtyFrame) -> None:
-        largest = CHUNK_BYTES - _FRAME_HEAD_BYTES
-        for start in range(0, max(1, len(frame.data)), largest):
-            part = msgspec.structs.replace(frame, data=frame.data[start : start + largest])
+        max_bytes = CHUNK_BYTES - _FRAME_HEAD_BYTES
+        for start in range(0, max(1, len(frame.data)), max_bytes):
+            part = msgspec.structs.replace(frame, data=frame.data[start : start + max_bytes])
             await self._port.send(msgspec.msgpack.encode(part))
 
     async def __aiter__(self) -> AsyncIterator[PtyFrame]:
@@ -221,14 +221,14 @@ async def serve_end(port: StreamPort, kind: StreamKind, stream: Any) -> None:
 
 
 async def _serve_frames(port: StreamPort, stream: PtyStream) -> None:
-    far = PortFrames(port)
+    far_end = PortFrames(port)
 
     async def outward() -> None:
         async for frame in stream:
-            await far.send(frame)
+            await far_end.send(frame)
 
     async def inward() -> None:
-        async for frame in far:
+        async for frame in far_end:
             await stream.send(frame)
 
     tasks = {asyncio.ensure_future(outward()), asyncio.ensure_future(inward())}
@@ -241,21 +241,21 @@ async def _serve_frames(port: StreamPort, stream: PtyStream) -> None:
 async def _serve_bytes(port: StreamPort, stream: ByteStream) -> None:
     """Copies both directions until both have ended or either is cut. Received bytes are still delivered for a short
     time."""
-    far = PortBytes(port)
+    far_end = PortBytes(port)
 
     async def copy(source: ByteStream, sink: ByteStream) -> None:
         while data := await source.read():
             await sink.write(data)
         await sink.write_eof()
 
-    outward, inward = asyncio.ensure_future(copy(stream, far)), asyncio.ensure_future(copy(far, stream))
-    ended = asyncio.ensure_future(port.ended())
-    tasks: set[asyncio.Future[Any]] = {outward, inward, ended}
+    outward, inward = asyncio.ensure_future(copy(stream, far_end)), asyncio.ensure_future(copy(far_end, stream))
+    port_end = asyncio.ensure_future(port.ended())
+    tasks: set[asyncio.Future[Any]] = {outward, inward, port_end}
     try:
         copying = asyncio.ensure_future(asyncio.wait({outward, inward}, return_when=asyncio.FIRST_EXCEPTION))
         tasks.add(copying)
-        await asyncio.wait({copying, ended}, return_when=asyncio.FIRST_COMPLETED)
-        if ended.done():
+        await asyncio.wait({copying, port_end}, return_when=asyncio.FIRST_COMPLETED)
+        if port_end.done():
             await asyncio.wait({inward}, timeout=LINGER_S)
     finally:
         await cancel_all(*tasks)

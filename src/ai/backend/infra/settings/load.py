@@ -37,19 +37,21 @@ def load_settings(
     ``BACKEND_AGENT_CONTAINER__KERNEL_UID`` sets ``container.kernel-uid``. ``fixed`` has keys that win over both. Raises
     InvalidInput for a missing file, bad TOML, an unknown key or a bad value; the message names file and key.
     """
-    file = path if path is not None else next((p for p in search_path(name) if p.is_file()), None)
+    file = (
+        path if path is not None else next((candidate for candidate in search_path(name) if candidate.is_file()), None)
+    )
     data = _read(file) if file is not None else {}
     source = str(file) if file is not None else "the defaults"
     if env_prefix:
-        _overlay(data, env_prefix, os.environ if environ is None else environ)
+        _merge_environment(data, env_prefix, os.environ if environ is None else environ)
         source += f" and {env_prefix}*"
-    _lay_over(data, fixed or {})
+    _merge_fixed(data, fixed or {})
     try:
         return model.model_validate(data)
     except ValidationError as e:
-        problems = problems_of(e)
-        told = "; ".join(f"{key}: {problem}" for key, problem in problems.items())
-        raise InvalidInput(f"Settings from {source}: {told}", data=problems) from None
+        validation_errors = problems_of(e)
+        problem_texts = "; ".join(f"{key}: {problem}" for key, problem in validation_errors.items())
+        raise InvalidInput(f"Settings from {source}: {problem_texts}", data=validation_errors) from None
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -59,7 +61,7 @@ def _read(file: Path) -> dict[str, Any]:
         raise InvalidInput(e.message) from None
 
 
-def _overlay(data: dict[str, Any], prefix: str, environ: Mapping[str, str]) -> None:
+def _merge_environment(data: dict[str, Any], prefix: str, environ: Mapping[str, str]) -> None:
     for variable, text in environ.items():
         if not variable.startswith(prefix) or variable == prefix:
             continue
@@ -70,19 +72,19 @@ def _overlay(data: dict[str, Any], prefix: str, environ: Mapping[str, str]) -> N
             if not isinstance(child, dict):
                 raise InvalidInput(f"{variable}: {table} is not a table")
             node = child
-        node[key] = _value(text)
+        node[key] = _parse_value(text)
 
 
-def _lay_over(data: dict[str, Any], fixed: Mapping[str, Any]) -> None:
+def _merge_fixed(data: dict[str, Any], fixed: Mapping[str, Any]) -> None:
     for key, value in fixed.items():
-        below = data.get(key)
-        if isinstance(value, Mapping) and isinstance(below, dict):
-            _lay_over(below, value)
+        nested = data.get(key)
+        if isinstance(value, Mapping) and isinstance(nested, dict):
+            _merge_fixed(nested, value)
         else:
             data[key] = value
 
 
-def _value(text: str) -> Any:
+def _parse_value(text: str) -> Any:
     """Parses a list or table in TOML's notation; leaves anything else as text for the model to convert."""
     if not text.startswith(("[", "{")):
         return text

@@ -24,7 +24,7 @@ class HostPort(Settings):
     port: int = Field(ge=0, le=65535, description="Port.")
 
 
-def _address(value: object) -> object:
+def _split_address(value: object) -> object:
     """Accepts ``host:port`` as well."""
     if isinstance(value, str):
         host, _, port = value.rpartition(":")
@@ -32,14 +32,14 @@ def _address(value: object) -> object:
     return value
 
 
-def _several(value: object) -> object:
+def _split_addresses(value: object) -> object:
     if isinstance(value, str):
-        return [_address(part.strip()) for part in value.split(",")]
+        return [_split_address(part.strip()) for part in value.split(",")]
     return [value] if isinstance(value, dict) else value
 
 
-Address = Annotated[HostPort, BeforeValidator(_address)]
-Addresses = Annotated[list[HostPort], BeforeValidator(_several)]
+Address = Annotated[HostPort, BeforeValidator(_split_address)]
+Addresses = Annotated[list[HostPort], BeforeValidator(_split_addresses)]
 
 
 class EtcdSettings(Settings):
@@ -52,7 +52,7 @@ class EtcdSettings(Settings):
 
     @property
     def endpoints(self) -> list[str]:
-        return [f"http://{a.host}:{a.port}" for a in self.addr]
+        return [f"http://{address.host}:{address.port}" for address in self.addr]
 
 
 class RedisSettings(Settings):
@@ -65,9 +65,11 @@ class RedisSettings(Settings):
 
     @property
     def url(self) -> str:
-        secret = self.password.get_secret_value()
-        who = f"{quote(self.user, safe='')}:{quote(secret, safe='')}@" if secret or self.user else ""
-        return f"redis://{who}{self.addr.host}:{self.addr.port}/{self.db}"
+        password_part = self.password.get_secret_value()
+        user_part = (
+            f"{quote(self.user, safe='')}:{quote(password_part, safe='')}@" if password_part or self.user else ""
+        )
+        return f"redis://{user_part}{self.addr.host}:{self.addr.port}/{self.db}"
 
 
 Level = Literal["NOTSET", "DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
@@ -114,7 +116,7 @@ class LoggingSettings(Settings):
 
 
 class TlsSettings(Settings):
-    """Keys of a table of something that listens."""
+    """The TLS keys in the table of each listening server."""
 
     ssl_enabled: bool = Field(False, description="Whether it speaks TLS itself; see `ssl-cert`.")
     ssl_cert: Path | None = Field(None, description="The certificate and those that vouch for it, in PEM.")

@@ -20,16 +20,16 @@ from ai.backend.infra.settings.tables import LoggingSettings
 
 log = logging.getLogger(__name__)
 _context: ContextVar[Mapping[str, str]] = ContextVar("log_context", default={})  # noqa: B039  # never mutated: replaced
-_MAX_MESSAGE = 8192
-_OURS = "ai.backend"
+_MAX_MESSAGE_LENGTH = 8192
+_OWN_LOGGER = "ai.backend"
 _COLORS = {
     logging.DEBUG: "\x1b[2m",
     logging.WARNING: "\x1b[33m",
     logging.ERROR: "\x1b[31m",
     logging.CRITICAL: "\x1b[1;31m",
 }
-_PLAIN = "\x1b[0m"
-_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]")
+_RESET_COLOR = "\x1b[0m"
+_CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]")
 
 
 class _Binding:
@@ -42,7 +42,9 @@ class _Binding:
         self._token: Token[Mapping[str, str]]
 
     def __enter__(self) -> None:
-        self._token = _context.set({**_context.get(), **{k: str(v) for k, v in self._ids.items() if v is not None}})
+        self._token = _context.set(
+            {**_context.get(), **{name: str(value) for name, value in self._ids.items() if value is not None}}
+        )
 
     def __exit__(self, *_: object) -> None:
         _context.reset(self._token)
@@ -77,7 +79,7 @@ class _JSONFormatter(logging.Formatter):
             "daemon": self._daemon,
             "process": record.process,
             "logger": record.name,
-            "msg": record.getMessage()[:_MAX_MESSAGE],
+            "msg": record.getMessage()[:_MAX_MESSAGE_LENGTH],
             **getattr(record, "ids", {}),
         }
         if record.exc_info:
@@ -92,13 +94,13 @@ class _ConsoleFormatter(logging.Formatter):
         self._colors = _COLORS if colored else {}
 
     def format(self, record: logging.LogRecord) -> str:
-        ids = " ".join(f"{k}={v}" for k, v in getattr(record, "ids", {}).items())
+        ids = " ".join(f"{name}={value}" for name, value in getattr(record, "ids", {}).items())
         # A message may hold input of users: it stays one line, and controls no terminal.
-        message = _CONTROL.sub(lambda match: repr(match[0])[1:-1], record.getMessage()[:_MAX_MESSAGE])
+        message = _CONTROL_CHARACTERS.sub(lambda match: repr(match[0])[1:-1], record.getMessage()[:_MAX_MESSAGE_LENGTH])
         message += f"  {ids}" if ids else ""
-        level = f"{self._colors.get(record.levelno, '')}{record.levelname:<7}{_PLAIN if self._colors else ''}"
-        clock = time.strftime("%H:%M:%S", time.localtime(record.created))
-        source = f"{clock}.{int(record.msecs):03d} {record.process} "
+        level = f"{self._colors.get(record.levelno, '')}{record.levelname:<7}{_RESET_COLOR if self._colors else ''}"
+        time_text = time.strftime("%H:%M:%S", time.localtime(record.created))
+        source = f"{time_text}.{int(record.msecs):03d} {record.process} "
         line = f"{level} {message}" if self._is_simple else f"{source}{level} {record.name}: {message}"
         return line + ("\n" + self.formatException(record.exc_info) if record.exc_info else "")
 
@@ -111,24 +113,34 @@ def configure_logging(
     Records go to standard error or to ``file`` (rotated at 10 MiB, 3 kept), in the style ``console`` for people or
     ``json`` for collectors.
     """
-    handler = _rotating(file, size=10 << 20, count=3, delay=True) if file else logging.StreamHandler(sys.stderr)
+    handler = (
+        _rotating_handler(file, max_bytes=10 << 20, backup_count=3, delay=True)
+        if file
+        else logging.StreamHandler(sys.stderr)
+    )
     handler.setFormatter(_JSONFormatter(daemon) if style == "json" else _ConsoleFormatter())
-    _install([handler], {"": "WARNING", _OURS: level})
+    _install_handlers([handler], {"": "WARNING", _OWN_LOGGER: level})
 
 
-def log_as_configured(daemon: str, settings: LoggingSettings, *, level: str | None = None, number: int = 0) -> None:
+def log_as_configured(
+    daemon: str, settings: LoggingSettings, *, level: str | None = None, process_number: int = 0
+) -> None:
     """Sets up the root logger of this process from its settings (spec 03-02, ``[logging]``); ``level`` wins.
 
-    Further processes of a daemon have a ``number`` and a file of their own. Raises InvalidInput if it cannot be
+    Further processes of a daemon have a ``process_number`` and a file of their own. Raises InvalidInput if it cannot be
     written.
     """
     handlers: list[logging.Handler] = []
     if "file" in settings.drivers:
         name = Path(settings.file.filename or f"{daemon}.log")
-        path = settings.file.path.expanduser() / (f"{name.stem}-{number}{name.suffix}" if number else name)
+        path = settings.file.path.expanduser() / (
+            f"{name.stem}-{process_number}{name.suffix}" if process_number else name
+        )
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            file = _rotating(path, size=settings.file.rotation_size, count=settings.file.backup_count)
+            file = _rotating_handler(
+                path, max_bytes=settings.file.rotation_size, backup_count=settings.file.backup_count
+            )
         except OSError as e:
             raise InvalidInput(f"The log file {path} cannot be written: {e.strerror}.") from None
         file.setFormatter(_JSONFormatter(daemon))
@@ -140,25 +152,25 @@ def log_as_configured(daemon: str, settings: LoggingSettings, *, level: str | No
         handlers.append(console)
     for handler in handlers:
         handler.setLevel(level or settings.level)
-    levels = {"": "WARNING", _OURS: settings.level, **settings.pkg_ns}
-    _install(handlers, {**levels, _OURS: level} if level else levels)
+    levels = {"": "WARNING", _OWN_LOGGER: settings.level, **settings.pkg_ns}
+    _install_handlers(handlers, {**levels, _OWN_LOGGER: level} if level else levels)
     for driver in settings.drivers:
         if driver not in ("console", "file"):
             log.warning("logs do not go to %s: have standard error or the log file collected", driver)
 
 
-def _rotating(file: Path, *, size: int, count: int, delay: bool = False) -> logging.Handler:
+def _rotating_handler(file: Path, *, max_bytes: int, backup_count: int, delay: bool = False) -> logging.Handler:
     from logging.handlers import RotatingFileHandler
 
-    return RotatingFileHandler(file, maxBytes=size, backupCount=count, encoding="utf-8", delay=delay)
+    return RotatingFileHandler(file, maxBytes=max_bytes, backupCount=backup_count, encoding="utf-8", delay=delay)
 
 
-def _install(handlers: Iterable[logging.Handler], levels: Mapping[str, str]) -> None:
+def _install_handlers(handlers: Iterable[logging.Handler], levels: Mapping[str, str]) -> None:
     root = logging.getLogger()
-    for old in root.handlers[:]:
-        root.removeHandler(old)
-        if isinstance(old.formatter, (_JSONFormatter, _ConsoleFormatter)):
-            old.close()
+    for old_handler in root.handlers[:]:
+        root.removeHandler(old_handler)
+        if isinstance(old_handler.formatter, (_JSONFormatter, _ConsoleFormatter)):
+            old_handler.close()
     for handler in handlers:
         handler.addFilter(_ContextFilter())
         root.addHandler(handler)

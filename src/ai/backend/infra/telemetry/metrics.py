@@ -17,8 +17,8 @@ from prometheus_client.registry import Collector
 from ai.backend.common.wire.reports import MetricFamily, MetricSample
 
 T = TypeVar("T", Counter, Gauge, Histogram)
-_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
-_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
+_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
 class Metrics:
@@ -36,17 +36,17 @@ class Metrics:
         return self._metric(Gauge, name, help_, labels, multiprocess_mode="mostrecent")
 
     def histogram(
-        self, name: str, help_: str, labels: Sequence[str] = (), *, buckets: Sequence[float] = _BUCKETS
+        self, name: str, help_: str, labels: Sequence[str] = (), *, buckets: Sequence[float] = _BUCKETS_S
     ) -> Histogram:
         return self._metric(Histogram, name, help_, labels, buckets=buckets)
 
     def _metric(self, kind: type[T], name: str, help_: str, labels: Sequence[str], **options: Any) -> T:
-        full = self._prefix + name
-        metric = self._metrics.get(full)
+        full_name = self._prefix + name
+        metric = self._metrics.get(full_name)
         if metric is None:
-            metric = self._metrics[full] = kind(full, help_, labels, registry=self._registry, **options)
+            metric = self._metrics[full_name] = kind(full_name, help_, labels, registry=self._registry, **options)
         if not isinstance(metric, kind):
-            raise ValueError(f"{full} is a {type(metric).__name__} already")
+            raise ValueError(f"{full_name} is a {type(metric).__name__} already")
         return metric
 
     def expose(self, source: Callable[[], Iterable[MetricFamily]]) -> None:
@@ -55,10 +55,12 @@ class Metrics:
 
     def watch(self, name: str, help_: str, source: Callable[[], float]) -> None:
         """Exports a gauge of this process that is computed at each scrape."""
-        full = self._prefix + name
+        full_name = self._prefix + name
         self.expose(
             lambda: [
-                MetricFamily(name=full, kind="gauge", help=help_, samples=[MetricSample(labels={}, value=source())])
+                MetricFamily(
+                    name=full_name, kind="gauge", help=help_, samples=[MetricSample(labels={}, value=source())]
+                )
             ]
         )
 
@@ -67,21 +69,21 @@ class Metrics:
         return generate_latest(_shared_registry() or self._registry) + generate_latest(self._exposed)
 
 
-def count_together(folder: Path, number: int) -> None:
+def count_together(folder: Path, process_number: int) -> None:
     """Lets the processes of one daemon count in files of a shared folder. Call it before creating any :class:`Metrics`.
 
-    ``number`` is that of this process; 0 empties the folder, the replacement of a process continues its counts.
+    ``process_number`` is that of this process; 0 empties the folder, the replacement of a process continues its counts.
     """
-    if number == 0:
+    if process_number == 0:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True, mode=0o700)
-    os.environ[_FOLDER] = str(folder)
-    values.ValueClass = values.MultiProcessValue(lambda: number)  # type: ignore[no-untyped-call]  # theirs
+    os.environ[_FOLDER_VARIABLE] = str(folder)
+    values.ValueClass = values.MultiProcessValue(lambda: process_number)  # type: ignore[no-untyped-call]  # theirs
 
 
 def _shared_registry() -> CollectorRegistry | None:
     """Returns the shared registry; None where a process counts alone."""
-    folder = os.environ.get(_FOLDER)
+    folder = os.environ.get(_FOLDER_VARIABLE)
     if folder is None:
         return None
     registry = CollectorRegistry()

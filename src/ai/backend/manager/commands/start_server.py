@@ -60,7 +60,7 @@ async def serve(
         await manager.start()
         await endpoint.start(manager.reports)
         listen_address = settings.listen.host, settings.listen.port
-        host, port = await serve_on(runner, listen_address, tls=tls, shares=own.num_proc > 1)
+        host, port = await serve_on(runner, listen_address, tls=tls, shares_port=own.num_proc > 1)
         address = backing_services.advertised(settings, endpoint.address)
         backing.announce(address.rpartition("://")[2].replace("/", "_"), address, keypair.public)
         ready(f"the manager listens on http{'s' if tls else ''}://{host}:{port} and for agents on {endpoint.address}")
@@ -133,7 +133,7 @@ def start_server(context: click.Context, worker: int) -> None:
     options = context.parent.params if context.parent is not None else {}
     config, level = options.get("config"), options.get("log_level")
     with reported_errors():
-        log_as_configured("manager", settings.logging, level=level, number=worker)
+        log_as_configured("manager", settings.logging, level=level, process_number=worker)
     share_one_heap()
     collect_rarely()
     arguments = [*(("--config", str(config)) if config else ()), *(("--log-level", level) if level else ())]

@@ -37,9 +37,9 @@ def plugged(name: str) -> Placement | None:
 def adapt(name: str, plugin: PlacementPlugin) -> Placement:
     """Wraps a plugin as a placement. If it fails or chooses no candidate, this is logged and the fallback decides."""
 
-    def choose(index: AgentIndex, demand: Demand, scope_mask: int, rng: Rng) -> int:
-        scope_mask &= demand.fit()
-        if not scope_mask:
+    def choose(index: AgentIndex, demand: Demand, agent_mask: int, rng: Rng) -> int:
+        agent_mask &= demand.fitting_mask()
+        if not agent_mask:
             return -1
         candidates = [
             Candidate(
@@ -49,7 +49,7 @@ def adapt(name: str, plugin: PlacementPlugin) -> Placement:
                 free=agent.available,
                 kernels=agent.count,
             )
-            for agent in index.members(scope_mask)
+            for agent in index.members(agent_mask)
         ]
         try:
             rank = index.ranks.get(plugin.choose(demand.total, candidates, rng))
@@ -57,9 +57,9 @@ def adapt(name: str, plugin: PlacementPlugin) -> Placement:
             log.exception("the placement plugin %s failed; %s decides", name, FALLBACK)
             rank = None
         else:
-            if rank is None or not scope_mask >> rank & 1:
+            if rank is None or not agent_mask >> rank & 1:
                 log.error("the placement plugin %s chose no candidate; %s decides", name, FALLBACK)
                 rank = None
-        return PLACEMENTS[FALLBACK](index, demand, scope_mask, rng) if rank is None else rank
+        return PLACEMENTS[FALLBACK](index, demand, agent_mask, rng) if rank is None else rank
 
     return choose

@@ -20,7 +20,7 @@ from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import SessionStatus
 from ai.backend.core.lifecycle.kernel import HOLDING
 from ai.backend.infra.database import Database
-from ai.backend.infra.database.batching import CHUNK, BatchWriter, chunks
+from ai.backend.infra.database.batching import MAX_CHUNK_ITEMS, BatchWriter, chunks
 from ai.backend.manager.agents import tables as agents_tables
 from ai.backend.manager.agents.model import KernelOccupancy
 from ai.backend.manager.folders.model import FolderMount
@@ -97,7 +97,7 @@ class SqlSessionStore(SqlOutbox):
         super().__init__(database)
         self._insert_steps = insert_steps
         # Simultaneous creations share their statements, because each statement of PostgreSQL costs a round trip.
-        self._inserts = BatchWriter(self._insert_batch, limit=CHUNK)
+        self._inserts = BatchWriter(self._insert_batch, max_values=MAX_CHUNK_ITEMS)
 
     async def insert(
         self, session: model.Session, *, events: Sequence[EventDraft], limits: model.OwnerLimits = UNLIMITED

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from ai.backend.core.scheduling.decide import IncrementalScheduler, decide
-from ai.backend.core.scheduling.index.fragmentation import TypicalRequest, lost, typical_requests
+from ai.backend.core.scheduling.index.fragmentation import TypicalRequest, lost_units, typical_requests
 from ai.backend.core.scheduling.policy import Policy
 from ai.backend.core.scheduling.snapshot import AgentView, PendingSession, Snapshot
 from tests.unit.core.scheduling.builders import NOW, agent, holding, session, slots
@@ -38,10 +38,10 @@ def test_what_is_usual_by_unit() -> None:
 
 def test_nothing_is_lost_where_there_is_enough_and_all_of_it_where_there_is_nothing() -> None:
     what = TypicalRequest(need={"cpu": (4.0, 1.0)}, whole={4: 0.5})
-    assert lost(what, 4, 4, {"cpu": 1000.0}) == pytest.approx(0.0)
-    assert lost(what, 4, 4, {"cpu": 0.0}) == pytest.approx(4.0)
-    assert lost(what, 3, 3, {"cpu": 1000.0}) == pytest.approx(1.5), "four devices are not to be had"
-    assert 0.0 < lost(what, 4, 4, {"cpu": 16.0}) < 1.0, "on the edge it is half of the spread"
+    assert lost_units(what, 4, 4, {"cpu": 1000.0}) == pytest.approx(0.0)
+    assert lost_units(what, 4, 4, {"cpu": 0.0}) == pytest.approx(4.0)
+    assert lost_units(what, 3, 3, {"cpu": 1000.0}) == pytest.approx(1.5), "four devices are not to be had"
+    assert 0.0 < lost_units(what, 4, 4, {"cpu": 16.0}) < 1.0, "on the edge it is half of the spread"
 
 
 def test_cores_are_taken_where_accelerators_do_not_need_them() -> None:

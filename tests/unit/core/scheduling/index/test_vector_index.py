@@ -50,10 +50,10 @@ def test_it_finds_what_comparing_all_agents_finds(seed: int) -> None:
         levels = {r: tuple(a // i.unit for a, i in zip(agents[r], indexes, strict=True)) for r in fitting}
         read = Read(*vectors.floor(wanted), is_small=rng.random() < 0.3)
         for found, best in (
-            (vectors.fullest(read, scope), min),
-            (vectors.emptiest(read, scope), max),
+            (vectors.fullest_mask(read, scope), min),
+            (vectors.emptiest_mask(read, scope), max),
         ):
             chosen = best(levels.values()) if levels else None
             assert members(found) == [r for r in fitting if levels[r] == chosen]
         for index, column, amount in zip(indexes, zip(*agents, strict=True), wanted, strict=True):
-            assert members(index.at_least(amount)) == [r for r in range(size) if column[r] >= amount]
+            assert members(index.mask_with_free(amount)) == [r for r in range(size) if column[r] >= amount]

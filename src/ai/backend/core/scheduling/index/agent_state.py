@@ -18,7 +18,7 @@ from ai.backend.core.scheduling.snapshot import AgentView, HeldKernel
 REFUSALS = (ResourceError, InvalidQuantity)
 KernelRequest = tuple[ResourceSlot, tuple[VariantProperty, ...]]
 """What one kernel requests of an allocator."""
-_MAX_MEMO = 4096
+_MAX_CACHED_ANSWERS = 4096
 
 
 def can_allocate(allocator: NodeAllocator, requests: Iterable[KernelRequest]) -> bool:
@@ -37,7 +37,7 @@ class NodeClass:
     def __init__(
         self, plugins: tuple[PluginDevices, ...], order: tuple[str, ...], node_classes: NodeClassCache
     ) -> None:
-        """Raises InvalidAllocation or InvalidInput if the devices contradict each other."""
+        """Builds the empty allocator. Raises InvalidAllocation or InvalidInput if the devices contradict each other."""
         self._cache = node_classes
         self.plugins = plugins
         self.order = order
@@ -47,16 +47,21 @@ class NodeClass:
         self.pools = self.empty.pools()
         self.kinds = frozenset(slot for slot, total in self.totals.items() if total)
         self.shared = frozenset(
-            s.slot_name
-            for p in plugins
-            for d in p.devices
-            for s in d.slots
-            if p.alloc_map and p.alloc_map.kind == "fractional"
+            device_slot.slot_name
+            for plugin in plugins
+            for device in plugin.devices
+            for device_slot in device.slots
+            if plugin.alloc_map and plugin.alloc_map.kind == "fractional"
         )
         """Slots of which a device can provide a part."""
-        self.hides = any(s.exclusive_group is not None for p in plugins for d in p.devices for s in d.slots)
+        self.hides = any(
+            device_slot.exclusive_group is not None
+            for plugin in plugins
+            for device in plugin.devices
+            for device_slot in device.slots
+        )
         """True if taking one slot can change what is free of another."""
-        self.has_pools = any(p.alloc_map is None for p in plugins)
+        self.has_pools = any(plugin.alloc_map is None for plugin in plugins)
         """True if an allocation can name devices that the agent will choose."""
         self._prepared: dict[Hashable, PreparedRequest | None] = {}
         self._refusals: dict[Hashable, BackendError | None] = {}
@@ -64,7 +69,7 @@ class NodeClass:
     def prepare(self, request: KernelRequest) -> PreparedRequest | None:
         """Prepares a request; None if there are no such slots or devices at all, free or not, healthy or not."""
         if request not in self._prepared:
-            if len(self._prepared) >= _MAX_MEMO:
+            if len(self._prepared) >= _MAX_CACHED_ANSWERS:
                 self._prepared.clear()
             try:
                 self._prepared[request] = self.empty.prepare(*request)
@@ -76,7 +81,7 @@ class NodeClass:
         """Returns why an empty agent with these reserved slots could not hold all requests; None if it could."""
         key = requests, reserved
         if key not in self._refusals:
-            if len(self._refusals) >= _MAX_MEMO:
+            if len(self._refusals) >= _MAX_CACHED_ANSWERS:
                 self._refusals.clear()
             self._refusals[key] = None
             allocator = self.without(reserved)
@@ -97,7 +102,8 @@ class NodeClass:
     def repaired(self) -> NodeClass:
         """The same class with every device healthy; itself if no device has failed."""
         plugins = tuple(
-            replace(p, devices=tuple(replace(d, health=DeviceHealth.HEALTHY) for d in p.devices)) for p in self.plugins
+            replace(plugin, devices=tuple(replace(device, health=DeviceHealth.HEALTHY) for device in plugin.devices))
+            for plugin in self.plugins
         )
         return self if plugins == self.plugins else self._cache.get(plugins, self.order)
 
@@ -118,8 +124,8 @@ class NodeClassCache:
         node_class = self._by_identity.get(key)
         if node_class is not None and node_class.plugins is plugins:
             return node_class
-        outline = order, tuple((p.name, p.alloc_map, len(p.devices)) for p in plugins)
-        node_classes = self._by_outline.setdefault(outline, [])
+        outline_key = order, tuple((plugin.name, plugin.alloc_map, len(plugin.devices)) for plugin in plugins)
+        node_classes = self._by_outline.setdefault(outline_key, [])
         node_class = next((node_class for node_class in node_classes if node_class.plugins == plugins), None)
         if node_class is None:
             node_class = NodeClass(plugins, order, self)
@@ -194,14 +200,14 @@ class AgentState:
         self._reported[held.kernel_id] = held
         self.is_reserve_current = False
         self.count += 1
-        self.is_exact = self.is_exact and self._counts(taken, held.slots)
+        self.is_exact = self.is_exact and self._counts_in_full(taken, held.slots)
 
     def reserve(self) -> None:
         """Takes the slots that the agent reserves for itself from any device, after all kernels are counted."""
         reserved = self.view.reserved.nonzero()
         if reserved:
             self._reserve = self.allocator.adopt(reserved, DeviceAllocation())
-            self.is_exact = self.is_exact and self._counts(self._reserve, reserved)
+            self.is_exact = self.is_exact and self._counts_in_full(self._reserve, reserved)
         self.is_reserve_current = True
 
     def unreserve(self) -> None:
@@ -210,26 +216,30 @@ class AgentState:
             self.allocator.free(self._reserve)
             self._reserve = DeviceAllocation()
 
-    def _counts(self, taken: DeviceAllocation, held: ResourceSlot) -> bool:
+    def _counts_in_full(self, allocation: DeviceAllocation, held_slots: ResourceSlot) -> bool:
         """Returns True if all held amounts of existing slots are taken."""
         return all(
-            sum(taken.slots.get(SlotName(slot), {}).values()) == amount
-            for slot, amount in held.nonzero().items()
+            sum(allocation.slots.get(SlotName(slot), {}).values()) == amount
+            for slot, amount in held_slots.nonzero().items()
             if slot in self.node_class.totals
         )
 
-    def differs(self, desired: Mapping[KernelId, HeldKernel]) -> tuple[list[KernelId], list[HeldKernel]]:
+    def find_differences(self, desired: Mapping[KernelId, HeldKernel]) -> tuple[list[KernelId], list[HeldKernel]]:
         """Returns which kernels to release and which to adopt afterwards, so that exactly the desired ones are held."""
-        removed = [kernel_id for kernel_id in self.held if kernel_id not in desired]
-        new = [held for kernel_id, held in desired.items() if not self._holds(kernel_id, held)]
-        return removed + [held.kernel_id for held in new if held.kernel_id in self.held], new
+        removed_ids = [kernel_id for kernel_id in self.held if kernel_id not in desired]
+        new_kernels = [held for kernel_id, held in desired.items() if not self._holds(kernel_id, held)]
+        return removed_ids + [held.kernel_id for held in new_kernels if held.kernel_id in self.held], new_kernels
 
-    def _holds(self, kernel_id: KernelId, held: HeldKernel) -> bool:
+    def _holds(self, kernel_id: KernelId, desired: HeldKernel) -> bool:
         reported = self._reported.get(kernel_id)
-        taken = self.held.get(kernel_id) if reported is None else None  # placed by a plan, perhaps carried out
-        if taken is not None and without_placeholders(taken) == held.devices and self._counts(taken, held.slots):
-            reported = self._reported[kernel_id] = held
-        return reported is held or reported == held
+        planned = self.held.get(kernel_id) if reported is None else None  # placed by a plan, perhaps carried out
+        if (
+            planned is not None
+            and without_placeholders(planned) == desired.devices
+            and self._counts_in_full(planned, desired.slots)
+        ):
+            reported = self._reported[kernel_id] = desired
+        return reported is desired or reported == desired
 
     def release(self, kernel_id: KernelId) -> None:
         """Releases a kernel."""

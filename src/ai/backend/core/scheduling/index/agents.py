@@ -23,31 +23,31 @@ from ai.backend.core.scheduling.index.vector_index import Edges, VectorIndex
 from ai.backend.core.scheduling.snapshot import PendingKernel, Snapshot
 
 K = TypeVar("K", bound=Hashable)
-Need = tuple[SlotIndex, int]
-_PLENTY = 10**9
-_FEW = 8
-_CHANGES = 4096
+SlotNeed = tuple[SlotIndex, int]
+_UNLIMITED_KERNELS = 10**9
+_FEW_AGENTS = 8
+_MIN_CHANGES_LIMIT = 4096
 """The least number of changes that are recorded; with many agents four for each."""
-_LAST = {"cpu": 1, "mem": 2}
+_SCARCITY_RANKS = {"cpu": 1, "mem": 2}
 
 
 def scarcity(slot: str) -> tuple[int, str]:
     """Sort key: accelerators are scarcer than cores, cores than memory."""
-    return _LAST.get(slot, 0), slot
+    return _SCARCITY_RANKS.get(slot, 0), slot
 
 
 class FitClass(NamedTuple):
     """Agents on which a demand leaves equally many kinds of slots unused.
 
     Attributes:
-        scope: the mask of the agents.
+        agent_mask: the mask of the agents.
         vectors: the agents by what they have free of the requested slots.
         floor: the least vector that can fit.
         edges: the slots of which an agent with the level of the floor may still lack something.
         is_small: there are so few agents that each can be inspected.
     """
 
-    scope: int
+    agent_mask: int
     vectors: VectorIndex
     floor: int
     edges: Edges
@@ -61,45 +61,45 @@ class Demand:
     Attributes:
         requests: by kernel.
         total: their sum.
-        matching: permitted agents of its architecture that can start its images.
-        supporting: matching agents that have such slots and devices at all, free or not.
+        matching_mask: permitted agents of its architecture that can start its images.
+        supporting_mask: matching agents that have such slots and devices at all, free or not.
         order: the requested slots, the scarcest first.
         ranked: the same, each with the amount in millionths.
         special: the needs that vectors do not cover: parts of devices, whole devices, room for kernels.
-        fit_classes: ``supporting``, grouped by how many kinds of slots would stay unused, the fewest first.
+        fit_classes: ``supporting_mask``, grouped by how many kinds of slots would stay unused, the fewest first.
         gradient: the cache of the least-fragmentation placement.
-        refused: agents whose allocator refused it since they last gained something.
+        refused_mask: agents whose allocator refused it since they last gained something.
     """
 
     requests: tuple[KernelRequest, ...]
     total: ResourceSlot
-    matching: int
-    supporting: int
-    needs: tuple[Need, ...]
+    matching_mask: int
+    supporting_mask: int
+    needs: tuple[SlotNeed, ...]
     order: tuple[str, ...]
-    ranked: tuple[Need, ...]
-    special: tuple[Need, ...]
+    ranked: tuple[SlotNeed, ...]
+    special: tuple[SlotNeed, ...]
     fit_classes: tuple[FitClass, ...]
-    refused: int = 0
+    refused_mask: int = 0
     prepared_requests: dict[NodeClass, tuple[PreparedRequest, ...]] = field(default_factory=dict)
-    capable: int | None = None
+    capable_mask: int | None = None
     gradient: FragmentationGradient | None = None
 
-    def fit(self) -> int:
+    def fitting_mask(self) -> int:
         """Returns the agents that seem to have room now: possibly too many, never too few."""
-        agents = self.supporting & ~self.refused
-        for index, amount in self.needs:
-            if not agents:
+        fitting = self.supporting_mask & ~self.refused_mask
+        for index, amount_micro in self.needs:
+            if not fitting:
                 return 0
-            agents &= index.at_least(amount)
-        return agents
+            fitting &= index.mask_with_free(amount_micro)
+        return fitting
 
-    def open(self) -> int:
+    def open_mask(self) -> int:
         """Returns the supporting agents that have not refused the demand. Vectors tell which of these fit."""
-        agents = self.supporting & ~self.refused if self.refused else self.supporting
-        for index, amount in self.special:
-            agents &= index.at_least(amount)
-        return agents
+        open_agents = self.supporting_mask & ~self.refused_mask if self.refused_mask else self.supporting_mask
+        for index, amount_micro in self.special:
+            open_agents &= index.mask_with_free(amount_micro)
+        return open_agents
 
 
 class AgentIndex:
@@ -108,7 +108,7 @@ class AgentIndex:
     def __init__(self, snapshot: Snapshot, node_classes: NodeClassCache) -> None:
         self.broken: list[tuple[AgentId, str]] = []
         self.agents: list[AgentState] = []
-        for view in sorted(snapshot.agents, key=lambda a: a.agent_id):
+        for view in sorted(snapshot.agents, key=lambda agent: agent.agent_id):
             if view.is_schedulable:
                 try:
                     self.agents.append(AgentState(view, node_classes.get(view.plugins, snapshot.allocation_order)))
@@ -117,16 +117,19 @@ class AgentIndex:
         self.size = len(self.agents)
         self.changes: list[int] = []
         """The ranks of changed agents in order; at its limit it is cleared together with every gradient."""
-        self._most_changes = max(_CHANGES, 4 * self.size)
+        self._most_changes = max(_MIN_CHANGES_LIMIT, 4 * self.size)
         self._snapshot = snapshot
         self.all_agents = (1 << self.size) - 1
-        self.ranks = {a.agent_id: rank for rank, a in enumerate(self.agents)}
+        self.ranks = {agent.agent_id: rank for rank, agent in enumerate(self.agents)}
         self.cursor = -1
         """The agent that was chosen last, after which round-robin continues."""
-        self.node_classes = self._group((a.node_class, rank) for rank, a in enumerate(self.agents))
-        self._by_reserve = self._group(((a.node_class, a.view.reserved), rank) for rank, a in enumerate(self.agents))
-        self._agents_by_image = self._group(
-            ((a.view.architecture, a.view.images, a.view.features), rank) for rank, a in enumerate(self.agents)
+        self.node_classes = self._group_masks((agent.node_class, rank) for rank, agent in enumerate(self.agents))
+        self._by_reserve = self._group_masks(
+            ((agent.node_class, agent.view.reserved), rank) for rank, agent in enumerate(self.agents)
+        )
+        self._agents_by_image = self._group_masks(
+            ((agent.view.architecture, agent.view.images, agent.view.features), rank)
+            for rank, agent in enumerate(self.agents)
         )
         self._matching: dict[tuple[str, str | None, frozenset[str]], int] = {}
         self._demands: dict[Hashable, Demand] = {}
@@ -138,38 +141,49 @@ class AgentIndex:
         """(slots, number of kinds of slots left unused) -> the agents that have all the slots, by vector."""
         self._vectors_of: dict[NodeClass, list[VectorIndex]] = {node_class: [] for node_class in self.node_classes}
         for slot in sorted({slot for node_class in self.node_classes for slot in node_class.pools}):
-            self._index(slot)
+            self._index_slot(slot)
         self._room: SlotIndex | None = None
-        rooms = [a.room for a in self.agents]
+        rooms = [agent.room for agent in self.agents]
         if any(room is not None for room in rooms):
-            free = [_PLENTY if room is None else room for room in rooms]
-            self._room = SlotIndex(free, max(a.view.kernel_limit or 0 for a in self.agents))
+            free_rooms = [_UNLIMITED_KERNELS if room is None else room for room in rooms]
+            self._room = SlotIndex(free_rooms, max(agent.view.kernel_limit or 0 for agent in self.agents))
 
-    def _group(self, keyed: Iterable[tuple[K, int]]) -> dict[K, int]:
-        groups: dict[K, list[int]] = {}
-        for key, rank in keyed:
-            groups.setdefault(key, []).append(rank)
-        return {key: mask_of(ranks, self.size) for key, ranks in groups.items()}
+    def _group_masks(self, keyed_ranks: Iterable[tuple[K, int]]) -> dict[K, int]:
+        ranks_by_key: dict[K, list[int]] = {}
+        for key, rank in keyed_ranks:
+            ranks_by_key.setdefault(key, []).append(rank)
+        return {key: mask_of(ranks, self.size) for key, ranks in ranks_by_key.items()}
 
-    def _index(self, slot: str) -> None:
-        pools = [a.pools.get(slot) for a in self.agents]
-        most = max((int(b.total * b.micro) for m in self.node_classes if (b := m.pools.get(slot))), default=0)
-        quanta = [b.micro for m in self.node_classes if (b := m.pools.get(slot))]
-        grain = gcd(*(int(q) for q in quanta)) if all(q == int(q) for q in quanta) else 1
-        self.indexes[slot] = SlotIndex([b.free_micro if b else 0 for b in pools], most, grain)
+    def _index_slot(self, slot: str) -> None:
+        pools = [agent.pools.get(slot) for agent in self.agents]
+        most = max(
+            (int(pool.total * pool.micro) for node_class in self.node_classes if (pool := node_class.pools.get(slot))),
+            default=0,
+        )
+        quantum_sizes = [pool.micro for node_class in self.node_classes if (pool := node_class.pools.get(slot))]
+        grain = (
+            gcd(*(int(quanta) for quanta in quantum_sizes))
+            if all(quanta == int(quanta) for quanta in quantum_sizes)
+            else 1
+        )
+        self.indexes[slot] = SlotIndex([pool.free_micro if pool else 0 for pool in pools], most, grain)
         if any(slot in node_class.shared for node_class in self.node_classes):
-            largest = [int(b.largest * b.micro) for m in self.node_classes if (b := m.pools.get(slot)) and b.largest]
+            largest = [
+                int(pool.largest * pool.micro)
+                for node_class in self.node_classes
+                if (pool := node_class.pools.get(slot)) and pool.largest
+            ]
             self._grain[slot] = min(largest, default=0)
-            self._largest[slot] = SlotIndex([b.most_micro if b else 0 for b in pools], max(largest, default=0))
-            self._whole[slot] = SlotIndex([b.whole if b else 0 for b in pools], 0)
+            self._largest[slot] = SlotIndex([pool.most_micro if pool else 0 for pool in pools], max(largest, default=0))
+            self._whole[slot] = SlotIndex([pool.whole if pool else 0 for pool in pools], 0)
 
     @cached_property
     def typical_requests(self) -> dict[str, TypicalRequest]:
         """Returns the typical requests: those of the snapshot's workload, else those of held and pending kernels."""
         counts: dict[ResourceSlot, float] = {slots: float(count) for slots, count in self._snapshot.workload}
         if not counts:
-            held = (h.slots for view in self._snapshot.agents for h in view.held)
-            pending = (k.slots for s in self._snapshot.pending for k in s.kernels)
+            held = (kernel.slots for view in self._snapshot.agents for kernel in view.held)
+            pending = (kernel.slots for session in self._snapshot.pending for kernel in session.kernels)
             for slots in (*held, *pending):
                 counts[slots] = counts.get(slots, 0.0) + 1
         return typical_requests(counts.items())
@@ -177,78 +191,80 @@ class AgentIndex:
     @cached_property
     def places(self) -> tuple[dict[tuple[str, ...], int], ...]:
         """The agents of each location by its path: one table for each depth, the narrowest locations first."""
-        located = [(a.view.location, rank) for rank, a in enumerate(self.agents) if a.view.location]
+        located = [(agent.view.location, rank) for rank, agent in enumerate(self.agents) if agent.view.location]
         depths = range(max((len(path) for path, _ in located), default=0), 0, -1)
         return tuple(
-            self._group((path[:depth], rank) for path, rank in located if len(path) >= depth) for depth in depths
+            self._group_masks((path[:depth], rank) for path, rank in located if len(path) >= depth) for depth in depths
         )
 
     # ---- demands
 
-    def matching(self, kernel: PendingKernel) -> int:
+    def matching_mask(self, kernel: PendingKernel) -> int:
         """Returns the agents of the kernel's architecture that can start its image and have its features."""
-        key = kernel.image, kernel.architecture, kernel.needs
-        if key not in self._matching:
-            matching = 0
+        cache_key = kernel.image, kernel.architecture, kernel.needs
+        if cache_key not in self._matching:
+            matching_mask = 0
             for (architecture, images, features), mask in self._agents_by_image.items():
                 starts = kernel.architecture in (None, architecture) and (images is None or kernel.image in images)
                 if starts and kernel.needs <= features:
-                    matching |= mask
-            self._matching[key] = matching
-        return self._matching[key]
+                    matching_mask |= mask
+            self._matching[cache_key] = matching_mask
+        return self._matching[cache_key]
 
-    def designated(self, agents: Iterable[AgentId]) -> int:
-        return mask_of((self.ranks[a] for a in agents if a in self.ranks), self.size)
+    def designated_mask(self, agent_ids: Iterable[AgentId]) -> int:
+        return mask_of((self.ranks[agent_id] for agent_id in agent_ids if agent_id in self.ranks), self.size)
 
-    def demand(self, kernels: Sequence[PendingKernel], scope: int) -> Demand:
+    def demand(self, kernels: Sequence[PendingKernel], agent_mask: int) -> Demand:
         """Returns what one agent of a mask must provide to hold all these kernels. Equal demands are one object."""
-        matching = scope
+        matching_mask = agent_mask
         for kernel in kernels:
-            matching &= self.matching(kernel)
-        requests: tuple[KernelRequest, ...] = tuple((k.slots, k.requirements) for k in kernels)
-        key = requests, matching
-        demand = self._demands.get(key)
+            matching_mask &= self.matching_mask(kernel)
+        requests: tuple[KernelRequest, ...] = tuple((kernel.slots, kernel.requirements) for kernel in kernels)
+        cache_key = requests, matching_mask
+        demand = self._demands.get(cache_key)
         if demand is None:
-            demand = self._demands[key] = self._new_demand(requests, matching)
+            demand = self._demands[cache_key] = self._new_demand(requests, matching_mask)
         return demand
 
-    def _new_demand(self, requests: tuple[KernelRequest, ...], matching: int) -> Demand:
-        total = sum((slots for slots, _ in requests), ResourceSlot()).nonzero()
-        supporting = 0
+    def _new_demand(self, requests: tuple[KernelRequest, ...], matching_mask: int) -> Demand:
+        total_slots = sum((slots for slots, _ in requests), ResourceSlot()).nonzero()
+        supporting_mask = 0
         prepared_requests: dict[NodeClass, tuple[PreparedRequest, ...]] = {}
-        unused: dict[int, int] = {}
+        masks_by_unused: dict[int, int] = {}
         for node_class, mask in self.node_classes.items():
-            agents = mask & matching
-            if not agents:
+            class_mask = mask & matching_mask
+            if not class_mask:
                 continue
-            prepared = [p for request in requests if (p := node_class.prepare(request)) is not None]
+            prepared = [ready for request in requests if (ready := node_class.prepare(request)) is not None]
             if len(prepared) == len(requests):
                 prepared_requests[node_class] = tuple(prepared)
-                supporting |= agents
-                count = len(node_class.kinds - total.keys())
-                unused[count] = unused.get(count, 0) | agents
-        ranked: list[Need] = []
-        special: list[Need] = []
-        order = tuple(sorted(total, key=scarcity)) if supporting else ()
+                supporting_mask |= class_mask
+                unused_count = len(node_class.kinds - total_slots.keys())
+                masks_by_unused[unused_count] = masks_by_unused.get(unused_count, 0) | class_mask
+        ranked_needs: list[SlotNeed] = []
+        special_needs: list[SlotNeed] = []
+        order = tuple(sorted(total_slots, key=scarcity)) if supporting_mask else ()
         for slot in order:
-            ranked.append((self.indexes[slot], micro(total[slot])))
-            special += self._whole_device_needs(slot, requests)
-        if supporting and self._room is not None:
-            special.append((self._room, self._room.register(len(requests))))
-        amounts = tuple(amount for _, amount in ranked)
+            ranked_needs.append((self.indexes[slot], micro(total_slots[slot])))
+            special_needs += self._whole_device_needs(slot, requests)
+        if supporting_mask and self._room is not None:
+            special_needs.append((self._room, self._room.register(len(requests))))
+        amounts = tuple(amount for _, amount in ranked_needs)
         fit_classes = []
-        for count, agents in sorted(unused.items()):
-            vectors = self._by_vector(order, count)
-            fit_classes.append(FitClass(agents, vectors, *vectors.floor(amounts), agents.bit_count() <= _FEW))
+        for unused_count, class_mask in sorted(masks_by_unused.items()):
+            vectors = self._by_vector(order, unused_count)
+            fit_classes.append(
+                FitClass(class_mask, vectors, *vectors.floor(amounts), class_mask.bit_count() <= _FEW_AGENTS)
+            )
         return Demand(
             requests=requests,
-            total=total,
-            matching=matching,
-            supporting=supporting,
-            needs=(*ranked, *special),
-            special=tuple(special),
+            total=total_slots,
+            matching_mask=matching_mask,
+            supporting_mask=supporting_mask,
+            needs=(*ranked_needs, *special_needs),
+            special=tuple(special_needs),
             order=order,
-            ranked=tuple(ranked),
+            ranked=tuple(ranked_needs),
             fit_classes=tuple(fit_classes),
             prepared_requests=prepared_requests,
         )
@@ -256,74 +272,84 @@ class AgentIndex:
     def _by_vector(self, order: tuple[str, ...], unused: int) -> VectorIndex:
         vectors = self._vectors.get((order, unused))
         if vectors is None:
-            scope = 0
+            agent_mask = 0
             node_classes = [
-                m for m in self.node_classes if m.pools.keys() >= set(order) and len(m.kinds - set(order)) == unused
+                node_class
+                for node_class in self.node_classes
+                if node_class.pools.keys() >= set(order) and len(node_class.kinds - set(order)) == unused
             ]
             for node_class in node_classes:
-                scope |= self.node_classes[node_class]
-            vectors = self._vectors[order, unused] = VectorIndex([self.indexes[s] for s in order], scope, self.size)
+                agent_mask |= self.node_classes[node_class]
+            vectors = self._vectors[order, unused] = VectorIndex(
+                [self.indexes[slot] for slot in order], agent_mask, self.size
+            )
             for node_class in node_classes:
                 self._vectors_of[node_class].append(vectors)
         return vectors
 
-    def _whole_device_needs(self, slot: str, requests: tuple[KernelRequest, ...]) -> list[Need]:
+    def _whole_device_needs(self, slot: str, requests: tuple[KernelRequest, ...]) -> list[SlotNeed]:
         """Returns the needs of partial devices (from one device) and of whole free devices."""
         grain = self._grain.get(slot)
         if not grain:
             return []
         amounts = [micro(slots[slot]) for slots, _ in requests]
         needs = []
-        if (part := max((a for a in amounts if a <= grain), default=0)) > 0:
-            needs.append((self._largest[slot], self._largest[slot].register(part)))
-        largest = int(max(m.pools[slot].largest * m.pools[slot].micro for m in self.node_classes if slot in m.pools))
-        if largest == grain and (whole := sum(a // grain for a in amounts if a % grain == 0)) > 0:
+        if (part_micro := max((size for size in amounts if size <= grain), default=0)) > 0:
+            needs.append((self._largest[slot], self._largest[slot].register(part_micro)))
+        largest = int(
+            max(
+                node_class.pools[slot].largest * node_class.pools[slot].micro
+                for node_class in self.node_classes
+                if slot in node_class.pools
+            )
+        )
+        if largest == grain and (whole := sum(size // grain for size in amounts if size % grain == 0)) > 0:
             needs.append((self._whole[slot], self._whole[slot].register(whole)))
         return needs
 
-    def capable(self, demand: Demand) -> int:
+    def capable_mask(self, demand: Demand) -> int:
         """Returns the supporting agents that could serve a demand if they were empty."""
-        if demand.capable is None:
-            agents = 0
+        if demand.capable_mask is None:
+            class_mask = 0
             for (node_class, reserved), mask in self._by_reserve.items():
-                if mask & demand.supporting and node_class.refusal(demand.requests, reserved) is None:
-                    agents |= mask & demand.supporting
+                if mask & demand.supporting_mask and node_class.refusal(demand.requests, reserved) is None:
+                    class_mask |= mask & demand.supporting_mask
             if self._room is not None:
-                limits = (a.view.kernel_limit for a in self.agents)
-                tight = [r for r, limit in enumerate(limits) if limit is not None and limit < len(demand.requests)]
-                agents &= ~mask_of(tight, self.size)
-            demand.capable = agents
-        return demand.capable
+                limits = (agent.view.kernel_limit for agent in self.agents)
+                full = [rank for rank, limit in enumerate(limits) if limit is not None and limit < len(demand.requests)]
+                class_mask &= ~mask_of(full, self.size)
+            demand.capable_mask = class_mask
+        return demand.capable_mask
 
     # ---- taking
 
     def take(self, rank: int, demand: Demand, kernel_ids: Sequence[KernelId]) -> tuple[DeviceAllocation, ...] | None:
         """Allocates the devices of each kernel on one agent. Returns None, with nothing taken, if the agent refuses."""
         agent = self.agents[rank]
-        done: list[DeviceAllocation] = []
-        for index, amount in demand.ranked:
-            if index.free[rank] < amount:
-                demand.refused |= 1 << rank
+        allocations: list[DeviceAllocation] = []
+        for index, amount_micro in demand.ranked:
+            if index.free[rank] < amount_micro:
+                demand.refused_mask |= 1 << rank
                 return None
         try:
             for kernel_id, prepared in zip(kernel_ids, demand.prepared_requests[agent.node_class], strict=True):
-                done.append(agent.take(kernel_id, prepared))
+                allocations.append(agent.take(kernel_id, prepared))
         except REFUSALS:
-            for kernel_id in kernel_ids[: len(done)]:
+            for kernel_id in kernel_ids[: len(allocations)]:
                 agent.release(kernel_id)
-            demand.refused |= 1 << rank
+            demand.refused_mask |= 1 << rank
             return None
-        self._changed(rank, demand.order)
+        self._update_indexes(rank, demand.order)
         self.cursor = rank
-        return tuple(done)
+        return tuple(allocations)
 
     def undo(self, rank: int, kernel_id: KernelId, demands: Iterable[Demand]) -> None:
-        """Releases what was just taken. Only these demands may have been tried since."""
+        """Releases the devices just taken for a kernel. Only ``demands`` may have been tried since."""
         agent = self.agents[rank]
         agent.release(kernel_id)
-        self._changed(rank, agent.pools)
+        self._update_indexes(rank, agent.pools)
         for demand in demands:
-            demand.refused &= ~(1 << rank)
+            demand.refused_mask &= ~(1 << rank)
 
     def release(self, rank: int, kernel_id: KernelId) -> None:
         """Releases a kernel that an agent held."""
@@ -336,25 +362,25 @@ class AgentIndex:
             del self.typical_requests
             for demand in self._demands.values():
                 demand.gradient = None
-        gained = 0
+        gained_mask = 0
         for view in snapshot.agents:
             rank = self.ranks.get(view.agent_id)
             if rank is None:
                 continue
             agent = self.agents[rank]
-            removed, new = agent.differs({held.kernel_id: held for held in view.held})
-            if not removed and not new and (agent.is_reserve_current or not agent.view.reserved):
+            removed_ids, new_kernels = agent.find_differences({held.kernel_id: held for held in view.held})
+            if not removed_ids and not new_kernels and (agent.is_reserve_current or not agent.view.reserved):
                 continue
             agent.unreserve()
-            for kernel_id in removed:
+            for kernel_id in removed_ids:
                 agent.release(kernel_id)
-            for held in new:
+            for held in new_kernels:
                 agent.adopt(held)
             agent.reserve()
-            self._changed(rank, agent.pools)
-            gained |= 1 << rank
+            self._update_indexes(rank, agent.pools)
+            gained_mask |= 1 << rank
         for demand in self._demands.values():
-            demand.refused &= ~gained
+            demand.refused_mask &= ~gained_mask
         return self.is_exact
 
     @property
@@ -362,7 +388,7 @@ class AgentIndex:
         """True if everything that the agents hold is counted in full."""
         return all(agent.is_exact for agent in self.agents)
 
-    def _changed(self, rank: int, slots: Iterable[str]) -> None:
+    def _update_indexes(self, rank: int, slots: Iterable[str]) -> None:
         agent = self.agents[rank]
         agent.version += 1
         if len(self.changes) >= self._most_changes:
@@ -370,34 +396,34 @@ class AgentIndex:
             for demand in self._demands.values():
                 demand.gradient = None
         self.changes.append(rank)
-        pools, grain = agent.pools, self._grain
+        pools, grain_of_slot = agent.pools, self._grain
         for slot in slots if not agent.node_class.hides else pools:
             if pool := pools.get(slot):
                 self.indexes[slot].change(rank, int(pool.total_free * pool.micro))
-                if slot in grain:
+                if slot in grain_of_slot:
                     self._largest[slot].change(rank, pool.most_micro)
                     self._whole[slot].change(rank, pool.whole)
         for vectors in self._vectors_of[agent.node_class]:
             vectors.change(rank)
-        if self._room is not None and (room := agent.room) is not None:
-            self._room.change(rank, room)
+        if self._room is not None and (kernel_room := agent.room) is not None:
+            self._room.change(rank, kernel_room)
 
     # ---- reading
 
     def members(self, mask: int) -> list[AgentState]:
         return [self.agents[rank] for rank in members(mask)]
 
-    def with_room(self, scope: int, kernels: int) -> int:
+    def mask_with_room(self, agent_mask: int, kernel_count: int) -> int:
         """Returns the agents of a mask that may hold so many more kernels."""
-        return scope if self._room is None else scope & self._room.at_least(kernels)
+        return agent_mask if self._room is None else agent_mask & self._room.mask_with_free(kernel_count)
 
-    def closest(self, demand: Demand, scope: int) -> int:
+    def closest_rank(self, demand: Demand, agent_mask: int) -> int:
         """Returns the agent of a mask that lacks least of the scarcest slot, then of the next one; the first of equals.
 
         While no other kernel is put on it, what it lacks never grows, so the least lack never grows either.
         """
-        for index, amount in demand.ranked:
-            scope = scope & index.at_least(amount) or index.emptiest(scope)
+        for index, amount_micro in demand.ranked:
+            agent_mask = agent_mask & index.mask_with_free(amount_micro) or index.emptiest_mask(agent_mask)
         if self._room is not None:
-            scope = self.with_room(scope, len(demand.requests)) or self._room.emptiest(scope)
-        return (scope & -scope).bit_length() - 1
+            agent_mask = self.mask_with_room(agent_mask, len(demand.requests)) or self._room.emptiest_mask(agent_mask)
+        return (agent_mask & -agent_mask).bit_length() - 1

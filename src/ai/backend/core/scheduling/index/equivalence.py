@@ -75,14 +75,19 @@ class EquivalenceCache:
     def classify(self, session: PendingSession) -> QueuedSession:
         kernels = session.kernels
         if len(kernels) == 1:
-            k = kernels[0]
-            key: Hashable = k.slots, k.requirements, self._agents_by_image(k), session.designated_agents
+            kernel = kernels[0]
+            request_key: Hashable = (
+                kernel.slots,
+                kernel.requirements,
+                self._agents_by_image(kernel),
+                session.designated_agents,
+            )
         else:
-            requests = tuple((k.slots, k.requirements, self._agents_by_image(k)) for k in kernels)
-            key = requests, session.cluster_mode, session.designated_agents
-        equivalence_class = self.by_request.get(key)
+            requests = tuple((kernel.slots, kernel.requirements, self._agents_by_image(kernel)) for kernel in kernels)
+            request_key = requests, session.cluster_mode, session.designated_agents
+        equivalence_class = self.by_request.get(request_key)
         if equivalence_class is None:
-            equivalence_class = self.by_request[key] = self._equivalence_class(session)
+            equivalence_class = self.by_request[request_key] = self._equivalence_class(session)
         quota_class = self.quota_classes.get((id(equivalence_class), session.quotas))
         if quota_class is None:
             quota_class = self.quota_classes[id(equivalence_class), session.quotas] = QuotaClass(
@@ -92,12 +97,13 @@ class EquivalenceCache:
 
     def trim(self, queued_sessions: Collection[QueuedSession]) -> None:
         """Drops unused quota classes and cached requests once they far outnumber all queued sessions."""
-        most = MAX_CLASSES + 2 * len(queued_sessions)
-        if len(self.quota_classes) > most:
+        max_entries = MAX_CLASSES + 2 * len(queued_sessions)
+        if len(self.quota_classes) > max_entries:
             self.quota_classes = {
-                (id(e.quota_class.equivalence_class), e.quota_class.quotas): e.quota_class for e in queued_sessions
+                (id(queued.quota_class.equivalence_class), queued.quota_class.quotas): queued.quota_class
+                for queued in queued_sessions
             }
-        if len(self.by_request) > most:
+        if len(self.by_request) > max_entries:
             self.by_request.clear()
 
     def _agents_by_image(self, kernel: PendingKernel) -> Hashable:
@@ -105,27 +111,27 @@ class EquivalenceCache:
         image = kernel.image, kernel.architecture, kernel.needs
         key = self._keys.get(image)
         if key is None:
-            mask = self.index.matching(kernel)
+            mask = self.index.matching_mask(kernel)
             key = self._keys[image] = self._masks.setdefault(mask, len(self._masks)) if mask else image
         return key
 
     def _equivalence_class(self, session: PendingSession) -> EquivalenceClass:
         index, kernels = self.index, session.kernels
-        scope = index.designated(session.designated_agents) if session.designated_agents else index.all_agents
-        parts = tuple(index.demand([k], scope) for k in kernels)
-        together = session.cluster_mode is ClusterMode.SINGLE_NODE or len(parts) == 1
-        whole = (parts[0] if len(parts) == 1 else index.demand(kernels, scope)) if together else None
+        agent_mask = index.designated_mask(session.designated_agents) if session.designated_agents else index.all_agents
+        demands = tuple(index.demand([kernel], agent_mask) for kernel in kernels)
+        kernels_together = session.cluster_mode is ClusterMode.SINGLE_NODE or len(demands) == 1
+        whole = (demands[0] if len(demands) == 1 else index.demand(kernels, agent_mask)) if kernels_together else None
         # Equal demands are one object, but demands that no agent matches are distinguished by their images.
         unmatched = (
             session.designated_agents,
-            *(k.image for k in kernels),
-            *(k.architecture for k in kernels),
-            *(k.needs for k in kernels),
+            *(kernel.image for kernel in kernels),
+            *(kernel.architecture for kernel in kernels),
+            *(kernel.needs for kernel in kernels),
         )
-        key = whole, parts, None if all(p.matching for p in parts) else unmatched
-        equivalence_class = self.classes.get(key)
+        class_key = (whole, demands, None if all(demand.matching_mask for demand in demands) else unmatched)
+        equivalence_class = self.classes.get(class_key)
         if equivalence_class is None:
-            slots = sorted({slot for part in parts for slot in part.total}, key=scarcity)
-            hardest = sorted(range(len(parts)), key=lambda i: [-parts[i].total[slot] for slot in slots])
-            equivalence_class = self.classes[key] = EquivalenceClass(whole, parts, tuple(hardest))
+            slots = sorted({slot for part in demands for slot in part.total}, key=scarcity)
+            hardest = sorted(range(len(demands)), key=lambda place: [-demands[place].total[slot] for slot in slots])
+            equivalence_class = self.classes[class_key] = EquivalenceClass(whole, demands, tuple(hardest))
         return equivalence_class

@@ -45,42 +45,48 @@ class TypicalRequest:
 
 def typical_requests(requests: Iterable[tuple[ResourceSlot, float]]) -> dict[str, TypicalRequest]:
     """Returns the typical request of each accelerator slot. ``requests``: (slots, how often they occur)."""
-    seen = [(r.nonzero(), count) for r, count in requests]
-    everything = sum(count for _, count in seen)
+    counted = [(slots.nonzero(), count) for slots, count in requests]
+    all_count = sum(count for _, count in counted)
     result: dict[str, TypicalRequest] = {}
-    for slot in sorted({slot for r, _ in seen for slot in r} - set(_COMPANIONS)):
-        requested = [(r, float(r[slot]), count) for r, count in seen if r[slot].is_finite() and r[slot]]
+    for slot in sorted({slot for slots, _ in counted for slot in slots} - set(_COMPANIONS)):
+        requested = [
+            (slots, float(slots[slot]), count) for slots, count in counted if slots[slot].is_finite() and slots[slot]
+        ]
         units = sum(amount * count for _, amount, count in requested)
         typical = result[slot] = TypicalRequest()
         for name in _COMPANIONS if units else ():
-            mean = sum(float(r[name]) * count for r, _, count in requested) / units
-            spread = sum((float(r[name]) - mean * amount) ** 2 * count for r, amount, count in requested) / units
+            mean = sum(float(slots[name]) * count for slots, _, count in requested) / units
+            variance = (
+                sum((float(slots[name]) - mean * amount) ** 2 * count for slots, amount, count in requested) / units
+            )
             if mean:
-                typical.need[name] = mean, sqrt(spread)
+                typical.need[name] = mean, sqrt(variance)
         for _, amount, count in requested:
             if amount >= 1 and amount == int(amount):
-                typical.whole[int(amount)] = typical.whole.get(int(amount), 0.0) + count / everything
+                typical.whole[int(amount)] = typical.whole.get(int(amount), 0.0) + count / all_count
     return result
 
 
-def _excess(units: float, have: float, mean: float, deviation: float) -> float:
+def _excess(units: float, free_amount: float, mean: float, deviation: float) -> float:
     """Returns the expected units without enough of a companion slot: E[max(0, N(units * mean, ...) - have)] / mean."""
-    spread, lack = deviation * sqrt(units), units * mean - have
-    if spread <= 0:
-        return max(0.0, lack) / mean
-    z = lack / spread
-    if z < -6:
+    units_deviation, expected_lack = deviation * sqrt(units), units * mean - free_amount
+    if units_deviation <= 0:
+        return max(0.0, expected_lack) / mean
+    z_score = expected_lack / units_deviation
+    if z_score < -6:
         return 0.0
-    density = exp(-z * z / 2) / sqrt(2 * pi)
-    return min(units, (lack * (1 + erf(z / sqrt(2))) / 2 + spread * density) / mean)
+    density = exp(-z_score * z_score / 2) / sqrt(2 * pi)
+    return min(units, (expected_lack * (1 + erf(z_score / sqrt(2))) / 2 + units_deviation * density) / mean)
 
 
-def lost(what: TypicalRequest, units: float, whole: int, free: Mapping[str, float]) -> float:
+def lost_units(typical: TypicalRequest, units: float, whole: int, free: Mapping[str, float]) -> float:
     """Returns how many free units of an accelerator typical requests cannot use."""
     if units <= 0:
         return 0.0
-    stranded = max((_excess(units, free[name], *need) for name, need in what.need.items()), default=0.0)
-    return stranded + sum(p * (units - whole if whole >= k else units) for k, p in what.whole.items())
+    stranded = max((_excess(units, free[companion], *need) for companion, need in typical.need.items()), default=0.0)
+    return stranded + sum(
+        probability * (units - whole if whole >= count else units) for count, probability in typical.whole.items()
+    )
 
 
 class FragmentationGradient:
@@ -88,51 +94,53 @@ class FragmentationGradient:
 
     __slots__ = ("_demand", "_heap", "_seen", "_typical")
 
-    def __init__(self, demand: ResourceSlot, what: dict[str, TypicalRequest]) -> None:
-        self._demand = {slot: float(q) for slot, q in demand.items()}
-        self._typical = what
+    def __init__(self, demand: ResourceSlot, typical_requests: dict[str, TypicalRequest]) -> None:
+        self._demand = {slot: float(quantity) for slot, quantity in demand.items()}
+        self._typical = typical_requests
         self._heap: list[Candidate] = []
         self._seen = -1
 
-    def best(self, agents: list[AgentState], scope: int, changes: list[int]) -> int:
-        """Returns the rank of the agent of a mask that loses least. ``changes``: the changed agents in order."""
+    def best(self, agents: list[AgentState], agent_mask: int, changed_ranks: list[int]) -> int:
+        """Returns the rank of the agent of a mask that loses least. ``changed_ranks``: the changed agents in order."""
         if self._seen < 0:
-            memo: dict[object, tuple[float, int, float]] = {}
-            self._heap = [self._candidate(rank, agent, memo) for rank, agent in enumerate(agents) if scope >> rank & 1]
+            loss_cache: dict[object, tuple[float, int, float]] = {}
+            self._heap = [
+                self._candidate(rank, agent, loss_cache) for rank, agent in enumerate(agents) if agent_mask >> rank & 1
+            ]
             heapify(self._heap)
-        elif self._seen < len(changes):
-            for rank in set(changes[self._seen :]):
-                if scope >> rank & 1:
+        elif self._seen < len(changed_ranks):
+            for rank in set(changed_ranks[self._seen :]):
+                if agent_mask >> rank & 1:
                     heappush(self._heap, self._candidate(rank, agents[rank], {}))
-        self._seen = len(changes)
-        aside: list[Candidate] = []
-        best = -1
-        while self._heap and best < 0:
+        self._seen = len(changed_ranks)
+        outside_candidates: list[Candidate] = []
+        best_rank = -1
+        while self._heap and best_rank < 0:
             rank, version = self._heap[0][3:]
             if version != agents[rank].version:
                 heappop(self._heap)
-            elif scope >> rank & 1:
-                best = rank
+            elif agent_mask >> rank & 1:
+                best_rank = rank
             else:
-                aside.append(heappop(self._heap))
-        for candidate in aside:
+                outside_candidates.append(heappop(self._heap))
+        for candidate in outside_candidates:
             heappush(self._heap, candidate)
-        if best < 0:
+        if best_rank < 0:
             # Agents that were not in the mask before, and have not changed since.
             self._seen = -1
-            return self.best(agents, scope, changes)
-        return best
+            return self.best(agents, agent_mask, changed_ranks)
+        return best_rank
 
-    def _candidate(self, rank: int, agent: AgentState, memo: dict[object, tuple[float, int, float]]) -> Candidate:
+    def _candidate(self, rank: int, agent: AgentState, loss_cache: dict[object, tuple[float, int, float]]) -> Candidate:
         pools = agent.pools
-        key = (
+        cache_key = (
             agent.node_class,
-            *(tuple(sorted(pools[s].levels.items())) if s in pools else () for s in self._typical),
-            *(pools[s].total_free if s in pools else 0 for s in _COMPANIONS),
+            *(tuple(sorted(pools[slot].levels.items())) if slot in pools else () for slot in self._typical),
+            *(pools[slot].total_free if slot in pools else 0 for slot in _COMPANIONS),
         )
-        if key not in memo:
-            memo[key] = self._loss(agent)
-        return *memo[key], rank, agent.version
+        if cache_key not in loss_cache:
+            loss_cache[cache_key] = self._loss(agent)
+        return *loss_cache[cache_key], rank, agent.version
 
     def _loss(self, agent: AgentState) -> tuple[float, int, float]:
         demand, pools = self._demand, agent.pools
@@ -141,28 +149,30 @@ class FragmentationGradient:
             if name in pools:
                 before[name] = units_of(pools[name])
                 after[name] = before[name] - demand.get(name, 0.0)
-        total = 0.0
-        for slot, what in self._typical.items():
+        loss = 0.0
+        for slot, typical in self._typical.items():
             pool = pools.get(slot)
             if pool is None:
                 continue
             units, requested = units_of(pool), demand.get(slot, 0.0)
-            remaining, taken = self._part(pool, requested)
-            total += lost(what, units - requested, pool.whole - taken, after) - lost(what, units, pool.whole, before)
-            total += remaining
-        unused = len(agent.node_class.kinds - demand.keys())
-        return round(total, 9), unused, after["cpu"]
+            remaining, broken = self._part_loss(pool, requested)
+            loss += lost_units(typical, units - requested, pool.whole - broken, after) - lost_units(
+                typical, units, pool.whole, before
+            )
+            loss += remaining
+        unused_kinds = len(agent.node_class.kinds - demand.keys())
+        return round(loss, 9), unused_kinds, after["cpu"]
 
     @staticmethod
-    def _part(pool: SlotPool, requested: float) -> tuple[float, int]:
+    def _part_loss(pool: SlotPool, requested: float) -> tuple[float, int]:
         """Returns what stays free on a partially used device, and how many whole devices are no longer whole."""
         quanta = round(requested / float(pool.quantum))
         if not quanta or not pool.largest:
             return 0.0, 0
         if quanta >= pool.largest:
             return 0.0, -(-quanta // pool.largest)
-        at = bisect_left(pool.order, quanta)
-        level = pool.order[at] if at < len(pool.order) else pool.largest
+        level_index = bisect_left(pool.free_levels, quanta)
+        level = pool.free_levels[level_index] if level_index < len(pool.free_levels) else pool.largest
         return float((level - quanta) * pool.quantum), int(level == pool.largest)
 
 

@@ -12,28 +12,28 @@ from decimal import Decimal
 
 from ai.backend.core.allocation.slot_pool import MICRO
 
-_LEVELS = 1024
+_LEVEL_COUNT = 1024
 """The number of levels of the largest agent by which agents are ordered."""
-_EXACT_AMOUNTS = 1024
+_MAX_EXACT_AMOUNTS = 1024
 """The number of requested amounts with exact masks; the masks of further amounts contain some agents too many."""
-_BOUNDLESS = 10**40
+_INFINITE_MICRO = 10**40
 
 
 def micro(quantity: Decimal) -> int:
     """Returns a quantity in millionths, rounded up."""
     if not quantity.is_finite():
-        return _BOUNDLESS
-    scaled = quantity * MICRO
-    whole = int(scaled)
-    return whole + (whole != scaled)
+        return _INFINITE_MICRO
+    exact_micro = quantity * MICRO
+    whole_micro = int(exact_micro)
+    return whole_micro + (whole_micro != exact_micro)
 
 
-def mask_of(ranks: Iterable[int], size: int) -> int:
+def mask_of(ranks: Iterable[int], bit_count: int) -> int:
     """Returns the mask of some ranks in O(size / 8 + number of ranks)."""
-    bits = bytearray(size // 8 + 1)
+    mask_bytes = bytearray(bit_count // 8 + 1)
     for rank in ranks:
-        bits[rank >> 3] |= 1 << (rank & 7)
-    return int.from_bytes(bits, "little")
+        mask_bytes[rank >> 3] |= 1 << (rank & 7)
+    return int.from_bytes(mask_bytes, "little")
 
 
 def members(mask: int) -> list[int]:
@@ -52,24 +52,24 @@ class SlotIndex:
 
     __slots__ = ("_amounts", "_indexed", "_levels", "_masks", "_order", "_richest", "_stale", "free", "unit")
 
-    def __init__(self, free: Sequence[int], most: int, grain: int = 1) -> None:
-        """``most``: the total of the largest agent; ``grain``: every amount is a multiple of it."""
+    def __init__(self, free: Sequence[int], most_micro: int, grain_micro: int = 1) -> None:
+        """Indexes ``free``. ``most_micro``: the largest total; ``grain_micro``: the divisor of every amount."""
         self.free = list(free)
-        self.unit = max(grain, most // _LEVELS)
+        self.unit = max(grain_micro, most_micro // _LEVEL_COUNT)
         self._indexed = list(free)
         self._stale: list[int] = []
         self._amounts: list[int] = []
         self._masks: dict[int, int] = {}
         self._richest: dict[int, int] = {}
-        by_level: dict[int, list[int]] = {}
+        ranks_by_level: dict[int, list[int]] = {}
         for rank, amount in enumerate(free):
-            by_level.setdefault(amount // self.unit, []).append(rank)
-        self._levels = {level: mask_of(ranks, len(free)) for level, ranks in by_level.items()}
+            ranks_by_level.setdefault(amount // self.unit, []).append(rank)
+        self._levels = {level: mask_of(ranks, len(free)) for level, ranks in ranks_by_level.items()}
         self._order = sorted(self._levels)
 
-    def change(self, rank: int, now: int) -> None:
+    def change(self, rank: int, free_micro: int) -> None:
         """Sets the free amount of an agent."""
-        self.free[rank] = now
+        self.free[rank] = free_micro
         self._stale.append(rank)
         self._richest.clear()
         if len(self._stale) > len(self.free):
@@ -83,66 +83,66 @@ class SlotIndex:
                 continue
             self._indexed[rank] = now
             bit = 1 << rank
-            source, target = before // self.unit, now // self.unit
-            if source != target:
-                self._move(bit, source, target)
-            low, high = (before, now) if before < now else (now, before)
+            old_level, new_level = before // self.unit, now // self.unit
+            if old_level != new_level:
+                self._move(bit, old_level, new_level)
+            lower_amount, higher_amount = (before, now) if before < now else (now, before)
             amounts, masks = self._amounts, self._masks
-            for amount in amounts[bisect_right(amounts, low) : bisect_right(amounts, high)]:
+            for amount in amounts[bisect_right(amounts, lower_amount) : bisect_right(amounts, higher_amount)]:
                 masks[amount] ^= bit
         self._stale.clear()
 
-    def _move(self, bit: int, source: int, target: int) -> None:
+    def _move(self, agent_bit: int, old_level: int, new_level: int) -> None:
         levels = self._levels
-        if rest := levels[source] ^ bit:
-            levels[source] = rest
+        if remaining_mask := levels[old_level] ^ agent_bit:
+            levels[old_level] = remaining_mask
         else:
-            del levels[source]
-            del self._order[bisect_left(self._order, source)]
-        if target not in levels:
-            insort(self._order, target)
-        levels[target] = levels.get(target, 0) | bit
+            del levels[old_level]
+            del self._order[bisect_left(self._order, old_level)]
+        if new_level not in levels:
+            insort(self._order, new_level)
+        levels[new_level] = levels.get(new_level, 0) | agent_bit
 
     def register(self, amount: int) -> int:
-        """Adds a mask for requests of this amount. Returns the amount, rounded down, to pass to :meth:`at_least`."""
+        """Adds a mask for requests of this amount. Returns the amount, rounded down, for :meth:`mask_with_free`."""
         if amount not in self._masks:
-            if len(self._masks) >= _EXACT_AMOUNTS:
+            if len(self._masks) >= _MAX_EXACT_AMOUNTS:
                 amount = max(1, amount // self.unit * self.unit)
             if amount not in self._masks:
                 self.refresh()
-                self._masks[amount] = self._at_least(amount)
+                self._masks[amount] = self._compute_mask(amount)
                 insort(self._amounts, amount)
         return amount
 
-    def at_least(self, amount: int) -> int:
+    def mask_with_free(self, amount: int) -> int:
         """Returns the agents that have this amount free, or the closest smaller amount that has a mask."""
         if self._stale:
             self.refresh()
         mask = self._masks.get(amount)
         return self._masks[self.register(amount)] if mask is None else mask
 
-    def _at_least(self, amount: int) -> int:
-        edge = amount // self.unit
-        enough = [rank for rank in members(self._levels.get(edge, 0)) if self.free[rank] >= amount]
-        result = mask_of(enough, len(self.free))
-        for level in self._order[bisect_right(self._order, edge) :]:
-            result |= self._levels[level]
-        return result
+    def _compute_mask(self, amount: int) -> int:
+        edge_level = amount // self.unit
+        ranks_with_enough = [rank for rank in members(self._levels.get(edge_level, 0)) if self.free[rank] >= amount]
+        mask = mask_of(ranks_with_enough, len(self.free))
+        for level in self._order[bisect_right(self._order, edge_level) :]:
+            mask |= self._levels[level]
+        return mask
 
-    def emptiest(self, scope: int) -> int:
+    def emptiest_mask(self, agent_mask: int) -> int:
         """Returns the agents of a mask with the most free."""
         if self._stale:
             self.refresh()
         levels = self._levels
         for level in reversed(self._order):
-            if agents := levels[level] & scope:
-                return agents
+            if level_mask := levels[level] & agent_mask:
+                return level_mask
         return 0
 
-    def richest(self, scope: int) -> int:
+    def richest_rank(self, agent_mask: int) -> int:
         """Returns the agent of a non-empty mask that has exactly the most free; the last of equals."""
-        best = self._richest.get(scope)
-        if best is None:
-            best = max(members(self.emptiest(scope)), key=lambda rank: (self.free[rank], rank))
-            self._richest[scope] = best
-        return best
+        best_rank = self._richest.get(agent_mask)
+        if best_rank is None:
+            best_rank = max(members(self.emptiest_mask(agent_mask)), key=lambda rank: (self.free[rank], rank))
+            self._richest[agent_mask] = best_rank
+        return best_rank

@@ -13,10 +13,10 @@ from typing import Protocol
 
 from ai.backend.core.scheduling.index.slot_index import SlotIndex, mask_of, members
 
-_WIDTH = 13
+_FIELD_BITS = 13
 """Bits of a field: a level and, as the highest bit, a guard that a subtraction borrows where a level is too small."""
-_FIELD = (1 << _WIDTH) - 1
-_MOST = (1 << (_WIDTH - 1)) - 1
+_FIELD_MASK = (1 << _FIELD_BITS) - 1
+_MAX_LEVEL = (1 << (_FIELD_BITS - 1)) - 1
 
 
 Edges = tuple[tuple[SlotIndex, int, int], ...]
@@ -43,108 +43,112 @@ class VectorIndex:
 
     __slots__ = ("_guards", "_indexes", "_masks", "_order", "_shifts", "_vectors")
 
-    def __init__(self, indexes: Sequence[SlotIndex], scope: int, size: int) -> None:
-        """``indexes``: of each slot, the scarcest first."""
-        self._indexes = tuple(indexes)
-        self._shifts = tuple(range(_WIDTH * (len(indexes) - 1), -1, -_WIDTH))
-        self._guards = sum(1 << shift + _WIDTH - 1 for shift in self._shifts)
+    def __init__(self, slot_indexes: Sequence[SlotIndex], agent_mask: int, agent_count: int) -> None:
+        """Indexes the agents by ``slot_indexes``, one for each slot, the scarcest first."""
+        self._indexes = tuple(slot_indexes)
+        self._shifts = tuple(range(_FIELD_BITS * (len(slot_indexes) - 1), -1, -_FIELD_BITS))
+        self._guards = sum(1 << shift + _FIELD_BITS - 1 for shift in self._shifts)
         self._vectors: dict[int, int] = {}
-        by_vector: dict[int, list[int]] = {}
-        for rank in members(scope):
+        ranks_by_vector: dict[int, list[int]] = {}
+        for rank in members(agent_mask):
             vector = self._vectors[rank] = self.vector(rank)
-            by_vector.setdefault(vector, []).append(rank)
-        self._masks = {vector: mask_of(ranks, size) for vector, ranks in by_vector.items()}
+            ranks_by_vector.setdefault(vector, []).append(rank)
+        self._masks = {vector: mask_of(ranks, agent_count) for vector, ranks in ranks_by_vector.items()}
         self._order = sorted(self._masks)
 
     def vector(self, rank: int) -> int:
         """Returns the vector of an agent from what it has free now."""
-        result = 0
+        vector = 0
         for index in self._indexes:
-            result = result << _WIDTH | index.free[rank] // index.unit
-        return result
+            vector = vector << _FIELD_BITS | index.free[rank] // index.unit
+        return vector
 
     def floor(self, amounts: Sequence[int]) -> tuple[int, Edges]:
         """Returns the least vector with these amounts, and the slots whose levels are not precise enough."""
         vector, edges = 0, []
         for index, amount, shift in zip(self._indexes, amounts, self._shifts, strict=True):
-            vector = vector << _WIDTH | min(amount // index.unit, _MOST)
+            vector = vector << _FIELD_BITS | min(amount // index.unit, _MAX_LEVEL)
             if amount % index.unit:
                 edges.append((index, amount, shift))
         return vector, tuple(edges)
 
     def change(self, rank: int) -> None:
         """Updates the vector of an agent."""
-        before, now = self._vectors[rank], self.vector(rank)
-        if before == now:
+        old_vector, new_vector = self._vectors[rank], self.vector(rank)
+        if old_vector == new_vector:
             return
-        self._vectors[rank] = now
-        masks, bit = self._masks, 1 << rank
-        if rest := masks[before] ^ bit:
-            masks[before] = rest
+        self._vectors[rank] = new_vector
+        masks, agent_bit = self._masks, 1 << rank
+        if remaining_mask := masks[old_vector] ^ agent_bit:
+            masks[old_vector] = remaining_mask
         else:
-            del masks[before]
-            del self._order[bisect_left(self._order, before)]
-        if now not in masks:
-            insort(self._order, now)
-        masks[now] = masks.get(now, 0) | bit
+            del masks[old_vector]
+            del self._order[bisect_left(self._order, old_vector)]
+        if new_vector not in masks:
+            insort(self._order, new_vector)
+        masks[new_vector] = masks.get(new_vector, 0) | agent_bit
 
-    def fullest(self, request: VectorRequest, scope: int) -> int:
+    def fullest_mask(self, request: VectorRequest, agent_mask: int) -> int:
         """Returns the agents of a mask that fit with the least of the scarcest slot, then of the next; 0 for none."""
         if request.is_small:
-            return self._of_few(request.floor, request.edges, scope, min)
+            return self._best_of_few_mask(request.floor, request.edges, agent_mask, min)
         order, masks, guards = self._order, self._masks, self._guards
         floor, edges = request.floor, request.edges
-        at = bisect_left(order, floor)
-        while at < len(order):
-            vector = order[at]
+        place = bisect_left(order, floor)
+        while place < len(order):
+            vector = order[place]
             short = ~((vector | guards) - floor) & guards
             if not short:
-                agents = masks[vector] & scope
-                if agents and (not edges or (agents := self._exact(agents, vector, floor, edges))):
-                    return agents
-                at += 1
+                fitting = masks[vector] & agent_mask
+                if fitting and (not edges or (fitting := self._exact_mask(fitting, vector, floor, edges))):
+                    return fitting
+                place += 1
             else:
                 # The next one that can fit has as much of the scarcer slots, and enough of this and the others.
                 kept = short.bit_length()
-                at = bisect_left(order, vector >> kept << kept | floor & (1 << kept) - 1, at + 1)
+                place = bisect_left(order, vector >> kept << kept | floor & (1 << kept) - 1, place + 1)
         return 0
 
-    def emptiest(self, request: VectorRequest, scope: int) -> int:
-        """Returns the agents like :meth:`fullest`, with the most instead of the least."""
+    def emptiest_mask(self, request: VectorRequest, agent_mask: int) -> int:
+        """Returns the agents like :meth:`fullest_mask`, with the most instead of the least."""
         if request.is_small:
-            return self._of_few(request.floor, request.edges, scope, max)
+            return self._best_of_few_mask(request.floor, request.edges, agent_mask, max)
         order, masks, guards = self._order, self._masks, self._guards
         floor, edges = request.floor, request.edges
-        at = len(order) - 1
-        while at >= 0:
-            vector = order[at]
+        place = len(order) - 1
+        while place >= 0:
+            vector = order[place]
             short = ~((vector | guards) - floor) & guards
             if not short:
-                agents = masks[vector] & scope
-                if agents and (not edges or (agents := self._exact(agents, vector, floor, edges))):
-                    return agents
-                at -= 1
+                fitting = masks[vector] & agent_mask
+                if fitting and (not edges or (fitting := self._exact_mask(fitting, vector, floor, edges))):
+                    return fitting
+                place -= 1
             else:
                 # The next one that can fit has less of the scarcer slots.
                 kept = short.bit_length()
-                at = bisect_left(order, vector >> kept << kept, 0, at) - 1
+                place = bisect_left(order, vector >> kept << kept, 0, place) - 1
         return 0
 
     @staticmethod
-    def _exact(agents: int, vector: int, floor: int, edges: Edges) -> int:
+    def _exact_mask(equal_mask: int, vector: int, floor_vector: int, edges: Edges) -> int:
         """Returns those of agents with equal vectors that have the exact amounts."""
         for index, amount, shift in edges:
-            if vector >> shift & _FIELD == floor >> shift & _FIELD:
-                enough = [rank for rank in members(agents) if index.free[rank] >= amount]
-                agents = mask_of(enough, agents.bit_length())
-        return agents
+            if vector >> shift & _FIELD_MASK == floor_vector >> shift & _FIELD_MASK:
+                ranks_with_enough = [rank for rank in members(equal_mask) if index.free[rank] >= amount]
+                equal_mask = mask_of(ranks_with_enough, equal_mask.bit_length())
+        return equal_mask
 
-    def _of_few(self, floor: int, edges: Edges, scope: int, best: Callable[[Iterable[int]], int]) -> int:
-        fitting: dict[int, int] = {}
-        while scope:
-            bit = scope & -scope
-            scope ^= bit
-            vector = self._vectors[bit.bit_length() - 1]
-            if not ~((vector | self._guards) - floor) & self._guards and self._exact(bit, vector, floor, edges):
-                fitting[vector] = fitting.get(vector, 0) | bit
-        return fitting[best(fitting)] if fitting else 0
+    def _best_of_few_mask(
+        self, floor_vector: int, edges: Edges, agent_mask: int, best_vector_of: Callable[[Iterable[int]], int]
+    ) -> int:
+        mask_by_vector: dict[int, int] = {}
+        while agent_mask:
+            agent_bit = agent_mask & -agent_mask
+            agent_mask ^= agent_bit
+            vector = self._vectors[agent_bit.bit_length() - 1]
+            if not ~((vector | self._guards) - floor_vector) & self._guards and self._exact_mask(
+                agent_bit, vector, floor_vector, edges
+            ):
+                mask_by_vector[vector] = mask_by_vector.get(vector, 0) | agent_bit
+        return mask_by_vector[best_vector_of(mask_by_vector)] if mask_by_vector else 0

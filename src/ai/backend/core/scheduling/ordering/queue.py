@@ -49,8 +49,10 @@ def fifo(queued_sessions: Sequence[QueuedSession], snapshot: Snapshot, capacity:
 
 def lifo(queued_sessions: Sequence[QueuedSession], snapshot: Snapshot, capacity: ResourceSlot) -> Queue:
     """Orders the youngest first."""
-    by_priority = groupby(queued_sessions, key=lambda e: e.session.priority)
-    return StaticQueue([queued for _, level in by_priority for queued in reversed(list(level))])
+    by_priority = groupby(queued_sessions, key=lambda entry: entry.session.priority)
+    return StaticQueue(
+        [queued for _, sessions_of_priority in by_priority for queued in reversed(list(sessions_of_priority))]
+    )
 
 
 class _Scope:
@@ -60,7 +62,7 @@ class _Scope:
 
     def __init__(self, name: str, used: ResourceSlot, weight: float) -> None:
         self.name = name
-        self.used = {slot: float(q) for slot, q in used.items()}
+        self.used = {slot: float(quantity) for slot, quantity in used.items()}
         self.weight = weight
         self.share = 0.0
         self.waiting: deque[QueuedSession] = deque()
@@ -81,10 +83,10 @@ class ShareQueue:
         capacity: ResourceSlot,
         used: Mapping[str, ResourceSlot],
         weights: Mapping[str, float],
-        path: Callable[[PendingSession], tuple[str, ...]],
+        scope_path_of: Callable[[PendingSession], tuple[str, ...]],
     ) -> None:
-        self._capacity = {slot: float(q) for slot, q in capacity.items() if q}
-        self._queued, self._used, self._weights, self._path = queued_sessions, used, weights, path
+        self._capacity = {slot: float(quantity) for slot, quantity in capacity.items() if quantity}
+        self._queued, self._used, self._weights, self._path = queued_sessions, used, weights, scope_path_of
         self._root = _Scope("", ResourceSlot(), 1.0)
         self._last: QueuedSession | None = None
 
@@ -102,42 +104,42 @@ class ShareQueue:
         scope.share = max(shares, default=0.0) / scope.weight
 
     def __iter__(self) -> Iterator[QueuedSession]:
-        for _, level in groupby(self._queued, key=lambda e: e.session.priority):
-            yield from self._level(level)
+        for _, sessions_of_priority in groupby(self._queued, key=lambda entry: entry.session.priority):
+            yield from self._order_sessions(sessions_of_priority)
 
-    def _level(self, queued_sessions: Iterable[QueuedSession]) -> Iterator[QueuedSession]:
+    def _order_sessions(self, queued_sessions: Iterable[QueuedSession]) -> Iterator[QueuedSession]:
         """Yields all sessions of one priority."""
         for queued in queued_sessions:
             scope, name = self._root, ""
-            for part in self._path(queued.session):
-                name = f"{name}/{part}" if name else part
+            for path_part in self._path(queued.session):
+                name = f"{name}/{path_part}" if name else path_part
                 scope = self._child(scope, name)
             scope.waiting.append(queued)
-        self._fill(self._root)
+        self._build_heaps(self._root)
         root = self._root
         while root.heap or root.waiting:
-            way = [root]
-            while way[-1].heap:
-                way.append(way[-1].heap[0][2])
-            queued = way[-1].waiting.popleft()
+            scope_path = [root]
+            while scope_path[-1].heap:
+                scope_path.append(scope_path[-1].heap[0][2])
+            queued = scope_path[-1].waiting.popleft()
             self._last = None
             yield queued
-            self._advance(way, queued if self._last is queued else None)
+            self._advance(scope_path, queued if self._last is queued else None)
 
-    def _fill(self, scope: _Scope) -> bool:
+    def _build_heaps(self, scope: _Scope) -> bool:
         """Builds the heaps of scopes with pending sessions. Returns True if any session waits."""
-        scope.heap = [(child.share, child.name, child) for child in scope.children.values() if self._fill(child)]
+        scope.heap = [(child.share, child.name, child) for child in scope.children.values() if self._build_heaps(child)]
         heapify(scope.heap)
         return bool(scope.heap or scope.waiting)
 
-    def _advance(self, way: Sequence[_Scope], placed: QueuedSession | None) -> None:
+    def _advance(self, scope_path: Sequence[_Scope], placed: QueuedSession | None) -> None:
         if placed is not None:
             gained = [(slot, float(q)) for slot, q in placed.session.total.items()]
-            for scope in way[1:]:
+            for scope in scope_path[1:]:
                 for slot, quantity in gained:
                     scope.used[slot] = scope.used.get(slot, 0.0) + quantity
                 self._update_share(scope)
-        for parent, child in zip(reversed(way[:-1]), reversed(way[1:]), strict=True):
+        for parent, child in zip(reversed(scope_path[:-1]), reversed(scope_path[1:]), strict=True):
             if child.heap or child.waiting:
                 heapreplace(parent.heap, (child.share, child.name, child))
             else:

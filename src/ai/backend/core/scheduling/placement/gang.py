@@ -35,17 +35,17 @@ class EmptyAgents:
     def _try_assign(self, rank: int, demand: Demand) -> bool:
         agent = self._index.agents[rank]
         node_class = agent.node_class.repaired if self._repaired else agent.node_class
-        allocator, count = self.used.get(rank) or (node_class.without(agent.view.reserved), 0)
-        limit = agent.view.kernel_limit
-        if (limit is not None and count >= limit) or not can_allocate(allocator, demand.requests):
+        allocator, kernel_count = self.used.get(rank) or (node_class.without(agent.view.reserved), 0)
+        kernel_limit = agent.view.kernel_limit
+        if (kernel_limit is not None and kernel_count >= kernel_limit) or not can_allocate(allocator, demand.requests):
             return False
-        self.used[rank] = allocator, count + 1
+        self.used[rank] = allocator, kernel_count + 1
         return True
 
-    def assign(self, demand: Demand, fresh: Iterable[int]) -> bool:
-        """Puts one kernel on an agent that already has some, else on the first of ``fresh`` that accepts it."""
-        used = [rank for rank in self.used if demand.supporting >> rank & 1]
-        return any(self._try_assign(rank, demand) for rank in chain(used, fresh))
+    def assign(self, demand: Demand, unused_ranks: Iterable[int]) -> bool:
+        """Puts one kernel on an agent that already has some, else on the first of ``unused_ranks`` that accepts it."""
+        has_kernels = [rank for rank in self.used if demand.supporting_mask >> rank & 1]
+        return any(self._try_assign(rank, demand) for rank in chain(has_kernels, unused_ranks))
 
 
 def fits_when_empty(index: AgentIndex, equivalence_class: EquivalenceClass, *, repaired: bool = False) -> bool:
@@ -54,35 +54,37 @@ def fits_when_empty(index: AgentIndex, equivalence_class: EquivalenceClass, *, r
     A session needs at most one agent for each kernel, so at most that many of each class, limit and reserve are tried.
     """
     empty_agents = EmptyAgents(index, repaired=repaired)
-    few: set[int] = set()
+    few_ranks: set[int] = set()
     for mask in index.node_classes.values():
-        alike: Counter[tuple[int | None, ResourceSlot]] = Counter()
+        alike_counts: Counter[tuple[int | None, ResourceSlot]] = Counter()
         for rank in members(mask):
             view = index.agents[rank].view
-            kind = view.kernel_limit, view.reserved
-            alike[kind] += 1
-            if alike[kind] <= len(equivalence_class.parts):
-                few.add(rank)
-    order = sorted(few)
+            agent_kind = view.kernel_limit, view.reserved
+            alike_counts[agent_kind] += 1
+            if alike_counts[agent_kind] <= len(equivalence_class.parts):
+                few_ranks.add(rank)
+    rank_order = sorted(few_ranks)
     return all(
-        empty_agents.assign(demand, (r for r in order if demand.supporting >> r & 1))
-        for demand in (equivalence_class.parts[i] for i in equivalence_class.hardest)
+        empty_agents.assign(
+            demand, (other_rank for other_rank in rank_order if demand.supporting_mask >> other_rank & 1)
+        )
+        for demand in (equivalence_class.parts[part_place] for part_place in equivalence_class.hardest)
     )
 
 
-def closest_agents(index: AgentIndex, equivalence_class: EquivalenceClass, scope: int) -> list[int] | None:
+def closest_agents(index: AgentIndex, equivalence_class: EquivalenceClass, agent_mask: int) -> list[int] | None:
     """Returns as few agents of a mask as can hold a session once empty, the closest first; None if they cannot."""
     empty_agents = EmptyAgents(index)
-    for i in equivalence_class.hardest:
-        demand = equivalence_class.parts[i]
-        remaining = index.capable(demand) & scope
+    for part_place in equivalence_class.hardest:
+        demand = equivalence_class.parts[part_place]
+        remaining_mask = index.capable_mask(demand) & agent_mask
 
-        def nearest(remaining: int = remaining, demand: Demand = demand) -> Iterable[int]:
+        def nearest(remaining_mask: int = remaining_mask, demand: Demand = demand) -> Iterable[int]:
             for rank in empty_agents.used:
-                remaining &= ~(1 << rank)
-            while remaining:
-                rank = index.closest(demand, remaining)
-                remaining &= ~(1 << rank)
+                remaining_mask &= ~(1 << rank)
+            while remaining_mask:
+                rank = index.closest_rank(demand, remaining_mask)
+                remaining_mask &= ~(1 << rank)
                 yield rank
 
         if not empty_agents.assign(demand, nearest()):

@@ -35,60 +35,67 @@ class Victims:
                 if rank is not None and (session.is_preemptible or session.is_ending):
                     self._on.setdefault(rank, []).append(session)
         for sessions in self._on.values():
-            sessions.sort(key=lambda s: (s.priority, self._sign * s.started_at.timestamp(), s.session_id.int))
+            sessions.sort(
+                key=lambda victim: (victim.priority, self._sign * victim.started_at.timestamp(), victim.session_id.int)
+            )
         self._evicted: set[SessionId] = set()
 
-    def choose(self, session: PendingSession, demand: Demand, scope: int) -> tuple[int, list[RunningSession]] | None:
+    def choose(
+        self, session: PendingSession, demand: Demand, agent_mask: int
+    ) -> tuple[int, list[RunningSession]] | None:
         """Returns the rank of an agent of a mask and the sessions to evict there; None if eviction would not help."""
         best: Choice | None = None
-        for rank in self._nearest(demand, scope):
-            on = [s for s in self._on[rank] if s.session_id not in self._evicted]
-            ending = [s for s in on if s.is_ending]
-            there = [s for s in on if not s.is_ending and s.priority < session.priority]
-            needed = self._needed(self._index.agents[rank], demand, ending, there)
+        for rank in self._nearest(demand, agent_mask):
+            present = [victim for victim in self._on[rank] if victim.session_id not in self._evicted]
+            ending = [victim for victim in present if victim.is_ending]
+            evictable = [victim for victim in present if not victim.is_ending and victim.priority < session.priority]
+            needed = self._needed(self._index.agents[rank], demand, ending, evictable)
             if needed is not None:
-                least = max((s.priority for s in needed), default=-1)
-                ages = (self._sign * s.started_at.timestamp() for s in needed)
-                cost = least, len(needed), max(ages, default=0.0)
+                largest_priority = max((victim.priority for victim in needed), default=-1)
+                ages = (self._sign * victim.started_at.timestamp() for victim in needed)
+                cost = largest_priority, len(needed), max(ages, default=0.0)
                 if best is None or cost < best[0]:
                     best = cost, rank, needed
         if best is None:
             return None
-        self._evicted |= {s.session_id for s in best[2]}
+        self._evicted |= {victim.session_id for victim in best[2]}
         return best[1], best[2]
 
-    def _nearest(self, demand: Demand, scope: int) -> list[int]:
-        busy = 0
+    def _nearest(self, demand: Demand, agent_mask: int) -> list[int]:
+        busy_mask = 0
         for rank in self._on:
-            busy |= 1 << rank
-        scope &= busy
-        if scope.bit_count() <= MAX_AGENTS:
-            return members(scope)
-        nearest = []
+            busy_mask |= 1 << rank
+        agent_mask &= busy_mask
+        if agent_mask.bit_count() <= MAX_AGENTS:
+            return members(agent_mask)
+        nearest_ranks = []
         for _ in range(MAX_AGENTS):
-            nearest.append(self._index.closest(demand, scope))
-            scope &= ~(1 << nearest[-1])
-        return nearest
+            nearest_ranks.append(self._index.closest_rank(demand, agent_mask))
+            agent_mask &= ~(1 << nearest_ranks[-1])
+        return nearest_ranks
 
     @staticmethod
     def _needed(
-        agent: AgentState, demand: Demand, ending: list[RunningSession], there: list[RunningSession]
+        agent: AgentState, demand: Demand, ending: list[RunningSession], evictable: list[RunningSession]
     ) -> list[RunningSession] | None:
-        """Returns which of the sessions ``there`` must end for the demand to fit; None if all are not enough."""
+        """Returns which of the sessions ``evictable`` must end for the demand to fit; None if all are not enough."""
 
         def fits(ended: list[RunningSession]) -> bool:
-            allocator, freed = agent.allocator.clone(), 0
+            allocator, freed_slots = agent.allocator.clone(), 0
             for victim in (*ending, *ended):
                 for agent_id, kernel_id in victim.kernels:
                     if agent_id == agent.agent_id and kernel_id in agent.held:
                         allocator.free(agent.held[kernel_id])
-                        freed += 1
-            has_room = agent.room is None or len(demand.requests) <= agent.room + freed
+                        freed_slots += 1
+            has_room = agent.room is None or len(demand.requests) <= agent.room + freed_slots
             return has_room and can_allocate(allocator, demand.requests)
 
-        ended = next((there[:count] for count in range(len(there) + 1) if fits(there[:count])), None)
+        ended = next(
+            (evictable[:count] for count in range(len(evictable) + 1) if fits(evictable[:count])),
+            None,
+        )
         for victim in ended[:-1] if ended else ():
-            rest = [v for v in ended or () if v is not victim]
-            if fits(rest):
-                ended = rest
+            others = [other for other in ended or () if other is not victim]
+            if fits(others):
+                ended = others
         return ended

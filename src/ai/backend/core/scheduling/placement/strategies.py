@@ -20,47 +20,51 @@ Placement = Callable[[AgentIndex, Demand, int, Rng], int]
 refuses, the function is called again without that agent."""
 
 
-def first(scope: int) -> int:
-    return (scope & -scope).bit_length() - 1
+def first_rank(agent_mask: int) -> int:
+    return (agent_mask & -agent_mask).bit_length() - 1
 
 
-def concentrated(index: AgentIndex, demand: Demand, scope: int, _: Rng) -> int:
+def concentrated(index: AgentIndex, demand: Demand, agent_mask: int, _: Rng) -> int:
     """Chooses the fullest agent, so that whole agents stay free. Prefers agents without unneeded accelerators: those
     whose devices have the fewest kinds of slots that the demand leaves unused, reserved for the agent or not."""
     for fit_class in demand.fit_classes:
-        if (candidates := fit_class.scope & scope) and (best := fit_class.vectors.fullest(fit_class, candidates)):
-            return first(best)
+        if (candidate_mask := fit_class.agent_mask & agent_mask) and (
+            best_mask := fit_class.vectors.fullest_mask(fit_class, candidate_mask)
+        ):
+            return first_rank(best_mask)
     return -1
 
 
-def dispersed(index: AgentIndex, demand: Demand, scope: int, rng: Rng) -> int:
+def dispersed(index: AgentIndex, demand: Demand, agent_mask: int, rng: Rng) -> int:
     """Chooses the emptiest agent, a random one of equals. Prefers agents without unneeded accelerators."""
     for fit_class in demand.fit_classes:
-        if (candidates := fit_class.scope & scope) and (best := fit_class.vectors.emptiest(fit_class, candidates)):
-            if not best & (best - 1):
-                return first(best)
-            start = int(rng.random() * index.size)
-            after = best >> start
-            return start + first(after) if after else first(best)
+        if (candidate_mask := fit_class.agent_mask & agent_mask) and (
+            best_mask := fit_class.vectors.emptiest_mask(fit_class, candidate_mask)
+        ):
+            if not best_mask & (best_mask - 1):
+                return first_rank(best_mask)
+            start_rank = int(rng.random() * index.size)
+            later_mask = best_mask >> start_rank
+            return start_rank + first_rank(later_mask) if later_mask else first_rank(best_mask)
     return -1
 
 
-def round_robin(index: AgentIndex, demand: Demand, scope: int, _: Rng) -> int:
+def round_robin(index: AgentIndex, demand: Demand, agent_mask: int, _: Rng) -> int:
     """Chooses the next agent after the last choice, in the order of ids."""
-    scope &= demand.fit()
-    start = index.cursor + 1
-    after = scope >> start
-    return start + first(after) if after else first(scope)
+    agent_mask &= demand.fitting_mask()
+    start_rank = index.cursor + 1
+    later_mask = agent_mask >> start_rank
+    return start_rank + first_rank(later_mask) if later_mask else first_rank(agent_mask)
 
 
-def least_fragmentation(index: AgentIndex, demand: Demand, scope: int, _: Rng) -> int:
+def least_fragmentation(index: AgentIndex, demand: Demand, agent_mask: int, _: Rng) -> int:
     """Chooses the agent on which the least of the accelerators becomes unusable for typical requests."""
-    scope &= demand.fit()
-    if not scope:
+    agent_mask &= demand.fitting_mask()
+    if not agent_mask:
         return -1
     if demand.gradient is None:
         demand.gradient = FragmentationGradient(demand.total, index.typical_requests)
-    return demand.gradient.best(index.agents, scope, index.changes)
+    return demand.gradient.best(index.agents, agent_mask, index.changes)
 
 
 PLACEMENTS: Mapping[str, Placement] = {

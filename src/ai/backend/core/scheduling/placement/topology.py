@@ -22,7 +22,7 @@ from ai.backend.core.scheduling.index.agents import AgentIndex, Demand
 from ai.backend.core.scheduling.index.equivalence import EquivalenceClass
 from ai.backend.core.scheduling.index.slot_index import mask_of
 
-MAX_TRIED = 16
+MAX_TRIED_LOCATIONS = 16
 """The most locations of one width that are tried for a session."""
 
 
@@ -34,48 +34,50 @@ class Arrangement(NamedTuple):
     order: Callable[[AgentIndex, Demand, int, Sequence[int]], Iterator[int]]
 
 
-def _one_place(index: AgentIndex, equivalence_class: EquivalenceClass, scope: int) -> Iterator[int]:
-    open_ = [demand.fit() & scope for demand in dict.fromkeys(equivalence_class.parts)]
+def _location_masks(index: AgentIndex, equivalence_class: EquivalenceClass, agent_mask: int) -> Iterator[int]:
+    open_masks = [demand.fitting_mask() & agent_mask for demand in dict.fromkeys(equivalence_class.parts)]
     for places in index.places:
-        rooms = []
+        counted_masks = []
         for mask in places.values():
-            fitting = [fit & mask for fit in open_]
-            if all(fitting):
-                rooms.append((sum(map(int.bit_count, fitting)), mask & scope))
-        yield from (room for _, room in sorted(rooms)[:MAX_TRIED])
-    yield scope
+            fitting_masks = [fitting_mask & mask for fitting_mask in open_masks]
+            if all(fitting_masks):
+                counted_masks.append((sum(map(int.bit_count, fitting_masks)), mask & agent_mask))
+        yield from (room_mask for _, room_mask in sorted(counted_masks)[:MAX_TRIED_LOCATIONS])
+    yield agent_mask
 
 
-def _anywhere(index: AgentIndex, equivalence_class: EquivalenceClass, scope: int) -> Iterator[int]:
-    yield scope
+def _whole_mask(index: AgentIndex, equivalence_class: EquivalenceClass, agent_mask: int) -> Iterator[int]:
+    yield agent_mask
 
 
-def _among(masks: Mapping[tuple[str, ...], int], ranks: Sequence[int]) -> int:
+def _mask_of_locations(masks: Mapping[tuple[str, ...], int], ranks: Sequence[int]) -> int:
     """Returns all agents of the locations that contain one of these agents."""
-    result = 0
+    location_mask = 0
     for mask in masks.values():
         if any(mask >> rank & 1 for rank in ranks):
-            result |= mask
-    return result
+            location_mask |= mask
+    return location_mask
 
 
-def _close(index: AgentIndex, demand: Demand, scope: int, assigned: Sequence[int]) -> Iterator[int]:
-    beside = (_among(places, assigned) & scope for places in index.places) if assigned else ()
-    for region in (*beside, scope):
-        if index.places and (fit := demand.fit() & region):
-            yield max((mask & fit for mask in index.places[0].values()), key=int.bit_count)
-        yield region
+def _close_masks(index: AgentIndex, demand: Demand, agent_mask: int, assigned_ranks: Sequence[int]) -> Iterator[int]:
+    nearby_masks = (
+        (_mask_of_locations(places, assigned_ranks) & agent_mask for places in index.places) if assigned_ranks else ()
+    )
+    for region_mask in (*nearby_masks, agent_mask):
+        if index.places and (fitting_mask := demand.fitting_mask() & region_mask):
+            yield max((mask & fitting_mask for mask in index.places[0].values()), key=int.bit_count)
+        yield region_mask
 
 
-def _apart(index: AgentIndex, demand: Demand, scope: int, assigned: Sequence[int]) -> Iterator[int]:
+def _apart_masks(index: AgentIndex, demand: Demand, agent_mask: int, assigned_ranks: Sequence[int]) -> Iterator[int]:
     for places in reversed(index.places):
-        yield scope & ~_among(places, assigned)
-    yield scope & ~mask_of(assigned, index.size)
-    yield scope
+        yield agent_mask & ~_mask_of_locations(places, assigned_ranks)
+    yield agent_mask & ~mask_of(assigned_ranks, index.size)
+    yield agent_mask
 
 
 ARRANGEMENTS: Mapping[str, Arrangement] = {
-    "topology": Arrangement(_one_place, _close),
-    "topology-spread": Arrangement(_anywhere, _apart),
+    "topology": Arrangement(_location_masks, _close_masks),
+    "topology-spread": Arrangement(_whole_mask, _apart_masks),
 }
 """Arrangements by the name of the placement."""

@@ -24,22 +24,22 @@ HANDSHAKE_S = 3.0
 """The timeout in seconds until the token is accepted."""
 STALLED_S = 60.0
 """The seconds for which the peer may read nothing while a full window waits."""
-_HEAD = struct.Struct(">BI")
-_END = 10
+_FRAME_HEAD = struct.Struct(">BI")
+_END_KIND = 10
 """The kind of the last frame, which ends the stream."""
-_JOINED = 16 * 1024
+_MAX_COPIED_BYTES = 16 * 1024
 """Pieces below this size are copied to be sent with their header."""
-_NO_ROOM = bytearray(4096)
-_ROOM = 1024 * 1024
+_DISCARD_BUFFER = bytearray(4096)
+_SOCKET_BUFFER_BYTES = 1024 * 1024
 """The requested buffer size of a unix socket, whose default is less than one piece. The system may grant less."""
 
 
 class DataConnection(asyncio.BufferedProtocol):
     """An end of a data connection. ``first`` is the number of bytes that the peer sends first."""
 
-    def __init__(self, first: int, *, forget: Callable[[DataConnection], object]) -> None:
+    def __init__(self, first_bytes: int, *, on_end: Callable[[DataConnection], object]) -> None:
         self._first: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._forget = forget
+        self._forget = on_end
         self._transport: asyncio.Transport | None = None
         self._port: StreamPort | None = None
         self._has_parted = False
@@ -48,7 +48,7 @@ class DataConnection(asyncio.BufferedProtocol):
         self._is_writable.set()
         self._take: Callable[[Any], None] = self._take_first
         self._buffer = bytearray()
-        self._expect(first, self._take_first)
+        self._expect(first_bytes, self._take_first)
 
     async def first(self) -> bytes:
         """Returns the first bytes of the peer. Raises ConnectionError if it disconnects before."""
@@ -62,9 +62,9 @@ class DataConnection(asyncio.BufferedProtocol):
     def carry(self, port: StreamPort) -> None:
         """Carries the messages of this stream from now on, and closes with it."""
         self._port = port
-        is_gone = self._has_parted
-        port.attach(self._post, self._part)
-        if is_gone:
+        has_ended = self._has_parted
+        port.attach(self._send_frame, self._end_stream)
+        if has_ended:
             port.end()
 
     def abort(self) -> None:
@@ -76,14 +76,16 @@ class DataConnection(asyncio.BufferedProtocol):
         self._transport = transport
         # A peer that grants only what it has read never has more under way.
         transport.set_write_buffer_limits(high=WINDOW_BYTES + CHUNK_BYTES)
-        line = transport.get_extra_info("socket")
-        if line.family == socket.AF_UNIX:
-            line.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _ROOM)
+        peer_socket = transport.get_extra_info("socket")
+        if peer_socket.family == socket.AF_UNIX:
+            peer_socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BUFFER_BYTES)
         else:
-            line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # asyncio does not set it on accepted sockets
+            peer_socket.setsockopt(
+                socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
+            )  # asyncio does not set it on accepted sockets
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return memoryview(_NO_ROOM if self._has_parted else self._buffer)[self._filled :]
+        return memoryview(_DISCARD_BUFFER if self._has_parted else self._buffer)[self._filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._has_parted:
@@ -96,7 +98,7 @@ class DataConnection(asyncio.BufferedProtocol):
     def pause_writing(self) -> None:
         if not self._has_parted:
             self._is_writable.clear()
-            self._watch(self._unsent())
+            self._watch_sending(self._unsent_bytes())
 
     def resume_writing(self) -> None:
         self._is_writable.set()
@@ -112,7 +114,7 @@ class DataConnection(asyncio.BufferedProtocol):
         if not self._first.done():
             self._first.set_exception(ConnectionResetError("the peer disconnected"))
             self._first.exception()
-        self._leave()
+        self._ignore_frames()
         if self._port is not None:
             self._port.end()
 
@@ -121,53 +123,53 @@ class DataConnection(asyncio.BufferedProtocol):
         self._buffer, self._filled, self._take = bytearray(size), 0, take
 
     def _take_first(self, data: bytes) -> None:
-        self._expect(_HEAD.size, self._take_head)
+        self._expect(_FRAME_HEAD.size, self._take_head)
         if not self._first.done():
             self._first.set_result(bytes(data))
 
     def _take_head(self, data: bytes) -> None:
-        kind, size = _HEAD.unpack(data)
-        if self._port is None or kind not in (Piece.DATA, Piece.CREDIT, _END) or size > 2**24:
-            self._refuse("what cannot be read")
+        kind, size = _FRAME_HEAD.unpack(data)
+        if self._port is None or kind not in (Piece.DATA, Piece.CREDIT, _END_KIND) or size > 2**24:
+            self._cut_off("what cannot be read")
         elif kind == Piece.CREDIT:
-            self._expect(_HEAD.size, self._take_head)
+            self._expect(_FRAME_HEAD.size, self._take_head)
             self._port.grant(size)
-        elif kind == _END:
-            self._leave()
+        elif kind == _END_KIND:
+            self._ignore_frames()
             self._port.end()
             if self._transport is not None:
                 self._transport.close()
-                self._linger()
+                self._abort_later()
         elif size > CHUNK_BYTES:
-            self._refuse("a piece that is too large")
+            self._cut_off("a piece that is too large")
         elif size == 0:
             self._take_piece(b"")
         else:
             self._expect(size, self._take_piece)
 
     def _take_piece(self, data: bytes) -> None:
-        self._expect(_HEAD.size, self._take_head)
+        self._expect(_FRAME_HEAD.size, self._take_head)
         if self._port is not None and not self._port.deliver(data):
-            self._refuse("more than it may")
+            self._cut_off("more than it may")
 
-    def _refuse(self, what: str) -> None:
+    def _cut_off(self, offence: str) -> None:
         if self._port is not None:
-            log.warning("the far side of a data connection sent %s; it is cut", what)
-        self._leave()
+            log.warning("the far side of a data connection sent %s; it is cut", offence)
+        self._ignore_frames()
         self.abort()
 
-    def _unsent(self) -> int:
+    def _unsent_bytes(self) -> int:
         return self._transport.get_write_buffer_size() if self._transport is not None else 0
 
-    def _watch(self, before: int) -> None:
+    def _watch_sending(self, earlier_bytes: int) -> None:
         """Aborts the connection if nothing of the pending data is sent in time."""
 
         def check() -> None:
-            unsent = self._unsent()
-            if unsent < before:
-                self._watch(unsent)
+            unsent_bytes = self._unsent_bytes()
+            if unsent_bytes < earlier_bytes:
+                self._watch_sending(unsent_bytes)
             else:
-                self._refuse("for room, and took nothing")
+                self._cut_off("for room, and took nothing")
 
         self._stop_timer()
         self._timer = asyncio.get_running_loop().call_later(STALLED_S, check)
@@ -176,34 +178,34 @@ class DataConnection(asyncio.BufferedProtocol):
         if self._timer is not None:
             self._timer.cancel()
 
-    async def _post(self, kind: Piece, body: Any) -> None:
+    async def _send_frame(self, kind: Piece, body: Any) -> None:
         await self._is_writable.wait()
         if self._has_parted or self._transport is None or self._transport.is_closing():
             raise Unavailable("the connection was cut")
         if kind is Piece.DATA:
-            head = _HEAD.pack(kind, len(body))
-            if len(body) < _JOINED:
+            head = _FRAME_HEAD.pack(kind, len(body))
+            if len(body) < _MAX_COPIED_BYTES:
                 self._transport.write(head + body)
             else:
                 self._transport.write(head)
                 self._transport.write(body)
         else:
-            self._transport.write(_HEAD.pack(kind, body))
+            self._transport.write(_FRAME_HEAD.pack(kind, body))
 
-    def _part(self) -> None:
+    def _end_stream(self) -> None:
         """Ends the stream on this side. The connection is aborted if the peer does not close it in time."""
         if self._has_parted or self._transport is None:
             return
-        self._leave()
-        self._transport.write(_HEAD.pack(_END, 0))
-        self._linger()
+        self._ignore_frames()
+        self._transport.write(_FRAME_HEAD.pack(_END_KIND, 0))
+        self._abort_later()
 
-    def _leave(self) -> None:
+    def _ignore_frames(self) -> None:
         """Ignores further frames, and releases those who wait to send."""
         self._has_parted, self._filled = True, 0
         self._is_writable.set()
 
-    def _linger(self) -> None:
+    def _abort_later(self) -> None:
         self._stop_timer()
         self._timer = asyncio.get_running_loop().call_later(LINGER_S, self.abort)
 

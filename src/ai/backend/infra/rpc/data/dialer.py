@@ -19,7 +19,7 @@ from ai.backend.infra.rpc.frames import DataOffer
 from ai.backend.infra.rpc.streams import StreamPort
 
 log = logging.getLogger(__name__)
-AT_ONCE = 8
+MAX_SIMULTANEOUS = 8
 """The number of connections to a port that may wait for their answer at a time."""
 
 
@@ -28,16 +28,16 @@ class DataDialer:
 
     def __init__(self, address: str) -> None:
         self._host = urlsplit(address).hostname
-        self._turns = asyncio.Semaphore(AT_ONCE)
+        self._turns = asyncio.Semaphore(MAX_SIMULTANEOUS)
         self._connections: set[DataConnection] = set()
 
     @cached_property
-    def _context(self) -> ssl.SSLContext:
+    def _tls_context(self) -> ssl.SSLContext:
         return tls_client_context()
 
     async def dial(self, offer: DataOffer, port: StreamPort) -> None:
         """Carries a stream over its own connection. Raises Unavailable if there is none."""
-        connection = await self._by_path(offer) or await self._by_port(offer)
+        connection = await self._connect_by_path(offer) or await self._connect_by_port(offer)
         connection.carry(port)
 
     def close(self) -> None:
@@ -45,7 +45,7 @@ class DataDialer:
         for connection in list(self._connections):
             connection.abort()
 
-    async def _by_path(self, offer: DataOffer) -> DataConnection | None:
+    async def _connect_by_path(self, offer: DataOffer) -> DataConnection | None:
         if offer.path is None:
             return None
         try:
@@ -60,7 +60,7 @@ class DataDialer:
             log.debug("the socket %s takes no data connection: %s", offer.path, e)
             return None
 
-    async def _by_port(self, offer: DataOffer) -> DataConnection:
+    async def _connect_by_port(self, offer: DataOffer) -> DataConnection:
         if offer.port is None or self._host is None:
             raise Unavailable("the manager takes data connections of its own host and user only")
         async with self._turns:
@@ -77,7 +77,7 @@ class DataDialer:
         connection = self._connection()
         async with asyncio.timeout(HANDSHAKE_S):
             loop = asyncio.get_running_loop()
-            transport, _ = await loop.create_connection(lambda: connection, host, port, ssl=self._context)
+            transport, _ = await loop.create_connection(lambda: connection, host, port, ssl=self._tls_context)
             certificate = transport.get_extra_info("ssl_object").getpeercert(binary_form=True)
             if not compare_digest(sha256(certificate or b"").digest(), offer.fingerprint):
                 connection.abort()
@@ -85,7 +85,7 @@ class DataDialer:
             return await self._handshake(connection, offer)
 
     def _connection(self) -> DataConnection:
-        return DataConnection(len(WELCOME), forget=self._connections.discard)
+        return DataConnection(len(WELCOME), on_end=self._connections.discard)
 
     async def _handshake(self, connection: DataConnection, offer: DataOffer) -> DataConnection:
         """Presents the token. Raises OSError or TimeoutError if it is not accepted."""

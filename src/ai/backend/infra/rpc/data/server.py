@@ -29,10 +29,10 @@ from ai.backend.infra.rpc.streams import StreamPort
 log = logging.getLogger(__name__)
 _MAX_PENDING = 128
 """The number of connections at each listener that may be without their token."""
-_MAX_PENDING_OF_ONE = 32
-"""The number of such connections from one address. An honest agent has at most ``dialer.AT_ONCE``."""
+_MAX_PENDING_OF_ADDRESS = 32
+"""The number of such connections from one address. An honest agent has at most ``dialer.MAX_SIMULTANEOUS``."""
 
-_NAME = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "backendai")])
+_CERTIFICATE_NAME = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "backendai")])
 _VALID_FROM = datetime(1970, 1, 1, tzinfo=UTC)
 _VALID_UNTIL = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 """RFC 5280, 4.1.2.5: the certificate has no expiration date."""
@@ -51,15 +51,15 @@ class PendingConnections:
         self._tasks.setdefault(address, {})[task] = None
         self._count += 1
         task.add_done_callback(lambda _: self._remove(address, task))
-        if len(self._tasks[address]) > _MAX_PENDING_OF_ONE:
-            self._cut(address)
+        if len(self._tasks[address]) > _MAX_PENDING_OF_ADDRESS:
+            self._evict_oldest(address)
         elif self._count > _MAX_PENDING:
-            self._cut(max(self._tasks, key=lambda one: len(self._tasks[one])))
+            self._evict_oldest(max(self._tasks, key=lambda known_address: len(self._tasks[known_address])))
 
-    def _cut(self, address: str) -> None:
-        longest = next(iter(self._tasks[address]))
-        longest.cancel()
-        self._remove(address, longest)
+    def _evict_oldest(self, address: str) -> None:
+        oldest_task = next(iter(self._tasks[address]))
+        oldest_task.cancel()
+        self._remove(address, oldest_task)
 
     def _remove(self, address: str, task: asyncio.Task[None]) -> None:
         tasks = self._tasks.get(address, {})
@@ -161,7 +161,7 @@ class DataServer:
         if context is None and user_of(sock) != os.getuid():
             sock.close()
             return
-        connection = DataConnection(TOKEN_BYTES, forget=self._connections.discard)
+        connection = DataConnection(TOKEN_BYTES, on_end=self._connections.discard)
         self._connections.add(connection)
         try:
             async with asyncio.timeout(HANDSHAKE_S):
@@ -226,5 +226,7 @@ def tls_server_context() -> tuple[ssl.SSLContext, bytes]:
 
 def self_signed_certificate(key: Ed25519PrivateKey) -> x509.Certificate:
     """Returns a self-signed certificate of this key."""
-    builder = x509.CertificateBuilder(_NAME, _NAME, key.public_key(), x509.random_serial_number())
+    builder = x509.CertificateBuilder(
+        _CERTIFICATE_NAME, _CERTIFICATE_NAME, key.public_key(), x509.random_serial_number()
+    )
     return builder.not_valid_before(_VALID_FROM).not_valid_after(_VALID_UNTIL).sign(key, None)

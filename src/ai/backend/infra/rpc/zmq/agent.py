@@ -146,11 +146,11 @@ class ZmqAgentEndpoint:
 
     def _renew(self) -> None:
         assert self._context is not None
-        old, self._socket = self._socket, self._open_socket(self._context)
+        old_socket, self._socket = self._socket, self._open_socket(self._context)
         self._tasks[0].cancel()
         self._tasks[0] = asyncio.create_task(self._receive(), name="link-receive")
-        if old is not None:
-            old.close(0)
+        if old_socket is not None:
+            old_socket.close(0)
 
     async def _receive(self) -> None:
         socket = self._socket

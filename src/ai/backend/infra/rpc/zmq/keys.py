@@ -33,12 +33,12 @@ class AgentKeys(Protocol):
 def generate_keypair(path: Path | None = None) -> KeyPair:
     """Creates a key pair; with a path, replaces the secret there (0600) and the public half beside it (``.pub``)."""
     public, secret = zmq.curve_keypair()
-    pair = KeyPair(public.decode(), secret.decode())
+    keypair = KeyPair(public.decode(), secret.decode())
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, f"{pair.public}\n{pair.secret}\n".encode())
-        write_atomically(path.with_name(path.name + ".pub"), f"{pair.public}\n".encode(), mode=0o644)
-    return pair
+        write_atomically(path, f"{keypair.public}\n{keypair.secret}\n".encode())
+        write_atomically(path.with_name(path.name + ".pub"), f"{keypair.public}\n".encode(), mode=0o644)
+    return keypair
 
 
 def load_keypair(path: Path) -> KeyPair:

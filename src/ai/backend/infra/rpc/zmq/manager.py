@@ -26,7 +26,7 @@ from ai.backend.infra.rpc.multiplexer import Multiplexer
 from ai.backend.infra.rpc.zmq.keys import AgentKeys, KeyPair
 
 log = logging.getLogger(__name__)
-_PROBE_S = 0.25
+_PROBE_INTERVAL_S = 0.25
 _ZAP_DOMAIN = b"backendai"
 _ZAP_ENDPOINT = "inproc://zeromq.zap.01"
 _ZAP_VERSION = b"1.0"
@@ -72,7 +72,7 @@ class ZmqManagerEndpoint:
         self.address = self.bind
 
     async def start(self, reports: ManagerReports) -> None:
-        """Raises Unavailable if the address cannot be bound."""
+        """Binds the address and serves agents. Raises Unavailable if it cannot be bound."""
         self._reports = reports
         self._incarnation = uuid4().hex
         self._context = zmq.asyncio.Context()
@@ -145,13 +145,13 @@ class ZmqManagerEndpoint:
         while True:
             frames = await socket.recv_multipart(copy=False)
             try:
-                await self._take(frames)
+                await self._handle_message(frames)
             except msgspec.MsgspecError as e:
                 log.warning("a message that cannot be read is ignored: %s", e)
             except Exception:
                 log.exception("a message could not be handled")
 
-    async def _take(self, frames: list[zmq.Frame]) -> None:
+    async def _handle_message(self, frames: list[zmq.Frame]) -> None:
         if len(frames) != 2:
             log.warning("a message of %d parts is ignored", len(frames))
             return
@@ -159,24 +159,24 @@ class ZmqManagerEndpoint:
         envelope = decode(frames[1].bytes)
         peer = self._routes.get(route)
         if envelope.kind == Kind.HELLO:
-            await self._hello(route, str(frames[1].get("User-Id")), envelope)
+            await self._handle_hello(route, str(frames[1].get("User-Id")), envelope)
         elif peer is None:
             await self._refuse(route, "say hello first")
         else:
             peer.seen_at = asyncio.get_running_loop().time()
             peer.multiplexer.feed(envelope)
 
-    async def _hello(self, route: bytes, public_key: str, envelope: Envelope) -> None:
+    async def _handle_hello(self, route: bytes, public_key: str, envelope: Envelope) -> None:
         try:
             hello = decode_body(envelope.body, Hello)
         except msgspec.MsgspecError:
             await self._refuse(route, "the hello cannot be read")
             return
-        bound = self.agent_keys.agent_for(public_key)
+        bound_agent = self.agent_keys.agent_for(public_key)
         if hello.protocol != PROTOCOL:
             await self._refuse(route, f"protocol {hello.protocol} is not {PROTOCOL}")
-        elif bound is None or bound != hello.agent_id:
-            log.warning("the key %s belongs to %s and claims to be %s", public_key, bound, hello.agent_id[:64])
+        elif bound_agent is None or bound_agent != hello.agent_id:
+            log.warning("the key %s belongs to %s and claims to be %s", public_key, bound_agent, hello.agent_id[:64])
             self._drop_route(route, "its key was taken away")
             await self._refuse(route, "the key belongs to another agent")
         else:
@@ -192,7 +192,7 @@ class ZmqManagerEndpoint:
         if peer is None:
             multiplexer = Multiplexer(
                 f"agent {hello.agent_id}",
-                lambda data: self._post(self._route_of(hello.agent_id), data),
+                lambda data: self._send_message(self._route_of(hello.agent_id), data),
                 service=reports_service(self._reports, hello.agent_id),
                 max_message_bytes=self.max_message_bytes,
                 deadline_scale=self.deadline_scale,
@@ -207,20 +207,20 @@ class ZmqManagerEndpoint:
         peer.seen_at = asyncio.get_running_loop().time()
 
     async def _refuse(self, route: bytes, reason: str) -> None:
-        await self._greet(route, encode(Kind.REFUSED, name=reason, limit=self.max_message_bytes))
+        await self._send_greeting(route, encode(Kind.REFUSED, name=reason, limit=self.max_message_bytes))
 
     async def _welcome(self, route: bytes) -> None:
-        await self._greet(route, encode(Kind.WELCOME, name=self._incarnation, limit=self.max_message_bytes))
+        await self._send_greeting(route, encode(Kind.WELCOME, name=self._incarnation, limit=self.max_message_bytes))
 
     def _route_of(self, agent_id: str) -> bytes | None:
         peer = self._peers.get(agent_id)
         return peer.route if peer is not None else None
 
-    async def _greet(self, route: bytes, data: bytes) -> None:
+    async def _send_greeting(self, route: bytes, data: bytes) -> None:
         with suppress(Unavailable):
-            await self._post(route, data)
+            await self._send_message(route, data)
 
-    async def _post(self, route: bytes | None, data: bytes) -> None:
+    async def _send_message(self, route: bytes | None, data: bytes) -> None:
         """Sends a message. Raises Unavailable if the connection is lost."""
         if self._socket is None or route is None:
             raise Unavailable("the agent is not connected")
@@ -247,14 +247,14 @@ class ZmqManagerEndpoint:
 
     async def _watch(self) -> None:
         while True:
-            await asyncio.sleep(min(_PROBE_S, self.lost_after_s / 6))
+            await asyncio.sleep(min(_PROBE_INTERVAL_S, self.lost_after_s / 6))
             now = asyncio.get_running_loop().time()
             for peer in list(self._peers.values()):
                 if now - peer.seen_at > self.lost_after_s:
                     self._drop(peer, f"it said nothing for {self.lost_after_s:g} s")
                 elif peer.multiplexer.is_waiting:
                     # A connection that was closed refuses what is sent: an agent that died need not be waited for.
-                    await self._greet(
+                    await self._send_greeting(
                         peer.route, encode(Kind.WELCOME, name=self._incarnation, limit=self.max_message_bytes)
                     )
 

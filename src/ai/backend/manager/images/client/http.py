@@ -160,7 +160,7 @@ class RegistryHttp:
     async def _send(self, url: URL, headers: Mapping[str, str], limit: int) -> Response:
         try:
             return await self._client.read(
-                "GET", url, headers=headers, limit=limit, max_redirects=_MAX_REDIRECTS, within_s=_REQUEST_LIMIT_S
+                "GET", url, headers=headers, limit=limit, max_redirects=_MAX_REDIRECTS, timeout_s=_REQUEST_LIMIT_S
             )
         except (CertificateRefused, RedirectRefused) as e:
             raise RegistryRefused(str(e)) from None
