@@ -26,7 +26,7 @@ from ai.backend.simulator.daemons import AgentDaemon, Inbox, ManagerDaemon
 from ai.backend.simulator.invariants import Invariants, left_over
 from ai.backend.simulator.node import Node
 from ai.backend.simulator.stores import make_stores, with_faults
-from ai.backend.simulator.world import EPOCH, NO_FAULTS, Faults, SeededIds, World, WrongClock
+from ai.backend.simulator.world import EPOCH, NO_FAULTS, Faults, SeededIds, SkewedClock, World
 
 MANAGER_SETTINGS: dict[str, Any] = {
     "manager": {"lease_s": 6.0},
@@ -101,16 +101,16 @@ class Cluster:
             for number, node in enumerate(self.nodes)
         ]
 
-    def _clock(self) -> WrongClock:
+    def _clock(self) -> SkewedClock:
         dice, skew_s = self.world.rng, self.world.faults.skew_s
         drift = dice.uniform(0.95, 1.05) if skew_s else 1.0
-        return WrongClock(self.world, skew_s=dice.uniform(-1.0, 1.0) * skew_s, drift=drift)
+        return SkewedClock(self.world, skew_s=dice.uniform(-1.0, 1.0) * skew_s, drift=drift)
 
     # ---- running
 
     async def begin(self) -> None:
         """Fills the database and starts every daemon."""
-        clock, policy = WrongClock(self.world), self.plan.policy
+        clock, policy = SkewedClock(self.world), self.plan.policy
         stores = self.stores
         id_generator = SeededIds(self.seed)
         identity = IdentityService(stores.identities, stores.sessions, clock, id_generator)

@@ -24,7 +24,7 @@ from ai.backend.simulator.durable import Disk, MemoryState
 from ai.backend.simulator.link import SimulatedLink
 from ai.backend.simulator.node import Node
 from ai.backend.simulator.virtual_time import Process
-from ai.backend.simulator.world import SeededIds, World, WrongClock
+from ai.backend.simulator.world import SeededIds, SkewedClock, World
 
 log = logging.getLogger(__name__)
 _START_TIMEOUT_S = 60.0
@@ -80,7 +80,7 @@ class ManagerDaemon(Daemon):
     """Runs a manager with its link; ``manager`` is set once the current process has started."""
 
     def __init__(
-        self, world: World, name: str, stores: Stores, settings: ManagerSettings, inbox: Inbox, clock: WrongClock
+        self, world: World, name: str, stores: Stores, settings: ManagerSettings, inbox: Inbox, clock: SkewedClock
     ) -> None:
         super().__init__(world, name)
         self.link = SimulatedLink(world)
@@ -157,7 +157,7 @@ class AgentDaemon(Daemon):
         node: Node,
         managers: Mapping[str, ManagerDaemon],
         settings: AgentSettings,
-        clock: WrongClock,
+        clock: SkewedClock,
     ) -> None:
         super().__init__(world, settings.agent.id)
         self.node = node

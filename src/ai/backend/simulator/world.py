@@ -138,7 +138,7 @@ def answer(task: asyncio.Task[T], reply: asyncio.Future[T]) -> None:
         reply.set_result(task.result())
 
 
-class WrongClock:
+class SkewedClock:
     """A :class:`ai.backend.infra.clock.Clock` ahead by ``skew_s``, with a monotonic clock that drifts."""
 
     def __init__(self, world: World, *, skew_s: float = 0.0, drift: float = 1.0) -> None:

@@ -3,13 +3,13 @@ from __future__ import annotations
 import pickle
 
 from ai.backend.common.errors import Conflict, from_wire
-from ai.backend.core.lifecycle.transition import STORY_LENGTH, InvalidTransition, Stories, Transition
+from ai.backend.core.lifecycle.transition import STORY_LENGTH, InvalidTransition, Transition, TransitionHistories
 
 MOVES = tuple(Transition(str(n), "next", str(n + 1), "loop") for n in range(STORY_LENGTH + 5))
 
 
 def test_the_stories_of_the_last_objects_are_remembered() -> None:
-    stories = Stories(limit=2)
+    stories = TransitionHistories(limit=2)
     stories.extend("a", MOVES)
     assert stories.of("a") == MOVES[5:]
     stories.extend("b", MOVES[:1])

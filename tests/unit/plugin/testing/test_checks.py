@@ -350,7 +350,7 @@ FAULTS: Mapping[str, type[Sound]] = {
     "links_are_symmetric": changed("list_devices", one_way),
     "variant_properties_are_declared": changed("variant_namespaces", lambda _, found: []),
     "the_alloc_map_covers_the_slots": broken(create_alloc_map=half_a_map),
-    "the_described_map_is_the_map": broken(create_alloc_map=filled),
+    "the_manager_map_and_the_agent_map_agree": broken(create_alloc_map=filled),
     "allocate_free_and_apply_keep_the_books": mapped(allocate=anonymous),
     "more_than_everything_is_refused_and_changes_nothing": mapped(allocate=chokes_on_nan),
     "a_wrong_allocation_is_refused": mapped(free=frees_anything),

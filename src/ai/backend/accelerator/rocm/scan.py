@@ -220,12 +220,12 @@ def scan(tree: Tree, *, max_uncorrectable: int, rocm_version: str | None) -> lis
     healthy GPU may have; ``rocm_version``: for the variant properties."""
     listed = list(gpus(tree))
     ids = device_ids(listed)
-    functions = {gpu.address: pci_at(tree, gpu.address) for gpu in listed}
-    places = {ids[gpu.node]: pci for gpu in listed if (pci := functions[gpu.address]) is not None}
-    parts = {address: sum(1 for gpu in listed if gpu.address == address) for address in functions}
+    pci_functions = {gpu.address: pci_at(tree, gpu.address) for gpu in listed}
+    places = {ids[gpu.node]: pci for gpu in listed if (pci := pci_functions[gpu.address]) is not None}
+    parts = {address: sum(1 for gpu in listed if gpu.address == address) for address in pci_functions}
     devices = []
     for gpu in listed:
-        pci = functions[gpu.address]
+        pci = pci_functions[gpu.address]
         nodes = [DeviceMapping(source="/dev/kfd"), DeviceMapping(source=f"/dev/dri/renderD{gpu.minor}")]
         faults = list(_faults(tree, pci, nodes, max_uncorrectable))
         devices.append(

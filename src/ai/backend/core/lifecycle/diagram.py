@@ -80,7 +80,7 @@ MACHINES = (
 
 
 def target_of(state: StrEnum, row: Any) -> StrEnum:
-    """Returns the next state of a row: the row itself or its first part; the present state if that is None."""
+    """Returns the state to which a table row leads from ``state``; ``state`` itself if the row names no other."""
     target: StrEnum | None = row[0] if isinstance(row, tuple) else row
     return state if target is None else target
 

@@ -38,8 +38,8 @@ def extend_story(story: Path, path: Path) -> Path:
     return (*story, *path)[-STORY_LENGTH:]
 
 
-class Stories:
-    """Remembers the stories of the objects that its owner moved last."""
+class TransitionHistories:
+    """Remembers the recent transitions of each object that its owner changed last."""
 
     def __init__(self, limit: int = 1024) -> None:
         self._limit = limit

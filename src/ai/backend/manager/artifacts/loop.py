@@ -27,7 +27,7 @@ from ai.backend.common.errors import (
 from ai.backend.common.ids import RevisionId
 from ai.backend.common.wire.artifacts import ImportPhase, ImportState
 from ai.backend.core.lifecycle.artifact import RevisionState, RevisionTrigger, step
-from ai.backend.core.lifecycle.transition import Stories
+from ai.backend.core.lifecycle.transition import TransitionHistories
 from ai.backend.infra.clock import Clock
 from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.infra.retry import Backoff
@@ -44,7 +44,7 @@ class RevisionWriter:
     def __init__(self, store: ArtifactStore, clock: Clock) -> None:
         self._store = store
         self._clock = clock
-        self._stories = Stories()
+        self._stories = TransitionHistories()
 
     async def apply(
         self,

@@ -115,7 +115,7 @@ def _parse_days(_: click.Context, __: click.Parameter, value: str) -> float:
 @click.option("--vacuum-full", is_flag=True, help="Give the room back to the disk; locks the database meanwhile.")
 @click.pass_obj
 def clear_history(settings: ManagerSettings, retention: float, vacuum_full: bool) -> None:
-    """Delete sessions that ended longer ago, with their kernels, logs, events and audit records."""
+    """Delete sessions that ended before the retention period, with their kernels, logs, events and audit records."""
     cutoff = datetime.now(UTC) - timedelta(days=retention)
 
     sessions, events, audit = tables.sessions, tables.session_events, logs_tables.audit_logs

@@ -168,7 +168,7 @@ def split_result(result: RunResult) -> Iterator[RunResult]:
     chunk_chars = 0
     for item_kind, item_data in result.console:
         for piece in _console_pieces(item_kind, item_data):
-            piece_chars = _item_chars(piece)
+            piece_chars = _count_console_chars(piece)
             if console_chunk and chunk_chars + piece_chars > MAX_FRAME_CHARS:
                 yield RunResult(run_id=result.run_id, status=RunStatus.CONTINUED, console=console_chunk)
                 console_chunk, chunk_chars = [], 0
@@ -181,13 +181,13 @@ def _console_pieces(kind: str, data: Any) -> Iterator[list[Any]]:
     if kind in _TEXT_KINDS and isinstance(data, str):
         for start in range(0, len(data), MAX_FRAME_CHARS):
             yield [kind, data[start : start + MAX_FRAME_CHARS]]
-    elif _item_chars([kind, data]) > 3 * MAX_FRAME_CHARS:
+    elif _count_console_chars([kind, data]) > 3 * MAX_FRAME_CHARS:
         yield ["stderr", f"[a {kind} item is too large for this stream and was left out]\n"]
     else:
         yield [kind, data]
 
 
-def _item_chars(item: list[Any]) -> int:
+def _count_console_chars(item: list[Any]) -> int:
     data = item[1]
     return len(data) if isinstance(data, str) else len(msgspec.json.encode(data))
 

@@ -92,9 +92,9 @@ def read_mounts(mounts: Sequence[str], mount_map: Mapping[str, str], options: Ma
     return requests
 
 
-def check_apart(mounts: Sequence[FolderMount]) -> None:
+def check_mounts_are_apart(mounts: Sequence[FolderMount]) -> None:
     """Raises InvalidInput if a mount is at or inside of another one."""
-    ordered = sorted(mounts, key=lambda m: m.target.split("/"))
+    ordered = sorted(mounts, key=lambda mount: mount.target.split("/"))
     for upper, lower in pairwise(ordered):
         if lower.target == upper.target or lower.target.startswith(upper.target + "/"):
             raise _mount_refused(lower.name, f"{lower.target!r} is inside of {upper.name!r}", f"inside of {upper.name}")
@@ -161,7 +161,7 @@ class MountResolver:
             if _is_automatic(owner, access) and access.folder.id not in explicit:
                 with _with_folder_name(access.folder.name):
                     resolved.append(await self._mount(access, _MountRequest(access.folder.name, "", "", None)))
-        check_apart(resolved)
+        check_mounts_are_apart(resolved)
         return tuple(resolved)
 
     async def _mount(self, access: FolderAccess, request: _MountRequest) -> FolderMount:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ai.backend.core.lifecycle.folder import FolderEffect, FolderTrigger, step
-from ai.backend.core.lifecycle.transition import InvalidTransition, Stories
+from ai.backend.core.lifecycle.transition import InvalidTransition, TransitionHistories
 from ai.backend.infra.clock import Clock
 from ai.backend.manager.folders.model import Folder
 from ai.backend.manager.folders.store import FolderStore
@@ -21,7 +21,7 @@ class FolderTransitions:
     def __init__(self, store: FolderStore, clock: Clock, remove_files: Callable[[], None]) -> None:
         self._store = store
         self._clock = clock
-        self._stories = Stories()
+        self._stories = TransitionHistories()
         self._executors = {FolderEffect.REMOVE_FILES: remove_files}
 
     def check(self, folder: Folder, trigger: FolderTrigger, *, cause: str) -> None:

@@ -329,7 +329,7 @@ def resource_lines(
         f"{prefix}_RESOURCE_VIRTUALIZED": str(int(shares is not None)),
     }
     if shares is not None:
-        lines[f"{prefix}_MEMORY_LIMITS"] = ",".join(f"{rank}:{size}" for rank, size, _ in shares)
+        lines[f"{prefix}_MEMORY_LIMITS"] = ",".join(f"{rank}:{memory_bytes}" for rank, memory_bytes, _ in shares)
         lines[f"{prefix}_PROCESSOR_LIMITS"] = ",".join(f"{rank}:{cores}" for rank, _, cores in shares)
     return lines
 

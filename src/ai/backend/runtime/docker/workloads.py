@@ -29,7 +29,7 @@ EVENT_QUEUE_LIMIT = 10_000
 EVENT_OVERLAP_S = 5.0
 ENGINE_RETURN_S = 10.0
 CONTAINER_KILLED_REASON = "container-killed"
-_FIRST_RETRY_S, _MAX_RETRY_S = 0.2, 5.0
+_FIRST_RETRY_S, _MAX_RETRY_DELAY_S = 0.2, 5.0
 
 
 @dataclass(slots=True)
@@ -164,7 +164,7 @@ class Workloads:
             except Exception:
                 log.exception("containers and records cannot be compared; trying again")
             await asyncio.sleep(delay_s)
-            delay_s = min(2 * delay_s, _MAX_RETRY_S)
+            delay_s = min(2 * delay_s, _MAX_RETRY_DELAY_S)
 
 
 def exit_of(container: Container | None, reason: str, *, engine_failed: bool = False) -> WorkloadExit:

@@ -8,7 +8,7 @@ from typing import Any
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.artifacts.mounts import ArtifactMounts, is_artifact
 from ai.backend.manager.folders.model import FolderMount
-from ai.backend.manager.folders.mounts import MountResolver, check_apart
+from ai.backend.manager.folders.mounts import MountResolver, check_mounts_are_apart
 
 
 class SessionMounts:
@@ -32,7 +32,7 @@ class SessionMounts:
             _without_mounts(mount_map, references),
             _without_mounts(options, references),
         )
-        check_apart((*artifacts, *folders))
+        check_mounts_are_apart((*artifacts, *folders))
         return (*artifacts, *folders)
 
 
