@@ -192,7 +192,7 @@ def test_where_one_machine_cannot_the_other_keeps_nothing(cluster: TwoMachines) 
 def test_a_network_is_encrypted_or_refused(cluster: TwoMachines) -> None:
     wanted = ("--cluster-mode", "multi-node", "--cluster-size", "2", "--resource-opts", "encrypted_network=true")
     start = ("start", "-t", "secret", *wanted, *SIZE, "python")
-    if why := ipsec.why_none(1):
+    if why := ipsec.why_no_ipsec(1):
         with pytest.raises(AssertionError) as refused:
             cluster.cli(*start)
         assert "can take part in an encrypted network over several nodes: i-one: " + why in str(refused.value)

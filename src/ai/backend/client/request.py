@@ -54,7 +54,7 @@ class AsyncResponse:
 
 
 class Fetch:
-    """The result of :meth:`Request.fetch`: enter it with ``with`` or ``async with``, as the open session is."""
+    """The response of :meth:`Request.fetch` as a context: ``async with`` in an asynchronous session, else ``with``."""
 
     def __init__(self, session: Session | AsyncSession, call: Call) -> None:
         self._session = session

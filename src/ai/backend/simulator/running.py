@@ -74,13 +74,13 @@ class _Errors(logging.Handler):
             self._errors.append(f"{record.getMessage()}: {type(error).__name__}: {error}")
 
 
-def run(cluster: Cluster, tale: Callable[[], Coroutine[Any, Any, None]] | None = None) -> str:
-    """Runs the story of a cluster, or another ``tale``; returns the digest of its trace. Raises AssertionError."""
+def run(cluster: Cluster, scenario: Callable[[], Coroutine[Any, Any, None]] | None = None) -> str:
+    """Runs the story of a cluster, or another ``scenario``; returns the digest of its trace. Raises AssertionError."""
     world, errors = cluster.world, list[str]()
     world.trace("seed", cluster.seed)
     with undisturbed(errors):
         try:
-            task = world.spawn(None, tale() if tale is not None else story(cluster))
+            task = world.spawn(None, scenario() if scenario is not None else story(cluster))
             world.loop.run_until_complete(task)
         finally:
             world.loop.tear_down()

@@ -167,7 +167,7 @@ def test_both_ends_agree_and_keys_do_not_show() -> None:
 
 def test_without_root_the_reason_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert "needs root" in ipsec.why_none(MARK)
+    assert "needs root" in ipsec.why_no_ipsec(MARK)
 
 
 def test_a_kernel_without_it_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,4 +177,4 @@ def test_a_kernel_without_it_is_believed(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(ipsec, "Ipsec", Poor)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    assert ipsec.why_none(MARK).endswith("(IPsec: ESP with AES-GCM): Protocol not supported")
+    assert ipsec.why_no_ipsec(MARK).endswith("(IPsec: ESP with AES-GCM): Protocol not supported")

@@ -142,10 +142,10 @@ def gpus(tree: Tree) -> Iterator[KfdGpu]:
         if not name.isdecimal():
             continue
         gpu_id = tree.value(f"{path}/gpu_id")
-        values = _properties_or_nothing(tree, f"{path}/properties")
-        if gpu_id or (gpu_id is None and values.get("simd_count")):
-            if values:
-                yield _parsed_gpu(tree, path, values, rank, int(gpu_id or 0))
+        properties = _properties_or_nothing(tree, f"{path}/properties")
+        if gpu_id or (gpu_id is None and properties.get("simd_count")):
+            if properties:
+                yield _parsed_gpu(tree, path, properties, rank, int(gpu_id or 0))
             rank += 1
 
 

@@ -41,14 +41,14 @@ def overlay_report(settings: AgentSettings, info: RuntimeInfo) -> OverlayReport:
         port=settings.underlay.port,
         encrypted_port=settings.underlay.encrypted_port,
         mtu=mtu,
-        why_plain=ipsec.why_none(encryption_mark(settings)),
+        why_plain=ipsec.why_no_ipsec(encryption_mark(settings)),
     )
 
 
 def _local_problem(settings: AgentSettings) -> str:
     """Returns why an agent whose peers are on its own node cannot create multi-node networks; empty if it can."""
     probe_device = overlay.device_name("underlay ", f"{settings.data_dir} {os.getpid()}", "u")
-    return overlay.why_none(probe_device, within_node=True)
+    return overlay.why_no_overlays(probe_device, within_node=True)
 
 
 def encryption_mark(settings: AgentSettings) -> int:

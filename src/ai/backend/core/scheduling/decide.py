@@ -266,7 +266,7 @@ class SchedulingCycle:
         if self._arrange is None:
             return self._assign_gang(equivalence_class, kernel_ids, avoided, None)
         for allowed in (~avoided, -1) if avoided else (-1,):
-            for room in self._arrange.rooms(self._index, equivalence_class, allowed & ~self._reserved):
+            for room in self._arrange.scopes(self._index, equivalence_class, allowed & ~self._reserved):
                 if (assignments := self._assign_gang(equivalence_class, kernel_ids, 0, room)) is not None:
                     return assignments
         return None

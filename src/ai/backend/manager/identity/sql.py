@@ -105,27 +105,27 @@ class SqlIdentityStore(SqlUserStore):
 
     async def put(self, value: Domain | Group | ResourcePolicy | StoragePolicy, *, only_new: bool = False) -> None:
         (table, noun), row = _TABLES_AND_NOUNS[type(value)], row_of(value)
-        has_key = and_(*(column == row[column.name] for column in table.primary_key))
+        matches_key = and_(*(column == row[column.name] for column in table.primary_key))
 
         def work(s: Connection) -> None:
             if only_new:
                 add_row(s, table, row, noun)
-            elif s.execute(update(table).where(has_key).values(row)).rowcount == 0:
+            elif s.execute(update(table).where(matches_key).values(row)).rowcount == 0:
                 s.execute(insert(table), row)
 
         await self._db.run_write(work)
 
     async def change(self, model: type[Tenant], /, *key: Any, **values: Any) -> Tenant | None:
         table = _TABLES_AND_NOUNS[model][0]
-        has_key = and_(*(column == key_part for column, key_part in zip(table.primary_key, key, strict=True)))
+        matches_key = and_(*(column == key_part for column, key_part in zip(table.primary_key, key, strict=True)))
 
         def work(s: Connection) -> Row[Any] | None:
             try:
                 if values:
-                    s.execute(update(table).where(has_key).values(values))
+                    s.execute(update(table).where(matches_key).values(values))
             except IntegrityError:
                 raise Conflict(f"{values.get('name')!r} is taken already.", data={"name": "taken"}) from None
-            return s.execute(select(table).where(has_key)).one_or_none()
+            return s.execute(select(table).where(matches_key)).one_or_none()
 
         row = await self._db.run_write(work)
         return model(**row._mapping) if row is not None else None

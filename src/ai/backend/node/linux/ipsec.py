@@ -48,7 +48,7 @@ class SecuredLine:
         return f"SecuredLine({self.local} {self.peer})"
 
 
-def why_none(mark: int) -> str:
+def why_no_ipsec(mark: int) -> str:
     """Tries to encrypt and returns why the Linux kernel cannot; empty if the trial succeeds."""
     if os.geteuid() != 0:
         return "encryption between nodes needs root, and the agent runs as another user"

@@ -68,8 +68,8 @@ def device_name(owner_mark: str, session_text: str, end_suffix: str) -> str:
     return "bai" + sha256(f"{owner_mark}{session_text}".encode()).hexdigest()[:10] + end_suffix
 
 
-def why_none(name: str, *, within_node: bool = False) -> str:
-    """Returns why the Linux kernel cannot make VXLAN devices, or none within its node; empty if it can.
+def why_no_overlays(name: str, *, within_node: bool = False) -> str:
+    """Returns why the Linux kernel cannot make VXLAN devices, with ``within_node`` for peers on this host; else empty.
 
     ``name`` is the name of a device for the trial, which nobody else uses.
     """

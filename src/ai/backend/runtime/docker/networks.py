@@ -39,7 +39,7 @@ _MAX_SUBNET_TRIES = 64
 _BRIDGE_PREFIX = "bai-"
 
 
-def why_none_over_nodes(engine_url: str, state_directory: Path) -> str:
+def why_no_multi_node_networks(engine_url: str, state_directory: Path) -> str:
     """Returns the reason that the engine at ``unix://...`` cannot create multi-node networks; empty if it can."""
     if os.geteuid() != 0:
         return "networks over several nodes need root, and the agent runs as another user"
@@ -54,7 +54,7 @@ def why_none_over_nodes(engine_url: str, state_directory: Path) -> str:
             return f"it cannot be told which network the engine is in: {error.strerror or error}"
     if engine_namespace != agent_namespace:
         return "the agent is not in the network of the engine, and cannot lead its bridges to other nodes"
-    return overlay.why_none(overlay.device_name("probe ", f"{state_directory} {os.getpid()}", "v"))
+    return overlay.why_no_overlays(overlay.device_name("probe ", f"{state_directory} {os.getpid()}", "v"))
 
 
 class SessionNetworks:

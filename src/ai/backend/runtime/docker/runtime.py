@@ -56,7 +56,7 @@ from ai.backend.runtime.docker.container_config import EngineFacts
 from ai.backend.runtime.docker.creation import Creation
 from ai.backend.runtime.docker.engine import Engine, EngineRefusal
 from ai.backend.runtime.docker.images import ImageFacts, Images
-from ai.backend.runtime.docker.networks import SessionNetworks, why_none_over_nodes
+from ai.backend.runtime.docker.networks import SessionNetworks, why_no_multi_node_networks
 from ai.backend.runtime.docker.pulls import Pulls
 from ai.backend.runtime.docker.records import INSTANCE_LABEL, DockerRecord, DockerState
 from ai.backend.runtime.docker.settings import DockerRuntimeSettings
@@ -103,7 +103,7 @@ class DockerRuntime(AbstractRuntime):
             raise InvalidInput(unfit_reason, data={"docker-host": self._engine.host})
         networks = await self._engine.networks()
         self._facts = engine_facts(engine_info, networks)
-        no_overlay_reason = await asyncio.to_thread(why_none_over_nodes, self._engine.host, self._state.path)
+        no_overlay_reason = await asyncio.to_thread(why_no_multi_node_networks, self._engine.host, self._state.path)
         self._info = describe(self._facts, self.settings, no_overlays=no_overlay_reason)
         default_network = self.settings.network if self.settings.network != "auto" else self._facts.network
         address_pool = self.settings.session_networks

@@ -55,9 +55,9 @@ def why_no_networks(state_directory: Path, *, has_sandbox: bool) -> str:
     return ""
 
 
-def why_none_over_nodes(state_directory: Path, *, no_network_reason: str) -> str:
+def why_no_multi_node_networks(state_directory: Path, *, no_network_reason: str) -> str:
     """Returns the reason that session networks cannot span nodes; ``no_network_reason``: :func:`why_no_networks`."""
-    return no_network_reason or overlay.why_none(_probe_device(state_directory))
+    return no_network_reason or overlay.why_no_overlays(_probe_device(state_directory))
 
 
 def _probe_device(state_directory: Path) -> str:

@@ -28,7 +28,7 @@ from ai.backend.plugin.runtime import HOME
 from ai.backend.runtime.process import sandbox
 from ai.backend.runtime.process.cgroup_probe import find_driver, find_hierarchies, parse_own_groups
 from ai.backend.runtime.process.launch_plan import Host
-from ai.backend.runtime.process.networks import why_no_networks, why_none_over_nodes
+from ai.backend.runtime.process.networks import why_no_multi_node_networks, why_no_networks
 from ai.backend.runtime.process.settings import ProcessRuntimeSettings
 from ai.backend.runtime.settings import MIB
 
@@ -85,7 +85,7 @@ def probe(settings: ProcessRuntimeSettings, state: Path) -> ProbeResult:
         binds_home=is_root and bwrap is None and Path(HOME).parent.is_dir(),
     )
     no_network_reason = why_no_networks(state, has_sandbox=bwrap is not None)
-    no_overlay_reason = why_none_over_nodes(state, no_network_reason=no_network_reason)
+    no_overlay_reason = why_no_multi_node_networks(state, no_network_reason=no_network_reason)
     for reason in dict.fromkeys(filter(None, (no_network_reason, no_overlay_reason))):
         notes.add(reason)
     capabilities = {"session-networks": not no_network_reason, "multi-node-networks": not no_overlay_reason}

@@ -7,18 +7,18 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-PACKAGE = "_backendai_kit"
+PACKAGE_NAME = "_backendai_kit"
 
 
 def main() -> None:
     """Runs the program that the first argument names."""
     folder = Path(__file__).resolve().parent
     sys.path.append(str(folder.parent / "site"))
-    package = type(sys)(PACKAGE)
+    package = type(sys)(PACKAGE_NAME)
     package.__path__ = [str(folder)]
-    sys.modules[PACKAGE] = package
+    sys.modules[PACKAGE_NAME] = package
     name = sys.argv.pop(1)
-    import_module(f"{PACKAGE}.{name}").run()
+    import_module(f"{PACKAGE_NAME}.{name}").run()
 
 
 if __name__ == "__main__":

@@ -59,8 +59,8 @@ class Channel(Step):
             try:
                 return await self.open(kernel, restored)
             except Unavailable:
-                view = await self.context.runtime.inspect(kernel.key)
-                if view is None or view.state is not WorkloadState.RUNNING:
+                workload_view = await self.context.runtime.inspect(kernel.key)
+                if workload_view is None or workload_view.state is not WorkloadState.RUNNING:
                     raise
             await backoff.wait()
         return await self.open(kernel, restored)

@@ -27,10 +27,10 @@ MAX_TRIED_LOCATIONS = 16
 
 
 class Arrangement(NamedTuple):
-    """Arranges kernels: ``rooms`` yields the parts of a mask to try for all of them, ``order`` the masks in a part for
-    the next one, beside the ranks of the others."""
+    """Arranges the kernels of a session: ``scopes`` yields masks of agents to try for all kernels together, ``order``
+    masks within such a scope to try for the next kernel, given the ranks of the agents that were chosen."""
 
-    rooms: Callable[[AgentIndex, EquivalenceClass, int], Iterator[int]]
+    scopes: Callable[[AgentIndex, EquivalenceClass, int], Iterator[int]]
     order: Callable[[AgentIndex, Demand, int, Sequence[int]], Iterator[int]]
 
 
