@@ -47,7 +47,7 @@ class Milestone:
 MILESTONES = (
     Milestone("HTTP request to the store", "SqlSessionStore.insert", "SessionsApi.create"),
     Milestone("scheduling loop to the store", "SqlSessionStore.save", "ScheduleLoop.once"),
-    Milestone("launch to the link", "ZmqManagerEndpoint._post", "LaunchLoop._launch"),
+    Milestone("launch to the link", "ZmqManagerEndpoint._send_message", "LaunchLoop._launch"),
     Milestone("link to the runtime", "ProcessRuntime.create", "ZmqAgentEndpoint._receive"),
 )
 Stack = tuple[CodeType, ...]

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.support.cluster import Cluster
+from tests.support.cluster import Cluster, wait_until
 from tests.support.docker_engine import PYTHON_IMAGE, DockerEngine
 from tests.support.docker_registry import PASSWORD, USER, DockerRegistry, running_registry
 
@@ -48,8 +48,12 @@ def test_a_session_on_an_image_that_only_a_registry_has(
     assert PASSWORD not in done.stdout
     history = json.loads(cluster.run("--output", "json", "status-history", "fetched").stdout)
     assert history["pulling"], history
-    listed = json.loads(cluster.run("--output", "json", "admin", "image", "list", "--installed", admin=True).stdout)
-    assert image in {f"{one['registry']}/{one['name']}:{one['tag']}" for one in listed}
+
+    def is_installed() -> bool:
+        listed = json.loads(cluster.run("--output", "json", "admin", "image", "list", "--installed", admin=True).stdout)
+        return image in {f"{one['registry']}/{one['name']}:{one['tag']}" for one in listed}
+
+    wait_until(is_installed, what="the agent's next report of its images")
     secret = PASSWORD.encode()
     kept = [p for p in (cluster.data_dir / "agents").rglob("*") if p.is_file() and secret in p.read_bytes()]
     assert kept == []
