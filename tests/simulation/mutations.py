@@ -63,7 +63,7 @@ def applied(mutation: Mutation) -> Iterator[None]:
 
 
 def _differs(one: CodeType, other: CodeType) -> bool:
-    """But for line numbers."""
+    """Returns True if two functions differ in more than line numbers."""
     if (one.co_code, one.co_names, one.co_varnames) != (other.co_code, other.co_names, other.co_varnames):
         return True
     pairs = list(zip(one.co_consts, other.co_consts, strict=False))

@@ -38,7 +38,7 @@ def read_records(data_dir: Path, table: str) -> dict[str, bytes]:
 
 
 class Bench:
-    """What a test of the agent works with; ``agent()`` makes another one on the same node, whose wall clock is
+    """The node of a test with its agents; ``agent()`` makes another one on the same node, whose wall clock is
     ``wall_clock`` as that is at each look."""
 
     def __init__(self, data_dir: Path) -> None:

@@ -1,4 +1,4 @@
-"""What every implementation of the store of leases promises."""
+"""The contract of every store of leases."""
 
 from __future__ import annotations
 

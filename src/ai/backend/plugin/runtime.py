@@ -336,7 +336,7 @@ class AbstractRuntime(ABC):
         raise NotSupported(f"the runtime {self.name} has no tunnels")
 
     async def port_exposure(self, key: WorkloadKey) -> PortExposure:
-        """Tells who reaches a workload's ports. Exposed ones need the operator's consent. Raises as ``open_port``."""
+        """Returns who reaches a workload's ports. Exposed ones need the operator's consent. Raises as ``open_port``."""
         raise NotSupported(f"the runtime {self.name} has no tunnels")
 
     @abstractmethod

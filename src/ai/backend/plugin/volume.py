@@ -184,7 +184,7 @@ class Upload(ABC):
 
 
 class Progress:
-    """Tells how far a long operation is; written by its thread, read by others. ``cancel`` makes it end early with
+    """Holds the progress of a long operation; written by its thread, read by others. ``cancel`` makes it end early with
     nothing left of it, ``abandon`` where it is, to be taken up in another life."""
 
     def __init__(self) -> None:

@@ -33,7 +33,7 @@ KERNEL_CRASH_POINTS: tuple[str, ...] = (
     "destroy.terminated.after",
 )
 IMAGE_CRASH_POINTS = ("create.image.before", "create.image.after")
-"""What a kernel passes whose image must be pulled."""
+"""The crash points of a kernel whose image must be pulled."""
 CRASH_POINTS = (*KERNEL_CRASH_POINTS, *IMAGE_CRASH_POINTS)
 
 

@@ -90,11 +90,10 @@ class SharedConfiguration:
             return
         while True:
             try:
-                previous_managers = (
-                    await self._store.revision()
-                )  # a change while the list is read is then seen by the watch
+                # The watch then sees a change that happens while the list is read.
+                revision = await self._store.revision()
                 await endpoints.change(_read(await self._store.get_prefix(MANAGERS)))
-                async for _ in self._store.watch(MANAGERS, after=previous_managers):
+                async for _ in self._store.watch(MANAGERS, after=revision):
                     await endpoints.change(_read(await self._store.get_prefix(MANAGERS)))
             except BackendError as e:
                 log.warning("the list of managers cannot be read: %s", e)

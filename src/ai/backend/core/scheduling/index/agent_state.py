@@ -17,7 +17,7 @@ from ai.backend.core.scheduling.snapshot import AgentView, HeldKernel
 #: What an allocator raises where a request cannot be served.
 REFUSALS = (ResourceError, InvalidQuantity)
 KernelRequest = tuple[ResourceSlot, tuple[VariantProperty, ...]]
-"""What one kernel requests of an allocator."""
+"""The slots and variants that one kernel requests."""
 _MAX_CACHED_ANSWERS = 4096
 
 
@@ -152,7 +152,7 @@ class AgentState:
         self.pools: Mapping[str, SlotPool] = node_class.pools
         self._allocator: NodeAllocator | None = None
         self.held: dict[KernelId, DeviceAllocation] = {}
-        """What each kernel has allocated on this agent."""
+        """The allocation of each kernel on this agent."""
         self._reported: dict[KernelId, HeldKernel] = {}
         self._reserve = DeviceAllocation()
         self.is_reserve_current = True

@@ -81,7 +81,7 @@ class Result(StrEnum):
     SKIPPED = "skipped"
     """The plugin does not claim it."""
     NOT_RUN = "not run"
-    """What it builds on has failed."""
+    """A check that it depends on has failed."""
 
 
 @dataclass(frozen=True, slots=True)
