@@ -14,6 +14,7 @@ import logging
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -34,6 +35,10 @@ from ai.backend.runtime.settings import MIB
 
 log = logging.getLogger(__name__)
 PROBE_TIMEOUT_S = 10.0
+_STAGE_CODE = """from ai.backend.node.linux import syscalls
+syscalls.unshare_user()
+syscalls.unshare_mounts()
+syscalls.mount("tmpfs", "/tmp", "tmpfs", 0)"""
 _PROBE_LIMITS = Limits(cpu=1.0, memory_bytes=64 * MIB, pids=16)
 
 
@@ -82,6 +87,7 @@ def probe(settings: ProcessRuntimeSettings, state: Path) -> ProbeResult:
         static=_write_etc_files(state, *inner_ids),
         is_root=is_root,
         user_namespace=user_namespace,
+        can_stage=is_root or (bwrap is not None and _can_stage()),
         binds_home=is_root and bwrap is None and Path(HOME).parent.is_dir(),
     )
     no_network_reason = why_no_networks(state, has_sandbox=bwrap is not None)
@@ -275,6 +281,13 @@ def _try_bwrap(
     if completed.returncode:
         notes.add(f"bubblewrap does not work: {completed.stderr.decode(errors='replace').strip()[:300]}")
     return bool(completed.returncode == 0)
+
+
+def _can_stage() -> bool:
+    """Returns True if an ordinary user may mount in a user namespace; some hosts allow that to bubblewrap alone."""
+    code = f"import sys; sys.path.append({str(Path(__file__).resolve().parents[4])!r})\n{_STAGE_CODE}"
+    command = [os.path.realpath(sys.executable), "-I", "-S", "-c", code]
+    return subprocess.run(command, capture_output=True, timeout=PROBE_TIMEOUT_S, check=False).returncode == 0
 
 
 def _can_limit_pids_late(bwrap_path: str, settings: ProcessRuntimeSettings, is_root: bool) -> bool:

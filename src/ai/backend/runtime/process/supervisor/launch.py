@@ -7,6 +7,7 @@ would clear; last the filter.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import resource
@@ -54,7 +55,7 @@ def become(
         report_fd = _REPORT_FD
         step = "mounts"
         if plan["stage"]:
-            _stage_sources(plan["stage"])
+            _stage_sources(plan["stage"], plan["owner"])
         if plan["veils"]:
             _cover_directories(plan["veils"])
         step = "identity"
@@ -137,16 +138,39 @@ def _duplicate_above_20(fd: int) -> int:
     return fd if fd >= 20 else fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 20)
 
 
-def _stage_sources(staged_sources: list[list[str]]) -> None:
+def _stage_sources(staged_sources: list[dict[str, Any]], owner: list[int] | None) -> None:
     """Binds each source below STAGE, in a mount namespace of this process, in which they must be opened to be bound."""
     if os.geteuid() != 0:
         syscalls.unshare_user()
     syscalls.unshare_mounts()
-    opened_sources = [
-        (open_beneath.open_source(source), f"{STAGE_FOLDER}/{stage_name}") for source, stage_name in staged_sources
-    ]
+    source_fds = [open_beneath.open_source(staged["source"]) for staged in staged_sources]
     syscalls.mount("tmpfs", STAGE_FOLDER, "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, "mode=755,size=1m")
-    _bind_opened(opened_sources)
+    for source_fd, staged in zip(source_fds, staged_sources, strict=True):
+        is_directory = stat.S_ISDIR(os.fstat(source_fd).st_mode)
+        staged_path = f"{STAGE_FOLDER}/{staged['name']}"
+        _bind_opened([(source_fd, staged_path)])
+        _restrict(staged_path, staged["bind"])
+        if staged["place"] is not None:
+            outer_name, path_below = staged["place"]
+            outer_path = f"{STAGE_FOLDER}/{outer_name}"
+            place_fd = open_beneath.make_mount_point(outer_path, path_below, owner, is_directory=is_directory)
+            syscalls.mount(staged_path, f"/proc/self/fd/{place_fd}", "", syscalls.MS_BIND | syscalls.MS_REC)
+            os.close(place_fd)
+
+
+def _restrict(staged_path: str, bind_option: str) -> None:
+    """Makes a staged mount what bubblewrap's option says. In the sandbox's user namespace nothing can undo that."""
+    flags = 0 if bind_option == "--dev-bind" else syscalls.MS_NOSUID | syscalls.MS_NODEV
+    if bind_option == "--ro-bind":
+        flags |= syscalls.MS_RDONLY
+    try:
+        syscalls.restrict_mounts(staged_path, flags)
+    except OSError as error:
+        if error.errno != errno.ENOSYS:
+            raise
+        # Before Linux 5.12: this mount alone, with the flags that it has; bubblewrap adds the others.
+        flags |= os.statvfs(staged_path).f_flag & (syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC)
+        syscalls.mount("none", staged_path, "", syscalls.MS_BIND | syscalls.MS_REMOUNT | flags)
 
 
 def _cover_directories(veils: dict[str, list[list[str]]]) -> None:
