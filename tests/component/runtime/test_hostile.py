@@ -15,8 +15,12 @@ from pathlib import Path
 import pytest
 
 from ai.backend.node.linux import proc
+from ai.backend.node.workload import file_trees
+from ai.backend.node.workload.file_trees import remove_tree
 from ai.backend.plugin.accelerator import WorkloadConfig
 from ai.backend.plugin.runtime import WorkloadState
+from ai.backend.runtime.process import cleanup
+from ai.backend.runtime.process.launch_plan import COOKIE_VARIABLE
 from ai.backend.runtime.process.runtime import ProcessRuntime
 from ai.backend.runtime.process.settings import ProcessRuntimeSettings
 from tests.component.runtime.audit import eventually
@@ -377,3 +381,49 @@ async def test_strangers_at_the_socket(bench: Bench) -> None:
     await talk.run("print('unimpressed')")
     assert talk.text() == "unimpressed\n"
     await bench.end(key, talk)
+
+
+@pytest.mark.parametrize("bench", ["sealed"], indirect=True)
+async def test_who_shows_the_cookie_is_not_killed_for_it(bench: Bench) -> None:
+    key, talk = await bench.start()
+    record = json.loads((bench.state / "workloads" / str(key) / "record.json").read_text())
+    variable, identity = f"{COOKIE_VARIABLE}={record['cookie']}", ["setpriv", "--reuid=59500", "--clear-groups"]
+    environments = {"quoting": f"SAID=it was {variable}", "root's": variable, "the workload's": variable}
+    processes = {}
+    for name, text in environments.items():
+        command = ["env", text, *(identity if name != "root's" else ()), "sleep", "60"]
+        processes[name] = await asyncio.create_subprocess_exec(*command)
+    try:
+        await asyncio.sleep(0.5)
+        pids = cleanup.pids_with_cookie(record["cookie"])
+        assert [name for name, process in processes.items() if process.pid in pids] == ["the workload's"]
+    finally:
+        for process in processes.values():
+            process.kill()
+            await process.wait()
+    await bench.end(key, talk)
+
+
+def test_removing_a_tree_that_lives_closes_nothing_of_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A directory that was swapped for a link, between the look at it and the change of its mode."""
+    outside = tmp_path / "outside"
+    outside.mkdir(mode=0o755)
+    tree = tmp_path / "tree"
+    (tree / "a/b").mkdir(parents=True)
+    is_swapped = False
+    unlink_files = file_trees._unlink_files
+
+    def swap_first(directory_fd: int) -> list[str]:
+        nonlocal is_swapped
+        names = unlink_files(directory_fd)
+        if names == ["b"] and not is_swapped:
+            is_swapped = True
+            (tree / "a/b").rename(tree / "a/c")
+            (tree / "a/b").symlink_to(outside)
+        return names
+
+    monkeypatch.setattr(file_trees, "_unlink_files", swap_first)
+    with pytest.raises(OSError):  # noqa: PT011  # which one, the moment decides
+        remove_tree(tree)
+    assert is_swapped
+    assert outside.stat().st_mode & 0o777 == 0o755

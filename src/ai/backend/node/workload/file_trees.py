@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ai.backend.common.errors import CreationDenied
 from ai.backend.node.linux.open_beneath import BENEATH, make_directories
+from ai.backend.node.linux.syscalls import unlock
 from ai.backend.plugin.accelerator import Mount
 from ai.backend.plugin.runtime import HOME
 
@@ -134,7 +135,7 @@ def _open_directory(parent_fd: int, name: str) -> int:
     try:
         return os.open(name, flags, dir_fd=parent_fd)
     except PermissionError:
-        os.chmod(name, 0o700, dir_fd=parent_fd)
+        unlock(parent_fd, name)
         return os.open(name, flags, dir_fd=parent_fd)
 
 
@@ -167,7 +168,7 @@ def _lift_subdirectories(root_fd: int, name: str, counter: int) -> int:
                     os.stat(f".lifted-{counter}", dir_fd=root_fd, follow_symlinks=False)
                 except FileNotFoundError:
                     break
-            os.chmod(grandchild, 0o700, dir_fd=child)
+            unlock(child, grandchild)
             os.rename(grandchild, f".lifted-{counter}", src_dir_fd=child, dst_dir_fd=root_fd)
     finally:
         os.close(child)
