@@ -106,10 +106,15 @@ def unshare_network() -> None:
     _raise_if_failed(_LIBC.unshare(ctypes.c_int(CLONE_NEWNET)), "unshare(CLONE_NEWNET)")
 
 
+def unshare_to_user_namespace() -> None:
+    """Enters a new user namespace, in which no user exists yet. Raises OSError."""
+    _raise_if_failed(_LIBC.unshare(ctypes.c_int(CLONE_NEWUSER)), "unshare(CLONE_NEWUSER)")
+
+
 def unshare_user() -> None:
     """Enters a user namespace in which a user keeps its identity and has root's powers until exec. Raises OSError."""
     uid, gid = os.geteuid(), os.getegid()
-    _raise_if_failed(_LIBC.unshare(ctypes.c_int(CLONE_NEWUSER)), "unshare(CLONE_NEWUSER)")
+    unshare_to_user_namespace()
     for map_file_name, map_text in (
         ("setgroups", "deny"),
         ("uid_map", f"{uid} {uid} 1"),

@@ -14,7 +14,7 @@ from ai.backend.node.workload.file_trees import RUNNER
 from ai.backend.plugin.runtime import HOME, WorkloadSpec
 from ai.backend.runtime.process import sandbox
 from ai.backend.runtime.process.images import ProcessImage
-from ai.backend.runtime.process.settings import ProcessRuntimeSettings
+from ai.backend.runtime.process.settings import SESSION_UID_COUNT, ProcessRuntimeSettings
 from ai.backend.runtime.process.supervisor import launch
 from ai.backend.runtime.workload import OOM_SCORE_ADJ, device_node, environment
 
@@ -30,6 +30,7 @@ class Host:
     """Holds the results of the host's probe.
 
     Without ``user_namespace`` the sandbox starts as root. ``can_stage``: mounts can be made before bubblewrap runs.
+    ``session_uids``: the first of the users that make the user namespaces of sessions; 0 if sessions share one user's.
     """
 
     bwrap: str | None
@@ -41,6 +42,7 @@ class Host:
     is_root: bool
     user_namespace: bool = True
     can_stage: bool = True
+    session_uids: int = 0
     binds_home: bool = False
 
 
@@ -135,6 +137,8 @@ def build_plan(
         "owner": [settings.kernel_uid, settings.kernel_gid] if host.is_root else None,
         "uid": settings.kernel_uid if host.is_root and host.user_namespace else None,
         "gid": settings.kernel_gid if host.is_root and host.user_namespace else None,
+        "namespace_uid": host.session_uids + spec.key.kernel_id.int % SESSION_UID_COUNT if host.session_uids else None,
+        "pty_limit": settings.ptys,
         "groups": list(spec.config.extra_gids),
         "rlimits": _resource_limits(spec, settings, limits, host),
         "nproc_late": late_pid_limit,

@@ -189,6 +189,8 @@ def compose(host_paths: HostPaths, command: Sequence[str]) -> tuple[list[str], l
     else:
         _show_rootfs(bubblewrap, host_paths.rootfs)
     bubblewrap.add("--proc", "/proc", "--dev", "/dev")
+    if host_paths.staged:
+        bubblewrap.add("--dev-bind", launch.PTY_FOLDER, "/dev/pts")
     # bubblewrap's first process belongs to the session's user and has no filter: who writes its memory has none either.
     bubblewrap.add(
         "--size", "4096", "--perms", "0555", "--tmpfs", FIRST_PROCESS_FOLDER, "--remount-ro", FIRST_PROCESS_FOLDER
