@@ -113,10 +113,13 @@ class Runner:
         self._interpreter.answer(question_number, answer_text)
 
     def asked(self, question_number: bytes, is_password: bool) -> None:
-        """Forwards the interpreter's request for input to the client."""
+        """Forwards the interpreter's request for input to the client; a request replaces one that is unanswered."""
         run = self.active
-        if run is not None and run.is_in_interpreter:
-            run.question = question_number
+        if run is None or not run.is_in_interpreter:
+            return
+        is_first = run.question is None
+        run.question = question_number
+        if is_first:
             self._flush_output()
             self._send({"t": "waiting-input", "id": run.id, "is_password": is_password})
 

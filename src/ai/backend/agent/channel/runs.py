@@ -239,7 +239,7 @@ class RunQueue:
                 run.buffer.add(str(console_item[0]), console_item[1], seq)
         elif message_type == "truncated":
             run.buffer.lose(str(frame.get("stream")), int(frame.get("dropped") or 0))
-        elif message_type == "waiting-input":
+        elif message_type == "waiting-input" and run.waiting is None:
             run.change(waiting={"is_password": bool(frame.get("is_password"))})
             self._persist()
             run.add_mark(run.mark(RunStatus.WAITING_INPUT, options=run.waiting), seq)
@@ -254,7 +254,7 @@ class RunQueue:
             return
         limit_s = self.exec_timeout_s
         deadline_at = self.wall_clock() + limit_s if limit_s is not None else None
-        run.change(started=True, deadline_at=deadline_at)
+        run.change(started=True, deadline_at=deadline_at, frame={})
         if limit_s is not None:
             self._persist()
             self._arm_timer(run, limit_s)
