@@ -73,7 +73,14 @@ class Supervisor:
         self._log = SessionLog()
         self._outbox = outbox = Outbox(self._channel, self._log.write)
         self._runner = Runner(
-            self._runtime, self._home, stdio_fds, self._interpreter, self._console, outbox.send, self._flush_output
+            self._loop,
+            self._runtime,
+            self._home,
+            stdio_fds,
+            self._interpreter,
+            self._console,
+            outbox.send,
+            self._flush_output,
         )
         if self._interpreter is not None:
             self._interpreter.is_busy = self._is_busy
