@@ -11,7 +11,7 @@ from msgspec.structs import asdict
 from ai.backend.common.errors import BackendError, InvalidInput, InvalidQuantity
 from ai.backend.common.slots import BinarySize
 from ai.backend.infra.http.decode import refuse
-from ai.backend.infra.http.routes import Call, Nothing, Reply, route
+from ai.backend.infra.http.routes import Call, Nothing, OwnerKey, Reply, route
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.access.requests import caller_of
 from ai.backend.manager.folders import schemas as schema
@@ -57,6 +57,8 @@ class FolderTypesApi:
 
 class FoldersApi:
     """Routes about whole folders and their files. ``{f}`` is a name or an id."""
+
+    owner_key = OwnerKey.ASSUMED
 
     def __init__(self, folders: Folders) -> None:
         self._service = folders.service
@@ -262,6 +264,8 @@ class FoldersApi:
 
 class FolderSharingApi:
     """Routes about invitations and shares."""
+
+    owner_key = OwnerKey.ASSUMED
 
     def __init__(self, folders: Folders) -> None:
         self._sharing = folders.sharing
