@@ -21,10 +21,15 @@ from ai.backend.manager.folders.model import CreateFolder, FolderUsage, Ticket
 
 
 def _quota_bytes(value: int | str | None) -> int | None:
+    if value is None:
+        return None
     try:
-        return int(BinarySize.parse(str(value))) or None if value is not None else None
+        size = int(BinarySize.parse(str(value)))
     except InvalidQuantity as e:
         raise InvalidInput(f"quota: {e.message}", data={"quota": "malformed"}) from None
+    if size > schema.MAX_BYTES:
+        raise refuse({"quota": f"at most {schema.MAX_BYTES} bytes"})
+    return size or None
 
 
 def _group_id(text: str | None) -> Any:
@@ -237,7 +242,7 @@ class FoldersApi:
     async def rename_file(self, call: Call[schema.RenameFileBody]) -> schema.Message:
         """Renames a file or directory."""
         body = call.body
-        await self._files.rename(*_folder_ref(call), body.target_path, body.new_name)
+        await self._files.rename(*_folder_ref(call), body.target_path, body.new_name, is_directory=body.is_dir)
         return schema.Message("renamed")
 
     @route("POST", "/folders/{f}/move-file", body=schema.MoveFileBody)
@@ -331,7 +336,7 @@ class FolderSharingApi:
 
     @route("POST", "/folders/_/shared", body=schema.SetShareBody)
     async def set_share(self, call: Call[schema.SetShareBody]) -> schema.Message:
-        """Changes a share, or ends it without ``perm``."""
+        """Changes a share, or ends it with ``perm`` null."""
         body = call.body
         await self._sharing.set_share(caller_of(call), body.vfolder, body.user, body.perm)
         return schema.Message("updated" if body.perm is not None else "ended")
