@@ -128,6 +128,7 @@ def build_app(
         on_admitted=admit,
         limiter=limiter or RateLimiter(),
         active_keys=services.identity.active_keys,
+        resolve_owner=services.identity.resolve_owner,
     )
     return server.application()
 
