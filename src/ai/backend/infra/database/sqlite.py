@@ -13,7 +13,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool
 
-from ai.backend.common.errors import Unavailable
+from ai.backend.common.errors import InvalidInput, Unavailable
 
 T = TypeVar("T")
 _READER_COUNT = 2
@@ -143,6 +143,8 @@ class SqliteTransactions:
             if "disk is full" in str(error.orig):
                 raise Unavailable("The disk of the database is full.") from error
             raise
+        except OverflowError:
+            raise InvalidInput("A number is too large to be kept.") from None
 
     async def vacuum(self) -> None:
         def work() -> None:
