@@ -107,7 +107,11 @@ def build_app(
     ``limiter`` counts requests, by default in this process."""
     services, settings = manager.services, manager.settings.api
     trusted = frozenset(settings.trusted_proxies)
-    options = HttpOptions(anonymous_rate_limit=settings.anonymous_rate_limit, trusted_proxies=trusted)
+    options = HttpOptions(
+        connections_per_address=settings.connections_per_address,
+        anonymous_rate_limit=settings.anonymous_rate_limit,
+        trusted_proxies=trusted,
+    )
     endpoints = api_endpoints(services, manager.metrics, readiness)
 
     def admit(access_key: str) -> None:
