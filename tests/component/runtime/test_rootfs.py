@@ -164,13 +164,29 @@ def test_an_oci_directory(tmp_path: Path) -> None:
 
 def test_an_archive_of_docker_save(tmp_path: Path) -> None:
     layer = archive(entry(*PYTHON), entry("hello", b"docker"))
+    env = ["PATH=/opt/tool/bin:/usr/bin", "MODEL=a=b", "EMPTY="]
+    config = {"Env": env, "User": "1000", "WorkingDir": "/app", "Entrypoint": ["python", "-u"], "Cmd": None}
     files = {
-        "abc.json": json.dumps({"config": {}}).encode(),
+        "abc.json": json.dumps({"config": config}).encode(),
         "l/layer.tar": layer,
         "manifest.json": json.dumps([{"Config": "abc.json", "Layers": ["l/layer.tar"]}]).encode(),
     }
     root = bring(tmp_path, archive(*(entry(name, data) for name, data in files.items())))
     assert (root / "hello").read_bytes() == b"docker"
+    (image,) = rootfs.list_images(tmp_path / "images")
+    assert image.environ == {"PATH": "/opt/tool/bin:/usr/bin", "MODEL": "a=b", "EMPTY": ""}
+    assert image.unused == {"User": "1000", "WorkingDir": "/app", "Entrypoint": "python -u"}
+
+
+@pytest.mark.parametrize("config", [{"Env": ["A B=1"]}, {"Env": ["A=\0"]}, {"Env": 7}, [1]])
+def test_a_configuration_that_is_none_is_refused(tmp_path: Path, config: object) -> None:
+    files = {
+        "abc.json": json.dumps({"config": config}).encode(),
+        "l/layer.tar": archive(entry(*PYTHON)),
+        "manifest.json": json.dumps([{"Config": "abc.json", "Layers": ["l/layer.tar"]}]).encode(),
+    }
+    with pytest.raises(InvalidInput):
+        bring(tmp_path, archive(*(entry(name, data) for name, data in files.items())))
 
 
 def test_a_manifest_that_names_files_outside_is_refused(tmp_path: Path) -> None:

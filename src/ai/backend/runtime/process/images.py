@@ -30,6 +30,8 @@ class ProcessImage:
         interpreter: the Python that runs the runner, as a path inside the sandbox.
         prefixes: host directories that the interpreter needs beyond the system's.
         rootfs: the imported root directory; None for a host image.
+        environ: the variables that the image sets.
+        unused: parts of the image's configuration that sessions do not use, such as its entry point, as text.
     """
 
     name: str
@@ -43,6 +45,8 @@ class ProcessImage:
     size_bytes: int = 0
     aliases: tuple[str, ...] = ()
     labels: dict[str, str] = field(default_factory=dict)
+    environ: dict[str, str] = field(default_factory=dict)
+    unused: dict[str, str] = field(default_factory=dict)
 
     def public(self) -> RuntimeImage:
         return RuntimeImage(
