@@ -46,10 +46,17 @@ def bring(tmp_path: Path, data: bytes, name: str = "a/b:1", **options: Any) -> P
 
 def test_a_plain_root_is_imported_and_listed(tmp_path: Path) -> None:
     root = bring(
-        tmp_path, archive(entry(*PYTHON), entry("bin", type=tarfile.SYMTYPE, linkname="usr/bin"), entry("bin/x", b"1"))
+        tmp_path,
+        archive(
+            entry(*PYTHON),
+            entry("bin", type=tarfile.SYMTYPE, linkname="usr/bin"),
+            entry("bin/x", b"1"),
+            entry("etc/backend.ai/jail/policy.yml", b"x"),
+        ),
     )
     assert (root / "usr/bin/x").read_bytes() == b"1", "a link of the archive is followed inside of it"
     (image,) = rootfs.list_images(tmp_path / "images")
+    assert image.unused == {"jail policy": "/etc/backend.ai/jail/policy.yml"}
     assert (image.name, image.interpreter) == ("a/b:1", "/usr/bin/python3.9")
     assert rootfs.remove_image("a/b:1", tmp_path / "images")
     assert rootfs.list_images(tmp_path / "images") == []
