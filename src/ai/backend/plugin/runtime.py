@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar, Literal
 
+from pydantic import BaseModel
+
 from ai.backend.common.errors import CreationDenied, NotSupported
 from ai.backend.common.ids import KernelId, SessionId
 from ai.backend.common.states import Enforcement
@@ -264,9 +266,15 @@ class ProcessView:
 
 
 class AbstractRuntime(ABC):
-    """Makes and supervises workloads, as the contract in this module's docstring says."""
+    """Makes and supervises workloads, as the contract in this module's docstring says.
 
+    A plugin is a class under the entry point group :data:`ENTRY_POINT_GROUP`, made of its settings (the agent's table
+    ``[runtime]``, as ``settings_model``) and the directory of its durable records; ``agent.runtime`` names it.
+    """
+
+    spi_version: ClassVar[int] = SPI_VERSION
     name: ClassVar[str]
+    settings_model: ClassVar[type[BaseModel] | None] = None
 
     @abstractmethod
     async def setup(self) -> None:
