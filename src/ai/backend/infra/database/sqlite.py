@@ -6,6 +6,8 @@ import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
 from typing import TypeVar
 
 from sqlalchemy import URL, Connection, create_engine, event
@@ -14,6 +16,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool
 
 from ai.backend.common.errors import Unavailable
+from ai.backend.infra.database.ballast import Ballast
 
 T = TypeVar("T")
 _READER_COUNT = 2
@@ -26,10 +29,11 @@ class SqliteTransactions:
 
     With WAL and ``synchronous = NORMAL`` a commit survives the death of every process, but the newest ones may be lost
     when the machine loses power. Writes ``BEGIN IMMEDIATE``, since the driver's deferred default loses updates, and
-    wait up to ``busy_timeout_s`` for those of other processes.
+    wait up to ``busy_timeout_s`` for those of other processes. On a full disk they use up the ballast, step by step.
     """
 
-    def __init__(self, url: URL, *, busy_timeout_s: float) -> None:
+    def __init__(self, url: URL, *, busy_timeout_s: float, ballast_bytes: int = 0) -> None:
+        self._ballast = Ballast(Path(f"{url.database}.ballast"), ballast_bytes)
         sync_url = url.set(drivername="sqlite")
         self._engine = create_engine(sync_url, poolclass=NullPool, connect_args={"check_same_thread": False})
         self._local = threading.local()
@@ -73,15 +77,23 @@ class SqliteTransactions:
             if thread_connection.connection is None:
                 thread_connection.connection = self._engine.connect().execution_options(**{_WRITE_OPTION: is_write})
             try:
-                with thread_connection.connection.begin() as transaction:
-                    result = work(thread_connection.connection)
-                    if not is_write:
-                        transaction.rollback()
-                    return result
+                return self._transact(thread_connection.connection, work, is_write)
             except OperationalError as error:
-                if "disk is full" in str(error.orig):
-                    raise Unavailable("The disk of the database is full.") from error
-                raise
+                if "disk is full" not in str(error.orig):
+                    raise
+                if is_write and self._ballast.release():
+                    with suppress(OperationalError):
+                        return self._transact(thread_connection.connection, work, is_write)
+                raise Unavailable("The disk of the database is full.") from error
+
+    def _transact(self, connection: Connection, work: Callable[[Connection], T], is_write: bool) -> T:
+        with connection.begin() as transaction:
+            result = work(connection)
+            if not is_write:
+                transaction.rollback()
+        if is_write:
+            self._ballast.fill()
+        return result
 
     async def vacuum(self) -> None:
         def work() -> None:
