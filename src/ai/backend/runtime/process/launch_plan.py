@@ -73,7 +73,7 @@ def variables_of(spec: WorkloadSpec, image: ProcessImage, home: str, cookie: str
         "SHELL": "/bin/bash",
         "TMPDIR": "/tmp",
     }
-    return environment(spec, defaults, {"HOME": home, COOKIE_VARIABLE: cookie}, [FILES_VARIABLE])
+    return environment(spec, defaults, {"HOME": home, COOKIE_VARIABLE: cookie}, [FILES_VARIABLE], image.environ)
 
 
 def build_plan(
