@@ -80,7 +80,7 @@ def common_environment(home: str) -> Dict[str, str]:
     """Returns the environment that the spec promises to every command; values of the agent take precedence."""
     env = {"TERM": "xterm", "LANG": "C.UTF-8", "SHELL": "/bin/bash", "USER": "work"}
     env.update(os.environ)
-    env["HOME"] = home
+    env.update({"HOME": home, "LOCAL_USER_ID": str(os.getuid()), "LOCAL_GROUP_ID": str(os.getgid())})
     return env
 
 

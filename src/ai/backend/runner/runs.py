@@ -201,7 +201,7 @@ class Runner:
         return True
 
     def _start_steps(self, run: Run) -> None:
-        if run.mode == "query" and self._runtime == "app":
+        if run.mode == "query" and self._runtime not in language_commands.SNIPPET_RUNTIMES:
             self._console.add_text("stderr", "this image runs no snippets of code; run a command or open a terminal\n")
             self._finish(127, None, None)
             return
@@ -210,7 +210,7 @@ class Runner:
                 import tempfile
 
                 run.folder = tempfile.mkdtemp(prefix="snippet-")
-                run.steps = [("exec", language_commands.snippet_command(run.folder, run.code))]
+                run.steps = [("exec", language_commands.snippet_command(self._runtime, run.folder, run.code))]
             except OSError as e:
                 self._console.add_text("stderr", f"cannot write the snippet: {e}\n")
                 self._finish(126, None, None)
