@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from .interpreters import Interpreter
 
 MAX_QUEUED_RUNS = 64
+MAX_EXCEPTION_TEXTS = 10
+MAX_EXCEPTION_CHARS = 4096
 MAX_QUEUED_CHARS = 32 * 1024 * 1024
 _BATCH_STEPS = ("clean", "build", "exec")
 
@@ -44,7 +46,7 @@ class Run:
         self.step = ""
         self.pid = 0
         self.is_in_interpreter = False
-        self.has_raised = False
+        self.exception: Optional[List[Any]] = None
         self.folder = ""
 
 
@@ -168,10 +170,15 @@ class Runner:
         if self.active is not None and self.active.is_in_interpreter:
             self._finish(0, None, None)
 
-    def code_raised(self) -> None:
-        """Marks the active run as having raised an exception. The exit code stays zero, as specified."""
+    def code_raised(self, texts: List[str]) -> None:
+        """Records the exception of the active run: its traceback, name and arguments, which the code may have forged.
+
+        The exit code stays zero, as specified.
+        """
         if self.active is not None and self.active.is_in_interpreter:
-            self.active.has_raised = True
+            name = texts[1][:128] if len(texts) > 1 else ""
+            arguments = [argument[:MAX_EXCEPTION_CHARS] for argument in texts[2:MAX_EXCEPTION_TEXTS]]
+            self.active.exception = [name, arguments, False, texts[0][-MAX_EXCEPTION_CHARS:]]
 
     def interpreter_died(self, wait_status: int) -> None:
         """Handles the death of the interpreter: finishes the active run if it ran there."""
@@ -288,6 +295,6 @@ class Runner:
             "signal": signum,
             "files": files,
         }
-        if run.has_raised:
-            message["raised"] = True
+        if run.exception is not None:
+            message.update({"raised": True, "exceptions": [run.exception]})
         self._send(message)

@@ -272,7 +272,7 @@ class Supervisor:
     def _add_report_to_console(self, kind: bytes, fields: List[bytes]) -> None:
         texts = [field.decode("utf-8", "replace") for field in fields]
         if kind == b"E":
-            self._runner.code_raised()
+            self._runner.code_raised(texts)
             self._console.end_of_text()
             self._log.write("stderr", fields[0])
             self._console.add_text("stderr", texts[0])

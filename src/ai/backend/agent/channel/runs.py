@@ -363,7 +363,7 @@ def _last_mark(run: Run, frame: Frame) -> RunResult:
     return run.mark(
         RunStatus.EXEC_TIMEOUT if timed_out else RunStatus.FINISHED,
         exit_code=None if timed_out else frame.get("exitCode"),
-        options={"raised": True} if frame.get("raised") else None,
+        options={name: frame[name] for name in ("raised", "exceptions") if frame.get(name)} or None,
         files=[file for file in frame.get("files") or () if isinstance(file, dict)],
         reason=run.cancel_reason or frame.get("reason"),
     )
