@@ -271,7 +271,9 @@ class Supervisor:
 
     def _add_report_to_console(self, kind: bytes, fields: List[bytes]) -> None:
         texts = [field.decode("utf-8", "replace") for field in fields]
-        if kind == b"E":
+        if kind == b"X":  # the child has printed the error itself
+            self._runner.code_raised(texts)
+        elif kind == b"E":
             self._runner.code_raised(texts)
             self._console.end_of_text()
             self._log.write("stderr", fields[0])

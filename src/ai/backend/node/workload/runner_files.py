@@ -69,7 +69,7 @@ def copy_runner(source: Path, state: Path, *parts: Path) -> Path:
 
 
 def _runner_files(folder: Path) -> list[Path]:
-    return sorted([*folder.glob("*.py"), *folder.glob("su-exec")])
+    return sorted(path for pattern in ("*.py", "*.js", "*.java", "su-exec") for path in folder.glob(pattern))
 
 
 def _copy_folder(source: Path, target: Path) -> None:
@@ -78,7 +78,7 @@ def _copy_folder(source: Path, target: Path) -> None:
     for path in _runner_files(source):
         shutil.copyfile(path, target / path.name)
         shutil.copystat(path, target / path.name)  # byte code names the time of its source
-        (target / path.name).chmod(0o644 if path.suffix == ".py" else 0o755)
+        (target / path.name).chmod(0o644 if path.suffix else 0o755)
     _take_byte_code(source, target)
 
 
