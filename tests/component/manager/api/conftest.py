@@ -56,7 +56,8 @@ class EchoPty:
         self.heard.append(frame)
         if frame.kind == "stdin":
             kind = "closed" if frame.data == b"exit" else "out"
-            await self.frames.put(PtyFrame(kind=kind, data=frame.data))  # type: ignore[arg-type]  # one of two literals
+            code = 7 if kind == "closed" else None
+            await self.frames.put(PtyFrame(kind=kind, data=frame.data, exit_code=code))  # type: ignore[arg-type]  # one of two literals
 
     async def __aiter__(self) -> AsyncIterator[PtyFrame]:
         while True:
@@ -77,6 +78,7 @@ class ApiAgent(FakeAgent):
     completions: list[Complete] = field(default_factory=list)
     downloads: list[DownloadFiles] = field(default_factory=list)
     ptys: list[EchoPty] = field(default_factory=list)
+    pty_requests: list[OpenPty] = field(default_factory=list)
     steps: dict[str, list[str]] = field(default_factory=dict)
     input_times_out: bool = False
 
@@ -133,6 +135,7 @@ class ApiAgent(FakeAgent):
         return FileListing(entries=entries, folder_path=f"/home/work/{req.path}")
 
     async def open_pty(self, req: OpenPty) -> PtyStream:
+        self.pty_requests.append(req)
         self.ptys.append(EchoPty())
         return self.ptys[-1]
 

@@ -121,6 +121,16 @@ def _form(*files: tuple[str, bytes]) -> bytes:
     return parts + b"--BOUND--\r\n"
 
 
+async def test_a_plain_absolute_file_name_keeps_its_slash(api: Api) -> None:
+    await api.create(name="runs")
+    reply = await _upload(api, ("/home/work/abs.txt", b"1"))
+    assert reply.status == 204
+    assert [f.path for f in api.agent.uploads[0].files] == ["abs.txt"]
+    refused = await _upload(api, ("/etc/x", b"1"))
+    assert (refused.status, refused.problem) == (400, "invalid-api-params")
+    assert len(api.agent.uploads) == 1
+
+
 async def _upload(api: Api, *files: tuple[str, bytes]) -> Any:
     return await api.user.request(
         "POST", "/session/runs/upload", body=_form(*files), content_type="multipart/form-data; boundary=BOUND"

@@ -170,7 +170,7 @@ class RunQueue:
             if run.buffer.dropped:
                 options = {**(mark.options or {}), "dropped": dict(run.buffer.dropped)}
                 mark = msgspec.structs.replace(mark, options=options)
-        self._acknowledge()
+        self.acknowledge()
         return msgspec.structs.replace(mark or run.mark(RunStatus.CONTINUED), console=console_items)
 
     async def follow(self, run_id: str, command: str) -> RunResult:
@@ -197,7 +197,7 @@ class RunQueue:
     def forget(self, run_id: str) -> None:
         """Drops the result of a followed run."""
         if self._runs.pop(run_id, None) is not None:
-            self._acknowledge()
+            self.acknowledge()
             self._persist()
 
     async def interrupt(self) -> None:
@@ -334,7 +334,8 @@ class RunQueue:
         if not run.over:
             self._finish_run(run, _last_mark(run, {"exitCode": INFRASTRUCTURE_FAILED}), self.channel.received)
 
-    def _acknowledge(self) -> None:
+    def acknowledge(self) -> None:
+        """Lets the shim forget the frames that no run still needs."""
         buffered_seqs = [seq for run in self._runs.values() if (seq := run.buffer.first_seq)]
         acknowledged_seq = min(buffered_seqs, default=self.channel.received + 1) - 1
         if acknowledged_seq > self._acked_seq:

@@ -24,7 +24,7 @@ from ai.backend.common.wire.execution import PtyFrame, RunResult
 from ai.backend.common.wire.link import PtyStream
 from ai.backend.infra.http.decode import convert, parse_json_object, refuse
 from ai.backend.infra.http.errors import problem
-from ai.backend.infra.http.routes import Call, Nothing, Schema, route
+from ai.backend.infra.http.routes import Call, Nothing, OwnerKey, Schema, route
 from ai.backend.infra.http.streams import open_socket
 from ai.backend.infra.loop import cancel_all
 from ai.backend.manager.execution.api import run_request, run_result
@@ -60,6 +60,8 @@ class PtyMessage(Schema, frozen=True):
 
 class StreamsApi:
     """Serves streams of sessions. ``{s}`` is a name or id, as in the REST calls."""
+
+    owner_key = OwnerKey.NAMED
 
     def __init__(self, sessions: SessionService, execution: ExecutionService) -> None:
         self._sessions = sessions
