@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -94,6 +95,60 @@ class TestJava:
         assert java.run("x").out == "41\n"
         assert java.run("System.exit(3);").finished["reason"] == "interpreter-died"
         assert java.run('"again"').out == '"again"\n'
+
+
+@pytest.mark.needs("R")
+def test_snippets_of_r(start: Callable[..., Driver]) -> None:
+    r = start("r")
+    assert (r.ready["runtime"], r.ready["version"].count(".")) == ("r", 2)
+    assert r.run("x <- 41\nf <- function(n) {\n  n + 1\n}").out == ""
+    assert r.run("f(x)").out == "[1] 42\n"
+    result = r.run('cat("\u20ac\\n"); message("b"); invisible(3)')
+    assert (result.out, result.err) == ("\u20ac\n", "b\n")
+    for code, name, text in (
+        ("stop('x y')", "simpleError", "x y"),
+        ("nothing", "simpleError", "object 'nothing' not found"),
+        ("f(", "simpleError", "unexpected end of input"),
+    ):
+        result = r.run(code)
+        ((told, (message,), _, _),) = result.finished["exceptions"]
+        assert told == name
+        assert text in message
+        assert text in result.err
+    run_id = r.submit('cat("on\\n"); repeat {}')
+    r.until_output(run_id, "on")
+    time.sleep(0.3)
+    r.send("interrupt")
+    assert r.collect(run_id).finished["exceptions"][0][0] == "interrupt"
+    assert r.run("x").out == "[1] 41\n"
+    assert r.run("q(status = 3)").finished["exitCode"] == 3
+    assert r.run("'again'").out == '[1] "again"\n'
+
+
+@pytest.mark.needs("R")
+def test_default_commands_of_r(start: Callable[..., Driver], home: Path) -> None:
+    (home / "main.R").write_text("cat(6 * 7)")
+    assert start("r").batch(build="*", exec="*").out == "42"
+
+
+@pytest.mark.needs("go")
+def test_snippets_of_go(start: Callable[..., Driver]) -> None:
+    go = start("golang")
+    assert "query" in go.ready["features"]
+    assert go.collect(go.submit("x := 6\nprintln(x * 7)"), timeout=50).err == "42\n"
+    whole = 'package main\nfunc main() { panic("x") }'
+    assert go.collect(go.submit(whole), timeout=50).finished["exitCode"] == 1
+    assert "<input>:2" in go.collect(go.submit("println(1)\nprintln(nothing)"), timeout=50).err
+
+
+def test_an_interpreter_that_does_not_start(start: Callable[..., Driver], tmp_path: Path) -> None:
+    (tmp_path / "node").write_text("#!/bin/sh\necho broken >&2; exit 1")
+    (tmp_path / "node").chmod(0o755)
+    runner = start("nodejs", PATH=f"{tmp_path}:/usr/bin:/bin")
+    assert "query" not in runner.ready["features"]
+    assert "the interpreter of nodejs does not start" in runner.ready["problem"]
+    assert runner.batch(exec="echo here").out == "here\n"
+    assert "runs no snippets" in runner.run("1").err
 
 
 def test_an_image_without_the_interpreter_takes_commands(start: Callable[..., Driver]) -> None:

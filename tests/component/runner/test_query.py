@@ -26,7 +26,8 @@ def test_ready_says_what_it_can(runner: Driver) -> None:
     assert runner.ready["protocol"] == 1
     assert runner.ready["runtime"] == "python"
     assert runner.ready["version"].startswith("3.")
-    assert set(runner.ready["features"]) == {"query", "batch", "input", "complete", "pty", "files", "services"}
+    features = {"query", "batch", "input", "complete", "pty", "files", "services", "programs"}
+    assert set(runner.ready["features"]) == features
 
 
 def test_globals_are_kept(runner: Driver) -> None:

@@ -27,6 +27,8 @@ class Interpreter:
 
     features: Tuple[str, ...] = ("query",)
     version = ""
+    max_failed_starts = 0
+    """The number of failed starts in succession after which the session begins without the interpreter; 0: never."""
 
     def __init__(self, loop: Loop, stdio_fds: StdioFds, home: str, on_report: ReportCallback) -> None:
         self._loop = loop
@@ -248,6 +250,7 @@ class BashInterpreter(Interpreter):
 class ProgramInterpreter(Interpreter):
     """Controls the interpreter of another language, in which a program of ours beside this file runs the snippets."""
 
+    max_failed_starts = 3
     _REQUEST_FD, _REPORT_FD = 62, 63
     argv: Tuple[str, ...] = ()
 
@@ -271,6 +274,7 @@ class ProgramInterpreter(Interpreter):
 
 _PROGRAMS = {
     "nodejs": ("node", (), "query_nodejs.js"),
+    "r": ("Rscript", ("--vanilla",), "query_r.R"),
     "java": ("java", ("-XX:TieredStopAtLevel=1", "--add-modules", "jdk.jshell"), "QueryJava.java"),
 }
 """The interpreter, its options and our program, by runtime."""

@@ -17,6 +17,7 @@ _C_HEADERS = ["stdio", "stdlib", "string", "stdint", "stdbool", "ctype", "math",
 _COMPILERS = {"c": ("gcc", "cc", "clang"), "cpp": ("g++", "c++", "clang++")}
 _C_MAIN_PATTERN = re.compile(r"\bmain\s*\(")
 
+_GO_PACKAGES = ("bufio", "bytes", "errors", "fmt", "math", "os", "sort", "strconv", "strings", "sync", "time")
 _CPP_HEADER = "#include <bits/stdc++.h>\nusing namespace std;\n"
 _GO_BUILD = "if [ -f go.mod ]; then go build -o main .; else go build -o main $(ls *.go | grep -v _test.go); fi"
 _RUST_BUILD = "if [ -f Cargo.toml ]; then cargo build -q --release; else rustc -o main main.rs; fi"
@@ -39,7 +40,7 @@ _COMMANDS: Dict[str, Dict[str, str]] = {
 }
 RUNTIMES = ("python", "bash", "c", "cpp", *_COMMANDS)
 """The runtime types (spec 03-05:77). `app` is an image without a language: commands, terminals and files only."""
-SNIPPET_RUNTIMES = ("c", "cpp")
+SNIPPET_RUNTIMES = ("c", "cpp", "golang")
 """The runtimes whose snippets are compiled and run one by one."""
 _OTHER_NAMES = {"go": "golang", "node": "nodejs", "javascript": "nodejs", "gcc": "c", "g++": "cpp"}
 
@@ -72,7 +73,12 @@ def default_command(runtime: str, step: str) -> Optional[str]:
 
 
 def snippet_command(runtime: str, folder: str, code: str) -> str:
-    """Writes a C or C++ snippet into `folder`, with main() added if needed; returns the command to compile and run."""
+    """Writes a snippet of C, C++ or Go into `folder`, with main() if needed; returns the command to compile and run."""
+    if runtime == "golang":
+        program_path = os.path.join(folder, "main.go")
+        with open(program_path, "w", encoding="utf-8", errors="replace") as file:
+            file.write(_go_program(code))
+        return f"exec go run {quote(program_path)}"
     code = f'#line 1 "<input>"\n{code}\n'
     if not _C_MAIN_PATTERN.search(code):
         headers = "".join(f"#include <{header}.h>\n" for header in _C_HEADERS) if runtime == "c" else _CPP_HEADER
@@ -82,6 +88,16 @@ def snippet_command(runtime: str, folder: str, code: str) -> str:
         file.write(code)
     program = quote(program_path)
     return f"{compiler(runtime)} -o {program} {quote(source_path)} {_C_LINKER_FLAGS} && exec {program}"
+
+
+def _go_program(code: str) -> str:
+    """Returns a whole program: `code` itself, or its statements in main(), with the usual packages that it names."""
+    if re.search(r"^package ", code, re.M):
+        return code
+    named_packages = [name for name in _GO_PACKAGES if re.search(r"\b%s\." % name, code)]
+    imports = "".join(f'import "{name}"; ' for name in named_packages)
+    body = code if re.search(r"^func main\(", code, re.M) else f"func main() {{\n//line <input>:1\n{code}\n}}"
+    return f"package main\n{imports}\n//line <input>:1\n{body}\n"
 
 
 def compiler(runtime: str) -> str:

@@ -67,7 +67,7 @@ class Runner:
         self._runtime = runtime
         self._home = home
         self._fds = stdio_fds
-        self._interpreter = interpreter
+        self.interpreter = interpreter
         self._console = console
         self._send = send
         self._flush_output = flush_output
@@ -94,17 +94,17 @@ class Runner:
         """Starts the next run if none is active and its interpreter is ready."""
         while self.active is None and self._queue:
             run = self._queue[0]
-            runs_in_interpreter = run.mode == "query" and self._interpreter is not None
-            if runs_in_interpreter and not (self._interpreter and self._interpreter.is_ready):
+            runs_in_interpreter = run.mode == "query" and self.interpreter is not None
+            if runs_in_interpreter and not (self.interpreter and self.interpreter.is_ready):
                 return
             self._queue.pop(0)
             self.active = run
             self._console.limit = MAX_UNSENT_CHARS
             run.files_before = output_files.snapshot(self._output_folder)
             self._send({"t": "started", "id": run.id})
-            if runs_in_interpreter and self._interpreter:
+            if runs_in_interpreter and self.interpreter:
                 run.is_in_interpreter = True
-                self._interpreter.run(run.code)
+                self.interpreter.run(run.code)
             else:
                 self._start_steps(run)
 
@@ -118,9 +118,9 @@ class Runner:
             return
         if run.pid and self._input.is_asked:
             self._input.answer(answer_text)
-        elif run.question is not None and self._interpreter is not None:
+        elif run.question is not None and self.interpreter is not None:
             question_number, run.question, run.is_asked = run.question, None, False
-            self._interpreter.answer(question_number, answer_text)
+            self.interpreter.answer(question_number, answer_text)
 
     def asked(self, question_number: bytes, is_password: bool) -> None:
         """Forwards the interpreter's request for input to the client, once until an answer or an interrupt."""
@@ -145,9 +145,9 @@ class Runner:
         run = self.active
         if run is None:
             return
-        if run.is_in_interpreter and self._interpreter is not None:
+        if run.is_in_interpreter and self.interpreter is not None:
             run.is_asked = False
-            self._interpreter.signal(signal.SIGINT)
+            self.interpreter.signal(signal.SIGINT)
         elif run.pid:
             process.kill_group(run.pid, signal.SIGINT)
 
@@ -160,8 +160,8 @@ class Runner:
         if active_run is None or run_id not in (None, active_run.id):
             return
         active_run.cancelled = reason
-        if active_run.is_in_interpreter and self._interpreter is not None:
-            self._interpreter.signal(signal.SIGKILL)
+        if active_run.is_in_interpreter and self.interpreter is not None:
+            self.interpreter.signal(signal.SIGKILL)
         elif active_run.pid:
             process.kill_group(active_run.pid, signal.SIGKILL)
 

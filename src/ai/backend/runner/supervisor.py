@@ -55,6 +55,8 @@ class Supervisor:
         self._announced = False
         self._has_started = False
         self._restart_delay = 0.05
+        self._failed_starts = 0
+        self._problems: List[str] = []
         self._flush_timer: Optional[Timer] = None
         self._log_timer: Optional[Timer] = None
         self._terminals: Any = None
@@ -300,7 +302,8 @@ class Supervisor:
         features = [*code_features, "batch", "pty", "files", "services", "programs"]
         version = self._interpreter.version if self._interpreter is not None else compiler_version(self._runtime)
         ready_message = {"t": "ready", "protocol": PROTOCOL_VERSION, "runtime": self._runtime}
-        problem = self._bootstrap.problem if self._bootstrap is not None else None
+        problems = [*self._problems, self._bootstrap.problem if self._bootstrap is not None else None]
+        problem = "; ".join(filter(None, problems)) or None
         self._outbox.send({**ready_message, "version": version, "features": features, "problem": problem})
 
     def _restart_interpreter(self) -> None:
@@ -353,6 +356,12 @@ class Supervisor:
         self._runner.interpreter_died(wait_status)
         if self._has_started:
             self._start_interpreter()
+            return
+        self._failed_starts += 1
+        if not self._announced and self._failed_starts == self._interpreter.max_failed_starts:
+            self._problems.append(f"the interpreter of {self._runtime} does not start, see the log: no query mode")
+            self._interpreter = self._runner.interpreter = None
+            self._announce()
         else:
             self._retry_start_later()
 

@@ -69,7 +69,7 @@ def copy_runner(source: Path, state: Path, *parts: Path) -> Path:
 
 
 def _runner_files(folder: Path) -> list[Path]:
-    return sorted(path for pattern in ("*.py", "*.js", "*.java", "su-exec") for path in folder.glob(pattern))
+    return sorted(path for pattern in ("*.py", "*.js", "*.java", "*.R", "su-exec") for path in folder.glob(pattern))
 
 
 def _copy_folder(source: Path, target: Path) -> None:
