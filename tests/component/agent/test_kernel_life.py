@@ -292,6 +292,19 @@ async def test_a_failing_bootstrap_script_is_told(bench: Bench) -> None:
     assert (await bench.until(spec, S.RUNNING)).message is None
 
 
+async def test_a_start_script_of_the_image_that_fails_is_told(bench: Bench) -> None:
+    agent = await bench.start()
+    bench.runtime.ready = False
+    spec = bench.spec()
+    await agent.commands.create_kernels(CreateKernels(kernels=[spec]))
+    async with asyncio.timeout(30):
+        while not bench.runtime.runners:  # noqa: ASYNC110  # the fake has no event for it
+            await asyncio.sleep(0.01)
+    (runner,) = bench.runtime.runners.values()
+    runner.emit(t="ready", problem="the image's /opt/container/bootstrap.sh ended with code 127")
+    assert "ended with code 127" in ((await bench.until(spec, S.RUNNING)).message or "")
+
+
 async def test_the_manager_may_disown_a_kernel(bench: Bench) -> None:
     agent = await bench.start()
     spec = await bench.run(agent)

@@ -62,6 +62,18 @@ def test_a_plain_root_is_imported_and_listed(tmp_path: Path) -> None:
     assert rootfs.list_images(tmp_path / "images") == []
 
 
+def test_the_labelled_interpreter_is_taken_if_it_is_one(tmp_path: Path) -> None:
+    for name in ("usr/bin/python3.12", "opt/app/bin/python3.9", "opt/old/bin/python3.6"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "opt/app/bin/python3").symlink_to("python3.9")
+    (tmp_path / "opt/app/bin/python").symlink_to("python3")
+    (tmp_path / "opt/app/bin/loop").symlink_to("loop")
+    assert rootfs.find_python(tmp_path, "/opt/app/bin/python") == "/opt/app/bin/python"
+    for label in ("", "/opt/old/bin/python3.6", "/opt/app/bin/loop", "python", "/nowhere/python3.9"):
+        assert rootfs.find_python(tmp_path, label) == "/usr/bin/python3.12"
+
+
 @pytest.mark.parametrize(
     "bad",
     [

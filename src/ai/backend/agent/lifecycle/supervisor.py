@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from ai.backend.agent.channel.runs import memory_hint
 from ai.backend.agent.images.jobs import KernelImages
 from ai.backend.agent.kernels.kernel import Kernel
 from ai.backend.agent.kernels.model import KernelRecord, Termination, with_shared_texts
@@ -21,6 +22,7 @@ from ai.backend.agent.lifecycle.context import AgentContext, StepContext, step_c
 from ai.backend.agent.lifecycle.reporter import StatusReporter, ending_of, exit_code_of
 from ai.backend.agent.lifecycle.step_runner import StepRunner
 from ai.backend.agent.lifecycle.tombstones import Tombstones
+from ai.backend.agent.lifecycle.workload_config import memory_bytes_of
 from ai.backend.agent.metrics.statistics import Statistics
 from ai.backend.common.errors import (
     BackendError,
@@ -200,6 +202,8 @@ class Supervisor:
         if kernel.phase is Phase.RUNNING:
             reason = R.OUT_OF_MEMORY if ended.oom else R.SELF_TERMINATED
             message = ended.reason or None
+            if ended.reason in ("out-of-memory", "memory-limit"):
+                message = f"{ended.reason}: {memory_hint(memory_bytes_of(kernel.record.spec))}"
             self.end(kernel, Termination(reason=reason, message=message, exit_code=exit_code_of(ended)))
 
     def get(self, kernel_id: str) -> Kernel:
