@@ -11,7 +11,14 @@ from ai.backend.infra.http.routes import Call, Nothing, OwnerKey, Reply, route
 from ai.backend.manager.access.requests import caller_of
 from ai.backend.manager.sessions import schemas
 from ai.backend.manager.sessions.service import SessionService
-from ai.backend.manager.sessions.views import created_session, creation_of, dependency_tree, session_info, session_of
+from ai.backend.manager.sessions.views import (
+    container_stats,
+    created_session,
+    creation_of,
+    dependency_tree,
+    session_info,
+    session_of,
+)
 
 
 class SessionsApi:
@@ -62,6 +69,7 @@ class SessionsApi:
         reply = await self._sessions.destroy(**session_of(call), forced=query.forced, recursive=query.recursive)
         return {
             "stats": reply.stats,
+            "containerStats": container_stats(reply.stats),
             "status": reply.session.status.value,
             "destroyed": [str(session_id) for session_id in reply.destroyed],
         }
