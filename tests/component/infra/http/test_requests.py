@@ -21,9 +21,10 @@ async def test_the_version_probe_needs_no_signature(demo: Demo, target: str) -> 
     assert reply.headers["content-type"].startswith("application/json")
 
 
-@pytest.mark.parametrize("target", ["/v1", "/v99", "/nothing", "/v", "/vx"])
-async def test_no_such_version(demo: Demo, target: str) -> None:
-    assert (await demo.client(access_key="").request("GET", target)).status == 404
+@pytest.mark.parametrize(("target", "unsigned"), [("/v1", 404), ("/v99", 404), ("/nothing", 401), ("/v", 401)])
+async def test_no_such_version(demo: Demo, target: str, unsigned: int) -> None:
+    assert (await demo.client(access_key="").request("GET", target)).status == unsigned
+    assert (await demo.client().request("GET", target)).status == 404
 
 
 async def test_unknown_paths_and_methods(demo: Demo) -> None:

@@ -306,3 +306,15 @@ async def test_row_container_stats(api: Api) -> None:
 async def test_row_event_session_id(api: Api, ended: str) -> None:
     events = await _read_stream(api, f"/events/session?sessionId={ended}&lastEventId=0", b"session_terminated")
     assert {(data["sessionId"], data["sessionName"]) for _, data in events} == {(ended, "ended")}
+
+
+async def test_row_start_timeout_status(api: Api) -> None:
+    body = {"image": "python", "maxWaitSeconds": 1, "startsAt": "1h"}
+    reply = await api.user.request("POST", "/session", json=body)
+    assert (reply.status, reply.json()["status"]) == (201, "TIMEOUT")
+
+
+async def test_row_session_lang(api: Api) -> None:
+    await api.create(name="speaks")
+    info = (await api.user.request("GET", "/session/speaks")).json()
+    assert (info["lang"], info["image"].rpartition("/")[2].partition(":")[0]) == ("python", "python")

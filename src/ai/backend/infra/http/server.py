@@ -259,6 +259,9 @@ class HttpServer:
 
     async def _refuse(self, request: web.Request, routed: Routed, error: errors.BackendError) -> web.Response:
         call = routed.call
+        is_unknown = isinstance(error, http_errors.RouteNotFound | http_errors.MethodNotAllowed)
+        if is_unknown and self.authenticator is not None and _is_unsigned(request):
+            error = errors.AuthenticationFailed("The Authorization header is missing.")
         if (call is None or call.identity is None) and not isinstance(error, errors.RateLimitExceeded):
             anonymous_key = call is not None and not call.endpoint.auth
             if not anonymous_key:  # an anonymous endpoint has been counted already
@@ -323,6 +326,11 @@ async def _run(call: Call[Any, Any]) -> web.StreamResponse:
         return web.Response(status=204, headers=headers)
     body = value if isinstance(value, msgspec.Raw) else _encode_json(value)
     return web.Response(body=bytes(body), status=status, headers=headers, content_type="application/json")
+
+
+def _is_unsigned(request: web.Request) -> bool:
+    """Returns True for a request of an API client without a signature, which gets 401 at any path (spec 03-07:1300)."""
+    return "X-BackendAI-Version" in request.headers and "Authorization" not in request.headers
 
 
 def _translate_error(error: web.HTTPException) -> errors.BackendError:
