@@ -201,7 +201,7 @@ class FakeStorage:
             target.touch()
         return Ticket(url="http://storage.test/upload", token=f"{folder.vfid}:{path}:{size}")
 
-    async def download_ticket(self, folder: FolderKey, path: str, *, archive: bool) -> Ticket:
+    async def download_ticket(self, folder: FolderKey, path: str, *, archive: bool, requester: str) -> Ticket:
         self._note("download")
         target = self._there(folder, path)
         if not target.exists():

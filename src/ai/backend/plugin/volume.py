@@ -20,6 +20,7 @@ from ai.backend.common.errors import InvalidInput, PluginError
 from ai.backend.common.volume_paths import FolderPath, QuotaScopeId, VFolderId
 
 SPI_VERSION = 11
+ENTRY_POINT_GROUP = "backendai_volume_v1"
 _READ_BYTES = 1 << 18
 
 

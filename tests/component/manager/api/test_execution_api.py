@@ -226,6 +226,17 @@ async def test_streamed_query(api: Api, prefix: str) -> None:
     assert api.agent.interrupted == 0
 
 
+async def test_a_run_that_goes_on_without_the_input(api: Api) -> None:
+    await api.create(name="runs")
+    async with aiohttp.ClientSession() as http:
+        socket = await api.socket(http, "/stream/session/runs/execute")
+        await socket.send_str(json.dumps({"code": "ask", "mode": "query", "options": {}}))
+        await _frames(socket, until="waiting-input")
+        api.agent.input_times_out = True
+        frames = await _frames(socket)
+    assert [frame["status"] for frame in frames if frame["status"] != "continued"] == ["finished"]
+
+
 async def test_streamed_batch(api: Api) -> None:
     await api.create(name="runs")
     async with aiohttp.ClientSession() as http:

@@ -119,4 +119,4 @@ class FolderFiles:
         """Returns a ticket to download a file, or with ``archive`` a directory."""
         relative = _relative_path(path) if archive else _file_path(path)
         key = await self._readable_key(caller, ref, HostPermission.DOWNLOAD)
-        return await self._storage.download_ticket(key, relative, archive=archive)
+        return await self._storage.download_ticket(key, relative, archive=archive, requester=str(caller.user_id))
