@@ -292,3 +292,29 @@ async def test_row_folder_clone(api: Api) -> None:
     body = {"target_name": "c", "target_host": None}
     clone = await api.user.request("POST", "/folders/data/clone", json=body)
     assert (clone.status, clone.json()["host"]) == (200, "local:volume1")
+
+
+async def test_row_container_stats(api: Api) -> None:
+    await api.create(name="measured")
+    reply = (await api.user.request("DELETE", "/session/measured")).json()
+    assert reply["stats"]["cpu_used"] == {"current": "12", "pct": "0", "unit_hint": "msec"}
+    names = ("mem_max_bytes", "mem_cur_bytes", "net_rx_bytes", "net_tx_bytes", "io_read_bytes", "io_write_bytes")
+    zeros = dict.fromkeys((*names, "io_max_scratch_size", "io_cur_scratch_size"), 0)
+    assert reply["containerStats"] == {"cpu_used": 12, **zeros}
+
+
+async def test_row_event_session_id(api: Api, ended: str) -> None:
+    events = await _read_stream(api, f"/events/session?sessionId={ended}&lastEventId=0", b"session_terminated")
+    assert {(data["sessionId"], data["sessionName"]) for _, data in events} == {(ended, "ended")}
+
+
+async def test_row_start_timeout_status(api: Api) -> None:
+    body = {"image": "python", "maxWaitSeconds": 1, "startsAt": "1h"}
+    reply = await api.user.request("POST", "/session", json=body)
+    assert (reply.status, reply.json()["status"]) == (201, "TIMEOUT")
+
+
+async def test_row_session_lang(api: Api) -> None:
+    await api.create(name="speaks")
+    info = (await api.user.request("GET", "/session/speaks")).json()
+    assert (info["lang"], info["image"].rpartition("/")[2].partition(":")[0]) == ("python", "python")

@@ -275,7 +275,11 @@ class Supervisor:
 
     async def _restart(self, kernel: Kernel) -> None:
         async with self._slots:
-            if kernel.record.restarted_from is not None:
+            record = kernel.record
+            if record.restarted_from is not None:
+                if record.carried_until != record.restarted_from:  # else the agent was ended after this was stored
+                    carried = await self._statistics.carried(kernel, record.restarted_from)
+                    kernel.save(carried=carried, carried_until=record.restarted_from)
                 await self._runner.release_all(kernel, _RESTART_CONTEXT)
                 kernel.exit = None
                 kernel.save(restarted_from=None, workload_id="", deferred_until=None)

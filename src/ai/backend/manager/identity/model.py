@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from decimal import Decimal
 from typing import Any, TypeVar
 
 from ai.backend.common.ids import AccessKey, DomainName, GroupId, UserId
-from ai.backend.common.slots import ResourceSlot
+from ai.backend.common.slots import INFINITY, ResourceSlot
 from ai.backend.common.states import GroupType, UserRole, UserStatus
 from ai.backend.common.volume_paths import QuotaScopeKind
 from ai.backend.manager.access.caller import Caller
@@ -151,6 +152,12 @@ class ResourcePolicy:
     max_vfolder_count: int = 0
     max_vfolder_size: int = 0
     allowed_vfolder_hosts: Mapping[str, Any] = field(default_factory=dict)
+
+    def limit_of(self, slot: str) -> Decimal:
+        """Returns how much of a slot a keypair may occupy: of a slot without an entry any amount, or with LIMITED
+        nothing."""
+        unnamed = INFINITY if self.default_for_unspecified == "UNLIMITED" else Decimal(0)
+        return self.total_resource_slots[slot] if slot in set(self.total_resource_slots) else unnamed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

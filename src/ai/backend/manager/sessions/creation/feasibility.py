@@ -193,12 +193,12 @@ class FeasibilityChecker:
             message = f"No agent of {candidates.resource_group} can run {image.name} ({image.architecture})."
             raise errors.ImageNotFound(message)
         await self._check_offered(slots, agents, candidates)
-        shortages = {agent.id: total_slots.shortage(agent.capacity) for agent in agents}
-        best_id, missing_slots = min(shortages.items(), key=lambda item: (len(item[1]), sum(item[1].values()), item[0]))
+        shortages = [total_slots.shortage(agent.capacity) for agent in agents]
+        missing_slots = min(shortages, key=lambda shortage: (len(shortage), sum(shortage.values())))
         missing_text = ", ".join(f"{name} ({amount} short)" for name, amount in missing_slots.to_json().items())
         raise errors.InsufficientResource(
-            f"No agent of {candidates.resource_group} could hold this even if it were empty; {best_id} comes closest "
-            f"and lacks {missing_text}.",
+            f"No agent of {candidates.resource_group} could hold this even if it were empty; the one that comes "
+            f"closest lacks {missing_text}.",
             data={"config.resources": "larger than every agent", "shortage": missing_slots.to_json()},
         )
 
