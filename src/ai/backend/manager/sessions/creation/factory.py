@@ -184,13 +184,13 @@ class SessionFactory:
         """Returns the limits of the owner, which the insertion of the session checks."""
         policies = await self.identities.policies(name=owner.resource_policy)
         if not policies:
-            return OwnerLimits()
+            return OwnerLimits(max_live=owner.concurrency_limit or None)
         policy = policies[0]
         if request.cluster_size > policy.max_containers_per_session:
             limit = policy.max_containers_per_session
             raise LimitExceeded(f"Your policy allows {limit} kernels in a session.", data={"clusterSize": limit})
         return OwnerLimits(
-            max_live=policy.max_concurrent_sessions or None,
+            max_live=min(filter(None, (policy.max_concurrent_sessions, owner.concurrency_limit)), default=None),
             max_pending=policy.max_pending_session_count or None,
             max_pending_slots=policy.max_pending_session_resource_slots,
         )
