@@ -205,3 +205,21 @@ def _data(reply: dict[str, Any]) -> dict[str, Any]:
     assert "errors" not in reply, reply
     data: dict[str, Any] = reply["data"]
     return data
+
+
+async def test_documents_of_the_api_by_the_manual_s_addresses(api: Api) -> None:
+    """Spec 03-13:164-184."""
+    document = await api.user.request("GET", "/spec/openapi")
+    assert document.json() == (await api.user.request("GET", "/openapi.json")).json()
+    introspection = "{ __schema { queryType { name } } }"
+    assert (await api.user.request("GET", "/spec/graphiql")).json()["data"]["key"].endswith("schema-introspection")
+    assert (await api.gql(introspection))["errors"]
+    key = {"key": "config/api/allow-graphql-schema-introspection", "value": "true"}
+    assert (await api.admin.request("POST", "/config/set", json=key)).status == 200
+    page = await api.user.request("GET", "/spec/graphiql")
+    assert (page.status, b"graphiql" in page.body) == (200, True)
+    assert _data(await api.gql(introspection)) == {"__schema": {"queryType": {"name": "Query"}}}
+    reply = await api.user.request("POST", "/spec/graphiql", json={"query": "{ domain { name } }"})
+    assert reply.json() == {"data": {"domain": {"name": "default"}}}
+    assert (await api.admin.request("POST", "/config/set", json={**key, "value": "false"})).status == 200
+    assert (await api.gql(introspection))["errors"]
