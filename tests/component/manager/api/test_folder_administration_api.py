@@ -128,9 +128,10 @@ async def test_unmanaged_paths_are_refused_until_a_setting_opens_them(
 
 
 async def test_everybody_reads_and_clones_the_models_of_a_store(api: Api) -> None:
-    query = 'mutation($p: GroupInput!) { create_group(name: "model-store", props: $p) { ok group { id type } } }'
-    group = (await api.gql(query, api.admin, p={"type": "model-store"}))["data"]["create_group"]["group"]
+    query = '{ groups_by_name(name: "model-store") { id type allowed_vfolder_hosts } }'
+    group = (await api.gql(query, api.admin))["data"]["groups_by_name"][0]
     assert group["type"] == "MODEL_STORE"
+    assert json.loads(group["allowed_vfolder_hosts"])[HOST] == ["mount-in-session", "download-file"]
     general = await call(api, "POST", "", {"name": "bert", "group": "model-store"}, by=api.admin)
     assert (general.status, "usage mode model" in general.json()["msg"]) == (400, True)
     await make(api, "bert", by=api.admin, group="model-store", usage_mode="model")
