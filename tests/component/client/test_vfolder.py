@@ -268,7 +268,6 @@ async def test_folders_from_their_making_to_their_end(place: Place) -> None:
 async def test_what_administrators_do(place: Place) -> None:
     """The page's model store, and each area of the SDK that is for superadmins."""
     admin, user = place.admin, place.user
-    await admin.Group.create("default", "model-store", type="MODEL_STORE")
     await admin.VFolder.create("bert", group="model-store", usage_mode="model")
     await admin.VFolder("bert").mkdir("weights")
     clone = await user.VFolder("bert").clone("my-bert", usage_mode="model")

@@ -130,6 +130,7 @@ class OpenApiApi:
     version: str
     _encoded: msgspec.Raw | None = field(default=None, init=False)
 
+    @route("GET", "/spec/openapi", auth=False)
     @route("GET", "/openapi.json", auth=False)
     async def openapi(self, call: Call) -> msgspec.Raw:
         """Returns this API as an OpenAPI document."""

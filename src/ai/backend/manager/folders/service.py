@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ai.backend.common.errors import Conflict, FolderAlreadyExists, Forbidden, InvalidInput, NotFound
+from ai.backend.common.errors import (
+    BackendError,
+    Conflict,
+    FolderAlreadyExists,
+    Forbidden,
+    InvalidInput,
+    LimitExceeded,
+    NotFound,
+)
 from ai.backend.common.folders import (
     FolderOwnership,
     FolderPermission,
@@ -50,6 +59,8 @@ from ai.backend.manager.volumes.model import Volume
 from ai.backend.manager.volumes.permissions import CLONE, FolderScope, FolderScopes, require
 
 _NOT_DELETED = Condition(field="status", op="!=", value=FolderStatus.DELETE_COMPLETE.value)
+_USAGE_CALLS = 4
+"""How many folders of one query are counted at a time."""
 _ALL_FOLDERS = ListQuery(limit=1_000_000, filter=_NOT_DELETED)
 
 
@@ -102,7 +113,7 @@ class FolderService:
             request = replace(request, unmanaged_path=self._unmanaged.check(caller, request.unmanaged_path))
         else:
             await self._check_host(scope, host)
-        folder = self._new_folder(caller, name, host, group, request)
+        folder = self._new_folder(caller, name, host, group, _limited(request, scope))
         await self._apply_quota(folder, scope)
         limit = scope.max_count
         if group is not None:
@@ -183,7 +194,10 @@ class FolderService:
             raise InvalidInput(
                 "A folder is cloned onto a volume of the same storage proxy.", data={"target_host": "another proxy"}
             )
-        target = self._new_folder(caller, name, host, None, request, status=FolderStatus.CLONING, cloned_from=source.id)
+        limited = _limited(request, scope)
+        if limited.max_size and (await self._storage.usage(source.key)).bytes > limited.max_size:
+            raise LimitExceeded(f"{source.name!r} exceeds the {limited.max_size} bytes that your folders may have.")
+        target = self._new_folder(caller, name, host, None, limited, status=FolderStatus.CLONING, cloned_from=source.id)
         await self._apply_quota(target, scope)
         begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -250,6 +264,19 @@ class FolderService:
         if access.folder.unmanaged_path is not None:
             raise NotFound("No storage proxy counts what is in an unmanaged path.")
         return await self._storage.usage(access.folder.key)
+
+    async def usages(self, folders: Sequence[Folder]) -> Mapping[FolderId, FolderUsage]:
+        """Returns the current usages of folders that are live and counted by a storage proxy that answers."""
+        slots, usages = asyncio.Semaphore(_USAGE_CALLS), dict[FolderId, FolderUsage]()
+
+        async def read(folder: Folder) -> None:
+            with contextlib.suppress(BackendError):
+                async with slots:
+                    usages[folder.id] = await self._storage.usage(folder.key)
+
+        managed = (folder for folder in folders if folder.status.is_live and folder.unmanaged_path is None)
+        await asyncio.gather(*map(read, managed))
+        return usages
 
     # ---- changes ----
 
@@ -326,6 +353,15 @@ class FolderService:
             raise Conflict(f"The folder {folder.name!r} was changed meanwhile; look again.")
 
 
+def _limited(request: CreateFolder, scope: FolderScope) -> CreateFolder:
+    """Returns the request with the size that the policy of the creator's keypair allows, by default the largest. Raises
+    LimitExceeded for a larger one."""
+    limit = scope.max_folder_size
+    if limit and (request.max_size or 0) > limit:
+        raise LimitExceeded(f"Your policy allows folders of {limit} bytes.", data={"quota": limit})
+    return replace(request, max_size=request.max_size or limit or None)
+
+
 def _as_admin(row: FolderRow) -> FolderAccess:
     return FolderAccess(
         row=row, permission=FolderPermission.WRITE_DELETE, is_owner=False, controls=True, allowed=frozenset()
@@ -354,8 +390,7 @@ class FolderOwnerRemoval:
     async def of_group(self, group_id: GroupId) -> None:
         page = await self._store.page(_ALL_FOLDERS, FolderSelection(group_id=group_id))
         for row in page.items:
-            if row.folder.group_id == group_id:
-                await self._remove(row.folder)
+            await self._remove(row.folder)
 
     async def _hand_over(self, folder: Folder, heir: User) -> None:
         try:

@@ -15,6 +15,9 @@ from ai.backend.common.volume_paths import QuotaScopeKind
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.access.permissions import PERMISSIONS, Operation, Scope
 
+ALL_REGISTRIES = "*"
+"""Stands for every configured registry among those that a domain may use."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
@@ -70,6 +73,7 @@ class Group:
     description: str = ""
     is_active: bool = True
     created_at: datetime
+    modified_at: datetime | None = None
     total_resource_slots: ResourceSlot = field(default_factory=ResourceSlot)
     allowed_vfolder_hosts: Mapping[str, Sequence[str]] = field(default_factory=dict)
     integration_id: str | None = None
@@ -93,6 +97,7 @@ class Domain:
     description: str = ""
     is_active: bool = True
     created_at: datetime
+    modified_at: datetime | None = None
     total_resource_slots: ResourceSlot = field(default_factory=ResourceSlot)
     allowed_vfolder_hosts: Mapping[str, Sequence[str]] = field(default_factory=dict)
     allowed_docker_registries: Sequence[str] | None = None
@@ -101,7 +106,8 @@ class Domain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keypair:
-    """The public part of a keypair; ``ssh_public_key`` opens its sessions."""
+    """The public part of a keypair; ``ssh_public_key`` opens its sessions, ``concurrency_limit`` bounds their number
+    beside its policy (0: any number)."""
 
     access_key: AccessKey
     user_id: UserId
@@ -114,6 +120,7 @@ class Keypair:
     last_used: datetime | None = None
     resource_policy: str = "default"
     rate_limit: int = 10_000
+    concurrency_limit: int = 0
     num_queries: int = 0
     ssh_public_key: str | None = None
     concurrency_used: int = 0

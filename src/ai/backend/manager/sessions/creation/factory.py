@@ -190,7 +190,7 @@ class SessionFactory:
         max_live = self.settings.max_live_sessions or None
         policies = await self.identities.policies(name=owner.resource_policy)
         if not policies:
-            return OwnerLimits(max_live=max_live)
+            return OwnerLimits(max_live=owner.concurrency_limit or max_live)
         policy = policies[0]
         if request.cluster_size > policy.max_containers_per_session:
             limit = policy.max_containers_per_session
@@ -203,7 +203,7 @@ class SessionFactory:
             )
             raise LimitExceeded(message, data={"config.resources": f"{excess}: more than your policy allows"})
         return OwnerLimits(
-            max_live=policy.max_concurrent_sessions or max_live,
+            max_live=min(filter(None, (policy.max_concurrent_sessions, owner.concurrency_limit)), default=max_live),
             max_pending=policy.max_pending_session_count or None,
             max_pending_slots=policy.max_pending_session_resource_slots,
         )
