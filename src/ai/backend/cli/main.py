@@ -30,7 +30,7 @@ ENTRIES = {
     "artifact": Entry(
         "ai.backend.cli.artifact.commands:artifact", "Models, packages and images that sessions can mount."
     ),
-    "image": Entry("ai.backend.cli.image.local:image", "Root file systems as images of the process runtime."),
+    "image": Entry("ai.backend.cli.image.local:image", "Images of sessions, and root file systems as such."),
     "accelerator": Entry(
         "ai.backend.cli.accelerator.commands:accelerator", "Accelerator plugins and devices of this node."
     ),
@@ -48,16 +48,21 @@ ENTRIES = {
     "storage": Entry("ai.backend.storage.main:main", "The storage proxy daemon.", "storage proxy"),
 }
 
+ALIASES = frozenset({"create", "destroy", "session-template"})
+"""Commands that the help leaves out, since it shows them by another name."""
+
 SECTIONS = {
-    "Sessions": (
-        "run", "start", "start-template", "ps", "info", "logs", "top", "rm", "restart", "rename", "interrupt",
-        "complete", "commit", "events", "watch", "status-history",
+    "Common commands": ("up", "down", "run", "start", "ps", "logs", "ssh", "rm"),
+    "Commands on sessions": (
+        "info", "top", "watch", "events", "status-history", "interrupt", "restart", "rename", "commit", "complete",
+        "start-template",
     ),
-    "Files and services of sessions": ("upload", "download", "ls", "apps", "app", "ssh", "scp", "sftp"),
-    "What sessions use": ("vfolder", "quota", "artifact", "image", "sesstpl", "dotfile", "resource", "accelerator"),
-    "Your account": ("config", "keypair", "update-password", "update-password-no-auth"),
-    "Clusters": ("up", "down", "mgr", "ag", "storage", "admin", "server-logs"),
-    "Other names, and completion": ("create", "destroy", "session", "session-template", "completion"),
+    "Files and services of sessions": ("upload", "download", "ls", "scp", "sftp", "apps", "app"),
+    "Management commands": (
+        "vfolder", "quota", "artifact", "image", "sesstpl", "dotfile", "resource", "accelerator", "session",
+    ),
+    "Your account": ("config", "keypair", "update-password", "update-password-no-auth", "completion"),
+    "Administration": ("admin", "server-logs", "mgr", "ag", "storage"),
 }  # fmt: skip
 
 

@@ -61,7 +61,7 @@ def _section(command: click.Command, context: click.Context) -> str:
     if examples:
         blocks.append(f"```text\n{examples}\n```")
     rows = [help_record for parameter in command.params if (help_record := parameter.get_help_record(context))]
-    rows = [row for row in rows if row[1] and not row[0].startswith(("--output", "-w, --wide"))]
+    rows = [row for row in rows if row[1] and not row[0].startswith(("--output", "-w, --wide", "--follow  "))]
     if rows:
         table_lines = [f"| `{_escape_cell(option)}` | {_escape_cell(prose)} |" for option, prose in rows]
         blocks.append("\n".join(["| option | what it does |", "|---|---|", *table_lines]))

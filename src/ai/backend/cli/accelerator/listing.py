@@ -68,7 +68,7 @@ def _plugin_row(plugin: PluginInspection, displays: SlotDisplays) -> dict[str, A
     }
 
 
-@click.command("list", cls=ListCommand, params=[_CONFIG_OPTION])
+@click.command("list", cls=ListCommand, can_follow=False, params=[_CONFIG_OPTION])
 def accelerator_list(config: Path | None) -> None:
     """List the plugins that are installed on this node, or that its agent.toml names, with what they find.
 
@@ -108,7 +108,7 @@ def _plugin_document(plugin: PluginInspection) -> dict[str, Any]:
     }
 
 
-@click.command("show", cls=ListCommand, params=[_CONFIG_OPTION])
+@click.command("show", cls=ListCommand, can_follow=False, params=[_CONFIG_OPTION])
 @click.argument("name", required=False)
 @click.option("--tree", is_flag=True, help="NUMA nodes, PCIe roots and switches, and the devices below them.")
 def accelerator_show(name: str | None, tree: bool, config: Path | None) -> None:
