@@ -115,7 +115,6 @@ class FakeApi:
                 web.patch("/session/{s}", self._restart),
                 web.post("/session/{s}", self._execute),
                 web.post("/session/{s}/rename", self._rename),
-                web.post("/session/{s}/start-service", self._start_service),
                 web.post("/session/{s}/interrupt", self._interrupt),
                 web.post("/session/{s}/complete", self._complete),
                 web.post("/session/{s}/upload", self._upload),
@@ -238,10 +237,6 @@ class FakeApi:
     async def _rename(self, request: web.Request) -> web.Response:
         self._of(request).name = request.query["name"]
         return web.Response(status=204)
-
-    async def _start_service(self, request: web.Request) -> web.Response:
-        self._of(request)
-        return self._json(request, {"status": "running", **await request.json()})
 
     async def _interrupt(self, request: web.Request) -> web.Response:
         self._of(request).interrupted.set()

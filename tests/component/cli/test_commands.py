@@ -70,7 +70,7 @@ async def test_input_is_asked_for_and_sent(shell: Shell) -> None:
     done = await shell("run", "--rm", "-q", "-c", "input()", "python", stdin="Lablup\n")
     assert done.out == "? got Lablup\n"
     done = await shell("run", "--rm", "-q", "-c", "getpass()", "python", stdin="")
-    assert done.out == "? got \n"
+    assert done.out == "? got \x04\n"  # the input has ended
 
 
 async def test_files_are_uploaded_and_executed(shell: Shell, api: FakeApi) -> None:

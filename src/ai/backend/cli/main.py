@@ -52,7 +52,7 @@ ALIASES = frozenset({"create", "destroy", "session-template"})
 """Commands that the help leaves out, since it shows them by another name."""
 
 SECTIONS = {
-    "Common commands": ("up", "down", "run", "start", "ps", "logs", "ssh", "rm"),
+    "Common commands": ("up", "down", "run", "start", "ps", "exec", "logs", "ssh", "rm"),
     "Commands on sessions": (
         "info", "top", "watch", "events", "status-history", "interrupt", "restart", "rename", "commit", "complete",
         "start-template",
