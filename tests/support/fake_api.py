@@ -389,7 +389,7 @@ class FakeApi:
         if "compute_session_list" in query:
             wanted = (variables.get("status") or "").split(",")
             found = [one.fields() for one in self.sessions.values() if not wanted[0] or one.status in wanted]
-            page = found[variables["offset"] :][: variables["limit"]]
+            page = found[variables.get("offset", 0) :][: variables.get("limit", 100)]
             items = [{name: item.get(name) for name in selected} for item in page]
             data: dict[str, Any] = {"compute_session_list": {"items": items, "total_count": len(found)}}
         elif "compute_session" in query:

@@ -360,3 +360,26 @@ async def test_lists_show_short_ids(shell: Shell, api: FakeApi) -> None:
     assert lines[1].split()[:2] == ["mine", session_id[:8]]
     assert session_id in (await shell("ps", "--wide")).out
     assert session_id in (await shell("ps", "-f", "id")).out
+
+
+async def complete(shell: Shell, line: str) -> list[str]:
+    """Returns what bash offers at the end of a command line."""
+    words = line.split(" ")
+    completing = {"_BACKEND_AI_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
+    done = await shell(**completing)
+    assert done.err == ""
+    return [offer.partition(",")[2] for offer in done.out.splitlines() if offer]
+
+
+async def test_a_shell_completes_names_of_the_cluster(shell: Shell, api: FakeApi) -> None:
+    await shell("start", "-t", "mine", "python")
+    await shell("start", "-t", "yours", "python")
+    assert await complete(shell, "backend.ai info m") == ["mine"]
+    assert await complete(shell, "backend.ai rm mine y") == ["yours"]
+    assert await complete(shell, "backend.ai run py") == ["python"]
+    assert await complete(shell, "backend.ai start -r m") == ["mem=", "mock.device="]
+    assert await complete(shell, "backend.ai admin agent info i-") == ["i-fake"]
+    api.find("mine").name = "m\x1b[31m"
+    assert await complete(shell, "backend.ai info m") == []
+    shell.env["BACKEND_ENDPOINT"] = "http://127.0.0.1:9"
+    assert await complete(shell, "backend.ai info m") == []

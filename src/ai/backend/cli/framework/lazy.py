@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from ai.backend.cli.framework.completion import complete_names
 from ai.backend.cli.framework.invoke import call
 from ai.backend.cli.framework.output import OutputMode, Screen
 
@@ -122,6 +123,7 @@ class Leaf(click.Command):
         if inspect.iscoroutinefunction(callback):
             callback = _in_session(callback, needs_keys)
         super().__init__(name, callback=callback, **kwargs)
+        complete_names(self.params)
         self.params.append(output_option())
 
 

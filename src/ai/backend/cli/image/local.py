@@ -49,19 +49,19 @@ def import_(source: Path, name: str, data_dir: Path | None, images: Path | None)
     from ai.backend.runtime.process.rootfs import import_image
 
     screen = screen_of()
-    documents = []
+    documents, unused = [], ""
     try:
         for folder in _image_folders(data_dir, images):
             folder.mkdir(parents=True, exist_ok=True)
             imported = import_image(source, name, folder)
             documents.append({"name": imported.name, "directory": str(folder), "unused": imported.unused})
             screen.say(f"imported {imported.name} into {folder}")
+            unused = ", ".join(f"{key} {value}" for key, value in imported.unused.items())
     except (BackendError, OSError) as error:
         screen.fail(str(error))
     if screen.is_json:
         screen.json(documents)
-    if imported.unused:
-        unused = ", ".join(f"{key} {value}" for key, value in imported.unused.items())
+    if unused:
         screen.inform(f"sessions run as the user work in /home/work, by the runner; not used of the image: {unused}")
     screen.inform("agents that run have it within a second or two")
 
