@@ -73,7 +73,7 @@ def test_the_list_is_in_one_style_and_names_needed_options(capsys: pytest.Captur
 
 
 def test_the_floor_shows_an_interpreter_below_tmp(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions.shutil, "which", lambda _name: "bwrap")
-    monkeypatch.setattr(sessions.sys, "prefix", "/tmp/clone/.venv")
+    monkeypatch.setattr("shutil.which", lambda _name: "bwrap")
+    monkeypatch.setattr("sys.prefix", "/tmp/clone/.venv")
     command = " ".join(sessions.bare_sandbox())
     assert "--tmpfs /tmp --ro-bind /tmp/clone/.venv /tmp/clone/.venv" in command
