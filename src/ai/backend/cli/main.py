@@ -40,6 +40,7 @@ ENTRIES = {
         "ai.backend.cli.account:update_password_no_auth", "Change a password that must be changed."
     ),
     "config": Entry("ai.backend.cli.account:config", "Show the configuration in force."),
+    "proxy": Entry("ai.backend.cli.proxy:proxy", "Sign the requests of a local port with your keypair."),
     "completion": Entry("ai.backend.cli.reference:completion", "Print a completion script for a shell."),
     "up": Entry("ai.backend.standalone.main:up", "Start the embedded cluster.", "embedded cluster"),
     "down": Entry("ai.backend.standalone.main:down", "Stop the embedded cluster.", "embedded cluster"),
@@ -61,7 +62,7 @@ SECTIONS = {
     "Management commands": (
         "vfolder", "quota", "artifact", "image", "sesstpl", "dotfile", "resource", "accelerator", "session",
     ),
-    "Your account": ("config", "keypair", "update-password", "update-password-no-auth", "completion"),
+    "Your account": ("config", "keypair", "update-password", "update-password-no-auth", "proxy", "completion"),
     "Administration": ("admin", "server-logs", "mgr", "ag", "storage"),
 }  # fmt: skip
 
