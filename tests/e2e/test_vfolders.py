@@ -218,6 +218,14 @@ def test_what_administrators_do_with_folders(cluster: Cluster, tmp_path: Path) -
         cluster.run("admin", "etcd", "delete", "volumes/blocked/local:volume1", admin=True, check=True)
 
 
+def test_an_accepted_invitation_names_its_folder(cluster: Cluster) -> None:
+    cluster.run("vfolder", "create", "offered", check=True)
+    cluster.run("vfolder", "invite", "offered", "admin@local", check=True)
+    (invitation,) = json.loads(cluster.run("vfolder", "invitations", "--output", "json", admin=True, check=True).stdout)
+    accepted = cluster.run("vfolder", "accept", invitation["id"][:8], admin=True, check=True)
+    assert accepted.stdout == "accepted the invitation to offered\n"
+
+
 def test_copying_as_scp_does_and_addresses_for_others(cluster: Cluster, tmp_path: Path) -> None:
     (tmp_path / "one.txt").write_text("one")
     (tmp_path / "d").mkdir()

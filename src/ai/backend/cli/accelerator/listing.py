@@ -72,8 +72,8 @@ def _plugin_row(plugin: PluginInspection, displays: SlotDisplays) -> dict[str, A
 def accelerator_list(config: Path | None) -> None:
     """List the plugins that are installed on this node, or that its agent.toml names, with what they find.
 
-    They are loaded and judged as an agent does it. `backend.ai admin agent info AGENT` shows what the agents of a cluster
-    have, also mock devices of `backend.ai up --mock`.
+    They are loaded and judged as an agent does it. `backend.ai admin agent info AGENT` shows what an agent of a cluster
+    has, also mock devices of `backend.ai up --mock`.
     """
     screen = screen_of()
     surveyed = _survey_plugins(config, None)
