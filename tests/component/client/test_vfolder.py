@@ -87,6 +87,14 @@ def tree(root: Path) -> dict[str, bytes]:
     return {p.relative_to(root).as_posix(): p.read_bytes() for p in root.rglob("*") if p.is_file()}
 
 
+@pytest.mark.parametrize("plain", ["volume1", "local"])
+async def test_a_plain_name_means_the_only_host_of_it(place: Place, plain: str) -> None:
+    assert (await place.user.VFolder.create("data", plain, cloneable=True))["host"] == "local:volume1"
+    assert (await place.user.VFolder("data").clone("copy", plain))["host"] == "local:volume1"
+    with pytest.raises(BackendAPIError, match="nowhere"):
+        await place.user.VFolder.create("other", "nowhere")
+
+
 async def test_storage_proxies_are_reached_as_the_address_map_says(place: Place) -> None:
     await place.user.VFolder.create("data", "local:volume1")
     folder = place.user.VFolder("data")

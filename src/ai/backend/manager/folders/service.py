@@ -104,7 +104,7 @@ class FolderService:
         group = await self._find_group(caller, request.group) if request.group is not None else None
         if group is not None and group.type is GroupType.MODEL_STORE and request.usage_mode is not UsageMode.MODEL:
             raise InvalidInput("A model store keeps models: say usage mode model.", data={"usage_mode": "not model"})
-        host = request.host or await self._volumes.default_host()
+        host = await self._full_host(request.host) if request.host else await self._volumes.default_host()
         if host is None:
             raise NotFound("This cluster has no storage host.", data={"host": "none"})
         scope = await self._scopes.of(caller, group.id if group is not None else None)
@@ -160,6 +160,15 @@ class FolderService:
             raise Forbidden("Only administrators make folders of a group.", data={"group": "not allowed"})
         return next((candidate for candidate in matches if candidate.domain_name == caller.domain_name), matches[0])
 
+    async def _full_host(self, name: str) -> str:
+        """Returns the host that a plain name means (03-11:540): its volume, or its proxy, if only one is called so."""
+        hosts = await self._volumes.volumes() if ":" not in name else ()
+        for part in (2, 0):
+            matches = [host for host in hosts if host.partition(":")[part] == name]
+            if len(matches) == 1:
+                return matches[0]
+        return name
+
     async def _check_host(self, scope: FolderScope, host: str) -> None:
         parse_host(host)
         require(scope.allowed(host), HostPermission.CREATE, host)
@@ -185,7 +194,7 @@ class FolderService:
             )
         if source.unmanaged_path is not None:
             raise InvalidInput(f"The files of {source.name!r} are with no storage proxy.", data={"name": "unmanaged"})
-        name, host = check_folder_name(request.name), request.host or source.host
+        name, host = check_folder_name(request.name), await self._full_host(request.host or source.host)
         scope = await self._scopes.of(caller)
         if CLONE in scope.blocked.get(source.host, ()):
             raise Forbidden(f"Nobody may clone folders of {source.host!r}.", data={"host": source.host})
