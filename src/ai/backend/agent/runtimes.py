@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
+from pkgutil import resolve_name
+
+from pydantic import ValidationError
 
 from ai.backend.agent.config.settings import AgentSettings
 from ai.backend.common.errors import Conflict, InvalidInput
 from ai.backend.plugin.runtime import AbstractRuntime, WorkloadState
+from ai.backend.plugin.settings import problems_of
+from ai.backend.runtime.settings import RuntimeSettings
 
 _IMPORTS_OF_RUNTIME = {
     "process": (
@@ -30,10 +34,7 @@ def load_runtime(settings: AgentSettings) -> AbstractRuntime:
         Conflict: workloads of another runtime exist, which this one could not find.
     """
     name = settings.agent.runtime
-    if name not in _IMPORTS_OF_RUNTIME:
-        raise InvalidInput(
-            f"there is no runtime {name!r}; known are {', '.join(_IMPORTS_OF_RUNTIME)}", data={"runtime": name}
-        )
+    parsed_settings = parse_runtime_settings(settings)
     for other_name in _IMPORTS_OF_RUNTIME.keys() - {name}:
         workloads_folder = settings.data_dir / other_name / "workloads"
         if workloads_folder.is_dir() and any(workloads_folder.iterdir()):
@@ -42,19 +43,29 @@ def load_runtime(settings: AgentSettings) -> AbstractRuntime:
             )
             raise Conflict(message, data={"runtime": other_name})
     try:
-        runtime_class, settings_model = (
-            getattr(importlib.import_module(module), attribute)
-            for module, _, attribute in (path.partition(":") for path in _IMPORTS_OF_RUNTIME[name])
-        )
+        runtime_class = resolve_name(_IMPORTS_OF_RUNTIME[name][0])
     except ModuleNotFoundError as e:
         message = f"the runtime {name} needs {e.name}; install the extra: pip install 'backendai[{name}]'"
         raise InvalidInput(message, data={"runtime": name}) from None
-    try:
-        parsed_settings = settings_model.model_validate(settings.runtime)
-    except ValueError as e:
-        raise InvalidInput(f"the settings of the runtime {name} are wrong: {e}") from None
     runtime: AbstractRuntime = runtime_class(parsed_settings, settings.data_dir / name)
     return runtime
+
+
+def parse_runtime_settings(settings: AgentSettings) -> RuntimeSettings:
+    """Returns the settings of the runtime that ``agent.runtime`` names. Raises InvalidInput: there is no such runtime,
+    or they are wrong."""
+    name = settings.agent.runtime
+    if name not in _IMPORTS_OF_RUNTIME:
+        raise InvalidInput(
+            f"there is no runtime {name!r}; known are {', '.join(_IMPORTS_OF_RUNTIME)}", data={"runtime": name}
+        )
+    try:
+        parsed: RuntimeSettings = resolve_name(_IMPORTS_OF_RUNTIME[name][1]).model_validate(settings.runtime_settings)
+    except ValidationError as e:
+        problems = {f"runtime.{key}": problem for key, problem in problems_of(e).items()}
+        problem_texts = "; ".join(f"{key}: {problem}" for key, problem in problems.items())
+        raise InvalidInput(f"the settings of the runtime {name} are wrong: {problem_texts}", data=problems) from None
+    return parsed
 
 
 async def end_workloads(runtime: AbstractRuntime, *, grace_s: float) -> int:
