@@ -132,6 +132,17 @@ def test_the_example_fixtures_make_an_installation(mgr: Mgr, tmp_path: Path) -> 
     ]
 
 
+def test_a_file_is_checked_although_the_manager_s_own_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "manager.toml").write_text("[manager]\nnum-proc = 0\nuse_sokovan = false\n")
+    result = CliRunner().invoke(main, ["config", "check", "manager.toml"])
+    assert result.exit_code == 1
+    assert "manager.num-proc" in result.output
+    assert "manager.use_sokovan" in result.output
+
+
 def test_the_guide_s_spelling_of_missing_revisions(mgr: Mgr, tmp_path: Path) -> None:
     migrated(tmp_path / "manager.db")
     assert "the database is at" in _good(mgr("schema", "apply-mission-revisions", "22.09.6"))

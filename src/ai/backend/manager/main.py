@@ -32,6 +32,8 @@ def main(context: click.Context, config: Path | None, log_level: str | None) -> 
     from ai.backend.infra.telemetry import configure_logging
 
     configure_logging("manager", level=log_level or "INFO")
+    if context.invoked_subcommand == config_group.name:
+        return  # its file need not be the manager's, and that may be the one to check
     try:
         context.obj = load_settings(ManagerSettings, name="manager", path=config, env_prefix="BACKEND_MANAGER_")
     except BackendError as e:
