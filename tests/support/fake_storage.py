@@ -145,6 +145,8 @@ class FakeStorage:
         directory = self._there(folder, path)
         if not directory.exists():
             raise NoSuchFile
+        if not directory.is_dir():
+            raise WrongKindOfFile
         start = int(cursor or 0)
         names = sorted(os.listdir(directory))
         page = names[start : start + limit]
@@ -218,4 +220,5 @@ def _info(path: Path) -> FileInfo:
         mode=stat.filemode(told.st_mode),
         created=told.st_ctime,
         modified=told.st_mtime,
+        accessed=told.st_atime,
     )

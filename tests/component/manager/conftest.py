@@ -13,6 +13,7 @@ from ai.backend.common.ids import AgentId
 from ai.backend.infra.bus import Bus
 from ai.backend.infra.clock import Clock, SystemClock
 from ai.backend.infra.database import Database
+from ai.backend.infra.loop import cancel_all
 from ai.backend.infra.rpc.memory import MemoryLink
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.agents.settings import AgentSettings
@@ -79,6 +80,12 @@ async def start_manager(
     await manager.start()
     await link.manager.start(manager.reports)
     return manager, database
+
+
+async def kill(manager: Manager) -> None:
+    """Ends all tasks of a manager as a crash does: nothing is flushed, no delivery is finished."""
+    deliveries = [task for _, task in manager.loops.webhooks._busy.values()]
+    await cancel_all(*manager._leader_tasks, *manager._tasks, *deliveries)
 
 
 @pytest.fixture

@@ -26,6 +26,7 @@ from ai.backend.manager.sessions.changes import Webhook
 from ai.backend.manager.sessions.memory import MemorySessionStore
 from ai.backend.manager.sessions.model import CreateSession
 from ai.backend.manager.sessions.settings import SessionSettings
+from tests.component.manager.conftest import kill
 from tests.component.manager.fakes import FakeAgent
 from tests.contract.store.builders import NOW, event, make_session
 
@@ -112,8 +113,7 @@ async def test_a_session_is_followed_through_a_restart_of_the_manager(
     assert end.session.status == "TERMINATED", "nobody waits for the receiver"
     await receiver.until(*LIFE, "terminating")
     if is_killed:  # nothing of the manager runs on, and nothing of it says good-bye
-        for task in [*manager._tasks, *(task for _, task in manager.loops.webhooks._busy.values())]:
-            task.cancel()
+        await kill(manager)
     else:
         await manager.stop()
     receiver.hold.set()

@@ -20,7 +20,7 @@ from ai.backend.common.wire.agent import KernelSpec
 from ai.backend.common.wire.reports import ObservationReport
 from ai.backend.infra.rpc.memory import MemoryLink
 from ai.backend.manager.sessions.model import CreateSession, Session
-from tests.component.manager.conftest import SETTINGS, Cluster, start_manager
+from tests.component.manager.conftest import SETTINGS, Cluster, kill, start_manager
 from tests.component.manager.fakes import FakeAgent, Held
 
 PYTHON = CreateSession(image="python")
@@ -242,8 +242,7 @@ async def test_a_new_manager_goes_on_where_the_old_one_ended(tmp_path: Path, sto
         asked = asyncio.create_task(manager.services.sessions.destroy(caller, "lives"))
         await _until(cluster, reply.session, SessionStatus.TERMINATING)
         asked.cancel()
-    for task in manager._tasks:
-        task.cancel()
+    await kill(manager)
     await link.manager.stop()
     await manager.stop()
     await database.close()

@@ -46,10 +46,17 @@ def bring(tmp_path: Path, data: bytes, name: str = "a/b:1", **options: Any) -> P
 
 def test_a_plain_root_is_imported_and_listed(tmp_path: Path) -> None:
     root = bring(
-        tmp_path, archive(entry(*PYTHON), entry("bin", type=tarfile.SYMTYPE, linkname="usr/bin"), entry("bin/x", b"1"))
+        tmp_path,
+        archive(
+            entry(*PYTHON),
+            entry("bin", type=tarfile.SYMTYPE, linkname="usr/bin"),
+            entry("bin/x", b"1"),
+            entry("etc/backend.ai/jail/policy.yml", b"x"),
+        ),
     )
     assert (root / "usr/bin/x").read_bytes() == b"1", "a link of the archive is followed inside of it"
     (image,) = rootfs.list_images(tmp_path / "images")
+    assert image.unused == {"jail policy": "/etc/backend.ai/jail/policy.yml"}
     assert (image.name, image.interpreter) == ("a/b:1", "/usr/bin/python3.9")
     assert rootfs.remove_image("a/b:1", tmp_path / "images")
     assert rootfs.list_images(tmp_path / "images") == []
@@ -164,13 +171,29 @@ def test_an_oci_directory(tmp_path: Path) -> None:
 
 def test_an_archive_of_docker_save(tmp_path: Path) -> None:
     layer = archive(entry(*PYTHON), entry("hello", b"docker"))
+    env = ["PATH=/opt/tool/bin:/usr/bin", "MODEL=a=b", "EMPTY="]
+    config = {"Env": env, "User": "1000", "WorkingDir": "/app", "Entrypoint": ["python", "-u"], "Cmd": None}
     files = {
-        "abc.json": json.dumps({"config": {}}).encode(),
+        "abc.json": json.dumps({"config": config}).encode(),
         "l/layer.tar": layer,
         "manifest.json": json.dumps([{"Config": "abc.json", "Layers": ["l/layer.tar"]}]).encode(),
     }
     root = bring(tmp_path, archive(*(entry(name, data) for name, data in files.items())))
     assert (root / "hello").read_bytes() == b"docker"
+    (image,) = rootfs.list_images(tmp_path / "images")
+    assert image.environ == {"PATH": "/opt/tool/bin:/usr/bin", "MODEL": "a=b", "EMPTY": ""}
+    assert image.unused == {"User": "1000", "WorkingDir": "/app", "Entrypoint": "python -u"}
+
+
+@pytest.mark.parametrize("config", [{"Env": ["A B=1"]}, {"Env": ["A=\0"]}, {"Env": 7}, [1]])
+def test_a_configuration_that_is_none_is_refused(tmp_path: Path, config: object) -> None:
+    files = {
+        "abc.json": json.dumps({"config": config}).encode(),
+        "l/layer.tar": archive(entry(*PYTHON)),
+        "manifest.json": json.dumps([{"Config": "abc.json", "Layers": ["l/layer.tar"]}]).encode(),
+    }
+    with pytest.raises(InvalidInput):
+        bring(tmp_path, archive(*(entry(name, data) for name, data in files.items())))
 
 
 def test_a_manifest_that_names_files_outside_is_refused(tmp_path: Path) -> None:

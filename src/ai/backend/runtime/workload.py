@@ -10,6 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import msgspec
@@ -89,11 +90,13 @@ def environment(
     defaults: Mapping[str, str],
     identity_variables: Mapping[str, str],
     reserved_names: Collection[str] = (),
+    image_variables: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, str]:
-    """Returns the runner's environment. The session's variables override the defaults, but never the identity.
+    """Returns the runner's environment. The session's variables override those of the image, and these the defaults,
+    but never the identity.
 
-    The session's are prefixed: none of them (``LD_PRELOAD``, ``GCONV_PATH`` ...) may mean anything to the loader of the
-    sandbox, or of the process that holds the channel.
+    Those of session and image are prefixed: none of them (``LD_PRELOAD``, ``GCONV_PATH`` ...) may mean anything to the
+    loader of the sandbox, or of the process that holds the channel.
     """
     identity_variables = {
         "USER": "work",
@@ -103,7 +106,7 @@ def environment(
         "BACKENDAI_ATTEMPT": str(spec.key.attempt),
         **identity_variables,
     }
-    session_variables = {**spec.config.env_vars, **spec.environ}
+    session_variables = {**image_variables, **spec.config.env_vars, **spec.environ}
     protected_names = {*identity_variables, *reserved_names}
     return {
         **defaults,

@@ -74,6 +74,8 @@ OPERATIONS: list[tuple[str, str, Any, frozenset[UserRole], int]] = [
     ("GET", "/artifact-registries/hub", None, LOOKERS, 200),
     ("GET", "/artifact-storages", None, LOOKERS, 200),
     ("POST", "/artifact-registries", {**HUB, "name": "second"}, SUPERADMINS, 201),
+    ("POST", "/artifacts/fetch", {"registry": "none", "name": "x"}, EVERYBODY, 404),
+    ("PATCH", f"/artifacts/{SMALL}", {"viewers": None}, SUPERADMINS, 200),
     ("PATCH", "/artifact-registries/hub", {"credentials": {"token": "hf_x"}}, SUPERADMINS, 200),
     ("POST", "/artifact-registries/hub/scan", {}, SUPERADMINS, 200),
     ("POST", "/artifact-registries/hub/delegate-scan", {"remote_registry": "x"}, SUPERADMINS, 400),

@@ -44,6 +44,7 @@ from ai.backend.infra.http.routes import (
     Call,
     Endpoint,
     MemoryBudget,
+    OwnerKey,
     Reply,
     RequestHandler,
     Routed,
@@ -133,6 +134,8 @@ class HttpServer:
         audit: is called once after every audited call, also after a failed one.
         on_admitted: is called with the access key of every request with a valid signature.
         active_keys: returns the valid keys of open streams; without it streams stay open.
+        resolve_owner: returns the identity of an ``owner_access_key``, for endpoints that assume it. Raises Forbidden
+            unless the signer may act for it.
         unverified, verified: memory for bodies before and after the signature was verified.
     """
 
@@ -146,6 +149,7 @@ class HttpServer:
     on_admitted: Callable[[Any], None] | None = None
     limiter: Limiter = field(default_factory=RateLimiter)
     active_keys: ActiveKeys | None = None
+    resolve_owner: Callable[[Any, str], Awaitable[Any]] | None = None
     unverified: MemoryBudget = field(default_factory=lambda: MemoryBudget(UNVERIFIED_BYTES))
     verified: MemoryBudget = field(default_factory=lambda: MemoryBudget(VERIFIED_BYTES))
 
@@ -227,7 +231,8 @@ class HttpServer:
             await self.audit.record(call, "replayed" if outcome == "ok" and call.is_replayed else outcome)
 
     def _handler(self, endpoint: Endpoint) -> RequestHandler:
-        query = decode.QuerySchema(endpoint.query, reserved=_RESERVED_PARAMETERS)
+        takes_owner = endpoint.owner_key not in (None, OwnerKey.REFUSED)
+        query = decode.QuerySchema(endpoint.query, reserved=_RESERVED_PARAMETERS if takes_owner else frozenset())
 
         async def handle(request: web.Request) -> web.StreamResponse:
             routed = request[ROUTED]
@@ -235,6 +240,8 @@ class HttpServer:
             routed.call = call
             call.allowance = await self._admit(call)
             await _decode(call, query)
+            if call.owner_access_key and endpoint.owner_key is OwnerKey.ASSUMED and self.resolve_owner is not None:
+                call.owner = await self.resolve_owner(call.identity, call.owner_access_key)
             if self.client_tokens is None or TOKEN_HEADER not in request.headers:
                 return await _run(call)
             return await self.client_tokens.answer(call, partial(_run, call))

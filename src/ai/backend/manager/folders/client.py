@@ -135,4 +135,5 @@ def _file_info(item: Mapping[str, Any]) -> FileInfo:
         mode=stat.filemode(int(attributes["mode"])),
         created=float(attributes["created"]),
         modified=float(attributes["modified"]),
+        accessed=float(attributes.get("accessed") or attributes["modified"]),
     )

@@ -18,6 +18,7 @@ from ai.backend.manager.access.permissions import Operation, Scope
 from ai.backend.manager.identity.service import IdentityService
 from ai.backend.manager.identity.store import IdentityStore
 from ai.backend.manager.resource_groups.model import Beneficiary, ResourceGroup
+from ai.backend.manager.resource_groups.order_plugins import plugged_order
 from ai.backend.manager.resource_groups.placement_plugins import plugged
 from ai.backend.manager.resource_groups.store import ResourceGroupStore, ResourceGroupUse
 
@@ -144,9 +145,12 @@ def _checked_fields(values: Mapping[str, Any]) -> dict[str, Any]:
     options = fields.get("scheduler_opts", {})
     strategy = options.get("agent_selection_strategy")
     plugins = {strategy} if isinstance(strategy, str) and plugged(strategy) is not None else set()
-    check(fields.get("scheduler"), options, plugins=plugins)
-    if "scheduler" in fields:
-        fields["scheduler"] = order_name(fields["scheduler"])
+    order = fields.get("scheduler")
+    if isinstance(order, str) and order_name(order) is None and plugged_order(order) is not None:
+        plugins.add(order)
+    check(order, options, plugins=plugins)
+    if order is not None:
+        fields["scheduler"] = order_name(order) or order
     return fields
 
 

@@ -278,6 +278,6 @@ def _entry_fields(entry: FileEntry) -> dict[str, Any]:
     return {
         "name": entry.name,
         "type": entry.kind.value,
-        "stat": {"mode": entry.mode, "size": entry.size, "created": entry.created, "modified": entry.modified},
+        "stat": {name: getattr(entry, name) for name in ("mode", "size", "created", "modified", "accessed")},
         "symlink_target": entry.symlink_target,
     }

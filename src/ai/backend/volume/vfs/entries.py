@@ -31,6 +31,7 @@ def _file_entry(name: str, status: os.stat_result, target: str = "") -> FileEntr
         size=status.st_size,
         created=status.st_ctime,
         modified=status.st_mtime,
+        accessed=status.st_atime,
         symlink_target=_printable_name(target),
     )
 

@@ -174,6 +174,8 @@ class SessionFactory:
             environ = checks.check_environ(role.environ, max_bytes=self.settings.max_environ_bytes)
             script = checks.check_text(role.bootstrap_script, "bootstrap_script", self.settings.max_script_bytes)
             options = {"environ": environ, **({"bootstrap_script": script} if script else {})}
+            if "shmem" in role.resource_opts:
+                options["shmem"] = self._shared_memory(role.resource_opts, role_slots)
             planned += [
                 feasibility.PlannedKernel(role.name, rank + 1, role_image, role_slots, options)
                 for rank in range(role.replicas)
@@ -231,6 +233,15 @@ class SessionFactory:
         for name in options:
             if name not in checks.OPTIONS:
                 raise InvalidInput(f"unknown resource option {name[:64]!r}", data={"config.resource_opts": "unknown"})
+        return {
+            **options,
+            **checks.check_flags(request),
+            **({ENCRYPTION: "true"} if self.settings.encrypt_networks else {}),
+            "shmem": self._shared_memory(options, slots),
+        }
+
+    def _shared_memory(self, options: Mapping[str, str], slots: ResourceSlot) -> str:
+        """Returns the bytes of shared memory of a kernel with these slots. Raises InvalidQuantity, InvalidInput."""
         try:
             shmem = BinarySize.parse(str(options.get("shmem", self.settings.default_shmem)))
         except InvalidQuantity as e:
@@ -238,12 +249,7 @@ class SessionFactory:
         if "shmem" in options and slots["mem"] and shmem > slots["mem"]:
             message = "shmem exceeds the memory of the session"
             raise InvalidInput(message, data={"config.resource_opts": "shmem: too large"})
-        return {
-            **options,
-            **checks.check_flags(request),
-            **({ENCRYPTION: "true"} if self.settings.encrypt_networks else {}),
-            "shmem": str(int(min(Decimal(shmem), slots["mem"] or Decimal(shmem)))),
-        }
+        return str(int(min(Decimal(shmem), slots["mem"] or Decimal(shmem))))
 
     async def _dependency_ids(self, owner: Caller, refs: Sequence[str]) -> tuple[SessionId, ...]:
         dependency_ids: list[SessionId] = []
