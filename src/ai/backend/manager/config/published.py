@@ -64,8 +64,8 @@ class ManagerProcessSettings(TlsSettings):
     hide_agents: bool = unused_field(False, "only administrators see on which agents sessions are, always")
     disabled_plugins: Annotated[
         list[str],
-        accept_only([], because="a plug-in is used only where a resource group names it; or uninstall it"),
-    ] = fixed_field(list, "a plug-in is used where a resource group names it")
+        accept_only([], because="a plug-in is used only where hooks or a resource group names it"),
+    ] = fixed_field(list, "a plug-in is used where hooks or a resource group names it")
     distributed_lock: Literal["", "filelock", "pg_advisory", "redlock", "etcd", "etcetra"] = unused_field(
         "", "the lease of the leader is in the database"
     )
