@@ -165,7 +165,8 @@ def test_quotas_are_set_by_administrators_and_shown_to_everybody(cluster: Cluste
     scope = ("local:volume1", "user:user@local")
     before = cluster.json("admin", "quota-scope", "get", *scope, admin=True)[0]
     limit = str(before["usage_bytes"] + 100_000)
-    cluster.run("admin", "quota-scope", "set", *scope, limit, admin=True, check=True)
+    said = cluster.run("admin", "quota-scope", "set", *scope, limit, admin=True, check=True)
+    assert "a soft limit" in said.stdout + said.stderr
     mine = [row for row in cluster.json("quota") if row["quota_scope_id"].startswith("user:")]
     assert [(row["host"], str(row["hard_limit_bytes"]), row["enforcement"]) for row in mine] == [
         ("local:volume1", limit, "soft")

@@ -37,7 +37,9 @@ DRIVER = Path(__file__).with_name("driver.py")
 
 @pytest.fixture
 async def runtime(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ProcessRuntime]:
-    settings: dict[str, Any] = getattr(request, "param", {})
+    settings: dict[str, Any] = dict(getattr(request, "param", {}))
+    if "homes_directory" in settings:
+        settings["homes_directory"] = tmp_path / settings["homes_directory"]
     runtime = ProcessRuntime(ProcessRuntimeSettings(**settings), tmp_path / "state")
     await runtime.setup()
     yield runtime
@@ -336,3 +338,15 @@ def make_root_archive(base: Path, version: str) -> Path:
 def without_caches(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
     skip = ("__pycache__", "/test/", "/config-", "/idlelib", "/tkinter", "/ensurepip")
     return None if any(part in member.name for part in skip) else member
+
+
+@pytest.mark.parametrize("runtime", [{"homes_directory": "HOMES"}], indirect=True)
+async def test_homes_are_where_the_settings_say(runtime: ProcessRuntime, tmp_path: Path) -> None:
+    """`container.scratch-root` of the published file."""
+    key, talk = await start(runtime)
+    await talk.run("open('here', 'w').close()")
+    home = tmp_path / "HOMES" / str(key.kernel_id)
+    assert (home / "here").exists()
+    assert not (tmp_path / "state" / "homes" / str(key.kernel_id)).exists()
+    await runtime.remove(key)
+    assert not home.exists()

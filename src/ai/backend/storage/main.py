@@ -24,7 +24,8 @@ from ai.backend.infra.http.server import HttpOptions, HttpServer, make_runner, s
 from ai.backend.infra.process.daemon import config_option, log_level_option, run_daemon
 from ai.backend.infra.process.pid_file import PidFile
 from ai.backend.infra.process.workers import ProcessSupervisor, first_has_ended
-from ai.backend.infra.settings import load_settings
+from ai.backend.infra.settings import load_settings, warn_of_keys_without_effect
+from ai.backend.infra.settings.check import config as config_group
 from ai.backend.infra.telemetry import Metrics, log_as_configured
 from ai.backend.plugin.crash_points import crash_point
 from ai.backend.storage.artifacts.api import ArtifactApi, ArtifactClientApi
@@ -175,6 +176,9 @@ def main() -> None:
     """The storage proxy daemon."""
 
 
+main.add_command(config_group)
+
+
 @main.command("start-server")
 @config_option("storage-proxy")
 @log_level_option
@@ -182,9 +186,10 @@ def main() -> None:
 def start_server(config: Path | None, log_level: str | None, worker: int) -> None:
     """Serve folders to managers and clients."""
     settings = _load_settings(config)
-    level = log_level or ("DEBUG" if settings.debug.enabled else None)
     try:
+        level = log_level or settings.debug.log_level
         log_as_configured("storage-proxy", settings.logging, level=level, process_number=worker)
+        warn_of_keys_without_effect(settings)
     except BackendError as e:
         raise click.ClickException(str(e)) from e
     arguments = [*(("-f", str(config)) if config else ()), *(("--log-level", log_level) if log_level else ())]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,15 @@ def config_option(name: str) -> Decorator:
     )
 
 
+@contextmanager
+def reported_errors() -> Iterator[None]:
+    """Turns errors of the platform and the operating system into one line for the user."""
+    try:
+        yield
+    except (BackendError, OSError) as e:
+        raise click.ClickException(str(e)) from e
+
+
 def run_daemon(
     work: Callable[[asyncio.Event], Awaitable[None]],
     *,
@@ -61,8 +71,5 @@ def run_daemon(
             asyncio.get_running_loop().add_signal_handler(signal_number, stop_event.set)
         await work(stop_event)
 
-    try:
-        with asyncio.Runner(debug=debug, loop_factory=loop_factory) as runner:
-            runner.run(main())
-    except (BackendError, OSError) as e:
-        raise click.ClickException(str(e)) from e
+    with reported_errors(), asyncio.Runner(debug=debug, loop_factory=loop_factory) as runner:
+        runner.run(main())

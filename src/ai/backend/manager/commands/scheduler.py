@@ -16,7 +16,8 @@ from ai.backend.core.scheduling.policy import ORDERS, PLACEMENTS, Policy
 from ai.backend.core.scheduling.snapshot import Snapshot, dump_json, load_json
 from ai.backend.infra.bus import Bus
 from ai.backend.infra.database import Database
-from ai.backend.manager.commands.running import NoAgents, on_database, reported_errors
+from ai.backend.infra.process.daemon import reported_errors
+from ai.backend.manager.commands.running import NoAgents, on_database
 from ai.backend.manager.composition.manager import Manager
 from ai.backend.manager.config.settings import ManagerSettings
 from ai.backend.manager.resource_groups.order_plugins import plugged_order

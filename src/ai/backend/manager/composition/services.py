@@ -166,6 +166,7 @@ class Services:
                 stores.images,
                 scan_registry,
                 config=SealedConfigStore(stores.config, self.sealer, opens=True),
+                verifies_tls=self.settings.docker_registry.ssl_verify,
                 agents=stores.agents,
                 identities=stores.identities,
                 resource_groups=self.resource_groups,

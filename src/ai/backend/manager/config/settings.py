@@ -8,10 +8,16 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from ai.backend.infra.settings import Settings
-from ai.backend.infra.settings.tables import EtcdSettings, Ignored, LoggingSettings, RedisSettings
+from ai.backend.infra.settings.tables import DebugSettings, EtcdSettings, LoggingSettings, RedisSettings
 from ai.backend.manager.agents.settings import AgentSettings
 from ai.backend.manager.artifacts.model import ArtifactSettings
-from ai.backend.manager.config.published import DbSettings, ManagerProcessSettings, translated
+from ai.backend.manager.config.published import (
+    DbSettings,
+    DockerRegistrySettings,
+    ManagerProcessSettings,
+    OtelSettings,
+    translated,
+)
 from ai.backend.manager.events.settings import WebhookSettings
 from ai.backend.manager.folders.model import FolderSettings
 from ai.backend.manager.graphql.settings import GraphQLSettings
@@ -103,9 +109,9 @@ class ManagerSettings(Settings):
         None, description="Hints and rate limits of several managers; unset: each is alone with them."
     )
     logging: LoggingSettings = Field(LoggingSettings(), description="Logs.")
-    docker_registry: Ignored = Field(Ignored(), description="Read and not used.")
-    debug: Ignored = Field(Ignored(), description="Read and not used.")
-    otel: Ignored = Field(Ignored(), description="Read and not used.")
+    docker_registry: DockerRegistrySettings = Field(DockerRegistrySettings(), description="Container registries.")
+    debug: DebugSettings = Field(DebugSettings(), description="Finding faults.")
+    otel: OtelSettings = Field(OtelSettings(), description="Traces.")
     secrets: SecretSettings = Field(SecretSettings(), description="Secrets in the database.")
     agents: AgentSettings = Field(AgentSettings(), description="Watching agents.")
     sessions: SessionSettings = Field(SessionSettings(), description="Sessions.")

@@ -77,7 +77,7 @@ class DockerRuntime(AbstractRuntime):
 
     def __init__(self, settings: DockerRuntimeSettings, state_dir: Path) -> None:
         self.settings = settings
-        self._state = DockerState(Path(state_dir).absolute())
+        self._state = DockerState(Path(state_dir).absolute(), settings.homes)
         self._engine = Engine(settings.docker_host)
         self._workloads = Workloads(self._engine, self._state)
         is_root = os.geteuid() == 0

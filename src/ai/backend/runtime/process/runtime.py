@@ -81,7 +81,7 @@ class ProcessRuntime(AbstractRuntime):
 
     def __init__(self, settings: ProcessRuntimeSettings, state_dir: Path) -> None:
         self.settings = settings
-        self._state = StateDirectory(Path(state_dir).absolute())
+        self._state = StateDirectory(Path(state_dir).absolute(), settings.homes)
         self._networks = SessionNetworks(self._state.path, settings.session_networks)
         self._zygote = Zygote(self._state.path / "supervisor.log")
         self._handles: dict[WorkloadKey, _Handle] = {}

@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, SecretStr
 
 from ai.backend.infra.settings import Settings
-from ai.backend.infra.settings.tables import LoggingSettings, TlsSettings
+from ai.backend.infra.settings.published import unused_field
+from ai.backend.infra.settings.tables import DebugSettings, EtcdSettings, LoggingSettings, TlsSettings
 from ai.backend.plugin.settings import Size
 
 _UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
@@ -121,25 +122,8 @@ class ArtifactSettings(Settings):
     parallel: int = Field(4, ge=1, le=64, description="Files of one import that are worked on at once.")
 
 
-class EtcdSettings(Settings):
-    """The table ``[etcd]`` of the published proxy."""
-
-    namespace: str = Field("local", description="Not used.")
-    addr: AddressSettings | None = Field(None, description="Not used.")
-    user: str = Field("", description="Not used.")
-    password: SecretStr = Field(SecretStr(""), description="Not used.")
-
-
-class DebugSettings(Settings):
-    """The table ``[debug]``."""
-
-    enabled: bool = Field(False, description="Logs at level DEBUG.")
-    asyncio: bool = Field(False, description="Debug mode of asyncio: slow callbacks are logged.")
-    enhanced_aiomonitor_task_info: bool = Field(False, description="Not used.")
-
-
 class StorageSettings(Settings):
-    """All the settings. ``etcd`` of the published proxy is read and not used: this file is the configuration."""
+    """All the settings."""
 
     storage_proxy: ProxySettings
     api: ApiSettings
@@ -152,6 +136,6 @@ class StorageSettings(Settings):
         description="For artifacts: for each a table [object-storage.NAME] with `backend` and `options`.",
     )
     artifacts: ArtifactSettings = ArtifactSettings()
-    etcd: EtcdSettings = EtcdSettings()
+    etcd: EtcdSettings | None = unused_field(None, "this file is the whole configuration of a storage proxy")
     debug: DebugSettings = DebugSettings()
     logging: LoggingSettings = LoggingSettings()
