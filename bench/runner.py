@@ -13,6 +13,7 @@ from bench.figures import OPTIONS, REGISTRY, Figure
 MODULES = (
     "sessions",
     "path",
+    "life",
     "docker",
     "server",
     "terminal",

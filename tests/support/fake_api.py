@@ -100,6 +100,7 @@ class FakeApi:
         self.tokens: dict[str, Any] = {}
         self.fail_next = 0
         self.pending_creations = False
+        self.announcement = ""
         self.break_reply: Callable[[str, Any], Any] = lambda _path, reply: reply
         self.events: list[tuple[str, dict[str, Any]]] = []
 
@@ -114,6 +115,7 @@ class FakeApi:
                 web.patch("/session/{s}", self._restart),
                 web.post("/session/{s}", self._execute),
                 web.post("/session/{s}/rename", self._rename),
+                web.post("/session/{s}/start-service", self._start_service),
                 web.post("/session/{s}/interrupt", self._interrupt),
                 web.post("/session/{s}/complete", self._complete),
                 web.post("/session/{s}/upload", self._upload),
@@ -236,6 +238,10 @@ class FakeApi:
     async def _rename(self, request: web.Request) -> web.Response:
         self._of(request).name = request.query["name"]
         return web.Response(status=204)
+
+    async def _start_service(self, request: web.Request) -> web.Response:
+        self._of(request)
+        return self._json(request, {"status": "running", **await request.json()})
 
     async def _interrupt(self, request: web.Request) -> web.Response:
         self._of(request).interrupted.set()
@@ -361,7 +367,7 @@ class FakeApi:
     # ---- everything else
 
     async def _announcement(self, request: web.Request) -> web.Response:
-        return self._json(request, {"enabled": False, "message": ""})
+        return self._json(request, {"enabled": bool(self.announcement), "message": self.announcement})
 
     async def _status(self, request: web.Request) -> web.Response:
         return self._json(request, {"status": "running", "active_sessions": len(self.sessions)})

@@ -15,10 +15,10 @@ import pytest
 import pytest_asyncio
 
 from ai.backend.agent.composition import Agent
-from ai.backend.common.errors import Forbidden, InvalidInput, NotFound
+from ai.backend.common.errors import Forbidden, InvalidInput, NotFound, Unavailable
 from ai.backend.common.states import KernelStatus
 from ai.backend.common.wire.agent import KernelSpec, RestartKernel
-from ai.backend.common.wire.execution import DownloadFiles, KernelRef, StartService, StopService
+from ai.backend.common.wire.execution import DownloadFiles, KernelRef, OpenPort, StartService, StopService
 from ai.backend.common.wire.reports import KernelObservation
 from ai.backend.infra.ssh_keys import generate_key_pair
 from tests.component.agent.test_process_runtime import RealBench, real
@@ -245,14 +245,51 @@ async def test_services_of_process_trees(real: RealBench, tmp_path: Path) -> Non
     assert {s.status for s in listed.values()} == {"stopped"}
 
 
+@pytest.mark.needs("bwrap", "ssh")
+async def test_own_services_on_a_shared_network_listen_on_unix_sockets(real: RealBench, tmp_path: Path) -> None:
+    real.options = {"runtime": {"network": "host"}}
+    agent = await real.start()
+    spec = await real.run(agent)
+    ports = {await started(real, agent, spec, name) for name in ("sshd", "ttyd")}
+    assert ports == {2200, 7681}
+    for port in ports:
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", port)
+    await check_ssh(real, agent, spec, tmp_path)
+    await check_terminal(real, agent, spec)
+
+
+@pytest.mark.needs("bwrap", "ssh")
+async def test_a_session_cannot_lead_tunnels_to_sockets_of_others(real: RealBench, tmp_path: Path) -> None:
+    real.options = {"runtime": {"network": "host"}}
+    agent = await real.start()
+    spec = await real.run(agent)
+    port = await started(real, agent, spec, "ttyd")
+    (home,) = (path for path in real.data_dir.rglob(spec.kernel_id) if path.parent.name == "homes")
+    request = OpenPort(kernel_id=spec.kernel_id, port=port)
+    await (await agent.commands.open_port(request)).close()
+    others = await asyncio.start_unix_server(lambda _reader, writer: writer.close(), tmp_path / "others.sock")
+    async with others:
+        (home / ".services" / str(port)).unlink()
+        (home / ".services" / str(port)).symlink_to(tmp_path / "others.sock")
+        with pytest.raises(Unavailable):
+            await agent.commands.open_port(request)
+        (home / ".services").rename(home / "away")
+        (tmp_path / str(port)).symlink_to("others.sock")
+        (home / ".services").symlink_to(tmp_path)
+        with pytest.raises(Unavailable):
+            await agent.commands.open_port(request)
+
+
 @pytest.mark.needs("bwrap")
 async def test_nothing_is_served_on_a_shared_network_without_consent(real: RealBench) -> None:
+    real.options = {"runtime": {"network": "host"}}
     agent = await real.start()
     spec = await real.run(agent)
     with pytest.raises(Forbidden, match="shared-network"):
         await started(real, agent, spec, "http")
     await agent.stop()
-    real.options = {"services": {"shared-network": True}}
+    real.options = {"runtime": {"network": "host"}, "services": {"shared-network": True}}
     agent = await real.start()
     port = await started(real, agent, spec, "http")
     assert port != 8000  # a free one of the host

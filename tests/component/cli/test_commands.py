@@ -70,7 +70,7 @@ async def test_input_is_asked_for_and_sent(shell: Shell) -> None:
     done = await shell("run", "--rm", "-q", "-c", "input()", "python", stdin="Lablup\n")
     assert done.out == "? got Lablup\n"
     done = await shell("run", "--rm", "-q", "-c", "getpass()", "python", stdin="")
-    assert done.out == "? got \n"
+    assert done.out == "? got \x04\n"  # the input has ended
 
 
 async def test_files_are_uploaded_and_executed(shell: Shell, api: FakeApi) -> None:
@@ -80,8 +80,21 @@ async def test_files_are_uploaded_and_executed(shell: Shell, api: FakeApi) -> No
     assert done.out == "executed python sub/my.py\n"
     assert api.find("batch").files == {"sub/my.py": b"print(1)"}
     assert "output file out.txt" in done.err
-    done = await shell("run", "-t", "batch", "--rm", "python", "sub/my.py")
+    done = await shell("run", "-t", "batch", "--rm", "python", "./sub/my.py")
+    assert done.out == "executed python sub/my.py\n"
+    (shell.folder / "main.py").write_text("print(1)")
+    done = await shell("run", "-t", "batch", "--rm", "python", "main.py", "sub/my.py")
     assert done.out == "built\nexecuted *\n"
+
+
+async def test_a_file_of_another_folder_runs(
+    shell: Shell, api: FakeApi, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    script = tmp_path_factory.mktemp("elsewhere") / "my.py"
+    script.write_text("print(1)")
+    done = await shell("run", "-t", "elsewhere", "python", str(script))
+    assert done.out == "executed python my.py\n"
+    assert api.find("elsewhere").files == {"my.py": b"print(1)"}
 
 
 async def test_every_combination_runs(shell: Shell, api: FakeApi) -> None:

@@ -87,6 +87,18 @@ def tree(root: Path) -> dict[str, bytes]:
     return {p.relative_to(root).as_posix(): p.read_bytes() for p in root.rglob("*") if p.is_file()}
 
 
+async def test_storage_proxies_are_reached_as_the_address_map_says(place: Place) -> None:
+    await place.user.VFolder.create("data", "local:volume1")
+    folder = place.user.VFolder("data")
+    (place.path / "f.txt").write_text("x")
+    announced = (await folder.request_upload("f.txt", 1)).url.partition("/upload")[0]
+    place.user.config.storage_proxy_address_map = {f"{announced}/": place.proxy.client_url}
+    await folder.upload(["f.txt"], basedir=place.path)
+    await folder.download(["f.txt"], basedir=place.path / "back")
+    assert (place.path / "back/f.txt").read_text() == "x"
+    assert place.wire.connections == 0
+
+
 async def test_a_tree_goes_up_and_comes_back_the_same(place: Place) -> None:
     await place.user.VFolder.create("data", "local:volume1")
     folder = place.user.VFolder("data")

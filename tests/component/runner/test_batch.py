@@ -67,7 +67,9 @@ def test_build_log_is_hidden_unless_wanted_or_needed(runner: Driver) -> None:
 
 
 def test_environment_and_place(runner: Driver, home: Path) -> None:
-    result = runner.batch(exec='pwd; echo "$HOME $TERM $GREETING"; cat; echo end', env={"GREETING": "h\u00ef\n$x"})
+    result = runner.batch(
+        exec='pwd; echo "$HOME $TERM $GREETING"; cat; echo end', input=False, env={"GREETING": "h\u00ef\n$x"}
+    )
     assert result.out == f"{home}\n{home} {__import__('os').environ.get('TERM', 'xterm')} h\u00ef\n$x\nend\n"
     assert runner.batch(exec="true", env={"A=B": "c", "N": "nul\0"}).finished["t"] == "finished"
 

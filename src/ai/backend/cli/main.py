@@ -50,7 +50,7 @@ ENTRIES = {
 
 SECTIONS = {
     "Sessions": (
-        "run", "start", "start-template", "ps", "info", "logs", "top", "rm", "restart", "rename", "interrupt",
+        "run", "start", "exec", "start-template", "ps", "info", "logs", "top", "rm", "restart", "rename", "interrupt",
         "complete", "commit", "events", "watch", "status-history",
     ),
     "Files and services of sessions": ("upload", "download", "ls", "apps", "app", "ssh", "scp", "sftp"),

@@ -26,9 +26,10 @@ out ([why](../decisions/0032-run-exits-as-the-program.md)).
 
 Environment: `BACKEND_ENDPOINT` (several, separated by commas, are tried in turn), `BACKEND_ACCESS_KEY`,
 `BACKEND_SECRET_KEY`, `BACKEND_DOMAIN`, `BACKEND_GROUP`, `BACKEND_VFOLDER_MOUNTS`,
-`BACKEND_SKIP_SSLCERT_VALIDATION`, `BACKEND_CONNECTION_TIMEOUT`, `BACKEND_READ_TIMEOUT`, and
-`BACKEND_ENDPOINT_TYPE`, which is `api`. `backend.ai up` writes a file to `source`. `SSL_CERT_FILE` names the
-certificate of an authority of your own, for endpoints with `https`."""
+`BACKEND_SKIP_SSLCERT_VALIDATION`, `BACKEND_CONNECTION_TIMEOUT`, `BACKEND_READ_TIMEOUT`,
+`BACKEND_STORAGE_PROXY_ADDRESS_MAP` (`ANNOUNCED=REACHABLE`, separated by commas), and `BACKEND_ENDPOINT_TYPE`,
+which is `api`. `backend.ai up` writes a file to `source`. `SSL_CERT_FILE` names the certificate of an authority of
+your own, for endpoints with `https`."""
 
 
 def render() -> str:

@@ -1,16 +1,19 @@
-"""Interactive streams over WebSocket: code execution and terminals (spec 03-08, client wire contract 2.2)."""
+"""Interactive streams over WebSocket: code execution and terminals (spec 03-08, client wire contract 2.2), programs."""
 
 from __future__ import annotations
 
 import base64
 import json
 from collections.abc import AsyncIterator
-from typing import Any
+from contextlib import suppress
+from typing import Any, Literal
 
 import aiohttp
 
-from ai.backend.client.exceptions import EndpointUnreachable
+from ai.backend.client.exceptions import BackendAPIError, EndpointUnreachable
 from ai.backend.client.portal import Remote
+
+_INPUT_PIECE_BYTES = 64 * 1024
 
 
 class ExecuteStream(Remote):
@@ -77,6 +80,53 @@ class PtyStream(Remote):
                 yield base64.b64decode(frame["data"])
             elif frame.get("type") == "error":
                 raise EndpointUnreachable(str(frame.get("data")))
+
+    async def close(self) -> None:
+        await self._socket.close()
+
+
+class ProgramStream(Remote):
+    """Input and output of a program in a session. One task reads and one writes."""
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        self._socket = socket
+
+    async def write(self, data: bytes) -> None:
+        """Sends input; waits while the program does not read. Does nothing once the program has ended."""
+        for start in range(0, len(data), _INPUT_PIECE_BYTES):
+            with suppress(ConnectionError):
+                await self._socket.send_bytes(b"\0" + data[start : start + _INPUT_PIECE_BYTES])
+
+    async def write_eof(self) -> None:
+        await self._control(type="eof")
+
+    async def resize(self, rows: int, cols: int) -> None:
+        await self._control(type="resize", rows=rows, cols=cols)
+
+    async def signal(self, name: str) -> None:
+        """Sends a signal such as ``INT`` to the program."""
+        await self._control(type="signal", signal=name)
+
+    async def _control(self, **message: Any) -> None:
+        with suppress(ConnectionError):
+            await self._socket.send_json(message)
+
+    async def output(self) -> AsyncIterator[tuple[Literal["stdout", "stderr", "exit"], bytes | int]]:
+        """Yields pieces of output with the name of their stream, and ``exit`` with the exit code at the end.
+
+        Raises BackendAPIError if the program cannot be started or was cut off. EndpointUnreachable: the stream was cut.
+        """
+        async for message in self._socket:
+            if message.type is aiohttp.WSMsgType.BINARY:
+                yield ("stderr" if message.data[:1] == b"\2" else "stdout"), message.data[1:]
+            elif message.type is aiohttp.WSMsgType.TEXT:
+                body = json.loads(message.data)
+                if body.get("type") == "exit":
+                    yield "exit", int(body["code"])
+                    return
+                error = body.get("error") or {}
+                raise BackendAPIError(int(error.get("status", 500)), str(error.get("title", "error")), error)
+        raise EndpointUnreachable(f"the stream was closed with code {self._socket.close_code}")
 
     async def close(self) -> None:
         await self._socket.close()

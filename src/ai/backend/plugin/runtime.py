@@ -25,6 +25,8 @@ SPI_VERSION = 1
 ENTRY_POINT_GROUP = "backendai_runtime_v1"
 HOME = "/home/work"
 """Where the home of a session is in every workload."""
+SERVICE_SOCKETS = ".services"
+"""A folder of the home, where a unix socket named by a port listens in the place of that port."""
 
 
 class WorkloadState(StrEnum):
@@ -339,8 +341,12 @@ class AbstractRuntime(ABC):
         Conflict if a newer epoch drives it."""
 
     async def open_port(self, key: WorkloadKey, port: int) -> ByteStream:
-        """Connects to a port on 127.0.0.1 inside the workload, of host ports only to its own; with the capability
-        ``ports``. Raises Unavailable if nothing listens there or there is no live workload; NotSupported."""
+        """Connects to a port on 127.0.0.1 inside the workload; with the capability ``ports``.
+
+        Where the workload shares the host's network, to its unix socket in :data:`SERVICE_SOCKETS`, or else to a port
+        on which a process of its own listens. Raises Unavailable if nothing listens there or there is no live workload;
+        NotSupported.
+        """
         raise NotSupported(f"the runtime {self.name} has no tunnels")
 
     async def port_exposure(self, key: WorkloadKey) -> PortExposure:

@@ -55,6 +55,7 @@ class FileEntry:
     created: float
     modified: float
     symlink_target: str = ""
+    accessed: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     ReportCallback = Callable[[bytes, List[bytes]], None]
 
 
+_MAX_READS = 8
+"""Reads of 256 KiB in succession: more than fits into a pipe."""
+
+
 class Interpreter:
     """Controls a child that runs code and reports as `python_child.py` does: H, S, D, I, C, E, M, T."""
 
@@ -94,8 +98,10 @@ class Interpreter:
         self._read_fd = self._write_fd = -1
 
     def read_reports(self) -> None:
-        """Handles all reports of the child that have arrived; never waits."""
-        while self._read_fd >= 0:
+        """Handles the reports of the child that have arrived; never waits, also for a child that writes on."""
+        for _ in range(_MAX_READS):
+            if self._read_fd < 0:
+                return
             try:
                 received_bytes = os.read(self._read_fd, 262_144)
             except OSError:

@@ -7,12 +7,14 @@ import signal
 
 from . import language_commands, output_files, process
 from .console import MAX_BACKGROUND_CHARS, MAX_UNSENT_CHARS
+from .program_input import ProgramInput
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, List, Optional, Tuple
 
     from .console import Console
+    from .event_loop import Loop
     from .interpreters import Interpreter
 
 MAX_QUEUED_RUNS = 64
@@ -37,6 +39,7 @@ class Run:
         self.files_before: output_files.Snapshot = {}
         self.cancelled: Optional[str] = None
         self.question: Optional[bytes] = None
+        self.is_asked = False
         self.steps: List[Tuple[str, str]] = []
         self.step = ""
         self.pid = 0
@@ -50,6 +53,7 @@ class Runner:
 
     def __init__(
         self,
+        loop: Loop,
         runtime: str,
         home: str,
         stdio_fds: Tuple[int, int, int],
@@ -66,6 +70,7 @@ class Runner:
         self._send = send
         self._flush_output = flush_output
         self._output_folder = os.path.join(home, ".output")
+        self._input = ProgramInput(loop, self._on_program_waits)
         self._queue: List[Run] = []
         self.active: Optional[Run] = None
 
@@ -107,18 +112,31 @@ class Runner:
         if not isinstance(answer_text, str):
             raise ValueError("text is text")
         run = self.active
-        if run is None or run.id != run_id or run.question is None or self._interpreter is None:
+        if run is None or run.id != run_id:
             return
-        question_number, run.question = run.question, None
-        self._interpreter.answer(question_number, answer_text)
+        if run.pid and self._input.is_asked:
+            self._input.answer(answer_text)
+        elif run.question is not None and self._interpreter is not None:
+            question_number, run.question, run.is_asked = run.question, None, False
+            self._interpreter.answer(question_number, answer_text)
 
     def asked(self, question_number: bytes, is_password: bool) -> None:
-        """Forwards the interpreter's request for input to the client."""
+        """Forwards the interpreter's request for input to the client, once until an answer or an interrupt."""
         run = self.active
-        if run is not None and run.is_in_interpreter:
-            run.question = question_number
-            self._flush_output()
-            self._send({"t": "waiting-input", "id": run.id, "is_password": is_password})
+        if run is None or not run.is_in_interpreter:
+            return
+        run.question = question_number
+        if not run.is_asked:
+            run.is_asked = True
+            self._request_input(run, is_password)
+
+    def _on_program_waits(self) -> None:
+        if self.active is not None and self.active.pid:
+            self._request_input(self.active, is_password=False)
+
+    def _request_input(self, run: Run, is_password: bool) -> None:
+        self._flush_output()
+        self._send({"t": "waiting-input", "id": run.id, "is_password": is_password})
 
     def interrupt(self) -> None:
         """Sends SIGINT to the running code and its processes."""
@@ -126,6 +144,7 @@ class Runner:
         if run is None:
             return
         if run.is_in_interpreter and self._interpreter is not None:
+            run.is_asked = False
             self._interpreter.signal(signal.SIGINT)
         elif run.pid:
             process.kill_group(run.pid, signal.SIGINT)
@@ -176,6 +195,7 @@ class Runner:
         if run is None or run.pid != pid:
             return False
         run.pid = 0
+        self._input.close()
         exit_code, signal_number = process.exit_of(wait_status)
         self._end_step(run, exit_code, signal_number)
         return True
@@ -215,11 +235,14 @@ class Runner:
         environment = process.common_environment(self._home)
         environment.update({str(variable): str(variable_value) for variable, variable_value in run.env.items()})
         try:
-            null_fd = os.open("/dev/null", os.O_RDONLY)
+            asks_client = run.step == "exec" and run.options.get("input") is not False
+            stdin_fd = self._input.open() if asks_client else os.open("/dev/null", os.O_RDONLY)
             try:
-                run.pid = process.spawn(process.shell_argv(command), environment, self._home, (null_fd, *self._fds[1:]))
+                stdio_fds = (stdin_fd, *self._fds[1:])
+                run.pid = process.spawn(process.shell_argv(command), environment, self._home, stdio_fds)
             finally:
-                os.close(null_fd)
+                os.close(stdin_fd)
+            self._input.follow(run.pid)
         except (OSError, ValueError) as e:
             self._console.add_text("stderr", f"cannot start a process: {e}\n")
             self._end_step(run, 126, None)

@@ -41,6 +41,7 @@ class Service:
         self.name = name
         self.protocol = protocol
         self.ports: List[int] = []
+        self.socket_path = ""
         self.status = "stopped"
         self.reason: Optional[str] = None
         self.pid = 0
@@ -168,12 +169,13 @@ class Services:
         if len(self._services) >= MAX_SERVICES and name not in self._services:
             raise BadDefinition(f"more than {MAX_SERVICES} services")
         is_network_shared = request.get("shared") is True
-        if is_network_shared:
+        socket_path = self._prepare_socket(request, ports)
+        if is_network_shared and not socket_path:
             ports = _free_ports(len(ports))
         variables = {
             "ports": ports,
             "runtime_path": str(request.get("runtime_path") or ""),
-            "host": str(request.get("host") or "127.0.0.1"),
+            "host": f"unix:{socket_path}" if socket_path else str(request.get("host") or "127.0.0.1"),
             "home": self._home,
         }
         arguments = definition.arguments(request.get("arguments"))
@@ -182,6 +184,7 @@ class Services:
             raise BadDefinition(f"something else listens on port {ports[0]} already")
         service = self._services[name] = Service(name, protocol)
         service.ports, service.status, service.start_requests = ports, "starting", [request]
+        service.socket_path = socket_path
         service.deadline = time.monotonic() + _start_timeout_s(request)
         output_fd, output_write_fd = os.pipe()
         reason_fd, reason_write_fd = os.pipe()
@@ -201,11 +204,23 @@ class Services:
         self._loop.watch(reason_fd, READ_EVENTS, lambda _events: self._on_output(service, reason_fd, is_reason=True))
         self._await_port(service, _FIRST_PORT_CHECK_S)
 
+    def _prepare_socket(self, request: Message, ports: List[int]) -> str:
+        """Returns the path at which a service listens in the place of its port, whose folder this makes; or empty."""
+        folder_name = request.get("sockets")
+        if not isinstance(folder_name, str) or not folder_name or not ports:
+            return ""
+        folder = os.path.join(self._home, folder_name)
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        socket_path = os.path.join(folder, str(ports[0]))
+        if os.path.lexists(socket_path):
+            os.unlink(socket_path)
+        return socket_path
+
     def _await_port(self, service: Service, delay_s: float) -> None:
         """Checks repeatedly until the service listens on its port or the start times out."""
         if service.status != "starting":
             return
-        if not service.ports or service.ports[0] in _listening_ports():
+        if not service.ports or _listens(service):
             service.status = "running"
             waiting_requests, service.start_requests = service.start_requests, []
             for request in waiting_requests:
@@ -306,7 +321,7 @@ class Services:
         """Returns True if the service runs; detects a service in the background by its port only."""
         if service.status != "running" or service.is_stopping:
             return False
-        if not service.pid and service.ports and service.ports[0] not in _listening_ports():
+        if not service.pid and service.ports and not _listens(service):
             service.status, service.reason, service.ports, service.group = "stopped", None, [], 0
             return False
         return True
@@ -367,6 +382,12 @@ def _free_ports(count: int) -> List[int]:
     finally:
         for bound_socket in sockets:
             bound_socket.close()
+
+
+def _listens(service: Service) -> bool:
+    if service.socket_path:
+        return os.path.exists(service.socket_path)
+    return service.ports[0] in _listening_ports()
 
 
 def _listening_ports() -> Set[int]:

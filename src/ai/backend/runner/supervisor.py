@@ -22,6 +22,7 @@ PROTOCOL_VERSION = 1
 _FLUSH_DELAY_S = 0.004
 _MAX_RESTART_DELAY_S = 2.0
 _MAX_DRAIN_READS = 256
+_PROGRAM_MESSAGES = ("program-input", "program-taken", "program-resize", "program-signal", "program-end")
 SERVICE_DEFINITIONS_FOLDER = "/etc/backend.ai/service-defs"
 """The directory of service definitions in images (spec 03-05, "Service Definition DSL")."""
 BOOTSTRAP_SCRIPT_PATH = "/opt/container/bootstrap.sh"
@@ -59,6 +60,7 @@ class Supervisor:
         self._terminals: Any = None
         self._files: Any = None
         self._services: Any = None
+        self._programs: Any = None
         self._bootstrap: Any = None
         self._load_components(channel_fd, stdio_fds)
 
@@ -73,7 +75,14 @@ class Supervisor:
         self._log = SessionLog()
         self._outbox = outbox = Outbox(self._channel, self._log.write)
         self._runner = Runner(
-            self._runtime, self._home, stdio_fds, self._interpreter, self._console, outbox.send, self._flush_output
+            self._loop,
+            self._runtime,
+            self._home,
+            stdio_fds,
+            self._interpreter,
+            self._console,
+            outbox.send,
+            self._flush_output,
         )
         if self._interpreter is not None:
             self._interpreter.is_busy = self._is_busy
@@ -99,6 +108,8 @@ class Supervisor:
             ),
             "pty-restart": lambda message: self._open_terminals().restart(message["pty"]),
             "pty-close": lambda message: self._open_terminals().close_terminal(message["pty"]),
+            "program-start": lambda message: self._open_programs().start(message),
+            **dict.fromkeys(_PROGRAM_MESSAGES, lambda message: self._open_programs().handle(message)),
             "service-start": lambda message: self._open_services().start(message),
             "service-stop": lambda message: self._open_services().stop(message),
             "service-list": lambda message: self._open_services().list(message),
@@ -282,7 +293,8 @@ class Supervisor:
             self._bootstrap.done = self._announce
             return
         code_features = ("query",) if self._interpreter is None else self._interpreter.features
-        features = [*(code_features if self._runtime != "app" else ()), "batch", "pty", "files", "services"]
+        code_features = code_features if self._runtime != "app" else ()
+        features = [*code_features, "batch", "pty", "files", "services", "programs"]
         version = self._interpreter.version if self._interpreter is not None else compiler_version(self._runtime)
         ready_message = {"t": "ready", "protocol": PROTOCOL_VERSION, "runtime": self._runtime}
         self._outbox.send({**ready_message, "version": version, "features": features})
@@ -323,7 +335,7 @@ class Supervisor:
             if self._interpreter is not None and pid == self._interpreter.pid:
                 self._interpreter_died(wait_status)
             elif not self._runner.child_died(pid, wait_status):
-                process_owners = (self._bootstrap, self._services, self._terminals)
+                process_owners = (self._bootstrap, self._services, self._terminals, self._programs)
                 any(
                     process_owner is not None and process_owner.child_died(pid, wait_status)
                     for process_owner in process_owners
@@ -354,6 +366,12 @@ class Supervisor:
         self._terminals = self._terminals or Terminals(self._loop, self._channel, self._home)
         return self._terminals
 
+    def _open_programs(self) -> Any:
+        from .programs import Programs
+
+        self._programs = self._programs or Programs(self._loop, self._outbox, self._open_terminals())
+        return self._programs
+
     def _open_services(self) -> Any:
         if self._services is None:
             from .services import Services
@@ -373,6 +391,8 @@ class Supervisor:
     def _stop_children(self) -> None:
         if self._terminals is not None:
             self._terminals.close_all()
+        if self._programs is not None:
+            self._programs.end_all()
         if self._files is not None:
             self._files.close()
         if self._services is not None:

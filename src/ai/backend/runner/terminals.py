@@ -44,7 +44,7 @@ class Terminal:
         """Starts the shell. Raises OSError if no pseudo-terminal or process is available."""
         master_fd, slave_fd = os.openpty()
         try:
-            fcntl.ioctl(slave_fd, termios.TIOCSWINSZ, _pack_window_size(self.rows, self.cols))
+            fcntl.ioctl(slave_fd, termios.TIOCSWINSZ, pack_window_size(self.rows, self.cols))
             self.pid = process.spawn(
                 self._owner.shell,
                 self._owner.environment(),
@@ -70,7 +70,7 @@ class Terminal:
         """Changes the terminal's size; the kernel notifies the foreground program."""
         self.rows, self.cols = rows, columns
         if self._fd >= 0:
-            fcntl.ioctl(self._fd, termios.TIOCSWINSZ, _pack_window_size(rows, columns))
+            fcntl.ioctl(self._fd, termios.TIOCSWINSZ, pack_window_size(rows, columns))
 
     def hang_up(self, signal_number: int = signal.SIGHUP) -> None:
         """Signals the shell and its foreground program to end."""
@@ -166,6 +166,8 @@ class Terminals:
         variables = process.common_environment(self.home)
         variables["TERM"] = "xterm-256color"
         variables["SHELL"] = self.shell[0]
+        if self.shell[0].endswith("/bash"):  # used where no start-up file of the image sets another
+            variables.setdefault("PS1", f"\\u@\\h[{variables.get('BACKENDAI_SESSION_NAME', '')}]:\\w\\$ ")
         try:
             variables["USER"] = variables["LOGNAME"] = pwd.getpwuid(os.getuid()).pw_name
         except KeyError:
@@ -179,7 +181,7 @@ class Terminals:
             return
         if len(self._open) >= MAX_TERMINALS:
             raise ValueError(f"more than {MAX_TERMINALS} terminals")
-        terminal = Terminal(self, name, *_check_size(rows, columns))
+        terminal = Terminal(self, name, *check_size(rows, columns))
         terminal.start()
         self._open[name] = terminal
 
@@ -191,7 +193,7 @@ class Terminals:
     def resize(self, name: str, rows: int, columns: int) -> None:
         """Resizes a terminal."""
         if name in self._open:
-            self._open[name].resize(*_check_size(rows, columns))
+            self._open[name].resize(*check_size(rows, columns))
 
     def restart(self, name: str) -> None:
         """Kills the processes of the terminal and starts a new shell."""
@@ -233,13 +235,13 @@ class Terminals:
             terminal.resume()
 
 
-def _pack_window_size(rows: int, columns: int) -> bytes:
+def pack_window_size(rows: int, columns: int) -> bytes:
     import struct
 
     return struct.pack("HHHH", rows, columns, 0, 0)
 
 
-def _check_size(rows: int, columns: int) -> tuple[int, int]:
+def check_size(rows: int, columns: int) -> tuple[int, int]:
     if not (isinstance(rows, int) and isinstance(columns, int) and 1 <= rows <= 1000 and 1 <= columns <= 1000):
         raise ValueError("rows and cols must be between 1 and 1000")
     return rows, columns

@@ -20,7 +20,7 @@ from ai.backend.common.errors import BackendError, InvalidInput
 from ai.backend.common.volume_paths import VFolderId
 from ai.backend.infra.http.health import HealthApi
 from ai.backend.infra.http.routes import endpoints_of
-from ai.backend.infra.http.server import HttpServer, make_runner, serve_on, tls_of
+from ai.backend.infra.http.server import HttpOptions, HttpServer, make_runner, serve_on, tls_of
 from ai.backend.infra.process.daemon import config_option, log_level_option, run_daemon
 from ai.backend.infra.process.pid_file import PidFile
 from ai.backend.infra.process.workers import ProcessSupervisor, first_has_ended
@@ -94,7 +94,8 @@ class StorageProxy:
         server = HttpServer(endpoints, metrics=metrics, authenticator=authenticator)
         self._manager_runner = make_runner(server.application())
         client_endpoints = [*endpoints_of(self._client), *endpoints_of(ArtifactClientApi(self._archive, tokens))]
-        client_app = HttpServer(client_endpoints, metrics=metrics).application()
+        options = HttpOptions(connections_per_address=settings.api.client.connections_per_address)
+        client_app = HttpServer(client_endpoints, metrics=metrics, options=options).application()
         client_app.on_response_prepare.append(allow_all_origins)
         self._client_runner = make_runner(client_app)
         self._loops: list[asyncio.Task[None]] = []

@@ -56,7 +56,8 @@ class EchoPty:
         self.heard.append(frame)
         if frame.kind == "stdin":
             kind = "closed" if frame.data == b"exit" else "out"
-            await self.frames.put(PtyFrame(kind=kind, data=frame.data))  # type: ignore[arg-type]  # one of two literals
+            code = 7 if kind == "closed" else None
+            await self.frames.put(PtyFrame(kind=kind, data=frame.data, exit_code=code))  # type: ignore[arg-type]  # one of two literals
 
     async def __aiter__(self) -> AsyncIterator[PtyFrame]:
         while True:
@@ -77,7 +78,9 @@ class ApiAgent(FakeAgent):
     completions: list[Complete] = field(default_factory=list)
     downloads: list[DownloadFiles] = field(default_factory=list)
     ptys: list[EchoPty] = field(default_factory=list)
+    pty_requests: list[OpenPty] = field(default_factory=list)
     steps: dict[str, list[str]] = field(default_factory=dict)
+    input_times_out: bool = False
 
     async def execute(self, req: Execute) -> RunResult:
         self.executed.append(req)
@@ -87,6 +90,8 @@ class ApiAgent(FakeAgent):
         elif req.mode is RunMode.QUERY:
             self.steps[req.run_id] = req.code.split(" ")
         steps = self.steps[req.run_id]
+        if steps[:1] == ["asked"] and (req.mode is RunMode.INPUT or self.input_times_out):
+            steps.pop(0)
         step = steps.pop(0) if steps else "end"
         told: dict[str, Any] = {"run_id": req.run_id, "status": RunStatus.CONTINUED, "console": []}
         if req.mode is RunMode.INPUT:
@@ -104,8 +109,10 @@ class ApiAgent(FakeAgent):
             "clean": RunStatus.CLEAN_FINISHED,
             "build": RunStatus.BUILD_FINISHED,
             "ask": RunStatus.WAITING_INPUT,
+            "asked": RunStatus.WAITING_INPUT,
         }.get(step, RunStatus.CONTINUED if steps else RunStatus.FINISHED)
-        if step == "ask":
+        if step in ("ask", "asked"):
+            steps.insert(0, "asked")
             told["options"] = {"is_password": False}
         if told["status"] is RunStatus.FINISHED:
             told["exit_code"] = 0
@@ -128,6 +135,7 @@ class ApiAgent(FakeAgent):
         return FileListing(entries=entries, folder_path=f"/home/work/{req.path}")
 
     async def open_pty(self, req: OpenPty) -> PtyStream:
+        self.pty_requests.append(req)
         self.ptys.append(EchoPty())
         return self.ptys[-1]
 

@@ -121,6 +121,16 @@ def _form(*files: tuple[str, bytes]) -> bytes:
     return parts + b"--BOUND--\r\n"
 
 
+async def test_a_plain_absolute_file_name_keeps_its_slash(api: Api) -> None:
+    await api.create(name="runs")
+    reply = await _upload(api, ("/home/work/abs.txt", b"1"))
+    assert reply.status == 204
+    assert [f.path for f in api.agent.uploads[0].files] == ["abs.txt"]
+    refused = await _upload(api, ("/etc/x", b"1"))
+    assert (refused.status, refused.problem) == (400, "invalid-api-params")
+    assert len(api.agent.uploads) == 1
+
+
 async def _upload(api: Api, *files: tuple[str, bytes]) -> Any:
     return await api.user.request(
         "POST", "/session/runs/upload", body=_form(*files), content_type="multipart/form-data; boundary=BOUND"
@@ -214,6 +224,17 @@ async def test_streamed_query(api: Api, prefix: str) -> None:
     assert console == [["stdout", "a"], ["stdout", "got Lee"], ["stdout", "b"]]
     assert frames[-1]["exitCode"] == 0
     assert api.agent.interrupted == 0
+
+
+async def test_a_run_that_goes_on_without_the_input(api: Api) -> None:
+    await api.create(name="runs")
+    async with aiohttp.ClientSession() as http:
+        socket = await api.socket(http, "/stream/session/runs/execute")
+        await socket.send_str(json.dumps({"code": "ask", "mode": "query", "options": {}}))
+        await _frames(socket, until="waiting-input")
+        api.agent.input_times_out = True
+        frames = await _frames(socket)
+    assert [frame["status"] for frame in frames if frame["status"] != "continued"] == ["finished"]
 
 
 async def test_streamed_batch(api: Api) -> None:

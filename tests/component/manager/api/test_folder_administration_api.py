@@ -141,7 +141,7 @@ async def test_everybody_reads_and_clones_the_models_of_a_store(api: Api) -> Non
     assert (await call(api, "POST", "/bert/mkdir", {"path": "d"})).status == 403
     assert (await call(api, "POST", "/bert/mkdir", {"path": "weights"}, by=api.admin)).status == 201
     assert [f["name"] for f in (await call(api, "GET", "/bert/files")).json()["items"]] == ["weights"]
-    cloned = await call(api, "POST", "/bert/clone", {"target_name": "mine", "usage_mode": "model"})
+    cloned = await call(api, "POST", "/bert/clone", {"target_name": "mine", "target_host": None, "usage_mode": "model"})
     assert cloned.status == 200, cloned.body
     mine: dict[str, Any] = {}
     for _ in range(500):

@@ -44,9 +44,9 @@ async def test_row_date_header(api: Api) -> None:
 
 
 async def test_row_override_signature(api: Api) -> None:
-    for signed in ("POST", "REPORT"):
+    for signed, status in (("POST", 401), ("REPORT", 200)):
         how: dict[str, Any] = {"headers": {"X-Method-Override": "REPORT"}, "signed_method": signed}
-        assert (await api.user.request("POST", "/resource/presets", **how)).status == 200
+        assert (await api.user.request("POST", "/resource/presets", **how)).status == status
 
 
 async def test_row_graphql_path(api: Api) -> None:
@@ -259,3 +259,36 @@ async def test_row_folder_download(api: Api) -> None:
     for field in ("path", "file"):
         reply = await api.user.request("POST", "/folders/data/request-download", json={field: "file"})
         assert set(reply.json()) == {"token", "url"}
+
+
+async def test_row_folder_files(api: Api) -> None:
+    await api.user.request("POST", "/folders", json={"name": "data"})
+    await api.user.request("POST", "/folders/data/mkdir", json={"path": "d"})
+    listing = (await api.user.request("GET", "/folders/data/files")).json()
+    assert json.loads(listing["files"])[0]["mode"].startswith("drwx")
+    assert listing["items"][0]["name"] == json.loads(listing["files"])[0]["filename"] == "d"
+
+
+async def test_row_folder_rename_file(api: Api) -> None:
+    await api.user.request("POST", "/folders", json={"name": "data"})
+    await api.user.request("POST", "/folders/data/mkdir", json={"path": "d"})
+    for is_dir, status in ((False, 400), (None, 200)):
+        body = {"target_path": "d", "new_name": "e", "is_dir": is_dir}
+        assert (await api.user.request("POST", "/folders/data/rename-file", json=body)).status == status
+
+
+async def test_row_folder_share_end(api: Api) -> None:
+    made = (await api.admin.request("POST", "/folders", json={"name": "team", "group": "default"})).json()
+    await api.admin.request("POST", "/folders/team/share", json={"permission": "rw", "emails": ["user@local"]})
+    body = {"vfolder": made["id"], "user": str(api.cluster.user.user_id)}
+    assert (await api.admin.request("POST", "/folders/_/shared", json=body)).status == 400
+    assert (await api.admin.request("POST", "/folders/_/shared", json={**body, "perm": None})).status == 200
+    assert (await api.admin.request("GET", "/folders/_/shared")).json() == {"shared": []}
+
+
+async def test_row_folder_clone(api: Api) -> None:
+    await api.user.request("POST", "/folders", json={"name": "data", "cloneable": True})
+    assert (await api.user.request("POST", "/folders/data/clone", json={"target_name": "c"})).status == 400
+    body = {"target_name": "c", "target_host": None}
+    clone = await api.user.request("POST", "/folders/data/clone", json=body)
+    assert (clone.status, clone.json()["host"]) == (200, "local:volume1")

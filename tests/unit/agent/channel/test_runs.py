@@ -175,6 +175,29 @@ async def test_input_is_asked_and_given(desk: Desk) -> None:
         await desk.step(RunMode.INPUT, code="again")
 
 
+async def test_one_question_is_open_at_a_time(desk: Desk) -> None:
+    await desk.step(RunMode.QUERY, wait_s=0)
+    desk.runner.say(t="started", id="r")
+    await desk.settle()
+    saves = len(desk.saved)
+    for number in range(50):
+        desk.runner.say(t="waiting-input", id="r", is_password=bool(number % 2))
+    await desk.settle()
+    assert len(desk.saved) == saves + 1
+    assert (await desk.step(RunMode.CONTINUE)).options == {"is_password": False}
+    await desk.step(RunMode.INPUT, code="x", wait_s=0)
+    assert (await desk.step(RunMode.CONTINUE, wait_s=0)).status is RunStatus.CONTINUED
+
+
+async def test_the_code_of_a_run_that_has_started_is_stored_no_more(desk: Desk) -> None:
+    await desk.step(RunMode.QUERY, code="1 + 1", wait_s=0)
+    assert desk.saved[-1].runs[0].frame["code"] == "1 + 1"
+    desk.runner.say(t="started", id="r")
+    desk.runner.say(t="waiting-input", id="r", is_password=False)
+    await desk.settle()
+    assert (desk.saved[-1].runs[0].started, desk.saved[-1].runs[0].frame) == (True, {})
+
+
 async def test_only_what_was_given_out_is_acknowledged(desk: Desk) -> None:
     await desk.step(RunMode.QUERY, run_id="a", wait_s=0)
     await desk.step(RunMode.QUERY, run_id="b", wait_s=0)

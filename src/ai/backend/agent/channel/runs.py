@@ -33,11 +33,15 @@ INFRASTRUCTURE_FAILED = -1
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """A code run and its output; ``over`` once the last mark is buffered, removed once that mark was fetched."""
+    """A code run and its output; ``over`` once the last mark is buffered, removed once that mark was fetched.
+
+    ``is_asked`` is True from a request for input to its answer or an interrupt; further requests are ignored.
+    """
 
     record: RunRecord
     sent: bool = False
     over: bool = False
+    is_asked: bool = False
     buffer: ConsoleBuffer = field(default_factory=ConsoleBuffer)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -84,7 +88,10 @@ class RunQueue:
     def __post_init__(self, restored: RunsRecord | None) -> None:
         if restored is not None and restored.attempt == self.attempt:
             self._acked_seq = restored.acked
-            self._runs = {record.run_id: Run(record, sent=record.started) for record in restored.runs}
+            self._runs = {
+                record.run_id: Run(record, sent=record.started, is_asked=record.waiting is not None)
+                for record in restored.runs
+            }
             self._is_reconciled = not self._runs
         self.channel.add_sink(self)
 
@@ -122,6 +129,8 @@ class RunQueue:
             options = req.options
             frame["options"] = {name: options.get(name) for name in ("clean", "build", "exec")}
             frame["options"]["buildLog"] = bool(options.get("buildLog", options.get("build_log", False)))
+            if options.get("input") is False:
+                frame["options"]["input"] = False
             frame["env"] = dict(options.get("env") or {})
         run = self._runs[req.run_id] = Run(RunRecord(run_id=req.run_id, frame=frame))
         ended_runs = [run for run in self._runs.values() if run.over]
@@ -132,9 +141,12 @@ class RunQueue:
         return run
 
     async def _send_input(self, run: Run, text: str) -> None:
+        if run.over:
+            return  # it ended while the input was on its way
         if run.waiting is None:
             raise RunError(f"the run {run.run_id!r} does not wait for input", data={"runId": run.run_id})
         run.change(waiting=None)
+        run.is_asked = False
         run.buffer.drop_waiting()
         self._persist()
         await self.channel.send({"t": "input", "id": run.run_id, "text": text})
@@ -150,7 +162,7 @@ class RunQueue:
             if run.buffer.dropped:
                 options = {**(mark.options or {}), "dropped": dict(run.buffer.dropped)}
                 mark = msgspec.structs.replace(mark, options=options)
-        self._acknowledge()
+        self.acknowledge()
         return msgspec.structs.replace(mark or run.mark(RunStatus.CONTINUED), console=console_items)
 
     async def follow(self, run_id: str, command: str) -> RunResult:
@@ -160,14 +172,12 @@ class RunQueue:
         """
         run = self._runs.get(run_id)
         if run is None:
-            run = self._enqueue(Execute(kernel_id="", run_id=run_id, mode=RunMode.BATCH, options={"exec": command}))
+            options = {"exec": command, "input": False}
+            run = self._enqueue(Execute(kernel_id="", run_id=run_id, mode=RunMode.BATCH, options=options))
         while True:
             mark = run.buffer.next_mark
             if mark is not None and mark.status in (RunStatus.FINISHED, RunStatus.EXEC_TIMEOUT):
                 return mark
-            if run.waiting is not None:
-                run.change(waiting=None)
-                await self.cancel(run_id, "nobody can give input here")
             self._take_output(run)
             run.changed.clear()
             try:
@@ -179,12 +189,13 @@ class RunQueue:
     def forget(self, run_id: str) -> None:
         """Drops the result of a followed run."""
         if self._runs.pop(run_id, None) is not None:
-            self._acknowledge()
+            self.acknowledge()
             self._persist()
 
     async def interrupt(self) -> None:
         """Sends SIGINT to the program that runs now, if any."""
         if self.current is not None:
+            self.current.is_asked = False
             await self.channel.send({"t": "interrupt"})
 
     async def cancel(self, run_id: str, reason: str) -> None:
@@ -239,7 +250,9 @@ class RunQueue:
                 run.buffer.add(str(console_item[0]), console_item[1], seq)
         elif message_type == "truncated":
             run.buffer.lose(str(frame.get("stream")), int(frame.get("dropped") or 0))
-        elif message_type == "waiting-input":
+        elif message_type == "waiting-input" and not run.is_asked:
+            run.is_asked = True
+            run.buffer.drop_waiting()
             run.change(waiting={"is_password": bool(frame.get("is_password"))})
             self._persist()
             run.add_mark(run.mark(RunStatus.WAITING_INPUT, options=run.waiting), seq)
@@ -254,7 +267,7 @@ class RunQueue:
             return
         limit_s = self.exec_timeout_s
         deadline_at = self.wall_clock() + limit_s if limit_s is not None else None
-        run.change(started=True, deadline_at=deadline_at)
+        run.change(started=True, deadline_at=deadline_at, frame={})
         if limit_s is not None:
             self._persist()
             self._arm_timer(run, limit_s)
@@ -310,7 +323,8 @@ class RunQueue:
         if not run.over:
             self._finish_run(run, _last_mark(run, {"exitCode": INFRASTRUCTURE_FAILED}), self.channel.received)
 
-    def _acknowledge(self) -> None:
+    def acknowledge(self) -> None:
+        """Lets the shim forget the frames that no run still needs."""
         buffered_seqs = [seq for run in self._runs.values() if (seq := run.buffer.first_seq)]
         acknowledged_seq = min(buffered_seqs, default=self.channel.received + 1) - 1
         if acknowledged_seq > self._acked_seq:

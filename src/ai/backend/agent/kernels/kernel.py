@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from ai.backend.agent.channel.channel import KernelChannel, WorkloadEnded
+from ai.backend.agent.channel.programs import Programs
 from ai.backend.agent.channel.runs import RunQueue
 from ai.backend.agent.channel.terminals import Terminals
 from ai.backend.agent.kernels.model import KernelRecord
@@ -51,6 +52,7 @@ class Kernel:
     channel: KernelChannel | None = None
     runs: RunQueue | None = None
     terminals: Terminals | None = None
+    programs: Programs | None = None
     hurry: asyncio.Event = field(default_factory=asyncio.Event)
     deferral_ends: float | None = None
     owing_since: float | None = None
@@ -137,9 +139,11 @@ class Kernel:
             self.runs.close()
         if self.terminals is not None:
             self.terminals.close()
+        if self.programs is not None:
+            self.programs.close()
         if self.channel is not None:
             await self.channel.close()
-        self.channel = self.runs = self.terminals = None
+        self.channel = self.runs = self.terminals = self.programs = None
 
     async def when_adopted(self, timeout_s: float) -> tuple[KernelChannel, RunQueue, Terminals]:
         """Waits until a kernel from before an agent restart is connected again, and returns as :meth:`running`.

@@ -119,6 +119,9 @@ class Commands:
 
     async def open_pty(self, req: execution.OpenPty) -> PtyStream:
         _, _, terminals = await self._wait_running(req.kernel_id)
+        programs = self.supervisor.get(req.kernel_id).programs
+        if req.command is not None and programs is not None:
+            return await programs.start(req, self.settings.request_timeout)
         return await terminals.open(req.rows, req.cols, self.settings.request_timeout)
 
     async def open_port(self, req: execution.OpenPort) -> ByteStream:

@@ -17,7 +17,7 @@ from ai.backend.common.wire.agent import KernelSpec
 from ai.backend.common.wire.execution import ServiceState, StartService
 from ai.backend.common.wire.link import ByteStream
 from ai.backend.plugin.accelerator import Mount, WorkloadConfig
-from ai.backend.plugin.runtime import AbstractRuntime, PortExposure
+from ai.backend.plugin.runtime import SERVICE_SOCKETS, AbstractRuntime, PortExposure
 
 MAX_PORT = 65_535
 KIT_MOUNT_TARGET = "/opt/backend.ai/kit"
@@ -25,6 +25,12 @@ KIT_MOUNT_TARGET = "/opt/backend.ai/kit"
 START_TIMEOUT_S = 35.0
 """As the published platform waits (peer facts 3.4)."""
 _STOP_TIMEOUT_S = 12.0
+_SHARED_NETWORK_MESSAGE = (
+    "sessions on this node share the host's network, where every user of the host would reach this service; install"
+    " pasta (package passt) or slirp4netns there and start the agent and the session again, so that sessions have"
+    " networks of their own; or consent with `shared-network = true` below [services] in agent.toml"
+    " (`backend.ai up --agent-config FILE`)"
+)
 _INTRINSIC_NAMES = frozenset(service.name for service in INTRINSIC_SERVICES)
 
 
@@ -55,6 +61,13 @@ class PortForwarder:
         self._runtime = runtime
         self._settings = settings
 
+    async def exposure_of(self, kernel: Kernel, service: str) -> PortExposure:
+        """Returns the exposure of a kernel's ports; the platform's own services listen on unix sockets where others
+        of the host would reach their ports, and need no consent. Raises as ``require_consent``."""
+        if service in _INTRINSIC_NAMES:
+            return await self._runtime.port_exposure(kernel.key)
+        return await self.require_consent(kernel)
+
     async def require_consent(self, kernel: Kernel) -> PortExposure:
         """Returns the exposure of a kernel's ports if something may be served there.
 
@@ -64,19 +77,15 @@ class PortForwarder:
         """
         exposure = await self._runtime.port_exposure(kernel.key)
         if exposure is PortExposure.HOST and not self._settings.shared_network:
-            message = (
-                "sessions on this node share the host's network, where every user of the host reaches their services;"
-                " an operator may consent to that (services.shared-network in agent.toml) or give sessions networks of"
-                " their own"
-            )
-            raise Forbidden(message, data={"exposure": exposure.value})
+            raise Forbidden(_SHARED_NETWORK_MESSAGE, data={"exposure": exposure.value})
         return exposure
 
     async def open(self, kernel: Kernel, port: int) -> ByteStream:
         """Connects to a kernel's port. Raises InvalidInput, or as ``require_consent`` and ``runtime.open_port``."""
         if not 1 <= port <= MAX_PORT:
             raise InvalidInput(f"{port} is no port", data={"port": port})
-        await self.require_consent(kernel)
+        if port not in {port for service in INTRINSIC_SERVICES for port in service.ports}:
+            await self.require_consent(kernel)
         return await self._runtime.open_port(kernel.key, port)
 
 
@@ -138,8 +147,9 @@ class ServiceManager:
         service = self._find_declared(kernel, req.name)
         if req.port is not None and req.port not in service.ports:
             raise InvalidInput(f"the service {req.name} has no port {req.port}", data={"port": req.port})
-        exposure = await self._ports.require_consent(kernel)
+        exposure = await self._ports.exposure_of(kernel, service.name)
         labels = await self._labels_of(kernel.record.spec.image)
+        is_intrinsic = service.name in _INTRINSIC_NAMES
         frame: dict[str, Any] = {
             "t": "service-start",
             **_declaration(service),
@@ -147,10 +157,11 @@ class ServiceManager:
             "service_path": labels.get(f"ai.backend.service-path.{service.name}", ""),
             "host": "0.0.0.0" if service.name == SSHD and kernel.network is not None else "127.0.0.1",
             "shared": exposure is PortExposure.HOST,
+            "sockets": SERVICE_SOCKETS if is_intrinsic and exposure is PortExposure.HOST else None,
             "envs": dict(req.envs),
             "arguments": dict(req.arguments),
         }
-        if service.name in _INTRINSIC_NAMES:
+        if is_intrinsic:
             has_mounts = "mounts" in self._runtime.info().capabilities
             frame["kit"] = f"{KIT_MOUNT_TARGET if has_mounts else self._kits.directory}/{await self._kits.ensure()}"
         data, _ = await channel.request(frame, START_TIMEOUT_S)

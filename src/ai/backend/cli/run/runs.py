@@ -190,7 +190,7 @@ class CaseRun:
         await print_start(session, self._screen, label=self._label)
         if plan.files:
             await session.upload(plan.files, plan.basedir)
-            self._screen.inform(f"{self._label}  uploaded    {', '.join(plan.files)}")
+            self._screen.inform(f"{self._label}  uploaded    {', '.join(plan.file_names)}")
         await self._execute(session)
 
     async def _execute(self, session: AsyncComputeSession) -> None:

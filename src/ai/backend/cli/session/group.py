@@ -27,6 +27,7 @@ SESSION_COMMANDS = {
     "status-history": Entry(_SESSION_MODULE + "status_history", "Show when a session came to each status."),
     "events": Entry(_WATCH_MODULE + "events", "Follow the events of a session."),
     "watch": Entry(_WATCH_MODULE + "watch", "Wait for a session's end and exit with its result."),
+    "exec": Entry("ai.backend.cli.session.exec:exec_", "Run a command or a shell in a session."),
     "upload": Entry(_FILES_MODULE + "upload", "Put files into a session."),
     "download": Entry(_FILES_MODULE + "download", "Fetch files from a session."),
     "ls": Entry(_FILES_MODULE + "ls", "List files in a session."),

@@ -103,7 +103,7 @@ async def start_template(
 # ---- dotfiles ----
 
 _PATH_ARGUMENT = click.argument("path")
-_PERMISSION_OPTION = click.option("--perm", default="644", show_default=True, help="Permission in octal digits.")
+_PERMISSION_OPTION = click.option("--perm", default="755", show_default=True, help="Permission in octal digits.")
 _owner_options = options(
     click.option("-g", "--group", default=None, help="Of a group, for its administrators."),
     click.option("-d", "--domain", default=None, help="Of a domain, for its administrators."),

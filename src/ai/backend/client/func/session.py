@@ -21,7 +21,7 @@ from ai.backend.client.func.admin import PaginatedResult, Paging
 from ai.backend.client.func.base import Area
 from ai.backend.client.func.creation import CreateOptions, creation_call
 from ai.backend.client.portal import Blocking
-from ai.backend.client.streams import ExecuteStream, PtyStream
+from ai.backend.client.streams import ExecuteStream, ProgramStream, PtyStream
 from ai.backend.client.transport import Transport
 from ai.backend.client.tunnels import AppStream, ArgumentValue, LocalPort, Report, tunnel_query
 from ai.backend.client.wire import Call, Reply, new_token, segment
@@ -185,6 +185,42 @@ class AsyncComputeSession(Area):
         async with self._transport.websocket(path, self._owner()) as socket:
             yield PtyStream(socket)
 
+    @asynccontextmanager
+    async def exec(
+        self,
+        *command: str,
+        tty: bool = False,
+        size: tuple[int, int] = (24, 80),
+        env: Mapping[str, str] | None = None,
+        cwd: str = "",
+        kernel: str | None = None,
+    ) -> AsyncIterator[ProgramStream]:
+        """Starts a program in the session, on pipes or on a terminal of ``size`` (rows, columns); a shell by default.
+
+        Raises BackendAPIError if the server refuses. EndpointUnreachable: it does not answer.
+        """
+        path = f"/stream{self._path('/exec')}"
+        request = {"command": list(command), "tty": tty, "rows": size[0], "cols": size[1], "env": dict(env or {})}
+        async with self._transport.websocket(path, self._owner(), for_bytes=True) as socket:
+            await socket.send_json({**request, "cwd": cwd, "kernel": kernel})
+            yield ProgramStream(socket)
+
+    async def start_service(
+        self,
+        app: str,
+        *,
+        port: int | None = None,
+        envs: Mapping[str, str] | None = None,
+        arguments: Mapping[str, ArgumentValue] | None = None,
+        login_session_token: str | None = None,
+    ) -> dict[str, Any]:
+        """Starts a service and returns its state once it listens; a running one stays (spec 03-12:137).
+
+        ``login_session_token`` is ignored, as the manual says.
+        """
+        body = {"app": app, "port": port, "envs": dict(envs or {}), "arguments": dict(arguments or {})}
+        return (await self._act("POST", "/start-service", json=body)).object()
+
     async def stream_app_info(self) -> list[dict[str, Any]]:
         """Returns the services of the session: ``name``, ``protocol``, ``ports`` and further properties."""
         apps = (await self._read(f"/stream{self._path('/apps')}", **self._owner())).json()
@@ -193,6 +229,24 @@ class AsyncComputeSession(Area):
         return [dict(app) for app in apps]
 
     list_apps = stream_app_info
+
+    async def start_service(
+        self,
+        app: str,
+        *,
+        port: int | None = None,
+        envs: Mapping[str, str] | None = None,
+        arguments: Mapping[str, ArgumentValue] | None = None,
+        login_session_token: str | None = None,
+    ) -> dict[str, Any]:
+        """Starts a service unless it runs (spec 03-12:146); returns its state once it listens.
+
+        ``login_session_token`` is what older servers expect, and is ignored by others.
+        """
+        service = {**tunnel_query(app, None, envs, arguments), "port": port, "login_session_token": login_session_token}
+        del service["half-close"]
+        body = {name: value for name, value in service.items() if value is not None}
+        return (await self._act("POST", "/start-service", json=body)).object()
 
     @asynccontextmanager
     async def connect_app(

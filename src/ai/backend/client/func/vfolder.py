@@ -169,7 +169,12 @@ class AsyncVFolder(Area):
         return self._ticket(await self._change("POST", self._path("/request-download"), body))
 
     def _ticket(self, answer: Mapping[str, Any]) -> Ticket:
-        return Ticket(str(answer["url"]), str(answer["token"]))
+        url = str(answer["url"])
+        for announced, reachable in self._transport.config.storage_proxy_address_map.items():
+            if (url + "/").startswith(announced.rstrip("/") + "/"):
+                url = reachable.rstrip("/") + url.removeprefix(announced.rstrip("/"))
+                break
+        return Ticket(url, str(answer["token"]))
 
     async def upload(
         self,

@@ -87,9 +87,18 @@ class FileListing(Wire, frozen=True, kw_only=True):
 
 
 class OpenPty(Wire, frozen=True, kw_only=True):
+    """Opens a terminal whose shell is started again when it ends; with ``command``, starts a program.
+
+    An empty command is a shell. ``cwd`` is relative to the home. Without ``tty`` a program is on pipes.
+    """
+
     kernel_id: str
     rows: int = 24
     cols: int = 80
+    command: list[str] | None = None
+    tty: bool = True
+    env: dict[str, str] = {}
+    cwd: str = ""
 
 
 class OpenPort(Wire, frozen=True, kw_only=True):
@@ -139,13 +148,14 @@ class ServiceState(Wire, frozen=True, kw_only=True):
 
 
 class PtyFrame(Wire, frozen=True, kw_only=True):
-    """A message of a terminal stream. ``data`` belongs to ``stdin`` and ``out``, ``rows`` and ``cols`` to
-    ``resize``."""
+    """A message of a terminal or program. ``data`` belongs to ``stdin``, ``out``, ``err`` and ``signal`` (its name,
+    without SIG), ``rows`` and ``cols`` to ``resize``, ``exit_code`` to ``closed``: None if the program was cut off."""
 
-    kind: Literal["stdin", "out", "resize", "restart", "ping", "closed"]
+    kind: Literal["stdin", "eof", "signal", "out", "err", "resize", "restart", "ping", "closed"]
     data: bytes = b""
     rows: int = 0
     cols: int = 0
+    exit_code: int | None = None
 
 
 class ListProcesses(Wire, frozen=True, kw_only=True):

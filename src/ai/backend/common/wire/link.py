@@ -137,7 +137,7 @@ class AgentCommands(Protocol):
 
     @remote("once", stream="frames")
     async def open_pty(self, req: execution.OpenPty) -> PtyStream:
-        """Opens a terminal in a kernel."""
+        """Opens a terminal in a kernel, or starts a program there."""
 
     @remote("once", stream="bytes", abandonable=True)
     async def open_port(self, req: execution.OpenPort) -> ByteStream:

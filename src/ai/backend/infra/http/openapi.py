@@ -10,7 +10,7 @@ import msgspec
 from msgspec import structs
 
 from ai.backend.infra.http.errors import PROBLEM_TYPE
-from ai.backend.infra.http.routes import Call, Endpoint, Nothing, route
+from ai.backend.infra.http.routes import Call, Endpoint, Nothing, OwnerKey, route
 
 _COMPONENT_REF = "#/components/schemas/{name}"
 _PROBLEM_RESPONSE = {
@@ -94,7 +94,7 @@ def _path_parameters(path: str) -> Iterable[dict[str, Any]]:
 def _query_parameters(
     endpoint: Endpoint, schema_refs: dict[Any, Any], components: dict[str, Any]
 ) -> Iterable[dict[str, Any]]:
-    if endpoint.auth:
+    if endpoint.owner_key not in (None, OwnerKey.REFUSED):
         yield {"name": "owner_access_key", "in": "query", "required": False, "schema": {"type": "string"}}
     if endpoint.query is Nothing:
         return

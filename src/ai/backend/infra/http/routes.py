@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import Any, Generic, TypedDict, Unpack
 from uuid import UUID
 
@@ -44,6 +45,17 @@ class Nothing(Schema, frozen=True):
 B = TypeVar("B", bound=msgspec.Struct, default=Nothing)
 Q = TypeVar("Q", bound=msgspec.Struct, default=Nothing)
 F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
+
+
+class OwnerKey(Enum):
+    """The uses of the parameter ``owner_access_key`` by endpoints (spec 03-07:1139)."""
+
+    REFUSED = "refused"
+    """It is an unknown parameter."""
+    NAMED = "named"
+    """It says whose session or object the path means; the handler checks that the caller may act for that keypair."""
+    ASSUMED = "assumed"
+    """The server checks that, and :attr:`Call.owner` acts instead of the signer."""
 
 
 class MemoryBudget:
@@ -93,6 +105,7 @@ class Call(Generic[B, Q]):
         allowance: the remaining requests of the caller; None if they are not counted.
         identity: the signer as the daemon's own key store represents it.
         owner_access_key: on whose behalf the caller wants to act; not yet permitted.
+        owner: the identity of that keypair, where the endpoint assumes it and the caller may act for it.
         call_id: the same for all repetitions of a call with a client token; None without a token.
         is_replayed: True if the reply is that of an earlier call of the same client token.
     """
@@ -108,6 +121,7 @@ class Call(Generic[B, Q]):
     call_id: UUID | None = None
     is_replayed: bool = False
     owner_access_key: str | None = None
+    owner: Any = None
     raw_body: bytes | None = None
     acquired: int = 0
     body: B = field(init=False)
@@ -199,6 +213,7 @@ class Endpoint:
         audited: calls are written to the audit trail; by default if the method changes something.
         repeatable: an interrupted call with a client token may be repeated; by default PUT and DELETE (RFC 9110,
             9.2.2).
+        owner_key: what it does with ``owner_access_key``; by default as the attribute ``owner_key`` of its API says.
     """
 
     method: str
@@ -218,6 +233,7 @@ class Endpoint:
     tag: str = ""
     limited: bool = True
     repeatable: bool = False
+    owner_key: OwnerKey | None = None
 
     @property
     def template(self) -> str:
@@ -238,6 +254,7 @@ class RouteOptions(TypedDict, total=False):
     audited: bool
     limited: bool
     repeatable: bool
+    owner_key: OwnerKey
 
 
 def route(method: str, path: str, **options: Unpack[RouteOptions]) -> Callable[[F], F]:
@@ -261,8 +278,14 @@ def route(method: str, path: str, **options: Unpack[RouteOptions]) -> Callable[[
 
 def endpoints_of(api: object, *, tag: str = "") -> list[Endpoint]:
     """Returns the endpoints of an API object, bound to it, in the order of their declaration."""
+    owner_key = getattr(type(api), "owner_key", OwnerKey.REFUSED)
     return [
-        replace(declared, handler=getattr(api, name), tag=tag or type(api).__name__)
+        replace(
+            declared,
+            handler=getattr(api, name),
+            tag=tag or type(api).__name__,
+            owner_key=declared.owner_key or owner_key,
+        )
         for name, function in vars(type(api)).items()
         for declared in getattr(function, "__endpoints__", ())
     ]

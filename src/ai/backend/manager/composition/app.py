@@ -25,6 +25,7 @@ from ai.backend.manager.dotfiles.api import SessionDefaultsApi
 from ai.backend.manager.events.api import EventsApi
 from ai.backend.manager.execution.api import ExecutionApi
 from ai.backend.manager.execution.commits_api import ImagesApi
+from ai.backend.manager.execution.programs_api import ProgramsApi
 from ai.backend.manager.execution.streams_api import StreamsApi
 from ai.backend.manager.folders.api import FoldersApi, FolderSharingApi, FolderTypesApi
 from ai.backend.manager.graphql.endpoint import GraphQLApi
@@ -55,6 +56,7 @@ def api_endpoints(services: Services, metrics: Metrics, readiness: Readiness | N
     groups: list[tuple[str, tuple[object, ...]]] = [
         ("sessions", (SessionsApi(sessions), ServicePortsApi(services.service_ports))),
         ("streams", (StreamsApi(sessions, services.execution), TunnelsApi(services.tunnels))),
+        ("streams", (ProgramsApi(sessions, services.execution),)),
         ("events", (EventsApi(sessions, services.identity, services.events), TasksApi(services.tasks))),
         ("cluster", (ResourcesApi(services.resources, services.presets), AgentsApi(services.agents))),
         ("cluster", (ResourceGroupsApi(services.resource_groups),)),
@@ -105,7 +107,11 @@ def build_app(
     ``limiter`` counts requests, by default in this process."""
     services, settings = manager.services, manager.settings.api
     trusted = frozenset(settings.trusted_proxies)
-    options = HttpOptions(anonymous_rate_limit=settings.anonymous_rate_limit, trusted_proxies=trusted)
+    options = HttpOptions(
+        connections_per_address=settings.connections_per_address,
+        anonymous_rate_limit=settings.anonymous_rate_limit,
+        trusted_proxies=trusted,
+    )
     endpoints = api_endpoints(services, manager.metrics, readiness)
 
     def admit(access_key: str) -> None:
@@ -126,6 +132,7 @@ def build_app(
         on_admitted=admit,
         limiter=limiter or RateLimiter(),
         active_keys=services.identity.active_keys,
+        resolve_owner=services.identity.resolve_owner,
     )
     return server.application()
 

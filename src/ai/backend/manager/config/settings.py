@@ -73,6 +73,13 @@ class SecretSettings(Settings):
 class ApiSettings(Settings):
     """Settings of the API's limits and texts."""
 
+    connections_per_address: int = Field(
+        1_000,
+        ge=0,
+        description="Open connections of one client address to one process, or of one /64 network of IPv6; 0 allows any"
+        " number. Trusted proxies are not limited. All clients together get three quarters of the open files that the"
+        " system allows a process.",
+    )
     anonymous_rate_limit: int = Field(
         5_000, ge=0, description="Unsigned requests from one address in 15 minutes; 0 allows any number."
     )

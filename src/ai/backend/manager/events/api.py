@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from ai.backend.common.errors import NotFound
 from ai.backend.infra.http.decode import either, refuse
-from ai.backend.infra.http.routes import Call, Nothing, Schema, route
+from ai.backend.infra.http.routes import Call, Nothing, OwnerKey, Schema, route
 from ai.backend.infra.http.streams import SseEvent, send_events
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.access.requests import caller_of
@@ -46,6 +46,8 @@ class SessionEventsQuery(
 
 class EventsApi:
     """Streams the events of sessions; a stream resumes after ``Last-Event-ID``."""
+
+    owner_key = OwnerKey.NAMED
 
     def __init__(self, sessions: SessionService, identity: IdentityService, events: EventService) -> None:
         self._sessions = sessions

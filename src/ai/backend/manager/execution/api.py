@@ -14,7 +14,7 @@ from ai.backend.common.states import RunMode
 from ai.backend.common.wire.execution import FileBlob, FileListing, RunResult
 from ai.backend.infra.http.decode import refuse
 from ai.backend.infra.http.multipart import PART_OVERHEAD_BYTES, UploadedFile, read_files, send_archives
-from ai.backend.infra.http.routes import Call, Endpoint, Nothing, endpoints_of, route
+from ai.backend.infra.http.routes import Call, Endpoint, Nothing, OwnerKey, endpoints_of, route
 from ai.backend.manager.access.requests import caller_of
 from ai.backend.manager.execution import schemas
 from ai.backend.manager.execution.service import ExecutionService, RunRequest
@@ -40,6 +40,8 @@ def run_request(mode: str, code: str, run_id: str | None, options: schemas.RunOp
 
 class ExecutionApi:
     """Serves runs, completion, logs and files. Every call raises NotFound for a session that the caller may not see."""
+
+    owner_key = OwnerKey.NAMED
 
     def __init__(self, execution: ExecutionService, limits: FileSettings) -> None:
         self._execution = execution

@@ -38,6 +38,19 @@ class RunRequest:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramRequest:
+    """A program to start in a kernel, the main one by default. An empty ``command`` is a shell."""
+
+    command: Sequence[str] = ()
+    tty: bool = False
+    rows: int = 24
+    cols: int = 80
+    env: Mapping[str, str] = field(default_factory=dict)
+    cwd: str = ""
+    kernel: str | None = None
+
+
 def home_path(name: str, *, field: str) -> str:
     """Returns a path inside the home directory, relative to it; the workload resolves links. Raises InvalidInput, with
     ``field`` in its data, for a path that is not below the home, has ``..`` or a NUL, or is too long."""
@@ -212,6 +225,25 @@ class ExecutionService:
         session, agent = await self._running_session(caller, ref, owner_access_key)
         stream = await agent.open_pty(wire.OpenPty(kernel_id=str(session.main.id), rows=rows, cols=cols))
         return _UsedPty(stream, partial(self.activity.touch, session.id))
+
+    async def open_program(
+        self, caller: Caller, ref: str, request: ProgramRequest, *, owner_access_key: str | None = None
+    ) -> PtyStream:
+        """Starts a program in the session; the caller closes its stream. Raises InvalidInput for an unknown kernel."""
+        session, agent = await self._running_session(caller, ref, owner_access_key)
+        kernel = kernel_of(session, request.kernel)
+        if kernel.agent is not None:
+            agent = self.gateway.agent(kernel.agent)
+        opening = wire.OpenPty(
+            kernel_id=str(kernel.id),
+            rows=request.rows,
+            cols=request.cols,
+            command=list(request.command),
+            tty=request.tty,
+            env=dict(request.env),
+            cwd=request.cwd,
+        )
+        return _UsedPty(await agent.open_pty(opening), partial(self.activity.touch, session.id))
 
 
 class _UsedPty:

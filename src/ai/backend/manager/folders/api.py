@@ -11,7 +11,7 @@ from msgspec.structs import asdict
 from ai.backend.common.errors import BackendError, InvalidInput, InvalidQuantity
 from ai.backend.common.slots import BinarySize
 from ai.backend.infra.http.decode import refuse
-from ai.backend.infra.http.routes import Call, Nothing, Reply, route
+from ai.backend.infra.http.routes import Call, Nothing, OwnerKey, Reply, route
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.access.requests import caller_of
 from ai.backend.manager.folders import schemas as schema
@@ -21,10 +21,15 @@ from ai.backend.manager.folders.model import CreateFolder, FolderUsage, Ticket
 
 
 def _quota_bytes(value: int | str | None) -> int | None:
+    if value is None:
+        return None
     try:
-        return int(BinarySize.parse(str(value))) or None if value is not None else None
+        size = int(BinarySize.parse(str(value)))
     except InvalidQuantity as e:
         raise InvalidInput(f"quota: {e.message}", data={"quota": "malformed"}) from None
+    if size > schema.MAX_BYTES:
+        raise refuse({"quota": f"at most {schema.MAX_BYTES} bytes"})
+    return size or None
 
 
 def _group_id(text: str | None) -> Any:
@@ -57,6 +62,8 @@ class FolderTypesApi:
 
 class FoldersApi:
     """Routes about whole folders and their files. ``{f}`` is a name or an id."""
+
+    owner_key = OwnerKey.ASSUMED
 
     def __init__(self, folders: Folders) -> None:
         self._service = folders.service
@@ -235,7 +242,7 @@ class FoldersApi:
     async def rename_file(self, call: Call[schema.RenameFileBody]) -> schema.Message:
         """Renames a file or directory."""
         body = call.body
-        await self._files.rename(*_folder_ref(call), body.target_path, body.new_name)
+        await self._files.rename(*_folder_ref(call), body.target_path, body.new_name, is_directory=body.is_dir)
         return schema.Message("renamed")
 
     @route("POST", "/folders/{f}/move-file", body=schema.MoveFileBody)
@@ -262,6 +269,8 @@ class FoldersApi:
 
 class FolderSharingApi:
     """Routes about invitations and shares."""
+
+    owner_key = OwnerKey.ASSUMED
 
     def __init__(self, folders: Folders) -> None:
         self._sharing = folders.sharing
@@ -327,7 +336,7 @@ class FolderSharingApi:
 
     @route("POST", "/folders/_/shared", body=schema.SetShareBody)
     async def set_share(self, call: Call[schema.SetShareBody]) -> schema.Message:
-        """Changes a share, or ends it without ``perm``."""
+        """Changes a share, or ends it with ``perm`` null."""
         body = call.body
         await self._sharing.set_share(caller_of(call), body.vfolder, body.user, body.perm)
         return schema.Message("updated" if body.perm is not None else "ended")

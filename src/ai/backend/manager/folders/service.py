@@ -214,6 +214,8 @@ class FolderService:
             accesses = [own.get(row.folder.id) or _as_admin(row) for row in rows]
         if group is None:
             return accesses
+        if not everything:
+            accesses = [*accesses, *await self._finder.administered(caller)]
         ids = ((entry, entry.folder.group_id) for entry in accesses)
         return [entry for entry, id_ in ids if id_ is None or group in (str(id_), id_.hex, entry.row.group_name)]
 

@@ -74,7 +74,14 @@ def listing_reply(files: Sequence[FileInfo], cursor: str | None, *, is_page: boo
         for file, time in zip(files, times, strict=True)
     ]
     legacy_files = [
-        {"filename": file.name, "size": file.size, "mode": file.mode, "mtime": file.modified, "ctime": file.created}
+        {
+            "filename": file.name,
+            "size": file.size,
+            "mode": file.mode,
+            "mtime": int(file.modified),
+            "ctime": int(file.created),
+            "atime": int(file.accessed),
+        }
         for file in files
     ]
     too_long = cursor is not None and not is_page

@@ -117,8 +117,8 @@ class Context:
         outcome = "success"
         try:
             yield
-        except BackendError as e:
-            outcome = e.code
+        except BaseException as e:
+            outcome = e.code if isinstance(e, BackendError) else "internal-error"
             raise
         finally:
             await self.audit.record(
@@ -165,7 +165,7 @@ def structured(field: str, value: Any) -> Any:
         return value
     try:
         return json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise InvalidInput(f"{field} is not JSON.", data={field: "malformed"}) from None
 
 

@@ -196,7 +196,7 @@ class IdentityResolvers:
         type: list[str] | None = None,  # noqa: A002  # the wire's name
     ) -> list[View]:
         groups = _in_domain(await self._identity.groups(caller_of(info)), domain_name)
-        kinds = {word.upper() for word in type} if type is not None else {kind.value for kind in GroupType}
+        kinds = {kind.value for kind in GroupType} if type is None else {word.upper() for word in type if word}
         return [
             group_view(group) for group in groups if is_active in (None, group.is_active) and group.type.value in kinds
         ]

@@ -7,7 +7,7 @@ from typing import Any
 
 from ai.backend.common.errors import NotSupported
 from ai.backend.infra.http.decode import refuse
-from ai.backend.infra.http.routes import Call, Nothing, Reply, route
+from ai.backend.infra.http.routes import Call, Nothing, OwnerKey, Reply, route
 from ai.backend.manager.access.requests import caller_of
 from ai.backend.manager.sessions import schemas
 from ai.backend.manager.sessions.service import SessionService
@@ -16,6 +16,8 @@ from ai.backend.manager.sessions.views import created_session, creation_of, depe
 
 class SessionsApi:
     """Serves sessions. ``{s}`` is a name, an id or an unambiguous prefix of an id; sessions of others are not found."""
+
+    owner_key = OwnerKey.NAMED
 
     def __init__(self, sessions: SessionService) -> None:
         self._sessions = sessions
@@ -84,7 +86,7 @@ class SessionsApi:
         """Describe a session and its dependencies as a tree."""
         return dependency_tree(await self._sessions.dependency_graph(**session_of(call)))
 
-    @route("POST", "/resource/recalculate-usage", repeatable=True)
+    @route("POST", "/resource/recalculate-usage", repeatable=True, owner_key=OwnerKey.REFUSED)
     async def recount(self, call: Call) -> dict[str, Any]:
         """Recount the slots that kernels hold: ``drift`` names agents whose recorded slots differ, usually none."""
         audit = await self._sessions.recount(caller_of(call))

@@ -11,7 +11,7 @@ from msgspec import Meta
 from ai.backend.common.states import ClusterMode, SessionType
 from ai.backend.infra.http.decode import refuse
 from ai.backend.infra.http.fields import LongText, Path, Port, PortText, Word, duration_s, port_number
-from ai.backend.infra.http.routes import Call, Nothing, Reply, Schema, route
+from ai.backend.infra.http.routes import Call, Nothing, OwnerKey, Reply, Schema, route
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.access.requests import caller_of
 from ai.backend.manager.sessions.model import CreateReply
@@ -136,6 +136,8 @@ def _template_view(template: Template, caller: Caller) -> dict[str, Any]:
 
 class TemplatesApi:
     """Routes of templates, and of sessions created from them."""
+
+    owner_key = OwnerKey.NAMED
 
     def __init__(self, templates: TemplateService) -> None:
         self._templates = templates

@@ -10,6 +10,8 @@ from ai.backend.common.errors import Forbidden
 from ai.backend.common.folders import HostPermission
 from ai.backend.common.ids import GroupId
 from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.access.checks import scope_of
+from ai.backend.manager.access.permissions import Operation, Scope
 from ai.backend.manager.identity.store import IdentityStore
 from ai.backend.manager.volumes.gateway import VolumeGateway
 from ai.backend.manager.volumes.model import HostRights
@@ -90,6 +92,14 @@ class FolderScopes:
     def __init__(self, identities: IdentityStore, volumes: VolumeGateway) -> None:
         self._identities = identities
         self._volumes = volumes
+
+    async def administered(self, caller: Caller) -> frozenset[GroupId]:
+        """Returns the groups in which the caller makes folders as an administrator, member or not."""
+        scope = scope_of(caller, Operation.CREATE_GROUP_FOLDERS)
+        if scope is Scope.NONE:
+            return frozenset()
+        domain_name = None if scope is Scope.ALL else caller.domain_name
+        return frozenset(group.id for group in await self._identities.groups(domain_name=domain_name))
 
     async def of(self, caller: Caller, group_id: GroupId | None = None) -> FolderScope:
         """Returns the scope of a caller; ``group_id`` adds the rights of a group that the caller is not in."""

@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 import socket
+import stat
 import sys
 import time
 from collections import deque
@@ -21,8 +22,9 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from ai.backend.common.errors import Unavailable
+from ai.backend.node.linux.open_beneath import WALK, open_through_no_link
 from ai.backend.node.relay.framing import encode
-from ai.backend.plugin.runtime import PortExposure
+from ai.backend.plugin.runtime import SERVICE_SOCKETS, PortExposure
 
 _TIMEOUT_S = 5.0
 _MAX_ANSWER_BYTES = 4096
@@ -151,9 +153,12 @@ async def connect_inside(directory: Path, port: int) -> SocketStream:
     return SocketStream(await _in_thread(directory, _connect_inside, directory, port))
 
 
-async def connect_on_host(directory: Path, port: int, pids: Iterable[int]) -> SocketStream:
-    """Connects to 127.0.0.1 on the host if one of the workload's processes listens there. Raises Unavailable."""
-    return SocketStream(await _in_thread(directory, _connect_on_host, port, tuple(pids)))
+async def connect_on_host(directory: Path, home: Path, port: int, pids: Iterable[int]) -> SocketStream:
+    """Connects to the port's unix socket in the workload's home, or to 127.0.0.1 if one of its processes listens there.
+
+    Raises Unavailable.
+    """
+    return SocketStream(await _in_thread(directory, _connect_on_host, home, port, tuple(pids)))
 
 
 async def exposure_of(directory: Path) -> PortExposure:
@@ -206,11 +211,39 @@ def _connect_inside(directory: Path, port: int) -> socket.socket:
     return _connect_to_loopback(sock, port)
 
 
-def _connect_on_host(port: int, pids: tuple[int, ...]) -> socket.socket:
+def _connect_on_host(home: Path, port: int, pids: tuple[int, ...]) -> socket.socket:
+    service_socket = _connect_in_home(home, port)
+    if service_socket is not None:
+        return service_socket
     listener_inodes = listeners_of(port)
     if not listener_inodes or not listener_inodes <= sockets_of(pids):
         raise Unavailable(f"nothing of this session listens on port {port}")
     return _connect_to_loopback(socket.socket(socket.AF_INET, socket.SOCK_STREAM), port)
+
+
+def _connect_in_home(home: Path, port: int) -> socket.socket | None:
+    """Connects to a service's unix socket through no link, as the session writes there; None if there is none."""
+    try:
+        home_fd = os.open(home, WALK)
+        try:
+            socket_fd = open_through_no_link(home_fd, (SERVICE_SOCKETS, str(port)), os.O_PATH)
+        finally:
+            os.close(home_fd)
+    except OSError:
+        return None
+    try:
+        if not stat.S_ISSOCK(os.fstat(socket_fd).st_mode):
+            return None
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            sock.settimeout(_TIMEOUT_S)
+            sock.connect(f"/proc/self/fd/{socket_fd}")
+        except OSError as error:
+            sock.close()
+            raise Unavailable(f"the service at port {port} does not answer ({error.strerror or error})") from error
+        return sock
+    finally:
+        os.close(socket_fd)
 
 
 def _connect_to_loopback(sock: socket.socket, port: int) -> socket.socket:

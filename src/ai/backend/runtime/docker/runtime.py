@@ -352,7 +352,9 @@ class DockerRuntime(AbstractRuntime):
 
     async def open_port(self, key: WorkloadKey, port: int) -> ByteStream:
         if await self.port_exposure(key) is PortExposure.HOST:
-            return await connect.connect_on_host(self._living_handle(key).folder.channel, port, await self.pids(key))
+            handle = self._living_handle(key)
+            pids = await self.pids(key)
+            return await connect.connect_on_host(handle.folder.channel, Path(handle.record.home), port, pids)
         return await connect.connect_inside(self._living_handle(key).folder.channel, port)
 
     def _living_handle(self, key: WorkloadKey) -> Handle:

@@ -14,6 +14,7 @@ import logging
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -34,6 +35,13 @@ from ai.backend.runtime.settings import MIB
 
 log = logging.getLogger(__name__)
 PROBE_TIMEOUT_S = 10.0
+_STAGE_CODE = """from ai.backend.node.linux import syscalls
+syscalls.unshare_user()
+syscalls.unshare_mounts()
+syscalls.mount("tmpfs", "/tmp", "tmpfs", 0)"""
+"""What an ordinary user's agent does before bubblewrap runs; some hosts allow that to bubblewrap alone."""
+_NAMESPACE_CODE = """from ai.backend.runtime.process.supervisor import launch
+launch.become_user_in_namespace({{"namespace_uid": {}, "uid": {}, "gid": {}, "groups": []}})"""
 _PROBE_LIMITS = Limits(cpu=1.0, memory_bytes=64 * MIB, pids=16)
 
 
@@ -69,6 +77,12 @@ def probe(settings: ProcessRuntimeSettings, state: Path) -> ProbeResult:
     bwrap, user_namespace = _find_sandbox(settings, is_root, has_filter, notes)
     if bwrap is None and has_filter and not seccomp.is_supported():
         has_filter = False
+    session_uids = settings.session_uids if is_root and bwrap is not None and user_namespace else 0
+    if session_uids and not _can_execute(
+        _NAMESPACE_CODE.format(session_uids, settings.kernel_uid, settings.kernel_gid)
+    ):
+        session_uids = 0
+        notes.add("the kernel counts what it limits by user for all sessions together")
     can_limit_late = False
     if bwrap is not None and user_namespace and "pids" not in cgroups.controllers:
         can_limit_late = _can_limit_pids_late(bwrap, settings, is_root)
@@ -82,6 +96,8 @@ def probe(settings: ProcessRuntimeSettings, state: Path) -> ProbeResult:
         static=_write_etc_files(state, *inner_ids),
         is_root=is_root,
         user_namespace=user_namespace,
+        can_stage=is_root or (bwrap is not None and _can_execute(_STAGE_CODE)),
+        session_uids=session_uids,
         binds_home=is_root and bwrap is None and Path(HOME).parent.is_dir(),
     )
     no_network_reason = why_no_networks(state, has_sandbox=bwrap is not None)
@@ -275,6 +291,13 @@ def _try_bwrap(
     if completed.returncode:
         notes.add(f"bubblewrap does not work: {completed.stderr.decode(errors='replace').strip()[:300]}")
     return bool(completed.returncode == 0)
+
+
+def _can_execute(code: str) -> bool:
+    """Returns True if a child of this process can execute code of ours."""
+    path_code = f"import sys; sys.path.append({str(Path(__file__).resolve().parents[4])!r})"
+    command = [os.path.realpath(sys.executable), "-I", "-S", "-c", f"{path_code}\n{code}"]
+    return subprocess.run(command, capture_output=True, timeout=PROBE_TIMEOUT_S, check=False).returncode == 0
 
 
 def _can_limit_pids_late(bwrap_path: str, settings: ProcessRuntimeSettings, is_root: bool) -> bool:

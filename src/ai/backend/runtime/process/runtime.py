@@ -335,7 +335,8 @@ class ProcessRuntime(AbstractRuntime):
 
     async def open_port(self, key: WorkloadKey, port: int) -> ByteStream:
         if await self.port_exposure(key) is PortExposure.HOST:
-            return await connect.connect_on_host(self._state.workload(key).path, port, await self.pids(key))
+            directory, home = self._state.workload(key).path, self._state.home(key.kernel_id)
+            return await connect.connect_on_host(directory, home, port, await self.pids(key))
         return await connect.connect_inside(self._state.workload(key).path, port)
 
     async def events(self) -> AsyncIterator[WorkloadExited]:

@@ -41,7 +41,7 @@ class ProxySettings(Settings):
         300.0, gt=0, description="How old the accounted usage of a quota scope may be that uploads are judged by."
     )
     event_loop: Literal["asyncio", "uvloop"] = Field(
-        "asyncio", description="asyncio sends files by sendfile(2), uvloop does not."
+        "asyncio", description="asyncio sends files by sendfile(2) and limits connections, uvloop does neither."
     )
     user: int | None = Field(None, ge=0, description="As root: the uid that owns what is made in folders.")
     group: int | None = Field(None, ge=0, description="As root: its gid; by default the same number.")
@@ -66,6 +66,12 @@ class ClientApiSettings(TlsSettings):
     service_addr: AddressSettings = AddressSettings(host="127.0.0.1", port=6021)
     public_url: str | None = Field(
         None, description="Where clients reach this API, without a last slash; http(s)://HOST:PORT if unset."
+    )
+    connections_per_address: int = Field(
+        1_000,
+        ge=0,
+        description="Open connections of one client address, or of one /64 network of IPv6; 0 allows any number, as"
+        " behind a reverse proxy.",
     )
 
 

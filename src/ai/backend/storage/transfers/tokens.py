@@ -26,6 +26,7 @@ class DownloadClaims(Claims, frozen=True, kw_only=True):
     vfid: str
     relpath: str
     archive: bool = False
+    requester: str = ""
 
 
 class UploadClaims(Claims, frozen=True, kw_only=True):
@@ -43,6 +44,7 @@ class ArchiveClaims(Claims, frozen=True, kw_only=True):
     virtual_folder_id: str
     files: tuple[str, ...]
     filename: str | None = None
+    requester: str = ""
 
 
 class ArtifactClaims(Claims, frozen=True, kw_only=True):

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 import signal
+import socket
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -19,7 +20,7 @@ from typing import Any
 
 import asyncssh
 
-from .terminal import Terminal, open_terminal, shell_argv
+from .terminal import Terminal, open_terminal, shell_argv, socket_path
 
 HOST_KEY = ".ssh-host/host_ed25519"
 SESSION_KEYS = Path("/home/config/ssh")
@@ -110,8 +111,10 @@ def host_key(home: Path) -> asyncssh.SSHKey:
 def environment(process: asyncssh.SSHServerProcess[bytes]) -> dict[str, str]:
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     env |= {name: value for name, value in process.env.items() if name.startswith(_KEPT_VARIABLES)}
-    peer_address = process.get_extra_info("peername") or ("127.0.0.1", 0)
-    server_address = process.get_extra_info("sockname") or ("127.0.0.1", 0)
+    peer_address, server_address = (
+        address if isinstance(address, tuple) else ("127.0.0.1", 0)  # a unix socket has a path
+        for address in map(process.get_extra_info, ("peername", "sockname"))
+    )
     env["SSH_CLIENT"] = f"{peer_address[0]} {peer_address[1]} {server_address[1]}"
     env["SSH_CONNECTION"] = f"{peer_address[0]} {peer_address[1]} {server_address[0]} {server_address[1]}"
     return env
@@ -253,9 +256,13 @@ async def main() -> None:
     asyncssh.set_log_level(logging.WARNING)
     home = Path(os.environ.get("HOME") or Path.cwd())
     os.chdir(home)
+    place: dict[str, Any] = {"host": arguments.host, "port": arguments.port}
+    path = socket_path(arguments.host)
+    if path is not None:
+        place = {"sock": socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)}
+        place["sock"].bind(path)
     acceptor = await asyncssh.listen(
-        arguments.host,
-        arguments.port,
+        **place,
         server_factory=lambda: Server(home),
         server_host_keys=[host_key(home)],
         process_factory=serve,

@@ -24,6 +24,12 @@ def shell_argv(command: str | None = None) -> list[str]:
     return [shell, "-c", command] if command is not None else [shell, "-l"]
 
 
+def socket_path(host: str) -> str | None:
+    """Returns the unix socket that ``host`` names, relative to the home, as paths of sockets are short; or None."""
+    path = host.removeprefix("unix:")
+    return None if path == host else os.path.relpath(path)  # no pathlib here: it cannot leave the folder
+
+
 async def open_terminal(argv: list[str], env: dict[str, str], rows: int, columns: int) -> Terminal:
     """Starts a program on a terminal of its own. Raises OSError."""
     master_fd, slave_fd = os.openpty()

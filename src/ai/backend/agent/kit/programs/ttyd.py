@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from aiohttp import WSMsgType, web
 
-from .terminal import Terminal, open_terminal, shell_argv
+from .terminal import Terminal, open_terminal, shell_argv, socket_path
 
 _PAGE_FOLDER = Path(__file__).resolve().parent
 MAX_SHELLS = 16
@@ -172,7 +172,9 @@ async def main() -> None:
     os.chdir(os.environ.get("HOME") or "/")
     runner = web.AppRunner(Server().app(), access_log=None)
     await runner.setup()
-    await web.TCPSite(runner, arguments.host, arguments.port).start()
+    path = socket_path(arguments.host)
+    site = web.TCPSite(runner, arguments.host, arguments.port) if path is None else web.UnixSite(runner, path)
+    await site.start()
     await asyncio.Event().wait()
 
 

@@ -10,6 +10,7 @@ from functools import partial
 from ai.backend.agent.channel import files
 from ai.backend.agent.channel.channel import KernelChannel
 from ai.backend.agent.channel.model import RunsRecord
+from ai.backend.agent.channel.programs import Programs
 from ai.backend.agent.channel.runs import RunQueue
 from ai.backend.agent.channel.terminals import Terminals
 from ai.backend.agent.kernels.kernel import Kernel
@@ -85,6 +86,7 @@ class Channel(Step):
             wall_clock=self.context.wall_clock,
         )
         terminals = Terminals(channel, prefix=f"e{epoch}")
+        kernel.programs = Programs(channel, prefix=f"e{epoch}", acknowledge=runs.acknowledge)
         await channel.connect()
         kernel.channel, kernel.runs, kernel.terminals = channel, runs, terminals
         kernel.changed.set()
