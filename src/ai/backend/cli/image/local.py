@@ -6,6 +6,7 @@ The agent finds new images at its next check, a second later (its setting ``inte
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -49,7 +50,7 @@ def import_(source: Path, name: str, data_dir: Path | None, images: Path | None)
     from ai.backend.runtime.process.rootfs import import_image
 
     screen = screen_of()
-    documents = []
+    documents: list[dict[str, Any]] = []
     try:
         for folder in _image_folders(data_dir, images):
             folder.mkdir(parents=True, exist_ok=True)
@@ -60,8 +61,9 @@ def import_(source: Path, name: str, data_dir: Path | None, images: Path | None)
         screen.fail(str(error))
     if screen.is_json:
         screen.json(documents)
-    if imported.unused:
-        unused = ", ".join(f"{key} {value}" for key, value in imported.unused.items())
+    unused_settings = documents[0]["unused"] if documents else {}
+    if unused_settings:
+        unused = ", ".join(f"{key} {value}" for key, value in unused_settings.items())
         screen.inform(f"sessions run as the user work in /home/work, by the runner; not used of the image: {unused}")
     screen.inform("agents that run have it within a second or two")
 
