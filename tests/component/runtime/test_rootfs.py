@@ -15,6 +15,8 @@ import pytest
 
 from ai.backend.common.errors import InvalidInput, LimitExceeded
 from ai.backend.runtime.process import rootfs
+from ai.backend.runtime.process.runtime import ProcessRuntime
+from ai.backend.runtime.process.settings import ProcessRuntimeSettings
 
 PYTHON = ("usr/bin/python3.9", b"#!")
 
@@ -226,3 +228,20 @@ def test_a_directory_is_copied(tmp_path: Path) -> None:
     assert image.rootfs is not None
     assert not (image.rootfs / "etc/resolv.conf").is_symlink()
     assert not (image.rootfs / "pipe").exists()
+
+
+async def test_a_runtime_loads_an_archive_of_its_node(tmp_path: Path) -> None:
+    runtime = ProcessRuntime(ProcessRuntimeSettings(sandbox="off", cgroups="off"), tmp_path / "state")
+    (tmp_path / "root.tar").write_bytes(archive(entry(*PYTHON)))
+    (tmp_path / "bad.tar").write_bytes(b"bad")
+    await runtime.setup()
+    try:
+        await runtime.load_image("team/tool:1.0", tmp_path / "root.tar")
+        assert "team/tool:1.0" in {image.name for image in await runtime.list_images()}
+        with pytest.raises(InvalidInput):
+            await runtime.load_image("team/tool:1.0", tmp_path / "bad.tar")
+        with pytest.raises(InvalidInput):
+            await runtime.load_image("team/tool:1.0", tmp_path / "none")
+        assert "team/tool:1.0" in {image.name for image in await runtime.list_images()}
+    finally:
+        await runtime.shutdown()

@@ -25,6 +25,8 @@ from ai.backend.manager.dotfiles.api import SessionDefaultsApi
 from ai.backend.manager.events.api import EventsApi
 from ai.backend.manager.execution.api import ExecutionApi
 from ai.backend.manager.execution.commits_api import ImagesApi
+from ai.backend.manager.execution.installs import ImageInstaller
+from ai.backend.manager.execution.installs_api import ImageInstallsApi
 from ai.backend.manager.execution.programs_api import ProgramsApi
 from ai.backend.manager.execution.streams_api import StreamsApi
 from ai.backend.manager.folders.api import FoldersApi, FolderSharingApi, FolderTypesApi
@@ -78,6 +80,8 @@ def api_endpoints(services: Services, metrics: Metrics, readiness: Readiness | N
         groups.append(("artifacts", (ArtifactRegistriesApi(artifacts), ArtifactsApi(artifacts))))
     if images is not None and commits is not None:
         groups.append(("images", (ImagesApi(images, commits),)))
+        if artifacts is not None:
+            groups.append(("artifacts", (ImageInstallsApi(ImageInstaller(artifacts.mounts, images.preloader)),)))
     if services.usage is not None:
         groups.append(("usage", (UsageApi(services.usage),)))
     endpoints = [endpoint for tag, apis in groups for api in apis for endpoint in endpoints_of(api, tag=tag)]

@@ -57,6 +57,7 @@ from ai.backend.runtime.docker.container_config import EngineFacts
 from ai.backend.runtime.docker.creation import Creation
 from ai.backend.runtime.docker.engine import Engine, EngineRefusal
 from ai.backend.runtime.docker.images import ImageFacts, Images
+from ai.backend.runtime.docker.loads import load_image
 from ai.backend.runtime.docker.networks import SessionNetworks, why_no_multi_node_networks
 from ai.backend.runtime.docker.pulls import Pulls
 from ai.backend.runtime.docker.records import INSTANCE_LABEL, DockerRecord, DockerState
@@ -170,6 +171,9 @@ class DockerRuntime(AbstractRuntime):
 
     async def pull_image(self, wanted: ImageRequest, tell: TellProgress) -> None:
         await self._pulls.pull(wanted, tell)
+
+    async def load_image(self, name: str, archive: Path) -> None:
+        await load_image(self._engine, name, archive)
 
     async def remove_image(self, name: str) -> None:
         await self._pulls.remove(name)

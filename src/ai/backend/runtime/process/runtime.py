@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import secrets
@@ -14,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ai.backend.common.errors import BackendError, CreationDenied, Unavailable, WorkloadError
+from ai.backend.common.errors import BackendError, CreationDenied, StorageFull, Unavailable, WorkloadError
 from ai.backend.common.ids import SessionId
 from ai.backend.common.wire.link import ByteStream
 from ai.backend.node.workload import connect, runner_files, statistics
@@ -46,6 +47,7 @@ from ai.backend.runtime.process.networks import SessionNetworks, make_namespace
 from ai.backend.runtime.process.probe import ProbeResult, probe
 from ai.backend.runtime.process.processes import pids_of, read_log_tail
 from ai.backend.runtime.process.records import Record, StateDirectory, WorkloadDirectory
+from ai.backend.runtime.process.rootfs import import_image
 from ai.backend.runtime.process.settings import ProcessRuntimeSettings
 from ai.backend.runtime.process.zygote_client import Zygote
 from ai.backend.runtime.workload import WorkloadRecord
@@ -176,6 +178,15 @@ class ProcessRuntime(AbstractRuntime):
         )
         images_by_name = {image.name: image for image in self._images.values()}
         return [image.public() for image in images_by_name.values()]
+
+    async def load_image(self, name: str, archive: Path) -> None:
+        images_directory = creation.images_directory(self.settings, self._state.path)
+        try:
+            await asyncio.to_thread(import_image, archive, name, images_directory)
+        except OSError as e:
+            kind = StorageFull if e.errno in (errno.ENOSPC, errno.EDQUOT) else WorkloadError
+            raise kind(f"the image {name} cannot be made: {e.strerror}") from e
+        await self.list_images()
 
     def _set_images(self, images: Sequence[ProcessImage]) -> None:
         self._images = {name: image for image in images for name in (*image.aliases, image.name)}
