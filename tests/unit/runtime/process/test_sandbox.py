@@ -8,15 +8,14 @@ from ai.backend.runtime.process.launch_plan import SANDBOX_PATH
 from ai.backend.runtime.process.sandbox import PROGRAMS_FOLDER, HostPaths, compose
 
 
-@pytest.mark.parametrize("user_namespace", [True, False])
-def test_a_system_without_python_has_it_for_the_session(user_namespace: bool) -> None:
-    scene = HostPaths(
+def paths(*, rootfs: Path | None = None, user_namespace: bool = True) -> HostPaths:
+    return HostPaths(
         bwrap="/usr/bin/bwrap",
         home=Path("/state/home"),
         runner=Path("/state/runner"),
         static=Path("/state/static"),
         prefixes=(),
-        rootfs=None,
+        rootfs=rootfs,
         python="/usr/bin/python3.11",
         mounts=(),
         devices=(),
@@ -30,7 +29,18 @@ def test_a_system_without_python_has_it_for_the_session(user_namespace: bool) ->
         staged=False,
         user_namespace=user_namespace,
     )
-    arguments, _ = compose(scene, ["/bin/true"])
+
+
+@pytest.mark.parametrize("has_own", [True, False])
+def test_an_image_has_su_exec_unless_it_brings_its_own(tmp_path: Path, has_own: bool) -> None:
+    (tmp_path / "opt" / ("kernel" if has_own else "other")).mkdir(parents=True)
+    arguments, _ = compose(paths(rootfs=tmp_path), ["/bin/true"])
+    assert ("/opt/kernel/su-exec" in arguments) is not has_own
+
+
+@pytest.mark.parametrize("user_namespace", [True, False])
+def test_a_system_without_python_has_it_for_the_session(user_namespace: bool) -> None:
+    arguments, _ = compose(paths(user_namespace=user_namespace), ["/bin/true"])
     at = arguments.index("/usr/bin/python3.11")
     assert arguments[at - 1 : at + 2] == ["--symlink", "/usr/bin/python3.11", f"{PROGRAMS_FOLDER}/python"]
     assert SANDBOX_PATH.split(":")[-1] == PROGRAMS_FOLDER, "what the system calls python goes before"
