@@ -40,7 +40,7 @@ ENTRIES = {
         "ai.backend.cli.account:update_password_no_auth", "Change a password that must be changed."
     ),
     "config": Entry("ai.backend.cli.account:config", "Show the configuration in force."),
-    "proxy": Entry("ai.backend.cli.proxy:proxy", "Sign the requests of a local port with your keypair."),
+    "proxy": Entry("ai.backend.cli.proxy:proxy", "Sign the requests of a local port."),
     "completion": Entry("ai.backend.cli.reference:completion", "Print a completion script for a shell."),
     "up": Entry("ai.backend.standalone.main:up", "Start the embedded cluster.", "embedded cluster"),
     "down": Entry("ai.backend.standalone.main:down", "Stop the embedded cluster.", "embedded cluster"),

@@ -6,6 +6,7 @@ The agent finds new images at its next check, a second later (its setting ``inte
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -49,19 +50,20 @@ def import_(source: Path, name: str, data_dir: Path | None, images: Path | None)
     from ai.backend.runtime.process.rootfs import import_image
 
     screen = screen_of()
-    documents, unused = [], ""
+    documents: list[dict[str, Any]] = []
     try:
         for folder in _image_folders(data_dir, images):
             folder.mkdir(parents=True, exist_ok=True)
             imported = import_image(source, name, folder)
             documents.append({"name": imported.name, "directory": str(folder), "unused": imported.unused})
             screen.say(f"imported {imported.name} into {folder}")
-            unused = ", ".join(f"{key} {value}" for key, value in imported.unused.items())
     except (BackendError, OSError) as error:
         screen.fail(str(error))
     if screen.is_json:
         screen.json(documents)
-    if unused:
+    unused_settings = documents[0]["unused"] if documents else {}
+    if unused_settings:
+        unused = ", ".join(f"{key} {value}" for key, value in unused_settings.items())
         screen.inform(f"sessions run as the user work in /home/work, by the runner; not used of the image: {unused}")
     screen.inform("agents that run have it within a second or two")
 
