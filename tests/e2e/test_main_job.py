@@ -60,6 +60,20 @@ def test_a_program_that_reads_without_input_gets_its_end(cluster: Cluster) -> No
     assert (done.returncode, done.stdout) == (0, "end\n"), done.stderr
 
 
+@pytest.mark.parametrize(
+    "image",
+    [
+        pytest.param("nodejs", marks=pytest.mark.needs("node")),
+        pytest.param("r", marks=pytest.mark.needs("R")),
+        pytest.param("cpp", marks=pytest.mark.needs("gcc")),
+    ],
+)
+def test_languages_of_the_host_are_images(cluster: Cluster, image: str) -> None:
+    code = {"cpp": "cout << 6 * 7 << endl;"}.get(image, "6 * 7")
+    done = cluster.run("run", "--rm", "-q", "-r", "cpu=1", "-r", "mem=512m", "-c", code, image)
+    assert (done.returncode, done.stdout.split()[-1:]) == (0, ["42"]), done.stdout + done.stderr
+
+
 def test_globals_live_as_long_as_the_session(cluster: Cluster) -> None:
     session = name()
     assert cluster.run("start", "-t", session, *RESOURCES, "python").returncode == 0

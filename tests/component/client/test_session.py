@@ -271,9 +271,3 @@ async def test_the_announcement_is_handed_over(endpoint: str, api: FakeApi) -> N
     api.fail_next = 99
     async with AsyncSession(config=config):
         assert len(announced) == 2
-
-
-async def test_a_service_is_started(client: AsyncSession) -> None:
-    session = await client.ComputeSession.get_or_create("python")
-    reply = await session.start_service("ttyd", envs={"A": "b"}, login_session_token="dummy")
-    assert reply == {"status": "running", "app": "ttyd", "envs": '{"A": "b"}', "login_session_token": "dummy"}

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import shutil
 import sqlite3
+import subprocess
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -13,12 +16,13 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from sqlalchemy import Column, Connection, Integer, MetaData, Table, insert, select, text, update
+from sqlalchemy import Column, Connection, Integer, MetaData, Table, delete, insert, select, text, update
 from sqlalchemy.exc import IntegrityError, StatementError
 
 from ai.backend.common.errors import Conflict, Unavailable
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.infra.database import GUID, Database, JSONText, QuantityMap, UTCDateTime, current_revision, upgrade
+from ai.backend.infra.database.ballast import STEP_INTERVAL_S
 
 metadata = MetaData()
 things = Table(
@@ -240,3 +244,33 @@ async def test_after_a_rest_everything_goes_on(database: Database) -> None:
     assert await database.run_write(opened) is not before
     await database.run_write(lambda connection: connection.execute(insert(things).values(id=3, n=3)))
     assert await database.run_read(count) == 2
+
+
+@pytest.mark.needs("root")
+async def test_writes_go_on_for_a_while_on_a_full_disk(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    await asyncio.to_thread(subprocess.run, ["mount", "-t", "tmpfs", "-o", "size=160m", "t", str(disk)], check=True)
+    database = Database(f"sqlite:///{disk}/test.db", ballast_bytes=16 << 20)
+    try:
+        await database.run_write(metadata.create_all)
+        await database.vacuum()  # in the thread in which the ballast was made before
+        assert await asyncio.to_thread(lambda: (disk / "test.db.ballast").stat().st_blocks) == (16 << 20) // 512
+        await asyncio.to_thread(_fill, disk / "big")
+        for number in range(64):
+            await database.execute(insert(things), {"id": number, "doc": ["x" * 4000]})
+        await asyncio.to_thread(_fill, disk / "more")
+        await asyncio.sleep(STEP_INTERVAL_S)
+        assert await database.execute(delete(things)) == 64
+        for name in ("big", "more"):
+            (disk / name).unlink()
+    finally:
+        await database.close()
+        await asyncio.to_thread(subprocess.run, ["umount", str(disk)], check=True)
+
+
+def _fill(path: Path) -> None:
+    with contextlib.suppress(OSError), path.open("wb", buffering=0) as file:
+        while file.write(bytes(1 << 12)):
+            pass
+    assert shutil.disk_usage(path.parent).free == 0

@@ -155,7 +155,18 @@ def test_keys_and_documents(mgr: Mgr, tmp_path: Path) -> None:
     assert (tmp_path / "keys/manager.key_secret").stat().st_mode & 0o777 == 0o600
     assert (tmp_path / "keys/manager.key_secret").read_text().split()[0] == public
     assert mgr("generate-rpc-keypair", str(tmp_path / "keys"), "manager").exit_code == 1
-    assert "type Query" in _good(mgr("api", "dump-gql-schema"))
+    schema = _good(mgr("api", "dump-gql-schema"))
+    assert _good(mgr("api", "dump-graphql-schema")) == schema
+    manual = [
+        "rescan_images",
+        "preload_image",
+        "unload_image",
+        "forget_image",
+        "alias_image",
+        "dealias_image",
+        "create_user",
+    ]
+    assert all(f"  {mutation}(" in schema for mutation in manual), "spec 03-09:990"
     assert json.loads(_good(mgr("schema", "dump-history")))["revisions"][0]["down_revision"] is None
     migrated(tmp_path / "manager.db")
     assert "0 sessions were removed" in _good(mgr("clear-history", "-r", "30d", "--vacuum-full"))

@@ -17,13 +17,9 @@ import pytest
 from ai.backend.node.linux import proc
 from ai.backend.node.workload import file_trees
 from ai.backend.node.workload.file_trees import remove_tree
-from ai.backend.plugin.accelerator import WorkloadConfig
 from ai.backend.plugin.runtime import WorkloadState
 from ai.backend.runtime.process import cleanup
 from ai.backend.runtime.process.launch_plan import COOKIE_VARIABLE
-from ai.backend.runtime.process.runtime import ProcessRuntime
-from ai.backend.runtime.process.settings import ProcessRuntimeSettings
-from tests.component.runtime.audit import eventually
 from tests.component.runtime.conftest import Bench
 
 MIB = 1024 * 1024
@@ -81,32 +77,6 @@ async def test_unlinked_files_count(bench: Bench) -> None:
     await talk.channel.send({"t": "run", "id": "r1", "mode": "query", "code": code})
     assert (await talk.kind("exited"))["reason"] == "home-limit"
     await bench.end(key, talk)
-
-
-async def test_a_disk_without_limits_is_filled(tmp_path: Path) -> None:
-    """The session that fills the platform's own disk is ended and its home emptied; its neighbours live."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    await asyncio.to_thread(subprocess.run, ["mount", "-t", "tmpfs", "-o", "size=96m", "t", str(disk)], check=True)
-    runtime = ProcessRuntime(ProcessRuntimeSettings(watch_interval_s=1.0), disk / "state")
-    try:
-        await runtime.setup()
-        bench = Bench(runtime, disk / "state")
-        neighbour, others = await bench.start()
-        key, talk = await bench.start(config=WorkloadConfig())
-        code = "f = open('big', 'wb', 0)\nwhile True: f.write(bytes(1 << 16))"
-        await talk.channel.send({"t": "run", "id": "r1", "mode": "query", "code": code})
-        assert (await talk.kind("exited"))["reason"] == "home-limit"
-        assert not await asyncio.to_thread(eventually, lambda: shutil.disk_usage(disk).free < 64 * MIB)
-        await others.run("open('mine', 'w').write('x'); print('unharmed')")
-        assert others.text() == "unharmed\n"
-        await bench.end(key, talk)
-        await bench.end(neighbour, others)
-    finally:
-        for view in await runtime.list_workloads():
-            await runtime.remove(view.key)
-        await runtime.shutdown()
-        await asyncio.to_thread(subprocess.run, ["umount", str(disk)], check=True)
 
 
 async def test_the_runner_is_killed(bench: Bench) -> None:

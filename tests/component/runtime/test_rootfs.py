@@ -15,6 +15,8 @@ import pytest
 
 from ai.backend.common.errors import InvalidInput, LimitExceeded
 from ai.backend.runtime.process import rootfs
+from ai.backend.runtime.process.runtime import ProcessRuntime
+from ai.backend.runtime.process.settings import ProcessRuntimeSettings
 
 PYTHON = ("usr/bin/python3.9", b"#!")
 
@@ -60,6 +62,18 @@ def test_a_plain_root_is_imported_and_listed(tmp_path: Path) -> None:
     assert (image.name, image.interpreter) == ("a/b:1", "/usr/bin/python3.9")
     assert rootfs.remove_image("a/b:1", tmp_path / "images")
     assert rootfs.list_images(tmp_path / "images") == []
+
+
+def test_the_labelled_interpreter_is_taken_if_it_is_one(tmp_path: Path) -> None:
+    for name in ("usr/bin/python3.12", "opt/app/bin/python3.9", "opt/old/bin/python3.6"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "opt/app/bin/python3").symlink_to("python3.9")
+    (tmp_path / "opt/app/bin/python").symlink_to("python3")
+    (tmp_path / "opt/app/bin/loop").symlink_to("loop")
+    assert rootfs.find_python(tmp_path, "/opt/app/bin/python") == "/opt/app/bin/python"
+    for label in ("", "/opt/old/bin/python3.6", "/opt/app/bin/loop", "python", "/nowhere/python3.9"):
+        assert rootfs.find_python(tmp_path, label) == "/usr/bin/python3.12"
 
 
 @pytest.mark.parametrize(
@@ -214,3 +228,20 @@ def test_a_directory_is_copied(tmp_path: Path) -> None:
     assert image.rootfs is not None
     assert not (image.rootfs / "etc/resolv.conf").is_symlink()
     assert not (image.rootfs / "pipe").exists()
+
+
+async def test_a_runtime_loads_an_archive_of_its_node(tmp_path: Path) -> None:
+    runtime = ProcessRuntime(ProcessRuntimeSettings(sandbox="off", cgroups="off"), tmp_path / "state")
+    (tmp_path / "root.tar").write_bytes(archive(entry(*PYTHON)))
+    (tmp_path / "bad.tar").write_bytes(b"bad")
+    await runtime.setup()
+    try:
+        await runtime.load_image("team/tool:1.0", tmp_path / "root.tar")
+        assert "team/tool:1.0" in {image.name for image in await runtime.list_images()}
+        with pytest.raises(InvalidInput):
+            await runtime.load_image("team/tool:1.0", tmp_path / "bad.tar")
+        with pytest.raises(InvalidInput):
+            await runtime.load_image("team/tool:1.0", tmp_path / "none")
+        assert "team/tool:1.0" in {image.name for image in await runtime.list_images()}
+    finally:
+        await runtime.shutdown()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import time
+from pathlib import Path
 from typing import Any
 
 import jwt
@@ -11,10 +13,11 @@ import pytest
 from ai.backend.common.errors import Forbidden, InvalidInput, PluginError, Unavailable
 from ai.backend.manager.hooks import Hooks, HookSettings, load_hooks
 from ai.backend.plugin.hooks import AbstractHook, Account, HookDenied, SessionRequest, SignOn
-from ai.backend.plugin.testing.hooks import ACCOUNT, HookContract, session_request
+from ai.backend.plugin.testing.hooks import ACCOUNT, HOSTILE_TEXTS, HookContract, session_request
 from tests.plugins.site_hooks import PolicySettings, SitePolicy, TokenSettings, TokenSignOn
 from tests.support.entry_points import install_plugins
 
+GUIDE = Path(__file__).parents[3] / "docs" / "howto" / "write-a-site-plugin.md"
 KEY = "a key that signs the tokens of the site"
 
 
@@ -70,7 +73,7 @@ async def test_a_hook_that_fails_refuses(caplog: pytest.LogCaptureFixture) -> No
         await hooks.check_sign_on(ACCOUNT, "192.0.2.1")
 
 
-def test_hooks_are_enabled_by_name(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hooks_are_enabled_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install_plugins(tmp_path, monkeypatch)
     options = {"token": {"key": KEY, "issuer": "site"}}
     hooks = load_hooks(HookSettings(enabled=["policy", "token"], options=options))
@@ -87,3 +90,16 @@ def test_hooks_are_enabled_by_name(tmp_path: Any, monkeypatch: pytest.MonkeyPatc
     for settings, kind, text in refused:
         with pytest.raises(kind, match=text):
             load_hooks(HookSettings(**settings))
+
+
+async def test_the_example_of_the_guide_keeps_the_contract() -> None:
+    code, _ = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    shown: dict[str, Any] = {"__name__": "acme_site"}
+    exec(code, shown)
+    hook = shown["Approved"](shown["Settings"](images=("cr.example.org/approved/*",)))
+    suite = HookContract()
+    for text in HOSTILE_TEXTS:
+        await suite.test_hostile_names_and_secrets_open_nothing(hook, text)
+        await suite.test_checks_answer_or_deny_with_a_reason(hook, text)
+    with pytest.raises(HookDenied, match="not approved"):
+        await hook.check_session(session_request())

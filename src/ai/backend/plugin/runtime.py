@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel
@@ -376,6 +377,11 @@ class AbstractRuntime(ABC):
         """Fetches an image; calls for the same image share one transfer, which ends when nobody waits for it. Raises
         ImageNotFound, RegistryRefused (other credentials), RegistryUnavailable, StorageFull, NotSupported."""
         raise NotSupported(f"the runtime {self.name} fetches no images from registries")
+
+    async def load_image(self, name: str, archive: Path) -> None:
+        """Makes an image of an archive or directory of this node, in place of an image of the same name. Raises
+        InvalidInput (it is none), LimitExceeded, StorageFull, WorkloadError, NotSupported; nothing is left behind."""
+        raise NotSupported(f"the runtime {self.name} makes no images of archives")
 
     async def remove_image(self, name: str) -> None:
         """Removes an image. Safe if there is none. Raises Conflict if a workload runs on it; NotSupported."""

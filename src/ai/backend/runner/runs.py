@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from .interpreters import Interpreter
 
 MAX_QUEUED_RUNS = 64
+MAX_EXCEPTION_TEXTS = 10
+MAX_EXCEPTION_CHARS = 4096
 MAX_QUEUED_CHARS = 32 * 1024 * 1024
 _BATCH_STEPS = ("clean", "build", "exec")
 
@@ -44,7 +46,7 @@ class Run:
         self.step = ""
         self.pid = 0
         self.is_in_interpreter = False
-        self.has_raised = False
+        self.exception: Optional[List[Any]] = None
         self.folder = ""
 
 
@@ -65,7 +67,7 @@ class Runner:
         self._runtime = runtime
         self._home = home
         self._fds = stdio_fds
-        self._interpreter = interpreter
+        self.interpreter = interpreter
         self._console = console
         self._send = send
         self._flush_output = flush_output
@@ -92,17 +94,17 @@ class Runner:
         """Starts the next run if none is active and its interpreter is ready."""
         while self.active is None and self._queue:
             run = self._queue[0]
-            runs_in_interpreter = run.mode == "query" and self._interpreter is not None
-            if runs_in_interpreter and not (self._interpreter and self._interpreter.is_ready):
+            runs_in_interpreter = run.mode == "query" and self.interpreter is not None
+            if runs_in_interpreter and not (self.interpreter and self.interpreter.is_ready):
                 return
             self._queue.pop(0)
             self.active = run
             self._console.limit = MAX_UNSENT_CHARS
             run.files_before = output_files.snapshot(self._output_folder)
             self._send({"t": "started", "id": run.id})
-            if runs_in_interpreter and self._interpreter:
+            if runs_in_interpreter and self.interpreter:
                 run.is_in_interpreter = True
-                self._interpreter.run(run.code)
+                self.interpreter.run(run.code)
             else:
                 self._start_steps(run)
 
@@ -116,9 +118,9 @@ class Runner:
             return
         if run.pid and self._input.is_asked:
             self._input.answer(answer_text)
-        elif run.question is not None and self._interpreter is not None:
+        elif run.question is not None and self.interpreter is not None:
             question_number, run.question, run.is_asked = run.question, None, False
-            self._interpreter.answer(question_number, answer_text)
+            self.interpreter.answer(question_number, answer_text)
 
     def asked(self, question_number: bytes, is_password: bool) -> None:
         """Forwards the interpreter's request for input to the client, once until an answer or an interrupt."""
@@ -143,9 +145,9 @@ class Runner:
         run = self.active
         if run is None:
             return
-        if run.is_in_interpreter and self._interpreter is not None:
+        if run.is_in_interpreter and self.interpreter is not None:
             run.is_asked = False
-            self._interpreter.signal(signal.SIGINT)
+            self.interpreter.signal(signal.SIGINT)
         elif run.pid:
             process.kill_group(run.pid, signal.SIGINT)
 
@@ -158,8 +160,8 @@ class Runner:
         if active_run is None or run_id not in (None, active_run.id):
             return
         active_run.cancelled = reason
-        if active_run.is_in_interpreter and self._interpreter is not None:
-            self._interpreter.signal(signal.SIGKILL)
+        if active_run.is_in_interpreter and self.interpreter is not None:
+            self.interpreter.signal(signal.SIGKILL)
         elif active_run.pid:
             process.kill_group(active_run.pid, signal.SIGKILL)
 
@@ -168,10 +170,15 @@ class Runner:
         if self.active is not None and self.active.is_in_interpreter:
             self._finish(0, None, None)
 
-    def code_raised(self) -> None:
-        """Marks the active run as having raised an exception. The exit code stays zero, as specified."""
+    def code_raised(self, texts: List[str]) -> None:
+        """Records the exception of the active run: its traceback, name and arguments, which the code may have forged.
+
+        The exit code stays zero, as specified.
+        """
         if self.active is not None and self.active.is_in_interpreter:
-            self.active.has_raised = True
+            name = texts[1][:128] if len(texts) > 1 else ""
+            arguments = [argument[:MAX_EXCEPTION_CHARS] for argument in texts[2:MAX_EXCEPTION_TEXTS]]
+            self.active.exception = [name, arguments, False, texts[0][-MAX_EXCEPTION_CHARS:]]
 
     def interpreter_died(self, wait_status: int) -> None:
         """Handles the death of the interpreter: finishes the active run if it ran there."""
@@ -201,7 +208,7 @@ class Runner:
         return True
 
     def _start_steps(self, run: Run) -> None:
-        if run.mode == "query" and self._runtime == "app":
+        if run.mode == "query" and self._runtime not in language_commands.SNIPPET_RUNTIMES:
             self._console.add_text("stderr", "this image runs no snippets of code; run a command or open a terminal\n")
             self._finish(127, None, None)
             return
@@ -210,7 +217,7 @@ class Runner:
                 import tempfile
 
                 run.folder = tempfile.mkdtemp(prefix="snippet-")
-                run.steps = [("exec", language_commands.snippet_command(run.folder, run.code))]
+                run.steps = [("exec", language_commands.snippet_command(self._runtime, run.folder, run.code))]
             except OSError as e:
                 self._console.add_text("stderr", f"cannot write the snippet: {e}\n")
                 self._finish(126, None, None)
@@ -288,6 +295,6 @@ class Runner:
             "signal": signum,
             "files": files,
         }
-        if run.has_raised:
-            message["raised"] = True
+        if run.exception is not None:
+            message.update({"raised": True, "exceptions": [run.exception]})
         self._send(message)

@@ -31,7 +31,7 @@ class RuntimeSettings(Settings):
     reserved_bytes: int = Field(
         256 * MIB,
         ge=0,
-        description="Disk space kept for the platform: when less is left, the session with the largest home is ended.",
+        description="Disk space kept for the platform: when less is left, who filled it is ended and nothing starts.",
     )
     log_bytes: int = Field(10 * MIB, ge=8192, description="Session log kept for a workload.")
     replay_bytes: int = Field(8 * MIB, ge=65536, description="Unacknowledged runner messages kept for the agent.")

@@ -84,6 +84,7 @@ OPERATIONS: list[tuple[str, str, Any, frozenset[UserRole], int]] = [
     ("POST", "/artifacts/cancel", {"revisions": ["acme/small"]}, SUPERADMINS, 409),
     ("DELETE", "/artifact-registries/hub", None, SUPERADMINS, 409),
     ("POST", "/artifacts/cleanup", {"revisions": ["acme/small"]}, SUPERADMINS, 200),
+    ("POST", f"/artifacts/revisions/{LARGE}/install", {}, SUPERADMINS, 409),
     ("DELETE", f"/artifacts/{LARGE}", None, SUPERADMINS, 204),
 ]
 

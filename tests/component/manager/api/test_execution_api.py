@@ -381,6 +381,43 @@ async def test_the_life_of_a_session(api: Api) -> None:
         w.close()
 
 
+async def test_the_end_of_a_session_tells_its_result(api: Api) -> None:
+    told = await api.create(name="watched")
+    await api.user.request("DELETE", "/session/watched")
+    target = f"/events/session?sessionId={told['sessionId']}&lastEventId=0"
+    events, writer = await _listen(api.user, target)
+    ended = next(e for e in await events.until(b"server_close") if e["event"] == "session_terminated")
+    assert json.loads(ended["data"])["result"] == "UNDEFINED"
+    writer.close()
+
+
+async def test_agents_are_named_to_those_alone_who_see_agents(api: Api) -> None:
+    told = await api.create(name="watched")
+    target = f"/events/session?sessionId={told['sessionId']}&lastEventId=0&scope=*"
+    agents = {}
+    for name, client in (("user", api.user), ("admin", api.admin)):
+        events, writer = await _listen(client, target)
+        kernel_events = [e for e in await events.until(b"kernel_started") if e["event"] == "kernel_started"]
+        agents[name] = json.loads(kernel_events[0]["data"])["agentId"]
+        writer.close()
+    assert agents == {"user": None, "admin": api.agent.agent_id}
+    body = {"image": "python", "config": {"resources": {"cpu": "9999"}}}
+    refused = await api.user.request("POST", "/session", json=body)
+    assert refused.status == 406
+    assert api.agent.agent_id not in refused.body.decode()
+
+
+@pytest.mark.parametrize("parameter", ["ownerAccessKey", "owner_access_key"])
+async def test_events_of_another_keypair_are_refused(api: Api, parameter: str) -> None:
+    for query in ("", "&sessionId=*", "&sessionId=runs"):
+        target = f"/events/session?{parameter}={api.admin.access_key}{query}"
+        reply = await api.user.request("GET", target, content_type=None)
+        assert (reply.status, reply.problem) == (403, "forbidden")
+    target = f"/events/session?{parameter}={api.user.access_key}"
+    _, writer = await _listen(api.admin, target)
+    writer.close()
+
+
 async def test_resuming_after_the_last_event(api: Api) -> None:
     everything, writer = await _listen(api.user, "/events/session")
     told = await api.create(name="watched")

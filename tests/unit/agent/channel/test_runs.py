@@ -123,6 +123,26 @@ async def test_the_last_answer_tells_what_was_lost(desk: Desk) -> None:
     assert result.options == {"raised": True, "dropped": {"stdout": 3, "stderr": 4}}
 
 
+async def test_a_program_that_was_killed_is_told_the_memory_limit() -> None:
+    desk = Desk()
+    desk.book.memory_bytes = 64 << 20
+    await desk.channel.connect()
+    for frame in ({"exitCode": 137}, {"exitCode": 137, "reason": "interpreter-died", "signal": 9}, {"exitCode": 1}):
+        answer = asyncio.create_task(desk.step(RunMode.BATCH))
+        await desk.settle()
+        desk.runner.say(t="finished", id="r", **frame)
+        text = "".join(data for _, data in (await answer).console)
+        assert ("limit is 64m" in text and "-r mem=128m" in text) == (frame["exitCode"] == 137)
+    await desk.channel.close()
+
+
+async def test_a_mode_that_the_image_lacks_is_refused(desk: Desk) -> None:
+    desk.book.features = ["batch", "uid-match"]
+    await desk.step(RunMode.BATCH, run_id="b", wait_s=0)
+    with pytest.raises(RunError, match="no query mode"):
+        await desk.step(RunMode.QUERY, wait_s=0)
+
+
 async def test_runs_take_turns(desk: Desk) -> None:
     for run_id in ("a", "b", "c"):
         await desk.step(RunMode.QUERY, run_id=run_id, wait_s=0)

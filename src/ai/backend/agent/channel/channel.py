@@ -72,6 +72,8 @@ class KernelChannel:
     _open_channel: OpenChannel
     received: int
     next_request: int
+    problem: str | None = field(default=None, init=False)
+    """What the runner could not prepare for the session, such as the image's own start script."""
     _stream: RunnerChannel | None = field(default=None, init=False)
     _reader: asyncio.Task[None] | None = field(default=None, init=False)
     _pending_requests: dict[int, _Request] = field(default_factory=dict, init=False)
@@ -233,6 +235,7 @@ class KernelChannel:
         if message_type == "exited":
             self._deliver_end(frame)
         elif message_type == "ready":
+            self.problem = str(frame["problem"]) if frame.get("problem") else None
             self._is_ready_event.set()
         elif message_type in ("reply", "chunk"):
             self._answer_request(frame)

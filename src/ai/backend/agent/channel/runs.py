@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, InitVar, dataclass, field
 from typing import Any
 
@@ -20,6 +20,7 @@ from ai.backend.agent.channel.model import RunRecord, RunsRecord
 from ai.backend.agent.channel.output_buffer import ConsoleBuffer
 from ai.backend.agent.config.settings import RunSettings
 from ai.backend.common.errors import BackendError, LimitExceeded, RunError
+from ai.backend.common.slots import BinarySize
 from ai.backend.common.states import RunMode, RunStatus
 from ai.backend.common.wire.execution import Execute, RunResult
 
@@ -27,6 +28,8 @@ log = logging.getLogger(__name__)
 _MAX_STORED_RESULTS = 64
 _FOLLOW_PAUSE_S = 2.0
 _STATUS_OF_ENDING = {"clean-finished": RunStatus.CLEAN_FINISHED, "build-finished": RunStatus.BUILD_FINISHED}
+KILLED = 137
+"""The exit code of a program that SIGKILL has ended, as the kernel does when memory runs out."""
 INFRASTRUCTURE_FAILED = -1
 """The exit code of a run that ended by no fault of its program (spec 03-07: negative is our side's error)."""
 
@@ -79,6 +82,8 @@ class RunQueue:
     exec_timeout_s: float | None
     save: Callable[[RunsRecord], None]
     restored: InitVar[RunsRecord | None] = None
+    features: Sequence[str] = ()
+    memory_bytes: int = 0
     wall_clock: Callable[[], float] = time.time
     _acked_seq: int = field(default=0, init=False)
     _runs: dict[str, Run] = field(default_factory=dict, init=False)
@@ -99,10 +104,13 @@ class RunQueue:
         """Starts a run, sends it input or polls it; returns at a change of its state or after the flush time.
 
         Raises:
-            RunError: an unknown run, or input to one that does not wait for it. LimitExceeded: too many runs wait.
+            RunError: an unknown run, input to one that does not wait for it, or a mode that the image lacks.
+            LimitExceeded: too many runs wait.
         """
         run = self._runs.get(req.run_id)
         if req.mode in (RunMode.QUERY, RunMode.BATCH):
+            if self.features and req.mode.value not in self.features:
+                raise RunError(f"the image of this session has no {req.mode.value} mode (ai.backend.features)")
             if run is None or run.over:
                 run = self._enqueue(req)
         elif run is None:
@@ -259,6 +267,9 @@ class RunQueue:
         elif message_type in _STATUS_OF_ENDING:
             run.add_mark(run.mark(_STATUS_OF_ENDING[message_type], exit_code=frame.get("exitCode")), seq)
         elif message_type == "finished":
+            if frame.get("exitCode") == KILLED and run.cancel_reason is None and self.memory_bytes:
+                hint = memory_hint(self.memory_bytes)
+                run.buffer.add("stderr", f"[killed, probably for want of memory: {hint}]\n", seq)
             self._finish_run(run, _last_mark(run, frame), seq)
 
     def _on_started(self, run: Run) -> None:
@@ -342,12 +353,18 @@ class RunQueue:
         task.add_done_callback(self._tasks.remove)
 
 
+def memory_hint(memory_bytes: int) -> str:
+    """Returns the memory limit of a session, and the option that sets a larger one."""
+    limit, larger_limit = BinarySize(memory_bytes), BinarySize(2 * memory_bytes)
+    return f"the session's limit is {limit}; start one with more, such as -r mem={larger_limit}"
+
+
 def _last_mark(run: Run, frame: Frame) -> RunResult:
     timed_out = run.cancel_reason == "exec-timeout"
     return run.mark(
         RunStatus.EXEC_TIMEOUT if timed_out else RunStatus.FINISHED,
         exit_code=None if timed_out else frame.get("exitCode"),
-        options={"raised": True} if frame.get("raised") else None,
+        options={name: frame[name] for name in ("raised", "exceptions") if frame.get(name)} or None,
         files=[file for file in frame.get("files") or () if isinstance(file, dict)],
         reason=run.cancel_reason or frame.get("reason"),
     )

@@ -240,6 +240,17 @@ def share(name: str, viewers: tuple[str, ...], nobody: bool, reset: bool) -> Non
     )
 
 
+@admin_artifact.command("install")
+@click.argument("revision")
+@click.option("-a", "--agents", default="*", show_default=True, help="An id, a pattern, group:NAME; commas for more.")
+@click.option("-i", "--image", help="Name of the image  [default: that of the artifact, with the version as its tag]")
+async def install(api: AsyncSession, revision: str, agents: str, image: str | None) -> Outcome:
+    """Make an image of REVISION, an available IMAGE artifact, on agents; sessions can then run on it."""
+    task_id = await api.Artifact.install(revision, agents, image)
+    message = await follow_task(api, task_id, name="the installation")
+    return {"bgtask_id": task_id, "message": message}, message
+
+
 @admin_artifact.command("cancel")
 @_REVISIONS_ARGUMENT
 def cancel(revisions: tuple[str, ...]) -> None:

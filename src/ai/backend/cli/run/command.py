@@ -59,7 +59,7 @@ def _create_early(plan: Plan) -> PendingReply | None:
 @click.option("--build-log/--no-build-log", default=True, show_default=True, help="Show what the build prints.")
 @click.option("--enqueue-only", is_flag=True, help="Return once the session is queued; runs nothing.")
 @click.option("--max-wait", type=click.IntRange(0), default=0, metavar="SECONDS", help="Wait no longer for the start.")
-@click.option("-q", "--quiet", is_flag=True, help="Print what the program prints and nothing else.")
+@click.option("-q", "--quiet", is_flag=True, help="Print what the program prints, and why it waits.")
 @click.option("-s", "--stats", is_flag=True, help="Show what the session used; with --rm.")
 @click.option(
     "--env-range", callback=_parse_ranges, multiple=True, metavar="X=RANGE", help="Run for every value of $X in -e."

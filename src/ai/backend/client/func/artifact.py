@@ -104,6 +104,16 @@ class AsyncArtifacts(Area):
         body = {"registry": registry, "name": name, **_without_nones(version=version)}
         return str((await self._change("POST", "/artifacts/fetch", body))["bgtask_id"])
 
+    async def install(self, ref: str, agents: str = "*", image: str | None = None) -> str:
+        """Makes an image of an available IMAGE artifact on agents, for superadmins; returns the id of the task.
+
+        Args:
+            agents: an id, a pattern of ids, ``group:NAME``, or several of them with commas.
+            image: the image's name; by default that of the artifact, with the version as its tag.
+        """
+        body = {"agents": agents, **_without_nones(image=image)}
+        return str((await self._change("POST", f"/artifacts/revisions/{segment(ref)}/install", body))["bgtask_id"])
+
     async def cancel(self, refs: Sequence[str]) -> Sequence[dict[str, Any]]:
         """Ends imports that are under way."""
         return await self._revisions("/artifacts/cancel", {"revisions": [*refs]})

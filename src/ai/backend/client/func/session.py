@@ -214,24 +214,6 @@ class AsyncComputeSession(Area):
 
     list_apps = stream_app_info
 
-    async def start_service(
-        self,
-        app: str,
-        *,
-        port: int | None = None,
-        envs: Mapping[str, str] | None = None,
-        arguments: Mapping[str, ArgumentValue] | None = None,
-        login_session_token: str | None = None,
-    ) -> dict[str, Any]:
-        """Starts a service unless it runs (spec 03-12:146); returns its state once it listens.
-
-        ``login_session_token`` is what older servers expect, and is ignored by others.
-        """
-        service = {**tunnel_query(app, None, envs, arguments), "port": port, "login_session_token": login_session_token}
-        del service["half-close"]
-        body = {name: value for name, value in service.items() if value is not None}
-        return (await self._act("POST", "/start-service", json=body)).object()
-
     @asynccontextmanager
     async def connect_app(
         self,

@@ -55,12 +55,15 @@ class Database:
 
     ``url`` is an SQLAlchemy URL (``sqlite:///...`` or ``postgresql://...``) with any driver. ``busy_timeout_s`` is how
     long a SQLite write waits for another process, and a transaction for a PostgreSQL that is unavailable.
+    ``ballast_bytes`` are held on SQLite's disk for writes when it is full.
     """
 
-    def __init__(self, url: str, *, pool: Pool | None = None, busy_timeout_s: float = 10.0) -> None:
+    def __init__(
+        self, url: str, *, pool: Pool | None = None, busy_timeout_s: float = 10.0, ballast_bytes: int = 0
+    ) -> None:
         self.url = url
         self.location = _parse(url)
-        self._transactions = _open(self.location, pool or Pool(), busy_timeout_s)
+        self._transactions = _open(self.location, pool or Pool(), busy_timeout_s, ballast_bytes)
 
     @property
     def is_shared(self) -> bool:
@@ -120,10 +123,10 @@ def _parse(url: str) -> URL:
         raise InvalidInput(f"no database is named by {scheme}://...", data={"url": "malformed"}) from None
 
 
-def _open(url: URL, pool: Pool, busy_timeout_s: float) -> _Transactions:
+def _open(url: URL, pool: Pool, busy_timeout_s: float, ballast_bytes: int) -> _Transactions:
     database_kind = url.get_backend_name()
     if database_kind == "sqlite":
-        return SqliteTransactions(url, busy_timeout_s=busy_timeout_s)
+        return SqliteTransactions(url, busy_timeout_s=busy_timeout_s, ballast_bytes=ballast_bytes)
     if database_kind not in ("postgresql", "postgres"):
         raise InvalidInput(f"no database is named by {database_kind}://...", data={"url": "malformed"})
     try:

@@ -7,6 +7,7 @@ import sqlite3
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TypeVar, cast
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event
@@ -14,8 +15,10 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool
 
 from ai.backend.common.errors import InvalidInput, Unavailable
+from ai.backend.infra.database.ballast import Ballast
 
 T = TypeVar("T")
+_DISK_FULL = "The disk of the database is full."
 _READER_COUNT = 2
 _WRITE_OPTION = "backendai_write"
 """The execution option that marks a write transaction."""
@@ -38,10 +41,10 @@ class SqliteTransactions:
     With WAL and ``synchronous = NORMAL`` a commit survives the death of every process, but the newest ones may be lost
     when the machine loses power. Writes ``BEGIN IMMEDIATE``, since the driver's deferred default loses updates, and
     wait in their thread up to ``busy_timeout_s`` for those of other processes. The event loop's thread never copies the
-    log into the database file, which syncs files: the thread for writes does that.
+    log into the database file, which syncs files: the thread for writes does that. A full disk uses up the ballast.
     """
 
-    def __init__(self, url: URL, *, busy_timeout_s: float) -> None:
+    def __init__(self, url: URL, *, busy_timeout_s: float, ballast_bytes: int = 0) -> None:
         sync_url = url.set(drivername="sqlite")
         self._engine = create_engine(sync_url, poolclass=NullPool, connect_args={"check_same_thread": False})
         self._busy_timeout_ms = int(busy_timeout_s * 1000)
@@ -53,6 +56,8 @@ class SqliteTransactions:
         self._is_checkpointing = False
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="db-write")
         self._readers = ThreadPoolExecutor(_READER_COUNT, thread_name_prefix="db-read")
+        self._ballast = Ballast(Path(f"{url.database}.ballast"), ballast_bytes)
+        self._writer.submit(self._ballast.fill)
         event.listen(self._engine, "connect", _set_up_connection)
         event.listen(self._engine, "begin", _begin)
 
@@ -64,6 +69,14 @@ class SqliteTransactions:
             return await asyncio.get_running_loop().run_in_executor(self._readers, self._run, work, False)
 
     async def write(self, work: Callable[[Connection], T]) -> T:
+        try:
+            return await self._write(work)
+        except Unavailable as error:
+            if error.message != _DISK_FULL or not self._ballast.release():
+                raise
+        return await self._write(work)
+
+    async def _write(self, work: Callable[[Connection], T]) -> T:
         await self._let_others_run()
         try:
             result = self._run_inline(work, is_write=True)
@@ -127,6 +140,7 @@ class SqliteTransactions:
                 driver_connection.execute("PRAGMA wal_checkpoint(RESTART)")
         finally:
             self._is_checkpointing = False
+        self._ballast.fill()
 
     @staticmethod
     def _transact(opened: _ThreadConnection, work: Callable[[Connection], T], is_write: bool) -> T:
@@ -141,7 +155,7 @@ class SqliteTransactions:
                 return result
         except OperationalError as error:
             if "disk is full" in str(error.orig):
-                raise Unavailable("The disk of the database is full.") from error
+                raise Unavailable(_DISK_FULL) from error
             raise
         except OverflowError:
             raise InvalidInput("A number is too large to be kept.") from None

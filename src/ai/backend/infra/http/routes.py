@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any, Generic, TypedDict, Unpack
+from typing import Any, Generic, TypedDict, Unpack, get_type_hints
 from uuid import UUID
 
 import msgspec
@@ -209,6 +209,10 @@ class Endpoint:
         body: schema of the JSON body. GET and DELETE take fields of ``query`` in a JSON body as well (wire contract
             1.6).
         body_aliases: other spellings of body fields, dotted: ``{"config.scaling_group": "config.scalingGroup"}``.
+        status: of a success; by default 204 if the handler returns None by its annotation, 101 of a socket, else 200.
+        also: further statuses of a success, such as 200 for what existed before.
+        produces: media type of a reply that is no JSON.
+        reply: schema of the JSON reply; by default what the handler returns by its annotation.
         kind: ``json``; ``upload`` reads multipart itself; ``stream`` sends events, ``socket`` is a WebSocket.
         audited: calls are written to the audit trail; by default if the method changes something.
         repeatable: an interrupted call with a client token may be repeated; by default PUT and DELETE (RFC 9110,
@@ -225,6 +229,8 @@ class Endpoint:
     query: type[msgspec.Struct] = Nothing
     reply: Any = None
     status: int = 200
+    also: tuple[int, ...] = ()
+    produces: str = "application/json"
     auth: bool = True
     kind: str = "json"
     max_body: int = MAX_JSON_BYTES
@@ -239,6 +245,11 @@ class Endpoint:
     def template(self) -> str:
         return f"{self.method} {self.path}"
 
+    @property
+    def statuses(self) -> tuple[int, ...]:
+        """The statuses of its successes."""
+        return (self.status, *self.also)
+
 
 class RouteOptions(TypedDict, total=False):
     """The options of a :func:`route`, which are attributes of its :class:`Endpoint`."""
@@ -247,6 +258,8 @@ class RouteOptions(TypedDict, total=False):
     query: type[msgspec.Struct]
     reply: Any
     status: int
+    also: tuple[int, ...]
+    produces: str
     auth: bool
     kind: str
     max_body: int
@@ -268,8 +281,11 @@ def route(method: str, path: str, **options: Unpack[RouteOptions]) -> Callable[[
 
     def mark(function: F) -> F:
         name = function.__name__
+        is_silent = function.__annotations__.get("return") in (None, "None")
+        default_status = 101 if options.get("kind") == "socket" else 204 if is_silent else 200
         summary = (function.__doc__ or name).strip().partition("\n")[0]
-        declared = Endpoint(method=method, path=path, handler=function, name=name, summary=summary, **options)
+        stated: RouteOptions = {"status": default_status, **options}
+        declared = Endpoint(method=method, path=path, handler=function, name=name, summary=summary, **stated)
         function.__dict__.setdefault("__endpoints__", []).append(declared)
         return function
 
@@ -285,10 +301,20 @@ def endpoints_of(api: object, *, tag: str = "") -> list[Endpoint]:
             handler=getattr(api, name),
             tag=tag or type(api).__name__,
             owner_key=declared.owner_key or owner_key,
+            reply=declared.reply if declared.reply is not None else _annotated_reply(function),
         )
         for name, function in vars(type(api)).items()
         for declared in getattr(function, "__endpoints__", ())
     ]
+
+
+def _annotated_reply(function: Callable[..., Any]) -> Any:
+    """Returns the type that a handler returns by its annotation; None if that says nothing about the fields."""
+    annotation = get_type_hints(function).get("return")
+    is_opaque = isinstance(annotation, type) and issubclass(
+        annotation, (Reply, web.StreamResponse, msgspec.Raw, type(None))
+    )
+    return None if is_opaque or annotation in (Any, dict[str, Any], list[Any]) else annotation
 
 
 def register(

@@ -61,6 +61,9 @@ _REQUEST_ID_PATTERN = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 _METHOD_PATTERN = re.compile(r"[A-Z]{1,16}")
 _RESERVED_PARAMETERS = frozenset({"owner_access_key"})
 _BACKLOG_CONNECTIONS = 1024
+_MAX_LINE_BYTES = 65_536
+"""The longest request line or header. A longer one is refused by the library, without a problem document; its own
+limit of 8,190 bytes would be too small for lists of paths in queries."""
 _IDLE_TIMEOUT_S = 75.0
 """The seconds from the start of a connection, or the last response, until the head of the next request is whole."""
 _SHUTDOWN_S = 15.0
@@ -171,6 +174,7 @@ class HttpServer:
         app[_CONNECTION_LIMITS] = ConnectionLimits(options.connections_per_address, options.trusted_proxies)
         streams = app[STREAMS] = Streams(self.active_keys)
         register(app.router, self.endpoints, self._handler)
+        app.on_response_prepare.append(_add_headers)
         app.on_shutdown.append(lambda _: streams.close())
         app.on_cleanup.append(lambda _: cancel_all(*self._working))
         return app
@@ -190,7 +194,6 @@ class HttpServer:
         sent_id = request.headers.get("X-Request-ID")
         request_id = sent_id if sent_id is not None and _REQUEST_ID_PATTERN.fullmatch(sent_id) else next(self._ids)
         routed = request[ROUTED] = Routed(request_id, request.method, request.match_info, "")
-        log_fields = {"X-Request-ID": request_id}
         response: web.StreamResponse
         with bind_log_context(request_id=request_id):
             try:
@@ -214,10 +217,6 @@ class HttpServer:
             if call is not None:
                 route = call.endpoint.template
                 await self._close_call(call, outcome)
-                if call.allowance is not None:
-                    log_fields.update(call.allowance.headers())
-        if not response.prepared:
-            response.headers.update(log_fields)
         took_s = time.perf_counter() - started_s
         self._count_request(route, response.status, took_s)
         if log.isEnabledFor(logging.DEBUG):
@@ -271,6 +270,9 @@ class HttpServer:
 
     async def _refuse(self, request: web.Request, routed: Routed, error: errors.BackendError) -> web.Response:
         call = routed.call
+        is_unknown = isinstance(error, http_errors.RouteNotFound | http_errors.MethodNotAllowed)
+        if is_unknown and self.authenticator is not None and _is_unsigned(request):
+            error = errors.AuthenticationFailed("The Authorization header is missing.")
         if (call is None or call.identity is None) and not isinstance(error, errors.RateLimitExceeded):
             anonymous_key = call is not None and not call.endpoint.auth
             if not anonymous_key:  # an anonymous endpoint has been counted already
@@ -307,6 +309,17 @@ class HttpServer:
         self._timers[route].observe(took_s)
 
 
+async def _add_headers(request: web.BaseRequest, response: web.StreamResponse) -> None:
+    """Adds the headers that every response has, also of streams and downloads, before its head is sent (spec 03-07)."""
+    routed = request.get(ROUTED)
+    if routed is None:
+        return
+    response.headers["X-Request-ID"] = routed.request_id
+    response.headers.setdefault("Content-Language", "en")
+    if routed.call is not None and routed.call.allowance is not None:
+        response.headers.update(routed.call.allowance.headers())
+
+
 async def _decode(call: Call[Any, Any], schema: decode.QuerySchema[Any]) -> None:
     endpoint, request = call.endpoint, call.request
     raw: dict[str, Any] = {}
@@ -337,6 +350,11 @@ async def _run(call: Call[Any, Any]) -> web.StreamResponse:
     return web.Response(body=bytes(body), status=status, headers=headers, content_type="application/json")
 
 
+def _is_unsigned(request: web.Request) -> bool:
+    """Returns True for a request of an API client without a signature, which gets 401 at any path (spec 03-07:1300)."""
+    return "X-BackendAI-Version" in request.headers and "Authorization" not in request.headers
+
+
 def _translate_error(error: web.HTTPException) -> errors.BackendError:
     """Translates an error of aiohttp."""
     if isinstance(error, web.HTTPMethodNotAllowed):
@@ -356,6 +374,8 @@ def make_runner(app: web.Application) -> web.AppRunner:
         app,
         access_log=None,
         handle_signals=False,
+        max_line_size=_MAX_LINE_BYTES,
+        max_field_size=_MAX_LINE_BYTES,
         handler_cancellation=True,
         keepalive_timeout=_IDLE_TIMEOUT_S,
         shutdown_timeout=_SHUTDOWN_S,

@@ -14,11 +14,31 @@ import click
 from ai.backend.common.errors import BackendError
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
-log_level_option: Decorator = click.option(
+_level_option: Decorator = click.option(
     "--log-level",
     type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False),
     help="From which level on is logged; else as `logging.level` says.",
 )
+
+
+def _default_to_debug(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+    if value:
+        ctx.default_map = {**(ctx.default_map or {}), "log_level": "DEBUG"}
+
+
+_debug_option: Decorator = click.option(
+    "--debug",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_default_to_debug,
+    help="The same as --log-level DEBUG.",
+)
+
+
+def log_level_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Declares `--log-level`, and `--debug` in the manual's words (spec 03-04:203)."""
+    return _level_option(_debug_option(command))
 
 
 def config_option(name: str) -> Decorator:

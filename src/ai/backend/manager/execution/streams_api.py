@@ -18,7 +18,7 @@ import msgspec
 from aiohttp import WSMsgType, web
 from msgspec import Meta
 
-from ai.backend.common.errors import BackendError
+from ai.backend.common.errors import BackendError, NotFound
 from ai.backend.common.states import RunMode, RunStatus
 from ai.backend.common.wire.execution import PtyFrame, RunResult
 from ai.backend.common.wire.link import PtyStream
@@ -77,7 +77,11 @@ class StreamsApi:
 
     @route("GET", "/stream/session/{s}/pty", kind="socket", query=AppQuery)
     async def pty(self, call: Call[Nothing, AppQuery]) -> web.StreamResponse:
-        """Open a terminal; messages are JSON in text frames."""
+        """Open a terminal; messages are JSON in text frames. ``app`` is a service of the session (spec 03-08:1162)."""
+        app = call.query.app or call.query.service
+        session = await self._sessions.get(**session_of(call))
+        if app is not None and app not in {port["name"] for port in session.service_ports}:
+            raise NotFound(f"The session has no service {app!r}.", data={"app": "unknown"})
         stream = await self._execution.open_pty(**session_of(call))
         try:
             async with open_socket(call.request) as socket:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from contextlib import suppress
 from typing import Any
 from uuid import UUID
@@ -82,19 +83,19 @@ class FoldersApi:
         return [views.folder_item(access) for access in folders if access.folder.status.is_live is not query.trash]
 
     @route("GET", "/folders/_/hosts", query=schema.HostsQuery)
-    async def hosts(self, call: Call[Nothing, schema.HostsQuery]) -> dict[str, Any]:
+    async def hosts(self, call: Call[Nothing, schema.HostsQuery]) -> schema.HostsReply:
         """Lists the storage hosts that the caller may use."""
         return views.hosts_reply(*await self._service.hosts(caller_of(call), _group_id(call.query.group_id)))
 
     @route("GET", "/folders/_/all_hosts")
     @route("GET", "/folders/_/all-hosts")
-    async def all_hosts(self, call: Call) -> dict[str, Any]:
+    async def all_hosts(self, call: Call) -> schema.HostsReply:
         """Lists all storage hosts, for superadmins."""
         return views.hosts_reply(*await self._service.all_hosts(caller_of(call)))
 
     @route("GET", "/folders/_/allowed_types")
     @route("GET", "/folders/_/allowed-types")
-    async def allowed_types(self, call: Call) -> Any:
+    async def allowed_types(self, call: Call) -> builtins.list[str]:
         """Lists the types of owners: users and groups."""
         caller_of(call)
         return ["user", "group"]
@@ -142,15 +143,19 @@ class FoldersApi:
         return schema.Message("changed")
 
     @route("GET", "/folders/_/quota", query=schema.QuotaQuery)
-    async def quota(self, call: Call[Nothing, schema.QuotaQuery]) -> dict[str, Any]:
+    async def quota(self, call: Call[Nothing, schema.QuotaQuery]) -> schema.QuotaUsage:
         """Returns usage and limit of the quota scope of a folder."""
         folder = (await self._service.get(caller_of(call), call.query.id)).folder
         usage = await self._quotas.get(caller_of(call), folder.host, folder.quota_scope)
-        sizes = {"used_bytes": usage.used_bytes, "limit_bytes": usage.limit_bytes}
-        return {"quota_scope_id": folder.quota_scope, **sizes, "enforcement": usage.enforcement}
+        return {
+            "quota_scope_id": folder.quota_scope,
+            "used_bytes": usage.used_bytes,
+            "limit_bytes": usage.limit_bytes,
+            "enforcement": usage.enforcement,
+        }
 
     @route("POST", "/folders/_/quota", body=schema.QuotaBody)
-    async def set_quota(self, call: Call[schema.QuotaBody]) -> dict[str, Any]:
+    async def set_quota(self, call: Call[schema.QuotaBody]) -> schema.SizeReply:
         """Limits the quota scope of a folder, for superadmins."""
         size = call.body.input.size_bytes
         folder = (await self._service.get(caller_of(call), call.body.id)).folder
@@ -174,20 +179,20 @@ class FoldersApi:
         """Moves a folder to the trash; 409 while a session mounts it."""
         await self._service.trash(*_folder_ref(call))
 
-    @route("POST", "/folders/{f}/rename", body=schema.RenameBody, status=201)
+    @route("POST", "/folders/{f}/rename", body=schema.RenameBody, reply=schema.Message, status=201)
     async def rename(self, call: Call[schema.RenameBody]) -> Reply:
         """Renames a folder."""
         await self._service.rename(*_folder_ref(call), call.body.new_name)
         return Reply(schema.Message("renamed"), 201)
 
-    @route("POST", "/folders/{f}/update-options", body=schema.UpdateBody, status=201)
+    @route("POST", "/folders/{f}/update-options", body=schema.UpdateBody, reply=schema.Message, status=201)
     async def update(self, call: Call[schema.UpdateBody]) -> Reply:
         """Changes permission, usage mode and cloneability of a folder."""
         await self._service.update(*_folder_ref(call), **asdict(call.body))
         return Reply(schema.Message("updated"), 201)
 
-    @route("POST", "/folders/{f}/clone", body=schema.CloneBody, reply=schema.FolderItem)
-    async def clone(self, call: Call[schema.CloneBody]) -> dict[str, Any]:
+    @route("POST", "/folders/{f}/clone", body=schema.CloneBody)
+    async def clone(self, call: Call[schema.CloneBody]) -> schema.ClonedFolder:
         """Clones a folder; ``bgtask_id`` names the task that copies the files."""
         body = call.body
         request = CreateFolder(
@@ -198,18 +203,25 @@ class FoldersApi:
             cloneable=body.cloneable,
         )
         access, task_id = await self._service.clone(*_folder_ref(call), request)
-        return {**asdict(views.folder_item(access)), "bgtask_id": str(task_id)}
+        return schema.ClonedFolder(**asdict(views.folder_item(access)), bgtask_id=str(task_id))
 
     # ---- files ----
 
     @route("GET", "/folders/{f}/files", query=schema.FilesQuery)
-    async def list_files(self, call: Call[Nothing, schema.FilesQuery]) -> dict[str, Any]:
+    async def list_files(self, call: Call[Nothing, schema.FilesQuery]) -> schema.FilesReply:
         """Lists the files of a directory."""
         query = call.query
         files, cursor = await self._files.list(*_folder_ref(call), query.path, limit=query.limit, cursor=query.cursor)
         return views.listing_reply(files, cursor, is_page=query.limit is not None)
 
-    @route("POST", "/folders/{f}/mkdir", body=schema.MakeDirectoryBody)
+    @route(
+        "POST",
+        "/folders/{f}/mkdir",
+        body=schema.MakeDirectoryBody,
+        reply=schema.DirectoriesReply,
+        status=201,
+        also=(207,),
+    )
     async def mkdir(self, call: Call[schema.MakeDirectoryBody]) -> Reply:
         """Creates directories: 201 if all were created, 207 if some, 400 if none."""
         body = call.body
@@ -276,13 +288,13 @@ class FolderSharingApi:
         self._sharing = folders.sharing
 
     @route("POST", "/folders/{f}/invite", body=schema.InviteBody, body_aliases=schema.INVITE_ALIASES)
-    async def invite(self, call: Call[schema.InviteBody]) -> dict[str, Any]:
+    async def invite(self, call: Call[schema.InviteBody]) -> schema.InvitedReply:
         """Invites other users to a folder."""
         body = call.body
         return {"invited_ids": await self._sharing.invite(*_folder_ref(call), body.perm, body.emails)}
 
     @route("GET", "/folders/invitations/list")
-    async def received(self, call: Call) -> dict[str, Any]:
+    async def received(self, call: Call) -> schema.InvitationsReply:
         """Lists the pending invitations to the caller."""
         return {
             "invitations": [views.invitation_item(offer) for offer in await self._sharing.received(caller_of(call))]
@@ -290,7 +302,7 @@ class FolderSharingApi:
 
     @route("GET", "/folders/invitations/list-sent")
     @route("GET", "/folders/invitations/list_sent")
-    async def sent(self, call: Call) -> dict[str, Any]:
+    async def sent(self, call: Call) -> schema.InvitationsReply:
         """Lists the pending invitations by the caller."""
         return {"invitations": [views.invitation_item(offer) for offer in await self._sharing.sent(caller_of(call))]}
 
@@ -316,7 +328,14 @@ class FolderSharingApi:
         await self._sharing.amend(caller_of(call), invitation_id, call.body.perm)
         return schema.Message("updated")
 
-    @route("POST", "/folders/{f}/share", body=schema.ShareBody, body_aliases=schema.EMAIL_ALIASES, status=201)
+    @route(
+        "POST",
+        "/folders/{f}/share",
+        body=schema.ShareBody,
+        body_aliases=schema.EMAIL_ALIASES,
+        reply=schema.SharedEmailsReply,
+        status=201,
+    )
     async def share(self, call: Call[schema.ShareBody]) -> Reply:
         """Sets the permission of single members on a group's folder."""
         body = call.body
@@ -324,7 +343,7 @@ class FolderSharingApi:
         return Reply({"shared_emails": shared}, 201)
 
     @route("DELETE", "/folders/{f}/unshare", query=schema.UnshareQuery)
-    async def unshare(self, call: Call[Nothing, schema.UnshareQuery]) -> dict[str, Any]:
+    async def unshare(self, call: Call[Nothing, schema.UnshareQuery]) -> schema.UnsharedEmailsReply:
         """Removes the permissions of single members."""
         return {"unshared_emails": await self._sharing.unshare(*_folder_ref(call), call.query.emails)}
 

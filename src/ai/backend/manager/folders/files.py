@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ai.backend.common.errors import InvalidInput, WrongKindOfFile
+from ai.backend.common.errors import InvalidInput, LimitExceeded, WrongKindOfFile
 from ai.backend.common.folders import FolderKey, HostPermission
 from ai.backend.common.volume_paths import FolderPath
 from ai.backend.manager.access.caller import Caller
@@ -110,9 +110,13 @@ class FolderFiles:
         await self._storage.delete_files(key, files, recursive=recursive)
 
     async def upload_ticket(self, caller: Caller, ref: str, path: str, size: int) -> Ticket:
-        """Returns a ticket to upload a file; a file of size 0 is created at once."""
+        """Returns a ticket to upload a file; a file of size 0 is created at once. Raises LimitExceeded for a file that
+        the folder's own limit leaves no room for."""
         relative = _file_path(path)
-        key = await self._writable_key(caller, ref, HostPermission.UPLOAD)
+        access = await self._finder.one(caller, ref, to_write=True, needs=HostPermission.UPLOAD)
+        key, limit = _managed_key(access), access.folder.max_size
+        if limit and (await self._storage.usage(key)).bytes + size > limit:
+            raise LimitExceeded(f"The folder may have {limit} bytes; the file exceeds that.", data={"size": limit})
         return await self._storage.upload_ticket(key, relative, size)
 
     async def download_ticket(self, caller: Caller, ref: str, path: str, *, archive: bool = False) -> Ticket:

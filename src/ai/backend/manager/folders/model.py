@@ -85,7 +85,7 @@ class FolderSelection:
     Attributes:
         user_id: None selects the folders of all users and ignores ``kinds``.
         groups: the groups whose folders are that user's ``project`` folders.
-        domain_name, group_id, owner_id: further filters; a ``group_id`` keeps the folders of users.
+        domain_name, group_id, owner_id: further filters.
     """
 
     user_id: UserId | None = None

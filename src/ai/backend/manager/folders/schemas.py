@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any, NotRequired, TypedDict
 from uuid import UUID
 
 import msgspec
@@ -236,6 +236,12 @@ class FolderItem(msgspec.Struct, frozen=True, kw_only=True):
     max_size: int | None
 
 
+class ClonedFolder(FolderItem, frozen=True, kw_only=True):
+    """A new copy of a folder, which the task ``bgtask_id`` fills."""
+
+    bgtask_id: str
+
+
 class FolderInfo(FolderItem, frozen=True, kw_only=True):
     """The Virtual Folder Item Object; the numbers are null where the storage proxy does not answer."""
 
@@ -243,6 +249,90 @@ class FolderInfo(FolderItem, frozen=True, kw_only=True):
     numFiles: int | None  # noqa: N815  # the wire's name
     used_bytes: int | None
     cur_size: int | None
+
+
+class HostsReply(TypedDict):
+    """Storage hosts; ``volume_info`` is for the published Web UI."""
+
+    default: str
+    allowed: list[str]
+    volume_info: dict[str, dict[str, Any]]
+
+
+class QuotaUsage(TypedDict):
+    quota_scope_id: str
+    used_bytes: int
+    limit_bytes: int | None
+    enforcement: str
+
+
+class SizeReply(TypedDict):
+    size_bytes: int
+
+
+class FileItem(TypedDict):
+    """An entry of a directory; times are seconds since 1970."""
+
+    name: str
+    type: str
+    size: int
+    mode: str
+    created: float
+    modified: float
+
+
+class FilesReply(TypedDict):
+    """A listing: ``files`` is JSON text of Virtual Folder File Objects; ``error_msg`` is there if entries are not."""
+
+    items: list[FileItem]
+    files: str
+    cursor: str | None
+    error_msg: NotRequired[str]
+
+
+class PathResult(TypedDict):
+    item: str
+    msg: str | None
+
+
+class PathResults(TypedDict):
+    success: list[PathResult]
+    failed: list[PathResult]
+
+
+class DirectoriesReply(TypedDict):
+    results: PathResults
+
+
+class InvitationItem(TypedDict):
+    """The Virtual Folder Invitation Object (spec 03-07); ``perm`` repeats ``permission``."""
+
+    id: str
+    inviter: str
+    invitee: str
+    perm: str
+    permission: str
+    state: str
+    created_at: str | None
+    modified_at: str | None
+    vfolder_id: str
+    vfolder_name: str
+
+
+class InvitationsReply(TypedDict):
+    invitations: list[InvitationItem]
+
+
+class InvitedReply(TypedDict):
+    invited_ids: list[str]
+
+
+class SharedEmailsReply(TypedDict):
+    shared_emails: list[str]
+
+
+class UnsharedEmailsReply(TypedDict):
+    unshared_emails: list[str]
 
 
 class TransferTicket(msgspec.Struct, frozen=True):

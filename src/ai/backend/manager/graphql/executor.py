@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -53,8 +53,14 @@ class _Query:
 class Executor:
     """Executes queries on one schema and caches their parsed documents."""
 
-    def __init__(self, settings: GraphQLSettings, schema: GraphQLSchema) -> None:
+    def __init__(
+        self,
+        settings: GraphQLSettings,
+        schema: GraphQLSchema,
+        is_schema_open: Callable[[], Awaitable[bool]] | None = None,
+    ) -> None:
         self._settings = settings
+        self._is_schema_open = is_schema_open
         self.schema = schema
         self._widths = widths_of(self.schema)
         self._queries: OrderedDict[str, _Query] = OrderedDict()
@@ -70,7 +76,7 @@ class Executor:
             if allows_introspection != "everybody" and not (
                 allows_introspection == "superadmins" and is_permitted(context.caller, Operation.SEE_SCHEMA)
             ):
-                check_introspection(query.document)
+                await self._check_introspection(query.document)
         except GraphQLError as error:
             return {"data": None, "errors": [format_error(error)]}
         if query.errors is None:
@@ -89,6 +95,14 @@ class Executor:
         if result.errors:
             reply["errors"] = [format_error(error) for error in result.errors]
         return reply
+
+    async def _check_introspection(self, document: DocumentNode) -> None:
+        """Raises GraphQLError for a query about the schema, unless the shared configuration opens it to everybody."""
+        try:
+            check_introspection(document)
+        except GraphQLError:
+            if self._is_schema_open is None or not await self._is_schema_open():
+                raise
 
     def _parse(self, text: str) -> _Query:
         """Returns a query from the cache, or parses it. Raises GraphQLError."""

@@ -23,6 +23,8 @@ MAX_DEFINITIONS = 64
 MAX_WIDTH = 64
 """Arguments, directives, variables or fields of an input in one place: the messages of validation repeat them all."""
 MAX_PAGE = 100
+MAX_LIST = 1_000
+"""The longest list without pages."""
 _UNPAGED_ITEMS = 10
 _FULL_PAGE_FIELDS = frozenset({"compute_sessions", "keypairs", "users"})
 """Lists without a page argument that return a full page."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from uuid import UUID
 
 from ai.backend.common.errors import Conflict, DeadlineExceeded, SessionAlreadyExists, StaleVersion
-from ai.backend.common.ids import AgentId, SessionId
+from ai.backend.common.ids import AgentId, KernelId, SessionId
 from ai.backend.common.names import check_session_name
 from ai.backend.common.states import LIVE_SESSION_STATUSES, KernelEventReason, SessionStatus
 from ai.backend.core.lifecycle.events import SessionDestroyRequested, SessionRestartRequested
@@ -146,6 +146,11 @@ class SessionService:
         return Page(
             items=[with_live_statistics(session, self.stats) for session in page.items], total_count=page.total_count
         )
+
+    async def of_kernel(self, caller: Caller, kernel_id: KernelId) -> model.Session | None:
+        """Returns the session of a kernel with live statistics; None if the caller does not see it."""
+        sessions = await self.store.of_kernels([kernel_id])
+        return next((with_live_statistics(session, self.stats) for session in sessions if sees(caller, session)), None)
 
     async def match(self, caller: Caller, ref: str, *, owner_access_key: str | None = None) -> list[model.SessionMatch]:
         """Returns at most 10 live sessions whose name or id starts with ``ref``, or only the exact match."""

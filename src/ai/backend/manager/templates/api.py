@@ -169,8 +169,8 @@ class TemplatesApi:
             if query.group_id in (None, str(template.group_id), template.group_name)
         ]
 
-    @route("GET", "/template/session/{id}", query=TemplateQuery)
-    @route("GET", "/template/cluster/{id}", query=TemplateQuery)
+    @route("GET", "/template/session/{id}", query=TemplateQuery, produces="text/plain")
+    @route("GET", "/template/cluster/{id}", query=TemplateQuery, produces="text/plain")
     async def get(self, call: Call[Nothing, TemplateQuery]) -> web.Response:
         """Returns the text of a template, in YAML or JSON."""
         form = call.query.format
@@ -194,7 +194,7 @@ class TemplatesApi:
 
     @route(
         "POST", "/session/_/create-from-template", body=FromTemplateBody, body_aliases=CREATE_ALIASES,
-        reply=CreatedSession, status=201, repeatable=True,  # the session has the id of the call
+        reply=CreatedSession, status=201, also=(200,), repeatable=True,  # the session has the id of the call
     )  # fmt: skip
     async def create_from_template(self, call: Call[FromTemplateBody]) -> Reply:
         """Creates a session from a session template; fields of the request override those of the template."""
@@ -203,7 +203,7 @@ class TemplatesApi:
     @route(
         "POST", "/session/_/create-cluster", body=FromTemplateBody,
         body_aliases={**CREATE_ALIASES, "scaling_group": "config.scalingGroup", "scalingGroup": "config.scalingGroup"},
-        reply=CreatedSession, status=201, repeatable=True,  # the session has the id of the call
+        reply=CreatedSession, status=201, also=(200,), repeatable=True,  # the session has the id of the call
     )  # fmt: skip
     async def create_cluster(self, call: Call[FromTemplateBody]) -> Reply:
         """Creates a session whose kernels have the roles of a cluster template."""

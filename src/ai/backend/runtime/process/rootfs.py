@@ -82,7 +82,7 @@ def import_image(
         if os.path.lexists(root_directory / _JAIL_POLICY):
             status.unused["jail policy"] = f"/{_JAIL_POLICY}"
         _prepare_root(root_directory)
-        python = find_python(root_directory)
+        python = find_python(root_directory, status.labels.get("ai.backend.runtime-path", ""))
         if python is None:
             raise InvalidInput(
                 f"the image has no python3.N, N >= {MIN_PYTHON[1]}, in {', '.join(_BIN_FOLDERS)}: it runs the runner",
@@ -147,8 +147,11 @@ def _load_image(image_slot: Path) -> ProcessImage | None:
         return None
 
 
-def find_python(root_directory: Path) -> str | None:
-    """Returns the path inside a root directory of its newest Python >= 3.8; None without a Python."""
+def find_python(root_directory: Path, labelled_path: str = "") -> str | None:
+    """Returns the path inside a root directory of the labelled or else the newest Python >= 3.8; None without one."""
+    folder, _, labelled_name = labelled_path.rpartition("/")
+    if folder.startswith("/") and _is_python(root_directory / folder.lstrip("/"), labelled_name):
+        return labelled_path
     newest: tuple[int, str] | None = None
     for folder in _BIN_FOLDERS:
         try:
@@ -160,6 +163,19 @@ def find_python(root_directory: Path) -> str | None:
             if match and int(match[1]) >= MIN_PYTHON[1] and (newest is None or int(match[1]) > newest[0]):
                 newest = (int(match[1]), f"/{folder}/{name}")
     return None if newest is None else newest[1]
+
+
+def _is_python(folder: Path, name: str) -> bool:
+    """Returns True for a Python >= 3.8, also behind links to names of the same folder (`python -> python3.11`)."""
+    for _ in range(4):
+        path = folder / name
+        if not path.is_symlink():
+            match = _PYTHON_NAME_PATTERN.match(name)
+            return match is not None and int(match[1]) >= MIN_PYTHON[1] and path.is_file()
+        name = str(path.readlink())
+        if "/" in name:
+            return False
+    return False
 
 
 def _prepare_root(root: Path) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ai.backend.common.errors import CreationDenied
-from ai.backend.node.workload.file_trees import RUNNER, check_mount
+from ai.backend.node.workload.file_trees import RUNNER, SU_EXEC, check_mount
 from ai.backend.plugin.accelerator import DeviceMapping, Mount
 from ai.backend.plugin.runtime import HOME
 from ai.backend.runtime.process.supervisor import launch
@@ -203,6 +203,8 @@ def compose(host_paths: HostPaths, command: Sequence[str]) -> tuple[list[str], l
             bubblewrap.add("--ro-bind", sysfs_folder, sysfs_folder)
     bubblewrap.bind(host_paths.home, HOME, "--bind")
     bubblewrap.bind(host_paths.runner, RUNNER)
+    if host_paths.rootfs is not None and not (host_paths.rootfs / "opt" / "kernel").exists():
+        bubblewrap.link(f"{RUNNER}/su-exec", SU_EXEC)
     if host_paths.python is not None:
         bubblewrap.link(host_paths.python, f"{PROGRAMS_FOLDER}/python")
     for mount in sorted(host_paths.mounts, key=lambda mount: mount.target.split("/")):  # outer before inner targets

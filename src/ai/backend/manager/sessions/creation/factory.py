@@ -76,11 +76,11 @@ class SessionFactory:
         if needs:
             candidates = replace(candidates, agents=with_networks(candidates.agents, candidates.resource_group, needs))
         image = await self._chosen_image(owner, candidates, request.image, request.architecture)
-        limits = await self._check_policy(owner, request)
         slots = self._requested_slots(request.resources, image)
         planned = await self._planned_kernels(owner, request, image, slots, candidates)
         if request.runtime_class:
             candidates, planned = feasibility.of_class(request.runtime_class, candidates, planned, self.devices)
+        limits = await self._check_policy(owner, request, planned)
         await self._feasibility.check_fits(request, planned, candidates)
         mounts = await self._resolve_mounts(owner, request)
         bootstrap_script = await self.dotfiles.bootstrap_script_of(
@@ -182,17 +182,28 @@ class SessionFactory:
             ]
         return tuple(planned)
 
-    async def _check_policy(self, owner: Caller, request: CreateSession) -> OwnerLimits:
-        """Returns the limits of the owner, which the insertion of the session checks."""
+    async def _check_policy(
+        self, owner: Caller, request: CreateSession, planned: Sequence[feasibility.PlannedKernel]
+    ) -> OwnerLimits:
+        """Returns the limits of the owner, which the insertion of the session checks. Raises LimitExceeded for a
+        session that would exceed them even if it were the only one, since it would wait forever (spec 03-08:333)."""
+        max_live = self.settings.max_live_sessions or None
         policies = await self.identities.policies(name=owner.resource_policy)
         if not policies:
-            return OwnerLimits()
+            return OwnerLimits(max_live=owner.concurrency_limit or max_live)
         policy = policies[0]
         if request.cluster_size > policy.max_containers_per_session:
             limit = policy.max_containers_per_session
             raise LimitExceeded(f"Your policy allows {limit} kernels in a session.", data={"clusterSize": limit})
+        total = sum((kernel.slots for kernel in planned), ResourceSlot())
+        excess = next((name for name in sorted(total) if total[name] > policy.limit_of(name)), None)
+        if excess is not None:
+            message = (
+                f"Your policy allows {policy.limit_of(excess)} of {excess} in all; the session needs {total[excess]}."
+            )
+            raise LimitExceeded(message, data={"config.resources": f"{excess}: more than your policy allows"})
         return OwnerLimits(
-            max_live=policy.max_concurrent_sessions or None,
+            max_live=min(filter(None, (policy.max_concurrent_sessions, owner.concurrency_limit)), default=max_live),
             max_pending=policy.max_pending_session_count or None,
             max_pending_slots=policy.max_pending_session_resource_slots,
         )
