@@ -41,6 +41,7 @@ ENTRIES = {
     ),
     "config": Entry("ai.backend.cli.account:config", "Show the configuration in force."),
     "completion": Entry("ai.backend.cli.reference:completion", "Print a completion script for a shell."),
+    "ssh-proxy": Entry("ai.backend.cli.session.ssh_config:ssh_proxy", "What OpenSSH starts, as ssh-config says."),
     "up": Entry("ai.backend.standalone.main:up", "Start the embedded cluster.", "embedded cluster"),
     "down": Entry("ai.backend.standalone.main:down", "Stop the embedded cluster.", "embedded cluster"),
     "mgr": Entry("ai.backend.manager.main:main", "The manager daemon.", "manager"),
@@ -53,11 +54,11 @@ SECTIONS = {
         "run", "start", "exec", "start-template", "ps", "info", "logs", "top", "rm", "restart", "rename", "interrupt",
         "complete", "commit", "events", "watch", "status-history",
     ),
-    "Files and services of sessions": ("upload", "download", "ls", "apps", "app", "ssh", "scp", "sftp"),
+    "Files and services of sessions": ("upload", "download", "ls", "apps", "app", "ssh", "scp", "sftp", "ssh-config"),
     "What sessions use": ("vfolder", "quota", "artifact", "image", "sesstpl", "dotfile", "resource", "accelerator"),
     "Your account": ("config", "keypair", "update-password", "update-password-no-auth"),
     "Clusters": ("up", "down", "mgr", "ag", "storage", "admin", "server-logs"),
-    "Other names, and completion": ("create", "destroy", "session", "session-template", "completion"),
+    "Other names, and completion": ("create", "destroy", "session", "session-template", "completion", "ssh-proxy"),
 }  # fmt: skip
 
 
