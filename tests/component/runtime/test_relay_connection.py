@@ -209,11 +209,11 @@ async def test_on_the_host_whoever_has_the_port_of_ipv4_must_be_of_the_session(t
         theirs.listen()
         assert connect.listeners_of(port) == {os.fstat(other.fileno()).st_ino}
         with pytest.raises(Unavailable, match="nothing of this session"):
-            await connect.connect_on_host(tmp_path, port, [])
-        stream = await connect.connect_on_host(tmp_path, port, [os.getpid()])
+            await connect.connect_on_host(tmp_path, tmp_path, port, [])
+        stream = await connect.connect_on_host(tmp_path, tmp_path, port, [os.getpid()])
         await stream.close()
     with socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True) as both:
-        stream = await connect.connect_on_host(tmp_path, both.getsockname()[1], [os.getpid()])
+        stream = await connect.connect_on_host(tmp_path, tmp_path, both.getsockname()[1], [os.getpid()])
         await stream.close()
 
 
