@@ -126,7 +126,7 @@ def test_the_service_of_app_runs_before_success_is_printed(cluster: Cluster, ses
             assert process.stdout is not None
             line = process.stdout.readline()
             (url,) = re.findall(r"http://[^ ]+", line)
-            services = {service["name"]: service for service in cluster.json("apps", session)["items"]}
+            services = {service["name"]: service for service in cluster.json("apps", session)}
             assert services["ttyd"]["status"] == "running"
             with urllib.request.urlopen(url, timeout=30) as reply:
                 assert reply.status == 200
