@@ -1,4 +1,5 @@
-"""The floor of tunnels: a WebSocket relay to one port of this host, in the fewest lines of aiohttp.
+"""The floor of tunnels: a WebSocket relay to one port of this host, in the fewest lines of aiohttp; by TLS if the
+certificate of the service is named.
 
 Prints its port. Ends with SIGTERM.
 """
@@ -7,17 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import sys
 
 from aiohttp import WSMsgType, web
 
 PIECE = 256 * 1024
+TLS = ssl.create_default_context(cafile=sys.argv[2]) if len(sys.argv) > 2 else None
 
 
 async def relay(request: web.Request) -> web.WebSocketResponse:
     ws = web.WebSocketResponse(max_msg_size=4 << 20, compress=False)
     await ws.prepare(request)
-    reader, writer = await asyncio.open_connection("127.0.0.1", int(sys.argv[1]), limit=PIECE)
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(sys.argv[1]), limit=PIECE, ssl=TLS)
 
     async def outward() -> None:
         while data := await reader.read(PIECE):

@@ -119,7 +119,7 @@ def read_exports(path: Path) -> dict[str, str]:
 
 def up(data_dir: Path, *options: str, **env: str) -> Cluster:
     """Start a cluster on a folder, with these variables besides, and return when it serves."""
-    command = [BACKENDAI, "up", "--data-dir", str(data_dir), "--port", str(_free_port()), "--detach", *options]
+    command = [BACKENDAI, "up", "--data-dir", str(data_dir), "--port", str(free_port()), "--detach", *options]
     subprocess.run(command, check=True, env={**os.environ, **env}, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     pid = int((data_dir / "up.lock").read_text())
     return Cluster(data_dir, pid, read_exports(data_dir / "env.sh"), read_exports(data_dir / "env-admin.sh"))
@@ -138,23 +138,24 @@ def small_image_cluster(folder: Path | None = None, **env: str) -> Iterator[Clus
             yield cluster
         return
     command = [sys.executable, "-m", "bench.small_images", "up", "--data-dir", str(folder)]
-    command += ["--port", str(_free_port())]
+    command += ["--port", str(free_port())]
     with (folder / "up.out").open("w") as log:
         server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={**os.environ, **env})
     try:
-        _wait_until_serving(folder, server)
-        yield Cluster(folder, server.pid, read_exports(folder / "env.sh"), read_exports(folder / "env-admin.sh"))
+        yield wait_until_serving(folder, server)
     finally:
         server.send_signal(signal.SIGINT)
         server.wait(60)
 
 
-def _wait_until_serving(folder: Path, server: subprocess.Popen[bytes], *, timeout_s: float = 60) -> None:
+def wait_until_serving(folder: Path, server: subprocess.Popen[bytes], *, timeout_s: float = 60) -> Cluster:
+    """Returns the cluster that ``server`` runs in the foreground. Raises RuntimeError if it does not start."""
     deadline = time.monotonic() + timeout_s
     while "The cluster serves" not in (folder / "up.out").read_text():
         if server.poll() is not None or time.monotonic() > deadline:
             raise RuntimeError(f"the cluster did not start: {(folder / 'up.out').read_text()}")
         time.sleep(0.1)
+    return Cluster(folder, server.pid, read_exports(folder / "env.sh"), read_exports(folder / "env-admin.sh"))
 
 
 def lift_rate_limits(cluster: Cluster) -> None:
@@ -173,7 +174,7 @@ def down(data_dir: Path) -> None:
     )
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

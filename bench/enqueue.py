@@ -29,7 +29,7 @@ from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import AgentStatus, SessionStatus, SessionType
 from ai.backend.common.wire.reports import ImageReport, PluginReport
 from ai.backend.infra.bus import Bus
-from ai.backend.infra.database import Database
+from ai.backend.infra.database import Database, Pool
 from ai.backend.infra.process.memory import collect_rarely
 from ai.backend.manager.agents.model import Agent
 from ai.backend.manager.composition.manager import Manager
@@ -163,7 +163,7 @@ def enqueue() -> Sequence[Figure]:
         try:
 
             async def run() -> dict[str, float]:
-                database = Database(server.url(server.create()), pool_size=10)
+                database = Database(server.url(server.create()), pool=Pool(10))
                 try:
                     return await _measure(database, SESSIONS)
                 finally:

@@ -51,6 +51,11 @@ class Benchmark:
     name: str
     summary: str
     measure: Callable[[], Sequence[Figure]]
+    needs: str = ""
+
+    def line(self, width: int) -> str:
+        """Returns its line of the list, with the option that it cannot do without."""
+        return f"{self.name:{width}} {self.summary}" + (f" [needs --{self.needs}]" if self.needs else "")
 
 
 REGISTRY: dict[str, Benchmark] = {}
@@ -65,13 +70,15 @@ def option(name: str) -> str:
     return OPTIONS[name]
 
 
-def benchmark(name: str, summary: str) -> Callable[[Callable[[], Sequence[Figure]]], Callable[[], Sequence[Figure]]]:
+def benchmark(
+    name: str, summary: str, *, needs: str = ""
+) -> Callable[[Callable[[], Sequence[Figure]]], Callable[[], Sequence[Figure]]]:
     """Register a function under the name by which `bench/run` knows it."""
 
     def register(measure: Callable[[], Sequence[Figure]]) -> Callable[[], Sequence[Figure]]:
         if name in REGISTRY:
             raise ValueError(f"two benchmarks are named {name!r}")
-        REGISTRY[name] = Benchmark(name, summary, measure)
+        REGISTRY[name] = Benchmark(name, summary, measure, needs)
         return measure
 
     return register

@@ -99,7 +99,7 @@ def panel(workload: str, curves: Sequence[dict[int, float]], reference: traces.P
     return {"kind": "lines", "title": workload, "lines": lines, **axes}
 
 
-@benchmark("fragmentation", "unallocated GPUs on the FGD trace, arrival only; --data names its folder")
+@benchmark("fragmentation", "unallocated GPUs on the FGD trace, arrival only; --data names its folder", needs="data")
 def fragmentation() -> Sequence[Figure]:
     folder = Path(option("data"))
     reference = traces.published(folder)

@@ -13,6 +13,7 @@ from bench.figures import OPTIONS, REGISTRY, Figure
 MODULES = (
     "sessions",
     "path",
+    "life",
     "docker",
     "server",
     "terminal",
@@ -36,8 +37,9 @@ def main(argv: Sequence[str]) -> int:
     for module in MODULES:
         importlib.import_module(f"bench.{module}")
     if list(argv) == ["--list"]:
+        width = max(map(len, REGISTRY))
         for entry in REGISTRY.values():
-            sys.stdout.write(f"{entry.name:14} {entry.summary}\n")
+            sys.stdout.write(f"{entry.line(width)}\n")
         return 0
     argv = list(argv)
     if argv[:1] == ["--data"] and len(argv) > 1:

@@ -8,6 +8,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from bench.cluster import Api, running_cluster
@@ -31,7 +32,9 @@ def bare_sandbox() -> list[str]:
         raise FileNotFoundError("this benchmark needs bubblewrap (package bubblewrap)")
     namespaces = ["--unshare-pid", "--unshare-ipc", "--unshare-uts"]
     mounts = ["--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp"]
-    return [bwrap, *namespaces, *mounts, sys.executable, "-c", "pass"]
+    hidden = [prefix for prefix in (sys.prefix, sys.base_prefix) if Path(prefix).is_relative_to("/tmp")]
+    shown = [word for prefix in dict.fromkeys(hidden) for word in ("--ro-bind", prefix, prefix)]
+    return [bwrap, *namespaces, *mounts, *shown, sys.executable, "-c", "pass"]
 
 
 def creation_in_turns(

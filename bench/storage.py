@@ -48,7 +48,7 @@ async def running(place: Path) -> AsyncIterator[tuple[ProxyProcess, Caller]]:
         proxy.stop()
 
 
-@benchmark("storage-list", "The first page of a directory of a million entries.")
+@benchmark("storage-list", "the first page of a directory of a million entries")
 def listing() -> Sequence[Figure]:
     async def measure() -> tuple[list[float], float]:
         took: list[float] = []
@@ -83,7 +83,7 @@ def listing() -> Sequence[Figure]:
     ]
 
 
-@benchmark("storage-folders", "Making and deleting a folder, by the storage proxy alone and through the manager.")
+@benchmark("storage-folders", "making and deleting a folder, by the storage proxy alone and through the manager")
 def folders() -> Sequence[Figure]:
     async def by_the_proxy() -> list[float]:
         took: list[float] = []

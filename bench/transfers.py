@@ -147,7 +147,7 @@ def copy(path: Path, target: Path) -> float:
     return took
 
 
-@benchmark("storage-upload", "One large upload, against cp and fsync on the same disk.")
+@benchmark("storage-upload", "one large upload, against cp and fsync on the same disk")
 def upload() -> Sequence[Figure]:
     async def measure() -> dict[str, list[float]]:
         took: dict[str, list[float]] = {"ours": [], "cp": [], "bare_aiohttp": [], "raw_socket": []}
@@ -232,7 +232,7 @@ def drain(port: int, target: str, size: int) -> float:
     return took
 
 
-@benchmark("storage-download", "One large download, against a bare sendfile server.")
+@benchmark("storage-download", "one large download, against a bare sendfile server")
 def download() -> Sequence[Figure]:
     async def measure() -> tuple[list[float], list[float]]:
         ours: list[float] = []
@@ -288,7 +288,7 @@ async def _listening(port: int, *, timeout_s: float = 30.0) -> None:
                 return
 
 
-@benchmark("storage-small", "Many small uploads, against a bare aiohttp handler that writes, fsyncs and renames.")
+@benchmark("storage-small", "many small uploads, against a bare aiohttp handler that writes, fsyncs and renames")
 def small() -> Sequence[Figure]:
     async def at_once(work: Sequence[Callable[[], Awaitable[Any]]]) -> float:
         remaining = iter(work)
@@ -341,7 +341,7 @@ def small() -> Sequence[Figure]:
     ]
 
 
-@benchmark("storage-memory", "Memory of the proxy at 32 uploads at once.")
+@benchmark("storage-memory", "memory of the proxy at 32 uploads at once")
 def memory() -> Sequence[Figure]:
     async def measure() -> tuple[float, float]:
         with room() as place:

@@ -16,6 +16,7 @@ import aiohttp
 
 from bench.cluster import Api, running_cluster, temporary_folder
 from bench.figures import Figure, benchmark
+from tests.support.certificates import self_signed
 
 ROUNDS = 7
 SIZE = 128 << 20
@@ -40,13 +41,14 @@ class Way:
 
 
 @contextmanager
-def bare_relay() -> Iterator[Way]:
-    """A relay without users, sessions, limits or a link to agents, and the service beside it."""
-    command = [sys.executable, str(SERVICE), "0"]
+def bare_relay(*certificate: Path) -> Iterator[Way]:
+    """A relay without users, sessions, limits or a link to agents, and the service beside it; between them TLS if there
+    are a certificate and its key."""
+    command = [sys.executable, str(SERVICE), "0", *map(str, certificate)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as service:
         assert service.stdout is not None
         port = service.stdout.readline().strip()
-        command = [sys.executable, "-m", "bench.bare_relay", port]
+        command = [sys.executable, "-m", "bench.bare_relay", port, *map(str, certificate[:1])]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as relay:
             assert relay.stdout is not None
             try:
@@ -119,7 +121,7 @@ async def compare(ours: Way, bare: Way) -> dict[str, float]:
         return {**medians, "bare-echo-ms": await echo_ms(http, bare), "tunnel-echo-ms": await echo_ms(http, ours)}
 
 
-def figure(name: str, medians: Mapping[str, float]) -> Figure:
+def figure(name: str, medians: Mapping[str, float], *, by_tls: bool) -> Figure:
     """The worse of both directions counts."""
     ratios = {what: medians[f"tunnel-{what}"] / medians[f"bare-{what}"] for what in ("give", "take")}
     worse = min(ratios, key=lambda what: ratios[what])
@@ -128,7 +130,8 @@ def figure(name: str, medians: Mapping[str, float]) -> Figure:
         value=medians[f"tunnel-{worse}"],
         unit="MiB/s",
         reference=medians[f"bare-{worse}"],
-        reference_is=f"a bare aiohttp WebSocket relay in the same run, {ROUNDS} rounds in turns, medians",
+        reference_is=f"a bare aiohttp WebSocket relay{' that speaks TLS to the service' if by_tls else ''} in the same"
+        f" run, {ROUNDS} rounds in turns, medians",
         target=f">= {TARGET} of the reference, both ways",
         holds=min(ratios.values()) >= TARGET,
         detail={**medians, **{f"ratio-{what}": ratio for what, ratio in ratios.items()}},
@@ -138,12 +141,16 @@ def figure(name: str, medians: Mapping[str, float]) -> Figure:
 @benchmark("tunnel", "throughput of a tunnel into a session: daemons in one process, in several, and by TLS")
 def tunnel() -> Sequence[Figure]:
     figures = []
-    with bare_relay() as bare:
+    with temporary_folder() as folder:
+        certificate = self_signed(folder)
         for name, options, by_tls in (
             ("tunnel-throughput", (), False),
             ("tunnel-throughput-separate", ("--separate",), False),
             ("tunnel-throughput-tls", ("--separate",), True),
         ):
-            with session_tunnel(*options, by_tls=by_tls) as ours:
-                figures.append(figure(name, asyncio.run(compare(ours, bare))))
+            with (
+                bare_relay(*(certificate if by_tls else ())) as bare,
+                session_tunnel(*options, by_tls=by_tls) as ours,
+            ):
+                figures.append(figure(name, asyncio.run(compare(ours, bare)), by_tls=by_tls))
     return figures

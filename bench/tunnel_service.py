@@ -1,9 +1,11 @@
-"""A TCP service on 127.0.0.1, on the port that it is told or, for 0, on one that it prints.
+"""A TCP service on 127.0.0.1, on the port that it is told or, for 0, on one that it prints; by TLS with a certificate
+and its key.
 
 The first line of a connection says what is wanted: ``give N`` or ``take N`` bytes, or ``echo 0``.
 """
 
 import socketserver
+import ssl
 import sys
 import threading  # noqa: F401  # the session serves in a thread
 
@@ -38,5 +40,9 @@ class Server(socketserver.ThreadingTCPServer):
 
 
 server = Server(("127.0.0.1", int(sys.argv[1])), Service)
+if len(sys.argv) > 3:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*sys.argv[2:4])
+    server.socket = context.wrap_socket(server.socket, server_side=True)
 print(server.server_address[1], flush=True)
 server.serve_forever()

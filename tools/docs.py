@@ -33,6 +33,13 @@ GENERATORS: dict[str, str] = {
     "docs/reference/samples/agent.schema.json": "tools.settings_pages:schema(agent)",
     "docs/reference/samples/storage-proxy.toml": "tools.settings_pages:sample(storage-proxy)",
     "docs/reference/samples/storage-proxy.schema.json": "tools.settings_pages:schema(storage-proxy)",
+    "docs/ko/README.md": "tools.translations:page(README.md)",
+    "docs/ko/tutorial/first-session.md": "tools.translations:page(tutorial/first-session.md)",
+    "docs/ko/howto/reach-services.md": "tools.translations:page(howto/reach-services.md)",
+    "docs/ko/howto/run-a-cluster.md": "tools.translations:page(howto/run-a-cluster.md)",
+    "docs/ko/howto/run-in-docker.md": "tools.translations:page(howto/run-in-docker.md)",
+    "docs/ko/howto/sdk.md": "tools.translations:page(howto/sdk.md)",
+    "docs/ko/howto/use-folders.md": "tools.translations:page(howto/use-folders.md)",
 }
 
 

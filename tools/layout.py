@@ -54,7 +54,7 @@ FEATURES: Mapping[str, tuple[tuple[str, ...], ...]] = {
         ("volumes", "resource_groups"),
         ("identity",),
         ("graphql", "tasks", "logs", "system", "leadership", "idempotency"),
-        ("access", "query", "secrets", "metrics", "db", "storage_proxy", "topics", "crash_points"),
+        ("access", "query", "secrets", "metrics", "db", "storage_proxy", "topics", "hooks", "crash_points"),
     ),
     "agent": (
         ("server", "watcher"),
@@ -132,6 +132,7 @@ WITHOUT_TIERS: Mapping[str, frozenset[str]] = {
             "storage_proxy",
             "topics",
             "crash_points",
+            "hooks",
             "graphql",
         ]
     ),

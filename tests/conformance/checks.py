@@ -147,6 +147,18 @@ def check_run_input(scene: Scene) -> None:
         scene.remove("conf-input")
 
 
+def check_run_batch_input(scene: Scene) -> None:
+    """A program in batch mode reads two lines from its standard input."""
+    (scene.client.folder / "m.py").write_text("a = input('first? '); b = input('second? '); print('got', a, b)\n")
+    try:
+        command = ("run", "--rm", "-t", "conf-stdin", *_RESOURCE_OPTIONS, "--exec", "python m.py", "python", "m.py")
+        said = ended(scene.client(*command, input_="one\ntwo\n"))
+        assert "first?" in said.all, said.all
+        assert "got one two" in said.all, said.all
+    finally:
+        scene.remove("conf-stdin")
+
+
 def check_run_file(scene: Scene) -> None:
     (scene.client.folder / "hello.py").write_text("import sys\nprint('from a file', sys.argv[1:])\n")
     try:

@@ -6,11 +6,12 @@ asked is agreed to.
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 from io import StringIO
 
-from ai.backend.cli.__main__ import main  # type: ignore[import-untyped]  # the published client's
+main = importlib.import_module("ai.backend.cli.__main__").main  # the published client's
 
 
 class _Yes(StringIO):

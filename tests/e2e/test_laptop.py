@@ -44,7 +44,7 @@ def test_megabytes_through_a_command(cluster: Cluster, session: str) -> None:
 
 
 def test_an_option_of_the_command_is_not_ours(cluster: Cluster, session: str) -> None:
-    done = execute(cluster, "exec", "-w", "/tmp", "-e", "MARK=m", session, "sh", "-c", "pwd; echo $MARK")
+    done = execute(cluster, "exec", "-w", "/tmp", "-e", "MARK=m", session, "--", "sh", "-c", "pwd; echo $MARK")
     assert (done.returncode, done.stdout) == (0, b"/tmp\nm\n"), done.stderr
 
 

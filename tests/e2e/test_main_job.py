@@ -47,6 +47,33 @@ def test_the_program_sees_what_it_was_given(cluster: Cluster) -> None:
     assert secrets == [], "no secret of the platform enters a session"
 
 
+@pytest.mark.parametrize("typed", ["hey\n", "hey", "hey\nmore\n"])
+def test_a_program_reads_what_is_piped_into_the_command(cluster: Cluster, tmp_path: Path, typed: str) -> None:
+    (tmp_path / "m.py").write_text("import sys\nprint(input())\nprint(sys.stdin.read().upper(), end='')\n")
+    command = ["run", "--rm", "-q", *RESOURCES, "--basedir", str(tmp_path), "--exec", "python m.py", "python"]
+    done = cluster.run(*command, str(tmp_path / "m.py"), input_=typed)
+    assert (done.returncode, done.stdout) == (0, "hey\n" + typed[4:].upper()), done.stderr
+
+
+def test_a_program_that_reads_without_input_gets_its_end(cluster: Cluster) -> None:
+    done = cluster.run("run", "--rm", "-q", *RESOURCES, "--exec", "cat; echo end", "python")
+    assert (done.returncode, done.stdout) == (0, "end\n"), done.stderr
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        pytest.param("nodejs", marks=pytest.mark.needs("node")),
+        pytest.param("r", marks=pytest.mark.needs("R")),
+        pytest.param("cpp", marks=pytest.mark.needs("gcc")),
+    ],
+)
+def test_languages_of_the_host_are_images(cluster: Cluster, image: str) -> None:
+    code = {"cpp": "cout << 6 * 7 << endl;"}.get(image, "6 * 7")
+    done = cluster.run("run", "--rm", "-q", "-r", "cpu=1", "-r", "mem=512m", "-c", code, image)
+    assert (done.returncode, done.stdout.split()[-1:]) == (0, ["42"]), done.stdout + done.stderr
+
+
 def test_globals_live_as_long_as_the_session(cluster: Cluster) -> None:
     session = name()
     assert cluster.run("start", "-t", session, *RESOURCES, "python").returncode == 0

@@ -165,7 +165,8 @@ def test_quotas_are_set_by_administrators_and_shown_to_everybody(cluster: Cluste
     scope = ("local:volume1", "user:user@local")
     before = cluster.json("admin", "quota-scope", "get", *scope, admin=True)[0]
     limit = str(before["usage_bytes"] + 100_000)
-    cluster.run("admin", "quota-scope", "set", *scope, limit, admin=True, check=True)
+    said = cluster.run("admin", "quota-scope", "set", *scope, limit, admin=True, check=True)
+    assert "a soft limit" in said.stdout + said.stderr
     mine = [row for row in cluster.json("quota") if row["quota_scope_id"].startswith("user:")]
     assert [(row["host"], str(row["hard_limit_bytes"]), row["enforcement"]) for row in mine] == [
         ("local:volume1", limit, "soft")
@@ -218,6 +219,14 @@ def test_what_administrators_do_with_folders(cluster: Cluster, tmp_path: Path) -
         cluster.run("admin", "etcd", "delete", "volumes/blocked/local:volume1", admin=True, check=True)
 
 
+def test_an_accepted_invitation_names_its_folder(cluster: Cluster) -> None:
+    cluster.run("vfolder", "create", "offered", check=True)
+    cluster.run("vfolder", "invite", "offered", "admin@local", check=True)
+    (invitation,) = json.loads(cluster.run("vfolder", "invitations", "--output", "json", admin=True, check=True).stdout)
+    accepted = cluster.run("vfolder", "accept", invitation["id"][:8], admin=True, check=True)
+    assert accepted.stdout == "accepted the invitation to offered\n"
+
+
 def test_copying_as_scp_does_and_addresses_for_others(cluster: Cluster, tmp_path: Path) -> None:
     (tmp_path / "one.txt").write_text("one")
     (tmp_path / "d").mkdir()
@@ -227,7 +236,19 @@ def test_copying_as_scp_does_and_addresses_for_others(cluster: Cluster, tmp_path
     assert [e["name"] for e in cluster.json("vfolder", "ls", "copied", "in")] == ["d", "one.txt"]
     back = tmp_path / "back"
     cluster.run("vfolder", "cp", "-r", "copied:in", str(back), check=True)
+    assert (back / "d/two.txt").read_text() == "two"
+    cluster.run("vfolder", "cp", "-r", "copied:in", str(back), check=True)
     assert (back / "in/d/two.txt").read_text() == "two"
+    cluster.run("vfolder", "cp", "copied:in/one.txt", str(tmp_path / "renamed.txt"), check=True)
+    assert (tmp_path / "renamed.txt").read_text() == "one"
+    cluster.run("vfolder", "cp", "copied:in/one.txt", str(back), check=True)
+    assert (back / "one.txt").read_text() == "one"
+    cluster.run("vfolder", "cp", str(tmp_path / "one.txt"), "copied:new/uno.txt", check=True)
+    cluster.run("vfolder", "cp", "-r", str(tmp_path / "d"), "copied:e", check=True)
+    cluster.run("vfolder", "cp", "-r", str(tmp_path / "d"), "copied:e", check=True)
+    cluster.run("vfolder", "cp", "-r", "copied:", str(tmp_path / "all"), check=True)
+    names = {path.relative_to(tmp_path / "all").as_posix() for path in (tmp_path / "all").rglob("*") if path.is_file()}
+    assert names == {"in/one.txt", "in/d/two.txt", "new/uno.txt", "e/two.txt", "e/d/two.txt"}
     assert cluster.run("vfolder", "cp", "copied:in", "copied:out").returncode == 2
     address = cluster.run("vfolder", "request-download", "copied", "in/one.txt", check=True).stdout.strip()
     with urllib.request.urlopen(address, timeout=10) as reply:

@@ -38,6 +38,7 @@ from ai.backend.plugin.accelerator import (
     AbstractLifecycleHook,
     AttachedDevice,
     Measurement,
+    MetricKind,
     WorkloadConfig,
 )
 from ai.backend.plugin.runtime import (
@@ -287,7 +288,8 @@ class FakeRuntime(AbstractRuntime):
 
     async def measure(self, keys: Sequence[WorkloadKey]) -> Mapping[WorkloadKey, Sequence[Measurement]]:
         metric = Measurement(key="mem", value=50.0, unit_hint="bytes", capacity=200.0, stats=frozenset({"max"}))
-        return {key: [metric] for key in keys if key in self.specs}
+        used = Measurement(key="cpu_used", value=1.0, unit_hint="msec", kind=MetricKind.ACCUMULATED)
+        return {key: [metric, used] for key in keys if key in self.specs}
 
     async def pids(self, key: WorkloadKey) -> tuple[int, ...]:
         return (next(self._pids),)

@@ -100,11 +100,12 @@ class FakeApi:
         self.tokens: dict[str, Any] = {}
         self.fail_next = 0
         self.pending_creations = False
+        self.announcement = ""
         self.break_reply: Callable[[str, Any], Any] = lambda _path, reply: reply
         self.events: list[tuple[str, dict[str, Any]]] = []
 
     def application(self) -> web.Application:
-        app = web.Application(middlewares=[self._guard])
+        app = web.Application(middlewares=[self._guard], client_max_size=4 << 20)
         app.add_routes(
             [
                 web.get("/", self._version),
@@ -305,7 +306,11 @@ class FakeApi:
             assert isinstance(part, BodyPartReader)
             assert part.name == "src"
             assert part.filename
-            session.files[unquote(part.filename)] = bytes(await part.read())
+            session.files[unquote(part.filename)] = content = bytes(await part.read())
+            if len(content) > 1_048_576:
+                return problem(
+                    400, "invalid-api-params", "malformed", data={part.filename: "larger than 1048576 bytes"}
+                )
             count += 1
         if count > 20:
             return problem(400, "limit-exceeded", "at most 20 files")
@@ -361,7 +366,7 @@ class FakeApi:
     # ---- everything else
 
     async def _announcement(self, request: web.Request) -> web.Response:
-        return self._json(request, {"enabled": False, "message": ""})
+        return self._json(request, {"enabled": bool(self.announcement), "message": self.announcement})
 
     async def _status(self, request: web.Request) -> web.Response:
         return self._json(request, {"status": "running", "active_sessions": len(self.sessions)})
@@ -374,10 +379,17 @@ class FakeApi:
         query, variables = body["query"], body["variables"]
         selection = query.partition("items {")[2] or query.partition("{")[2].partition("{")[2]
         selected = [name for name in re.findall(r"\w+", selection) if name != "total_count"]
+        if "images(" in query or "images {" in query:
+            image = {
+                "name": "host/python", "tag": "3.11", "registry": "", "architecture": "x86_64", "digest": "",
+                "size_bytes": 0, "aliases": ["python"], "installed": True, "installed_agents": None,
+                "resource_limits": [{"key": "mem", "min": "67108864"}],
+            }  # fmt: skip
+            return self._json(request, {"data": {"images": [image]}})
         if "compute_session_list" in query:
             wanted = (variables.get("status") or "").split(",")
             found = [one.fields() for one in self.sessions.values() if not wanted[0] or one.status in wanted]
-            page = found[variables["offset"] :][: variables["limit"]]
+            page = found[variables.get("offset", 0) :][: variables.get("limit", 100)]
             items = [{name: item.get(name) for name in selected} for item in page]
             data: dict[str, Any] = {"compute_session_list": {"items": items, "total_count": len(found)}}
         elif "compute_session" in query:

@@ -32,13 +32,14 @@ CONTENT = b"weights of a small model\n"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
-def model(name: str, *versions: str, digest: str = COMMIT) -> ScannedArtifact:
+def model(name: str, *versions: str, digest: str = COMMIT, restricted: bool = False) -> ScannedArtifact:
     return ScannedArtifact(
         type=ArtifactType.MODEL,
         name=name,
         description=f"The model {name}.",
         readme=f"# {name}\n",
         extra={"author": name.partition("/")[0]},
+        restricted=restricted,
         revisions=[
             ScannedRevision(version=v, size=len(CONTENT), file_count=1, digest=digest) for v in versions or ("main",)
         ],

@@ -30,6 +30,7 @@ class Model:
     extra: list[dict[str, Any]] = field(default_factory=list)
     tags: dict[str, str] = field(default_factory=dict)
     past: list[Model] = field(default_factory=list)
+    gated: bool | str = False
 
     @property
     def commit(self) -> str:
@@ -45,7 +46,7 @@ class Model:
             "author": name.partition("/")[0],
             "lastModified": "2024-01-02T03:04:05.000Z",
             "private": False,
-            "gated": False,
+            "gated": self.gated,
             "downloads": 7,
             "likes": 3,
             "tags": ["test"],
@@ -74,6 +75,7 @@ class FakeHub:
 
     def __init__(self) -> None:
         self.models: dict[str, Model] = {}
+        self.datasets: dict[str, Model] = {}
         self.requests: list[str] = []
         self.credentials: list[str | None] = []
         self.sent: dict[str, int] = {}
@@ -89,12 +91,14 @@ class FakeHub:
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[FakeHub]:
         app = web.Application(middlewares=[self._note])
-        app.router.add_get("/api/models", self._list)
-        app.router.add_get("/api/models/{org}/{name}", self._info)
-        app.router.add_get("/api/models/{org}/{name}/revision/{version}", self._info)
-        app.router.add_get("/api/models/{org}/{name}/refs", self._refs)
-        app.router.add_get("/{org}/{name}/resolve/{version}/{path:.+}", self._resolve)
-        app.router.add_get("/cdn/{org}/{name}/{path:.+}", self._send)
+        for kind in ("datasets", "models"):
+            api, files = f"/api/{kind}", "" if kind == "models" else "/datasets"
+            app.router.add_get(api, self._list)
+            app.router.add_get(f"{api}/{{org}}/{{name}}", self._info)
+            app.router.add_get(f"{api}/{{org}}/{{name}}/revision/{{version}}", self._info)
+            app.router.add_get(f"{api}/{{org}}/{{name}}/refs", self._refs)
+            app.router.add_get(f"{files}/{{org}}/{{name}}/resolve/{{version}}/{{path:.+}}", self._resolve)
+            app.router.add_get(f"/cdn{files}/{{org}}/{{name}}/{{path:.+}}", self._send)
         runner = web.AppRunner(app, shutdown_timeout=0.1)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -117,7 +121,7 @@ class FakeHub:
     def _model(self, request: web.Request) -> tuple[str, Model]:
         name = f"{request.match_info['org']}/{request.match_info['name']}"
         version = request.match_info.get("version") or request.query.get("version", "main")
-        model = self.models.get(name)
+        model = self._repositories(request).get(name)
         for past in model.past if model else ():
             if past.commit == version:
                 return name, past
@@ -127,13 +131,17 @@ class FakeHub:
             raise web.HTTPNotFound(headers={"X-Error-Code": "RevisionNotFound"})
         return name, model
 
+    def _repositories(self, request: web.Request) -> dict[str, Model]:
+        return self.datasets if "datasets" in request.path.split("/")[1:3] else self.models
+
     async def _list(self, request: web.Request) -> web.Response:
         if self.listing is not None:
             return self.listing(request)
         search, author = request.query.get("search", ""), request.query.get("author", "")
-        names = [name for name in self.models if search in name and name.startswith(author)]
+        repositories = self._repositories(request)
+        names = [name for name in repositories if search in name and name.startswith(author)]
         names = names[: int(request.query.get("limit", 1000))]
-        found = [self.models[name].info(name) for name in names]
+        found = [repositories[name].info(name) for name in names]
         for info in found:
             info["siblings"] = [{"rfilename": one["rfilename"]} for one in info["siblings"]]
         return web.json_response(found)
@@ -152,7 +160,8 @@ class FakeHub:
         name, model = self._model(request)
         path = request.match_info["path"]
         if path in model.files and len(model.files[path]) >= LARGE:
-            return web.Response(status=302, headers={"Location": f"/cdn/{name}/{path}?version={model.commit}"})
+            kind = "datasets/" if self._repositories(request) is self.datasets else ""
+            return web.Response(status=302, headers={"Location": f"/cdn/{kind}{name}/{path}?version={model.commit}"})
         return await self._send(request)
 
     async def _send(self, request: web.Request) -> web.StreamResponse:

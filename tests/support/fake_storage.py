@@ -145,6 +145,8 @@ class FakeStorage:
         directory = self._there(folder, path)
         if not directory.exists():
             raise NoSuchFile
+        if not directory.is_dir():
+            raise WrongKindOfFile
         start = int(cursor or 0)
         names = sorted(os.listdir(directory))
         page = names[start : start + limit]
@@ -199,7 +201,7 @@ class FakeStorage:
             target.touch()
         return Ticket(url="http://storage.test/upload", token=f"{folder.vfid}:{path}:{size}")
 
-    async def download_ticket(self, folder: FolderKey, path: str, *, archive: bool) -> Ticket:
+    async def download_ticket(self, folder: FolderKey, path: str, *, archive: bool, requester: str) -> Ticket:
         self._note("download")
         target = self._there(folder, path)
         if not target.exists():
@@ -218,4 +220,5 @@ def _info(path: Path) -> FileInfo:
         mode=stat.filemode(told.st_mode),
         created=told.st_ctime,
         modified=told.st_mtime,
+        accessed=told.st_atime,
     )

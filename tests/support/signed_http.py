@@ -77,8 +77,9 @@ class RawClient:
             moment = date or datetime.now(UTC)
             stamp = format_datetime(moment, usegmt=True) if rfc7231 else moment.isoformat()
             lines[date_header] = stamp
+            override = (headers or {}).get("X-Method-Override", "").strip().upper() if method == "POST" else ""
             parts = SignedParts(
-                method=signed_method or method,
+                method=signed_method or override or method,
                 raw_target=signed_target or target,
                 date=stamp,
                 host=self.signed_host or host,

@@ -43,6 +43,11 @@ def _program(name: str, package: str) -> Callable[[], str | None]:
     return probe
 
 
+def _language(name: str) -> Callable[[], str | None]:
+    """A heavy package of another language, which CI may lack."""
+    return lambda: None if shutil.which(name) else f"machine: {name} is not installed"
+
+
 def _root() -> str | None:
     return None if os.geteuid() == 0 else "machine: not running as root"
 
@@ -99,6 +104,10 @@ def _xfs() -> str | None:
 PROBES: dict[str, Callable[[], str | None]] = {
     "bwrap": _program("bwrap", "bubblewrap"),
     "gcc": _program("gcc", "gcc"),
+    "node": _language("node"),
+    "jshell": _language("jshell"),
+    "go": _language("go"),
+    "R": _language("R"),
     "ssh": _program("ssh", "openssh-client"),
     "git": _program("git", "git"),
     "ip": _program("ip", "iproute2"),

@@ -226,6 +226,21 @@ async def test_restart_in_place_keeps_devices_and_home(bench: Bench) -> None:
     assert S.RESTARTING in bench.statuses(spec)
 
 
+async def test_a_restart_loses_nothing_of_what_was_used(bench: Bench) -> None:
+    agent = await bench.start()
+    spec = await bench.run(agent)
+    for attempt in (2, 3):
+        await agent.commands.restart_kernel(RestartKernel(kernel_id=spec.kernel_id, attempt=attempt))
+        await bench.until(bench.spec(kernel_id=spec.kernel_id, attempt=attempt), S.RUNNING)
+    assert agent.supervisor is not None
+    kernel = agent.supervisor.get(spec.kernel_id)
+    assert (kernel.carried["cpu_used"], kernel.record.carried_until) == (2.0, 2)
+    await agent.commands.destroy_kernel(DestroyKernel(kernel_id=spec.kernel_id, attempt=3))
+    ended = await bench.until(bench.spec(kernel_id=spec.kernel_id, attempt=3), S.TERMINATED)
+    assert ended.last_stat is not None
+    assert ended.last_stat["cpu_used"]["current"] == "3"
+
+
 async def test_a_termination_is_deferred_until_its_deadline(bench: Bench) -> None:
     plugin = fake_plugin("cpu", hook_errors={"pre_terminate": TerminationDeferred("saving", retry_after=0.05)})
     bench.plugins = [plugin]
@@ -290,6 +305,19 @@ async def test_a_failing_bootstrap_script_is_told(bench: Bench) -> None:
     (runner,) = bench.runtime.runners.values()
     assert runner.received[0]["options"]["exec"] == "sh /home/config/bootstrap.sh"
     assert (await bench.until(spec, S.RUNNING)).message is None
+
+
+async def test_a_start_script_of_the_image_that_fails_is_told(bench: Bench) -> None:
+    agent = await bench.start()
+    bench.runtime.ready = False
+    spec = bench.spec()
+    await agent.commands.create_kernels(CreateKernels(kernels=[spec]))
+    async with asyncio.timeout(30):
+        while not bench.runtime.runners:  # noqa: ASYNC110  # the fake has no event for it
+            await asyncio.sleep(0.01)
+    (runner,) = bench.runtime.runners.values()
+    runner.emit(t="ready", problem="the image's /opt/container/bootstrap.sh ended with code 127")
+    assert "ended with code 127" in ((await bench.until(spec, S.RUNNING)).message or "")
 
 
 async def test_the_manager_may_disown_a_kernel(bench: Bench) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ai.backend.agent.composition import Agent
-from ai.backend.common.wire.agent import KernelSpec
+from ai.backend.common.wire.agent import KernelSpec, RestartKernel
 from ai.backend.common.wire.execution import ListProcesses
 from ai.backend.common.wire.reports import StatReport
 from tests.component.agent.test_process_runtime import RealBench, real  # noqa: F401  # `real` is a fixture
@@ -101,3 +101,18 @@ class TestWithANetworkOfItsOwn:
         metrics = told.of_kernel(spec.kernel_id)
         assert metrics is not None
         assert (metrics["net_rx"]["current"], metrics["net_rx"]["unit_hint"]) == ("0", "bps")
+
+
+async def test_a_restart_goes_on_counting(real: RealBench) -> None:
+    agent, spec, _ = await busy_kernel(real)
+
+    def used(told: StatReport) -> float:
+        return float((told.of_kernel(spec.kernel_id) or {}).get("cpu_used", {}).get("current") or 0)
+
+    before = used(await report(real, lambda told: used(told) > 500))
+    await agent.commands.restart_kernel(RestartKernel(kernel_id=spec.kernel_id, attempt=2))
+    assert agent.supervisor is not None
+    kernel = agent.supervisor.get(spec.kernel_id)
+    after = await report(real, lambda told: kernel.status == "RUNNING" and told.of_kernel(spec.kernel_id))
+    assert (kernel.attempt, kernel.carried["cpu_used"] >= before) == (2, True)
+    assert used(after) >= before

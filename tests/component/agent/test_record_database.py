@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from ai.backend.agent.channel.model import RunRecord, RunsRecord
 from ai.backend.agent.directory.directory import RecordDatabase, RecordTable
+from ai.backend.agent.kernels.files import FileKernelRecords
 
 WRITER = (
     "import sys\n"
@@ -61,6 +63,30 @@ def test_the_newest_value_holds(tmp_path: Path, database: RecordDatabase, table:
     assert database.table("others").items() == {}
     database.close()
     assert read(tmp_path / "records.db") == {"a": b"3"}
+
+
+def test_the_code_of_waiting_runs_is_written_once(tmp_path: Path, database: RecordDatabase) -> None:
+    code = {"a": {"code": "a" * 900_000}, "b": {"code": "b" * 900_000}}
+    runs = [RunRecord(run_id=name, frame=frame) for name, frame in code.items()]
+    records = FileKernelRecords(database)
+    records.put_runs("k", RunsRecord(attempt=1, runs=runs))
+    written = (tmp_path / "records.db-wal").stat().st_size
+    for acked in range(100):
+        records.put_runs("k", RunsRecord(attempt=1, acked=acked, runs=runs))
+    assert (tmp_path / "records.db-wal").stat().st_size - written < 2_000_000
+    for restarted in (records, FileKernelRecords(database)):
+        restored = restarted.load_runs("k")
+        assert restored is not None
+        assert {run.run_id: run.frame for run in restored.runs} == code
+    begun = RunRecord(run_id="a", frame={}, started=True)
+    again = RunRecord(run_id="b", frame={"code": "another"})
+    records.put_runs("k", RunsRecord(attempt=1, runs=[begun, again]))
+    restored = records.load_runs("k")
+    assert restored is not None
+    assert [run.frame for run in restored.runs] == [{}, {"code": "another"}]
+    records.put_runs("kk", RunsRecord(attempt=1, runs=[again]))
+    records.forget_runs("k")
+    assert list(database.table("run_frames").items()) == ["kk/b"]
 
 
 def test_nobody_else_reads_it(tmp_path: Path, table: RecordTable) -> None:

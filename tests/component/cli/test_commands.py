@@ -70,7 +70,7 @@ async def test_input_is_asked_for_and_sent(shell: Shell) -> None:
     done = await shell("run", "--rm", "-q", "-c", "input()", "python", stdin="Lablup\n")
     assert done.out == "? got Lablup\n"
     done = await shell("run", "--rm", "-q", "-c", "getpass()", "python", stdin="")
-    assert done.out == "? got \n"
+    assert done.out == "? got \x04\n"  # the input has ended
 
 
 async def test_files_are_uploaded_and_executed(shell: Shell, api: FakeApi) -> None:
@@ -80,8 +80,21 @@ async def test_files_are_uploaded_and_executed(shell: Shell, api: FakeApi) -> No
     assert done.out == "executed python sub/my.py\n"
     assert api.find("batch").files == {"sub/my.py": b"print(1)"}
     assert "output file out.txt" in done.err
-    done = await shell("run", "-t", "batch", "--rm", "python", "sub/my.py")
+    done = await shell("run", "-t", "batch", "--rm", "python", "./sub/my.py")
+    assert done.out == "executed python sub/my.py\n"
+    (shell.folder / "main.py").write_text("print(1)")
+    done = await shell("run", "-t", "batch", "--rm", "python", "main.py", "sub/my.py")
     assert done.out == "built\nexecuted *\n"
+
+
+async def test_a_file_of_another_folder_runs(
+    shell: Shell, api: FakeApi, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    script = tmp_path_factory.mktemp("elsewhere") / "my.py"
+    script.write_text("print(1)")
+    done = await shell("run", "-t", "elsewhere", "python", str(script))
+    assert done.out == "executed python my.py\n"
+    assert api.find("elsewhere").files == {"my.py": b"print(1)"}
 
 
 async def test_every_combination_runs(shell: Shell, api: FakeApi) -> None:
@@ -208,9 +221,62 @@ async def test_events_until_the_end(shell: Shell, api: FakeApi) -> None:
     api.events = [("session_started", {"sessionId": "x"}), ("session_terminated", {"reason": "user-requested"})]
     done = await shell("events", "mine")
     assert [line.split()[0] for line in done.out.splitlines()] == ["session_started", "session_terminated"]
-    assert done.err == "Listening to mine; Ctrl-C ends that.\n"
+    assert done.err == "Listening to mine, which is RUNNING; Ctrl-C ends that.\n"
     lines = [json.loads(line) for line in (await shell("--output", "json", "events", "mine")).out.splitlines()]
     assert lines[1] == {"event": "session_terminated", "data": {"reason": "user-requested"}}
+
+
+async def test_a_quiet_run_says_once_why_it_waits(shell: Shell, api: FakeApi) -> None:
+    api.pending_creations = True
+    done = await shell("run", "-q", "--max-wait", "2", "-t", "waits", "-c", "1", "python")
+    assert done.code == 124
+    assert done.err.splitlines()[0] == "  waits is PENDING: no-available-instances"
+    assert len(done.err.splitlines()) == 2
+
+
+async def test_a_log_is_followed_to_the_end(shell: Shell, api: FakeApi) -> None:
+    started = await shell("start", "--type", "batch", "-c", "x", "-t", "batch", "python")
+    assert "next: backend.ai logs --follow batch | backend.ai watch batch" in started.err
+    session = api.find("batch")
+    session.log = "one\n"
+    process = await shell.start("logs", "--follow", "batch")
+    assert process.stdout is not None
+    assert await asyncio.wait_for(process.stdout.readline(), 30) == b"one\n"
+    session.log += "two\n"
+    assert await asyncio.wait_for(process.stdout.readline(), 30) == b"two\n"
+    session.log, session.status, session.result = session.log + "three", "TERMINATED", "SUCCESS"
+    out, _ = await asyncio.wait_for(process.communicate(), 30)
+    assert (process.returncode, out) == (0, b"three")
+    done = await shell("watch", "--log", session.id)
+    assert done.out == f"one\ntwo\nthree{session.id}: TERMINATED, SUCCESS\n"
+    assert (await shell("logs", "-f", "--output", "json", session.id)).code == 2
+
+
+async def test_a_file_too_large_to_upload_has_another_way(shell: Shell) -> None:
+    await shell("start", "-t", "mine", "python")
+    (shell.folder / "big").write_bytes(bytes(1_500_000))
+    done = await shell("upload", "mine", "big")
+    assert done.code == 1
+    assert "the largest is big with 1.4 MiB: copy it by `backend.ai scp mine big :`" in done.err
+
+
+async def test_every_user_sees_the_images(shell: Shell) -> None:
+    done = await shell("image", "list")
+    assert done.out.splitlines()[1].split() == ["host/python", "x86_64", "3.11", "0", "B", "python", "mem=64m", "yes"]
+    assert "resource_limits" not in (await shell("image", "list", "--output", "json")).out.split('"installed"')[0]
+
+
+async def test_a_list_is_printed_anew(shell: Shell, api: FakeApi) -> None:
+    process = await shell.start("ps", "--follow")
+    assert process.stdout is not None
+    assert b"There are no sessions" in await asyncio.wait_for(process.stdout.readline(), 30)
+    await shell("start", "-t", "mine", "python")
+    while b"mine" not in await asyncio.wait_for(process.stdout.readline(), 30):
+        pass
+    process.send_signal(signal.SIGINT)
+    await asyncio.wait_for(process.communicate(), 30)
+    assert process.returncode == 130
+    assert (await shell("ps", "--follow", "--output", "json")).code == 2
 
 
 async def test_config_hides_the_secret(shell: Shell) -> None:
@@ -294,3 +360,26 @@ async def test_lists_show_short_ids(shell: Shell, api: FakeApi) -> None:
     assert lines[1].split()[:2] == ["mine", session_id[:8]]
     assert session_id in (await shell("ps", "--wide")).out
     assert session_id in (await shell("ps", "-f", "id")).out
+
+
+async def complete(shell: Shell, line: str) -> list[str]:
+    """Returns what bash offers at the end of a command line."""
+    words = line.split(" ")
+    completing = {"_BACKEND_AI_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
+    done = await shell(**completing)
+    assert done.err == ""
+    return [offer.partition(",")[2] for offer in done.out.splitlines() if offer]
+
+
+async def test_a_shell_completes_names_of_the_cluster(shell: Shell, api: FakeApi) -> None:
+    await shell("start", "-t", "mine", "python")
+    await shell("start", "-t", "yours", "python")
+    assert await complete(shell, "backend.ai info m") == ["mine"]
+    assert await complete(shell, "backend.ai rm mine y") == ["yours"]
+    assert await complete(shell, "backend.ai run py") == ["python"]
+    assert await complete(shell, "backend.ai start -r m") == ["mem=", "mock.device="]
+    assert await complete(shell, "backend.ai admin agent info i-") == ["i-fake"]
+    api.find("mine").name = "m\x1b[31m"
+    assert await complete(shell, "backend.ai info m") == []
+    shell.env["BACKEND_ENDPOINT"] = "http://127.0.0.1:9"
+    assert await complete(shell, "backend.ai info m") == []

@@ -50,6 +50,12 @@ def test_the_command_refuses_to_run_beside_them(tmp_path: Path) -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
+def test_the_package_runs_as_the_command() -> None:
+    command = [sys.executable, "-m", "ai.backend.cli", "run", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    assert done.stdout.startswith("Usage: backend.ai run")
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_scripts(shell: str) -> None:
     command = [sys.executable, "-m", "ai.backend.cli.main", "completion", shell]

@@ -1,5 +1,6 @@
 """The asynchronous SDK against an API that verifies signatures."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from ai.backend.client.early_request import send_early
 from ai.backend.client.exceptions import BackendAPIError, BackendClientError, EndpointUnreachable, MissingCredentials
 from ai.backend.client.func.creation import creation_call
 from ai.backend.client.request import Request
-from ai.backend.client.session import AsyncSession
+from ai.backend.client.session import AsyncSession, Session
 from tests.support.fake_api import ACCESS_KEY, SECRET_KEY, FakeApi
 
 
@@ -251,3 +252,22 @@ async def test_only_simple_calls_go_early(config: APIConfig) -> None:
     secure = APIConfig(endpoint="https://a", access_key="A", secret_key="S")
     for other in (several, secure, APIConfig(endpoint="http://a", access_key="")):
         assert send_early(other, creation_call(other, "python")) is None
+
+
+async def test_the_announcement_is_handed_over(endpoint: str, api: FakeApi) -> None:
+    announced: list[str] = []
+    config = APIConfig(
+        endpoint=endpoint, access_key=ACCESS_KEY, secret_key=SECRET_KEY, announcement_handler=announced.append
+    )
+    async with AsyncSession(config=config):
+        assert not announced
+    api.announcement = "maintenance at noon"
+    async with AsyncSession(config=config):
+        assert announced == ["maintenance at noon"]
+    blocking = Session(config=config)
+    await asyncio.to_thread(blocking.open)
+    await asyncio.to_thread(blocking.close)
+    assert announced == ["maintenance at noon"] * 2
+    api.fail_next = 99
+    async with AsyncSession(config=config):
+        assert len(announced) == 2

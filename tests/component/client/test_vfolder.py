@@ -87,6 +87,26 @@ def tree(root: Path) -> dict[str, bytes]:
     return {p.relative_to(root).as_posix(): p.read_bytes() for p in root.rglob("*") if p.is_file()}
 
 
+@pytest.mark.parametrize("plain", ["volume1", "local"])
+async def test_a_plain_name_means_the_only_host_of_it(place: Place, plain: str) -> None:
+    assert (await place.user.VFolder.create("data", plain, cloneable=True))["host"] == "local:volume1"
+    assert (await place.user.VFolder("data").clone("copy", plain))["host"] == "local:volume1"
+    with pytest.raises(BackendAPIError, match="nowhere"):
+        await place.user.VFolder.create("other", "nowhere")
+
+
+async def test_storage_proxies_are_reached_as_the_address_map_says(place: Place) -> None:
+    await place.user.VFolder.create("data", "local:volume1")
+    folder = place.user.VFolder("data")
+    (place.path / "f.txt").write_text("x")
+    announced = (await folder.request_upload("f.txt", 1)).url.partition("/upload")[0]
+    place.user.config.storage_proxy_address_map = {f"{announced}/": place.proxy.client_url}
+    await folder.upload(["f.txt"], basedir=place.path)
+    await folder.download(["f.txt"], basedir=place.path / "back")
+    assert (place.path / "back/f.txt").read_text() == "x"
+    assert place.wire.connections == 0
+
+
 async def test_a_tree_goes_up_and_comes_back_the_same(place: Place) -> None:
     await place.user.VFolder.create("data", "local:volume1")
     folder = place.user.VFolder("data")
@@ -256,7 +276,6 @@ async def test_folders_from_their_making_to_their_end(place: Place) -> None:
 async def test_what_administrators_do(place: Place) -> None:
     """The page's model store, and each area of the SDK that is for superadmins."""
     admin, user = place.admin, place.user
-    await admin.Group.create("default", "model-store", type="MODEL_STORE")
     await admin.VFolder.create("bert", group="model-store", usage_mode="model")
     await admin.VFolder("bert").mkdir("weights")
     clone = await user.VFolder("bert").clone("my-bert", usage_mode="model")

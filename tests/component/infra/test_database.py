@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import shutil
+import sqlite3
+import subprocess
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from sqlalchemy import Column, Connection, Integer, MetaData, Table, insert, select, text, update
+from sqlalchemy import Column, Connection, Integer, MetaData, Table, delete, insert, select, text, update
 from sqlalchemy.exc import IntegrityError, StatementError
 
 from ai.backend.common.errors import Conflict, Unavailable
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.infra.database import GUID, Database, JSONText, QuantityMap, UTCDateTime, current_revision, upgrade
+from ai.backend.infra.database.ballast import STEP_INTERVAL_S
 
 metadata = MetaData()
 things = Table(
@@ -79,22 +85,74 @@ async def test_no_update_is_lost_between_tasks_and_engines(database: Database) -
     assert await database.run_read(lambda c: c.execute(select(things.c.n)).scalar_one()) == 160
 
 
+@contextmanager
+def locked(database: Database) -> Iterator[sqlite3.Connection]:
+    """Holds the write lock of the database, as another process does."""
+    connection = sqlite3.connect(database.location.database or "", isolation_level=None)
+    connection.execute("BEGIN IMMEDIATE")
+    yield connection
+    connection.execute("COMMIT")
+    connection.close()
+
+
 async def test_a_reader_does_not_wait_for_a_writer(database: Database) -> None:
-    began, go_on = threading.Event(), threading.Event()
+    with locked(database) as other:
+        other.execute("INSERT INTO things (id) VALUES (1)")
+        assert await database.run_read(lambda c: c.execute(select(things)).all()) == []
 
-    def slowly(connection: Connection) -> None:
-        connection.execute(insert(things), {"id": 1})
-        began.set()
-        assert go_on.wait(30)
 
-    writing = asyncio.create_task(database.run_write(slowly))
-    try:
-        assert await asyncio.to_thread(began.wait, 30)
-        async with asyncio.timeout(30):
-            assert await database.run_read(lambda c: c.execute(select(things)).all()) == []
-    finally:
-        go_on.set()
-        await writing
+async def test_a_write_waits_for_another_process_while_the_event_loop_turns(database: Database) -> None:
+    with locked(database):
+        writing = asyncio.create_task(database.run_write(lambda c: c.execute(insert(things), {"id": 1})))
+        await asyncio.sleep(0.05)
+        assert not writing.done()
+    await writing
+    assert len(await database.run_read(lambda c: c.execute(select(things)).all())) == 1
+
+
+_COUNT_TO_A_MILLION = (
+    "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1000000) SELECT max(i) FROM n"
+)
+
+
+@pytest.mark.parametrize("is_write", [False, True])
+async def test_a_long_transaction_runs_in_a_thread_and_once_only_commits(database: Database, is_write: bool) -> None:
+    threads: list[threading.Thread] = []
+
+    def work(connection: Connection) -> int:
+        threads.append(threading.current_thread())
+        if is_write:
+            connection.execute(insert(things), {"n": 1})
+        return int(connection.execute(text(_COUNT_TO_A_MILLION)).scalar_one())
+
+    assert await (database.run_write(work) if is_write else database.run_read(work)) == 1_000_000
+    assert threads[0] is threading.main_thread()
+    assert [thread.name.partition("_")[0] for thread in threads[1:]] == ["db-write" if is_write else "db-read"]
+    assert await database.run_read(lambda c: c.execute(select(things.c.n)).scalars().all()) == [1] * is_write
+
+
+async def test_many_short_transactions_let_other_tasks_run(database: Database) -> None:
+    turns = 0
+
+    async def turn() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    turning = asyncio.create_task(turn())
+    for _ in range(100):
+        await database.run_read(lambda c: c.execute(select(things.c.id)).all())
+    assert turns >= 3
+    turning.cancel()
+
+
+async def test_the_log_of_many_short_writes_is_copied_into_the_file(tmp_path: Path, database: Database) -> None:
+    for number in range(400):
+        await database.execute(insert(things), {"doc": "x" * 20_000, "n": number})
+    sizes = {path.name: path.stat().st_size for path in await asyncio.to_thread(lambda: list(tmp_path.iterdir()))}
+    assert sizes["test.db"] > 4_000_000
+    assert sizes["test.db-wal"] < 6_000_000, "9 million bytes were written"
 
 
 def _migration(folder: Path, revision: str, down: str | None, table: str) -> None:
@@ -166,14 +224,6 @@ async def test_a_full_disk_is_told_as_such(tmp_path: Path) -> None:
 
 
 async def test_after_a_rest_everything_goes_on(database: Database) -> None:
-    began, go_on = threading.Event(), threading.Event()
-
-    def slowly(connection: Connection) -> None:
-        connection.execute(insert(things).values(id=1, n=1))
-        began.set()
-        assert go_on.wait(30)
-        connection.execute(insert(things).values(id=2, n=2))
-
     def opened(connection: Connection) -> object:
         return connection.connection.dbapi_connection
 
@@ -182,14 +232,45 @@ async def test_after_a_rest_everything_goes_on(database: Database) -> None:
 
     assert await database.run_read(count) == 0
     before = await database.run_write(opened)
-    writing = asyncio.create_task(database.run_write(slowly))
-    await asyncio.to_thread(began.wait, 30)
-    await database.rest()  # the writer's connection is in use
-    go_on.set()
-    await writing
-    assert await database.run_read(count) == 2
     assert await database.run_write(opened) is before
-    await database.rest()
+    with locked(database):
+        writing = asyncio.create_task(
+            database.run_write(lambda connection: connection.execute(insert(things).values(id=1, n=1)))
+        )
+        await asyncio.sleep(0.05)
+        await database.rest()  # the connection of the thread for writes is in use
+    await writing
+    assert await database.run_read(count) == 1
     assert await database.run_write(opened) is not before
     await database.run_write(lambda connection: connection.execute(insert(things).values(id=3, n=3)))
-    assert await database.run_read(count) == 3
+    assert await database.run_read(count) == 2
+
+
+@pytest.mark.needs("root")
+async def test_writes_go_on_for_a_while_on_a_full_disk(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    await asyncio.to_thread(subprocess.run, ["mount", "-t", "tmpfs", "-o", "size=160m", "t", str(disk)], check=True)
+    database = Database(f"sqlite:///{disk}/test.db", ballast_bytes=16 << 20)
+    try:
+        await database.run_write(metadata.create_all)
+        await database.vacuum()  # in the thread in which the ballast was made before
+        assert await asyncio.to_thread(lambda: (disk / "test.db.ballast").stat().st_blocks) == (16 << 20) // 512
+        await asyncio.to_thread(_fill, disk / "big")
+        for number in range(64):
+            await database.execute(insert(things), {"id": number, "doc": ["x" * 4000]})
+        await asyncio.to_thread(_fill, disk / "more")
+        await asyncio.sleep(STEP_INTERVAL_S)
+        assert await database.execute(delete(things)) == 64
+        for name in ("big", "more"):
+            (disk / name).unlink()
+    finally:
+        await database.close()
+        await asyncio.to_thread(subprocess.run, ["umount", str(disk)], check=True)
+
+
+def _fill(path: Path) -> None:
+    with contextlib.suppress(OSError), path.open("wb", buffering=0) as file:
+        while file.write(bytes(1 << 12)):
+            pass
+    assert shutil.disk_usage(path.parent).free == 0

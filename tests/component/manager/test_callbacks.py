@@ -134,7 +134,10 @@ async def test_a_session_is_followed_through_a_restart_of_the_manager(
 
 @pytest.mark.parametrize(
     "host",
-    ["127.0.0.1", "localhost", "2130706433", "[::1]", "[::ffff:127.0.0.1]", "0.0.0.0", "0177.0.0.1", "127.1"],
+    [
+        *("127.0.0.1", "localhost", "2130706433", "[::1]", "[::ffff:127.0.0.1]", "0.0.0.0", "0177.0.0.1", "127.1"),
+        *("①②⑦.0.0.1", "127。0。0。1"),
+    ],
 )
 async def test_this_machine_is_not_called(receiver: Receiver, host: str) -> None:
     sender = HttpCallbackSender(WebhookSettings(refused_networks=DEFAULT, timeout_s=5))

@@ -111,6 +111,43 @@ def test_fixtures_are_rows_and_secrets_are_not_plain(mgr: Mgr, tmp_path: Path) -
         assert (result.exit_code, result.exception.__class__) == (1, SystemExit), result.output
 
 
+EXAMPLES = Path(__file__).parents[3] / "deploy" / "fixtures"
+
+
+def test_the_example_fixtures_make_an_installation(mgr: Mgr, tmp_path: Path) -> None:
+    """In the order of the guide (03-02, "Populate the database with initial fixtures"), with values of one's own."""
+    database = migrated(tmp_path / "manager.db")
+    for name in ("users", "keypairs", "resource-presets", "set-user-main-access-keys"):
+        content = (EXAMPLES / f"{name}.json").read_text()
+        file = tmp_path / f"{name}.json"
+        file.write_text(content)
+        if "change-me" in content:
+            assert "put values of your own" in mgr("fixture", "populate", str(file)).output
+        file.write_text(content.replace("change-me-admin", "AKADMIN").replace("change-me", "AKUSER"))
+        _good(mgr("fixture", "populate", str(file)))
+    keys = audit.rows(database, "SELECT email, main_access_key, is_admin FROM users JOIN keypairs ON user_id = uuid")
+    assert [tuple(row.values()) for row in keys] == [
+        ("admin@example.org", "AKADMIN", 1),
+        ("user@example.org", "AKUSER-user", 0),
+    ]
+
+
+def test_a_file_is_checked_although_the_manager_s_own_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "manager.toml").write_text("[manager]\nnum-proc = 0\nuse_sokovan = false\n")
+    result = CliRunner().invoke(main, ["config", "check", "manager.toml"])
+    assert result.exit_code == 1
+    assert "manager.num-proc" in result.output
+    assert "manager.use_sokovan" in result.output
+
+
+def test_the_guide_s_spelling_of_missing_revisions(mgr: Mgr, tmp_path: Path) -> None:
+    migrated(tmp_path / "manager.db")
+    assert "the database is at" in _good(mgr("schema", "apply-mission-revisions", "22.09.6"))
+
+
 def test_keys_and_documents(mgr: Mgr, tmp_path: Path) -> None:
     said = _good(mgr("generate-rpc-keypair", str(tmp_path / "keys"), "manager"))
     public = (tmp_path / "keys/manager.key").read_text().strip()
@@ -118,7 +155,18 @@ def test_keys_and_documents(mgr: Mgr, tmp_path: Path) -> None:
     assert (tmp_path / "keys/manager.key_secret").stat().st_mode & 0o777 == 0o600
     assert (tmp_path / "keys/manager.key_secret").read_text().split()[0] == public
     assert mgr("generate-rpc-keypair", str(tmp_path / "keys"), "manager").exit_code == 1
-    assert "type Query" in _good(mgr("api", "dump-gql-schema"))
+    schema = _good(mgr("api", "dump-gql-schema"))
+    assert _good(mgr("api", "dump-graphql-schema")) == schema
+    manual = [
+        "rescan_images",
+        "preload_image",
+        "unload_image",
+        "forget_image",
+        "alias_image",
+        "dealias_image",
+        "create_user",
+    ]
+    assert all(f"  {mutation}(" in schema for mutation in manual), "spec 03-09:990"
     assert json.loads(_good(mgr("schema", "dump-history")))["revisions"][0]["down_revision"] is None
     migrated(tmp_path / "manager.db")
     assert "0 sessions were removed" in _good(mgr("clear-history", "-r", "30d", "--vacuum-full"))

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
+from ai.backend.common.errors import NotFound
 from ai.backend.common.ids import AgentId
 from ai.backend.common.states import AgentStatus
 from ai.backend.common.wire.reports import AgentReport
@@ -71,3 +74,23 @@ async def test_an_agent_that_is_heard_does_not_stay_lost(cluster: Cluster, agent
         while (stored := await store.agent(agent_id)) is None or stored.status is not AgentStatus.ALIVE:
             await agent.beat()
             await asyncio.sleep(0.1)
+
+
+async def test_an_agent_of_a_missing_resource_group_takes_no_sessions(cluster: Cluster, agent: FakeAgent) -> None:
+    """Spec 03-01:258: the group that an agent reports must exist."""
+    await _running(cluster)
+    agents = cluster.manager.stores.agents
+    with pytest.raises(NotFound, match="nowhere"):
+        await _send(agent, agent.report(number=1, resource_group="nowhere"))
+    stored = await agents.agent(AgentId(agent.agent_id))
+    assert stored is not None
+    assert stored.status is AgentStatus.LOST
+    reply = await cluster.manager.services.sessions.create(
+        cluster.user, CreateSession(image="python", enqueue_only=True)
+    )
+    await asyncio.sleep(0.1)
+    assert (await cluster.manager.services.sessions.get(cluster.user, str(reply.session.id))).status == "PENDING"
+    await _send(agent, agent.report(number=2))
+    stored = await agents.agent(AgentId(agent.agent_id))
+    assert stored is not None
+    assert stored.status is AgentStatus.ALIVE

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.component.runner.driver import Driver
+from tests.component.runner.driver import RUNNER, Driver
+
+needs = pytest.mark.needs
 
 
 def kinds(messages: list[dict[str, object]]) -> list[object]:
@@ -67,7 +69,9 @@ def test_build_log_is_hidden_unless_wanted_or_needed(runner: Driver) -> None:
 
 
 def test_environment_and_place(runner: Driver, home: Path) -> None:
-    result = runner.batch(exec='pwd; echo "$HOME $TERM $GREETING"; cat; echo end', env={"GREETING": "h\u00ef\n$x"})
+    result = runner.batch(
+        exec='pwd; echo "$HOME $TERM $GREETING"; cat; echo end', input=False, env={"GREETING": "h\u00ef\n$x"}
+    )
     assert result.out == f"{home}\n{home} {__import__('os').environ.get('TERM', 'xterm')} h\u00ef\n$x\nend\n"
     assert runner.batch(exec="true", env={"A=B": "c", "N": "nul\0"}).finished["t"] == "finished"
 
@@ -229,3 +233,47 @@ class TestC:
         assert c.collect(run_id).finished["signal"] == 2
         c.send("restart")
         c.expect("ready")
+
+
+@pytest.mark.parametrize(
+    ("runtime", "file", "text"),
+    [
+        pytest.param("cpp", "main.cc", "#include <iostream>\nint main() { std::cout << 6 * 7; }", marks=needs("gcc")),
+        pytest.param("nodejs", "main.js", "process.stdout.write(String(6 * 7))", marks=needs("node")),
+        pytest.param("go", "main.go", "package main\nfunc main() { print(6 * 7) }", marks=needs("go")),
+        pytest.param(
+            "java",
+            "Main.java",
+            "class Main { public static void main(String[] a) { System.out.print(6 * 7); } }",
+            marks=needs("jshell"),
+        ),
+    ],
+)
+def test_default_commands_of_languages(
+    start: Callable[..., Driver], home: Path, runtime: str, file: str, text: str
+) -> None:
+    runner = start(runtime)
+    (home / file).write_text(text)
+    result = runner.collect(runner.submit(mode="batch", options={"build": "*", "exec": "*"}), timeout=50)
+    assert result.out + result.err == "42"
+
+
+@pytest.mark.needs("gcc")
+def test_snippets_of_cpp(start: Callable[..., Driver]) -> None:
+    assert start("cpp").run("vector<int> v{6, 7}; cout << v[0] * v[1];").out == "42"
+
+
+def test_an_unknown_type_of_runtime_takes_commands(start: Callable[..., Driver]) -> None:
+    runner = start("vendor.h2o")
+    assert runner.ready["runtime"] == "app"
+    assert "query" not in runner.ready["features"]
+    assert runner.batch(exec="echo here").out == "here\n"
+    assert "runs no snippets" in runner.run("1").err
+
+
+def test_the_user_s_ids_and_su_exec(runner: Driver) -> None:
+    result = runner.batch(exec=f'{RUNNER.parent}/su-exec "$LOCAL_GROUP_ID:$LOCAL_USER_ID" echo "a  b"')
+    assert (result.out, result.finished["exitCode"]) == ("a  b\n", 0)
+    result = runner.batch(exec=f"{RUNNER.parent}/su-exec nobody:nogroup echo never")
+    assert (result.out, result.finished["exitCode"]) == ("", 1)
+    assert "cannot become nobody" in result.err

@@ -359,6 +359,42 @@ for fd in range(900, 1100):
         assert_works(runner)
 
 
+def test_forged_questions_are_asked_once(runner: Driver) -> None:
+    code = """
+import fcntl, os, time
+for fd in range(1001, 1100):
+    try: flags = fcntl.fcntl(fd, fcntl.F_GETFL)
+    except OSError: continue
+    if flags & 3 == os.O_WRONLY:
+        for _ in range(200): os.write(fd, QUESTIONS)
+time.sleep(0.2)
+"""
+    questions = pack(b"I", [b"1", b"0"]) + pack(b"I", [b"2", b"1"])
+    result = runner.run(f"QUESTIONS = {questions!r}\n{code}")
+    assert len(result.of("waiting-input")) == 1
+    assert_works(runner)
+
+
+def test_a_child_that_reports_without_end_does_not_keep_the_supervisor(runner: Driver) -> None:
+    code = """
+import fcntl, os
+for fd in range(1001, 1100):
+    try: flags = fcntl.fcntl(fd, fcntl.F_GETFL)
+    except OSError: continue
+    if flags & 3 == os.O_WRONLY:
+        fcntl.fcntl(fd, 1031, 1 << 20)
+        while True: os.write(fd, EMPTY)
+"""
+    run_id = runner.submit(f"EMPTY = {pack(b'T', [b'']) * 10_000!r}\n{code}")
+    time.sleep(1)
+    before = memory_of(runner.process.pid)
+    assert runner.data("ping")["busy"]
+    runner.send("cancel", id=run_id, reason="user")
+    runner.collect(run_id)
+    assert memory_of(runner.process.pid) - before < 64 * 1024 * 1024
+    assert_works(runner)
+
+
 def test_closing_the_pipes_of_the_interpreter_is_its_death(runner: Driver) -> None:
     result = runner.run("import os, time\nos.closerange(3, 4096)\nprint('x')\ntime.sleep(0.2)")
     assert result.finished["reason"] == "interpreter-died"

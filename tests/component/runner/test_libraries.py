@@ -37,6 +37,28 @@ def test_flags_are_those_of_the_users_own_start(runner: Driver) -> None:
     assert "no attribute 'nothing'" in runner.run("sys.flags.nothing").err
 
 
+def test_what_was_just_installed_is_found(runner: Driver, home: Path) -> None:
+    assert "ModuleNotFoundError" in runner.run("import fresh").err
+    code = f"""
+from pathlib import Path
+folder = Path({USER_SITE!r})
+folder.mkdir(parents=True)
+(folder / "fresh.py").write_text("value = 42")
+import fresh
+fresh.value
+"""
+    assert runner.run(code).out == "42\n"
+    assert "No module named 'nothing_at_all'" in runner.run("import nothing_at_all").err
+
+
+def test_programs_that_were_just_installed_are_found(runner: Driver, home: Path) -> None:
+    (home / ".local/bin").mkdir(parents=True)
+    (home / ".local/bin/mine").write_text("#!/bin/sh\necho mine")
+    (home / ".local/bin/mine").chmod(0o755)
+    assert runner.batch(exec="mine").out == "mine\n"
+    assert runner.run("import subprocess; subprocess.run(['mine']);").out == "mine\n"
+
+
 def test_children_that_repeat_the_flags_find_the_packages(runner: Driver) -> None:
     code = "import subprocess; print(subprocess._args_from_interpreter_flags())"
     assert runner.run(code).out == "[]\n"

@@ -10,11 +10,24 @@ import pytest
 from tests.component.runner.driver import Driver
 
 
+def test_an_exception_is_told_by_name_arguments_and_traceback(runner: Driver) -> None:
+    ((name, arguments, is_outside, traceback),) = runner.run("raise ValueError('x', 7)").finished["exceptions"]
+    assert (name, arguments, is_outside) == ("ValueError", ["x", "7"], False)
+    assert traceback.startswith("Traceback")
+    assert traceback.endswith("ValueError: ('x', 7)\n")
+    code = "class E(Exception):\n    def __repr__(self): raise self\nraise E(E(), 'y' * 10_000_000)"
+    ((name, arguments, _, traceback),) = runner.run(code).finished["exceptions"]
+    assert (name, arguments) == ("E", [])
+    assert len(traceback) <= 4096
+    assert "exceptions" not in runner.run("1").finished
+
+
 def test_ready_says_what_it_can(runner: Driver) -> None:
     assert runner.ready["protocol"] == 1
     assert runner.ready["runtime"] == "python"
     assert runner.ready["version"].startswith("3.")
-    assert set(runner.ready["features"]) == {"query", "batch", "input", "complete", "pty", "files", "services"}
+    features = {"query", "batch", "input", "complete", "pty", "files", "services", "programs"}
+    assert set(runner.ready["features"]) == features
 
 
 def test_globals_are_kept(runner: Driver) -> None:

@@ -21,6 +21,7 @@ from ai.backend.common.errors import (
     Conflict,
     ImageMissing,
     ImageNotFound,
+    InvalidInput,
     LimitExceeded,
     NotFound,
     RegistryRefused,
@@ -84,6 +85,31 @@ def spec_of(name: str, **more: Any) -> WorkloadSpec:
 
 def forget(engine: DockerEngine, name: str) -> None:
     engine.call("DELETE", f"/images/{name}?force=1")
+
+
+async def test_an_archive_becomes_an_image_and_replaces_no_other(
+    runtime: DockerRuntime, docker_engine: DockerEngine, tmp_path: Path
+) -> None:
+    saved = tmp_path / "saved.tar"
+    await runtime._engine.save(PYTHON_IMAGE, saved)
+    with pytest.raises(Conflict, match="would replace the image"):
+        await runtime.load_image("team/tool:1", saved)
+    plain = tmp_path / "plain.tar"
+    with tarfile.open(saved) as source, tarfile.open(plain, "w") as target:
+        for member in source:
+            content = source.extractfile(member) if member.isfile() else None
+            if member.name == "manifest.json" and content is not None:
+                [manifest] = json.load(content)
+                text = json.dumps([{**manifest, "RepoTags": None}]).encode()
+                member.size, content = len(text), io.BytesIO(text)
+            if member.name != "repositories":
+                target.addfile(member, content)
+    await runtime.load_image("team/tool:1", plain)
+    assert not await runtime.lacks_image(wanted("team/tool:1"))
+    forget(docker_engine, "team/tool:1")
+    (tmp_path / "bad.tar").write_bytes(b"x" * 2000)
+    with pytest.raises(InvalidInput, match="no archive"):
+        await runtime.load_image("team/tool:1", tmp_path / "bad.tar")
 
 
 async def test_an_image_is_fetched_once_for_all(

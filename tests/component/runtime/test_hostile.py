@@ -10,69 +10,20 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
-from uuid import uuid4
 
 import pytest
 
-from ai.backend.common.ids import KernelId, SessionId
 from ai.backend.node.linux import proc
+from ai.backend.node.workload import file_trees
 from ai.backend.node.workload.file_trees import remove_tree
-from ai.backend.plugin.accelerator import WorkloadConfig
-from ai.backend.plugin.runtime import WorkloadKey, WorkloadSpec, WorkloadState
-from ai.backend.plugin.testing.runtime.suite import Talk
-from ai.backend.runtime.process.runtime import ProcessRuntime
-from ai.backend.runtime.process.settings import ProcessRuntimeSettings
-from tests.component.runtime.audit import eventually, traces_of
+from ai.backend.plugin.runtime import WorkloadState
+from ai.backend.runtime.process import cleanup
+from ai.backend.runtime.process.launch_plan import COOKIE_VARIABLE
+from tests.component.runtime.conftest import Bench
 
 MIB = 1024 * 1024
 pytestmark = [pytest.mark.needs("isolation", "cgroups", "root")]
-
-
-class Bench:
-    """One runtime and what was started on it."""
-
-    def __init__(self, runtime: ProcessRuntime, state: Path) -> None:
-        self.runtime = runtime
-        self.state = state
-
-    async def start(self, **changes: Any) -> tuple[WorkloadKey, Talk]:
-        key = WorkloadKey(kernel_id=KernelId(uuid4()), attempt=1)
-        config = changes.pop("config", WorkloadConfig(cpu_limit=2.0, memory_limit_bytes=128 * MIB))
-        spec = WorkloadSpec(key=key, session_id=SessionId(uuid4()), image="python", config=config, **changes)
-        await self.runtime.create(spec)
-        talk = Talk(await self.runtime.open_channel(key, epoch=1), 30.0)
-        await talk.kind("ready")
-        return key, talk
-
-    async def end(self, key: WorkloadKey, talk: Talk) -> None:
-        await talk.close()
-        started = time.monotonic()
-        await self.runtime.remove(key)
-        assert time.monotonic() - started < 15
-        assert not await asyncio.to_thread(eventually, lambda: traces_of(str(key.kernel_id), self.state))
-
-
-@pytest.fixture(params=["sealed", "caged", "sealed-by-root"])
-async def bench(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Bench]:
-    settings: dict[str, Any] = {"watch_interval_s": 1.0}
-    if request.param == "caged":
-        settings["cgroups"] = "off"
-    if request.param == "sealed-by-root":
-        settings["user_namespaces"] = "off"
-    state = tmp_path / "state"
-    runtime = ProcessRuntime(ProcessRuntimeSettings(**settings), state)
-    await runtime.setup()
-    assert runtime.info().tier == request.param.partition("-")[0]
-    try:
-        yield Bench(runtime, state)
-        for view in await runtime.list_workloads():
-            await runtime.remove(view.key)
-        await runtime.shutdown()
-    finally:
-        remove_tree(state)  # also after a test that failed: what it made may be too deep for pytest's clean-up
 
 
 async def test_a_fork_bomb(bench: Bench) -> None:
@@ -126,32 +77,6 @@ async def test_unlinked_files_count(bench: Bench) -> None:
     await talk.channel.send({"t": "run", "id": "r1", "mode": "query", "code": code})
     assert (await talk.kind("exited"))["reason"] == "home-limit"
     await bench.end(key, talk)
-
-
-async def test_a_disk_without_limits_is_filled(tmp_path: Path) -> None:
-    """The session that fills the platform's own disk is ended and its home emptied; its neighbours live."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    await asyncio.to_thread(subprocess.run, ["mount", "-t", "tmpfs", "-o", "size=96m", "t", str(disk)], check=True)
-    runtime = ProcessRuntime(ProcessRuntimeSettings(watch_interval_s=1.0), disk / "state")
-    try:
-        await runtime.setup()
-        bench = Bench(runtime, disk / "state")
-        neighbour, others = await bench.start()
-        key, talk = await bench.start(config=WorkloadConfig())
-        code = "f = open('big', 'wb', 0)\nwhile True: f.write(bytes(1 << 16))"
-        await talk.channel.send({"t": "run", "id": "r1", "mode": "query", "code": code})
-        assert (await talk.kind("exited"))["reason"] == "home-limit"
-        assert not await asyncio.to_thread(eventually, lambda: shutil.disk_usage(disk).free < 64 * MIB)
-        await others.run("open('mine', 'w').write('x'); print('unharmed')")
-        assert others.text() == "unharmed\n"
-        await bench.end(key, talk)
-        await bench.end(neighbour, others)
-    finally:
-        for view in await runtime.list_workloads():
-            await runtime.remove(view.key)
-        await runtime.shutdown()
-        await asyncio.to_thread(subprocess.run, ["umount", str(disk)], check=True)
 
 
 async def test_the_runner_is_killed(bench: Bench) -> None:
@@ -426,3 +351,49 @@ async def test_strangers_at_the_socket(bench: Bench) -> None:
     await talk.run("print('unimpressed')")
     assert talk.text() == "unimpressed\n"
     await bench.end(key, talk)
+
+
+@pytest.mark.parametrize("bench", ["sealed"], indirect=True)
+async def test_who_shows_the_cookie_is_not_killed_for_it(bench: Bench) -> None:
+    key, talk = await bench.start()
+    record = json.loads((bench.state / "workloads" / str(key) / "record.json").read_text())
+    variable, identity = f"{COOKIE_VARIABLE}={record['cookie']}", ["setpriv", "--reuid=59500", "--clear-groups"]
+    environments = {"quoting": f"SAID=it was {variable}", "root's": variable, "the workload's": variable}
+    processes = {}
+    for name, text in environments.items():
+        command = ["env", text, *(identity if name != "root's" else ()), "sleep", "60"]
+        processes[name] = await asyncio.create_subprocess_exec(*command)
+    try:
+        await asyncio.sleep(0.5)
+        pids = cleanup.pids_with_cookie(record["cookie"])
+        assert [name for name, process in processes.items() if process.pid in pids] == ["the workload's"]
+    finally:
+        for process in processes.values():
+            process.kill()
+            await process.wait()
+    await bench.end(key, talk)
+
+
+def test_removing_a_tree_that_lives_closes_nothing_of_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A directory that was swapped for a link, between the look at it and the change of its mode."""
+    outside = tmp_path / "outside"
+    outside.mkdir(mode=0o755)
+    tree = tmp_path / "tree"
+    (tree / "a/b").mkdir(parents=True)
+    is_swapped = False
+    unlink_files = file_trees._unlink_files
+
+    def swap_first(directory_fd: int) -> list[str]:
+        nonlocal is_swapped
+        names = unlink_files(directory_fd)
+        if names == ["b"] and not is_swapped:
+            is_swapped = True
+            (tree / "a/b").rename(tree / "a/c")
+            (tree / "a/b").symlink_to(outside)
+        return names
+
+    monkeypatch.setattr(file_trees, "_unlink_files", swap_first)
+    with pytest.raises(OSError):  # noqa: PT011  # which one, the moment decides
+        remove_tree(tree)
+    assert is_swapped
+    assert outside.stat().st_mode & 0o777 == 0o755

@@ -15,6 +15,8 @@ import pytest
 
 from ai.backend.common.errors import InvalidInput, LimitExceeded
 from ai.backend.runtime.process import rootfs
+from ai.backend.runtime.process.runtime import ProcessRuntime
+from ai.backend.runtime.process.settings import ProcessRuntimeSettings
 
 PYTHON = ("usr/bin/python3.9", b"#!")
 
@@ -46,13 +48,32 @@ def bring(tmp_path: Path, data: bytes, name: str = "a/b:1", **options: Any) -> P
 
 def test_a_plain_root_is_imported_and_listed(tmp_path: Path) -> None:
     root = bring(
-        tmp_path, archive(entry(*PYTHON), entry("bin", type=tarfile.SYMTYPE, linkname="usr/bin"), entry("bin/x", b"1"))
+        tmp_path,
+        archive(
+            entry(*PYTHON),
+            entry("bin", type=tarfile.SYMTYPE, linkname="usr/bin"),
+            entry("bin/x", b"1"),
+            entry("etc/backend.ai/jail/policy.yml", b"x"),
+        ),
     )
     assert (root / "usr/bin/x").read_bytes() == b"1", "a link of the archive is followed inside of it"
     (image,) = rootfs.list_images(tmp_path / "images")
+    assert image.unused == {"jail policy": "/etc/backend.ai/jail/policy.yml"}
     assert (image.name, image.interpreter) == ("a/b:1", "/usr/bin/python3.9")
     assert rootfs.remove_image("a/b:1", tmp_path / "images")
     assert rootfs.list_images(tmp_path / "images") == []
+
+
+def test_the_labelled_interpreter_is_taken_if_it_is_one(tmp_path: Path) -> None:
+    for name in ("usr/bin/python3.12", "opt/app/bin/python3.9", "opt/old/bin/python3.6"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "opt/app/bin/python3").symlink_to("python3.9")
+    (tmp_path / "opt/app/bin/python").symlink_to("python3")
+    (tmp_path / "opt/app/bin/loop").symlink_to("loop")
+    assert rootfs.find_python(tmp_path, "/opt/app/bin/python") == "/opt/app/bin/python"
+    for label in ("", "/opt/old/bin/python3.6", "/opt/app/bin/loop", "python", "/nowhere/python3.9"):
+        assert rootfs.find_python(tmp_path, label) == "/usr/bin/python3.12"
 
 
 @pytest.mark.parametrize(
@@ -164,13 +185,29 @@ def test_an_oci_directory(tmp_path: Path) -> None:
 
 def test_an_archive_of_docker_save(tmp_path: Path) -> None:
     layer = archive(entry(*PYTHON), entry("hello", b"docker"))
+    env = ["PATH=/opt/tool/bin:/usr/bin", "MODEL=a=b", "EMPTY="]
+    config = {"Env": env, "User": "1000", "WorkingDir": "/app", "Entrypoint": ["python", "-u"], "Cmd": None}
     files = {
-        "abc.json": json.dumps({"config": {}}).encode(),
+        "abc.json": json.dumps({"config": config}).encode(),
         "l/layer.tar": layer,
         "manifest.json": json.dumps([{"Config": "abc.json", "Layers": ["l/layer.tar"]}]).encode(),
     }
     root = bring(tmp_path, archive(*(entry(name, data) for name, data in files.items())))
     assert (root / "hello").read_bytes() == b"docker"
+    (image,) = rootfs.list_images(tmp_path / "images")
+    assert image.environ == {"PATH": "/opt/tool/bin:/usr/bin", "MODEL": "a=b", "EMPTY": ""}
+    assert image.unused == {"User": "1000", "WorkingDir": "/app", "Entrypoint": "python -u"}
+
+
+@pytest.mark.parametrize("config", [{"Env": ["A B=1"]}, {"Env": ["A=\0"]}, {"Env": 7}, [1]])
+def test_a_configuration_that_is_none_is_refused(tmp_path: Path, config: object) -> None:
+    files = {
+        "abc.json": json.dumps({"config": config}).encode(),
+        "l/layer.tar": archive(entry(*PYTHON)),
+        "manifest.json": json.dumps([{"Config": "abc.json", "Layers": ["l/layer.tar"]}]).encode(),
+    }
+    with pytest.raises(InvalidInput):
+        bring(tmp_path, archive(*(entry(name, data) for name, data in files.items())))
 
 
 def test_a_manifest_that_names_files_outside_is_refused(tmp_path: Path) -> None:
@@ -191,3 +228,20 @@ def test_a_directory_is_copied(tmp_path: Path) -> None:
     assert image.rootfs is not None
     assert not (image.rootfs / "etc/resolv.conf").is_symlink()
     assert not (image.rootfs / "pipe").exists()
+
+
+async def test_a_runtime_loads_an_archive_of_its_node(tmp_path: Path) -> None:
+    runtime = ProcessRuntime(ProcessRuntimeSettings(sandbox="off", cgroups="off"), tmp_path / "state")
+    (tmp_path / "root.tar").write_bytes(archive(entry(*PYTHON)))
+    (tmp_path / "bad.tar").write_bytes(b"bad")
+    await runtime.setup()
+    try:
+        await runtime.load_image("team/tool:1.0", tmp_path / "root.tar")
+        assert "team/tool:1.0" in {image.name for image in await runtime.list_images()}
+        with pytest.raises(InvalidInput):
+            await runtime.load_image("team/tool:1.0", tmp_path / "bad.tar")
+        with pytest.raises(InvalidInput):
+            await runtime.load_image("team/tool:1.0", tmp_path / "none")
+        assert "team/tool:1.0" in {image.name for image in await runtime.list_images()}
+    finally:
+        await runtime.shutdown()

@@ -20,6 +20,6 @@ def test_others_and_links_are_staged(tmp_path: Path) -> None:
     view.bind(tmp_path, "/home/work")
     view.bind("/etc/no-such-directory/../../root", "/x")
     view.bind("/etc/mtab", "/etc/mtab")  # a link, where there is one
-    assert view.staged_sources[0][0] == str(tmp_path)
+    assert view.staged_sources[0]["source"] == str(tmp_path)
     assert all(argument != str(tmp_path) for argument in view.arguments)
     assert not Path("/etc/mtab").is_symlink() or "/etc/mtab" not in view.arguments[1::3]

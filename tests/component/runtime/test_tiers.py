@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -23,7 +24,9 @@ from ai.backend.plugin.accelerator import DeviceMapping, Mount, WorkloadConfig
 from ai.backend.plugin.runtime import WorkloadKey, WorkloadSpec
 from ai.backend.plugin.testing.runtime.suite import Talk
 from ai.backend.runtime.process import rootfs
+from ai.backend.runtime.process.probe import probe
 from ai.backend.runtime.process.runtime import ProcessRuntime
+from ai.backend.runtime.process.sandbox import HostPaths, compose
 from ai.backend.runtime.process.settings import ProcessRuntimeSettings
 from tests.component.runtime.audit import eventually, traces_of
 
@@ -34,7 +37,9 @@ DRIVER = Path(__file__).with_name("driver.py")
 
 @pytest.fixture
 async def runtime(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ProcessRuntime]:
-    settings: dict[str, Any] = getattr(request, "param", {})
+    settings: dict[str, Any] = dict(getattr(request, "param", {}))
+    if "homes_directory" in settings:
+        settings["homes_directory"] = tmp_path / settings["homes_directory"]
     runtime = ProcessRuntime(ProcessRuntimeSettings(**settings), tmp_path / "state")
     await runtime.setup()
     yield runtime
@@ -100,6 +105,41 @@ def test_an_ordinary_user_without_delegation(ordinary: Path, settings: dict[str,
     assert steps[0] == {"step": "setup", "tier": tier}
     assert [step["step"] for step in steps[1:]] == ["ready", "stopped", "removed", "shutdown"]
     assert not eventually(lambda: traces_of(kernel_id, ordinary))
+
+
+@pytest.mark.needs("root", "isolation")
+def test_an_ordinary_user_who_may_not_stage_mounts_nothing_behind_a_link(tmp_path: Path) -> None:
+    findings = probe(ProcessRuntimeSettings(), tmp_path)
+    home, source = tmp_path / "home", str(tmp_path)
+    home.mkdir()
+    (home / "link").symlink_to("/newroot")
+    host_paths = HostPaths(
+        bwrap=findings.host.bwrap or "",
+        home=home,
+        runner=findings.host.runner,
+        static=findings.host.static,
+        prefixes=(),
+        rootfs=None,
+        python=None,
+        mounts=[],
+        devices=(),
+        files={},
+        hostname="main1",
+        tmp_bytes=MIB,
+        shmem_bytes=MIB,
+        private_network=False,
+        has_seccomp=False,
+        has_block=False,
+        staged=False,
+        user_namespace=True,
+    )
+    for targets in (["/home/work/link/x"], ["/home/work/link"], ["/home/work/a", "/home/work/a/b"]):
+        mounts = [Mount(source=source, target=target, read_only=True) for target in targets]
+        with pytest.raises(CreationDenied, match="behind a link"):
+            compose(replace(host_paths, mounts=mounts), ["/bin/true"])
+    plain_mount = Mount(source=source, target="/home/work/a", read_only=True)
+    arguments, _ = compose(replace(host_paths, mounts=[plain_mount]), ["/bin/true"])
+    assert arguments[arguments.index("/home/work/a") - 2] == "--ro-bind"
 
 
 @pytest.mark.needs("root", "isolation")
@@ -298,3 +338,15 @@ def make_root_archive(base: Path, version: str) -> Path:
 def without_caches(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
     skip = ("__pycache__", "/test/", "/config-", "/idlelib", "/tkinter", "/ensurepip")
     return None if any(part in member.name for part in skip) else member
+
+
+@pytest.mark.parametrize("runtime", [{"homes_directory": "HOMES"}], indirect=True)
+async def test_homes_are_where_the_settings_say(runtime: ProcessRuntime, tmp_path: Path) -> None:
+    """`container.scratch-root` of the published file."""
+    key, talk = await start(runtime)
+    await talk.run("open('here', 'w').close()")
+    home = tmp_path / "HOMES" / str(key.kernel_id)
+    assert (home / "here").exists()
+    assert not (tmp_path / "state" / "homes" / str(key.kernel_id)).exists()
+    await runtime.remove(key)
+    assert not home.exists()

@@ -161,6 +161,20 @@ async def test_scanning(caller: ArtifactCaller, hub: FakeHub) -> None:
     assert (answer.status, answer.code) == (400, "artifact-rejected")
 
 
+async def test_data_sets_and_gated_models(caller: ArtifactCaller, hub: FakeHub) -> None:
+    hub.datasets["org/words"] = Model(dict(FILES), gated="auto")
+    scan = {"url": hub.url, "type": "PACKAGE"}
+    [listed] = (await caller.post("/artifacts/scan", **scan)).json["artifacts"]
+    assert (listed["type"], listed["name"], listed["restricted"]) == ("PACKAGE", "datasets/org/words", True)
+    names = ["datasets/org/words", "datasets/org/model", "org/words"]
+    answer = (await caller.post("/artifacts/scan", url=hub.url, names=names)).json
+    assert answer["missing"] == names[1:]
+    [words] = answer["artifacts"]
+    assert (words["name"], words["readme"]) == ("datasets/org/words", "# A model")
+    revision = await caller.imported(hub.url, name="datasets/org/words", type="PACKAGE")
+    assert content_below(await caller.mounted(revision)) == FILES
+
+
 async def test_a_scan_of_a_hub_that_is_not_itself(caller: ArtifactCaller, hub: FakeHub) -> None:
     """Pages without end, texts without bounds, numbers that no database takes, JSON that is none."""
     hub.listing = lambda _: web.json_response([], headers={"Link": f'<{hub.url}/api/models>; rel="next"'})

@@ -396,7 +396,7 @@ def _zipping() -> bool:
             frame = frame.f_back
         return found
 
-    return any("_write_zip" in names(frame) for frame in frames)
+    return any("_zip_parts" in names(frame) for frame in frames)
 
 
 async def test_a_manager_fetches_a_file(caller: Caller) -> None:

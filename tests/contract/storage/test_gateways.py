@@ -79,7 +79,7 @@ class GatewayContract:
             await storage.create_folder(key("nobody:volume1"))
         for work in (
             storage.list_files(folder, "gone"),
-            storage.download_ticket(folder, "gone", archive=False),
+            storage.download_ticket(folder, "gone", archive=False, requester="u"),
             storage.rename_file(folder, "gone", "x"),
             storage.move_file(folder, "gone", "x"),
             storage.delete_files(folder, ["gone"], recursive=False),
@@ -195,8 +195,8 @@ class GatewayContract:
         assert ticket.token
         await storage.make_directories(folder, ["d"], parents=True, exist_ok=False)
         with pytest.raises(InvalidInput):
-            await storage.download_ticket(folder, "d", archive=False)
-        assert (await storage.download_ticket(folder, "d", archive=True)).token
+            await storage.download_ticket(folder, "d", archive=False, requester="u")
+        assert (await storage.download_ticket(folder, "d", archive=True, requester="u")).token
 
 
 class TestFake(GatewayContract):
@@ -260,7 +260,7 @@ class TestDaemon(GatewayContract):
             query = {"token": ticket.token}
             async with http.patch(ticket.url, params=query, headers=headers, data=b"hello") as reply:
                 assert (reply.status, reply.headers["Upload-Offset"]) == (204, "5")
-            download = await storage.download_ticket(folder, "file", archive=False)
+            download = await storage.download_ticket(folder, "file", archive=False, requester="u")
             async with http.get(download.url, params={"token": download.token}) as reply:
                 assert await reply.read() == b"hello"
             async with http.get(download.url, params=query) as reply:

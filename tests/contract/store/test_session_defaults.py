@@ -184,8 +184,8 @@ class SessionDefaultsContract:
         assert (await kept.activities.activities([session.id]))[session.id].last_access == NOW + timedelta(seconds=9)
 
     async def test_errors_are_listed_marked_and_cleared_within_bounds(self, kept: Kept) -> None:
-        first = await kept.errors.add_error(report("first"))
-        second = await kept.errors.add_error(report("second", OTHER))
+        first = await kept.errors.add_error(report("first"), max_count=5)
+        second = await kept.errors.add_error(report("second", OTHER), max_count=5)
         page = await kept.errors.errors(limit=1, offset=0, mark_read=True)
         assert [(one.id, one.is_read, one.report) for one in page.items] == [(second, False, report("second", OTHER))]
         assert page.total_count == 2

@@ -6,7 +6,7 @@ import click
 import pytest
 
 from ai.backend.cli.framework.lazy import Entry, LazyGroup, Leaf
-from ai.backend.cli.main import root
+from ai.backend.cli.main import ALIASES, root
 from ai.backend.cli.session.ps import ACTIVE_STATUSES, parse_format
 
 DAEMONS = {"up", "down", "mgr", "ag", "storage"}
@@ -73,7 +73,7 @@ def test_the_default_statuses_are_those_of_the_specification() -> None:
 def test_the_help_lists_every_command_in_one_section() -> None:
     assert isinstance(root, LazyGroup)
     listed = [name for names in root.sections.values() for name in names]
-    assert sorted(listed) == sorted(root.entries)
+    assert sorted([*listed, *ALIASES]) == sorted(root.entries)
     text = root.get_help(click.Context(root, info_name="backend.ai"))
     headings = [line for line in text.splitlines() if line.endswith(":") and not line.startswith(" ")]
     assert headings == ["Options:", *(f"{title}:" for title in root.sections)]

@@ -2,6 +2,7 @@ import pytest
 
 from ai.backend.client.config import DEFAULTS, APIConfig, get_config, get_env, set_config
 from ai.backend.client.exceptions import BackendClientError, MissingCredentials
+from ai.backend.client.types import Undefined, undefined
 
 
 @pytest.fixture(autouse=True)
@@ -73,8 +74,24 @@ def test_get_env(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BACKEND_NUMBER", "5")
     assert get_env("number", clean=int) == 5
     assert get_env("missing", "7", clean=int) == 7
+    assert get_env("missing", None) is None
     with pytest.raises(KeyError):
         get_env("missing")
+
+
+def test_addresses_of_storage_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert APIConfig().storage_proxy_address_map == APIConfig.DEFAULTS["storage_proxy_address_map"] == {}
+    monkeypatch.setenv("BACKEND_STORAGE_PROXY_ADDRESS_MAP", "http://inner:6021=https://outer, http://b=http://c")
+    expected = {"http://inner:6021": "https://outer", "http://b": "http://c"}
+    assert APIConfig().storage_proxy_address_map == expected
+    assert APIConfig(storage_proxy_address_map={"a": "b"}).storage_proxy_address_map == {"a": "b"}
+    monkeypatch.setenv("BACKEND_STORAGE_PROXY_ADDRESS_MAP", "http://inner")
+    with pytest.raises(BackendClientError, match="STORAGE_PROXY_ADDRESS_MAP"):
+        APIConfig()
+
+
+def test_undefined_is_one_value() -> None:
+    assert undefined is Undefined.token
 
 
 def test_the_configuration_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:

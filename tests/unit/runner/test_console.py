@@ -6,6 +6,7 @@ from ai.backend.runner.console import (
     MAX_ITEM_BYTES,
     MAX_RICH_CHARS,
     MAX_UNSENT_CHARS,
+    MAX_UNSENT_ITEMS,
     Console,
 )
 
@@ -29,6 +30,15 @@ def test_adjacent_text_of_one_stream_is_one_item() -> None:
         console.add_text(stream, text)
     assert everything(console) == [["stdout", "ab"], ["stderr", "c"], ["stdout", "d"]]
     assert console.is_empty
+
+
+def test_rich_items_without_content_count() -> None:
+    console = open_console()
+    for _ in range(200_000):
+        console.add_rich("html", "", 0)
+    taken = console.take_items()
+    assert len(taken) <= MAX_FRAME_BYTES // 256 + 1
+    assert len(taken) + len(everything(console)) <= MAX_UNSENT_ITEMS + 1
 
 
 def test_a_character_in_two_reads_is_one_character() -> None:
@@ -90,7 +100,7 @@ def test_rich_items_keep_their_place_and_are_bounded() -> None:
     items = everything(console)
     assert items[:3] == [["stdout", "a"], ["html", "<b/>"], ["stdout", "b"]]
     assert items[3][0] == "stderr"
-    console.add_rich("html", "<now it fits/>", MAX_RICH_CHARS)
+    console.add_rich("html", "<now it fits/>", MAX_RICH_CHARS - 1024)
     assert everything(console) == [["html", "<now it fits/>"]]
 
 

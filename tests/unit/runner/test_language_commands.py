@@ -19,6 +19,14 @@ def test_every_runtime_has_a_program_and_never_cleans_by_default(runtime: str) -
     assert language_commands.default_command(runtime, "exec") or runtime == "app"
 
 
+@pytest.mark.parametrize(
+    ("label", "runtime"),
+    [("python", "python"), ("Go", "golang"), ("julia", "julia"), ("vendor.h2o", "app"), ("", "app")],
+)
+def test_every_runtime_type_has_a_runtime(label: str, runtime: str) -> None:
+    assert language_commands.runtime_of(label) == runtime
+
+
 def test_changes_are_new_and_changed_files() -> None:
     before = {"same": (1, 2, 3), "changed": (1, 2, 3), "gone": (1, 2, 3)}
     after = {"same": (1, 2, 3), "changed": (1, 5, 4), "new": (2, 0, 9)}

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from tools import docs
+from tools import docs, translations
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 PAGES = sorted([*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md")])
@@ -52,3 +52,16 @@ def test_decisions_have_numbers_of_their_own_and_are_listed() -> None:
     assert len(set(numbers)) == len(numbers)
     index = (folder / "README.md").read_text(encoding="utf-8")
     assert [name for name in pages if f"({name})" not in index] == []
+
+
+def test_a_translation_has_the_examples_of_its_original(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(translations, "_ROOT", tmp_path)
+    monkeypatch.setattr(translations, "_FOLDER", tmp_path / "docs" / "ko")
+    (tmp_path / "docs" / "ko").mkdir(parents=True)
+    (tmp_path / "docs" / "a.md").write_text("one\n```console\n$ new\n```\ntwo\n```\nlast\n```\n")
+    translated = tmp_path / "docs" / "ko" / "a.md"
+    translated.write_text("하나\n```console\n$ old\n```\n둘\n```\n```\n")
+    assert translations.page("a.md") == "하나\n```console\n$ new\n```\n둘\n```\nlast\n```\n"
+    translated.write_text("하나\n```console\n$ old\n```\n")
+    with pytest.raises(ValueError, match=r"docs/ko/a.md has 1 examples and its original 2"):
+        translations.page("a.md")

@@ -3,7 +3,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from bench import runner
+from bench import runner, sessions
 from bench.figures import REGISTRY, Benchmark, Figure, benchmark, spread
 
 
@@ -62,3 +62,18 @@ def test_two_benchmarks_of_one_name_are_refused(monkeypatch: pytest.MonkeyPatch)
 
 def test_spread_of_samples() -> None:
     assert spread([3.0, 1.0, 2.0]) == {"samples": 3.0, "min": 1.0, "p50": 2.0, "p90": 3.0, "max": 3.0}
+
+
+def test_the_list_is_in_one_style_and_names_needed_options(capsys: pytest.CaptureFixture[str]) -> None:
+    assert runner.main(["--list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    width = max(map(len, REGISTRY)) + 1
+    assert all(line[width - 1] == " " and line[width] != " " and not line.endswith(".") for line in lines)
+    assert [line.split()[0] for line in lines if line.endswith("[needs --data]")] == ["fragmentation"]
+
+
+def test_the_floor_shows_an_interpreter_below_tmp(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda _name: "bwrap")
+    monkeypatch.setattr("sys.prefix", "/tmp/clone/.venv")
+    command = " ".join(sessions.bare_sandbox())
+    assert "--tmpfs /tmp --ro-bind /tmp/clone/.venv /tmp/clone/.venv" in command

@@ -180,7 +180,7 @@ class IntrinsicPlugin(AbstractComputePlugin):
     """The base of the plugins for cores and main memory, one slot each that every node has."""
 
     version: ClassVar[str] = "1"
-    verified_on: ClassVar[str | None] = "every machine that runs its tests: they read the one they run on"
+    verified_on: ClassVar[str | None] = "every Linux machine on which its tests have run"
     display: ClassVar[SlotDisplay]
     strategy: ClassVar[AllocationStrategy]
     _config: CPUSettings | MemorySettings

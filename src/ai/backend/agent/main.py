@@ -12,7 +12,8 @@ from ai.backend.agent.composition import serve
 from ai.backend.agent.config.settings import AgentSettings
 from ai.backend.agent.devices.survey import PluginInspection as PluginInspection  # noqa: PLC0414  # re-exported to the CLI
 from ai.backend.agent.devices.survey import survey
-from ai.backend.infra.process.daemon import config_option, log_level_option, run_daemon
+from ai.backend.infra.process.daemon import config_option, log_level_option, reported_errors, run_daemon
+from ai.backend.infra.settings.check import config as config_group
 
 
 def _load_settings(path: Path | None) -> AgentSettings:
@@ -31,6 +32,9 @@ def main() -> None:
     """Runs the agent daemon's command line."""
 
 
+main.add_command(config_group)
+
+
 @main.command("start-server")
 @config_option("agent")
 @log_level_option
@@ -38,17 +42,21 @@ def start_server(config: Path | None, log_level: str | None) -> None:
     """Serve a manager with the devices of this node."""
     from ai.backend.infra.process.memory import share_one_heap
     from ai.backend.infra.process.pid_file import PidFile
+    from ai.backend.infra.settings import warn_of_keys_without_effect
     from ai.backend.infra.telemetry import log_as_configured
 
     share_one_heap()
 
-    async def run_agent(stop: asyncio.Event) -> None:
+    with reported_errors():
         settings = _load_settings(config)
-        log_as_configured("agent", settings.logging, level=log_level)
+        log_as_configured("agent", settings.logging, level=log_level or settings.debug.log_level)
+        warn_of_keys_without_effect(settings)
+
+    async def run_agent(stop: asyncio.Event) -> None:
         with PidFile(settings.agent.pid_file):
             await serve(settings, stop)
 
-    run_daemon(run_agent)
+    run_daemon(run_agent, debug=settings.debug.asyncio or None)
 
 
 @main.command("watcher")
@@ -60,10 +68,12 @@ def watcher(config: Path | None, log_level: str | None) -> None:
     from ai.backend.agent.watcher_daemon.api import serve as serve_watcher
     from ai.backend.infra.telemetry import log_as_configured
 
-    async def run_watcher(stop: asyncio.Event) -> None:
+    with reported_errors():
         settings = _load_settings(config)
         log_file = settings.logging.file.model_copy(update={"filename": "watcher.log"})
         log_as_configured("watcher", settings.logging.model_copy(update={"file": log_file}), level=log_level)
+
+    async def run_watcher(stop: asyncio.Event) -> None:
         await serve_watcher(settings, stop)
 
     run_daemon(run_watcher)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
+from pkgutil import resolve_name
+from typing import Any
+
+from pydantic import ValidationError
 
 from ai.backend.agent.config.settings import AgentSettings
 from ai.backend.common.errors import Conflict, InvalidInput
-from ai.backend.plugin.runtime import AbstractRuntime, WorkloadState
+from ai.backend.plugin.entries import installed, load_class
+from ai.backend.plugin.runtime import ENTRY_POINT_GROUP, AbstractRuntime, WorkloadState
+from ai.backend.plugin.settings import problems_of
 
 _IMPORTS_OF_RUNTIME = {
     "process": (
@@ -30,31 +35,48 @@ def load_runtime(settings: AgentSettings) -> AbstractRuntime:
         Conflict: workloads of another runtime exist, which this one could not find.
     """
     name = settings.agent.runtime
-    if name not in _IMPORTS_OF_RUNTIME:
-        raise InvalidInput(
-            f"there is no runtime {name!r}; known are {', '.join(_IMPORTS_OF_RUNTIME)}", data={"runtime": name}
-        )
-    for other_name in _IMPORTS_OF_RUNTIME.keys() - {name}:
+    parsed_settings = parse_runtime_settings(settings)
+    for other_name in {*_IMPORTS_OF_RUNTIME, *installed(ENTRY_POINT_GROUP)} - {name}:
         workloads_folder = settings.data_dir / other_name / "workloads"
         if workloads_folder.is_dir() and any(workloads_folder.iterdir()):
             message = (
                 f"sessions of the runtime {other_name} are left on {settings.agent.id}; end them with that one first"
             )
             raise Conflict(message, data={"runtime": other_name})
+    runtime: AbstractRuntime = _class_of(name)(parsed_settings, settings.data_dir / name)
+    return runtime
+
+
+def _class_of(name: str) -> Any:
+    """Returns the class of a runtime. Raises InvalidInput, PluginError."""
+    if name not in _IMPORTS_OF_RUNTIME:
+        return load_class(ENTRY_POINT_GROUP, name, AbstractRuntime)
     try:
-        runtime_class, settings_model = (
-            getattr(importlib.import_module(module), attribute)
-            for module, _, attribute in (path.partition(":") for path in _IMPORTS_OF_RUNTIME[name])
-        )
+        return resolve_name(_IMPORTS_OF_RUNTIME[name][0])
     except ModuleNotFoundError as e:
         message = f"the runtime {name} needs {e.name}; install the extra: pip install 'backendai[{name}]'"
         raise InvalidInput(message, data={"runtime": name}) from None
+
+
+def parse_runtime_settings(settings: AgentSettings) -> Any:
+    """Returns the settings of the runtime that ``agent.runtime`` names, or None if it has none. Raises InvalidInput:
+    there is no such runtime, or they are wrong."""
+    name, plugins = settings.agent.runtime, installed(ENTRY_POINT_GROUP)
+    if name not in _IMPORTS_OF_RUNTIME and name not in plugins:
+        names = ", ".join([*_IMPORTS_OF_RUNTIME, *plugins])
+        raise InvalidInput(f"there is no runtime {name!r}; known are {names}", data={"runtime": name})
+    if name in _IMPORTS_OF_RUNTIME:
+        model, values = resolve_name(_IMPORTS_OF_RUNTIME[name][1]), settings.runtime_settings
+    else:
+        model, values = _class_of(name).settings_model, settings.runtime
+    if model is None:
+        return None
     try:
-        parsed_settings = settings_model.model_validate(settings.runtime)
-    except ValueError as e:
-        raise InvalidInput(f"the settings of the runtime {name} are wrong: {e}") from None
-    runtime: AbstractRuntime = runtime_class(parsed_settings, settings.data_dir / name)
-    return runtime
+        return model.model_validate(values)
+    except ValidationError as e:
+        problems = {f"runtime.{key}": problem for key, problem in problems_of(e).items()}
+        problem_texts = "; ".join(f"{key}: {problem}" for key, problem in problems.items())
+        raise InvalidInput(f"the settings of the runtime {name} are wrong: {problem_texts}", data=problems) from None
 
 
 async def end_workloads(runtime: AbstractRuntime, *, grace_s: float) -> int:

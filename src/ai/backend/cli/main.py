@@ -30,7 +30,7 @@ ENTRIES = {
     "artifact": Entry(
         "ai.backend.cli.artifact.commands:artifact", "Models, packages and images that sessions can mount."
     ),
-    "image": Entry("ai.backend.cli.image.local:image", "Root file systems as images of the process runtime."),
+    "image": Entry("ai.backend.cli.image.local:image", "Images of sessions, and root file systems as such."),
     "accelerator": Entry(
         "ai.backend.cli.accelerator.commands:accelerator", "Accelerator plugins and devices of this node."
     ),
@@ -40,6 +40,7 @@ ENTRIES = {
         "ai.backend.cli.account:update_password_no_auth", "Change a password that must be changed."
     ),
     "config": Entry("ai.backend.cli.account:config", "Show the configuration in force."),
+    "proxy": Entry("ai.backend.cli.proxy:proxy", "Sign the requests of a local port with your keypair."),
     "completion": Entry("ai.backend.cli.reference:completion", "Print a completion script for a shell."),
     "ssh-proxy": Entry("ai.backend.cli.session.ssh_config:ssh_proxy", "What OpenSSH starts, as ssh-config says."),
     "up": Entry("ai.backend.standalone.main:up", "Start the embedded cluster.", "embedded cluster"),
@@ -49,16 +50,21 @@ ENTRIES = {
     "storage": Entry("ai.backend.storage.main:main", "The storage proxy daemon.", "storage proxy"),
 }
 
+ALIASES = frozenset({"create", "destroy", "session-template"})
+"""Commands that the help leaves out, since it shows them by another name."""
+
 SECTIONS = {
-    "Sessions": (
-        "run", "start", "exec", "start-template", "ps", "info", "logs", "top", "rm", "restart", "rename", "interrupt",
-        "complete", "commit", "events", "watch", "status-history",
+    "Common commands": ("up", "down", "run", "start", "ps", "exec", "logs", "ssh", "rm"),
+    "Commands on sessions": (
+        "info", "top", "watch", "events", "status-history", "interrupt", "restart", "rename", "commit", "complete",
+        "start-template",
     ),
-    "Files and services of sessions": ("upload", "download", "ls", "apps", "app", "ssh", "scp", "sftp", "ssh-config"),
-    "What sessions use": ("vfolder", "quota", "artifact", "image", "sesstpl", "dotfile", "resource", "accelerator"),
-    "Your account": ("config", "keypair", "update-password", "update-password-no-auth"),
-    "Clusters": ("up", "down", "mgr", "ag", "storage", "admin", "server-logs"),
-    "Other names, and completion": ("create", "destroy", "session", "session-template", "completion", "ssh-proxy"),
+    "Files and services of sessions": ("upload", "download", "ls", "scp", "sftp", "apps", "app", "ssh-config"),
+    "Management commands": (
+        "vfolder", "quota", "artifact", "image", "sesstpl", "dotfile", "resource", "accelerator", "session",
+    ),
+    "Your account": ("config", "keypair", "update-password", "update-password-no-auth", "proxy", "completion", "ssh-proxy"),
+    "Administration": ("admin", "server-logs", "mgr", "ag", "storage"),
 }  # fmt: skip
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 from ai.backend.client.exceptions import BackendClientError, MissingCredentials
+from ai.backend.client.types import undefined
 from ai.backend.common.signing import HASH_NAMES
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ T = TypeVar("T")
 API_VERSION: Final = "v7.20230615"
 """The protocol that this client speaks."""
 
-DEFAULTS: Final[Mapping[str, str]] = {
+DEFAULTS: Final[Mapping[str, str | Mapping[str, str]]] = {
     "endpoint": "http://127.0.0.1:8091",
     "endpoint_type": "api",
     "domain": "default",
@@ -30,6 +31,7 @@ DEFAULTS: Final[Mapping[str, str]] = {
     "version": API_VERSION,
     "connection_timeout": "10.0",
     "read_timeout": "0",
+    "storage_proxy_address_map": {},
 }
 
 _VARIABLE_PREFIXES = ("BACKEND_", "SORNA_")
@@ -37,7 +39,7 @@ _TRUE_TEXTS = frozenset({"1", "t", "true", "y", "yes", "on"})
 _FALSE_TEXTS = frozenset({"", "0", "f", "false", "n", "no", "off"})
 
 
-def get_env(key: str, default: Any = None, *, clean: Callable[[Any], T] = lambda value: value) -> T:
+def get_env(key: str, default: Any = undefined, *, clean: Callable[[Any], T] = lambda value: value) -> T:
     """Returns the value of ``BACKEND_<KEY>``, else ``SORNA_<KEY>``, else ``default``; passed through ``clean``.
 
     Raises:
@@ -50,7 +52,7 @@ def get_env(key: str, default: Any = None, *, clean: Callable[[Any], T] = lambda
             raw_value: Any = os.environ[prefix + upper_key]
             break
     else:
-        if default is None:
+        if default is undefined:
             raise KeyError(f"{_VARIABLE_PREFIXES[0]}{upper_key} is not set")
         raw_value = default
     try:
@@ -77,6 +79,15 @@ def _parse_seconds(raw: str | float) -> float:
     return timeout_s
 
 
+def _parse_addresses(raw: str | Mapping[str, str]) -> Mapping[str, str]:
+    if not isinstance(raw, str):
+        return dict(raw)
+    pairs = [name.partition("=") for name in _split_names(raw)]
+    if not all(announced and equals_sign and reachable for announced, equals_sign, reachable in pairs):
+        raise ValueError("it is written ANNOUNCED=REACHABLE[,...]")
+    return {announced: reachable for announced, _, reachable in pairs}
+
+
 def _parse_urls(raw: str | URL) -> tuple[URL, ...]:
     from yarl import URL
 
@@ -96,13 +107,18 @@ class APIConfig:
         endpoint: one URL, or several of the same cluster separated by commas: calls fail over among them.
         endpoint_type: ``api``. The other type of the spec, ``session``, belongs to web servers, which this client
             does not log in to yet.
+        storage_proxy_address_map: URLs of storage proxies, as the manager names them -> how to reach them from here.
         access_key, secret_key: the keypair. An access key that is the empty string makes anonymous, unsigned requests.
         hash_type: the hash of the signature.
         connection_timeout, read_timeout: seconds; a read timeout of zero waits for ever.
+        announcement_handler: called with the announcement of the administrators, if there is one, when a session opens.
 
     Raises:
         BackendClientError: a setting is malformed; the message names its variable.
     """
+
+    DEFAULTS: ClassVar[Mapping[str, str | Mapping[str, str]]] = DEFAULTS
+    """The defaults of the settings that the environment has, without the keys."""
 
     def __init__(
         self,
@@ -111,6 +127,7 @@ class APIConfig:
         endpoint_type: str | None = None,
         domain: str | None = None,
         group: str | None = None,
+        storage_proxy_address_map: Mapping[str, str] | None = None,
         version: str | None = None,
         user_agent: str | None = None,
         access_key: str | None = None,
@@ -120,6 +137,7 @@ class APIConfig:
         skip_sslcert_validation: bool | None = None,
         connection_timeout: float | None = None,
         read_timeout: float | None = None,
+        announcement_handler: Callable[[str], None] | None = None,
     ) -> None:
         def choose(key: str, value: Any, clean: Callable[[Any], T] = str) -> T:  # type: ignore[assignment]  # str is a T
             if value is None:
@@ -133,6 +151,9 @@ class APIConfig:
         self.endpoint_type: str = choose("endpoint_type", endpoint_type)
         self.domain: str = choose("domain", domain)
         self.group: str = choose("group", group)
+        self.storage_proxy_address_map: Mapping[str, str] = choose(
+            "storage_proxy_address_map", storage_proxy_address_map, _parse_addresses
+        )
         self.version: str = choose("version", version)
         self.user_agent: str = user_agent or "backendai client for Python"
         self.hash_type: str = choose("hash_type", hash_type).lower()
@@ -142,6 +163,7 @@ class APIConfig:
         self.vfolder_mounts: Sequence[str] = (
             choose("vfolder_mounts", None, _split_names) if vfolder_mounts is None else tuple(vfolder_mounts)
         )
+        self.announcement_handler = announcement_handler
         self._access_key = access_key if access_key is not None else get_env("access_key", "", clean=str) or None
         self._secret_key: str = choose("secret_key", secret_key)
         if self.endpoint_type != "api":

@@ -8,11 +8,13 @@ Both have the areas that :class:`AsyncSession` sets, and ``BackgroundTask``.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from contextvars import ContextVar, Token
 from typing import Self
 from uuid import UUID
 
 from ai.backend.client.config import APIConfig, get_config
+from ai.backend.client.exceptions import BackendError
 from ai.backend.client.func.admin import AsyncAdmin
 from ai.backend.client.func.agent import AsyncAgent, AsyncAgentWatcher
 from ai.backend.client.func.artifact import AsyncArtifacts
@@ -79,6 +81,12 @@ class AsyncSession:
 
     async def open(self) -> None:
         await self.transport.open()
+        handler = self.config.announcement_handler
+        if handler is not None and self.config.has_credentials:
+            with suppress(BackendError):  # an announcement never fails a program
+                announcement = await self.Manager.get_announcement()
+                if announcement.get("enabled") and announcement.get("message"):
+                    handler(str(announcement["message"]))
 
     async def close(self) -> None:
         await self.transport.close()

@@ -8,6 +8,7 @@ import click
 
 from ai.backend.common.errors import BackendError
 from ai.backend.infra.process.daemon import config_option, log_level_option
+from ai.backend.infra.settings.check import config as config_group
 from ai.backend.manager.commands.api import api
 from ai.backend.manager.commands.bootstrap import bootstrap
 from ai.backend.manager.commands.etcd import etcd
@@ -31,6 +32,8 @@ def main(context: click.Context, config: Path | None, log_level: str | None) -> 
     from ai.backend.infra.telemetry import configure_logging
 
     configure_logging("manager", level=log_level or "INFO")
+    if context.invoked_subcommand == config_group.name:
+        return  # its file need not be the manager's, and that may be the one to check
     try:
         context.obj = load_settings(ManagerSettings, name="manager", path=config, env_prefix="BACKEND_MANAGER_")
     except BackendError as e:
@@ -39,6 +42,6 @@ def main(context: click.Context, config: Path | None, log_level: str | None) -> 
 
 for _command in (
     *(start_server, bootstrap, schema, fixture, clear_history, dbshell, etcd, image, secrets, scheduler, api),
-    *(allow_agent, generate_rpc_keypair),
+    *(allow_agent, generate_rpc_keypair, config_group),
 ):
     main.add_command(_command)

@@ -21,6 +21,7 @@ from ai.backend.common.volume_paths import FolderPath
 from ai.backend.plugin.volume import OpenFile
 
 SPI_VERSION = 1
+ENTRY_POINT_GROUP = "backendai_object_storage_v1"
 MAX_KEY = 1024
 _CONTROL_CHARACTERS = re.compile("[\x00-\x1f\x7f]")
 CHUNK_BYTES = 1 << 18

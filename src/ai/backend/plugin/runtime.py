@@ -11,7 +11,10 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, ClassVar, Literal
+
+from pydantic import BaseModel
 
 from ai.backend.common.errors import CreationDenied, NotSupported
 from ai.backend.common.ids import KernelId, SessionId
@@ -264,9 +267,15 @@ class ProcessView:
 
 
 class AbstractRuntime(ABC):
-    """Makes and supervises workloads, as the contract in this module's docstring says."""
+    """Makes and supervises workloads, as the contract in this module's docstring says.
 
+    A plugin is a class under the entry point group :data:`ENTRY_POINT_GROUP`, made of its settings (the agent's table
+    ``[runtime]``, as ``settings_model``) and the directory of its durable records; ``agent.runtime`` names it.
+    """
+
+    spi_version: ClassVar[int] = SPI_VERSION
     name: ClassVar[str]
+    settings_model: ClassVar[type[BaseModel] | None] = None
 
     @abstractmethod
     async def setup(self) -> None:
@@ -368,6 +377,11 @@ class AbstractRuntime(ABC):
         """Fetches an image; calls for the same image share one transfer, which ends when nobody waits for it. Raises
         ImageNotFound, RegistryRefused (other credentials), RegistryUnavailable, StorageFull, NotSupported."""
         raise NotSupported(f"the runtime {self.name} fetches no images from registries")
+
+    async def load_image(self, name: str, archive: Path) -> None:
+        """Makes an image of an archive or directory of this node, in place of an image of the same name. Raises
+        InvalidInput (it is none), LimitExceeded, StorageFull, WorkloadError, NotSupported; nothing is left behind."""
+        raise NotSupported(f"the runtime {self.name} makes no images of archives")
 
     async def remove_image(self, name: str) -> None:
         """Removes an image. Safe if there is none. Raises Conflict if a workload runs on it; NotSupported."""

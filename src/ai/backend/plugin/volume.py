@@ -20,6 +20,7 @@ from ai.backend.common.errors import InvalidInput, PluginError
 from ai.backend.common.volume_paths import FolderPath, QuotaScopeId, VFolderId
 
 SPI_VERSION = 11
+ENTRY_POINT_GROUP = "backendai_volume_v1"
 _READ_BYTES = 1 << 18
 
 
@@ -54,6 +55,7 @@ class FileEntry:
     created: float
     modified: float
     symlink_target: str = ""
+    accessed: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,8 @@ MAX_BACKGROUND_CHARS = 65_536
 the next run."""
 MAX_UNSENT_ITEMS = 20_000
 MAX_RICH_CHARS = 8 * 1024 * 1024
+_RICH_ITEM_CHARS = 256
+"""Characters that each rich item counts in addition to its content."""
 MAX_ITEM_BYTES = 65_536
 MAX_FRAME_BYTES = 1024 * 1024
 _PIECE_CHARS = MAX_ITEM_BYTES // 4
@@ -98,11 +100,15 @@ class Console:
 
     def add_rich(self, kind: str, rich_value: Any, size_chars: int) -> None:
         """Adds a media, html or log item of `size_chars` characters; replaces an item without room by a stderr line."""
-        if self._unsent_rich_chars + size_chars > MAX_RICH_CHARS or len(self._items) - self._next >= MAX_UNSENT_ITEMS:
+        counted_chars = size_chars + _RICH_ITEM_CHARS
+        if (
+            self._unsent_rich_chars + counted_chars > MAX_RICH_CHARS
+            or len(self._items) - self._next >= MAX_UNSENT_ITEMS
+        ):
             self.add_text("stderr", f"[a {kind} item of {size_chars} characters was dropped]\n")
             return
-        self._unsent_rich_chars += size_chars
-        self._items.append(_ConsoleItem(kind, rich_value, size_chars))
+        self._unsent_rich_chars += counted_chars
+        self._items.append(_ConsoleItem(kind, rich_value, counted_chars))
 
     def take_items(self) -> List[List[Any]]:
         """Removes and returns console items for one frame, oldest first; [] if there are no items."""

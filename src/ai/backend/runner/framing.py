@@ -19,6 +19,8 @@ HIGH_WATER_BYTES = 1024 * 1024
 """Above this number of unsent bytes the producers that can wait (console, file chunks, terminals) pause."""
 HARD_LIMIT_BYTES = 32 * 1024 * 1024
 """Above this number of unsent bytes no further request is read from the channel."""
+END_OF_INPUT = "\x04"
+"""The answer of a client whose input has ended, as Ctrl-D is on a terminal."""
 _WOULD_BLOCK_ERRNOS = (errno.EAGAIN, errno.EWOULDBLOCK)
 
 

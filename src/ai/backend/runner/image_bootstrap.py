@@ -6,7 +6,7 @@ from . import process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Tuple
+    from typing import Callable, Optional, Tuple
 
     from .event_loop import Loop
     from .framing import Outbox
@@ -24,6 +24,7 @@ class ImageBootstrap:
         self._outbox = outbox
         self._pid = 0
         self.is_running = False
+        self.problem: Optional[str] = None
         self.done: Callable[[], None] = lambda: None
 
     def start(self, home: str, stdio_fds: Tuple[int, int, int]) -> None:
@@ -31,7 +32,7 @@ class ImageBootstrap:
         try:
             self._pid = process.spawn(argv, process.common_environment(home), home, stdio_fds)
         except OSError as e:
-            self._outbox.warn(f"{self._script_path} cannot be started: {e}")
+            self._fail(f"cannot be started: {e}")
             return
         self.is_running = True
         self._loop.call_later(TIMEOUT_S, self._on_timeout)
@@ -43,13 +44,17 @@ class ImageBootstrap:
         self._pid = 0
         exit_code = process.exit_of(wait_status)[0]
         if exit_code:
-            self._outbox.warn(f"{self._script_path} ended with code {exit_code}")
+            self._fail(f"ended with code {exit_code}")
         self._finish()
         return True
 
+    def _fail(self, event: str) -> None:
+        self.problem = f"the image's {self._script_path} {event}"
+        self._outbox.warn(self.problem)
+
     def _on_timeout(self) -> None:
         if self.is_running:
-            self._outbox.warn(f"{self._script_path} has not returned within {TIMEOUT_S:g} s: going on without it")
+            self._fail(f"has not returned within {TIMEOUT_S:g} s: the session goes on without it")
             self._finish()
 
     def _finish(self) -> None:

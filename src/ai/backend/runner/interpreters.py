@@ -18,11 +18,17 @@ if TYPE_CHECKING:
     ReportCallback = Callable[[bytes, List[bytes]], None]
 
 
+_MAX_READS = 8
+"""Reads of 256 KiB in succession: more than fits into a pipe."""
+
+
 class Interpreter:
     """Controls a child that runs code and reports as `python_child.py` does: H, S, D, I, C, E, M, T."""
 
     features: Tuple[str, ...] = ("query",)
     version = ""
+    max_failed_starts = 0
+    """The number of failed starts in succession after which the session begins without the interpreter; 0: never."""
 
     def __init__(self, loop: Loop, stdio_fds: StdioFds, home: str, on_report: ReportCallback) -> None:
         self._loop = loop
@@ -94,8 +100,10 @@ class Interpreter:
         self._read_fd = self._write_fd = -1
 
     def read_reports(self) -> None:
-        """Handles all reports of the child that have arrived; never waits."""
-        while self._read_fd >= 0:
+        """Handles the reports of the child that have arrived; never waits, also for a child that writes on."""
+        for _ in range(_MAX_READS):
+            if self._read_fd < 0:
+                return
             try:
                 received_bytes = os.read(self._read_fd, 262_144)
             except OSError:
@@ -239,6 +247,48 @@ class BashInterpreter(Interpreter):
             os.close(null_fd)
 
 
+class ProgramInterpreter(Interpreter):
+    """Controls the interpreter of another language, in which a program of ours beside this file runs the snippets."""
+
+    max_failed_starts = 3
+    _REQUEST_FD, _REPORT_FD = 62, 63
+    argv: Tuple[str, ...] = ()
+
+    def run(self, code: str) -> None:
+        self._run_number += 1
+        self._send(pack(b"R", [b"%d" % self._run_number, code.encode("utf-8", "replace")]))
+
+    def _fork_child(self, child_read_fd: int, child_write_fd: int) -> int:
+        null_fd = os.open("/dev/null", os.O_RDONLY)
+        try:
+            return process.spawn(
+                self.argv,
+                process.common_environment(self._home),
+                self._home,
+                (null_fd, *self._fds[1:]),
+                [(child_read_fd, self._REQUEST_FD), (child_write_fd, self._REPORT_FD)],
+            )
+        finally:
+            os.close(null_fd)
+
+
+_PROGRAMS = {
+    "nodejs": ("node", (), "query_nodejs.js"),
+    "r": ("Rscript", ("--vanilla",), "query_r.R"),
+    "java": ("java", ("-XX:TieredStopAtLevel=1", "--add-modules", "jdk.jshell"), "QueryJava.java"),
+}
+"""The interpreter, its options and our program, by runtime."""
+
+
+def _program_argv(runtime: str) -> Tuple[str, ...]:
+    """Returns the command of a runtime's interpreter with our program; empty if the image has no such interpreter."""
+    name, options, file_name = _PROGRAMS.get(runtime, ("", (), ""))
+    path = process.find_executable(name) if name else None
+    if path is None or (runtime == "java" and process.find_executable("jshell") is None):
+        return ()
+    return (path, *options, os.path.join(os.path.dirname(__file__), file_name))
+
+
 def restore_pipes(*pipe_fds: int) -> None:
     """Resets the modes (non-blocking, asynchronous) that a child may have set on shared pipes."""
     for pipe_fd in pipe_fds:
@@ -250,9 +300,14 @@ def restore_pipes(*pipe_fds: int) -> None:
 def make_interpreter(
     runtime: str, loop: Loop, stdio_fds: StdioFds, home: str, on_report: ReportCallback
 ) -> Optional[Interpreter]:
-    """Returns the interpreter of a runtime; None for a runtime whose programs are compiled for each run (c)."""
+    """Returns the interpreter of a runtime; None if programs are compiled for each run (c) or cannot be run here."""
     if runtime == "python":
         return PythonInterpreter(loop, stdio_fds, home, on_report)
     if runtime == "bash":
         return BashInterpreter(loop, stdio_fds, home, on_report)
+    argv = _program_argv(runtime)
+    if argv:
+        interpreter = ProgramInterpreter(loop, stdio_fds, home, on_report)
+        interpreter.argv = argv
+        return interpreter
     return None

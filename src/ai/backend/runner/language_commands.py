@@ -14,43 +14,96 @@ if TYPE_CHECKING:
 
 _C_LINKER_FLAGS = "-pthread -lm -lrt -ldl"
 _C_HEADERS = ["stdio", "stdlib", "string", "stdint", "stdbool", "ctype", "math", "time", "errno", "unistd"]
+_COMPILERS = {"c": ("gcc", "cc", "clang"), "cpp": ("g++", "c++", "clang++")}
 _C_MAIN_PATTERN = re.compile(r"\bmain\s*\(")
 
-RUNTIMES = ("python", "bash", "c", "app")
-"""`app` is an image without a language for snippets: commands, terminals and files only."""
+_GO_PACKAGES = ("bufio", "bytes", "errors", "fmt", "math", "os", "sort", "strconv", "strings", "sync", "time")
+_CPP_HEADER = "#include <bits/stdc++.h>\nusing namespace std;\n"
+_GO_BUILD = "if [ -f go.mod ]; then go build -o main .; else go build -o main $(ls *.go | grep -v _test.go); fi"
+_RUST_BUILD = "if [ -f Cargo.toml ]; then cargo build -q --release; else rustc -o main main.rs; fi"
+_RUST_EXEC = "if [ -f Cargo.toml ]; then cargo run -q --release; else ./main; fi"
+_JAVA_BUILD = "find . -name '*.java' -type f -not -path '*/.*' -print0 | xargs -0 javac -d ."
+_COMMANDS: Dict[str, Dict[str, str]] = {
+    "app": {},
+    "golang": {"build": _GO_BUILD, "exec": "./main"},
+    "haskell": {"build": "ghc --make -o main main.hs", "exec": "./main"},
+    "java": {"build": _JAVA_BUILD, "exec": "java -cp . Main"},
+    "julia": {"exec": "julia main.jl"},
+    "lua": {"exec": "lua main.lua"},
+    "nodejs": {"exec": "node main.js"},
+    "ocaml": {"exec": "ocaml main.ml"},
+    "octave": {"exec": "octave-cli main.m"},
+    "php": {"exec": "php main.php"},
+    "r": {"exec": "Rscript main.R"},
+    "rust": {"build": _RUST_BUILD, "exec": _RUST_EXEC},
+    "scheme": {"exec": "scheme --quiet < main.scm"},
+}
+RUNTIMES = ("python", "bash", "c", "cpp", *_COMMANDS)
+"""The runtime types (spec 03-05:77). `app` is an image without a language: commands, terminals and files only."""
+SNIPPET_RUNTIMES = ("c", "cpp", "golang")
+"""The runtimes whose snippets are compiled and run one by one."""
+_OTHER_NAMES = {"go": "golang", "node": "nodejs", "javascript": "nodejs", "gcc": "c", "g++": "cpp"}
+
+
+def runtime_of(label: str) -> str:
+    """Returns the runtime for an image's label `ai.backend.runtime-type`; `app` for a type that is not known."""
+    name = _OTHER_NAMES.get(label.lower(), label.lower())
+    return name if name in RUNTIMES else "app"
 
 
 def default_command(runtime: str, step: str) -> Optional[str]:
     """Returns the command of "*" in a step (clean, build, exec); None if the default is to do nothing."""
     if step == "clean":
         return None  # never delete by default what a mistake has put there
+    if runtime in _COMMANDS:
+        return _COMMANDS[runtime].get(step)
     commands_by_runtime: Dict[str, Dict[str, str]] = {
         "python": {
             "build": f"if [ -f setup.py ]; then {quote(sys.executable)} setup.py -q install --user; fi",
             "exec": f"{quote(sys.executable)} main.py",
         },
         "bash": {"exec": f"{quote(process.shell_argv('')[0])} main.sh"},
-        "c": {"build": _c_build_command(), "exec": "./main"},
-        "app": {},
+        "c": {"build": _build_command("C", compiler("c"), "-name '*.c'"), "exec": "./main"},
+        "cpp": {
+            "build": _build_command("C++", compiler("cpp"), "'(' -name '*.cpp' -o -name '*.cc' -o -name '*.cxx' ')'"),
+            "exec": "./main",
+        },
     }
     return commands_by_runtime[runtime].get(step)
 
 
-def snippet_command(folder: str, code: str) -> str:
-    """Writes a C snippet, with main() added if needed, into `folder`; returns the command that compiles and runs it."""
+def snippet_command(runtime: str, folder: str, code: str) -> str:
+    """Writes a snippet of C, C++ or Go into `folder`, with main() if needed; returns the command to compile and run."""
+    if runtime == "golang":
+        program_path = os.path.join(folder, "main.go")
+        with open(program_path, "w", encoding="utf-8", errors="replace") as file:
+            file.write(_go_program(code))
+        return f"exec go run {quote(program_path)}"
     code = f'#line 1 "<input>"\n{code}\n'
     if not _C_MAIN_PATTERN.search(code):
-        headers = "".join(f"#include <{header}.h>\n" for header in _C_HEADERS)
+        headers = "".join(f"#include <{header}.h>\n" for header in _C_HEADERS) if runtime == "c" else _CPP_HEADER
         code = f"{headers}int main(void) {{\n{code}return 0;\n}}\n"
-    source_path, program_path = os.path.join(folder, "main.c"), os.path.join(folder, "main")
+    source_path, program_path = os.path.join(folder, f"main.{runtime}"), os.path.join(folder, "main")
     with open(source_path, "w", encoding="utf-8", errors="replace") as file:
         file.write(code)
-    return f"{compiler()} -o {quote(program_path)} {quote(source_path)} {_C_LINKER_FLAGS} && exec {quote(program_path)}"
+    program = quote(program_path)
+    return f"{compiler(runtime)} -o {program} {quote(source_path)} {_C_LINKER_FLAGS} && exec {program}"
 
 
-def compiler() -> str:
-    """Returns the name of the C compiler; `gcc` if there is none, so that the shell reports the error."""
-    return quote(process.find_executable("gcc", "cc", "clang") or "gcc")
+def _go_program(code: str) -> str:
+    """Returns a whole program: `code` itself, or its statements in main(), with the usual packages that it names."""
+    if re.search(r"^package ", code, re.M):
+        return code
+    named_packages = [name for name in _GO_PACKAGES if re.search(r"\b%s\." % name, code)]
+    imports = "".join(f'import "{name}"; ' for name in named_packages)
+    body = code if re.search(r"^func main\(", code, re.M) else f"func main() {{\n//line <input>:1\n{code}\n}}"
+    return f"package main\n{imports}\n//line <input>:1\n{body}\n"
+
+
+def compiler(runtime: str) -> str:
+    """Returns the C or C++ compiler; its usual name if there is none, so that the shell reports the error."""
+    names = _COMPILERS[runtime]
+    return quote(process.find_executable(*names) or names[0])
 
 
 def quote(text: str) -> str:
@@ -58,18 +111,18 @@ def quote(text: str) -> str:
     return "'" + text.replace("'", "'\\''") + "'"
 
 
-def _c_build_command() -> str:
+def _build_command(language: str, compiler_path: str, name_tests: str) -> str:
     return (
         "sources=(); while IFS= read -r -d '' source; do sources+=(\"$source\"); "
-        "done < <(find . -name '*.c' -type f -not -path '*/.*' -print0); "
-        'if [ ${#sources[@]} -eq 0 ]; then echo "no C source file to build" >&2; exit 1; fi; '
-        f'{compiler()} -o main "${{sources[@]}}" {_C_LINKER_FLAGS}'
+        f"done < <(find . {name_tests} -type f -not -path '*/.*' -print0); "
+        f'if [ ${{#sources[@]}} -eq 0 ]; then echo "no {language} source file to build" >&2; exit 1; fi; '
+        f'{compiler_path} -o main "${{sources[@]}}" {_C_LINKER_FLAGS}'
     )
 
 
 def compiler_version(runtime: str) -> str:
     """Returns the version of a compiled language's compiler; empty if there is none."""
-    compiler_path = process.find_executable("gcc", "cc", "clang") if runtime == "c" else None
+    compiler_path = process.find_executable(*_COMPILERS[runtime]) if runtime in _COMPILERS else None
     if compiler_path is None:
         return ""
     read_fd, write_fd = os.pipe()

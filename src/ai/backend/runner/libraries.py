@@ -42,6 +42,23 @@ class Flags(tuple):  # type: ignore[type-arg]  # its type is not subscriptable o
 _REAL_FLAGS = sys.flags
 
 
+class NewFolderFinder:
+    """Finds modules in folders of `sys.path` that were made after an earlier import had looked for them."""
+
+    def find_spec(self, module_name: str, path: Any = None, target: Any = None) -> Any:
+        """Returns the spec of a top-level module; asked after all other finders."""
+        folder_finders = sys.path_importer_cache
+        new_folders = [folder for folder in sys.path if folder in folder_finders and folder_finders[folder] is None]
+        new_folders = [folder for folder in new_folders if os.path.isdir(folder)]
+        if path is not None or not new_folders:
+            return None
+        for folder in new_folders:
+            del folder_finders[folder]
+        from importlib.machinery import PathFinder
+
+        return PathFinder.find_spec(module_name, None, target)
+
+
 def open_libraries(home: str) -> None:
     """Runs the start-up of an ordinary interpreter; a package whose start-up code fails is reported and skipped."""
     if sys.flags.no_site:
@@ -62,3 +79,4 @@ def open_libraries(home: str) -> None:
         site.addsitedir(user_site)
     else:
         sys.path.append(user_site)
+    sys.meta_path.append(NewFolderFinder())

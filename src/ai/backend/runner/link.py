@@ -7,7 +7,7 @@ import builtins
 import os
 
 from . import streams
-from .framing import BrokenFrame, pack, unpack
+from .framing import END_OF_INPUT, BrokenFrame, pack, unpack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -85,7 +85,10 @@ class Link:
         return self._frames.pop(0)
 
     def ask(self, is_password: bool) -> str:
-        """Returns one line that the client types. Raises EOFError in a process that the user's code forked."""
+        """Returns one line that the client types.
+
+        Raises EOFError at the end of the client's input, and in a process that the user's code forked.
+        """
         if not self.is_open:
             raise EOFError("no input in a forked process")
         self._question_count += 1
@@ -96,6 +99,8 @@ class Link:
         while True:
             kind, fields = self.receive()
             if kind == b"I" and fields[0] == question_number:
+                if fields[1] == END_OF_INPUT.encode():
+                    raise EOFError("the client's input has ended")
                 return fields[1].decode("utf-8", "replace")
 
     def close_in_fork(self) -> None:

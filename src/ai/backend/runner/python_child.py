@@ -26,6 +26,8 @@ __builtins__ = dict(vars(builtins))  # type: ignore[assignment]  # a module or i
 
 SNIPPET_FILENAME = "<input>"
 MAX_TRACEBACK_CHARS = 65_536
+MAX_ARGUMENT_CHARS = 1024
+MAX_ARGUMENTS = 8
 _RUNNER_FOLDER = __file__.rpartition("/")[0] + "/"
 _FIRST_PIPE_FD = 1001
 _PROCESS_START_EVENTS = frozenset(
@@ -173,7 +175,19 @@ class Interpreter:
                 traceback_text[: MAX_TRACEBACK_CHARS // 2] + "\n  [...]\n" + traceback_text[-MAX_TRACEBACK_CHARS // 2 :]
             )
         if traceback_text:
-            self.link.send(b"E", traceback_text.encode("utf-8", "backslashreplace"))
+            texts = [traceback_text, type.__getattribute__(type(error), "__name__"), *_argument_texts(error)]
+            self.link.send(b"E", *[text.encode("utf-8", "backslashreplace") for text in texts])
+
+
+def _argument_texts(error: BaseException) -> List[str]:
+    """Returns the arguments of an exception as limited texts; none if their description fails."""
+    try:
+        return [
+            (argument if isinstance(argument, str) else repr(argument))[:MAX_ARGUMENT_CHARS]
+            for argument in error.args[:MAX_ARGUMENTS]
+        ]
+    except BaseException:  # noqa: BLE001  # the exception of the user may break its own description
+        return []
 
 
 def format_error(error: BaseException) -> str:

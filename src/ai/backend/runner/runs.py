@@ -7,15 +7,19 @@ import signal
 
 from . import language_commands, output_files, process
 from .console import MAX_BACKGROUND_CHARS, MAX_UNSENT_CHARS
+from .program_input import ProgramInput
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, List, Optional, Tuple
 
     from .console import Console
+    from .event_loop import Loop
     from .interpreters import Interpreter
 
 MAX_QUEUED_RUNS = 64
+MAX_EXCEPTION_TEXTS = 10
+MAX_EXCEPTION_CHARS = 4096
 MAX_QUEUED_CHARS = 32 * 1024 * 1024
 _BATCH_STEPS = ("clean", "build", "exec")
 
@@ -37,11 +41,12 @@ class Run:
         self.files_before: output_files.Snapshot = {}
         self.cancelled: Optional[str] = None
         self.question: Optional[bytes] = None
+        self.is_asked = False
         self.steps: List[Tuple[str, str]] = []
         self.step = ""
         self.pid = 0
         self.is_in_interpreter = False
-        self.has_raised = False
+        self.exception: Optional[List[Any]] = None
         self.folder = ""
 
 
@@ -50,6 +55,7 @@ class Runner:
 
     def __init__(
         self,
+        loop: Loop,
         runtime: str,
         home: str,
         stdio_fds: Tuple[int, int, int],
@@ -61,11 +67,12 @@ class Runner:
         self._runtime = runtime
         self._home = home
         self._fds = stdio_fds
-        self._interpreter = interpreter
+        self.interpreter = interpreter
         self._console = console
         self._send = send
         self._flush_output = flush_output
         self._output_folder = os.path.join(home, ".output")
+        self._input = ProgramInput(loop, self._on_program_waits)
         self._queue: List[Run] = []
         self.active: Optional[Run] = None
 
@@ -87,17 +94,17 @@ class Runner:
         """Starts the next run if none is active and its interpreter is ready."""
         while self.active is None and self._queue:
             run = self._queue[0]
-            runs_in_interpreter = run.mode == "query" and self._interpreter is not None
-            if runs_in_interpreter and not (self._interpreter and self._interpreter.is_ready):
+            runs_in_interpreter = run.mode == "query" and self.interpreter is not None
+            if runs_in_interpreter and not (self.interpreter and self.interpreter.is_ready):
                 return
             self._queue.pop(0)
             self.active = run
             self._console.limit = MAX_UNSENT_CHARS
             run.files_before = output_files.snapshot(self._output_folder)
             self._send({"t": "started", "id": run.id})
-            if runs_in_interpreter and self._interpreter:
+            if runs_in_interpreter and self.interpreter:
                 run.is_in_interpreter = True
-                self._interpreter.run(run.code)
+                self.interpreter.run(run.code)
             else:
                 self._start_steps(run)
 
@@ -107,26 +114,40 @@ class Runner:
         if not isinstance(answer_text, str):
             raise ValueError("text is text")
         run = self.active
-        if run is None or run.id != run_id or run.question is None or self._interpreter is None:
+        if run is None or run.id != run_id:
             return
-        question_number, run.question = run.question, None
-        self._interpreter.answer(question_number, answer_text)
+        if run.pid and self._input.is_asked:
+            self._input.answer(answer_text)
+        elif run.question is not None and self.interpreter is not None:
+            question_number, run.question, run.is_asked = run.question, None, False
+            self.interpreter.answer(question_number, answer_text)
 
     def asked(self, question_number: bytes, is_password: bool) -> None:
-        """Forwards the interpreter's request for input to the client."""
+        """Forwards the interpreter's request for input to the client, once until an answer or an interrupt."""
         run = self.active
-        if run is not None and run.is_in_interpreter:
-            run.question = question_number
-            self._flush_output()
-            self._send({"t": "waiting-input", "id": run.id, "is_password": is_password})
+        if run is None or not run.is_in_interpreter:
+            return
+        run.question = question_number
+        if not run.is_asked:
+            run.is_asked = True
+            self._request_input(run, is_password)
+
+    def _on_program_waits(self) -> None:
+        if self.active is not None and self.active.pid:
+            self._request_input(self.active, is_password=False)
+
+    def _request_input(self, run: Run, is_password: bool) -> None:
+        self._flush_output()
+        self._send({"t": "waiting-input", "id": run.id, "is_password": is_password})
 
     def interrupt(self) -> None:
         """Sends SIGINT to the running code and its processes."""
         run = self.active
         if run is None:
             return
-        if run.is_in_interpreter and self._interpreter is not None:
-            self._interpreter.signal(signal.SIGINT)
+        if run.is_in_interpreter and self.interpreter is not None:
+            run.is_asked = False
+            self.interpreter.signal(signal.SIGINT)
         elif run.pid:
             process.kill_group(run.pid, signal.SIGINT)
 
@@ -139,8 +160,8 @@ class Runner:
         if active_run is None or run_id not in (None, active_run.id):
             return
         active_run.cancelled = reason
-        if active_run.is_in_interpreter and self._interpreter is not None:
-            self._interpreter.signal(signal.SIGKILL)
+        if active_run.is_in_interpreter and self.interpreter is not None:
+            self.interpreter.signal(signal.SIGKILL)
         elif active_run.pid:
             process.kill_group(active_run.pid, signal.SIGKILL)
 
@@ -149,10 +170,15 @@ class Runner:
         if self.active is not None and self.active.is_in_interpreter:
             self._finish(0, None, None)
 
-    def code_raised(self) -> None:
-        """Marks the active run as having raised an exception. The exit code stays zero, as specified."""
+    def code_raised(self, texts: List[str]) -> None:
+        """Records the exception of the active run: its traceback, name and arguments, which the code may have forged.
+
+        The exit code stays zero, as specified.
+        """
         if self.active is not None and self.active.is_in_interpreter:
-            self.active.has_raised = True
+            name = texts[1][:128] if len(texts) > 1 else ""
+            arguments = [argument[:MAX_EXCEPTION_CHARS] for argument in texts[2:MAX_EXCEPTION_TEXTS]]
+            self.active.exception = [name, arguments, False, texts[0][-MAX_EXCEPTION_CHARS:]]
 
     def interpreter_died(self, wait_status: int) -> None:
         """Handles the death of the interpreter: finishes the active run if it ran there."""
@@ -176,12 +202,13 @@ class Runner:
         if run is None or run.pid != pid:
             return False
         run.pid = 0
+        self._input.close()
         exit_code, signal_number = process.exit_of(wait_status)
         self._end_step(run, exit_code, signal_number)
         return True
 
     def _start_steps(self, run: Run) -> None:
-        if run.mode == "query" and self._runtime == "app":
+        if run.mode == "query" and self._runtime not in language_commands.SNIPPET_RUNTIMES:
             self._console.add_text("stderr", "this image runs no snippets of code; run a command or open a terminal\n")
             self._finish(127, None, None)
             return
@@ -190,7 +217,7 @@ class Runner:
                 import tempfile
 
                 run.folder = tempfile.mkdtemp(prefix="snippet-")
-                run.steps = [("exec", language_commands.snippet_command(run.folder, run.code))]
+                run.steps = [("exec", language_commands.snippet_command(self._runtime, run.folder, run.code))]
             except OSError as e:
                 self._console.add_text("stderr", f"cannot write the snippet: {e}\n")
                 self._finish(126, None, None)
@@ -215,11 +242,14 @@ class Runner:
         environment = process.common_environment(self._home)
         environment.update({str(variable): str(variable_value) for variable, variable_value in run.env.items()})
         try:
-            null_fd = os.open("/dev/null", os.O_RDONLY)
+            asks_client = run.step == "exec" and run.options.get("input") is not False
+            stdin_fd = self._input.open() if asks_client else os.open("/dev/null", os.O_RDONLY)
             try:
-                run.pid = process.spawn(process.shell_argv(command), environment, self._home, (null_fd, *self._fds[1:]))
+                stdio_fds = (stdin_fd, *self._fds[1:])
+                run.pid = process.spawn(process.shell_argv(command), environment, self._home, stdio_fds)
             finally:
-                os.close(null_fd)
+                os.close(stdin_fd)
+            self._input.follow(run.pid)
         except (OSError, ValueError) as e:
             self._console.add_text("stderr", f"cannot start a process: {e}\n")
             self._end_step(run, 126, None)
@@ -265,6 +295,6 @@ class Runner:
             "signal": signum,
             "files": files,
         }
-        if run.has_raised:
-            message["raised"] = True
+        if run.exception is not None:
+            message.update({"raised": True, "exceptions": [run.exception]})
         self._send(message)

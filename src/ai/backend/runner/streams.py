@@ -119,7 +119,10 @@ class InputStream(io.TextIOBase):
         return False
 
     def readline(self, max_chars: Optional[int] = -1) -> str:  # type: ignore[override]  # the stub has a positional-only int
-        line = self._rest or self._ask(False) + "\n"
+        try:
+            line = self._rest or self._ask(False) + "\n"
+        except EOFError:
+            return ""
         if max_chars is None or max_chars < 0:
             max_chars = len(line)
         line, self._rest = line[:max_chars], line[max_chars:]

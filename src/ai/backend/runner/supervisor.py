@@ -55,6 +55,8 @@ class Supervisor:
         self._announced = False
         self._has_started = False
         self._restart_delay = 0.05
+        self._failed_starts = 0
+        self._problems: List[str] = []
         self._flush_timer: Optional[Timer] = None
         self._log_timer: Optional[Timer] = None
         self._terminals: Any = None
@@ -75,7 +77,14 @@ class Supervisor:
         self._log = SessionLog()
         self._outbox = outbox = Outbox(self._channel, self._log.write)
         self._runner = Runner(
-            self._runtime, self._home, stdio_fds, self._interpreter, self._console, outbox.send, self._flush_output
+            self._loop,
+            self._runtime,
+            self._home,
+            stdio_fds,
+            self._interpreter,
+            self._console,
+            outbox.send,
+            self._flush_output,
         )
         if self._interpreter is not None:
             self._interpreter.is_busy = self._is_busy
@@ -268,8 +277,10 @@ class Supervisor:
 
     def _add_report_to_console(self, kind: bytes, fields: List[bytes]) -> None:
         texts = [field.decode("utf-8", "replace") for field in fields]
-        if kind == b"E":
-            self._runner.code_raised()
+        if kind == b"X":  # the child has printed the error itself
+            self._runner.code_raised(texts)
+        elif kind == b"E":
+            self._runner.code_raised(texts)
             self._console.end_of_text()
             self._log.write("stderr", fields[0])
             self._console.add_text("stderr", texts[0])
@@ -279,18 +290,21 @@ class Supervisor:
             self._console.add_rich("html", texts[0], len(texts[0]))
 
     def _announce(self) -> None:
-        from .language_commands import compiler_version
+        from .language_commands import SNIPPET_RUNTIMES, compiler_version
 
         self._announced = True
         if self._bootstrap is not None and self._bootstrap.is_running:
             self._bootstrap.done = self._announce
             return
-        code_features = ("query",) if self._interpreter is None else self._interpreter.features
-        code_features = code_features if self._runtime != "app" else ()
+        code_features: Sequence[str] = ("query",) if self._runtime in SNIPPET_RUNTIMES else ()
+        if self._interpreter is not None:
+            code_features = self._interpreter.features
         features = [*code_features, "batch", "pty", "files", "services", "programs"]
         version = self._interpreter.version if self._interpreter is not None else compiler_version(self._runtime)
         ready_message = {"t": "ready", "protocol": PROTOCOL_VERSION, "runtime": self._runtime}
-        self._outbox.send({**ready_message, "version": version, "features": features})
+        problems = [*self._problems, self._bootstrap.problem if self._bootstrap is not None else None]
+        problem = "; ".join(filter(None, problems)) or None
+        self._outbox.send({**ready_message, "version": version, "features": features, "problem": problem})
 
     def _restart_interpreter(self) -> None:
         self._runner.cancel(None, "restart")
@@ -342,6 +356,12 @@ class Supervisor:
         self._runner.interpreter_died(wait_status)
         if self._has_started:
             self._start_interpreter()
+            return
+        self._failed_starts += 1
+        if not self._announced and self._failed_starts == self._interpreter.max_failed_starts:
+            self._problems.append(f"the interpreter of {self._runtime} does not start, see the log: no query mode")
+            self._interpreter = self._runner.interpreter = None
+            self._announce()
         else:
             self._retry_start_later()
 
@@ -397,7 +417,7 @@ class Supervisor:
 
 def main(arguments: Sequence[str]) -> int:
     """Parses `--channel-fd N --runtime NAME --home DIR [--service-defs DIR]` and serves; returns 2 if it cannot."""
-    from .language_commands import RUNTIMES
+    from .language_commands import runtime_of
 
     if arguments[:1] == ["--worker"]:  # see `process.reexecute_child`
         from .python_child import serve
@@ -408,8 +428,8 @@ def main(arguments: Sequence[str]) -> int:
     unknown_options = set(options) - {"--channel-fd", "--runtime", "--home", "--service-defs"}
     runtime, home = options.get("--runtime", "python"), options.get("--home", "/home/work")
     channel_fd = options.get("--channel-fd", "3")
-    if unknown_options or len(arguments) % 2 or runtime not in RUNTIMES or not channel_fd.isdigit():
-        print(f"usage: runner_main.py --channel-fd N --runtime {{{','.join(RUNTIMES)}}} --home DIR", file=sys.stderr)
+    if unknown_options or len(arguments) % 2 or not channel_fd.isdigit():
+        print("usage: runner_main.py --channel-fd N --runtime NAME --home DIR", file=sys.stderr)
         return 2
     process.restore_session_environment()
     os.environ["HOME"] = home
@@ -417,4 +437,6 @@ def main(arguments: Sequence[str]) -> int:
         os.mkdir(os.path.join(home, ".output"), 0o755)
     except OSError:
         pass  # it is there, or the home is read-only; a run without it reports no files
-    return Supervisor(int(channel_fd), runtime, home, options.get("--service-defs", SERVICE_DEFINITIONS_FOLDER)).run()
+    return Supervisor(
+        int(channel_fd), runtime_of(runtime), home, options.get("--service-defs", SERVICE_DEFINITIONS_FOLDER)
+    ).run()

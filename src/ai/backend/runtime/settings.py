@@ -24,10 +24,14 @@ class RuntimeSettings(Settings):
     tmp_bytes: int = Field(1 * GIB, ge=MIB, description="Size of the private /tmp, which is memory.")
     shmem_bytes: int = Field(64 * MIB, ge=MIB, description="Size of /dev/shm where the workload asks for none.")
     home_bytes: int | None = Field(None, ge=MIB, description="Size of a home where the workload asks for none.")
+    homes_directory: Path | None = Field(
+        None,
+        description="Where homes of sessions are; default: in the data directory. Change it while there is no session.",
+    )
     reserved_bytes: int = Field(
         256 * MIB,
         ge=0,
-        description="Disk space kept for the platform: when less is left, the session with the largest home is ended.",
+        description="Disk space kept for the platform: when less is left, who filled it is ended and nothing starts.",
     )
     log_bytes: int = Field(10 * MIB, ge=8192, description="Session log kept for a workload.")
     replay_bytes: int = Field(8 * MIB, ge=65536, description="Unacknowledged runner messages kept for the agent.")
@@ -36,3 +40,7 @@ class RuntimeSettings(Settings):
     )
     start_timeout_s: float = Field(30.0, gt=0, description="How long a workload's processes may take to appear.")
     runner_directory: Path | None = Field(None, description="The runner's files; default: the installed ones.")
+
+    @property
+    def homes(self) -> Path | None:
+        return None if self.homes_directory is None else self.homes_directory.expanduser().absolute()

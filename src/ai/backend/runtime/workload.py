@@ -1,30 +1,25 @@
-"""Functions for workloads that both runtimes share: records on disk, environment, devices, and the guard of homes."""
+"""Functions for workloads that both runtimes share: records on disk, environment, and devices."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import os
 import stat
-import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import msgspec
 
 from ai.backend.common.errors import CreationDenied
 from ai.backend.common.ids import SessionId
-from ai.backend.node.linux import disk_space
 from ai.backend.node.linux.cgroups import Groups
 from ai.backend.node.workload.directory import read_json, write_json
-from ai.backend.node.workload.statistics import Meter
 from ai.backend.plugin.accelerator import DeviceMapping
 from ai.backend.plugin.runtime import WorkloadKey, WorkloadSpec
 from ai.backend.runtime.settings import RuntimeSettings
 
-log = logging.getLogger(__name__)
 RECORD_VERSION = 1
 SESSION_PREFIX = "BACKENDAI_SESSION_ENVIRON_"
 """The prefix of the session's variables, which the loader ignores until the runner removes it (``process.py``)."""
@@ -33,7 +28,10 @@ OOM_SCORE_ADJ = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadRecord:
-    """Holds the durable record of a workload. ``made_home``: this attempt created the home."""
+    """Holds the durable record of a workload.
+
+    ``made_home``: this attempt created the home. ``writable_sources``: what it mounts besides, and may write.
+    """
 
     key: WorkloadKey
     session_id: SessionId
@@ -44,10 +42,15 @@ class WorkloadRecord:
     home_bytes: int | None
     labels: Mapping[str, str] = field(default_factory=dict)
     made_home: bool = False
+    writable_sources: tuple[str, ...] = ()
     cgroups: Sequence[Mapping[str, Any]] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "cgroups", Groups(self.cgroups))
+
+    def own_directories(self) -> Sequence[str]:
+        """Returns the directories that only this workload writes."""
+        return (self.home,)
 
 
 def record_values(spec: WorkloadSpec, settings: RuntimeSettings, home: Path) -> dict[str, Any]:
@@ -62,6 +65,9 @@ def record_values(spec: WorkloadSpec, settings: RuntimeSettings, home: Path) -> 
         "home_bytes": spec.home_bytes or settings.home_bytes,
         "labels": dict(spec.labels),
         "made_home": not home.exists(),
+        "writable_sources": tuple(
+            os.path.normpath(mount.source) for mount in spec.config.mounts if not mount.read_only
+        ),
     }
 
 
@@ -89,11 +95,13 @@ def environment(
     defaults: Mapping[str, str],
     identity_variables: Mapping[str, str],
     reserved_names: Collection[str] = (),
+    image_variables: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, str]:
-    """Returns the runner's environment. The session's variables override the defaults, but never the identity.
+    """Returns the runner's environment. The session's variables override those of the image, and these the defaults,
+    but never the identity.
 
-    The session's are prefixed: none of them (``LD_PRELOAD``, ``GCONV_PATH`` ...) may mean anything to the loader of the
-    sandbox, or of the process that holds the channel.
+    Those of session and image are prefixed: none of them (``LD_PRELOAD``, ``GCONV_PATH`` ...) may mean anything to the
+    loader of the sandbox, or of the process that holds the channel.
     """
     identity_variables = {
         "USER": "work",
@@ -103,7 +111,7 @@ def environment(
         "BACKENDAI_ATTEMPT": str(spec.key.attempt),
         **identity_variables,
     }
-    session_variables = {**spec.config.env_vars, **spec.environ}
+    session_variables = {**image_variables, **spec.config.env_vars, **spec.environ}
     protected_names = {*identity_variables, *reserved_names}
     return {
         **defaults,
@@ -126,41 +134,3 @@ def device_node(device: DeviceMapping) -> tuple[os.stat_result, str]:
     if not (stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode)):
         raise CreationDenied(f"{device.source!r} is no device", data=error_data)
     return status, "".join(permission for permission in "rwm" if permission in device.permissions) or "rw"
-
-
-async def used_bytes(meter: Meter, record: WorkloadRecord, pids: Sequence[int]) -> int:
-    """Returns the bytes that a workload holds on the disk of the homes, unlinked files included."""
-    home_bytes = await asyncio.to_thread(meter.home_size, record, time.monotonic())
-    return home_bytes + await asyncio.to_thread(disk_space.unlinked_bytes, pids, Path(record.home))
-
-
-async def guard_homes(
-    settings: RuntimeSettings,
-    homes_directory: Path,
-    living_records: Callable[[], Iterable[WorkloadRecord]],
-    measure_bytes: Callable[[WorkloadRecord], Awaitable[int]],
-    end_workload: Callable[[WorkloadKey, bool], Awaitable[None]],
-) -> None:
-    """Enforces the size of homes and the platform's reserve on their disk, until cancelled.
-
-    ``end_workload`` ends a workload; its second argument is True if the disk is full.
-    """
-    while True:
-        await asyncio.sleep(settings.watch_interval_s)
-        is_disk_full = await asyncio.to_thread(disk_space.is_low, homes_directory, settings.reserved_bytes)
-        bytes_by_key: dict[WorkloadKey, int] = {}
-        for record in living_records():
-            limit_bytes = record.home_bytes
-            if limit_bytes is None and not is_disk_full:
-                continue
-            used_size_bytes = bytes_by_key[record.key] = await measure_bytes(record)
-            if limit_bytes is not None and used_size_bytes > limit_bytes:
-                log.warning(
-                    "the home of %s holds %d bytes, over its limit of %d", record.key, used_size_bytes, limit_bytes
-                )
-                await end_workload(record.key, False)
-        if is_disk_full and bytes_by_key:
-            key, used_size_bytes = max(bytes_by_key.items(), key=lambda item: item[1])
-            if used_size_bytes >= settings.reserved_bytes // 64:  # else what fills the disk is none of ours
-                log.error("the disk of the homes is full; %s holds %d bytes of it and is ended", key, used_size_bytes)
-                await end_workload(key, True)

@@ -59,7 +59,7 @@ async def plugin_configuration(layout: Layout, agent_id: str) -> dict[str, dict[
 
     Those of the node win over those of its resource group, which win over the global ones.
     """
-    database = Database(f"sqlite:///{layout.database}", pool_size=1)
+    database = Database(f"sqlite:///{layout.database}")
     try:
         store = SQLiteConfigStore(database)
         await store.setup()

@@ -4,6 +4,7 @@ ID)."""
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import sys
@@ -20,7 +21,11 @@ from ai.backend.infra.telemetry import configure_logging
 from ai.backend.standalone.instance import ClusterFile, InstanceLock, read_cluster_file
 from ai.backend.standalone.layout import Layout
 
+log = logging.getLogger(__name__)
 _ORPHAN_CHECK_S = 1.0
+_ORPHAN_STOP_S = 2.0
+_PREDECESSOR_S = 30.0
+"""How long a daemon of an earlier supervisor may take to end."""
 
 
 class Daemon(Protocol):
@@ -73,19 +78,31 @@ def make_agent(layout: Layout, cluster: ClusterFile, agent_id: str) -> Daemon:
 
 
 async def run(daemon: Daemon) -> None:
-    """Runs a daemon until SIGINT, SIGTERM, or the death of the supervisor that is named in the environment."""
+    """Runs a daemon until SIGINT, SIGTERM, or the death of the supervisor that is named in the environment.
+
+    After that death the next supervisor waits for its port and files: the daemon ends at once if it cannot stop soon,
+    as it may at any instruction.
+    """
     stop = Signal()
     for signal_number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(signal_number, stop.set)
     supervisor = int(os.environ.get("BACKENDAI_SUPERVISOR", "0"))
+    is_orphan = False
     try:
         await daemon.start()
         async with trimmed():
             while not await stop.wait(_ORPHAN_CHECK_S if supervisor else None):
-                if os.getppid() != supervisor:
+                if is_orphan := os.getppid() != supervisor:
                     break
     finally:
-        await daemon.stop()
+        try:
+            async with asyncio.timeout(_ORPHAN_STOP_S if is_orphan else None):
+                await daemon.stop()
+        except TimeoutError:
+            if not is_orphan:
+                raise
+            log.warning("the supervisor has died, and this daemon does not stop in time: it ends")
+            os._exit(1)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -109,7 +126,7 @@ def main(arguments: Sequence[str]) -> int:
         cluster = read_cluster_file(layout.cluster)
         if cluster is None:
             raise InvalidInput(f"There is no cluster on {layout.root}.")
-        with InstanceLock(layout.root / f"{name}.lock"):
+        with InstanceLock(layout.root / f"{name}.lock", wait_s=_PREDECESSOR_S):
             asyncio.run(run(make_daemon(layout, cluster)))
     except BackendError as e:
         sys.stderr.write(f"{name}: {e.message}\n")

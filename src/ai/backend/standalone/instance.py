@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shlex
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -13,6 +14,8 @@ import msgspec
 
 from ai.backend.common.errors import Conflict, InvalidInput
 from ai.backend.infra.files import write_atomically
+
+_DEATH_S = 5.0
 
 
 class ClusterFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,21 +71,32 @@ def already_runs(root: Path, pid: int | str) -> Conflict:
 
 
 class InstanceLock:
-    """Locks a data directory while its cluster runs. The system frees the lock when the process dies."""
+    """Locks a data directory while its cluster runs. The system frees the lock when the process dies.
 
-    def __init__(self, path: Path) -> None:
+    ``wait_s`` is how long the present holder may take to end. One that was killed is waited for in any case: the lock
+    is free a moment after its process counts as ended.
+    """
+
+    def __init__(self, path: Path, *, wait_s: float = 0.0) -> None:
         self._path = path
+        self._wait_s = wait_s
         self._fd: int | None = None
 
     def __enter__(self) -> Self:
         """Raises Conflict if a cluster runs here already; the message names its process."""
         fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            pid = os.pread(fd, 32, 0).decode(errors="replace").strip() or "unknown"
-            os.close(fd)
-            raise already_runs(self._path.parent, pid) from None
+        began_at = time.monotonic()
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                pid = os.pread(fd, 32, 0).decode(errors="replace").strip() or "unknown"
+                is_dead = pid.isdigit() and has_ended(int(pid))
+                if time.monotonic() > began_at + max(self._wait_s, _DEATH_S if is_dead else 0.0):
+                    os.close(fd)
+                    raise already_runs(self._path.parent, pid) from None
+                time.sleep(0.02)
         os.ftruncate(fd, 0)
         os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
         self._fd = fd

@@ -107,7 +107,7 @@ def _detach(layout: Layout, options: UpOptions) -> None:
     """Starts a child in a session of its own, waits until it serves or has failed, and prints its message."""
     import subprocess
 
-    if (pid := running_pid(layout.lock)) is not None:
+    if (pid := running_pid(layout.lock)) is not None and not has_ended(pid):
         raise already_runs(layout.root, pid)
     reader, writer = os.pipe()
     log = layout.logs / "up.out"

@@ -13,7 +13,7 @@ from ai.backend.infra.database import Database
 from ai.backend.infra.http.server import make_runner, serve_on
 from ai.backend.infra.rpc.endpoints import ManagerEndpoint
 from ai.backend.manager.composition.app import build_app
-from ai.backend.manager.composition.backing_services import sealer_of
+from ai.backend.manager.composition.backing_services import BALLAST_BYTES, sealer_of
 from ai.backend.manager.composition.manager import Manager
 from ai.backend.manager.config.settings import ManagerSettings
 from ai.backend.standalone.instance import ClusterFile, Keys, read_env_file, write_env_file
@@ -48,7 +48,7 @@ class ManagerDaemon:
         self._endpoint = endpoint
         self._sock = sock
         self._cluster = cluster
-        self.database = Database(f"sqlite:///{layout.database}")
+        self.database = Database(f"sqlite:///{layout.database}", ballast_bytes=BALLAST_BYTES)
         self.bus = Bus()
         settings = ManagerSettings(data_dir=layout.database.parent)
         self.manager = Manager(settings, self.database, self.bus, endpoint, sealer=sealer_of(settings))

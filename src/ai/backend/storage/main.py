@@ -20,11 +20,12 @@ from ai.backend.common.errors import BackendError, InvalidInput
 from ai.backend.common.volume_paths import VFolderId
 from ai.backend.infra.http.health import HealthApi
 from ai.backend.infra.http.routes import endpoints_of
-from ai.backend.infra.http.server import HttpServer, make_runner, serve_on, tls_of
+from ai.backend.infra.http.server import HttpOptions, HttpServer, make_runner, serve_on, tls_of
 from ai.backend.infra.process.daemon import config_option, log_level_option, run_daemon
 from ai.backend.infra.process.pid_file import PidFile
 from ai.backend.infra.process.workers import ProcessSupervisor, first_has_ended
-from ai.backend.infra.settings import load_settings
+from ai.backend.infra.settings import load_settings, warn_of_keys_without_effect
+from ai.backend.infra.settings.check import config as config_group
 from ai.backend.infra.telemetry import Metrics, log_as_configured
 from ai.backend.plugin.crash_points import crash_point
 from ai.backend.storage.artifacts.api import ArtifactApi, ArtifactClientApi
@@ -94,7 +95,8 @@ class StorageProxy:
         server = HttpServer(endpoints, metrics=metrics, authenticator=authenticator)
         self._manager_runner = make_runner(server.application())
         client_endpoints = [*endpoints_of(self._client), *endpoints_of(ArtifactClientApi(self._archive, tokens))]
-        client_app = HttpServer(client_endpoints, metrics=metrics).application()
+        options = HttpOptions(connections_per_address=settings.api.client.connections_per_address)
+        client_app = HttpServer(client_endpoints, metrics=metrics, options=options).application()
         client_app.on_response_prepare.append(allow_all_origins)
         self._client_runner = make_runner(client_app)
         self._loops: list[asyncio.Task[None]] = []
@@ -174,6 +176,9 @@ def main() -> None:
     """The storage proxy daemon."""
 
 
+main.add_command(config_group)
+
+
 @main.command("start-server")
 @config_option("storage-proxy")
 @log_level_option
@@ -181,9 +186,10 @@ def main() -> None:
 def start_server(config: Path | None, log_level: str | None, worker: int) -> None:
     """Serve folders to managers and clients."""
     settings = _load_settings(config)
-    level = log_level or ("DEBUG" if settings.debug.enabled else None)
     try:
+        level = log_level or settings.debug.log_level
         log_as_configured("storage-proxy", settings.logging, level=level, process_number=worker)
+        warn_of_keys_without_effect(settings)
     except BackendError as e:
         raise click.ClickException(str(e)) from e
     arguments = [*(("-f", str(config)) if config else ()), *(("--log-level", log_level) if log_level else ())]

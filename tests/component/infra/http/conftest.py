@@ -16,7 +16,7 @@ from ai.backend.common.errors import NotFound
 from ai.backend.infra.http.health import HealthApi, VersionApi
 from ai.backend.infra.http.multipart import UploadedFile, read_files, send_archives
 from ai.backend.infra.http.openapi import OpenApiApi
-from ai.backend.infra.http.routes import Call, Nothing, Reply, Schema, endpoints_of, route
+from ai.backend.infra.http.routes import Call, Nothing, OwnerKey, Reply, Schema, endpoints_of, route
 from ai.backend.infra.http.server import HttpOptions, HttpServer
 from ai.backend.infra.http.signature import Authenticator, SigningKey
 from ai.backend.infra.http.streams import SseEvent, open_socket, send_events
@@ -81,6 +81,8 @@ class Trail:
 
 
 class DemoApi:
+    owner_key = OwnerKey.NAMED
+
     def __init__(self) -> None:
         self.events: list[SseEvent] = [SseEvent("one", {"n": 1}, "1"), SseEvent("two", {"n": 2}, "2")]
         self.hold = asyncio.Event()

@@ -14,7 +14,7 @@ import pytest
 from ai.backend.common.errors import Conflict, Unavailable
 from ai.backend.infra.http.client_tokens import MAX_BODY_BYTES, ClientTokens
 from ai.backend.infra.http.multipart import read_files
-from ai.backend.infra.http.routes import Call, Reply, Schema, endpoints_of, route
+from ai.backend.infra.http.routes import Call, OwnerKey, Reply, Schema, endpoints_of, route
 from ai.backend.infra.http.server import HttpServer
 from ai.backend.infra.http.signature import Authenticator
 from ai.backend.infra.telemetry import Metrics
@@ -40,7 +40,7 @@ class Counter:
     entered: asyncio.Event = field(default_factory=asyncio.Event)
     hold: asyncio.Event = field(default_factory=asyncio.Event)
 
-    @route("POST", "/jobs/{w}", body=Order)
+    @route("POST", "/jobs/{w}", body=Order, owner_key=OwnerKey.NAMED)
     async def work(self, call: Call[Order]) -> Reply:
         """Work."""
         self.done.append(call.params["w"])

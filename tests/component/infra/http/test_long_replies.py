@@ -203,3 +203,22 @@ async def test_a_store_that_is_away_ends_nothing_and_is_asked_again(
         demo.keys.fails = False
         assert (await socket.receive(timeout=30)).data == 1008
     assert "the store is away" in caplog.text
+
+
+async def test_streams_and_sockets_have_the_headers_of_every_reply(demo: Demo) -> None:
+    demo.keys.put("LIMITED", limit=9)
+    client = demo.client(access_key="LIMITED")
+    for target in ("/events/signed", "/files", "/things/a", "/nothing"):
+        reader, writer = await client.send(client.head("GET", target, headers={"X-Request-ID": "mine"}))
+        status, headers = await read_head(reader)
+        writer.close()
+        assert headers["x-request-id"] == "mine", target
+        assert headers["content-language"] == "en"
+        if status != 404:
+            assert {"x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-window"} <= headers.keys(), target
+
+
+async def test_a_long_request_line_is_answered_with_a_problem(demo: Demo) -> None:
+    assert (await demo.client().request("GET", "/things/a?path=" + "a" * 20_000)).status == 200
+    reply = await demo.client().request("GET", "/things/a?other=" + "a" * 20_000)
+    assert (reply.status, reply.problem) == (400, "invalid-api-params")

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
+from aiohttp import web
 from yarl import URL
 
 from ai.backend.common.errors import RunError
@@ -30,6 +33,7 @@ from ai.backend.common.wire.execution import (
 from ai.backend.common.wire.link import PtyStream
 from ai.backend.infra.bus import Bus
 from ai.backend.infra.database import Database
+from ai.backend.infra.http.routes import ROUTED
 from ai.backend.infra.rpc.memory import MemoryLink
 from ai.backend.manager.composition.app import build_app
 from ai.backend.manager.composition.manager import Manager
@@ -80,6 +84,7 @@ class ApiAgent(FakeAgent):
     ptys: list[EchoPty] = field(default_factory=list)
     pty_requests: list[OpenPty] = field(default_factory=list)
     steps: dict[str, list[str]] = field(default_factory=dict)
+    input_times_out: bool = False
 
     async def execute(self, req: Execute) -> RunResult:
         self.executed.append(req)
@@ -89,6 +94,8 @@ class ApiAgent(FakeAgent):
         elif req.mode is RunMode.QUERY:
             self.steps[req.run_id] = req.code.split(" ")
         steps = self.steps[req.run_id]
+        if steps[:1] == ["asked"] and (req.mode is RunMode.INPUT or self.input_times_out):
+            steps.pop(0)
         step = steps.pop(0) if steps else "end"
         told: dict[str, Any] = {"run_id": req.run_id, "status": RunStatus.CONTINUED, "console": []}
         if req.mode is RunMode.INPUT:
@@ -106,8 +113,10 @@ class ApiAgent(FakeAgent):
             "clean": RunStatus.CLEAN_FINISHED,
             "build": RunStatus.BUILD_FINISHED,
             "ask": RunStatus.WAITING_INPUT,
+            "asked": RunStatus.WAITING_INPUT,
         }.get(step, RunStatus.CONTINUED if steps else RunStatus.FINISHED)
-        if step == "ask":
+        if step in ("ask", "asked"):
+            steps.insert(0, "asked")
             told["options"] = {"is_password": False}
         if told["status"] is RunStatus.FINISHED:
             told["exit_code"] = 0
@@ -133,6 +142,30 @@ class ApiAgent(FakeAgent):
         self.pty_requests.append(req)
         self.ptys.append(EchoPty())
         return self.ptys[-1]
+
+
+async def check_declared(undeclared: list[str], request: web.BaseRequest, response: web.StreamResponse) -> None:
+    """Notes a success whose status, media type or fields its endpoint does not declare, and so openapi.json neither."""
+    routed = request.get(ROUTED)
+    call = routed.call if routed is not None else None
+    if call is None or response.status >= 400:
+        return
+    endpoint, what = call.endpoint, f"{call.endpoint.template}: {response.status}"
+    if response.status not in endpoint.statuses:
+        undeclared.append(f"{what} is none of {endpoint.statuses}")
+    if response.status == 204 or endpoint.kind in ("stream", "socket"):
+        return
+    if response.content_type != endpoint.produces:
+        undeclared.append(f"{what} is {response.content_type}, not {endpoint.produces}")
+    if endpoint.reply is not None and isinstance(response, web.Response) and isinstance(response.body, bytes):
+        told = msgspec.json.decode(response.body)
+        try:
+            declared = msgspec.json.decode(msgspec.json.encode(msgspec.convert(told, endpoint.reply)))
+        except msgspec.ValidationError as error:
+            undeclared.append(f"{what}: {error}")
+        else:
+            if declared != told:
+                undeclared.append(f"{what}: {told} is not {declared}")
 
 
 @dataclass
@@ -219,7 +252,10 @@ async def api(cluster: Cluster, storage: FakeStorage) -> AsyncIterator[Api]:
     await cluster.join(agent)
     identity = cluster.manager.services.identity
     _, pair = await cluster.manager.services.users.create_user(cluster.admin, "other@local", "a long password", {})
-    runner, port = await serve(build_app(cluster.manager), "127.0.0.1", 0)
+    app = build_app(cluster.manager)
+    undeclared: list[str] = []
+    app.on_response_prepare.append(partial(check_declared, undeclared))
+    runner, port = await serve(app, "127.0.0.1", 0)
 
     async def client(access_key: str) -> RawClient:
         credentials = await identity.credentials(access_key)
@@ -239,3 +275,4 @@ async def api(cluster: Cluster, storage: FakeStorage) -> AsyncIterator[Api]:
     finally:
         await runner.cleanup()
         await agent.close()
+    assert undeclared == [], "replies that openapi.json does not declare"

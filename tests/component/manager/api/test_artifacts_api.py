@@ -74,6 +74,8 @@ OPERATIONS: list[tuple[str, str, Any, frozenset[UserRole], int]] = [
     ("GET", "/artifact-registries/hub", None, LOOKERS, 200),
     ("GET", "/artifact-storages", None, LOOKERS, 200),
     ("POST", "/artifact-registries", {**HUB, "name": "second"}, SUPERADMINS, 201),
+    ("POST", "/artifacts/fetch", {"registry": "none", "name": "x"}, EVERYBODY, 404),
+    ("PATCH", f"/artifacts/{SMALL}", {"viewers": None}, SUPERADMINS, 200),
     ("PATCH", "/artifact-registries/hub", {"credentials": {"token": "hf_x"}}, SUPERADMINS, 200),
     ("POST", "/artifact-registries/hub/scan", {}, SUPERADMINS, 200),
     ("POST", "/artifact-registries/hub/delegate-scan", {"remote_registry": "x"}, SUPERADMINS, 400),
@@ -82,6 +84,7 @@ OPERATIONS: list[tuple[str, str, Any, frozenset[UserRole], int]] = [
     ("POST", "/artifacts/cancel", {"revisions": ["acme/small"]}, SUPERADMINS, 409),
     ("DELETE", "/artifact-registries/hub", None, SUPERADMINS, 409),
     ("POST", "/artifacts/cleanup", {"revisions": ["acme/small"]}, SUPERADMINS, 200),
+    ("POST", f"/artifacts/revisions/{LARGE}/install", {}, SUPERADMINS, 409),
     ("DELETE", f"/artifacts/{LARGE}", None, SUPERADMINS, 204),
 ]
 

@@ -121,6 +121,16 @@ def _form(*files: tuple[str, bytes]) -> bytes:
     return parts + b"--BOUND--\r\n"
 
 
+async def test_a_plain_absolute_file_name_keeps_its_slash(api: Api) -> None:
+    await api.create(name="runs")
+    reply = await _upload(api, ("/home/work/abs.txt", b"1"))
+    assert reply.status == 204
+    assert [f.path for f in api.agent.uploads[0].files] == ["abs.txt"]
+    refused = await _upload(api, ("/etc/x", b"1"))
+    assert (refused.status, refused.problem) == (400, "invalid-api-params")
+    assert len(api.agent.uploads) == 1
+
+
 async def _upload(api: Api, *files: tuple[str, bytes]) -> Any:
     return await api.user.request(
         "POST", "/session/runs/upload", body=_form(*files), content_type="multipart/form-data; boundary=BOUND"
@@ -214,6 +224,17 @@ async def test_streamed_query(api: Api, prefix: str) -> None:
     assert console == [["stdout", "a"], ["stdout", "got Lee"], ["stdout", "b"]]
     assert frames[-1]["exitCode"] == 0
     assert api.agent.interrupted == 0
+
+
+async def test_a_run_that_goes_on_without_the_input(api: Api) -> None:
+    await api.create(name="runs")
+    async with aiohttp.ClientSession() as http:
+        socket = await api.socket(http, "/stream/session/runs/execute")
+        await socket.send_str(json.dumps({"code": "ask", "mode": "query", "options": {}}))
+        await _frames(socket, until="waiting-input")
+        api.agent.input_times_out = True
+        frames = await _frames(socket)
+    assert [frame["status"] for frame in frames if frame["status"] != "continued"] == ["finished"]
 
 
 async def test_streamed_batch(api: Api) -> None:
@@ -358,6 +379,43 @@ async def test_the_life_of_a_session(api: Api) -> None:
     assert foreign.events == []
     for w in (writer, other_writer, one_writer):
         w.close()
+
+
+async def test_the_end_of_a_session_tells_its_result(api: Api) -> None:
+    told = await api.create(name="watched")
+    await api.user.request("DELETE", "/session/watched")
+    target = f"/events/session?sessionId={told['sessionId']}&lastEventId=0"
+    events, writer = await _listen(api.user, target)
+    ended = next(e for e in await events.until(b"server_close") if e["event"] == "session_terminated")
+    assert json.loads(ended["data"])["result"] == "UNDEFINED"
+    writer.close()
+
+
+async def test_agents_are_named_to_those_alone_who_see_agents(api: Api) -> None:
+    told = await api.create(name="watched")
+    target = f"/events/session?sessionId={told['sessionId']}&lastEventId=0&scope=*"
+    agents = {}
+    for name, client in (("user", api.user), ("admin", api.admin)):
+        events, writer = await _listen(client, target)
+        kernel_events = [e for e in await events.until(b"kernel_started") if e["event"] == "kernel_started"]
+        agents[name] = json.loads(kernel_events[0]["data"])["agentId"]
+        writer.close()
+    assert agents == {"user": None, "admin": api.agent.agent_id}
+    body = {"image": "python", "config": {"resources": {"cpu": "9999"}}}
+    refused = await api.user.request("POST", "/session", json=body)
+    assert refused.status == 406
+    assert api.agent.agent_id not in refused.body.decode()
+
+
+@pytest.mark.parametrize("parameter", ["ownerAccessKey", "owner_access_key"])
+async def test_events_of_another_keypair_are_refused(api: Api, parameter: str) -> None:
+    for query in ("", "&sessionId=*", "&sessionId=runs"):
+        target = f"/events/session?{parameter}={api.admin.access_key}{query}"
+        reply = await api.user.request("GET", target, content_type=None)
+        assert (reply.status, reply.problem) == (403, "forbidden")
+    target = f"/events/session?{parameter}={api.user.access_key}"
+    _, writer = await _listen(api.admin, target)
+    writer.close()
 
 
 async def test_resuming_after_the_last_event(api: Api) -> None:

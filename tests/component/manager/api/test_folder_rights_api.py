@@ -40,7 +40,7 @@ async def _session(api: Api) -> RawReply:
 Operation = tuple[str, str, Any]
 OPERATIONS: dict[str, tuple[str, str | None, Operation | None]] = {
     "create": ("user", "create-vfolder", ("POST", "", {"name": "more"})),
-    "clone": ("user", "create-vfolder", ("POST", "/data/clone", {"target_name": "copy"})),
+    "clone": ("user", "create-vfolder", ("POST", "/data/clone", {"target_name": "copy", "target_host": None})),
     "rename": ("user", "modify-vfolder", ("POST", "/data/rename", {"new_name": "newer"})),
     "update-options": ("user", "modify-vfolder", ("POST", "/data/update-options", {"cloneable": True})),
     "mkdir": ("user", "modify-vfolder", ("POST", "/data/mkdir", {"path": "e"})),
@@ -105,7 +105,7 @@ async def test_what_is_blocked_on_a_volume_nobody_may_do(api: Api) -> None:
     await make(api, "data", cloneable=True)
     api.storage.blocks = {HOST: frozenset({"mount-in-session", "clone-vfolder", "no-such-word"})}
     assert (await _session(api)).status == 403
-    clone = await call(api, "POST", "/data/clone", {"target_name": "copy"})
+    clone = await call(api, "POST", "/data/clone", {"target_name": "copy", "target_host": None})
     assert (clone.status, "Nobody may clone" in clone.json()["msg"]) == (403, True)
     api.storage.blocks = {HOST: frozenset({"create-vfolder"})}
     for client in (api.user, api.admin):

@@ -166,7 +166,7 @@ OPERATIONS = [
     ("DELETE", "", {"id": "{f}"}),
     ("POST", "/{f}/rename", {"new_name": "mine"}),
     ("POST", "/{f}/update-options", {"cloneable": True}),
-    ("POST", "/{f}/clone", {"target_name": "copy"}),
+    ("POST", "/{f}/clone", {"target_name": "copy", "target_host": None}),
     ("GET", "/{f}/files", None),
     ("POST", "/{f}/mkdir", {"path": "d"}),
     ("POST", "/{f}/request-upload", {"path": "a", "size": 1}),
@@ -369,13 +369,13 @@ async def test_a_folder_of_a_group(api: Api) -> None:
 
 async def test_a_clone_is_filled_in_the_background(api: Api) -> None:
     folder = await make(api, "data")
-    refused = await call(api, "POST", "/data/clone", {"target_name": "copy"})
+    refused = await call(api, "POST", "/data/clone", {"target_name": "copy", "target_host": None})
     assert refused.status == 403
     await call(api, "POST", "/data/update-options", {"cloneable": True})
     await call(api, "POST", "/data/request-upload", {"path": "a", "size": 0})
     elsewhere = await call(api, "POST", "/data/clone", {"target_name": "copy", "target_host": "far:away"})
     assert elsewhere.status == 400
-    taken = await call(api, "POST", "/data/clone", {"target_name": "data"})
+    taken = await call(api, "POST", "/data/clone", {"target_name": "data", "target_host": None})
     assert taken.problem == "vfolder-already-exists"
     api.storage.clone_gate.clear()
     begun = (await call(api, "POST", "/data/clone", {"target_name": "copy", "target_host": "local:volume1"})).json()

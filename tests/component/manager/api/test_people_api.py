@@ -11,7 +11,7 @@ from tests.component.manager.api.conftest import Api
 from tests.component.manager.api.test_folders_api import call, make
 from tests.component.manager.api.test_resource_groups_api import ask
 from tests.component.manager.api.test_session_defaults_api import TEMPLATE, keep
-from tests.support.signed_http import RawClient
+from tests.support.signed_http import RawClient, RawReply
 
 PASSWORD = "a long password"
 CREATE = """mutation($e: String!, $p: UserInput!) { create_user(email: $e, props: $p) {
@@ -243,6 +243,39 @@ async def test_presets_and_agents(api: Api) -> None:
     assert (await ask(api, look))["scaling_group"] == "gpu"
     assert (await ask(api, agent, p={"scaling_group": "default", "schedulable": True}))["ok"]
     assert await ask(api, look) == {"schedulable": True, "scaling_group": "default"}
+
+
+async def test_the_only_group_of_a_user_wins_and_several_must_be_chosen_from(api: Api) -> None:
+    """Spec 03-01:275 and 03-08:262."""
+    groups = {}
+    for name in ("lab", "shop"):
+        made = await ask(api, f'mutation {{ create_group(name: "{name}", props: {{}}) {{ group {{ id }} }} }}')
+        groups[name] = made["group"]["id"]
+    change = 'mutation($p: ModifyUserInput!) { modify_user(email: "other@local", props: $p) { ok msg } }'
+
+    async def create(name: str, **body: str) -> RawReply:
+        body = {"image": "python", "name": name, **body}
+        return await api.other.request("POST", "/session", json={**body, "enqueueOnly": True})
+
+    async def group_of(name: str) -> str:
+        query = (
+            "{ compute_session_list(limit: 9, offset: 0, filter: \"name == '" + name + "'\") { items { group_name } } }"
+        )
+        group: str = (await ask(api, query))["items"][0]["group_name"]
+        return group
+
+    assert (await ask(api, change, p={"group_ids": [groups["lab"]]}))["ok"]
+    assert (await create("only")).status == 201
+    assert (await create("by-client", group="default")).status == 201  # the published client names it always
+    assert [await group_of("only"), await group_of("by-client")] == ["lab", "lab"]
+    assert (await create("foreign", group="shop")).status == 404
+    assert (await ask(api, change, p={"group_ids": list(groups.values())}))["ok"]
+    refused = await create("which")
+    assert (refused.status, refused.json()["data"]["available"]) == (400, ["lab", "shop"])
+    assert (await create("chosen", group="shop")).status == 201
+    assert await group_of("chosen") == "shop"
+    assert (await ask(api, change, p={"group_ids": []}))["ok"]
+    assert (await create("none")).status == 404
 
 
 # ---- who may do what -------------------------------------------------------------------------------------

@@ -58,7 +58,6 @@ async def test_a_resource_group_is_made_scheduled_by_and_removed(api: Api) -> No
         ({"scheduler_opts": '{"agent_selection_strategy": "nearest"}'}, "agent_selection_strategy"),
         ({"scheduler_opts": '{"pending_timeout": -1}'}, "pending_timeout"),
         ({"scheduler_opts": '{"pending_timout": 1}'}, "pending_timout"),
-        ({"scheduler_opts": "{"}, "JSON"),
         ({"scheduler_opts": "[1]"}, "object"),
         ({"driver": "magic"}, "driver"),
     ],

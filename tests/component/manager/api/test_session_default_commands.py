@@ -42,6 +42,8 @@ async def test_templates_and_dotfiles_by_command(api: Api, monkeypatch: pytest.M
     assert "RUNNING" in await run("start-template", "-t", "by-command", template)
     (spec,) = api.agent.created
     assert (spec.environ["MYCONFIG"], spec.dotfiles[0].data) == ("MAIN", b"two")
+    await run("start-template", "-t", "mine", "-e", "MYCONFIG=MINE", "-r", "cpu=1", "-r", "mem=64m", template)
+    assert api.agent.created[1].environ["MYCONFIG"] == "MINE"
     await run("dotfile", "delete", ".tool")
     await run("sesstpl", "delete", template)
     await run("start-template", template, fails="no such session template")

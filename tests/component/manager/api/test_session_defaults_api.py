@@ -36,6 +36,23 @@ spec:
     cpu: 2
     mem: 1g
 """
+FULL = """
+api_version: v1
+kind: taskTemplate
+metadata: {name: full}
+spec:
+  type: batch
+  kernel: {image: python, run: {startup: ./main}}
+  mounts: {data: /home/work/in, models: ""}
+  mountOptions: {data: {permission: ro}}
+  clusterSize: 2
+  cluster_mode: single-node
+  priority: 7
+  startsAt: 1h
+  batchTimeout: 30m
+  preopenPorts: [8080, "9090"]
+  variant_requirements: ["mock::model::a"]
+"""
 START = {"enqueueOnly": True, "reuseIfExists": True, "dependencies": [], "config": {"mounts": []}}
 
 
@@ -82,6 +99,9 @@ BAD_TEMPLATES = [
     (TEMPLATE.replace("branch: '19.09'", "branch: --upload-pack=x"), "spec.kernel.git: `branch`"),
     (TEMPLATE.replace("/home/work/agent", "/home/work/../../etc"), "spec.kernel.git: `destination_dir`"),
     (TEMPLATE.replace("cpu: 2", "cpu: [2]"), "spec.resources[...]: Expected `str`"),
+    (FULL.replace("30m", "soon"), "spec: `batch_timeout`: not a duration"),
+    (FULL.replace("permission: ro", "permission: all"), "spec.mount_options[...].permission: Invalid enum value"),
+    (FULL.replace("8080", "web"), "spec.preopen_ports[0]: Expected `int`"),
 ]
 
 
@@ -116,9 +136,35 @@ async def test_a_session_is_made_from_a_template(api: Api) -> None:
     assert (await api.user.request("POST", "/session/_/create-from-template", json=unknown)).status == 404
 
 
+async def test_a_template_holds_every_parameter_of_a_session(api: Api) -> None:
+    for name in ("data", "models", "other"):
+        made = await api.user.request("POST", "/folders", json={"name": name, "host": "local:volume1"})
+        assert made.status == 201, made.body
+    body = {**START, "template_id": await keep(api.user, FULL.replace('["mock::model::a"]', "[]")), "name": "full-one"}
+    reply = await api.user.request("POST", "/session/_/create-from-template", json=body)
+    assert reply.status == 201, reply.body
+    session = await api.cluster.manager.services.sessions.get(api.cluster.user, "full-one")
+    assert (session.cluster_size, session.priority, session.batch_timeout_s, session.preopen_ports) == (
+        2, 7, 1800.0, (8080, 9090),
+    )  # fmt: skip
+    assert session.starts_at is not None
+    mounts = {mount.name: (mount.target, mount.read_only) for mount in session.vfolder_mounts}
+    assert mounts == {"data": ("/home/work/in", True), "models": ("/home/work/models", False)}
+    config = {"mounts": ["other", "data"], "preopen_ports": [7070]}
+    body = {**body, "name": "other-one", "clusterSize": 1, "priority": 3, "config": config}
+    reply = await api.user.request("POST", "/session/_/create-from-template", json=body)
+    assert reply.status == 201, reply.body
+    session = await api.cluster.manager.services.sessions.get(api.cluster.user, "other-one")
+    assert (session.cluster_size, session.priority, session.preopen_ports) == (1, 3, (7070,))
+    mounts = {mount.name: (mount.target, mount.read_only) for mount in session.vfolder_mounts}
+    assert mounts == {"other": ("/home/work/other", False), "data": ("/home/work/in", True)}
+
+
 async def test_the_kernels_of_a_cluster_have_the_roles_of_its_template(api: Api) -> None:
     main = await keep(api.user, TEMPLATE)
-    worker = await keep(api.user, TEMPLATE.replace("cpu: 2", "cpu: 1").replace("MAIN", "WORKER"))
+    worker = await keep(
+        api.user, TEMPLATE.replace("cpu: 2", "cpu: 1").replace("MAIN", "WORKER") + "  resource_opts: {shmem: 128m}\n"
+    )
 
     def cluster(*nodes: dict[str, Any]) -> str:
         spec = {"environ": {"SHARED": "1"}, "nodes": list(nodes)}
@@ -149,6 +195,7 @@ async def test_the_kernels_of_a_cluster_have_the_roles_of_its_template(api: Api)
     told = {spec.cluster_hostname: spec for spec in api.agent.created}
     assert (told["main1"].environ["MYCONFIG"], told["worker2"].environ["MYCONFIG"]) == ("MAIN", "WORKER")
     assert told["worker2"].environ["SHARED"] == "1"
+    assert (told["main1"].shmem_bytes, told["worker1"].shmem_bytes) == (64 << 20, 128 << 20)
     assert told["worker1"].environ["BACKENDAI_CLUSTER_REPLICAS"] == "main:1,worker:2"
 
 

@@ -226,6 +226,8 @@ async def test_match_rename_restart_destroy(api: Api) -> None:
     bad = await api.user.request("POST", "/session/beta/rename?name=x")
     assert (bad.status, list(bad.json()["data"])) == (400, ["name"])
     assert (await api.user.request("PATCH", "/session/beta")).status == 204
+    restarted = (await api.user.request("GET", "/session/beta")).json()
+    assert (restarted["status"], restarted["statusInfo"]) == ("RUNNING", None)
     reply = await api.user.request("DELETE", "/session/beta?forced=true&recursive=false")
     assert reply.status == 200
     assert reply.json()["stats"]["status"]

@@ -44,9 +44,9 @@ async def test_row_date_header(api: Api) -> None:
 
 
 async def test_row_override_signature(api: Api) -> None:
-    for signed in ("POST", "REPORT"):
+    for signed, status in (("POST", 401), ("REPORT", 200)):
         how: dict[str, Any] = {"headers": {"X-Method-Override": "REPORT"}, "signed_method": signed}
-        assert (await api.user.request("POST", "/resource/presets", **how)).status == 200
+        assert (await api.user.request("POST", "/resource/presets", **how)).status == status
 
 
 async def test_row_graphql_path(api: Api) -> None:
@@ -259,3 +259,124 @@ async def test_row_folder_download(api: Api) -> None:
     for field in ("path", "file"):
         reply = await api.user.request("POST", "/folders/data/request-download", json={field: "file"})
         assert set(reply.json()) == {"token", "url"}
+
+
+async def test_row_graphql_reply(api: Api) -> None:
+    for query in ("{ domains { name } }", "{", '{ keypair(access_key: "x") { user_id } }'):
+        assert "data" in await api.gql(query)
+
+
+async def test_row_text_ids(api: Api) -> None:
+    group = (await api.gql("{ groups { id } }"))["data"]["groups"][0]["id"]
+    for kind in ("UUID", "String", "ID"):
+        reply = await api.gql(f"query($id: {kind}!) {{ group(id: $id) {{ name }} }}", id=group)
+        assert reply["data"] == {"group": {"name": "default"}}
+        query = f"query($g: {kind}) {{ vfolder_list(limit: 1, offset: 0, group_id: $g) {{ total_count }} }}"
+        assert (await api.gql(query, g=group))["data"] == {"vfolder_list": {"total_count": 0}}
+
+
+async def test_row_group_argument(api: Api) -> None:
+    group = (await api.gql("{ groups { id } }"))["data"]["groups"][0]["id"]
+    for kind, named in (("$gid: UUID!", {"gid": group}), ("$name: String!", {"name": "default"})):
+        argument = next(iter(named))
+        query = f"mutation({kind}) {{ modify_group({argument}: ${argument}, props: {{}}) {{ ok }} }}"
+        assert (await api.gql(query, api.admin, **named))["data"] == {"modify_group": {"ok": True}}
+
+
+async def test_row_resource_group_input(api: Api) -> None:
+    for kind in ("ScalingGroupInput", "CreateScalingGroupInput"):
+        query = f"mutation($n: String!, $p: {kind}!) {{ create_scaling_group(name: $n, props: $p) {{ ok }} }}"
+        props = {"driver": "static", "scheduler": "fifo"}
+        assert (await api.gql(query, api.admin, n=kind, p=props))["data"] == {"create_scaling_group": {"ok": True}}
+
+
+async def test_row_public_resource_groups(api: Api) -> None:
+    query = "mutation($n: String!, $p: ScalingGroupInput!) { create_scaling_group(name: $n, props: $p) { ok } }"
+    for name, said in (("closed", {}), ("open", {"is_public": True})):
+        await api.gql(query, api.admin, n=name, p={"driver": "static", "scheduler": "fifo", **said})
+    groups = (await api.user.request("GET", "/scaling-groups?group=default")).json()["scaling_groups"]
+    assert [group["name"] for group in groups] == ["default", "open"]
+
+
+async def test_row_vfolder_hosts(api: Api) -> None:
+    query = """mutation($n: String!, $h: {kind}) {{
+      create_domain(name: $n, props: {{allowed_vfolder_hosts: $h}}) {{ domain {{ allowed_vfolder_hosts }} }} }}"""
+    for kind, sent in (("[String]", ["local:volume1"]), ("JSONString", '{"local:volume1": ["create-vfolder"]}')):
+        reply = await api.gql(query.format(kind=kind), api.admin, n=kind.strip("[]"), h=sent)
+        hosts = json.loads(reply["data"]["create_domain"]["domain"]["allowed_vfolder_hosts"])
+        assert "create-vfolder" in hosts["local:volume1"]
+
+
+async def test_row_container_role(api: Api) -> None:
+    told = await api.create(name="roles")
+    query = """query($s: UUID!, $r: String) {
+      compute_container_list(limit: 1, offset: 0, session_id: $s, role: $r) { items { role cluster_role } } }"""
+    for role in ("master", "main"):
+        reply = await api.gql(query, s=told["sessionId"], r=role)
+        assert reply["data"]["compute_container_list"]["items"] == [{"role": "master", "cluster_role": "main"}]
+
+
+async def test_row_created_keypair(api: Api) -> None:
+    for noun in ("domain", "group"):
+        query = f'mutation {{ create_{noun}(name: "new", props: {{}}) {{ {noun} {{ name }} keypair {{ user_id }} }} }}'
+        reply = await api.gql(query, api.admin)
+        assert reply["data"] == {f"create_{noun}": {noun: {"name": "new"}, "keypair": None}}
+
+
+async def test_row_folder_files(api: Api) -> None:
+    await api.user.request("POST", "/folders", json={"name": "data"})
+    await api.user.request("POST", "/folders/data/mkdir", json={"path": "d"})
+    listing = (await api.user.request("GET", "/folders/data/files")).json()
+    assert json.loads(listing["files"])[0]["mode"].startswith("drwx")
+    assert listing["items"][0]["name"] == json.loads(listing["files"])[0]["filename"] == "d"
+
+
+async def test_row_folder_rename_file(api: Api) -> None:
+    await api.user.request("POST", "/folders", json={"name": "data"})
+    await api.user.request("POST", "/folders/data/mkdir", json={"path": "d"})
+    for is_dir, status in ((False, 400), (None, 200)):
+        body = {"target_path": "d", "new_name": "e", "is_dir": is_dir}
+        assert (await api.user.request("POST", "/folders/data/rename-file", json=body)).status == status
+
+
+async def test_row_folder_share_end(api: Api) -> None:
+    made = (await api.admin.request("POST", "/folders", json={"name": "team", "group": "default"})).json()
+    await api.admin.request("POST", "/folders/team/share", json={"permission": "rw", "emails": ["user@local"]})
+    body = {"vfolder": made["id"], "user": str(api.cluster.user.user_id)}
+    assert (await api.admin.request("POST", "/folders/_/shared", json=body)).status == 400
+    assert (await api.admin.request("POST", "/folders/_/shared", json={**body, "perm": None})).status == 200
+    assert (await api.admin.request("GET", "/folders/_/shared")).json() == {"shared": []}
+
+
+async def test_row_folder_clone(api: Api) -> None:
+    await api.user.request("POST", "/folders", json={"name": "data", "cloneable": True})
+    assert (await api.user.request("POST", "/folders/data/clone", json={"target_name": "c"})).status == 400
+    body = {"target_name": "c", "target_host": None}
+    clone = await api.user.request("POST", "/folders/data/clone", json=body)
+    assert (clone.status, clone.json()["host"]) == (200, "local:volume1")
+
+
+async def test_row_container_stats(api: Api) -> None:
+    await api.create(name="measured")
+    reply = (await api.user.request("DELETE", "/session/measured")).json()
+    assert reply["stats"]["cpu_used"] == {"current": "12", "pct": "0", "unit_hint": "msec"}
+    names = ("mem_max_bytes", "mem_cur_bytes", "net_rx_bytes", "net_tx_bytes", "io_read_bytes", "io_write_bytes")
+    zeros = dict.fromkeys((*names, "io_max_scratch_size", "io_cur_scratch_size"), 0)
+    assert reply["containerStats"] == {"cpu_used": 12, **zeros}
+
+
+async def test_row_event_session_id(api: Api, ended: str) -> None:
+    events = await _read_stream(api, f"/events/session?sessionId={ended}&lastEventId=0", b"session_terminated")
+    assert {(data["sessionId"], data["sessionName"]) for _, data in events} == {(ended, "ended")}
+
+
+async def test_row_start_timeout_status(api: Api) -> None:
+    body = {"image": "python", "maxWaitSeconds": 1, "startsAt": "1h"}
+    reply = await api.user.request("POST", "/session", json=body)
+    assert (reply.status, reply.json()["status"]) == (201, "TIMEOUT")
+
+
+async def test_row_session_lang(api: Api) -> None:
+    await api.create(name="speaks")
+    info = (await api.user.request("GET", "/session/speaks")).json()
+    assert (info["lang"], info["image"].rpartition("/")[2].partition(":")[0]) == ("python", "python")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ai.backend.agent.channel.output_buffer import RICH_LIMIT, STREAM_LIMIT, ConsoleBuffer
+from ai.backend.agent.channel.output_buffer import MAX_ITEMS, RICH_LIMIT, STREAM_LIMIT, ConsoleBuffer
 from ai.backend.common.states import RunStatus
 from ai.backend.common.wire.execution import RunResult
 
@@ -52,6 +52,24 @@ def test_rich_items_are_bounded_too() -> None:
         buffer.add("html", "x" * (RICH_LIMIT // 2), seq + 1)
     assert len(buffer.take()[0]) == 2
     assert buffer.dropped == {"html": 2}
+
+
+def test_items_without_content_are_bounded() -> None:
+    buffer = ConsoleBuffer()
+    for seq in range(MAX_ITEMS + 10):
+        buffer.add("html", "", seq + 1)
+    assert len(buffer.take()[0]) == MAX_ITEMS
+    assert buffer.dropped == {"html": 10}
+
+
+def test_text_that_alternates_between_the_streams_is_bounded() -> None:
+    buffer = ConsoleBuffer()
+    for seq in range(MAX_ITEMS + 10):
+        buffer.add(("stdout", "stderr")[seq % 2], "xy", seq + 1)
+    items, _ = buffer.take()
+    assert len(items) == MAX_ITEMS
+    assert items[-1] == ["stderr", "xy" * 6]
+    assert buffer.dropped == {"stdout": 10}
 
 
 def test_a_mark_ends_an_answer_and_starts_the_limit_anew() -> None:

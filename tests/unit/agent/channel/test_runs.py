@@ -123,6 +123,26 @@ async def test_the_last_answer_tells_what_was_lost(desk: Desk) -> None:
     assert result.options == {"raised": True, "dropped": {"stdout": 3, "stderr": 4}}
 
 
+async def test_a_program_that_was_killed_is_told_the_memory_limit() -> None:
+    desk = Desk()
+    desk.book.memory_bytes = 64 << 20
+    await desk.channel.connect()
+    for frame in ({"exitCode": 137}, {"exitCode": 137, "reason": "interpreter-died", "signal": 9}, {"exitCode": 1}):
+        answer = asyncio.create_task(desk.step(RunMode.BATCH))
+        await desk.settle()
+        desk.runner.say(t="finished", id="r", **frame)
+        text = "".join(data for _, data in (await answer).console)
+        assert ("limit is 64m" in text and "-r mem=128m" in text) == (frame["exitCode"] == 137)
+    await desk.channel.close()
+
+
+async def test_a_mode_that_the_image_lacks_is_refused(desk: Desk) -> None:
+    desk.book.features = ["batch", "uid-match"]
+    await desk.step(RunMode.BATCH, run_id="b", wait_s=0)
+    with pytest.raises(RunError, match="no query mode"):
+        await desk.step(RunMode.QUERY, wait_s=0)
+
+
 async def test_runs_take_turns(desk: Desk) -> None:
     for run_id in ("a", "b", "c"):
         await desk.step(RunMode.QUERY, run_id=run_id, wait_s=0)
@@ -173,6 +193,29 @@ async def test_input_is_asked_and_given(desk: Desk) -> None:
     assert desk.runner.sent[-1] == {"t": "input", "id": "r", "text": "secret"}
     with pytest.raises(RunError, match="does not wait for input"):
         await desk.step(RunMode.INPUT, code="again")
+
+
+async def test_one_question_is_open_at_a_time(desk: Desk) -> None:
+    await desk.step(RunMode.QUERY, wait_s=0)
+    desk.runner.say(t="started", id="r")
+    await desk.settle()
+    saves = len(desk.saved)
+    for number in range(50):
+        desk.runner.say(t="waiting-input", id="r", is_password=bool(number % 2))
+    await desk.settle()
+    assert len(desk.saved) == saves + 1
+    assert (await desk.step(RunMode.CONTINUE)).options == {"is_password": False}
+    await desk.step(RunMode.INPUT, code="x", wait_s=0)
+    assert (await desk.step(RunMode.CONTINUE, wait_s=0)).status is RunStatus.CONTINUED
+
+
+async def test_the_code_of_a_run_that_has_started_is_stored_no_more(desk: Desk) -> None:
+    await desk.step(RunMode.QUERY, code="1 + 1", wait_s=0)
+    assert desk.saved[-1].runs[0].frame["code"] == "1 + 1"
+    desk.runner.say(t="started", id="r")
+    desk.runner.say(t="waiting-input", id="r", is_password=False)
+    await desk.settle()
+    assert (desk.saved[-1].runs[0].started, desk.saved[-1].runs[0].frame) == (True, {})
 
 
 async def test_only_what_was_given_out_is_acknowledged(desk: Desk) -> None:

@@ -70,12 +70,21 @@ def test_nobody_overrides_the_platform() -> None:
         ),
     )
     attached = {"cpu": [], "mock": [AttachedDevice(device_id=DeviceId("m0"), model_name="M", data={"mem": 5})]}
-    environ = kernel_environ(spec, WorkloadConfig(env_vars={"PLUGIN": "1"}), attached)
+    environ = kernel_environ(spec, WorkloadConfig(env_vars={"PLUGIN": "1"}), attached, {})
     assert environ["BACKENDAI_ACCESS_KEY"] == "AK"
     assert (environ["GPU_TYPE"], environ["GPU_COUNT"], environ["GPU_CONFIG"]) == ("mock", "1", "0:5")
     assert (environ["OWN"], environ["PLUGIN"]) == ("1", "1")
     assert environ["BACKENDAI_CLUSTER_REPLICAS"] == "main:1,sub:1"
     assert environ["BACKENDAI_CLUSTER_HOSTS"] == "main1,sub1"
+
+
+def test_the_variables_of_the_core_count_are_the_image_s() -> None:
+    labels = {"ai.backend.envs.corecount": "OMP_NUM_THREADS, NPROC,no-name,OWN"}
+    spec = _spec(slots={"cpu": "2", "mem": "64m"}, environ={"OWN": "7"})
+    environ = kernel_environ(spec, WorkloadConfig(), {}, labels)
+    assert (environ["OMP_NUM_THREADS"], environ["NPROC"], environ["OWN"]) == ("2", "2", "7")
+    assert "no-name" not in environ
+    assert "NPROC" not in kernel_environ(_spec(slots={"mem": "64m"}), WorkloadConfig(), {}, labels)
 
 
 def test_the_bootstrap_script_is_a_file_of_the_workload() -> None:

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, ClassVar, cast
 from uuid import UUID
 
+import msgspec
 import pytest
 
 from ai.backend.agent.config.settings import AgentSettings
@@ -302,6 +303,39 @@ async def test_a_workload_that_ends_meanwhile_is_not_counted_again(scene: Scene)
     await scene.round(kernel)
     assert scene.statistics.kernels == {}
     assert scene.family("backendai_workloads_cpu_used_seconds_total") == {(): 4.0}
+
+
+async def test_what_earlier_attempts_used_is_carried_over(scene: Scene) -> None:
+    kernel = scene.kernel(1)
+
+    def uses(cpu: float, mem: float, net: float) -> None:
+        scene.runtime.found = {
+            WorkloadKey(kernel_id=kernel.key.kernel_id, attempt=kernel.attempt): [
+                _m("cpu_used", cpu, "msec", kind=MetricKind.ACCUMULATED),
+                _m("mem", mem, stats=frozenset({"max"})),
+                _m("net_rx", net, "bps", kind=MetricKind.RATE),
+            ]
+        }
+
+    uses(1000.0, 9000.0, 10.0)
+    await scene.round(kernel)
+    uses(1500.0, 100.0, 30.0)
+    carried = await scene.statistics.carried(kernel, 1)
+    assert carried == {"cpu_used": 1500.0, "mem": 9000.0, "net_rx": 30.0}
+    spec = msgspec.structs.replace(kernel.record.spec, attempt=2)
+    kernel.record = msgspec.structs.replace(kernel.record, spec=spec, carried=carried, carried_until=1)
+    uses(200.0, 50.0, 5.0)
+    await scene.round(kernel)
+    metrics = scene.statistics.of_kernel(kernel.id)
+    assert metrics["cpu_used"]["current"] == "1700"
+    assert (metrics["mem"]["current"], metrics["mem"]["stats.max"]) == ("50", "9000")
+    assert metrics["net_rx"]["stats.total"] == "35"
+    total = scene.family("backendai_workloads_cpu_used_seconds_total")
+    assert total == {(): 1.7}
+    last = await scene.statistics.final(kernel)
+    assert last is not None
+    assert last["cpu_used"]["current"] == "1700"
+    assert await scene.statistics.carried(kernel, 2) == {"cpu_used": 1700.0, "mem": 9000.0, "net_rx": 35.0}
 
 
 async def test_sums_over_workloads_count_on_when_one_ends(scene: Scene) -> None:

@@ -31,6 +31,7 @@ def test_answers(arguments: list[str], answer: str, code: int, said: str) -> Non
     done = CliRunner().invoke(purge, arguments, input=answer)
     assert (done.exit_code, said in done.output) == (code, True), done.output
     assert ("done" in done.stdout) is (code == 0)
+    assert ("[y/N]: \n" in done.output) is (code == 2)
 
 
 @pytest.mark.parametrize(

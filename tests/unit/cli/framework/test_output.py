@@ -9,9 +9,10 @@ import pytest
 from rich.cells import cell_len
 from rich.text import Text
 
-from ai.backend.cli.framework.output import Column, MutedScreen, OutputMode, Screen
+from ai.backend.cli.framework.output import Column, MutedScreen, OutputMode, Screen, columns
 from ai.backend.cli.framework.progress import TransferBar
-from ai.backend.cli.framework.terminal import make_panel
+from ai.backend.cli.framework.redraw import fit_frame
+from ai.backend.cli.framework.terminal import fit_columns, make_panel
 from ai.backend.cli.framework.values import describe_slots, relative_time, short_id
 from ai.backend.cli.session.progress import describe_devices
 from ai.backend.cli.session.ps import image_name
@@ -32,6 +33,26 @@ def test_devices_are_told_on_one_line() -> None:
     devices = json.dumps({"npu": [{"device_id": "n\nname  forged", "model_name": "\x1b[31mN"}]})
     assert describe_devices([{"attached_devices": devices}]) == "npu: \\x1b[31mN (n name forged)"
     assert describe_slots({"npu.device": "1"}, {"npu.device": {"display_unit": "U\nx\x07"}}) == "npu.device=1 U x\\x07"
+
+
+def test_columns_without_room_are_left_out() -> None:
+    shown = columns("name | id/short | type/roomy | project/roomy | long/roomy")
+    row = ["n" * 30, "i" * 30, "t" * 10, "p" * 4, "l" * 20]
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", "80")
+        assert fit_columns(shown, [row], Terminal()) == [0, 1, 2]
+        patch.setenv("COLUMNS", "83")
+        assert fit_columns(shown, [row], Terminal()) == [0, 1, 2, 3]
+    assert fit_columns(shown, [row], io.StringIO()) == [0, 1, 2, 3, 4]
+
+
+def test_a_frame_replaces_the_screen() -> None:
+    assert fit_frame("a\nb\nc\n", 3) == "\x1b[Ha\x1b[K\nb\x1b[K\n\x1b[J"
 
 
 def test_people_and_programs_get_different_things(capsys: pytest.CaptureFixture[str]) -> None:

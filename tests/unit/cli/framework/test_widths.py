@@ -43,7 +43,7 @@ KEYPAIR = {
 }  # fmt: skip
 IMAGE = {
     "name": "stable/python", "registry": "cr.backend.ai", "architecture": "x86_64", "tag": "3.12-cuda",
-    "digest": "0" * 64, "size": "1023.9 MiB", "aliases": ["python"], "agents": 12,
+    "digest": "0" * 64, "size": "1023.9 MiB", "aliases": ["python"], "here": "on 12",
 }  # fmt: skip
 TENANT = {
     "name": "research", "id": AN_ID, "domain_name": "default", "description": "computer vision", "is_active": True,

@@ -1,6 +1,8 @@
+from pathlib import Path
+
 import pytest
 
-from ai.backend.cli.run.cases import Plan, make_cases
+from ai.backend.cli.run.cases import Plan, make_cases, program_command
 from ai.backend.cli.run.ranges import RangeError
 
 
@@ -50,3 +52,26 @@ def test_the_commands_of_the_image_are_the_default(
     options = Plan(image="c", code=None, creation={}, cases=[case]).batch_options(case)
     assert (options["build"], options["exec"]) == expected
     assert (options["clean"], options["buildLog"]) == ("*", True)
+
+
+@pytest.mark.parametrize(
+    ("files", "command"),
+    [
+        (["my.py"], "python my.py"),
+        (["sub/my prog.py", "data.csv"], "python 'sub/my prog.py'"),
+        (["train.R"], "Rscript train.R"),
+        (["main.py", "other.py"], None),
+        (["my.py", "main.py"], None),
+        (["prog.c"], None),
+        (["data.csv", "my.py"], None),
+        ([], None),
+    ],
+)
+def test_the_first_file_is_the_program(files: list[str], command: str | None) -> None:
+    assert program_command(files) == command
+
+
+def test_a_program_needs_no_build() -> None:
+    (case,) = make_cases({}, None, None)
+    plan = Plan(image="python", code=None, creation={}, cases=[case], files=(Path("/w/my.py"),), basedir=Path("/w"))
+    assert (plan.batch_options(case)["build"], plan.batch_options(case)["exec"]) == ("", "python my.py")

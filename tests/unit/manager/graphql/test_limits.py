@@ -43,3 +43,33 @@ def test_questions_about_the_schema_are_found_anywhere() -> None:
     ):
         with pytest.raises(GraphQLError, match="schema"):
             check_introspection(parse(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("{" + " user { groups { id name } email }" * 190 + "}", "'user' more than 8 times"),
+        ("{" + (" user {" + " groups { id }" * 5 + "}") * 2 + "}", "'groups' more than 8 times"),
+        ("{ user { email } } fragment F on Query {" + " user { email }" * 9 + "}", "'user' more than 8 times"),
+        ("{ user {" + " ...F" * 9 + " } } fragment F on User { email }", "'email' more than 8 times"),
+        ("{ user(" + " ".join(f"a{i}: 1" for i in range(65)) + ") { email } }", "more than 64 values"),
+        ("{ user { email" + " @x" * 65 + " } }", "more than 64 values"),
+        ("query(" + " ".join(f"$a{i}: Int" for i in range(65)) + ") { user { email } }", "more than 64 values"),
+        (
+            "mutation { create_domain(name: {a: [{" + " ".join(f"a{i}: 1" for i in range(65)) + "}]}) { ok } }",
+            "more than 64 values",
+        ),
+        (" ".join(f"query q{i} {{ user {{ email }} }}" for i in range(65)), "more than 64 operations"),
+    ],
+)
+def test_what_validation_would_compare_for_long_is_refused_before_it(text: str, problem: str) -> None:
+    with pytest.raises(GraphQLError, match=problem):
+        check_limits(parse(text), {}, GraphQLSettings(), WIDTHS)
+
+
+def test_operations_and_aliases_do_not_count_together() -> None:
+    operations = " ".join(f"query q{i} {{ user {{ email }} }}" for i in range(20))
+    check_limits(parse(operations), {}, GraphQLSettings(), WIDTHS)
+    aliases = " ".join(f"a{i}: user {{ email }}" for i in range(100))
+    check_limits(parse("{" + aliases + "}"), {}, GraphQLSettings(), WIDTHS)
+    check_limits(parse("{ user { ...Missing } }"), {}, GraphQLSettings(), WIDTHS)

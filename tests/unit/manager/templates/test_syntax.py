@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -9,6 +11,7 @@ import pytest
 
 from ai.backend.common.errors import InvalidInput
 from ai.backend.common.states import ClusterMode
+from ai.backend.manager.templates.documents import read_documents
 from ai.backend.manager.templates.syntax import ClusterTemplate, SessionTemplate, read_template
 
 ID = "01234567-89ab-cdef-0123-456789abcdef"
@@ -117,3 +120,12 @@ def test_roles_that_are_refused(nodes: list[Any], problem: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         read_template(cluster(*nodes), ClusterTemplate)
     assert caught.value.data["payload"].startswith(problem)
+
+
+def test_the_example_of_the_guide_is_valid() -> None:
+    guide = Path(__file__).parents[4] / "docs" / "howto" / "run-clusters.md"
+    [example] = re.findall(r"```yaml\n(.*?)```", guide.read_text(), re.DOTALL)
+    [document] = read_documents(example)
+    spec = read_template(document, SessionTemplate).spec
+    assert (spec.cluster_size, spec.priority, spec.preopen_ports, spec.batch_timeout) == (2, 7, [8080], "30m")
+    assert spec.mount_options["data"].permission == "ro"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from ai.backend.common.images import ImageName
 from ai.backend.runtime.process import images
 
 MINOR = f"{sys.version_info[0]}.{sys.version_info[1]}"
@@ -30,6 +31,13 @@ def nothing_else(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(images, "_has_jupyterlab", lambda python: False)
     monkeypatch.setattr(shutil, "which", lambda name: None)
     monkeypatch.setattr(sys, "executable", str(environment(tmp_path / "none") / "bin" / "python"))
+
+
+def test_the_names_of_the_manual_are_aliases_of_host_images() -> None:
+    by_alias = {alias: image for image in images.host_images() for alias in image.aliases}
+    assert by_alias["python:3.6-ubuntu18.04"].interpreter == images.own_python().executable
+    assert by_alias["lablup/python:3.6-ubuntu18.04"] is by_alias["python"]
+    assert all(ImageName.parse(alias) for alias in by_alias)
 
 
 def own() -> images.ProcessImage:

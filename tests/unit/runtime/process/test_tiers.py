@@ -74,7 +74,12 @@ def test_the_session_cannot_forge_its_identity() -> None:
     wanted |= {"LD_PRELOAD": "/tmp/evil.so", "PATH": "/evil", SESSION_PREFIX + "HOME": "/evil"}
     asked = spec(environ=wanted, config=WorkloadConfig(env_vars={"CUDA": "1", "LANG": "plugin"}))
     image = ProcessImage(
-        name="i", runtime="python", version="", interpreter="/opt/p/bin/python", runtime_path="/opt/p/bin/python"
+        name="i",
+        runtime="python",
+        version="",
+        interpreter="/opt/p/bin/python",
+        runtime_path="/opt/p/bin/python",
+        environ={"LANG": "image", "NODE_ENV": "image", "LD_AUDIT": "/evil.so", "HOME": "/root"},
     )
     environ = variables_of(asked, image, "/home/work", "cookie")
     assert environ["BACKENDAI_KERNEL_ID"] == str(asked.key.kernel_id)
@@ -82,7 +87,18 @@ def test_the_session_cannot_forge_its_identity() -> None:
     assert environ["HOME"] == "/home/work"
     assert environ[SESSION_PREFIX + "LANG"] == "de_DE.UTF-8"
     assert environ[SESSION_PREFIX + "CUDA"] == "1"
-    assert not {"CUDA", "LD_PRELOAD", SESSION_PREFIX + "HOME", SESSION_PREFIX + "BACKENDAI_KERNEL_ID"} & environ.keys()
+    assert environ[SESSION_PREFIX + "NODE_ENV"] == "image"
+    assert (
+        not {
+            "CUDA",
+            "LD_PRELOAD",
+            "LD_AUDIT",
+            "NODE_ENV",
+            SESSION_PREFIX + "HOME",
+            SESSION_PREFIX + "BACKENDAI_KERNEL_ID",
+        }
+        & environ.keys()
+    )
     assert environ["PATH"].startswith("/opt/p/bin:")
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import base64
 import json
 import time
-from typing import Any
+from datetime import datetime, tzinfo
+from typing import Any, Self
 
 import jwt
+import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
@@ -16,6 +18,18 @@ from ai.backend.common.errors import AuthenticationFailed
 from ai.backend.storage.transfers.tokens import ArchiveClaims, DownloadClaims, Tokens, UploadClaims
 
 SECRET = "x" * 64
+
+
+class FrozenDatetime(datetime):
+    """The clock of the library that verifies tokens."""
+
+    instant = 0.0
+
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> Self:
+        return cls.fromtimestamp(cls.instant, tz)
+
+
 CLAIMS = UploadClaims(volume="v", vfid="f", relpath="p", size=3, session="s")
 TOKENS = Tokens(SECRET, 60.0)
 PAYLOAD = {"op": "upload", "volume": "v", "vfid": "f", "relpath": "p", "size": 3, "session": "s"}
@@ -49,6 +63,36 @@ def test_a_token_expires() -> None:
     refused(Tokens(SECRET, -1.0).issue(CLAIMS), "expired")
     claims = jwt.decode(TOKENS.issue(CLAIMS, expire_s=600), SECRET, algorithms=["HS256"])
     assert 590 < claims["exp"] - time.time() <= 600
+
+
+def test_a_token_that_was_valid_expires_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = Tokens(SECRET, 60.0)
+    own, other = tokens.issue(CLAIMS), Tokens(SECRET, 60.0).issue(CLAIMS)
+    assert tokens.read(own, UploadClaims) == tokens.read(other, UploadClaims) == CLAIMS
+    now = time.time() + 61
+    monkeypatch.setattr(time, "time", lambda: now)
+    monkeypatch.setattr("jwt.api_jwt.datetime", FrozenDatetime)
+    FrozenDatetime.instant = now
+    for token in (own, other):
+        with pytest.raises(AuthenticationFailed, match="expired"):
+            tokens.read(token, UploadClaims)
+
+
+def test_a_token_is_verified_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens, other = Tokens(SECRET, 60.0), Tokens(SECRET, 60.0).issue(CLAIMS)
+    assert tokens.read(other, UploadClaims) == CLAIMS
+    own = tokens.issue(CLAIMS)
+    monkeypatch.setattr(jwt, "decode", None)
+    assert tokens.read(other, UploadClaims) == tokens.read(own, UploadClaims) == CLAIMS
+
+
+def test_the_number_of_tokens_that_are_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ai.backend.storage.transfers.tokens._MAX_REMEMBERED", 3)
+    tokens = Tokens(SECRET, 60.0)
+    texts = [tokens.issue(msgspec.structs.replace(CLAIMS, size=size)) for size in range(10)]
+    assert len(tokens._valid) == 3
+    assert [tokens.read(text, UploadClaims).size for text in texts] == list(range(10))
+    assert len(tokens._valid) == 3
 
 
 def test_a_token_of_another_operation_is_refused() -> None:

@@ -25,6 +25,10 @@ from ai.backend.plugin.runtime import RunnerChannel
 
 log = logging.getLogger(__name__)
 Frame = Mapping[str, Any]
+Chunk = tuple[int, str]
+"""The number of an archive, and a part of it in base64."""
+_CHUNK_OVERHEAD = 512
+"""What a chunk costs besides its text, so that empty ones are bounded too."""
 OpenChannel = Callable[[int], Awaitable[RunnerChannel]]
 """Opens the stream behind a sequence number."""
 _REOPEN_BACKOFF = Backoff(0.05, 2.0)
@@ -57,7 +61,8 @@ class FrameSink(Protocol):
 @dataclass(slots=True, eq=False)
 class _Request:
     done: asyncio.Future[dict[str, Any]]
-    chunks: list[Frame] = field(default_factory=list)
+    chunk_space: int
+    chunks: list[Chunk] = field(default_factory=list)
 
 
 @dataclass(slots=True, eq=False)
@@ -67,6 +72,8 @@ class KernelChannel:
     _open_channel: OpenChannel
     received: int
     next_request: int
+    problem: str | None = field(default=None, init=False)
+    """What the runner could not prepare for the session, such as the image's own start script."""
     _stream: RunnerChannel | None = field(default=None, init=False)
     _reader: asyncio.Task[None] | None = field(default=None, init=False)
     _pending_requests: dict[int, _Request] = field(default_factory=dict, init=False)
@@ -143,15 +150,20 @@ class KernelChannel:
             except Unavailable:
                 log.debug("an acknowledgement was lost; the next one covers it")
 
-    async def request(self, frame: dict[str, Any], timeout_s: float) -> tuple[dict[str, Any], list[Frame]]:
-        """Sends a request and returns the reply's data and the chunks before it.
+    async def request(
+        self, frame: dict[str, Any], timeout_s: float, *, chunk_space: int = 0
+    ) -> tuple[dict[str, Any], list[Chunk]]:
+        """Sends a request and returns the reply's data and the chunks before it, which may take ``chunk_space`` bytes.
 
         Raises:
             NotFound, Forbidden, LimitExceeded, InvalidInput, RunError: the runner's error reply.
+            LimitExceeded: the chunks are larger.
             DeadlineExceeded, Unavailable, WorkloadEnded: there is no reply.
         """
         request_number, self.next_request = self.next_request, self.next_request + 1
-        request = self._pending_requests[request_number] = _Request(asyncio.get_running_loop().create_future())
+        request = self._pending_requests[request_number] = _Request(
+            asyncio.get_running_loop().create_future(), chunk_space
+        )
         try:
             async with asyncio.timeout(timeout_s):
                 await self.send({**frame, "req": request_number})
@@ -223,6 +235,7 @@ class KernelChannel:
         if message_type == "exited":
             self._deliver_end(frame)
         elif message_type == "ready":
+            self.problem = str(frame["problem"]) if frame.get("problem") else None
             self._is_ready_event.set()
         elif message_type in ("reply", "chunk"):
             self._answer_request(frame)
@@ -237,7 +250,7 @@ class KernelChannel:
         if request is None or request.done.done():
             return
         if frame["t"] == "chunk":
-            request.chunks.append(frame)
+            _take_chunk(request, int(frame.get("index", 0)), str(frame.get("data", "")))
         elif frame.get("ok"):
             reply_data = frame.get("data")
             request.done.set_result(reply_data if isinstance(reply_data, dict) else {})
@@ -264,6 +277,15 @@ class KernelChannel:
             if not request.done.done():
                 request.done.set_exception(error)
                 request.done.exception()  # its waiter may be gone
+
+
+def _take_chunk(request: _Request, index: int, text: str) -> None:
+    """Keeps a chunk for its request; fails the request, and drops its chunks, if they take more space than allowed."""
+    request.chunk_space -= len(text) + _CHUNK_OVERHEAD
+    request.chunks.append((index, text))
+    if request.chunk_space < 0:
+        request.chunks.clear()
+        request.done.set_exception(LimitExceeded("the runner sent more than was asked for"))
 
 
 def describe_exit(frame: Frame) -> str:

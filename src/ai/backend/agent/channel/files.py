@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
-from ai.backend.agent.channel.channel import Frame, KernelChannel
+from ai.backend.agent.channel.channel import Chunk, KernelChannel
 from ai.backend.common.errors import DeadlineExceeded, LimitExceeded, RunError
 from ai.backend.common.wire.execution import FileBlob, FileEntry, FileListing, TarFile
 
@@ -46,7 +46,7 @@ async def _upload_file(channel: KernelChannel, file: FileBlob, timeout_s: float)
 async def download(channel: KernelChannel, paths: Sequence[str], max_bytes: int, timeout_s: float) -> list[TarFile]:
     """Returns one tar archive for each path. Raises the runner's error, or LimitExceeded over ``max_bytes`` in all."""
     frame = {"t": "file-read", "paths": list(paths), "max_bytes": max_bytes}
-    _, chunks = await channel.request(frame, timeout_s)
+    _, chunks = await channel.request(frame, timeout_s, chunk_space=2 * _archive_limit(len(paths), max_bytes))
     archives = _assemble_archives(chunks, len(paths), max_bytes)
     return [
         TarFile(name=PurePosixPath(path).name or "root", tar=archive)
@@ -54,18 +54,23 @@ async def download(channel: KernelChannel, paths: Sequence[str], max_bytes: int,
     ]
 
 
-def _assemble_archives(chunks: Sequence[Frame], count: int, max_bytes: int) -> list[bytes]:
+def _archive_limit(count: int, max_bytes: int) -> int:
+    """Returns the largest size of all archives: the runner counts contents, tar adds headers and padding."""
+    return 2 * max_bytes + count * 20_480
+
+
+def _assemble_archives(chunks: Sequence[Chunk], count: int, max_bytes: int) -> list[bytes]:
     archive_parts: dict[int, list[bytes]] = {}
     total_bytes = 0
-    for chunk in chunks:
+    for archive_index, text in chunks:
         try:
-            chunk_data = base64.b64decode(str(chunk.get("data", "")))
+            chunk_data = base64.b64decode(text)
         except binascii.Error as e:
             raise RunError("the runner sent a file that is not base64") from e
         total_bytes += len(chunk_data)
-        if total_bytes > 2 * max_bytes + count * 20_480:  # the runner counts contents; tar adds headers and padding
+        if total_bytes > _archive_limit(count, max_bytes):
             raise LimitExceeded(f"the files are larger than {max_bytes} bytes", data={"max_bytes": max_bytes})
-        archive_parts.setdefault(int(chunk.get("index", 0)), []).append(chunk_data)
+        archive_parts.setdefault(archive_index, []).append(chunk_data)
     if sorted(archive_parts) != list(range(count)):
         raise RunError("the runner did not send every file")
     return [b"".join(archive_parts[archive_index]) for archive_index in range(count)]

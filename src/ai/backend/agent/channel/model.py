@@ -16,8 +16,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 class RunRecord(Record, frozen=True, kw_only=True):
     """The stored record of a code run whose output is not fetched to its end.
 
-    ``consumed`` is the last frame whose output was fetched, ``waiting`` the options of the input that the run waits
-    for, and ``deadline_at`` the time of its cancellation in seconds since the epoch.
+    ``frame`` is the message that starts the run, and empty once the run has started. ``consumed`` is the last frame
+    whose output was fetched, ``waiting`` the options of the input that the run waits for, and ``deadline_at`` the time
+    of its cancellation in seconds since the epoch.
     """
 
     run_id: str

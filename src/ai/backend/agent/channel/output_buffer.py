@@ -12,6 +12,8 @@ STREAM_LIMIT = 524_288
 """Characters of each of stdout and stderr in one answer."""
 RICH_LIMIT = 16 * 1024 * 1024
 """Characters of media, html and log items in one answer."""
+MAX_ITEMS = 16_384
+"""Items in one answer, whatever their size."""
 _STREAM_NAMES = ("stdout", "stderr")
 
 
@@ -41,7 +43,11 @@ class ConsoleBuffer:
     def add(self, kind: str, data: Any, seq: int) -> None:
         """Appends console output. Output over the limit until the next fetch or mark is dropped and counted."""
         is_stream = kind in _STREAM_NAMES
+        is_continued = is_stream and bool(self._entries) and self._entries[-1].kind == kind
         text, limit, used_key = str(data), STREAM_LIMIT if is_stream else RICH_LIMIT, kind if is_stream else "rich"
+        if not is_continued and self._used_space.get("items", 0) >= MAX_ITEMS:
+            self.lose(kind, len(text) if is_stream else 1)
+            return
         free_space = limit - self._used_space.get(used_key, 0)
         if len(text) > free_space:
             self.lose(kind, len(text) - free_space if is_stream else 1)
@@ -51,9 +57,10 @@ class ConsoleBuffer:
         if is_stream and not text:
             return
         self._used_space[used_key] = self._used_space.get(used_key, 0) + len(text)
-        if is_stream and self._entries and self._entries[-1].kind == kind:
+        if is_continued:
             self._entries[-1].data.append(text)
         else:
+            self._used_space["items"] = self._used_space.get("items", 0) + 1
             self._entries.append(_Entry(seq, kind, [text] if is_stream else data))
 
     def mark(self, mark: RunResult, seq: int) -> None:

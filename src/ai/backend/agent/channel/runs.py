@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, InitVar, dataclass, field
 from typing import Any
 
@@ -20,6 +20,7 @@ from ai.backend.agent.channel.model import RunRecord, RunsRecord
 from ai.backend.agent.channel.output_buffer import ConsoleBuffer
 from ai.backend.agent.config.settings import RunSettings
 from ai.backend.common.errors import BackendError, LimitExceeded, RunError
+from ai.backend.common.slots import BinarySize
 from ai.backend.common.states import RunMode, RunStatus
 from ai.backend.common.wire.execution import Execute, RunResult
 
@@ -27,17 +28,23 @@ log = logging.getLogger(__name__)
 _MAX_STORED_RESULTS = 64
 _FOLLOW_PAUSE_S = 2.0
 _STATUS_OF_ENDING = {"clean-finished": RunStatus.CLEAN_FINISHED, "build-finished": RunStatus.BUILD_FINISHED}
+KILLED = 137
+"""The exit code of a program that SIGKILL has ended, as the kernel does when memory runs out."""
 INFRASTRUCTURE_FAILED = -1
 """The exit code of a run that ended by no fault of its program (spec 03-07: negative is our side's error)."""
 
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """A code run and its output; ``over`` once the last mark is buffered, removed once that mark was fetched."""
+    """A code run and its output; ``over`` once the last mark is buffered, removed once that mark was fetched.
+
+    ``is_asked`` is True from a request for input to its answer or an interrupt; further requests are ignored.
+    """
 
     record: RunRecord
     sent: bool = False
     over: bool = False
+    is_asked: bool = False
     buffer: ConsoleBuffer = field(default_factory=ConsoleBuffer)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -75,6 +82,8 @@ class RunQueue:
     exec_timeout_s: float | None
     save: Callable[[RunsRecord], None]
     restored: InitVar[RunsRecord | None] = None
+    features: Sequence[str] = ()
+    memory_bytes: int = 0
     wall_clock: Callable[[], float] = time.time
     _acked_seq: int = field(default=0, init=False)
     _runs: dict[str, Run] = field(default_factory=dict, init=False)
@@ -84,7 +93,10 @@ class RunQueue:
     def __post_init__(self, restored: RunsRecord | None) -> None:
         if restored is not None and restored.attempt == self.attempt:
             self._acked_seq = restored.acked
-            self._runs = {record.run_id: Run(record, sent=record.started) for record in restored.runs}
+            self._runs = {
+                record.run_id: Run(record, sent=record.started, is_asked=record.waiting is not None)
+                for record in restored.runs
+            }
             self._is_reconciled = not self._runs
         self.channel.add_sink(self)
 
@@ -92,10 +104,13 @@ class RunQueue:
         """Starts a run, sends it input or polls it; returns at a change of its state or after the flush time.
 
         Raises:
-            RunError: an unknown run, or input to one that does not wait for it. LimitExceeded: too many runs wait.
+            RunError: an unknown run, input to one that does not wait for it, or a mode that the image lacks.
+            LimitExceeded: too many runs wait.
         """
         run = self._runs.get(req.run_id)
         if req.mode in (RunMode.QUERY, RunMode.BATCH):
+            if self.features and req.mode.value not in self.features:
+                raise RunError(f"the image of this session has no {req.mode.value} mode (ai.backend.features)")
             if run is None or run.over:
                 run = self._enqueue(req)
         elif run is None:
@@ -122,6 +137,8 @@ class RunQueue:
             options = req.options
             frame["options"] = {name: options.get(name) for name in ("clean", "build", "exec")}
             frame["options"]["buildLog"] = bool(options.get("buildLog", options.get("build_log", False)))
+            if options.get("input") is False:
+                frame["options"]["input"] = False
             frame["env"] = dict(options.get("env") or {})
         run = self._runs[req.run_id] = Run(RunRecord(run_id=req.run_id, frame=frame))
         ended_runs = [run for run in self._runs.values() if run.over]
@@ -132,9 +149,12 @@ class RunQueue:
         return run
 
     async def _send_input(self, run: Run, text: str) -> None:
+        if run.over:
+            return  # it ended while the input was on its way
         if run.waiting is None:
             raise RunError(f"the run {run.run_id!r} does not wait for input", data={"runId": run.run_id})
         run.change(waiting=None)
+        run.is_asked = False
         run.buffer.drop_waiting()
         self._persist()
         await self.channel.send({"t": "input", "id": run.run_id, "text": text})
@@ -160,14 +180,12 @@ class RunQueue:
         """
         run = self._runs.get(run_id)
         if run is None:
-            run = self._enqueue(Execute(kernel_id="", run_id=run_id, mode=RunMode.BATCH, options={"exec": command}))
+            options = {"exec": command, "input": False}
+            run = self._enqueue(Execute(kernel_id="", run_id=run_id, mode=RunMode.BATCH, options=options))
         while True:
             mark = run.buffer.next_mark
             if mark is not None and mark.status in (RunStatus.FINISHED, RunStatus.EXEC_TIMEOUT):
                 return mark
-            if run.waiting is not None:
-                run.change(waiting=None)
-                await self.cancel(run_id, "nobody can give input here")
             self._take_output(run)
             run.changed.clear()
             try:
@@ -185,6 +203,7 @@ class RunQueue:
     async def interrupt(self) -> None:
         """Sends SIGINT to the program that runs now, if any."""
         if self.current is not None:
+            self.current.is_asked = False
             await self.channel.send({"t": "interrupt"})
 
     async def cancel(self, run_id: str, reason: str) -> None:
@@ -239,13 +258,18 @@ class RunQueue:
                 run.buffer.add(str(console_item[0]), console_item[1], seq)
         elif message_type == "truncated":
             run.buffer.lose(str(frame.get("stream")), int(frame.get("dropped") or 0))
-        elif message_type == "waiting-input":
+        elif message_type == "waiting-input" and not run.is_asked:
+            run.is_asked = True
+            run.buffer.drop_waiting()
             run.change(waiting={"is_password": bool(frame.get("is_password"))})
             self._persist()
             run.add_mark(run.mark(RunStatus.WAITING_INPUT, options=run.waiting), seq)
         elif message_type in _STATUS_OF_ENDING:
             run.add_mark(run.mark(_STATUS_OF_ENDING[message_type], exit_code=frame.get("exitCode")), seq)
         elif message_type == "finished":
+            if frame.get("exitCode") == KILLED and run.cancel_reason is None and self.memory_bytes:
+                hint = memory_hint(self.memory_bytes)
+                run.buffer.add("stderr", f"[killed, probably for want of memory: {hint}]\n", seq)
             self._finish_run(run, _last_mark(run, frame), seq)
 
     def _on_started(self, run: Run) -> None:
@@ -254,7 +278,7 @@ class RunQueue:
             return
         limit_s = self.exec_timeout_s
         deadline_at = self.wall_clock() + limit_s if limit_s is not None else None
-        run.change(started=True, deadline_at=deadline_at)
+        run.change(started=True, deadline_at=deadline_at, frame={})
         if limit_s is not None:
             self._persist()
             self._arm_timer(run, limit_s)
@@ -329,12 +353,18 @@ class RunQueue:
         task.add_done_callback(self._tasks.remove)
 
 
+def memory_hint(memory_bytes: int) -> str:
+    """Returns the memory limit of a session, and the option that sets a larger one."""
+    limit, larger_limit = BinarySize(memory_bytes), BinarySize(2 * memory_bytes)
+    return f"the session's limit is {limit}; start one with more, such as -r mem={larger_limit}"
+
+
 def _last_mark(run: Run, frame: Frame) -> RunResult:
     timed_out = run.cancel_reason == "exec-timeout"
     return run.mark(
         RunStatus.EXEC_TIMEOUT if timed_out else RunStatus.FINISHED,
         exit_code=None if timed_out else frame.get("exitCode"),
-        options={"raised": True} if frame.get("raised") else None,
+        options={name: frame[name] for name in ("raised", "exceptions") if frame.get(name)} or None,
         files=[file for file in frame.get("files") or () if isinstance(file, dict)],
         reason=run.cancel_reason or frame.get("reason"),
     )

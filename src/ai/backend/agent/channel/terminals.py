@@ -17,6 +17,8 @@ from ai.backend.common.errors import BackendError, Unavailable
 from ai.backend.common.wire.execution import PtyFrame
 
 log = logging.getLogger(__name__)
+_MAX_ORPHANS = 64
+_FRAME_OVERHEAD_BYTES = 256
 _MAX_BUFFER_BYTES = 1024 * 1024
 """Output that a slow viewer may be behind; then the oldest is dropped, as a terminal that scrolled on."""
 
@@ -35,9 +37,9 @@ class Terminal:
 
     def push(self, frame: PtyFrame) -> None:
         self._frames.append(frame)
-        self._size += len(frame.data)
+        self._size += len(frame.data) + _FRAME_OVERHEAD_BYTES
         while self._size > _MAX_BUFFER_BYTES and len(self._frames) > 1:
-            self._size -= len(self._frames.popleft().data)
+            self._size -= len(self._frames.popleft().data) + _FRAME_OVERHEAD_BYTES
         self._changed.set()
 
     def end(self) -> None:
@@ -67,7 +69,7 @@ class Terminal:
                 await self._changed.wait()
                 continue
             frame = self._frames.popleft()
-            self._size -= len(frame.data)
+            self._size -= len(frame.data) + _FRAME_OVERHEAD_BYTES
             yield frame
             if frame.kind == "closed":
                 return
@@ -88,7 +90,7 @@ class Terminals:
     prefix: str
     _opened_count: int = field(default=0, init=False)
     _open: dict[str, Terminal] = field(default_factory=dict, init=False)
-    _orphans: frozenset[str] = field(default=frozenset(), init=False)
+    _orphans: set[str] = field(default_factory=set, init=False)
     _tasks: list[asyncio.Task[None]] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
@@ -120,8 +122,9 @@ class Terminals:
                 message_type == "pty-output"
                 and not pty_id.startswith(f"{self.prefix}-")
                 and pty_id not in self._orphans
+                and len(self._orphans) < _MAX_ORPHANS  # an honest runner has no more
             ):
-                self._orphans |= {pty_id}
+                self._orphans.add(pty_id)
                 task = asyncio.create_task(_send_close(self.channel, pty_id))
                 self._tasks.append(task)
                 task.add_done_callback(self._tasks.remove)

@@ -8,8 +8,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AliasChoices, Field, field_validator, model_validator
 
+from ai.backend.agent.config.published import AgentDebugSettings, ContainerSettings, PublishedNode
 from ai.backend.infra.settings import Settings
-from ai.backend.infra.settings.tables import Address, EtcdSettings, HostPort, Ignored, LoggingSettings, TlsSettings
+from ai.backend.infra.settings.tables import Address, EtcdSettings, HostPort, LoggingSettings, TlsSettings
 from ai.backend.plugin.settings import Size
 
 INTRINSIC_PLUGINS = ("ai.backend.accelerator.cpu", "ai.backend.accelerator.mem")
@@ -31,15 +32,6 @@ class WatcherSettings(TlsSettings):
         default_factory=list,
         description="Run instead of `systemctl ACTION UNIT`, with the action (start, stop, restart) as its last word.",
     )
-
-
-class PublishedNode(Settings):
-    """Published keys of the table ``[agent]`` that are accepted and ignored, or stand for another key here."""
-
-    mode: Literal["docker", "process", "dummy"] | None = Field(None, description="As `runtime`, which it wins over.")
-    pid_file: Path | None = Field(None, description="Where the process id is written.")
-    rpc_listen_addr: Any = Field(None, description="Read and not used: agents connect to managers.")
-    event_loop: Literal["asyncio", "uvloop"] = Field("asyncio", description="Read and not used: asyncio.")
 
 
 class NodeSettings(PublishedNode):
@@ -118,7 +110,9 @@ class ResourceSettings(Settings):
     )
     reserved_cpu: int = Field(0, ge=0, description="CPU cores that sessions never get.")
     reserved_mem: Size = Field(0, ge=0, description="Memory that sessions never get, in bytes or as 512m.")
-    reserved_disk: Size = Field(0, ge=0, description="Read and not used.")
+    reserved_disk: Size = Field(
+        0, ge=0, description="Disk space that sessions never get, as `runtime.reserved-bytes`, which wins over it."
+    )
 
 
 class LinkSettings(Settings):
@@ -267,8 +261,26 @@ class AgentSettings(Settings):
     )
     watcher: WatcherSettings = WatcherSettings()
     logging: LoggingSettings = LoggingSettings()
-    container: Ignored = Field(Ignored(), description="Read and not used: see the table runtime.")
-    debug: Ignored = Field(Ignored(), description="Read and not used.")
+    container: ContainerSettings = ContainerSettings()
+    debug: AgentDebugSettings = AgentDebugSettings()
+
+    @model_validator(mode="after")
+    def _suits_the_runtime(self) -> Self:
+        self.container.of_runtime(self.agent.runtime)
+        return self
+
+    @property
+    def runtime_settings(self) -> dict[str, Any]:
+        """The settings of the runtime plugin, with those of the published tables that it leaves out."""
+        published = self.container.of_runtime(self.agent.runtime)
+        if self.resource.reserved_disk:
+            published["reserved-bytes"] = self.resource.reserved_disk
+        own = {key.replace("_", "-"): value for key, value in self.runtime.items()}
+        return {**published, **own}
+
+    @property
+    def underlay_address(self) -> str:
+        return self.underlay.address or self.agent.reachable_address
 
     @property
     def plugin_settings(self) -> dict[str, dict[str, Any]]:

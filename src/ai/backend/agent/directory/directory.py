@@ -155,6 +155,10 @@ class RecordTable:
         """Deletes a key, if it is stored."""
         self._rows("DELETE FROM {} WHERE key = ?", key)
 
+    def delete_below(self, prefix: str) -> None:
+        """Deletes every key that consists of ``prefix``, a slash and a name."""
+        self._rows("DELETE FROM {} WHERE key > ? AND key < ?", prefix + "/", prefix + "0")  # 0 is what follows a slash
+
     def _rows(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
         return self._database.execute(statement.format(self._name), *values)
 

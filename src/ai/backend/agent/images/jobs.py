@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from ai.backend.agent.kernels.kernel import Kernel
@@ -105,6 +106,9 @@ class ImageJobs:
             case "pull":
                 if await self._runtime.lacks_image(image):
                     await self._runtime.pull_image(image, on_progress)
+                return {}
+            case "load":
+                await self._runtime.load_image(req.image, Path(req.folder))
                 return {}
             case "remove":
                 await self._runtime.remove_image(req.image)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import os
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
-from ai.backend.agent.channel.model import RECORD_VERSION, RunsRecord
+from ai.backend.agent.channel.model import RECORD_VERSION, RunRecord, RunsRecord
 from ai.backend.agent.directory.directory import DataDirectory, RecordDatabase, RecordTable
 from ai.backend.agent.kernels.model import KernelRecord
 from ai.backend.common.wire.reports import KernelObservation
@@ -69,11 +69,16 @@ class FileOutbox:
 
 
 class FileKernelRecords:
-    """Stores kernel records and run records in two tables."""
+    """Stores kernel records and run records in two tables, and the frames of runs that have not started in a third.
+
+    A frame holds the user's code. It is written once, not with each change of a run.
+    """
 
     def __init__(self, database: RecordDatabase) -> None:
         self._kernels = database.table("kernels")
         self._runs = database.table("runs")
+        self._frames = database.table("run_frames")
+        self._stored_frames: dict[str, dict[str, dict[str, Any]]] = {}
 
     def load(self) -> list[KernelRecord]:
         return _read_all(self._kernels)
@@ -89,13 +94,32 @@ class FileKernelRecords:
         self._kernels.delete(kernel_id)
 
     def forget_runs(self, kernel_id: str) -> None:
+        self._stored_frames.pop(kernel_id, None)
         self._runs.delete(kernel_id)
+        self._frames.delete_below(kernel_id)
 
     def load_runs(self, kernel_id: str) -> RunsRecord | None:
-        return _decode_record(kernel_id, self._runs.get(kernel_id), RunsRecord)
+        record = _decode_record(kernel_id, self._runs.get(kernel_id), RunsRecord)
+        if record is None:
+            return None
+        return msgspec.structs.replace(record, runs=[self._with_frame(kernel_id, run) for run in record.runs])
+
+    def _with_frame(self, kernel_id: str, run: RunRecord) -> RunRecord:
+        value = None if run.started or run.frame else self._frames.get(f"{kernel_id}/{run.run_id}")
+        return run if value is None else msgspec.structs.replace(run, frame=msgspec.json.decode(value))
 
     def put_runs(self, kernel_id: str, runs: RunsRecord) -> None:
-        self._runs.put(kernel_id, msgspec.json.encode(runs))
+        frames = {run.run_id: run.frame for run in runs.runs if run.frame}
+        stored_frames = self._stored_frames.pop(kernel_id, {})
+        for run_id, frame in frames.items():
+            if stored_frames.get(run_id) is not frame:
+                self._frames.put(f"{kernel_id}/{run_id}", msgspec.json.encode(frame))
+        run_records = [msgspec.structs.replace(run, frame={}) for run in runs.runs]
+        self._runs.put(kernel_id, msgspec.json.encode(msgspec.structs.replace(runs, runs=run_records)))
+        for run_id in stored_frames.keys() - frames.keys():
+            self._frames.delete(f"{kernel_id}/{run_id}")
+        if frames:
+            self._stored_frames[kernel_id] = frames
 
 
 class FileLeftovers:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -24,6 +25,7 @@ from ai.backend.core.lifecycle.transition import Path, extend_story
 from ai.backend.plugin.accelerator import AttachedDevice, WorkloadConfig
 from ai.backend.plugin.runtime import NetworkView, WorkloadExit, WorkloadKey
 
+_NOTHING: Mapping[str, float] = MappingProxyType({})
 _decode = msgspec.msgpack.Decoder(KernelRecord).decode
 
 
@@ -59,6 +61,7 @@ class Kernel:
     last_stat: dict[str, Any] | None = None
     log_tail: bytes | None = None
     story: Path = ()
+    carried: Mapping[str, float] = field(init=False)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
@@ -74,6 +77,7 @@ class Kernel:
     @record.setter
     def record(self, record: KernelRecord) -> None:
         self.phase, self.status = record.phase, record.status
+        self.carried = record.carried or _NOTHING
         if self.key.attempt != record.spec.attempt:
             self.key = record.key
         is_quiet = record.phase is Phase.RUNNING

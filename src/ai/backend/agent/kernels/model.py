@@ -51,7 +51,9 @@ class KernelRecord(Record, frozen=True, kw_only=True):
     the plugins whose ``post_create`` has failed since ``owed_since``; ``deferred_until`` ends the deferrals of its
     termination. ``restarted_from`` is the attempt whose workload a restart is ending, ``restarted`` marks attempts that
     are restarts. ``unhealthy`` are the failed devices that were reported last, ``services`` the declared services
-    (:meth:`~ai.backend.common.service_ports.ServicePort.to_wire`).
+    (:meth:`~ai.backend.common.service_ports.ServicePort.to_wire`), ``features`` those of the image's label. ``carried``
+    is what the attempts until ``carried_until`` used: counters by key, and the largest values of gauges that name their
+    maximum.
     """
 
     version: int = RECORD_VERSION
@@ -71,8 +73,11 @@ class KernelRecord(Record, frozen=True, kw_only=True):
     unhealthy: list[UnhealthyDevice] = []
     workload_id: str = ""
     services: list[dict[str, Any]] = []
+    features: list[str] = []
     restarted_from: int | None = None
     restarted: bool = False
+    carried: dict[str, float] = {}
+    carried_until: int = 0
     ending: Termination | None = None
     resumes: int = 0
     ready: bool = False

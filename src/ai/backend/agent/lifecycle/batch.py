@@ -7,8 +7,10 @@ import logging
 import time
 from collections.abc import Callable
 
+from ai.backend.agent.channel.runs import KILLED, memory_hint
 from ai.backend.agent.kernels.kernel import Kernel
 from ai.backend.agent.kernels.model import Termination
+from ai.backend.agent.lifecycle.workload_config import memory_bytes_of
 from ai.backend.common.errors import BackendError
 from ai.backend.common.states import KernelEventReason
 from ai.backend.core.lifecycle.kernel_phase import Phase
@@ -40,6 +42,8 @@ async def watch_batch(
         exit_code, message = result.exit_code, result.reason
         if exit_code == 0 and not result.reason:
             reason = KernelEventReason.TASK_FINISHED
+        elif exit_code == KILLED and not message and (memory_bytes := memory_bytes_of(spec)):
+            message = f"the program was killed, probably for want of memory: {memory_hint(memory_bytes)}"
     except TimeoutError:
         reason = KernelEventReason.TASK_TIMEOUT
         message = f"the program took longer than {spec.batch_timeout_s:g} s"

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from ai.backend.agent.channel.runs import memory_hint
 from ai.backend.agent.images.jobs import KernelImages
 from ai.backend.agent.kernels.kernel import Kernel
 from ai.backend.agent.kernels.model import KernelRecord, Termination, with_shared_texts
@@ -21,6 +22,7 @@ from ai.backend.agent.lifecycle.context import AgentContext, StepContext, step_c
 from ai.backend.agent.lifecycle.reporter import StatusReporter, ending_of, exit_code_of
 from ai.backend.agent.lifecycle.step_runner import StepRunner
 from ai.backend.agent.lifecycle.tombstones import Tombstones
+from ai.backend.agent.lifecycle.workload_config import memory_bytes_of
 from ai.backend.agent.metrics.statistics import Statistics
 from ai.backend.common.errors import (
     BackendError,
@@ -200,6 +202,8 @@ class Supervisor:
         if kernel.phase is Phase.RUNNING:
             reason = R.OUT_OF_MEMORY if ended.oom else R.SELF_TERMINATED
             message = ended.reason or None
+            if ended.reason in ("out-of-memory", "memory-limit"):
+                message = f"{ended.reason}: {memory_hint(memory_bytes_of(kernel.record.spec))}"
             self.end(kernel, Termination(reason=reason, message=message, exit_code=exit_code_of(ended)))
 
     def get(self, kernel_id: str) -> Kernel:
@@ -271,7 +275,11 @@ class Supervisor:
 
     async def _restart(self, kernel: Kernel) -> None:
         async with self._slots:
-            if kernel.record.restarted_from is not None:
+            record = kernel.record
+            if record.restarted_from is not None:
+                if record.carried_until != record.restarted_from:  # else the agent was ended after this was stored
+                    carried = await self._statistics.carried(kernel, record.restarted_from)
+                    kernel.save(carried=carried, carried_until=record.restarted_from)
                 await self._runner.release_all(kernel, _RESTART_CONTEXT)
                 kernel.exit = None
                 kernel.save(restarted_from=None, workload_id="", deferred_until=None)

@@ -175,6 +175,20 @@ def platform_environ(spec: KernelSpec) -> dict[str, str]:
     }
 
 
+def memory_bytes_of(spec: KernelSpec) -> int:
+    """Returns the memory limit of a kernel; 0 without a limit."""
+    memory = ResourceSlot.parse(dict(spec.slots)).get("mem", Decimal(0))
+    return int(memory) if memory.is_finite() else 0
+
+
+def core_count_environ(spec: KernelSpec, labels: Mapping[str, str]) -> dict[str, str]:
+    """Returns the variables of the label ``ai.backend.envs.corecount``, which limit the threads of numeric libraries
+    to the cores of the kernel (spec 03-05:102)."""
+    cores = ResourceSlot.parse(dict(spec.slots)).get("cpu", Decimal(0))
+    names = labels.get("ai.backend.envs.corecount", "").split(",") if cores.is_finite() and cores > 0 else []
+    return {name.strip(): str(max(1, int(cores))) for name in names if name.strip().isidentifier()}
+
+
 def gpu_environ(attached: Mapping[str, list[AttachedDevice]]) -> dict[str, str]:
     for key, devices in attached.items():
         if key in ("cpu", "mem") or not devices:
@@ -191,10 +205,20 @@ def gpu_environ(attached: Mapping[str, list[AttachedDevice]]) -> dict[str, str]:
 
 
 def kernel_environ(
-    spec: KernelSpec, config: WorkloadConfig, attached: Mapping[str, list[AttachedDevice]]
+    spec: KernelSpec,
+    config: WorkloadConfig,
+    attached: Mapping[str, list[AttachedDevice]],
+    image_labels: Mapping[str, str],
 ) -> dict[str, str]:
-    """Returns a kernel's environment. The user's variables never override variables of the platform or a plugin."""
-    return {**spec.environ, **gpu_environ(attached), **config.env_vars, **platform_environ(spec)}
+    """Returns a kernel's environment. The user's variables override those for the image's libraries, and never
+    variables of the platform or a plugin."""
+    return {
+        **core_count_environ(spec, image_labels),
+        **spec.environ,
+        **gpu_environ(attached),
+        **config.env_vars,
+        **platform_environ(spec),
+    }
 
 
 def resource_txt(spec: KernelSpec, allocation: DeviceAllocation, config: WorkloadConfig) -> str:

@@ -1,7 +1,7 @@
 """Converts measurements to metrics (peer facts 3.6), whose numbers are texts.
 
 A metric is ``{current, capacity, pct, unit_hint}`` and those of ``stats.{min,max,sum,avg,diff,rate}`` that its
-measurement names.
+measurement names; a rate has ``stats.total`` as well, what was counted in all.
 """
 
 from __future__ import annotations
@@ -40,22 +40,28 @@ class Series:
         return self._numbers[self._offset + 6]
 
     @property
+    def largest(self) -> float:
+        return self._numbers[self._offset + 3]
+
+    @property
     def last_at(self) -> float:
         return self._numbers[self._offset + 7]
 
-    def add(self, measurement: Measurement, at: float) -> Metric:
+    def add(self, measurement: Measurement, at: float, carried: float = 0.0) -> Metric:
         """Adds a measured value at the time ``at`` of any clock, and returns the metric.
 
-        A clock that stands still gives a rate of zero.
+        A clock that stands still gives a rate of zero. ``carried`` is what was counted before the measurement began: a
+        counter begins there, and a maximum is no less.
         """
-        value = measurement.value
+        is_gauge = measurement.kind is MetricKind.GAUGE
+        value = measurement.value if is_gauge else measurement.value + carried
         number_slice = slice(self._offset, self._offset + self.SIZE)
         count, total, smallest, largest, last, diff, rate, last_at = self._numbers[number_slice]
         if count == 0:
             smallest = largest = value
         else:
             diff = value - last
-            if diff < 0 and measurement.kind is not MetricKind.GAUGE:
+            if diff < 0 and not is_gauge:
                 diff = 0.0
             rate = diff / (at - last_at) if at > last_at else 0.0
             smallest, largest = min(smallest, value), max(largest, value)
@@ -72,13 +78,16 @@ class Series:
         }
         statistic_of_name = {
             "min": smallest,
-            "max": largest,
+            "max": max(largest, carried) if is_gauge else largest,
             "sum": total,
             "avg": total / count,
             "diff": diff,
             "rate": rate,
+            "total": value,
         }
-        requested = measurement.stats if measurement.kind is MetricKind.GAUGE else measurement.stats | {"rate"}
+        requested = measurement.stats if is_gauge else measurement.stats | {"rate"}
+        if measurement.kind is MetricKind.RATE:
+            requested = requested | {"total"}
         metric |= {
             f"stats.{name}": format_number(number) for name, number in statistic_of_name.items() if name in requested
         }

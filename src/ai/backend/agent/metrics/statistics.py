@@ -107,6 +107,27 @@ class Statistics:
         self._of_workloads.pop(key, None)
         return {**last_metrics, **new_metrics} or None
 
+    async def carried(self, kernel: Kernel, attempt: int) -> dict[str, float]:
+        """Returns ``carried`` of a kernel's next record: what it has used up to now, while the workload of ``attempt``
+        still runs. If the runtime does not answer in time, that is what the attempts before have used."""
+        key = WorkloadKey(kernel_id=kernel.key.kernel_id, attempt=attempt)
+        try:
+            async with asyncio.timeout(_FINAL_TIMEOUT_S):
+                measured_workloads = await self.runtime.measure([key])
+        except (BackendError, TimeoutError):
+            measured_workloads = {}
+        checks = self._filters.setdefault(_RUNTIME_SOURCE, MeasurementFilter())
+        measurements = totals(checks.passed(measured_workloads.get(key, ())))
+        self._workload_metrics(key, kernel, measurements.values(), self.clock())
+        series = self._of_workloads.pop(key)
+        carried = dict(kernel.carried)
+        for name, measurement in measurements.items():
+            if measurement.kind is not MetricKind.GAUGE:
+                carried[name] = carried.get(name, 0.0) + measurement.value
+            elif "max" in measurement.stats:
+                carried[name] = max(carried.get(name, 0.0), series[name].largest)
+        return carried
+
     def of_kernel(self, kernel_id: str) -> dict[str, Metric]:
         """Returns the newest metrics of a kernel, empty if there are none."""
         encoded_metrics = self.kernels.get(kernel_id)
@@ -328,7 +349,8 @@ class Statistics:
         metrics: dict[str, Metric] = {}
         for measurement in measurements:
             is_new = began_here and measurement.key not in series
-            metrics[measurement.key] = series[measurement.key].add(measurement, measured_at)
+            carried = kernel.carried.get(measurement.key, 0.0)
+            metrics[measurement.key] = series[measurement.key].add(measurement, measured_at, carried)
             if measurement.kind is not MetricKind.GAUGE:
                 growth = measurement.value if is_new else series[measurement.key].diff
                 self._counter_totals.setdefault(measurement.key, WorkloadTotal(measurement, 0.0, None)).value += growth

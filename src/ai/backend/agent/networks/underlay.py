@@ -24,7 +24,7 @@ def overlay_report(settings: AgentSettings, info: RuntimeInfo) -> OverlayReport:
     """Returns this agent's parameters for multi-node networks, or why it has none. Blocks while it reads routes."""
     if MULTI_NODE not in info.capabilities:
         return OverlayReport(why_not=info.no_multi_node_networks)
-    address = settings.underlay.address or _own_address(settings.link.manager_addr)
+    address = settings.underlay_address or _own_address(settings.link.manager_addr)
     if not address:
         return OverlayReport(why_not="no route leads to other nodes: set `underlay.address`")
     try:

@@ -121,7 +121,7 @@ class ServiceManager:
             return []
         available = self._kits.services
         intrinsic = [service for service in INTRINSIC_SERVICES if service.name in available]
-        labels = await self._labels_of(spec.image)
+        labels = await self.labels_of(spec.image)
         try:
             kernel_services(labels)
         except InvalidInput:
@@ -132,7 +132,8 @@ class ServiceManager:
             raise CreationDenied(e.message, data=e.data) from e
         return [service.to_wire() for service in services]
 
-    async def _labels_of(self, name: str) -> Mapping[str, str]:
+    async def labels_of(self, name: str) -> Mapping[str, str]:
+        """Returns the labels of an image of this node; empty for an unknown image."""
         if name not in self._labels:
             images = await self._runtime.list_images()
             self._labels = {alias: image.labels for image in images for alias in (image.name, *image.aliases)}
@@ -148,7 +149,7 @@ class ServiceManager:
         if req.port is not None and req.port not in service.ports:
             raise InvalidInput(f"the service {req.name} has no port {req.port}", data={"port": req.port})
         exposure = await self._ports.exposure_of(kernel, service.name)
-        labels = await self._labels_of(kernel.record.spec.image)
+        labels = await self.labels_of(kernel.record.spec.image)
         is_intrinsic = service.name in _INTRINSIC_NAMES
         frame: dict[str, Any] = {
             "t": "service-start",

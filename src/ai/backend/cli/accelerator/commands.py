@@ -160,6 +160,7 @@ def new(name: str, folder: Path | None) -> None:
     paths = [str(path) for path in written_paths]
     settings = f'allow-compute-plugins = ["{name}"]'
     next_steps = (
-        f"Next: pip install -e {target_folder}, backend.ai accelerator check {name}, and {settings} in agent.toml."
+        f"Next: pip install -e {target_folder}, backend.ai accelerator check {name}, and {settings} in agent.toml "
+        "(for `backend.ai up`: --agent-config agent.toml)."
     )
     screen_of().result({"name": name, "dir": str(target_folder), "files": paths}, "\n".join([*paths, "", next_steps]))

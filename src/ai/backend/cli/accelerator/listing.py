@@ -68,11 +68,12 @@ def _plugin_row(plugin: PluginInspection, displays: SlotDisplays) -> dict[str, A
     }
 
 
-@click.command("list", cls=ListCommand, params=[_CONFIG_OPTION])
+@click.command("list", cls=ListCommand, can_follow=False, params=[_CONFIG_OPTION])
 def accelerator_list(config: Path | None) -> None:
     """List the plugins that are installed on this node, or that its agent.toml names, with what they find.
 
-    They are loaded and judged as an agent does it.
+    They are loaded and judged as an agent does it. `backend.ai admin agent info AGENT` shows what an agent of a cluster
+    has, also mock devices of `backend.ai up --mock`.
     """
     screen = screen_of()
     surveyed = _survey_plugins(config, None)
@@ -108,7 +109,7 @@ def _plugin_document(plugin: PluginInspection) -> dict[str, Any]:
     }
 
 
-@click.command("show", cls=ListCommand, params=[_CONFIG_OPTION])
+@click.command("show", cls=ListCommand, can_follow=False, params=[_CONFIG_OPTION])
 @click.argument("name", required=False)
 @click.option("--tree", is_flag=True, help="NUMA nodes, PCIe roots and switches, and the devices below them.")
 def accelerator_show(name: str | None, tree: bool, config: Path | None) -> None:

@@ -27,7 +27,9 @@ admin_artifact = LazyGroup(
     entries={"registry": Entry("ai.backend.cli.artifact.admin:registry", "The registries themselves.")},
 )
 registry = LazyGroup("registry", help="Where artifacts come from: hubs, other installations, uploads.")
-REGISTRY_COLUMNS = columns("name | type | url: URL | credentials/wide | storages")
+REGISTRY_COLUMNS = columns(
+    "name | type | url: URL | credentials/wide | storages | viewers | user_import_bytes/wide: User imports"
+)
 STORAGE_COLUMNS = columns("host: Storage | backend | capabilities: Can | stages: Default for")
 _NAME_ARGUMENT = click.argument("name")
 _REVISIONS_ARGUMENT = click.argument("revisions", nargs=-1, required=True)
@@ -53,7 +55,31 @@ def _credentials(token_file: str | None, access_key: str | None) -> dict[str, st
     return {"access_key": access_key, "secret_key": secret}
 
 
+def _size(_ctx: click.Context, _param: click.Parameter, text: str | None) -> int | None:
+    from ai.backend.common.errors import InvalidQuantity
+    from ai.backend.common.slots import BinarySize
+
+    try:
+        return int(BinarySize.parse(text)) if text is not None else None
+    except InvalidQuantity as error:
+        raise click.BadParameter(f"{text!r} is no size, such as 20g") from error
+
+
 _registry_options = options(
+    click.option(
+        "--viewer",
+        "viewers",
+        multiple=True,
+        metavar="WHO",
+        help="Who may use its artifacts: everyone (default), domain:NAME, group:NAME, user:EMAIL. Repeat for more.",
+    ),
+    click.option(
+        "--user-imports",
+        "user_import_bytes",
+        callback=_size,
+        metavar="SIZE",
+        help="Users may import revisions of up to SIZE from it, such as 20g; 0 means that they may not.",
+    ),
     click.option(
         "--token-file",
         type=click.Path(exists=True, dir_okay=False, allow_dash=True),
@@ -86,9 +112,12 @@ def list_registries() -> None:
 @click.argument("type_", metavar="TYPE", type=click.Choice(["huggingface", "reservoir", "local"]))
 @click.argument("url", default="")
 @_registry_options
-def add(name: str, type_: str, url: str, token_file: str | None, access_key: str | None, storages: Any) -> None:
+def add(
+    name: str, type_: str, url: str, token_file: str | None, access_key: str | None, storages: Any, **access: Any
+) -> None:
     """Add a registry: a hub (huggingface), another installation (reservoir), or a local one for uploads."""
     props: dict[str, Any] = {"credentials": _credentials(token_file, access_key), "storages": dict(storages)}
+    props |= {**access, "viewers": access["viewers"] or None}
     print_reply(lambda api: api.Artifact.add_registry(name, type_, url, **props), lambda _: f"added {name}")
 
 
@@ -96,9 +125,12 @@ def add(name: str, type_: str, url: str, token_file: str | None, access_key: str
 @_NAME_ARGUMENT
 @click.option("--url", help="Where it is now.")
 @_registry_options
-def change(name: str, url: str | None, token_file: str | None, access_key: str | None, storages: Any) -> None:
+def change(
+    name: str, url: str | None, token_file: str | None, access_key: str | None, storages: Any, **access: Any
+) -> None:
     """Change a registry; what is left out stays."""
     props: dict[str, Any] = {"credentials": _credentials(token_file, access_key), "storages": dict(storages) or None}
+    props |= {**access, "viewers": access["viewers"] or None}
     print_reply(lambda api: api.Artifact.change_registry(name, url=url, **props), lambda _: f"changed {name}")
 
 
@@ -190,6 +222,33 @@ async def upload(
         revision = await api.Artifact.upload(registry_name, name, version, files, progress=bar.update, **options)
     uploaded = await _wait_for_revisions(api, [revision["id"]], with_reasons=False)
     return uploaded, _format_revisions(uploaded)
+
+
+@admin_artifact.command("share")
+@_NAME_ARGUMENT
+@click.argument("viewers", nargs=-1)
+@click.option("--nobody", is_flag=True, help="Only superadmins and monitors may use it.")
+@click.option("--reset", is_flag=True, help="Let its registry say who may use it, and the hub if it is restricted.")
+def share(name: str, viewers: tuple[str, ...], nobody: bool, reset: bool) -> None:
+    """Set who may use an artifact: VIEWERS are everyone, domain:NAME, group:NAME or user:EMAIL."""
+    if bool(viewers) + nobody + reset != 1:
+        raise click.UsageError("give VIEWERS, --nobody or --reset")
+    change_object(
+        lambda api: api.Artifact.change(name, viewers=None if reset else viewers),
+        {"changed": name},
+        f"changed who may use {name}",
+    )
+
+
+@admin_artifact.command("install")
+@click.argument("revision")
+@click.option("-a", "--agents", default="*", show_default=True, help="An id, a pattern, group:NAME; commas for more.")
+@click.option("-i", "--image", help="Name of the image  [default: that of the artifact, with the version as its tag]")
+async def install(api: AsyncSession, revision: str, agents: str, image: str | None) -> Outcome:
+    """Make an image of REVISION, an available IMAGE artifact, on agents; sessions can then run on it."""
+    task_id = await api.Artifact.install(revision, agents, image)
+    message = await follow_task(api, task_id, name="the installation")
+    return {"bgtask_id": task_id, "message": message}, message
 
 
 @admin_artifact.command("cancel")

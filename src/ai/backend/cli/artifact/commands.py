@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ai.backend.cli.framework.lazy import LazyGroup, ListCommand, Outcome, screen_of
-from ai.backend.cli.framework.objects import list_objects
+from ai.backend.cli.framework.objects import follow_task, list_objects
 from ai.backend.cli.framework.output import columns
 from ai.backend.cli.framework.progress import TransferBar
 from ai.backend.cli.framework.values import readable_size
@@ -75,11 +75,27 @@ async def info(api: AsyncSession, name: str, readme: bool) -> Outcome:
             ("Description", detail["description"]),
             ("ID", detail["id"]),
             ("Scanned", detail["scanned_at"]),
+            ("Restricted", "yes" if detail["restricted"] else "no"),
         ]
     )
     if detail["revisions"]:
         screen.table(map(_with_size, detail["revisions"]), _REVISION_COLUMNS)
     return None
+
+
+@artifact.command("import")
+@click.argument("registry")
+@click.argument("name")
+async def import_(api: AsyncSession, registry: str, name: str) -> Outcome:
+    """Import NAME[@VERSION] from REGISTRY, where an administrator has allowed it to users.
+
+    The default version is main; data sets of a hub are called datasets/OWNER/NAME. Then mount it: `run -m
+    artifact:NAME`.
+    """
+    artifact_name, _, version = name.partition("@")
+    task_id = await api.Artifact.fetch(registry, artifact_name, version or None)
+    message = await follow_task(api, task_id, name="the import")
+    return {"bgtask_id": task_id, "message": message}, message
 
 
 @artifact.command("files", cls=ListCommand)

@@ -74,6 +74,7 @@ def call(
     import asyncio
 
     from ai.backend.cli.framework.announcements import is_visible, with_announcements
+    from ai.backend.cli.framework.redraw import repeat
     from ai.backend.client.config import get_config
     from ai.backend.client.exceptions import BackendError
     from ai.backend.client.session import AsyncSession
@@ -83,6 +84,8 @@ def call(
         if needs_keys and not config.is_anonymous:
             _ = config.access_key, config.secret_key
         async with AsyncSession(config=config) as api:
+            if screen.is_following:
+                return await repeat(screen, lambda: work(api))
             if config.is_anonymous or not needs_keys or not is_visible(screen):
                 return await work(api)
             async with with_announcements(api):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from ai.backend.cli.framework.completion import complete_names
 from ai.backend.cli.framework.invoke import call
 from ai.backend.cli.framework.output import OutputMode, Screen
 
@@ -122,6 +123,7 @@ class Leaf(click.Command):
         if inspect.iscoroutinefunction(callback):
             callback = _in_session(callback, needs_keys)
         super().__init__(name, callback=callback, **kwargs)
+        complete_names(self.params)
         self.params.append(output_option())
 
 
@@ -145,15 +147,24 @@ def _show_wide(ctx: click.Context, _param: click.Parameter, value: bool) -> None
     screen_of(ctx).is_wide = value
 
 
-class ListCommand(Leaf):
-    """A command that prints a list; takes ``--wide`` too."""
+def _follow(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+    screen_of(ctx).is_following = value
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+
+class ListCommand(Leaf):
+    """A command that prints a list; takes ``--wide`` and, if it asks the API, ``--follow`` too."""
+
+    def __init__(self, *args: Any, can_follow: bool = True, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         help_ = "Print all columns, whole ids and exact times, however wide that is."
         self.params.append(
             click.Option(["-w", "--wide"], is_flag=True, expose_value=False, callback=_show_wide, help=help_)
         )
+        if can_follow:
+            help_ = "Print it anew every two seconds until Ctrl-C."
+            self.params.append(
+                click.Option(["--follow"], is_flag=True, expose_value=False, callback=_follow, help=help_)
+            )
 
 
 LazyGroup.command_class = Leaf

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 PROGRAM = "backend.ai"
-_SHORTENERS: Mapping[str, Callable[[Any], str]] = {"short": short_id, "time": relative_time}
+_SHORTENERS: Mapping[str, Callable[[Any], str]] = {"short": short_id, "time": relative_time, "plain": cell}
 
 
 class OutputMode(StrEnum):
@@ -27,7 +27,8 @@ class OutputMode(StrEnum):
 class Column:
     """A column of a list: the key of its values and its heading.
 
-    ``brief`` shortens a value, such as an id or a time, unless `--wide` was used; such a cell is never folded.
+    ``brief`` shortens a value, such as an id or a time, unless `--wide` was used; such a cell is never folded. A column
+    that ``is_roomy`` is shown where the terminal has room for it.
     """
 
     key: str
@@ -35,6 +36,7 @@ class Column:
     brief: Callable[[Any], str] | None = None
     is_wide: bool = False
     is_number: bool = False
+    is_roomy: bool = False
 
     def text(self, row: Mapping[str, Any], *, is_wide: bool) -> str:
         """Returns the text of this column in a row."""
@@ -45,8 +47,9 @@ class Column:
 def columns(table: str) -> list[Column]:
     """Parses the columns of a list, ``KEY[/WORD...][: HEADING]`` separated by ``|``.
 
-    Words are ``short`` (id), ``time`` (relative to now), ``wide`` (shown with `--wide` only) and ``number`` (aligned at
-    the right). The heading is the key in title case by default.
+    Words are ``short`` (id), ``time`` (relative to now), ``plain`` (never folded), ``wide`` (shown with `--wide` only),
+    ``roomy`` (shown where there is room) and ``number`` (aligned at the right). The heading is the key in title case by
+    default.
     """
     parsed_columns = []
     for column_text in table.split("|"):
@@ -54,7 +57,9 @@ def columns(table: str) -> list[Column]:
         key, *flags = key_text.strip().split("/")
         brief = next((_SHORTENERS[flag] for flag in flags if flag in _SHORTENERS), None)
         title = heading.strip() or key.replace("_", " ").title()
-        parsed_columns.append(Column(key, title, brief, is_wide="wide" in flags, is_number="number" in flags))
+        parsed_columns.append(
+            Column(key, title, brief, is_wide="wide" in flags, is_number="number" in flags, is_roomy="roomy" in flags)
+        )
     return parsed_columns
 
 
@@ -68,6 +73,7 @@ class Screen:
     def __init__(self, mode: OutputMode = OutputMode.CONSOLE, *, is_wide: bool = False) -> None:
         self.mode = mode
         self.is_wide = is_wide
+        self.is_following = False
 
     @property
     def is_quiet(self) -> bool:
@@ -118,12 +124,20 @@ class Screen:
         if not self.is_json:
             print(harmless(text), file=sys.stderr, flush=True)
 
+    def remind(self, text: str) -> None:
+        """Prints what a person must know while the command waits, also where progress is muted."""
+        Screen.inform(self, text)
+
     def table(self, rows: Iterable[Mapping[str, Any]], columns: Sequence[Column]) -> None:
         """Prints a list of objects: without `--wide` the main columns, as narrow as they can be."""
-        from ai.backend.cli.framework.terminal import make_table
+        from ai.backend.cli.framework.terminal import fit_columns, make_table
 
         visible_columns = [column for column in columns if self.is_wide or not column.is_wide]
         cells = [[column.text(row, is_wide=self.is_wide) for column in visible_columns] for row in rows]
+        if not self.is_wide and any(column.is_roomy for column in visible_columns):
+            shown = fit_columns(visible_columns, cells, sys.stdout)
+            visible_columns = [visible_columns[index] for index in shown]
+            cells = [[row[index] for index in shown] for row in cells]
         self.render(make_table(visible_columns, cells))
 
     def facts(self, pairs: Iterable[tuple[str, Any]]) -> None:

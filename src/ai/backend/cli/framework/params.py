@@ -28,6 +28,7 @@ def confirm(action: str, *, is_confirmed: bool) -> None:
     except click.Abort:
         if sys.stdin.isatty():
             raise
+        click.echo(err=True)  # the question is not answered: its line ends here
         raise click.UsageError(f"{action}: there is no terminal to ask for confirmation, use -y") from None
     if not is_agreed:
         raise click.Abort

@@ -10,6 +10,8 @@ import termios
 from collections.abc import Iterator
 
 _CHUNK_BYTES = 65_536
+END_OF_INPUT = "\x04"
+"""What a run is sent when standard input has ended, as Ctrl-D on a terminal."""
 _pending_input = bytearray()
 
 
@@ -50,7 +52,7 @@ async def _wait_until_readable(fd: int) -> None:
 
 
 async def read_line(*, is_password: bool = False, fd: int | None = None) -> str:
-    """Returns the next line of standard input without its end; empty when the input has ended."""
+    """Returns the next line of standard input without its end; END_OF_INPUT when it has ended."""
     input_fd = sys.stdin.fileno() if fd is None else fd
     with _echo_off(input_fd) if is_password else contextlib.nullcontext():
         while b"\n" not in _pending_input:
@@ -59,5 +61,7 @@ async def read_line(*, is_password: bool = False, fd: int | None = None) -> str:
             if not chunk:
                 break
             _pending_input.extend(chunk)
-    line, _, _pending_input[:] = bytes(_pending_input).partition(b"\n")
+    line, newline, _pending_input[:] = bytes(_pending_input).partition(b"\n")
+    if not line and not newline:
+        return END_OF_INPUT
     return line.decode(errors="replace").removesuffix("\r")

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, TextIO
 
+from rich.cells import cell_len
 from rich.console import Console, RenderableType
 from rich.panel import Panel
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskProgressColumn, TextColumn
@@ -24,6 +25,7 @@ _UNBOUNDED_WIDTH = 1_000_000
 """Columns of what is no terminal: nothing is folded, so that each row is one line."""
 _NARROWEST_COLUMN_WIDTH = 10
 """Columns of the terminal that a column of a table needs on average; with less, a table is not folded at all."""
+_COLUMN_GAP = 2
 _STYLES_BY_TEXT = {
     "RUNNING": "green", "ALIVE": "green", "healthy": "green", "ERROR": "red", "LOST": "red", "unhealthy": "red",
     "PENDING": "yellow", "TERMINATED": "dim", "CANCELLED": "dim",
@@ -55,9 +57,27 @@ def _needs_more_room(renderable: RenderableType, width: int) -> bool:
     return isinstance(renderable, Table) and width < _NARROWEST_COLUMN_WIDTH * len(renderable.columns)
 
 
+def fit_columns(columns: Sequence[Column], rows: Sequence[Sequence[str]], stream: TextIO) -> list[int]:
+    """Returns the indices of the columns to show: all but those that are roomy and find no room in a line."""
+    room = Console(file=stream).width if stream.isatty() else _UNBOUNDED_WIDTH
+    widths = [
+        _COLUMN_GAP + max(cell_len(text) for text in [column.heading, *(row[index] for row in rows)])
+        for index, column in enumerate(columns)
+    ]
+    room += _COLUMN_GAP - sum(width for width, column in zip(widths, columns, strict=True) if not column.is_roomy)
+    shown: list[int] = []
+    for index, column in enumerate(columns):
+        if not column.is_roomy:
+            shown.append(index)
+        elif widths[index] <= room:
+            room -= widths[index]
+            shown.append(index)
+    return shown
+
+
 def make_table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> Table:
     """Returns a table whose cells are printed literally."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table = Table(box=None, pad_edge=False, padding=(0, _COLUMN_GAP, 0, 0), header_style="bold")
     for column in columns:
         table.add_column(
             Text(column.heading),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -9,7 +10,7 @@ import click
 from ai.backend.cli.framework.lazy import LazyGroup, ListCommand, Outcome, screen_of
 from ai.backend.cli.framework.objects import change, follow_to_end
 from ai.backend.cli.framework.output import columns
-from ai.backend.cli.framework.values import readable_size
+from ai.backend.cli.framework.values import describe_slots, readable_size
 
 if TYPE_CHECKING:
     from ai.backend.client.session import AsyncSession
@@ -21,7 +22,8 @@ _ARCHITECTURE_OPTION = click.option(
 _REFERENCE_ARGUMENT = click.argument("reference")
 _AGENTS_ARGUMENT = click.argument("agents")
 COLUMNS = columns(
-    "name | registry/wide | architecture: Arch | tag | digest/wide | size/number | aliases | agents/number"
+    "name | registry/wide | architecture: Arch | tag | digest/wide | size/number | aliases | minimum/roomy | "
+    "here: Ready"
 )
 
 
@@ -30,8 +32,25 @@ def _describe_image(image: dict[str, Any]) -> dict[str, Any]:
         **image,
         "digest": (image["digest"] or "").removeprefix("sha256:"),
         "size": readable_size(image["size_bytes"] or 0),
-        "agents": len(image["installed_agents"] or ()),
+        "minimum": describe_slots({limit["key"]: limit["min"] for limit in image.get("resource_limits") or ()}),
+        "here": _readiness(image),
     }
+
+
+def _readiness(image: Mapping[str, Any]) -> str:
+    """Returns whether agents have an image; superadmins see on how many."""
+    agents = image["installed_agents"]
+    return ("yes" if image["installed"] else "no") if agents is None else f"on {len(agents)}"
+
+
+async def print_images(api: AsyncSession, *, operation: bool = False, installed: bool = False) -> None:
+    """Prints the images that the caller may use."""
+    from ai.backend.client.func.image import IMAGE_FIELDS
+
+    screen = screen_of()
+    fields = IMAGE_FIELDS if screen.is_json else (*IMAGE_FIELDS, "resource_limits { key min }")
+    images = await api.Image.list(operation=operation, installed=True if installed else None, fields=fields)
+    screen.rows(images, COLUMNS, "there are no images", describe=_describe_image)
 
 
 @admin_image.command("list", cls=ListCommand)
@@ -39,8 +58,7 @@ def _describe_image(image: dict[str, Any]) -> dict[str, Any]:
 @click.option("--installed", is_flag=True, help="Only those that agents have.")
 async def list_(api: AsyncSession, operation: bool, installed: bool) -> None:
     """List the images of this cluster."""
-    images = await api.Image.list(operation=operation, installed=True if installed else None)
-    screen_of().rows(images, COLUMNS, "there are no images", describe=_describe_image)
+    await print_images(api, operation=operation, installed=installed)
 
 
 @admin_image.command("rescan")

@@ -16,7 +16,7 @@ from ai.backend.cli.framework.params import options
 image = LazyGroup("image", help="Root file systems as images of the process runtime.")
 _DIRECTORY_TYPE = click.Path(file_okay=False, path_type=Path)
 _location_options = options(
-    click.option("-d", "--data-dir", type=_DIRECTORY_TYPE, help="That of `backend.ai up`."),
+    click.option("-d", "--data-dir", type=_DIRECTORY_TYPE, help="The one of `backend.ai up`."),
     click.option("--images", type=_DIRECTORY_TYPE, help="The images directory of one agent instead."),
 )
 
@@ -49,24 +49,32 @@ def import_(source: Path, name: str, data_dir: Path | None, images: Path | None)
     from ai.backend.runtime.process.rootfs import import_image
 
     screen = screen_of()
-    documents = []
+    documents, unused = [], ""
     try:
         for folder in _image_folders(data_dir, images):
             folder.mkdir(parents=True, exist_ok=True)
             imported = import_image(source, name, folder)
-            documents.append({"name": imported.name, "directory": str(folder)})
+            documents.append({"name": imported.name, "directory": str(folder), "unused": imported.unused})
             screen.say(f"imported {imported.name} into {folder}")
+            unused = ", ".join(f"{key} {value}" for key, value in imported.unused.items())
     except (BackendError, OSError) as error:
         screen.fail(str(error))
     if screen.is_json:
         screen.json(documents)
+    if unused:
+        screen.inform(f"sessions run as the user work in /home/work, by the runner; not used of the image: {unused}")
     screen.inform("agents that run have it within a second or two")
 
 
-@image.command("list", cls=ListCommand)
+@image.command("list", cls=ListCommand, can_follow=False)
 @_location_options
 def list_(data_dir: Path | None, images: Path | None) -> None:
-    """List imported images."""
+    """List the images that sessions can be made from; with --data-dir or --images those imported there."""
+    if data_dir is None and images is None:
+        from ai.backend.cli.framework.invoke import call
+        from ai.backend.cli.image.admin import print_images
+
+        call(screen_of(), print_images)
     from ai.backend.runtime.process.rootfs import list_images
 
     screen = screen_of()
@@ -96,7 +104,7 @@ def rm(name: str, data_dir: Path | None, images: Path | None) -> None:
     except OSError as error:
         screen.fail(str(error))
     if not removed:
-        screen.fail(f"there is no imported image {name}; `backend.ai image list` names them")
+        screen.fail(f"there is no imported image {name}; `backend.ai image list --data-dir DIR` names them")
     if screen.is_json:
         screen.json({"removed": name, "directories": [str(folder) for folder in removed]})
     screen.say(f"removed {name}")

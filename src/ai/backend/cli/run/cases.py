@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +13,12 @@ from ai.backend.cli.run.ranges import MAX_CASES, RangeError, substitute
 
 if TYPE_CHECKING:
     from ai.backend.client.func.creation import CreateOptions
+
+_INTERPRETERS = {
+    ".py": "python", ".sh": "bash", ".js": "node", ".r": "Rscript", ".jl": "julia", ".lua": "lua", ".pl": "perl",
+    ".php": "php", ".rb": "ruby", ".go": "go run", ".java": "java",
+}  # fmt: skip
+"""Suffix of a program -> the command that runs it; others are built and run as the image says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +41,8 @@ class Plan:
 
     image: str
     code: str | None
-    files: tuple[str, ...] = ()
-    basedir: Path | None = None
+    files: tuple[Path, ...] = ()
+    basedir: Path = Path()
     clean: str | None = None
     build_log: bool = True
     remove: bool = False
@@ -47,17 +55,36 @@ class Plan:
     creation: CreateOptions
     cases: Sequence[Case]
 
+    @property
+    def file_names(self) -> list[str]:
+        """Paths of the files in the session."""
+        return [os.path.relpath(file, self.basedir) for file in self.files]
+
     def batch_options(self, case: Case) -> dict[str, object]:
-        """Returns the Batch Execution Query Object of a case; the image's own commands by default."""
+        """Returns the Batch Execution Query Object of a case; without commands its program, or what the image says."""
+        command = program_command(self.file_names) if case.exec is None and not case.build else case.exec
         build = case.build
         if build is None:
-            build = "*" if case.exec is None else ""
+            build = "*" if command is None else ""
         return {
             "clean": "*" if self.clean is None else self.clean,
             "build": build,
             "buildLog": self.build_log,
-            "exec": "*" if case.exec is None else case.exec,
+            "exec": "*" if command is None else command,
         }
+
+
+def program_command(names: Sequence[str]) -> str | None:
+    """Returns the command that runs the first of these files (spec 03-11:397).
+
+    Returns None where the image says what runs: one of them is called ``main``, or the first is in no language that an
+    interpreter runs.
+    """
+    paths = [Path(name) for name in names]
+    if not paths or any(path.stem == "main" for path in paths):
+        return None
+    interpreter = _INTERPRETERS.get(paths[0].suffix.lower())
+    return f"{interpreter} {shlex.quote(names[0])}" if interpreter else None
 
 
 def make_cases(

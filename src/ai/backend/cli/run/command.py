@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 PLATFORM_FAILURE = 125
 _PLAN_OPTIONS = (
-    "basedir", "clean", "build_log", "remove", "enqueue_only", "max_wait", "stats", "max_parallel", "quiet",
+    "clean", "build_log", "remove", "enqueue_only", "max_wait", "stats", "max_parallel", "quiet",
 )  # fmt: skip
 
 
@@ -28,6 +28,14 @@ def _parse_ranges(_ctx: click.Context, param: click.Parameter, expressions: tupl
         return list(combinations([parse_range(expression) for expression in expressions]))
     except RangeError as error:
         raise click.BadParameter(str(error), param=param) from None
+
+
+def _folder_of(files: tuple[Path, ...], basedir: Path | None) -> Path:
+    """Returns what FILES are relative to: by default the working directory, or the folder of a file outside of it."""
+    folder = Path.cwd() if basedir is None else basedir.resolve()
+    if basedir is None and files and not files[0].parent.resolve().is_relative_to(folder):
+        return files[0].parent.resolve()
+    return folder
 
 
 def _create_early(plan: Plan) -> PendingReply | None:
@@ -45,13 +53,13 @@ def _create_early(plan: Plan) -> PendingReply | None:
 @click.option("-c", "--code", help="Code to run in query mode.")
 @click.option("--clean", metavar="CMD", help="Command that cleans up before the build; batch mode.")
 @click.option("--build", metavar="CMD", help="Build command; `*` is the image's own, which is the default.")
-@click.option("--exec", "exec_", metavar="CMD", help="Command to run; `*` is the image's own, which is the default.")
+@click.option("--exec", "exec_", metavar="CMD", help="Command to run; `*` is the image's own.")
 @click.option("--basedir", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Where FILES are from.")
 @click.option("--rm", "remove", is_flag=True, help="Terminate the session afterwards.")
 @click.option("--build-log/--no-build-log", default=True, show_default=True, help="Show what the build prints.")
 @click.option("--enqueue-only", is_flag=True, help="Return once the session is queued; runs nothing.")
 @click.option("--max-wait", type=click.IntRange(0), default=0, metavar="SECONDS", help="Wait no longer for the start.")
-@click.option("-q", "--quiet", is_flag=True, help="Print what the program prints and nothing else.")
+@click.option("-q", "--quiet", is_flag=True, help="Print what the program prints, and why it waits.")
 @click.option("-s", "--stats", is_flag=True, help="Show what the session used; with --rm.")
 @click.option(
     "--env-range", callback=_parse_ranges, multiple=True, metavar="X=RANGE", help="Run for every value of $X in -e."
@@ -66,12 +74,14 @@ def run(
 ) -> None:  # fmt: skip
     """Run code in a session of IMAGE, with FILES uploaded to its home.
 
-    With -c the code runs as if typed at a prompt. Otherwise FILES are built and executed (--build, --exec).
+    With -c the code runs as if typed at a prompt. With --exec the command runs. Otherwise the first of FILES runs, such
+    as my.py by `python my.py`; where a file is called main, or its language must be built, the image says how.
     It exits as the program did: with its exit code, 1 where a -c code raised, 125 where the platform failed, 124 where
     --max-wait ran out, 130 when interrupted.
 
     \b
       backend.ai run --rm -r cpu=1 -r mem=256m -c 'print("hello world")' python
+      backend.ai run --rm python ./myscript.py
       backend.ai run --rm --exec 'python myscript.py arg' python ./myscript.py
       backend.ai run --rm -e 'N=$X' --env-range X=case:1,2,3 -c 'import os; print(os.environ["N"])' python
     """
@@ -91,7 +101,8 @@ def run(
     plan = Plan(
         image=image,
         code=code,
-        files=tuple(str(path) for path in files),
+        files=tuple(file.parent.resolve() / file.name for file in files),
+        basedir=_folder_of(files, options.pop("basedir")),
         name=options["name"],
         creation=creation_of(options),
         cases=cases,

@@ -15,6 +15,7 @@ from ai.backend.cli.framework.output import MutedScreen, OutputMode, Screen
 from ai.backend.cli.framework.prompt import read_line
 from ai.backend.cli.run.cases import Case, Plan
 from ai.backend.cli.run.renderer import Renderer
+from ai.backend.cli.session.files import upload_files
 from ai.backend.cli.session.options import random_name
 from ai.backend.cli.session.progress import NotStarted, create_running, describe_stats, print_start
 from ai.backend.client.early_request import PendingReply
@@ -189,8 +190,8 @@ class CaseRun:
         )
         await print_start(session, self._screen, label=self._label)
         if plan.files:
-            await session.upload(plan.files, plan.basedir)
-            self._screen.inform(f"{self._label}  uploaded    {', '.join(plan.files)}")
+            await upload_files(session, plan.files, plan.basedir)
+            self._screen.inform(f"{self._label}  uploaded    {', '.join(plan.file_names)}")
         await self._execute(session)
 
     async def _execute(self, session: AsyncComputeSession) -> None:

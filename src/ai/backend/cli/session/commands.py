@@ -1,4 +1,4 @@
-"""Commands about sessions that exist: info, logs, rm, restart, rename, interrupt, complete, status-history, commit."""
+"""Commands about sessions that exist: info, rm, restart, rename, interrupt, complete, status-history, commit."""
 
 from __future__ import annotations
 
@@ -101,22 +101,6 @@ def describe_info(session: Mapping[str, Any], displays: SlotDisplays) -> Iterato
                 str(kernel.get("cluster_hostname")),
                 f"{kernel.get('status')} {progress.describe_devices([kernel])}".strip(),
             )
-
-
-@click.command(cls=Leaf)
-@click.argument("session")
-@click.option("--kernel", metavar="HOST", help="Of this kernel, such as sub1.  [default: main1]")
-@owner_option
-async def logs(api: AsyncSession, session: str, kernel: str | None, owner: str | None) -> None:
-    """Print the console log of SESSION."""
-    screen = screen_of()
-    log_text = await (await find_session(api, session, owner)).get_logs(kernel)
-    if screen.is_json:
-        screen.json({"session": session, "logs": log_text})
-    elif log_text:
-        click.echo(log_text, nl=not log_text.endswith("\n"))
-    else:
-        screen.inform(f"{session} has printed nothing since it was started")
 
 
 async def _for_each_session(

@@ -64,7 +64,7 @@ def exec_(
     async def work(api: AsyncSession) -> int:
         handle = api.ComputeSession(session, owner)
         program = handle.exec(
-            *command,
+            *(command[1:] if command[:1] == ("--",) else command),  # as kubectl exec takes it
             tty=has_terminal,
             size=_terminal_size(),
             env=dict(text.split("=", 1) for text in variables),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,8 +13,35 @@ from ai.backend.cli.framework.values import iso_time, readable_size
 from ai.backend.cli.session.commands import owner_option
 
 if TYPE_CHECKING:
+    import os
+    from collections.abc import Sequence
+
     from ai.backend.cli.framework.lazy import Outcome
+    from ai.backend.client.func.session import AsyncComputeSession
     from ai.backend.client.session import AsyncSession
+
+
+async def upload_files(
+    session: AsyncComputeSession, files: Sequence[str | Path], basedir: str | os.PathLike[str] | None
+) -> None:
+    """Puts files into the home of a session. Raises BackendClientError with a way out if one is too large for that."""
+    from ai.backend.client.exceptions import BackendAPIError, BackendClientError
+
+    try:
+        await session.upload(files, basedir)
+    except BackendAPIError as error:
+        if "larger than" not in str(error):
+            raise
+        largest, size = _largest(files)
+        raise BackendClientError(
+            f"{error}; the largest is {largest} with {readable_size(size)}: copy it by "
+            f"`backend.ai scp {session.name} {largest} :`, or put it into a folder (`backend.ai vfolder upload`) that "
+            "the session mounts"
+        ) from None
+
+
+def _largest(files: Sequence[str | Path]) -> tuple[str, int]:
+    return max(((str(file), Path(file).stat().st_size) for file in files), key=lambda item: item[1])
 
 
 @click.command(cls=Leaf)
@@ -25,7 +53,7 @@ async def upload(
     api: AsyncSession, session: str, files: tuple[str, ...], basedir: str | None, owner: str | None
 ) -> Outcome:
     """Put FILES into the home of SESSION, at their relative paths."""
-    await api.ComputeSession(session, owner).upload(files, basedir)
+    await upload_files(api.ComputeSession(session, owner), files, basedir)
     return {"uploaded": list(files)}, "\n".join(f"uploaded {file}" for file in files)
 
 

@@ -54,6 +54,17 @@ def creation_of(values: Mapping[str, Any]) -> CreateOptions:
     return cast("CreateOptions", creation)
 
 
+def config_of(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the Creation Config Object of the options for resources, variables and mounts, without those not used."""
+    creation = creation_of(values)
+    config = {
+        "resources": values["resources"],
+        "environ": values["envs"],
+        **{name: creation[name] for name in ("mounts", "mount_map", "mount_options")},
+    }
+    return {name: value for name, value in config.items() if value}
+
+
 def _pairs_as_mapping(_ctx: click.Context, _param: click.Parameter, pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
     return dict(pairs)
 
@@ -69,18 +80,39 @@ def _as_words(_ctx: click.Context, _param: click.Parameter, value: str | None) -
     return tuple(word for word in (value or "").split(",") if word)
 
 
+resources_option = click.option(
+    "-r",
+    "--resources",
+    type=pair,
+    multiple=True,
+    callback=_pairs_as_mapping,
+    metavar="SLOT=AMOUNT",
+    help="A resource, such as cpu=1, mem=256m or mock.device=1. Repeat for more.",
+)
+env_option = click.option(
+    "-e",
+    "--env",
+    "envs",
+    type=pair,
+    multiple=True,
+    callback=_pairs_as_mapping,
+    metavar="K=V",
+    help="An environment variable.",
+)
+mount_option = click.option(
+    "-m",
+    "--mount",
+    "mounts",
+    type=parse_mount,
+    multiple=True,
+    metavar="FOLDER[:PATH[:ro|rw]]",
+    help="A virtual folder to mount, at /home/work/FOLDER or PATH. Repeat for more; also written "
+    "source=FOLDER,target=PATH,perm=ro. artifact:NAME[@VERSION][:PATH] mounts an artifact.",
+)
 creation_options = options(
     click.option("-t", "--name", metavar="NAME", help="Name of the session, 4 to 64 characters.  [default: made up]"),
     click.option("--tag", help="A word of your own, to find the session by."),
-    click.option(
-        "-r",
-        "--resources",
-        type=pair,
-        multiple=True,
-        callback=_pairs_as_mapping,
-        metavar="SLOT=AMOUNT",
-        help="A resource, such as cpu=1, mem=256m or mock.device=1. Repeat for more.",
-    ),
+    resources_option,
     click.option(
         "--variant",
         "variant_requirements",
@@ -97,26 +129,8 @@ creation_options = options(
         metavar="K=V",
         help="Such as shmem=64m, preemptible=false, or for batch sessions restartable=true.",
     ),
-    click.option(
-        "-e",
-        "--env",
-        "envs",
-        type=pair,
-        multiple=True,
-        callback=_pairs_as_mapping,
-        metavar="K=V",
-        help="An environment variable.",
-    ),
-    click.option(
-        "-m",
-        "--mount",
-        "mounts",
-        type=parse_mount,
-        multiple=True,
-        metavar="FOLDER[:PATH[:ro|rw]]",
-        help="A virtual folder to mount, at /home/work/FOLDER or PATH. Repeat for more; also written "
-        "source=FOLDER,target=PATH,perm=ro. artifact:NAME[@VERSION][:PATH] mounts an artifact.",
-    ),
+    env_option,
+    mount_option,
     click.option("--cluster-size", type=click.IntRange(1), default=1, show_default=True, help="How many kernels."),
     click.option(
         "--cluster-mode",

@@ -89,7 +89,7 @@ async def _wait_until_running(session: AsyncComputeSession, screen: Screen, dead
             raise NotStarted(f"the session {session.name} is {status}: {reason(detail) or 'no reason is known'}")
         shown = f"{status}{': ' + wait_reason if (wait_reason := reason(detail)) else ''}"
         if shown != printed_text:
-            screen.inform(f"{label}  {shown}")
+            (screen.inform if printed_text else screen.remind)(f"{label}  {session.name} is {shown}")
             printed_text = shown
         if deadline is not None and time.monotonic() >= deadline:
             raise NotStarted(

@@ -48,6 +48,8 @@ DEFAULT_FIELDS = (
 )  # fmt: skip
 CONSOLE_FIELDS = ("name", "id", "image", "status", "status_info", "status_changed")
 DEAD_FIELDS = ("name", "id", "image", "status", "result", "status_changed")
+ROOMY_FIELDS = ("type", "group_name", "access_key", "main_kernel_id")
+"""Fields of the specification's default that are shown where the terminal has room (docs/decisions/0033)."""
 DETAIL_FIELDS = (
     "name", "id", "group_name", "main_kernel_id", "image", "type", "status", "status_info", "status_changed", "result",
     "tag", "created_at", "occupying_slots",
@@ -66,13 +68,16 @@ _SHORTENERS = {
     **dict.fromkeys(("status_changed", "created_at", "terminated_at", "starts_at", "scheduled_at"), relative_time),
     "image": image_name,
 }
-_NARROW_HEADINGS = {"id": "ID", "status_info": "Reason", "status_changed": "Changed"}
+_NARROW_HEADINGS = {
+    "id": "ID", "status_info": "Reason", "status_changed": "Changed", "group_name": "Project",
+    "main_kernel_id": "Main Kernel",
+}  # fmt: skip
 
 
-def columns_of(fields: Sequence[str], *, is_wide: bool) -> list[Column]:
-    """Returns the columns of these fields of sessions."""
+def columns_of(fields: Sequence[str], *, is_wide: bool, roomy: Sequence[str] = ()) -> list[Column]:
+    """Returns the columns of these fields of sessions, those of ``roomy`` only where there is room."""
     headings = FIELDS if is_wide else {**FIELDS, **_NARROW_HEADINGS}
-    return [Column(name, headings[name], _SHORTENERS.get(name)) for name in fields]
+    return [Column(name, headings[name], _SHORTENERS.get(name), is_roomy=name in roomy) for name in fields]
 
 
 def parse_format(text: str) -> tuple[str, ...]:
@@ -128,7 +133,7 @@ def _shown_fields(screen: Screen, *, format_: str | None, is_detailed: bool, is_
         return DETAIL_FIELDS
     if screen.is_json or screen.is_wide:
         return DEFAULT_FIELDS
-    return DEAD_FIELDS if is_dead else CONSOLE_FIELDS
+    return (*(DEAD_FIELDS if is_dead else CONSOLE_FIELDS), *ROOMY_FIELDS)
 
 
 def _make_list_command(name: str) -> click.Command:
@@ -177,7 +182,9 @@ def _make_list_command(name: str) -> click.Command:
             else:
                 displays = await slot_displays(api) if "occupying_slots" in fields else {}
                 rows = [{**item, **described_slots(item, displays)} for item in items]
-                screen.table(rows, columns_of(fields, is_wide=screen.is_wide))
+                is_own = all(item.get("access_key") == api.config.access_key for item in items)
+                shown = [name for name in fields if screen.is_wide or name != "access_key" or not is_own]
+                screen.table(rows, columns_of(shown, is_wide=screen.is_wide, roomy=() if detail else ROOMY_FIELDS))
                 if total > offset + len(items):
                     screen.inform(f"{total - offset - len(items)} more: use --all")
 

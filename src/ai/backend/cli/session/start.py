@@ -71,7 +71,8 @@ def start(image: str, enqueue_only: bool, quiet: bool, max_wait: int, **options:
             services = ", ".join(str(service.get("name")) for service in session.service_ports)
             if services:
                 screen.say(f"services: {services}")
-            notes.inform(f"next: backend.ai info {session.name} | backend.ai rm {session.name}")
+            next_commands = ("logs --follow", "watch", "rm") if creation["type_"] == "batch" else ("info", "rm")
+            notes.inform("next: " + " | ".join(f"backend.ai {command} {session.name}" for command in next_commands))
         return 0
 
     call(screen, work)

@@ -6,11 +6,12 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from ai.backend.cli.framework.lazy import LazyGroup, Leaf, ListCommand, Outcome
+from ai.backend.cli.framework.lazy import LazyGroup, Leaf, ListCommand, Outcome, screen_of
 from ai.backend.cli.framework.objects import change, list_objects
 from ai.backend.cli.framework.output import columns
 from ai.backend.cli.framework.params import options
 from ai.backend.cli.framework.references import resolve
+from ai.backend.cli.session.options import config_of, env_option, mount_option, resources_option
 
 if TYPE_CHECKING:
     from ai.backend.client.session import AsyncSession
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 sesstpl = LazyGroup("sesstpl", help="Templates that sessions are made from.")
 dotfile = LazyGroup("dotfile", help="Small files that are in the home directory of every new session.")
 _FILE = click.option("-f", "--file", "source", type=click.File("r"), default="-", help="Standard input if not given.")
+_LOG_LINES = 10
 _TEMPLATE_ARGUMENT = click.argument("template_id")
 _CLUSTER_OPTION = click.option(
     "--cluster",
@@ -90,20 +92,33 @@ async def template_delete(api: AsyncSession, template_id: str, kind: Any) -> Out
 @_TEMPLATE_ARGUMENT
 @click.option("-t", "--name", default=None, help="Name of the session.")
 @click.option("--enqueue-only", is_flag=True, help="Do not wait until it runs.")
+@options(resources_option, env_option, mount_option)
 @_CLUSTER_OPTION
 async def start_template(
-    api: AsyncSession, template_id: str, name: str | None, enqueue_only: bool, kind: Any
+    api: AsyncSession, template_id: str, name: str | None, enqueue_only: bool, kind: Any, **overrides: Any
 ) -> Outcome:
-    """Start a session from a template."""
+    """Start a session from a template; -r, -e and -m are used instead of its resources, variables and mounts."""
     session_fields: dict[str, Any] = {"enqueueOnly": enqueue_only, **({"name": name} if name else {})}
+    if config := config_of(overrides):
+        session_fields["config"] = config
     reply = await api.SessionTemplate.start(await _template_id(api, template_id, kind), kind=kind, **session_fields)
-    return reply, f"Session {reply.get('sessId', reply.get('sessionId'))} is {reply.get('status')}."
+    name, status = str(reply.get("sessId", reply.get("sessionId"))), reply.get("status")
+    if status == "RUNNING":
+        await _print_bootstrap_log(api, name)
+    return reply, f"Session {name} is {status}."
+
+
+async def _print_bootstrap_log(api: AsyncSession, session: str) -> None:
+    """Prints the last lines that a new session has logged: a repository that could not be cloned is named there."""
+    lines = (await api.ComputeSession(session).get_logs()).splitlines()
+    for line in lines[-_LOG_LINES:]:
+        screen_of().inform(f"  {line}")
 
 
 # ---- dotfiles ----
 
 _PATH_ARGUMENT = click.argument("path")
-_PERMISSION_OPTION = click.option("--perm", default="644", show_default=True, help="Permission in octal digits.")
+_PERMISSION_OPTION = click.option("--perm", default="755", show_default=True, help="Permission in octal digits.")
 _owner_options = options(
     click.option("-g", "--group", default=None, help="Of a group, for its administrators."),
     click.option("-d", "--domain", default=None, help="Of a domain, for its administrators."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,30 +15,47 @@ from ai.backend.cli.session.commands import owner_option
 if TYPE_CHECKING:
     from ai.backend.client.session import AsyncSession
 
-_LEADING = ("cpu_util", "mem", "cpu_used")
-_COMMAND_LENGTH = 30
+_HEADINGS = {"cpu_util": "CPU", "mem": "Memory", "cpu_used": "CPU Time"}
+_COMMAND_LENGTH = 34
+_SANDBOX_PROGRAMS = frozenset({"bwrap"})
+"""Programs that stand around every workload and are none of the user's."""
 
 
-def _shortened(command: Any) -> str:
-    command_text = cell(command)
-    return command_text if len(command_text) <= _COMMAND_LENGTH else command_text[: _COMMAND_LENGTH - 1] + "…"
+def short_command(command: Any) -> str:
+    """Returns a command line without the folders of its words, cut at a length that fits a table."""
+    text = " ".join(word.rpartition("/")[2] or word for word in cell(command).split())
+    return text if len(text) <= _COMMAND_LENGTH else text[: _COMMAND_LENGTH - 1] + "…"
+
+
+def _is_users(process: Mapping[str, Any]) -> bool:
+    return short_command(process.get("command")).partition(" ")[0] not in _SANDBOX_PROGRAMS
 
 
 @click.command(cls=ListCommand)
 @click.argument("session")
 @owner_option
 async def top(api: AsyncSession, session: str, owner: str | None) -> None:
-    """Show the busiest processes of SESSION, at most 20 of each kernel, and what they use now."""
+    """Show the busiest processes of SESSION, at most 20 of each kernel, and what they use now.
+
+    With --wide all metrics, whole command lines, and the programs of the sandbox.
+    """
     screen = screen_of()
     processes = await api.ComputeSession(session, owner).processes()
     if screen.is_json:
         screen.json(processes)
         return
+    if not screen.is_wide:
+        processes = [process for process in processes if _is_users(process)]
     metrics = {metric for process in processes for metric in process["metrics"]}
-    ordered = [*(metric for metric in _LEADING if metric in metrics), *sorted(metrics.difference(_LEADING))]
+    ordered = [*(metric for metric in _HEADINGS if metric in metrics), *sorted(metrics.difference(_HEADINGS))]
     rows = [
         {**process, **{metric: readable_metric(process["metrics"].get(metric)) for metric in ordered}}
         for process in processes
     ]
-    usage = [Column(metric, metric, is_number=True) for metric in ordered]
-    screen.table(rows, [*columns("kernel | pid: Process"), *usage, Column("command", "Command", _shortened)])
+    usage = [
+        Column(metric, _HEADINGS.get(metric, metric), cell, is_number=True, is_wide=metric not in _HEADINGS)
+        for metric in ordered
+    ]
+    screen.table(
+        rows, [*columns("kernel/plain | pid/plain/number: PID"), *usage, Column("command", "Command", short_command)]
+    )

@@ -13,6 +13,7 @@ import click
 from ai.backend.cli.framework.lazy import Leaf, screen_of
 from ai.backend.cli.framework.values import cell, harmless
 from ai.backend.cli.session.commands import find_session, owner_option
+from ai.backend.cli.session.logs import GrowingLog
 
 if TYPE_CHECKING:
     from ai.backend.client.session import AsyncSession
@@ -28,16 +29,19 @@ _ENDING_EVENTS = frozenset({"session_terminated", "session_cancelled", "kernel_c
 async def events(api: AsyncSession, session: str, scope: str, follow: bool, owner: str | None) -> None:
     """Print the events of SESSION as they happen, until it ends; `*` is all sessions.
 
-    Events before "Listening" is printed (to stderr) are not shown.
+    Events before "Listening" is printed (to stderr, with the status of SESSION) are not shown.
 
     With --output json every event is one JSON document on a line of its own.
     """
     screen = screen_of()
+    handle = api.ComputeSession(session, owner)
+    status = (await handle.detail(("status",)) or {}).get("status") if session != "*" else None
+    name = harmless(session) if status is None else f"{harmless(session)}, which is {status}"
 
     def say_listening() -> None:
-        print(f"Listening to {harmless(session)}; Ctrl-C ends that.", file=sys.stderr, flush=True)
+        print(f"Listening to {name}; Ctrl-C ends that.", file=sys.stderr, flush=True)
 
-    async for event in api.ComputeSession(session, owner).events(scope, opened=say_listening):
+    async for event in handle.events(scope, opened=say_listening):
         if screen.is_json:
             print(json.dumps({"event": event.name, "data": event.data}), flush=True)
         else:
@@ -50,22 +54,23 @@ async def events(api: AsyncSession, session: str, scope: str, follow: bool, owne
 @click.command(cls=Leaf)
 @click.argument("session")
 @click.option("--max-wait", type=click.FloatRange(0), default=0, metavar="SECONDS", help="Give up after that time.")
+@click.option("-l", "--log", "with_log", is_flag=True, help="Print its console log meanwhile.")
 @owner_option
-async def watch(api: AsyncSession, session: str, max_wait: float, owner: str | None) -> int:
+async def watch(api: AsyncSession, session: str, max_wait: float, with_log: bool, owner: str | None) -> int:
     """Wait until SESSION ends.
 
     Exits as its program did: with its exit code, or 1 for any failure; with 124 where --max-wait ran out.
     """
     try:
         async with asyncio.timeout(max_wait or None):
-            return await _print_statuses(api, session, owner)
+            return await _print_statuses(api, session, owner, with_log=with_log and not screen_of().is_json)
     except TimeoutError:
         screen_of().error(f"{session} has not ended within {max_wait:g} s", code="timeout")
         return 124
 
 
-async def _print_statuses(api: AsyncSession, session: str, owner: str | None) -> int:
-    """Prints the statuses of a session until it ends; returns the exit code of the command."""
+async def _print_statuses(api: AsyncSession, session: str, owner: str | None, *, with_log: bool) -> int:
+    """Prints the statuses of a session until it ends, and its log; returns the exit code of the command."""
     from ai.backend.cli.session.progress import FINAL_STATUSES
 
     screen = screen_of()
@@ -73,6 +78,7 @@ async def _print_statuses(api: AsyncSession, session: str, owner: str | None) ->
     await found_session.resolve_id()
     stream = found_session.events("session")
     next_event = asyncio.ensure_future(anext(stream, None))
+    log = GrowingLog(found_session)
     last_status = ""
     try:
         while True:
@@ -80,6 +86,8 @@ async def _print_statuses(api: AsyncSession, session: str, owner: str | None) ->
             if detail.get("status") != last_status:
                 last_status = str(detail.get("status"))
                 screen.inform(last_status)
+            if with_log:
+                await log.print_new()
             if last_status in FINAL_STATUSES:
                 exit_code, result = _exit_code(detail), detail.get("result")
                 document = {"session": session, "status": last_status, "result": result, "exit_code": exit_code}

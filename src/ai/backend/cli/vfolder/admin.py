@@ -144,6 +144,9 @@ def _flatten_volume(volume: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 @permission.command("list")
 async def permission_list(api: AsyncSession) -> Outcome:
-    """List the permissions that --vfolder-host-perms takes."""
+    """List the permissions that --vfolder-host-perms takes, by storage host."""
     permissions = await api.Admin.select("vfolder_host_permissions", ["vfolder_host_permission_list"])
+    screen_of().inform(
+        "`admin etcd set volumes/blocked/HOST` takes these words, and clone-vfolder, for what nobody may do"
+    )
     return permissions, "\n".join(permissions["vfolder_host_permission_list"])

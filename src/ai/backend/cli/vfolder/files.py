@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,6 +17,7 @@ from ai.backend.cli.vfolder.group import FOLDER_NAME, change_folder, open_folder
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ai.backend.client.func.vfolder import AsyncVFolder
     from ai.backend.client.session import AsyncSession
 
 _PATHS_ARGUMENT = click.argument("paths", nargs=-1, required=True)
@@ -165,7 +166,7 @@ async def request_download(api: AsyncSession, name: str, path: str) -> Outcome:
 @click.argument("files", nargs=-1, required=True, metavar="FILE... TARGET")
 @click.option("-r", "--recursive", is_flag=True, help="Directories too.")
 async def cp(api: AsyncSession, files: tuple[str, ...], recursive: bool) -> Outcome:
-    """Copy files into a folder or out of it, as scp does.
+    """Copy files into a folder or out of it, as scp does: into TARGET if that is a directory, else to its path.
 
     \b
       backend.ai vfolder cp big.csv mydata1:            into the folder mydata1
@@ -176,24 +177,31 @@ async def cp(api: AsyncSession, files: tuple[str, ...], recursive: bool) -> Outc
         raise click.UsageError("say what to copy, and where")
     target_folder, below = _split_remote_path(target)
     split_sources = [_split_remote_path(source) for source in sources]
-    sent: list[str] = []
-    written: list[Path] = []
     with TransferBar(screen_of()) as bar:
         options: dict[str, Any] = {"recursive": recursive, "progress": bar.update}
         if target_folder is not None and all(folder is None for folder, _ in split_sources):
-            for path in map(_absolute_path, sources):
-                destination = await open_folder(api, target_folder)
-                sent += await destination.upload([path], basedir=path.parent, dst_dir=below or None, **options)
-            return _upload_outcome(sent)
+            destination = await open_folder(api, target_folder)
+            return _upload_outcome(await _copy_in(destination, [Path(path) for path in sources], below, options))
         if target_folder is None and all(folder is not None for folder, _ in split_sources):
+            copied: list[Path] = []
+            is_into = len(sources) > 1 or target.endswith("/") or Path(target).is_dir()  # noqa: ASYNC240  # one look
             for folder, inner in split_sources:
-                written += await (await open_folder(api, str(folder))).download([inner], basedir=target, **options)
-            return _download_outcome(written)
+                path = PurePosixPath(inner.strip("/"))
+                strip = path.parent if is_into else path
+                source = await open_folder(api, str(folder))
+                copied += await source.download([str(path)], basedir=target, strip=str(strip), **options)
+            return _download_outcome(copied)
     raise click.UsageError("either all sources or the target are in a folder, written NAME:PATH")
 
 
-def _absolute_path(path: str) -> Path:
-    return Path(path).absolute()
+async def _copy_in(folder: AsyncVFolder, sources: list[Path], below: str, options: dict[str, Any]) -> list[str]:
+    """Copies local files into the directory ``below`` of a folder, or a single one to the path ``below``."""
+    is_into = len(sources) > 1 or below.endswith("/") or await folder.is_directory(below)
+    copied: list[str] = []
+    for path in (source.absolute() for source in sources):
+        basedir = path.parent if is_into else path
+        copied += await folder.upload([path], basedir=basedir, dst_dir=below or None, **options)
+    return copied
 
 
 def _split_remote_path(text: str) -> tuple[str | None, str]:

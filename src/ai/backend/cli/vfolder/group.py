@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ai.backend.cli.framework.completion import CompletedType
 from ai.backend.cli.framework.lazy import LazyGroup
 from ai.backend.cli.framework.objects import change
 from ai.backend.cli.framework.references import resolve
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
 
 vfolder = LazyGroup("vfolder", help="Virtual folders: make, share and fill them.")
 PERMISSION = click.Choice(["ro", "rw", "wd"])
-FOLDER_NAME = click.argument("name")
-FOLDER_NAMES = click.argument("names", nargs=-1, required=True)
+FOLDER_NAME = click.argument("name", type=CompletedType("folder"))
+FOLDER_NAMES = click.argument("names", nargs=-1, required=True, type=CompletedType("folder"))
 PERM_OPTION = click.option("-p", "--perm", type=PERMISSION, default="rw", show_default=True, help="What they may do.")
 
 

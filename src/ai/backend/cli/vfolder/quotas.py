@@ -87,11 +87,18 @@ async def get(api: AsyncSession, host: str, scope: str) -> None:
 @_SCOPE_ARGUMENT
 @click.argument("size", callback=lambda _ctx, _param, value: _parse_size(value))
 async def set_(api: AsyncSession, host: str, scope: str, size: int) -> Outcome:
-    """Limit the storage of SCOPE on HOST to SIZE (such as 100g)."""
+    """Limit the storage of SCOPE on HOST to SIZE (such as 100g).
+
+    The limit is soft, unless the volume keeps it itself (xfs): uploads and clones are refused, sessions can exceed it.
+    """
     scope_id = await _scope_id(api, scope)
     await api.QuotaScope.set(host, scope_id, size)
-    document = {"host": host, "hard_limit_bytes": size, "quota_scope_id": scope_id}
-    return document, f"{scope} may keep {readable_size(size)} on {host}"
+    enforcement = (await api.QuotaScope.get(host, scope_id))["enforcement"]
+    document = {"host": host, "hard_limit_bytes": size, "quota_scope_id": scope_id, "enforcement": enforcement}
+    message = f"{scope} may keep {readable_size(size)} on {host}"
+    if enforcement == "soft":
+        message += ", a soft limit: uploads and clones keep to it, and sessions can write more"
+    return document, message
 
 
 @quota_scope.command("unset")

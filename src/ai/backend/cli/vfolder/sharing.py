@@ -10,7 +10,7 @@ import click
 from ai.backend.cli.framework.lazy import ListCommand, Outcome, screen_of
 from ai.backend.cli.framework.objects import list_objects
 from ai.backend.cli.framework.output import columns
-from ai.backend.cli.framework.references import resolve
+from ai.backend.cli.framework.references import find_id, is_short_id
 from ai.backend.cli.vfolder.group import (
     FOLDER_NAME,
     PERM_OPTION,
@@ -58,12 +58,13 @@ async def _change_invitation(
 ) -> Outcome:
     """Applies ``action`` to the invitation that an id, or the beginning of an id, means."""
 
-    async def load() -> list[dict[str, Any]]:
-        return [*await api.VFolder.invitations(), *await api.VFolder.sent_invitations()]
-
-    full_id = await resolve(reference, load, kind="invitation", name="vfolder_name")
+    invitations = [*await api.VFolder.invitations(), *await api.VFolder.sent_invitations()]
+    full_id = reference
+    if is_short_id(reference):
+        full_id = find_id(reference, invitations, kind="invitation", name="vfolder_name")
     await action(full_id)
-    return {past_verb: full_id}, f"{past_verb} {reference}"
+    folder = next((str(one["vfolder_name"]) for one in invitations if str(one["id"]) == full_id), reference)
+    return {past_verb: full_id}, f"{past_verb} the invitation to {folder}"
 
 
 @vfolder.command("accept")

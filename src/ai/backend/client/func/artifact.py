@@ -76,6 +76,11 @@ class AsyncArtifacts(Area):
         """Returns an artifact, by name or id, with its revisions and its README."""
         return await self._get(f"/artifacts/{segment(artifact)}")
 
+    async def change(self, artifact: str, *, viewers: Sequence[str] | None) -> dict[str, Any]:
+        """Sets who may use an artifact: ``everyone``, ``domain:NAME``, ``group:NAME``, ``user:EMAIL``; None: the
+        viewers of its registry, or nobody if the registry shows it only to some accounts."""
+        return await self._change("PATCH", f"/artifacts/{segment(artifact)}", {"viewers": viewers})
+
     async def delete(self, artifact: str) -> None:
         """Removes an artifact until the next scan; refused while its files are stored."""
         await self._change("DELETE", f"/artifacts/{segment(artifact)}")
@@ -92,6 +97,22 @@ class AsyncArtifacts(Area):
         ``delegate``: the other installation that they come from first imports what it has not.
         """
         return await self._revisions("/artifacts/import", {"revisions": [*refs], "delegate": delegate})
+
+    async def fetch(self, registry: str, name: str, version: str | None = None) -> str:
+        """Looks for an artifact in a registry and imports it; returns the id of the background task. For users, where
+        a superadmin has allowed it for the registry."""
+        body = {"registry": registry, "name": name, **_without_nones(version=version)}
+        return str((await self._change("POST", "/artifacts/fetch", body))["bgtask_id"])
+
+    async def install(self, ref: str, agents: str = "*", image: str | None = None) -> str:
+        """Makes an image of an available IMAGE artifact on agents, for superadmins; returns the id of the task.
+
+        Args:
+            agents: an id, a pattern of ids, ``group:NAME``, or several of them with commas.
+            image: the image's name; by default that of the artifact, with the version as its tag.
+        """
+        body = {"agents": agents, **_without_nones(image=image)}
+        return str((await self._change("POST", f"/artifacts/revisions/{segment(ref)}/install", body))["bgtask_id"])
 
     async def cancel(self, refs: Sequence[str]) -> Sequence[dict[str, Any]]:
         """Ends imports that are under way."""
@@ -238,6 +259,8 @@ class AsyncArtifacts(Area):
         *,
         credentials: Mapping[str, str] | None = None,
         storages: Mapping[str, str] | None = None,
+        viewers: Sequence[str] | None = None,
+        user_import_bytes: int | None = None,
     ) -> dict[str, Any]:
         """Adds a registry of artifacts.
 
@@ -247,9 +270,13 @@ class AsyncArtifacts(Area):
             url: its address.
             credentials: ``token`` of a hub, or ``access_key`` and ``secret_key`` of a reservoir.
             storages: stage (``download``, ``verify``, ``archive``) -> ``proxy:storage``.
+            viewers: who may use its artifacts, see :meth:`change`; by default everyone.
+            user_import_bytes: the largest revision that viewers may import; by default none.
         """
         body = {"name": name, "type": type_, "url": url}
-        body |= _without_nones(credentials=credentials, storages=storages)
+        body |= _without_nones(
+            credentials=credentials, storages=storages, viewers=viewers, user_import_bytes=user_import_bytes
+        )
         return await self._change("POST", "/artifact-registries", body)
 
     async def change_registry(
@@ -259,9 +286,13 @@ class AsyncArtifacts(Area):
         url: str | None = None,
         credentials: Mapping[str, str] | None = None,
         storages: Mapping[str, str] | None = None,
+        viewers: Sequence[str] | None = None,
+        user_import_bytes: int | None = None,
     ) -> dict[str, Any]:
         """Changes the properties of a registry that are not None."""
-        body = _without_nones(url=url, credentials=credentials, storages=storages)
+        body = _without_nones(
+            url=url, credentials=credentials, storages=storages, viewers=viewers, user_import_bytes=user_import_bytes
+        )
         return await self._change("PATCH", f"/artifact-registries/{segment(name)}", body)
 
     async def remove_registry(self, name: str) -> None:

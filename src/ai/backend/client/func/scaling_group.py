@@ -28,7 +28,7 @@ class AsyncScalingGroup(NamedObjects):
         return (await self._get("/scaling-groups", group=group))["scaling_groups"]  # type: ignore[no-any-return]
 
     async def create(self, name: str, /, **props: Any) -> None:
-        await super().create(name, **{"driver": "static", "scheduler": "fifo", **props})
+        await super().create(name, **{"driver": "static", "scheduler": "fifo", "is_public": True, **props})
 
     async def associate_domain(self, scaling_group: str, domain: str) -> None:
         await self._link("associate_scaling_group_with_domain", scaling_group, domain=("String!", domain))

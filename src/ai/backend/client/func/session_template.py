@@ -60,11 +60,11 @@ class DotfileOwner(TypedDict, total=False):
 class AsyncDotfile(Area):
     """``api_session.Dotfile``: small files in the home directory of sessions."""
 
-    async def create(self, path: str, data: str, permission: str = "644", **owner: Unpack[DotfileOwner]) -> None:
+    async def create(self, path: str, data: str, permission: str = "755", **owner: Unpack[DotfileOwner]) -> None:
         """Stores a new dotfile; it is in sessions that start from now on."""
         await self._request("POST", owner, {"path": path, "data": data, "permission": permission})
 
-    async def update(self, path: str, data: str, permission: str = "644", **owner: Unpack[DotfileOwner]) -> None:
+    async def update(self, path: str, data: str, permission: str = "755", **owner: Unpack[DotfileOwner]) -> None:
         """Replaces a dotfile."""
         await self._request("PATCH", owner, {"path": path, "data": data, "permission": permission})
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, Unpack
 from uuid import UUID
 
+from ai.backend.client.exceptions import BackendAPIError
 from ai.backend.client.func.admin import PaginatedResult, Paging
 from ai.backend.client.func.base import Area
 from ai.backend.client.portal import Blocking
@@ -169,7 +170,12 @@ class AsyncVFolder(Area):
         return self._ticket(await self._change("POST", self._path("/request-download"), body))
 
     def _ticket(self, answer: Mapping[str, Any]) -> Ticket:
-        return Ticket(str(answer["url"]), str(answer["token"]))
+        url = str(answer["url"])
+        for announced, reachable in self._transport.config.storage_proxy_address_map.items():
+            if (url + "/").startswith(announced.rstrip("/") + "/"):
+                url = reachable.rstrip("/") + url.removeprefix(announced.rstrip("/"))
+                break
+        return Ticket(url, str(answer["token"]))
 
     async def upload(
         self,
@@ -185,6 +191,8 @@ class AsyncVFolder(Area):
     ) -> list[str]:
         """Puts files into the folder at their paths relative to ``basedir`` (the working directory); returns the paths.
 
+        The one file that is ``basedir`` itself becomes the file ``dst_dir``.
+
         A transfer that breaks goes on where it broke; with ``resume`` also in the next run of the program. Files that
         are there are replaced.
 
@@ -194,7 +202,8 @@ class AsyncVFolder(Area):
         """
         collected, directories = await asyncio.to_thread(collect, files, basedir, recursive)
         prefix = PurePosixPath(dst_dir or "")
-        new_directories = sorted({str(prefix / name) for name in directories} | ({str(prefix)} if dst_dir else set()))
+        top = prefix.parent if [name for name, _ in collected] == ["."] else prefix
+        new_directories = sorted({str(prefix / name) for name in directories} | {str(top)})
         new_directories = [path for path in new_directories if path != "."]
         for start in range(0, len(new_directories), _PAGE_SIZE):
             await self.mkdir(new_directories[start : start + _PAGE_SIZE], parents=True, exist_ok=True)
@@ -235,22 +244,29 @@ class AsyncVFolder(Area):
         paths: Sequence[str],
         *,
         basedir: str | os.PathLike[str] | None = None,
+        strip: str = ".",
         recursive: bool = False,
         parallel: int = PARALLEL,
         progress: Progress | None = None,
     ) -> list[Path]:
-        """Fetches files into ``basedir`` (the working directory), each at its path in the folder; returns the paths.
+        """Fetches files into ``basedir`` (the working directory), each at its path below ``strip``; returns the paths.
+
+        What is ``strip`` itself becomes ``basedir``.
 
         Raises BackendAPIError if there is no such file, or a directory without ``recursive``.
         """
-        base_folder = Path(basedir or ".")
-        remote_files = [path.strip("/") for path in paths]
+        base_folder, top = Path(basedir or "."), PurePosixPath(strip.strip("/"))
+        remote_files = [str(PurePosixPath(path.strip("/"))) for path in paths]
+
+        def local_path(path: str) -> Path:
+            return inside(base_folder, str(PurePosixPath(path).relative_to(top)))
+
         if recursive:
-            remote_files = [file for path in remote_files for file in await self._files_below(path, base_folder)]
+            remote_files = [file for path in remote_files for file in await self._files_below(path, local_path)]
         transfers = self._transfers()
 
         async def download_file(path: str) -> Path:
-            target = inside(base_folder, path)
+            target = local_path(path)
             target.parent.mkdir(parents=True, exist_ok=True)
             await transfers.download(path, target, lambda: self.request_download(path), progress=progress)
             return target
@@ -266,18 +282,33 @@ class AsyncVFolder(Area):
         )
         return Path(target)
 
-    async def _files_below(self, path: str, base_folder: Path) -> list[str]:
+    async def is_directory(self, path: str) -> bool:
+        """Returns whether the folder has a directory at ``path``."""
+        parent, _, name = path.strip("/").rpartition("/")
+        if name in ("", "."):
+            return True
+        try:
+            return any(
+                [
+                    entry["type"] == "DIRECTORY"
+                    async for entry in self.iterate_files(parent or ".")
+                    if entry["name"] == name
+                ]
+            )
+        except BackendAPIError as error:
+            if error.status != 404:
+                raise
+            return False  # its parent is missing
+
+    async def _files_below(self, path: str, local_path: Callable[[str], Path]) -> list[str]:
         """Returns all remote files at or below ``path``; makes the local directories, also empty ones."""
-        if path not in ("", "."):
-            parent, _, name = path.rpartition("/")
-            entries = [entry async for entry in self.iterate_files(parent or ".") if entry["name"] == name]
-            if not entries or entries[0]["type"] != "DIRECTORY":
-                return [path]
-        inside(base_folder, path).mkdir(parents=True, exist_ok=True)
+        if not await self.is_directory(path):
+            return [path]
+        local_path(path).mkdir(parents=True, exist_ok=True)
         paths: list[str] = []
         async for entry in self.iterate_files(path or "."):
             entry_path = str(PurePosixPath(path) / entry["name"])
-            paths += await self._files_below(entry_path, base_folder) if entry["type"] == "DIRECTORY" else [entry_path]
+            paths += await self._files_below(entry_path, local_path) if entry["type"] == "DIRECTORY" else [entry_path]
         return paths
 
 

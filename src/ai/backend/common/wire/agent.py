@@ -159,11 +159,11 @@ class ImageJob(Wire, frozen=True, kw_only=True):
     """Starts long work on an image, or queries its progress within ``wait_s``; idempotent by ``job_id``.
 
     ``commit`` archives a kernel as ``filename`` in ``folder``, with ``labels``, or pushes it as ``image`` if that is
-    not empty.
+    not empty. ``load`` makes ``image`` of the archive or directory at the path ``folder`` of the node.
     """
 
     job_id: str
-    action: Literal["pull", "remove", "commit"]
+    action: Literal["pull", "remove", "commit", "load"]
     image: str = ""
     digest: str = ""
     config_digest: str = ""

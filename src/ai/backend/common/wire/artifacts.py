@@ -37,11 +37,13 @@ class ScanRequest(Request, frozen=True, kw_only=True):
     """Requests the artifacts ``names`` of a hub with every version, size and README, or a list if it is empty.
 
     ``token`` is of an account of the hub, None sees what is public. ``version`` is one branch, tag or commit.
-    ``search`` is a part of the name. A list begins with what is downloaded most.
+    ``search`` is a part of the name. A list begins with what is downloaded most, and has models, or with the type
+    PACKAGE data sets, whose names begin with ``datasets/``.
     """
 
     url: Text
     token: Text | None = None
+    type: ArtifactType = ArtifactType.MODEL
     names: Annotated[tuple[Text, ...], msgspec.Meta(max_length=MAX_NAMED)] = ()
     version: Text | None = None
     search: Text | None = None
@@ -61,13 +63,15 @@ class ScannedRevision(Answer, frozen=True, kw_only=True):
 
 
 class ScannedArtifact(Answer, frozen=True, kw_only=True):
-    """An artifact of a hub. ``extra`` has author, tags, downloads, license ...; ``readme`` is None in a list."""
+    """An artifact of a hub. ``extra`` has author, tags, downloads, license ...; ``readme`` is None in a list.
+    ``restricted``: the hub shows it, or its files, only to some accounts."""
 
     type: ArtifactType
     name: str
     description: str = ""
     readme: str | None = None
     extra: dict[str, Any] = msgspec.field(default_factory=dict)
+    restricted: bool = False
     revisions: tuple[ScannedRevision, ...] = ()
 
 

@@ -43,7 +43,7 @@ from ai.backend.core.scheduling.placement.gang import KernelAssignment, closest_
 from ai.backend.core.scheduling.placement.preemption import Victims
 from ai.backend.core.scheduling.placement.strategies import first_rank
 from ai.backend.core.scheduling.plan import Eviction, KernelPlacement, Placement, Plan, SkipReason, Wait
-from ai.backend.core.scheduling.policy import ORDERS, Policy, Rng
+from ai.backend.core.scheduling.policy import Policy, Rng
 from ai.backend.core.scheduling.snapshot import PendingSession, RunningSession, Snapshot, is_same_agent
 
 
@@ -169,7 +169,7 @@ class SchedulingCycle:
         self._index = scheduler.index
         self._choose = policy.choose
         self._arrange = policy.arrange
-        self._queue = ORDERS[policy.order](scheduler.queued_sessions, scheduler.snapshot, scheduler.capacity)
+        self._queue = policy.queue_order(scheduler.queued_sessions, scheduler.snapshot, scheduler.capacity)
         self._now = now
         self._rng = rng
         self._session_rng = SessionRng()

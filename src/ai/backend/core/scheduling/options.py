@@ -93,12 +93,13 @@ def _find_spelling(name: object, keys: Collection[str]) -> str | None:
 
 
 def check(scheduler: object, options: object, *, plugins: Collection[str] = ()) -> GroupOptions:
-    """Checks new values of ``scheduler`` and ``scheduler_opts``; None means no value. ``plugins``: known placements.
+    """Checks new values of ``scheduler`` and ``scheduler_opts``; None means no value. ``plugins``: known placements and
+    orders of plugins.
 
     Raises InvalidInput for an unknown order, option or strategy, or an invalid value; the message names all of them.
     """
     problems: list[str] = []
-    if scheduler is not None and order_name(scheduler) is None:
+    if scheduler is not None and order_name(scheduler) is None and scheduler not in plugins:
         problems.append(f"scheduler: unknown {scheduler!r:.60}; known are {', '.join(ORDERS)}")
     if options is not None and not isinstance(options, Mapping):
         problems.append("scheduler_opts: Expected `object`")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ai.backend.common.errors import InvalidInput
-from ai.backend.core.scheduling.ordering.queue import ORDERS
+from ai.backend.core.scheduling.ordering.queue import ORDERS, Order
 from ai.backend.core.scheduling.placement.strategies import PLACEMENTS, Placement, Rng
 from ai.backend.core.scheduling.placement.topology import ARRANGEMENTS, Arrangement
 
@@ -20,8 +20,9 @@ SHARED_ORDERS = frozenset({"drf", "fair-share"})
 class Policy:
     """Defines how a resource group schedules, by keys of :data:`ORDERS` and :data:`PLACEMENTS`.
 
-    ``plugged``: a plugin's placement, in place of the named one. ``preempts``: a session may end preemptible ones of
-    smaller priority to have their place; of equal ones the youngest, or with ``oldest_first`` the oldest.
+    ``plugged``, ``plugged_order``: a plugin's placement or order, in place of the named one. ``preempts``: a session
+    may end preemptible ones of smaller priority to have their place; of equal ones the youngest, or with
+    ``oldest_first`` the oldest.
     """
 
     order: str = "fifo"
@@ -29,6 +30,7 @@ class Policy:
     preempts: bool = False
     oldest_first: bool = False
     plugged: Placement | None = None
+    plugged_order: Order | None = None
 
     def dump(self) -> dict[str, str | bool]:
         """Returns the form in a dump, which :meth:`of` reads."""
@@ -47,6 +49,15 @@ class Policy:
         )
 
     @property
+    def queue_order(self) -> Order:
+        return self.plugged_order or ORDERS[self.order]
+
+    @property
+    def needs_usage(self) -> bool:
+        """Returns whether the order takes the usage of the sessions' owners."""
+        return self.plugged_order is not None or self.order in SHARED_ORDERS
+
+    @property
     def choose(self) -> Placement:
         return self.plugged or PLACEMENTS[self.placement]
 
@@ -57,6 +68,9 @@ class Policy:
 
     def check(self) -> None:
         """Checks the names. Raises InvalidInput for an unknown order or placement."""
-        for name, table in ((self.order, ORDERS), (self.placement, PLACEMENTS)):
-            if name not in table and not (table is PLACEMENTS and self.plugged):
+        for name, table, plugin in (
+            (self.order, ORDERS, self.plugged_order),
+            (self.placement, PLACEMENTS, self.plugged),
+        ):
+            if name not in table and plugin is None:
                 raise InvalidInput(f"unknown scheduling policy {name!r}; known are {', '.join(table)}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from sqlalchemy import URL, Connection, Executable, Row, make_url
@@ -31,18 +32,38 @@ class _Transactions(Protocol):
     async def close(self) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Connections to PostgreSQL.
+
+    Attributes:
+        size: the most that stay open.
+        max_overflow: the most besides those while all are in use; -1 is any number.
+        recycle_s: the seconds after which one is replaced; -1 is never.
+        tries_connections: whether one is tried before each use.
+    """
+
+    size: int = 5
+    max_overflow: int = 5
+    recycle_s: float = -1
+    tries_connections: bool = False
+
+
 class Database:
     """Runs transactions on one database. Raises InvalidInput if it is of an unknown kind, or its extra is not
     installed.
 
     ``url`` is an SQLAlchemy URL (``sqlite:///...`` or ``postgresql://...``) with any driver. ``busy_timeout_s`` is how
     long a SQLite write waits for another process, and a transaction for a PostgreSQL that is unavailable.
+    ``ballast_bytes`` are held on SQLite's disk for writes when it is full.
     """
 
-    def __init__(self, url: str, *, pool_size: int = 5, busy_timeout_s: float = 10.0) -> None:
+    def __init__(
+        self, url: str, *, pool: Pool | None = None, busy_timeout_s: float = 10.0, ballast_bytes: int = 0
+    ) -> None:
         self.url = url
         self.location = _parse(url)
-        self._transactions = _open(self.location, pool_size, busy_timeout_s)
+        self._transactions = _open(self.location, pool or Pool(), busy_timeout_s, ballast_bytes)
 
     @property
     def is_shared(self) -> bool:
@@ -102,14 +123,20 @@ def _parse(url: str) -> URL:
         raise InvalidInput(f"no database is named by {scheme}://...", data={"url": "malformed"}) from None
 
 
-def _open(url: URL, pool_size: int, busy_timeout_s: float) -> _Transactions:
+def _open(url: URL, pool: Pool, busy_timeout_s: float, ballast_bytes: int) -> _Transactions:
     database_kind = url.get_backend_name()
     if database_kind == "sqlite":
-        return SqliteTransactions(url, busy_timeout_s=busy_timeout_s)
+        return SqliteTransactions(url, busy_timeout_s=busy_timeout_s, ballast_bytes=ballast_bytes)
     if database_kind not in ("postgresql", "postgres"):
         raise InvalidInput(f"no database is named by {database_kind}://...", data={"url": "malformed"})
     try:
-        engine = create_async_engine(url.set(drivername="postgresql+asyncpg"), pool_size=pool_size, max_overflow=5)
+        engine = create_async_engine(
+            url.set(drivername="postgresql+asyncpg"),
+            pool_size=pool.size,
+            max_overflow=pool.max_overflow,
+            pool_recycle=pool.recycle_s,
+            pool_pre_ping=pool.tries_connections,
+        )
     except ModuleNotFoundError as e:
         raise InvalidInput(f"the database {database_kind} needs {e.name}: pip install 'backendai[postgres]'") from None
     return PostgresTransactions(engine, patience_s=busy_timeout_s)

@@ -1,92 +1,171 @@
-"""Runs whole SQLite transactions in threads, because an asyncio driver switches threads for every statement."""
+"""Runs SQLite transactions at once in the thread of the caller, and those that take long in threads of their own."""
 
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from pathlib import Path
+from typing import TypeVar, cast
 
-from sqlalchemy import URL, Connection, create_engine, event
-from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy import URL, Connection, Engine, create_engine, event
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool
 
-from ai.backend.common.errors import Unavailable
+from ai.backend.common.errors import InvalidInput, Unavailable
+from ai.backend.infra.database.ballast import Ballast
 
 T = TypeVar("T")
+_DISK_FULL = "The disk of the database is full."
 _READER_COUNT = 2
 _WRITE_OPTION = "backendai_write"
 """The execution option that marks a write transaction."""
+_INSTRUCTIONS_PER_CHECK = 1000
+_MAX_CHECKS = 10
+"""A transaction that executes more than 10,000 instructions of SQLite's virtual machine, about one millisecond, is
+repeated in a thread."""
+_MAX_CONSECUTIVE = 20
+"""The number of transactions after which other tasks of the event loop run."""
+_COMMITS_PER_CHECKPOINT = 128
 
 
 class SqliteTransactions:
-    """Runs transactions on a database file: one writer thread and a few readers, each with its own connection.
+    """Runs transactions on a database file (docs/decisions/0040).
+
+    A transaction begins in the thread of the event loop, on a connection that never waits. If it executes too many
+    instructions, or the write lock is taken, it is rolled back and runs again in a thread: there is one thread for
+    writes and there are a few for reads, each with its own connection.
 
     With WAL and ``synchronous = NORMAL`` a commit survives the death of every process, but the newest ones may be lost
     when the machine loses power. Writes ``BEGIN IMMEDIATE``, since the driver's deferred default loses updates, and
-    wait up to ``busy_timeout_s`` for those of other processes.
+    wait in their thread up to ``busy_timeout_s`` for those of other processes. The event loop's thread never copies the
+    log into the database file, which syncs files: the thread for writes does that. A full disk uses up the ballast.
     """
 
-    def __init__(self, url: URL, *, busy_timeout_s: float) -> None:
+    def __init__(self, url: URL, *, busy_timeout_s: float, ballast_bytes: int = 0) -> None:
         sync_url = url.set(drivername="sqlite")
         self._engine = create_engine(sync_url, poolclass=NullPool, connect_args={"check_same_thread": False})
+        self._busy_timeout_ms = int(busy_timeout_s * 1000)
         self._local = threading.local()
-        self._connections: list[_ThreadConnection] = []
+        self._inline = _InlineConnection()
+        self._connections: list[_ThreadConnection] = [self._inline]
+        self._consecutive = 0
+        self._commits = 0
+        self._is_checkpointing = False
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="db-write")
         self._readers = ThreadPoolExecutor(_READER_COUNT, thread_name_prefix="db-read")
-        pragmas = (
-            f"busy_timeout = {int(busy_timeout_s * 1000)}",
-            "journal_mode = WAL",
-            "synchronous = NORMAL",
-            "foreign_keys = ON",
-            "temp_store = MEMORY",
-            "cache_size = -512",
-        )
-
-        @event.listens_for(self._engine, "connect")
-        def on_connect(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
-            connection.isolation_level = None
-            cursor = connection.cursor()
-            for pragma in pragmas:
-                cursor.execute(f"PRAGMA {pragma}")
-            cursor.close()
-
-        @event.listens_for(self._engine, "begin")
-        def on_begin(connection: Connection) -> None:
-            is_write = connection.get_execution_options().get(_WRITE_OPTION, False)
-            connection.exec_driver_sql("BEGIN IMMEDIATE" if is_write else "BEGIN")
+        self._ballast = Ballast(Path(f"{url.database}.ballast"), ballast_bytes)
+        self._writer.submit(self._ballast.fill)
+        event.listen(self._engine, "connect", _set_up_connection)
+        event.listen(self._engine, "begin", _begin)
 
     async def read(self, work: Callable[[Connection], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._readers, self._run, work, False)
+        await self._let_others_run()
+        try:
+            return self._run_inline(work, is_write=False)
+        except _NeedsThread:
+            return await asyncio.get_running_loop().run_in_executor(self._readers, self._run, work, False)
 
     async def write(self, work: Callable[[Connection], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._writer, self._run, work, True)
+        try:
+            return await self._write(work)
+        except Unavailable as error:
+            if error.message != _DISK_FULL or not self._ballast.release():
+                raise
+        return await self._write(work)
+
+    async def _write(self, work: Callable[[Connection], T]) -> T:
+        await self._let_others_run()
+        try:
+            result = self._run_inline(work, is_write=True)
+        except _NeedsThread:
+            return await asyncio.get_running_loop().run_in_executor(self._writer, self._run, work, True)
+        self._commits += 1
+        if self._commits % _COMMITS_PER_CHECKPOINT == 0:
+            self._is_checkpointing = True
+            self._writer.submit(self._checkpoint)
+        return result
+
+    async def _let_others_run(self) -> None:
+        """Suspends the caller once if many transactions ran since the event loop last turned."""
+        if self._consecutive == 0:
+            asyncio.get_running_loop().call_soon(self._reset_consecutive)
+        self._consecutive += 1
+        if self._consecutive > _MAX_CONSECUTIVE:
+            await asyncio.sleep(0)
+
+    def _reset_consecutive(self) -> None:
+        self._consecutive = 0
+
+    def _run_inline(self, work: Callable[[Connection], T], *, is_write: bool) -> T:
+        """Runs a transaction in this thread. Raises _NeedsThread if nothing was done."""
+        inline = self._inline
+        if (is_write and self._is_checkpointing) or not inline.lock.acquire(blocking=False):
+            raise _NeedsThread
+        try:
+            if inline.connection is None:
+                inline.open(self._engine)
+            inline.checks = 0
+            return self._transact(inline, work, is_write)
+        except OperationalError as error:
+            if getattr(error.orig, "sqlite_errorname", "").startswith(("SQLITE_INTERRUPT", "SQLITE_BUSY")):
+                raise _NeedsThread from None
+            raise
+        finally:
+            inline.lock.release()
 
     def _run(self, work: Callable[[Connection], T], is_write: bool) -> T:
+        thread_connection = self._thread_connection()
+        with thread_connection.lock:
+            if thread_connection.connection is None:
+                thread_connection.open(self._engine, f"busy_timeout = {self._busy_timeout_ms}")
+            return self._transact(thread_connection, work, is_write)
+
+    def _thread_connection(self) -> _ThreadConnection:
         thread_connection: _ThreadConnection | None = getattr(self._local, "connection", None)
         if thread_connection is None:
             thread_connection = self._local.connection = _ThreadConnection()
             self._connections.append(thread_connection)
-        with thread_connection.lock:
-            if thread_connection.connection is None:
-                thread_connection.connection = self._engine.connect().execution_options(**{_WRITE_OPTION: is_write})
-            try:
-                with thread_connection.connection.begin() as transaction:
-                    result = work(thread_connection.connection)
-                    if not is_write:
-                        transaction.rollback()
-                    return result
-            except OperationalError as error:
-                if "disk is full" in str(error.orig):
-                    raise Unavailable("The disk of the database is full.") from error
-                raise
+        return thread_connection
+
+    def _checkpoint(self) -> None:
+        """Copies the log into the database file. Writes of this process wait behind it in their thread, since the log
+        grows without end if each checkpoint leaves some commits."""
+        try:
+            with self._engine.connect() as connection:
+                driver_connection = _driver_connection(connection)
+                driver_connection.execute(f"PRAGMA busy_timeout = {self._busy_timeout_ms}")
+                driver_connection.execute("PRAGMA wal_checkpoint(RESTART)")
+        finally:
+            self._is_checkpointing = False
+        self._ballast.fill()
+
+    @staticmethod
+    def _transact(opened: _ThreadConnection, work: Callable[[Connection], T], is_write: bool) -> T:
+        connection = opened.connection
+        assert connection is not None
+        connection.execution_options(**{_WRITE_OPTION: is_write})
+        try:
+            with connection.begin() as transaction:
+                result = work(connection)
+                if not is_write:
+                    transaction.rollback()
+                return result
+        except OperationalError as error:
+            if "disk is full" in str(error.orig):
+                raise Unavailable(_DISK_FULL) from error
+            raise
+        except OverflowError:
+            raise InvalidInput("A number is too large to be kept.") from None
 
     async def vacuum(self) -> None:
         def work() -> None:
             with self._engine.connect() as connection:
-                connection.connection.cursor().execute("VACUUM")
+                driver_connection = _driver_connection(connection)
+                driver_connection.execute(f"PRAGMA busy_timeout = {self._busy_timeout_ms}")
+                driver_connection.execute("VACUUM")
 
         await asyncio.get_running_loop().run_in_executor(self._writer, work)
 
@@ -115,6 +194,10 @@ class SqliteTransactions:
         self._engine.dispose()
 
 
+class _NeedsThread(Exception):
+    """A transaction was rolled back and has to run in a thread."""
+
+
 class _ThreadConnection:
     """The connection of one thread, None while closed. The lock guards its use."""
 
@@ -122,7 +205,44 @@ class _ThreadConnection:
         self.lock = threading.Lock()
         self.connection: Connection | None = None
 
+    def open(self, engine: Engine, *pragmas: str) -> None:
+        connection = engine.connect()
+        for pragma in pragmas:
+            _driver_connection(connection).execute(f"PRAGMA {pragma}")
+        self.connection = connection
+
     def close(self) -> None:
         connection, self.connection = self.connection, None
         if connection is not None:
             connection.close()
+
+
+class _InlineConnection(_ThreadConnection):
+    """The connection for the thread of the event loop: SQLite ends a transaction whose ``checks`` exceed the limit."""
+
+    checks = 0
+
+    def open(self, engine: Engine, *pragmas: str) -> None:
+        super().open(engine, "busy_timeout = 0", "wal_autocheckpoint = 0", *pragmas)
+        assert self.connection is not None
+        _driver_connection(self.connection).set_progress_handler(self._is_too_long, _INSTRUCTIONS_PER_CHECK)
+
+    def _is_too_long(self) -> bool:
+        self.checks += 1
+        return self.checks > _MAX_CHECKS
+
+
+def _driver_connection(connection: Connection) -> sqlite3.Connection:
+    return cast("sqlite3.Connection", connection.connection.dbapi_connection)
+
+
+def _set_up_connection(connection: sqlite3.Connection, _: ConnectionPoolEntry) -> None:
+    connection.isolation_level = None
+    pragmas = ("journal_mode = WAL", "synchronous = NORMAL", "foreign_keys = ON", "temp_store = MEMORY")
+    for pragma in (*pragmas, "cache_size = -512"):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _begin(connection: Connection) -> None:
+    is_write = connection.get_execution_options().get(_WRITE_OPTION, False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if is_write else "BEGIN")

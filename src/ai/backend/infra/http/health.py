@@ -8,6 +8,7 @@ from typing import Any
 from aiohttp import web
 
 from ai.backend.common.errors import NotFound
+from ai.backend.infra.http.errors import RouteNotFound
 from ai.backend.infra.http.paths import API_VERSION, MINOR_RELEASES
 from ai.backend.infra.http.routes import Call, Reply, route
 from ai.backend.infra.telemetry import Metrics
@@ -40,7 +41,7 @@ class HealthApi:
         ready = all(checks.values())
         return Reply({"status": "ready" if ready else "not-ready", "checks": checks}, 200 if ready else 503)
 
-    @route("GET", "/metrics", auth=False, limited=False)
+    @route("GET", "/metrics", auth=False, limited=False, produces="text/plain")
     async def metrics(self, call: Call) -> web.Response:
         """Returns metrics in the text format of Prometheus."""
         if self._gauges is not None:
@@ -68,4 +69,5 @@ class VersionApi:
             minor = MINOR_RELEASES.get(int(major))
             if minor is not None:
                 return {**self._reply, "version": f"v{int(major)}.{minor}"}
-        raise NotFound("There is no such URL in this API, nor such an API version.")
+            raise NotFound("There is no such API version.")
+        raise RouteNotFound

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass
+from email.message import Message
 from io import BytesIO
 from typing import Any
 from urllib.parse import quote, unquote
@@ -65,9 +66,14 @@ async def read_files(call: Call[Any, Any], *, max_files: int, max_file_bytes: in
 
 
 def _file_name(part: BodyPartReader) -> str | None:
-    """Decodes a file name once: the client percent-encodes a plain ``filename``, ``filename*`` has its own rules."""
+    """Decodes a file name once: the client percent-encodes a plain ``filename``, ``filename*`` has its own rules.
+
+    ``part.filename`` of aiohttp lacks the leading slashes, so ``/etc/x`` would be taken for a relative path.
+    """
     raw_name = part.headers.get("Content-Disposition", "")
-    name = part.filename
+    header = Message()
+    header["Content-Disposition"] = raw_name
+    name = header.get_filename()
     if name is None:
         return None
     if "filename*" not in raw_name.lower():

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import structs
 
 from ai.backend.infra.http.errors import PROBLEM_TYPE
-from ai.backend.infra.http.routes import Call, Endpoint, Nothing, route
+from ai.backend.infra.http.routes import Call, Endpoint, Nothing, OwnerKey, route
 
 _COMPONENT_REF = "#/components/schemas/{name}"
 _PROBLEM_RESPONSE = {
@@ -69,7 +69,7 @@ def _operation(endpoint: Endpoint, schema_refs: dict[Any, Any], components: dict
         "security": [{"signature": []}] if endpoint.auth else [],
         "parameters": [*_path_parameters(endpoint.path), *_query_parameters(endpoint, schema_refs, components)],
         "responses": {
-            str(endpoint.status): _success_response(endpoint, schema_refs),
+            **{str(status): _success_response(endpoint, status, schema_refs) for status in endpoint.statuses},
             "default": {
                 "description": "A problem.",
                 "content": {PROBLEM_TYPE: {"schema": {"$ref": _COMPONENT_REF.format(name="Problem")}}},
@@ -94,7 +94,7 @@ def _path_parameters(path: str) -> Iterable[dict[str, Any]]:
 def _query_parameters(
     endpoint: Endpoint, schema_refs: dict[Any, Any], components: dict[str, Any]
 ) -> Iterable[dict[str, Any]]:
-    if endpoint.auth:
+    if endpoint.owner_key not in (None, OwnerKey.REFUSED):
         yield {"name": "owner_access_key", "in": "query", "required": False, "schema": {"type": "string"}}
     if endpoint.query is Nothing:
         return
@@ -109,16 +109,15 @@ def _query_parameters(
         }
 
 
-def _success_response(endpoint: Endpoint, schema_refs: dict[Any, Any]) -> dict[str, Any]:
-    match endpoint.kind:
-        case "stream":
-            content: dict[str, Any] = {"text/event-stream": {}}
-        case "socket":
-            return {"description": "Upgraded to a WebSocket."}
-        case _:
-            schema = schema_refs[endpoint.reply] if endpoint.reply is not None else {}
-            content = {"application/json": {"schema": schema}}
-    return {"description": "Done.", "content": content}
+def _success_response(endpoint: Endpoint, status: int, schema_refs: dict[Any, Any]) -> dict[str, Any]:
+    if endpoint.kind == "socket":
+        return {"description": "Upgraded to a WebSocket."}
+    if status == 204:
+        return {"description": "Done, without a body."}
+    if endpoint.kind == "stream":
+        return {"description": "A stream of events.", "content": {"text/event-stream": {}}}
+    schema = schema_refs[endpoint.reply] if endpoint.reply is not None else {}
+    return {"description": "Done.", "content": {endpoint.produces: {"schema": schema}}}
 
 
 @dataclass(eq=False)
@@ -131,6 +130,7 @@ class OpenApiApi:
     version: str
     _encoded: msgspec.Raw | None = field(default=None, init=False)
 
+    @route("GET", "/spec/openapi", auth=False)
     @route("GET", "/openapi.json", auth=False)
     async def openapi(self, call: Call) -> msgspec.Raw:
         """Returns this API as an OpenAPI document."""

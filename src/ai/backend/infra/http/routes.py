@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, TypedDict, Unpack
+from enum import Enum
+from typing import Any, Generic, TypedDict, Unpack, get_type_hints
 from uuid import UUID
 
 import msgspec
@@ -44,6 +45,17 @@ class Nothing(Schema, frozen=True):
 B = TypeVar("B", bound=msgspec.Struct, default=Nothing)
 Q = TypeVar("Q", bound=msgspec.Struct, default=Nothing)
 F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
+
+
+class OwnerKey(Enum):
+    """The uses of the parameter ``owner_access_key`` by endpoints (spec 03-07:1139)."""
+
+    REFUSED = "refused"
+    """It is an unknown parameter."""
+    NAMED = "named"
+    """It says whose session or object the path means; the handler checks that the caller may act for that keypair."""
+    ASSUMED = "assumed"
+    """The server checks that, and :attr:`Call.owner` acts instead of the signer."""
 
 
 class MemoryBudget:
@@ -93,6 +105,7 @@ class Call(Generic[B, Q]):
         allowance: the remaining requests of the caller; None if they are not counted.
         identity: the signer as the daemon's own key store represents it.
         owner_access_key: on whose behalf the caller wants to act; not yet permitted.
+        owner: the identity of that keypair, where the endpoint assumes it and the caller may act for it.
         call_id: the same for all repetitions of a call with a client token; None without a token.
         is_replayed: True if the reply is that of an earlier call of the same client token.
     """
@@ -108,6 +121,7 @@ class Call(Generic[B, Q]):
     call_id: UUID | None = None
     is_replayed: bool = False
     owner_access_key: str | None = None
+    owner: Any = None
     raw_body: bytes | None = None
     acquired: int = 0
     body: B = field(init=False)
@@ -195,10 +209,15 @@ class Endpoint:
         body: schema of the JSON body. GET and DELETE take fields of ``query`` in a JSON body as well (wire contract
             1.6).
         body_aliases: other spellings of body fields, dotted: ``{"config.scaling_group": "config.scalingGroup"}``.
+        status: of a success; by default 204 if the handler returns None by its annotation, 101 of a socket, else 200.
+        also: further statuses of a success, such as 200 for what existed before.
+        produces: media type of a reply that is no JSON.
+        reply: schema of the JSON reply; by default what the handler returns by its annotation.
         kind: ``json``; ``upload`` reads multipart itself; ``stream`` sends events, ``socket`` is a WebSocket.
         audited: calls are written to the audit trail; by default if the method changes something.
         repeatable: an interrupted call with a client token may be repeated; by default PUT and DELETE (RFC 9110,
             9.2.2).
+        owner_key: what it does with ``owner_access_key``; by default as the attribute ``owner_key`` of its API says.
     """
 
     method: str
@@ -210,6 +229,8 @@ class Endpoint:
     query: type[msgspec.Struct] = Nothing
     reply: Any = None
     status: int = 200
+    also: tuple[int, ...] = ()
+    produces: str = "application/json"
     auth: bool = True
     kind: str = "json"
     max_body: int = MAX_JSON_BYTES
@@ -218,10 +239,16 @@ class Endpoint:
     tag: str = ""
     limited: bool = True
     repeatable: bool = False
+    owner_key: OwnerKey | None = None
 
     @property
     def template(self) -> str:
         return f"{self.method} {self.path}"
+
+    @property
+    def statuses(self) -> tuple[int, ...]:
+        """The statuses of its successes."""
+        return (self.status, *self.also)
 
 
 class RouteOptions(TypedDict, total=False):
@@ -231,6 +258,8 @@ class RouteOptions(TypedDict, total=False):
     query: type[msgspec.Struct]
     reply: Any
     status: int
+    also: tuple[int, ...]
+    produces: str
     auth: bool
     kind: str
     max_body: int
@@ -238,6 +267,7 @@ class RouteOptions(TypedDict, total=False):
     audited: bool
     limited: bool
     repeatable: bool
+    owner_key: OwnerKey
 
 
 def route(method: str, path: str, **options: Unpack[RouteOptions]) -> Callable[[F], F]:
@@ -251,8 +281,11 @@ def route(method: str, path: str, **options: Unpack[RouteOptions]) -> Callable[[
 
     def mark(function: F) -> F:
         name = function.__name__
+        is_silent = function.__annotations__.get("return") in (None, "None")
+        default_status = 101 if options.get("kind") == "socket" else 204 if is_silent else 200
         summary = (function.__doc__ or name).strip().partition("\n")[0]
-        declared = Endpoint(method=method, path=path, handler=function, name=name, summary=summary, **options)
+        stated: RouteOptions = {"status": default_status, **options}
+        declared = Endpoint(method=method, path=path, handler=function, name=name, summary=summary, **stated)
         function.__dict__.setdefault("__endpoints__", []).append(declared)
         return function
 
@@ -261,11 +294,27 @@ def route(method: str, path: str, **options: Unpack[RouteOptions]) -> Callable[[
 
 def endpoints_of(api: object, *, tag: str = "") -> list[Endpoint]:
     """Returns the endpoints of an API object, bound to it, in the order of their declaration."""
+    owner_key = getattr(type(api), "owner_key", OwnerKey.REFUSED)
     return [
-        replace(declared, handler=getattr(api, name), tag=tag or type(api).__name__)
+        replace(
+            declared,
+            handler=getattr(api, name),
+            tag=tag or type(api).__name__,
+            owner_key=declared.owner_key or owner_key,
+            reply=declared.reply if declared.reply is not None else _annotated_reply(function),
+        )
         for name, function in vars(type(api)).items()
         for declared in getattr(function, "__endpoints__", ())
     ]
+
+
+def _annotated_reply(function: Callable[..., Any]) -> Any:
+    """Returns the type that a handler returns by its annotation; None if that says nothing about the fields."""
+    annotation = get_type_hints(function).get("return")
+    is_opaque = isinstance(annotation, type) and issubclass(
+        annotation, (Reply, web.StreamResponse, msgspec.Raw, type(None))
+    )
+    return None if is_opaque or annotation in (Any, dict[str, Any], list[Any]) else annotation
 
 
 def register(

@@ -15,6 +15,7 @@ import socket
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import ExitStack
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -32,6 +33,7 @@ from ai.backend.infra.http import decode
 from ai.backend.infra.http import errors as http_errors
 from ai.backend.infra.http.addresses import may_come_from
 from ai.backend.infra.http.client_tokens import TOKEN_HEADER, ClientTokens
+from ai.backend.infra.http.connections import ConnectionCount, ConnectionLimits, LimitedListener
 from ai.backend.infra.http.paths import modern_path, split_target
 from ai.backend.infra.http.ratelimit import Allowance, Limiter, RateLimiter
 from ai.backend.infra.http.routes import (
@@ -42,6 +44,7 @@ from ai.backend.infra.http.routes import (
     Call,
     Endpoint,
     MemoryBudget,
+    OwnerKey,
     Reply,
     RequestHandler,
     Routed,
@@ -53,18 +56,24 @@ from ai.backend.infra.loop import cancel_all
 from ai.backend.infra.telemetry import Metrics, bind_log_context
 
 log = logging.getLogger(__name__)
+_CONNECTION_LIMITS = web.AppKey("connection_limits", ConnectionLimits)
 _REQUEST_ID_PATTERN = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 _METHOD_PATTERN = re.compile(r"[A-Z]{1,16}")
 _RESERVED_PARAMETERS = frozenset({"owner_access_key"})
 _BACKLOG_CONNECTIONS = 1024
+_MAX_LINE_BYTES = 65_536
+"""The longest request line or header. A longer one is refused by the library, without a problem document; its own
+limit of 8,190 bytes would be too small for lists of paths in queries."""
+_IDLE_TIMEOUT_S = 75.0
+"""The seconds from the start of a connection, or the last response, until the head of the next request is whole."""
 _SHUTDOWN_S = 15.0
 """The seconds that requests may take when the server stops; `backend.ai down` waits for twice that."""
 _encode_json = msgspec.json.Encoder(enc_hook=str).encode
 
 
 def _is_worth_a_record(record: logging.LogRecord) -> bool:
-    """Returns False for records of malformed HTTP, with which any client could flush the log."""
-    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
+    """Returns False for records of malformed heads and bodies, with which any client could flush the log."""
+    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError | web.RequestPayloadError))
 
 
 def _check_text(request: web.Request) -> None:
@@ -111,8 +120,10 @@ class AuditTrail(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpOptions:
-    """Limits of a server: unsigned requests per 15 minutes from one address (zero: any number), and trusted proxies."""
+    """Limits of a server: of one address, open connections and unsigned requests per 15 minutes (zero: any number); and
+    trusted proxies."""
 
+    connections_per_address: int = 1_000
     anonymous_rate_limit: int = 5_000
     trusted_proxies: frozenset[str] = frozenset()
 
@@ -126,6 +137,8 @@ class HttpServer:
         audit: is called once after every audited call, also after a failed one.
         on_admitted: is called with the access key of every request with a valid signature.
         active_keys: returns the valid keys of open streams; without it streams stay open.
+        resolve_owner: returns the identity of an ``owner_access_key``, for endpoints that assume it. Raises Forbidden
+            unless the signer may act for it.
         unverified, verified: memory for bodies before and after the signature was verified.
     """
 
@@ -139,6 +152,7 @@ class HttpServer:
     on_admitted: Callable[[Any], None] | None = None
     limiter: Limiter = field(default_factory=RateLimiter)
     active_keys: ActiveKeys | None = None
+    resolve_owner: Callable[[Any, str], Awaitable[Any]] | None = None
     unverified: MemoryBudget = field(default_factory=lambda: MemoryBudget(UNVERIFIED_BYTES))
     verified: MemoryBudget = field(default_factory=lambda: MemoryBudget(VERIFIED_BYTES))
 
@@ -156,8 +170,11 @@ class HttpServer:
         """Returns the aiohttp application; streams are closed when it shuts down."""
         logging.getLogger("aiohttp.server").addFilter(_is_worth_a_record)
         app = web.Application(client_max_size=0, middlewares=[self._answer_request])
+        options = self.options
+        app[_CONNECTION_LIMITS] = ConnectionLimits(options.connections_per_address, options.trusted_proxies)
         streams = app[STREAMS] = Streams(self.active_keys)
         register(app.router, self.endpoints, self._handler)
+        app.on_response_prepare.append(_add_headers)
         app.on_shutdown.append(lambda _: streams.close())
         app.on_cleanup.append(lambda _: cancel_all(*self._working))
         return app
@@ -177,7 +194,6 @@ class HttpServer:
         sent_id = request.headers.get("X-Request-ID")
         request_id = sent_id if sent_id is not None and _REQUEST_ID_PATTERN.fullmatch(sent_id) else next(self._ids)
         routed = request[ROUTED] = Routed(request_id, request.method, request.match_info, "")
-        log_fields = {"X-Request-ID": request_id}
         response: web.StreamResponse
         with bind_log_context(request_id=request_id):
             try:
@@ -188,7 +204,10 @@ class HttpServer:
                 response, outcome = await self._refuse(request, routed, error), error.code
             except web.HTTPException as error:
                 response, outcome = await self._refuse(request, routed, _translate_error(error)), "http-error"
-            except (ConnectionError, web.RequestPayloadError):
+            except web.RequestPayloadError:
+                refusal = decode.refuse({"body": "not as Content-Encoding and Transfer-Encoding say, or cut off"})
+                response, outcome = await self._refuse(request, routed, refusal), refusal.code
+            except ConnectionError:
                 response, outcome = web.Response(status=499), "gone"
             except Exception:
                 log.exception("%s failed", routed.call.endpoint.template if routed.call is not None else request.method)
@@ -198,10 +217,6 @@ class HttpServer:
             if call is not None:
                 route = call.endpoint.template
                 await self._close_call(call, outcome)
-                if call.allowance is not None:
-                    log_fields.update(call.allowance.headers())
-        if not response.prepared:
-            response.headers.update(log_fields)
         took_s = time.perf_counter() - started_s
         self._count_request(route, response.status, took_s)
         if log.isEnabledFor(logging.DEBUG):
@@ -215,7 +230,8 @@ class HttpServer:
             await self.audit.record(call, "replayed" if outcome == "ok" and call.is_replayed else outcome)
 
     def _handler(self, endpoint: Endpoint) -> RequestHandler:
-        query = decode.QuerySchema(endpoint.query, reserved=_RESERVED_PARAMETERS)
+        takes_owner = endpoint.owner_key not in (None, OwnerKey.REFUSED)
+        query = decode.QuerySchema(endpoint.query, reserved=_RESERVED_PARAMETERS if takes_owner else frozenset())
 
         async def handle(request: web.Request) -> web.StreamResponse:
             routed = request[ROUTED]
@@ -223,6 +239,8 @@ class HttpServer:
             routed.call = call
             call.allowance = await self._admit(call)
             await _decode(call, query)
+            if call.owner_access_key and endpoint.owner_key is OwnerKey.ASSUMED and self.resolve_owner is not None:
+                call.owner = await self.resolve_owner(call.identity, call.owner_access_key)
             if self.client_tokens is None or TOKEN_HEADER not in request.headers:
                 return await _run(call)
             return await self.client_tokens.answer(call, partial(_run, call))
@@ -252,6 +270,9 @@ class HttpServer:
 
     async def _refuse(self, request: web.Request, routed: Routed, error: errors.BackendError) -> web.Response:
         call = routed.call
+        is_unknown = isinstance(error, http_errors.RouteNotFound | http_errors.MethodNotAllowed)
+        if is_unknown and self.authenticator is not None and _is_unsigned(request):
+            error = errors.AuthenticationFailed("The Authorization header is missing.")
         if (call is None or call.identity is None) and not isinstance(error, errors.RateLimitExceeded):
             anonymous_key = call is not None and not call.endpoint.auth
             if not anonymous_key:  # an anonymous endpoint has been counted already
@@ -288,6 +309,17 @@ class HttpServer:
         self._timers[route].observe(took_s)
 
 
+async def _add_headers(request: web.BaseRequest, response: web.StreamResponse) -> None:
+    """Adds the headers that every response has, also of streams and downloads, before its head is sent (spec 03-07)."""
+    routed = request.get(ROUTED)
+    if routed is None:
+        return
+    response.headers["X-Request-ID"] = routed.request_id
+    response.headers.setdefault("Content-Language", "en")
+    if routed.call is not None and routed.call.allowance is not None:
+        response.headers.update(routed.call.allowance.headers())
+
+
 async def _decode(call: Call[Any, Any], schema: decode.QuerySchema[Any]) -> None:
     endpoint, request = call.endpoint, call.request
     raw: dict[str, Any] = {}
@@ -318,6 +350,11 @@ async def _run(call: Call[Any, Any]) -> web.StreamResponse:
     return web.Response(body=bytes(body), status=status, headers=headers, content_type="application/json")
 
 
+def _is_unsigned(request: web.Request) -> bool:
+    """Returns True for a request of an API client without a signature, which gets 401 at any path (spec 03-07:1300)."""
+    return "X-BackendAI-Version" in request.headers and "Authorization" not in request.headers
+
+
 def _translate_error(error: web.HTTPException) -> errors.BackendError:
     """Translates an error of aiohttp."""
     if isinstance(error, web.HTTPMethodNotAllowed):
@@ -334,7 +371,14 @@ def _translate_error(error: web.HTTPException) -> errors.BackendError:
 def make_runner(app: web.Application) -> web.AppRunner:
     """Returns the runner of a daemon's server; ``await runner.cleanup()`` stops it, also after a failed start."""
     return web.AppRunner(
-        app, access_log=None, handle_signals=False, handler_cancellation=True, shutdown_timeout=_SHUTDOWN_S
+        app,
+        access_log=None,
+        handle_signals=False,
+        max_line_size=_MAX_LINE_BYTES,
+        max_field_size=_MAX_LINE_BYTES,
+        handler_cancellation=True,
+        keepalive_timeout=_IDLE_TIMEOUT_S,
+        shutdown_timeout=_SHUTDOWN_S,
     )
 
 
@@ -352,14 +396,25 @@ async def serve_on(
     if shares_port and not isinstance(address, socket.socket) and address[1] == 0:
         raise errors.InvalidInput("With num-proc above 1, service-addr needs a port.", data={"service-addr": "no port"})
     await runner.setup()
-    if isinstance(address, socket.socket):
-        await web.SockSite(runner, address, backlog=_BACKLOG_CONNECTIONS, ssl_context=tls).start()
-    else:
-        await web.TCPSite(
-            runner, *address, backlog=_BACKLOG_CONNECTIONS, ssl_context=tls, reuse_port=shares_port or None
-        ).start()
+    count = ConnectionCount(runner.app.get(_CONNECTION_LIMITS, ConnectionLimits()))
+    for listener in [address] if isinstance(address, socket.socket) else await _bind(*address, shares_port):
+        limited = LimitedListener.of(listener, count)
+        await web.SockSite(runner, limited, backlog=_BACKLOG_CONNECTIONS, ssl_context=tls).start()
     host, port = runner.addresses[0][:2]
     return str(host), int(port)
+
+
+async def _bind(host: str, port: int, shares_port: bool) -> list[socket.socket]:
+    """Returns a socket for every address of a host. Raises OSError."""
+    loop = asyncio.get_running_loop()
+    infos = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    with ExitStack() as undo:
+        sockets = [
+            undo.enter_context(socket.create_server(address, family=family, reuse_port=shares_port))
+            for family, _, _, _, address in dict.fromkeys(infos)
+        ]
+        undo.pop_all()
+    return sockets
 
 
 def tls_of(certificate: Path, key: Path) -> ssl.SSLContext:

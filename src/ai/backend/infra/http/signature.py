@@ -87,9 +87,9 @@ class Authenticator:
     ) -> tuple[str, SigningKey]:
         """Returns the access key that signed a request, and its record.
 
-        ``method`` is the one after an override; the method on the wire is accepted as well. ``read_body`` is called
-        only if the client signed the digest of its body. Raises AuthenticationFailed, or InvalidInput for a malformed
-        version header.
+        ``method`` is the one after an override. It must be the signed one: whoever sees a signed POST could otherwise
+        turn it into another request. ``read_body`` is called only if the client signed the digest of its body. Raises
+        AuthenticationFailed, or InvalidInput for a malformed version header.
         """
         headers = request.headers
         header = headers.get("Authorization")
@@ -169,10 +169,9 @@ class Authenticator:
         content_type = signing.media_type(request.headers.get("Content-Type"))
         expected = credential.signature.encode(errors="replace")
         hash_name = credential.hash_name
-        methods = (method,) if method == request.method else (request.method, method)
-        for signed_method, (date, day), host in product(methods, dates, tuple(self._hosts(request))):
+        for (date, day), host in product(dates, tuple(self._hosts(request))):
             signed_lines = SignedParts(
-                method=signed_method,
+                method=method,
                 raw_target=request.raw_path,
                 date=date,
                 host=host,

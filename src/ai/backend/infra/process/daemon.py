@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,31 @@ import click
 from ai.backend.common.errors import BackendError
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
-log_level_option: Decorator = click.option(
+_level_option: Decorator = click.option(
     "--log-level",
     type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False),
     help="From which level on is logged; else as `logging.level` says.",
 )
+
+
+def _default_to_debug(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+    if value:
+        ctx.default_map = {**(ctx.default_map or {}), "log_level": "DEBUG"}
+
+
+_debug_option: Decorator = click.option(
+    "--debug",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_default_to_debug,
+    help="The same as --log-level DEBUG.",
+)
+
+
+def log_level_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Declares `--log-level`, and `--debug` in the manual's words (spec 03-04:203)."""
+    return _level_option(_debug_option(command))
 
 
 def config_option(name: str) -> Decorator:
@@ -25,6 +46,15 @@ def config_option(name: str) -> Decorator:
     return click.option(
         "-f", "--config", "config", type=click.Path(path_type=Path), help=f"{name}.toml; searched if not given."
     )
+
+
+@contextmanager
+def reported_errors() -> Iterator[None]:
+    """Turns errors of the platform and the operating system into one line for the user."""
+    try:
+        yield
+    except (BackendError, OSError) as e:
+        raise click.ClickException(str(e)) from e
 
 
 def run_daemon(
@@ -41,8 +71,5 @@ def run_daemon(
             asyncio.get_running_loop().add_signal_handler(signal_number, stop_event.set)
         await work(stop_event)
 
-    try:
-        with asyncio.Runner(debug=debug, loop_factory=loop_factory) as runner:
-            runner.run(main())
-    except (BackendError, OSError) as e:
-        raise click.ClickException(str(e)) from e
+    with reported_errors(), asyncio.Runner(debug=debug, loop_factory=loop_factory) as runner:
+        runner.run(main())

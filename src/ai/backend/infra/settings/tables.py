@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import quote
 
-from pydantic import BeforeValidator, ConfigDict, Field, SecretStr, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
 
+from ai.backend.infra.settings.published import unused_field
 from ai.backend.plugin.settings import Settings, Size
-
-
-class Ignored(Settings):
-    """A table of a published file that has no effect."""
-
-    model_config = ConfigDict(extra="allow")
 
 
 class HostPort(Settings):
@@ -95,15 +90,19 @@ class FileLogSettings(Settings):
     )
 
 
+def _check_driver(driver: str) -> str:
+    if driver not in ("console", "file"):
+        raise ValueError(f"logs go to console and file, not to {driver}: have the file of JSON lines collected")
+    return driver
+
+
 class LoggingSettings(Settings):
     """The table ``[logging]``; ``--log-level`` wins over ``level``. Both ``level`` and a level in ``pkg-ns`` filter
     records."""
 
     level: Level = Field("INFO", description="From which level on is logged.")
-    drivers: list[Literal["console", "file", "logstash", "graylog"]] = Field(
-        ["console"],
-        description="Where to: console (standard error) and file. The others are read and not used: have the console or"
-        " the file collected.",
+    drivers: list[Annotated[str, AfterValidator(_check_driver)]] = Field(
+        ["console"], description="Where to: console (standard error) and file (lines of JSON, for collectors)."
     )
     pkg_ns: dict[str, Level] = Field(
         default_factory=dict,
@@ -111,8 +110,20 @@ class LoggingSettings(Settings):
     )
     console: ConsoleLogSettings = Field(ConsoleLogSettings(), description="Standard error.")
     file: FileLogSettings = Field(FileLogSettings(), description="A file.")
-    logstash: Ignored = Field(Ignored(), description="Read and not used.")
-    graylog: Ignored = Field(Ignored(), description="Read and not used.")
+    logstash: dict[str, Any] = unused_field(dict, "have the log file collected")
+    graylog: dict[str, Any] = unused_field(dict, "have the log file collected")
+
+
+class DebugSettings(Settings):
+    """The table ``[debug]``."""
+
+    enabled: bool = Field(False, description="Logs at level DEBUG.")
+    asyncio: bool = Field(False, description="Debug mode of asyncio: slow callbacks are logged.")
+    enhanced_aiomonitor_task_info: bool = unused_field(False, "there is no aiomonitor")
+
+    @property
+    def log_level(self) -> str | None:
+        return "DEBUG" if self.enabled else None
 
 
 class TlsSettings(Settings):

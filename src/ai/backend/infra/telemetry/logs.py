@@ -154,9 +154,6 @@ def log_as_configured(
         handler.setLevel(level or settings.level)
     levels = {"": "WARNING", _OWN_LOGGER: settings.level, **settings.pkg_ns}
     _install_handlers(handlers, {**levels, _OWN_LOGGER: level} if level else levels)
-    for driver in settings.drivers:
-        if driver not in ("console", "file"):
-            log.warning("logs do not go to %s: have standard error or the log file collected", driver)
 
 
 def _rotating_handler(file: Path, *, max_bytes: int, backup_count: int, delay: bool = False) -> logging.Handler:

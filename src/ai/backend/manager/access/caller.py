@@ -23,6 +23,7 @@ class Caller:
     is_admin: bool
     resource_policy: str
     rate_limit: int
+    concurrency_limit: int = 0
     allowed_client_ip: tuple[str, ...] = ()
 
     @property

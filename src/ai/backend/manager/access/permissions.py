@@ -110,6 +110,8 @@ SPARED_ROLES: Mapping[Operation, frozenset[UserRole]] = {
     # Admins of a domain must not gain the rights of those who see other domains, nor change what they run.
     Operation.ACT_FOR_KEYPAIRS: _ABOVE_DOMAINS,
     Operation.CHANGE_SHARED_DOTFILES: _ABOVE_DOMAINS,
+    Operation.SEE_FOLDERS: _ABOVE_DOMAINS,
+    Operation.CHANGE_FOLDERS: _ABOVE_DOMAINS,
     Operation.CHANGE_TEMPLATES: frozenset({UserRole.SUPERADMIN}),
     Operation.CHANGE_USERS: _ABOVE_DOMAINS | {UserRole.ADMIN},
 }

@@ -10,7 +10,9 @@ from ai.backend.manager.access.caller import Caller
 
 
 def caller_of(call: Call[Any, Any]) -> Caller:
-    """Returns the caller of a signed request. Raises AuthenticationFailed for an unsigned one."""
-    if not isinstance(call.identity, Caller):
+    """Returns the caller of a signed request, or the owner of the keypair that the caller acts for. Raises
+    AuthenticationFailed for an unsigned request."""
+    identity = call.owner or call.identity
+    if not isinstance(identity, Caller):
         raise AuthenticationFailed("Sign this request.")
-    return call.identity
+    return identity

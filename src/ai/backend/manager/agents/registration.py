@@ -146,7 +146,8 @@ class AgentRegistry:
     async def heartbeat(self, report: AgentReport) -> HeartbeatReply:
         """Registers or refreshes an agent, and compares its kernels with the kernels that it should hold.
 
-        Raises NotFound if its resource group does not exist, and InvalidName or InvalidInput for a malformed report.
+        Raises NotFound if its resource group does not exist, and InvalidName or InvalidInput for a malformed report. An
+        agent of a missing group counts as lost, so that it takes no sessions in its old one (spec 03-01:258).
         """
         agent_id = AgentId(check_slug(report.agent_id, what="agent_id", allow_dots=True))
         if self._is_outdated(agent_id, report):
@@ -196,6 +197,11 @@ class AgentRegistry:
     async def _register(self, agent_id: AgentId, report: AgentReport) -> bool:
         """Stores the agent; returns True if its overlay report was admitted unchanged."""
         if await self.resource_groups.resource_group(report.resource_group) is None:
+            stored_agent = await self.agents.agent(agent_id)
+            if stored_agent is not None and stored_agent.status is AgentStatus.ALIVE:
+                await self.agents.set_status(agent_id, AgentStatus.LOST, at=self.clock.now())
+            self.last_seen.pop(agent_id, None)
+            self.mark_lost(agent_id)
             raise NotFound(
                 f"There is no resource group {report.resource_group[:64]!r}; create it or change the agent's settings.",
                 data={"resource_group": report.resource_group[:64]},

@@ -16,11 +16,15 @@ from ai.backend.common.artifacts import ArtifactType
 from ai.backend.common.wire.artifacts import UploadFile
 from ai.backend.infra.http.fields import iso
 from ai.backend.infra.http.routes import Call, Nothing, Reply, route
+from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.access.checks import is_permitted
+from ai.backend.manager.access.permissions import Operation
 from ai.backend.manager.access.requests import caller_of
 from ai.backend.manager.artifacts import schemas as schema
 from ai.backend.manager.artifacts.facade import Artifacts
 from ai.backend.manager.artifacts.gateway import ScanRequest
 from ai.backend.manager.artifacts.model import (
+    EVERYONE,
     ArtifactFile,
     ArtifactQuery,
     ArtifactRegistry,
@@ -29,6 +33,7 @@ from ai.backend.manager.artifacts.model import (
     ImportProgress,
     Revision,
     RevisionRow,
+    viewers_of,
 )
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -61,11 +66,17 @@ def _revision_reply(kind: type[T], revision: Revision, progress_of: ProgressOf, 
 
 
 def artifact_item(
-    row: ArtifactRow, progress_of: ProgressOf, kind: type[schema.ArtifactItem] = schema.ArtifactItem
+    caller: Caller, row: ArtifactRow, progress_of: ProgressOf, kind: type[schema.ArtifactItem] = schema.ArtifactItem
 ) -> schema.ArtifactItem:
+    """Builds a reply; only callers who see all artifacts learn who else may use one."""
+    sees_viewers = is_permitted(caller, Operation.SEE_ALL_ARTIFACTS)
+    access = {
+        "restricted": EVERYONE not in viewers_of(row.artifact, row.registry),
+        "viewers": row.artifact.viewers if sees_viewers else None,
+    }
     revisions = [_revision_reply(schema.RevisionItem, revision, progress_of) for revision in row.revisions]
     registry, registry_type = row.registry.name, row.registry.type.value
-    return _reply_of(kind, row.artifact, registry=registry, registry_type=registry_type, revisions=revisions)
+    return _reply_of(kind, row.artifact, registry=registry, registry_type=registry_type, revisions=revisions, **access)
 
 
 def revision_info(row: RevisionRow, progress_of: ProgressOf) -> schema.RevisionInfo:
@@ -145,7 +156,8 @@ class ArtifactRegistriesApi:
 @dataclass(frozen=True, slots=True)
 class ArtifactsApi:
     """Routes about artifacts and revisions. ``{a}`` is the name or id of an artifact, ``{v}`` the id of a revision or
-    ``ARTIFACT[@VERSION]``. Only superadmins and monitors see revisions that are not available."""
+    ``ARTIFACT[@VERSION]``. Only superadmins and monitors see revisions that are not available, and artifacts that are
+    restricted to others."""
 
     artifacts: Artifacts
 
@@ -162,15 +174,24 @@ class ArtifactsApi:
             status=query.status,
             search=query.search,
         )
-        page = await self.artifacts.service.page(caller_of(call), artifact_query)
-        items = [artifact_item(row, self.artifacts.imports.progress) for row in page.items]
+        caller = caller_of(call)
+        page = await self.artifacts.service.page(caller, artifact_query)
+        items = [artifact_item(caller, row, self.artifacts.imports.progress) for row in page.items]
         return schema.ArtifactPage(items=items, total_count=page.total_count)
 
     @route("GET", "/artifacts/{a}", reply=schema.ArtifactInfo)
     async def get_artifact(self, call: Call) -> schema.ArtifactItem:
         """Returns an artifact with its revisions and README."""
-        row = await self.artifacts.service.artifact(caller_of(call), call.params["a"])
-        return artifact_item(row, self.artifacts.imports.progress, schema.ArtifactInfo)
+        caller = caller_of(call)
+        row = await self.artifacts.service.artifact(caller, call.params["a"])
+        return artifact_item(caller, row, self.artifacts.imports.progress, schema.ArtifactInfo)
+
+    @route("PATCH", "/artifacts/{a}", body=schema.ChangeArtifactBody, reply=schema.ArtifactInfo)
+    async def change_artifact(self, call: Call[schema.ChangeArtifactBody]) -> schema.ArtifactItem:
+        """Sets who may use an artifact; sessions that mount it keep it."""
+        caller = caller_of(call)
+        row = await self.artifacts.service.change(caller, call.params["a"], call.body.viewers)
+        return artifact_item(caller, row, self.artifacts.imports.progress, schema.ArtifactInfo)
 
     @route("DELETE", "/artifacts/{a}")
     async def delete_artifact(self, call: Call) -> None:
@@ -182,6 +203,12 @@ class ArtifactsApi:
         """Imports revisions in the background; `/artifacts/revisions/{v}` has their progress."""
         rows = await self.artifacts.imports.begin(caller_of(call), call.body.revisions, delegate=call.body.delegate)
         return Reply(revision_list(rows, self.artifacts.imports.progress), 202)
+
+    @route("POST", "/artifacts/fetch", body=schema.FetchBody, reply=schema.TaskStarted, status=202)
+    async def fetch(self, call: Call[schema.FetchBody]) -> Reply:
+        """Scans and imports one revision in the background, for users where the registry allows it."""
+        task_id = await self.artifacts.user_imports.begin(caller_of(call), **asdict(call.body))
+        return Reply(schema.TaskStarted(bgtask_id=str(task_id)), 202)
 
     @route("POST", "/artifacts/upload", body=schema.UploadBody, reply=schema.UploadReply, max_body=_MAX_UPLOAD_BODY)
     async def upload(self, call: Call[schema.UploadBody]) -> schema.UploadReply:

@@ -68,12 +68,13 @@ class StorageProxyArtifacts:
         ]
 
     async def scan(self, proxy: str, registry: ArtifactRegistry, request: ScanRequest) -> Pages:
-        if request.type not in (None, ArtifactType.MODEL):
-            return  # a hub only has models
+        if request.type is ArtifactType.IMAGE:
+            return  # a hub has models, and data sets as packages
         names = list(request.names)
         if not names:
             limit = min(request.limit, wire.MAX_SCAN)
-            listed = await self._scan(proxy, registry, search=request.search, author=request.author, limit=limit)
+            query: dict[str, Any] = {"search": request.search, "author": request.author, "limit": limit}
+            listed = await self._scan(proxy, registry, type=request.type or ArtifactType.MODEL, **query)
             yield _scanned(listed)
             names = [artifact.name for artifact in listed.artifacts] if request.closely else []
         for start in range(0, len(names), wire.MAX_NAMED):

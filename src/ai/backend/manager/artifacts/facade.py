@@ -14,6 +14,7 @@ from ai.backend.manager.artifacts.mounts import ArtifactMounts
 from ai.backend.manager.artifacts.registries import RegistryService, ScanService
 from ai.backend.manager.artifacts.service import ArtifactService
 from ai.backend.manager.artifacts.store import ArtifactStore
+from ai.backend.manager.artifacts.user_imports import UserImportService
 from ai.backend.manager.tasks.service import TaskService
 
 
@@ -26,6 +27,7 @@ class Artifacts:
     service: ArtifactService
     imports: ImportService
     uploads: UploadService
+    user_imports: UserImportService
     mounts: ArtifactMounts
     loop: ArtifactLoop
 
@@ -45,7 +47,7 @@ class Artifacts:
             store=store, gateway=gateway, settings=settings, clock=clock, id_generator=id_generator
         )
         writer = RevisionWriter(store, clock)
-        service = ArtifactService(store=store, gateway=gateway)
+        service = ArtifactService(store=store, gateway=gateway, registries=registries)
         loop = ArtifactLoop(
             store=store,
             writer=writer,
@@ -60,12 +62,14 @@ class Artifacts:
         )
         common: dict[str, Any] = {"store": store, "gateway": gateway, "registries": registries, "clock": clock}
         common["id_generator"] = id_generator
+        scans = ScanService(**common, reservoirs=reservoirs, tasks=tasks)
         return cls(
             registries=registries,
-            scans=ScanService(**common, reservoirs=reservoirs, tasks=tasks),
+            scans=scans,
             service=service,
             imports=imports,
             uploads=UploadService(**common, imports=imports),
+            user_imports=UserImportService(store=store, scans=scans, imports=imports, tasks=tasks),
             mounts=ArtifactMounts(gateway=gateway, artifacts=service, wait_s=settings.mount_wait_s),
             loop=loop,
         )

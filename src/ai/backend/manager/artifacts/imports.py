@@ -57,7 +57,10 @@ class ImportService:
         """Begins to import revisions; ignores those that are being imported or are available. ``delegate``: the other
         installation imports missing revisions first (spec 03-17, "Delegate Import")."""
         require(caller, Operation.CHANGE_ARTIFACTS)
-        rows = await self._find_revisions(caller, refs)
+        return await self.begin_rows(await self._find_revisions(caller, refs), caller.stimulus_id, delegate=delegate)
+
+    async def begin_rows(self, rows: Sequence[RevisionRow], cause: str, *, delegate: bool = False) -> list[RevisionRow]:
+        """Begins to import revisions as :meth:`begin` does, for a caller whose rights were checked."""
         stages = {}
         for row in rows:
             if delegate and row.registry.type is not RegistryType.RESERVOIR:
@@ -74,7 +77,6 @@ class ImportService:
             attempt = row.revision.attempt + 1
             return {"stages": new_stages, "delegated": delegate, "began_at": self.clock.now(), "attempt": attempt}
 
-        cause = caller.stimulus_id
         return [
             await self._apply_trigger(row, RevisionTrigger.IMPORT_REQUESTED, "imported", values=values, cause=cause)
             for row in rows

@@ -10,11 +10,13 @@ from typing import Any
 from pydantic import Field, field_validator
 
 from ai.backend.common.artifacts import ArtifactType, RegistryType, RevisionStatus
-from ai.backend.common.ids import ArtifactId, RegistryId, RevisionId
+from ai.backend.common.ids import ArtifactId, DomainName, RegistryId, RevisionId, UserId
 from ai.backend.infra.settings import Settings
 
 MAX_NAME = 256
 """The largest number of characters of a name or version."""
+EVERYONE = "everyone"
+"""The viewer that means every keypair; others are ``domain:NAME``, ``group:ID`` and ``user:ID``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +44,8 @@ class ArtifactRegistry:
         url: of the hub, or of the manager of another installation; empty for a local one.
         credentials: ``token`` of a hub; ``access_key`` and ``secret_key`` of an installation. Never shown.
         storages: stage -> ``proxy:storage``; overrides the settings of the manager.
+        viewers: who may use its artifacts, except those that have viewers of their own or are restricted.
+        user_import_bytes: the largest revision that a viewer may import; None: only superadmins import.
     """
 
     id: RegistryId
@@ -50,6 +54,8 @@ class ArtifactRegistry:
     url: str
     credentials: Mapping[str, str] = field(default_factory=dict, repr=False)
     storages: Mapping[str, str] = field(default_factory=dict)
+    viewers: tuple[str, ...] = (EVERYONE,)
+    user_import_bytes: int | None = None
     created_at: datetime
     modified_at: datetime
 
@@ -74,19 +80,26 @@ class ScannedRevision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScannedArtifact:
-    """An artifact as a scan reports it; ``extra`` has author, tags, downloads; ``readme`` is None if not fetched."""
+    """An artifact as a scan reports it; ``extra`` has author, tags, downloads; ``readme`` is None if not fetched.
+    ``restricted``: the registry shows it only to some accounts."""
 
     type: ArtifactType
     name: str
     description: str = ""
     readme: str | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
+    restricted: bool = False
     revisions: Sequence[ScannedRevision] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Artifact:
-    """An artifact; its name is unique in its type and registry."""
+    """An artifact; its name is unique in its type and registry.
+
+    Attributes:
+        restricted: the registry shows it only to some accounts.
+        viewers: who may use it; None: nobody if it is restricted, else the viewers of its registry.
+    """
 
     id: ArtifactId
     registry_id: RegistryId
@@ -95,6 +108,8 @@ class Artifact:
     description: str = ""
     readme: str | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
+    restricted: bool = False
+    viewers: tuple[str, ...] | None = None
     created_at: datetime
     scanned_at: datetime
 
@@ -164,10 +179,25 @@ class RevisionRow:
         return f"{self.artifact.name}@{self.revision.version}"
 
 
+def viewers_of(artifact: Artifact, registry: ArtifactRegistry) -> tuple[str, ...]:
+    """Returns who may use the available revisions of an artifact, besides superadmins and monitors."""
+    if artifact.viewers is not None:
+        return artifact.viewers
+    return () if artifact.restricted else registry.viewers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Viewer:
+    """A user who sees only available revisions of the artifacts that name the user, a group or the domain."""
+
+    user_id: UserId
+    domain_name: DomainName
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArtifactQuery:
     """Selects a page of artifacts. None is no filter; ``status`` is that of any revision. ``search``: a part of the
-    name, in either case. ``available_only``: only artifacts and revisions that can be used."""
+    name, in either case. ``viewer``: only what this user may use."""
 
     limit: int = 20
     offset: int = 0
@@ -175,7 +205,7 @@ class ArtifactQuery:
     registry_id: RegistryId | None = None
     status: RevisionStatus | None = None
     search: str | None = None
-    available_only: bool = False
+    viewer: Viewer | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

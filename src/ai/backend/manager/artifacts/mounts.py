@@ -9,14 +9,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from ai.backend.common.artifacts import REFERENCE_PREFIX
+from ai.backend.common.artifacts import REFERENCE_PREFIX, ArtifactType
 from ai.backend.common.errors import BackendError, Conflict, InvalidInput, NotFound, Unavailable
 from ai.backend.common.ids import FolderId
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.access.checks import require
 from ai.backend.manager.access.permissions import Operation
 from ai.backend.manager.artifacts.gateway import ArtifactGateway
-from ai.backend.manager.artifacts.model import RevisionRow
+from ai.backend.manager.artifacts.model import EVERYONE, RevisionRow, viewers_of
 from ai.backend.manager.artifacts.service import ArtifactService
 from ai.backend.manager.folders.model import FolderMount, MountKind
 from ai.backend.manager.folders.mounts import check_target
@@ -80,6 +80,22 @@ class ArtifactMounts:
                     kind=MountKind.ARTIFACT,
                 )
         return list(resolved.values())
+
+    async def image(self, caller: Caller, ref: str) -> tuple[str, str]:
+        """Returns ``NAME:VERSION`` of an IMAGE artifact, and its path on the nodes: its only file, or its directory.
+
+        Raises:
+            NotFound; Conflict: it is not available, or not open to everyone. InvalidInput: it is no IMAGE. Unavailable.
+        """
+        row, files = await self.artifacts.files(caller, ref)
+        kind = row.artifact.type
+        if kind is not ArtifactType.IMAGE:
+            raise InvalidInput(f"{row.ref} is a {kind.value}, and no IMAGE.", data={"artifact": "no image"})
+        if EVERYONE not in viewers_of(row.artifact, row.registry):
+            raise Conflict(f"{row.ref} is not open to everyone, as an image of agents is: share it first.")
+        directory = await self._directory(row)
+        path = f"{directory}/{files[0].path}" if len(files) == 1 else directory
+        return f"{row.artifact.name}:{row.revision.version}", path
 
     async def _directory(self, row: RevisionRow) -> str:
         deadline = time.monotonic() + self.wait_s

@@ -16,7 +16,14 @@ from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.access.checks import require
 from ai.backend.manager.access.permissions import Operation
 from ai.backend.manager.artifacts.gateway import ArtifactGateway, Pages, Reservoirs, ScanRequest
-from ai.backend.manager.artifacts.model import MAX_NAME, ArtifactRegistry, ArtifactSettings, ArtifactStorage, Stages
+from ai.backend.manager.artifacts.model import (
+    EVERYONE,
+    MAX_NAME,
+    ArtifactRegistry,
+    ArtifactSettings,
+    ArtifactStorage,
+    Stages,
+)
 from ai.backend.manager.artifacts.store import ArtifactStore
 from ai.backend.manager.tasks.service import TaskProgress, TaskService
 from ai.backend.plugin.crash_points import crash_point
@@ -66,6 +73,17 @@ def check_credentials(kind: RegistryType, credentials: Mapping[str, str]) -> dic
     return filled
 
 
+def check_viewers(viewers: Sequence[str]) -> None:
+    """Raises InvalidInput unless each viewer is ``everyone``, ``domain:NAME``, ``group:NAME`` or ``user:EMAIL``."""
+    for viewer in viewers:
+        kind, _, name = viewer.partition(":")
+        if viewer != EVERYONE and not (kind in ("domain", "group", "user") and name):
+            raise InvalidInput(
+                f"{viewer[:64]!r} is no viewer: give {EVERYONE}, domain:NAME, group:NAME or user:EMAIL.",
+                data={"viewers": "malformed"},
+            )
+
+
 def check_storages(storages: Mapping[str, str]) -> dict[str, str]:
     """Returns the storages by stage. Raises InvalidInput."""
     for stage, host in storages.items():
@@ -76,6 +94,13 @@ def check_storages(storages: Mapping[str, str]) -> dict[str, str]:
             )
         parse_host(host)
     return dict(storages)
+
+
+def check_user_imports(kind: RegistryType, limit: int | None) -> int | None:
+    """Returns the largest revision that users may import, None for 0. Raises InvalidInput: it has nothing to import."""
+    if limit and kind is RegistryType.LOCAL:
+        raise InvalidInput("Nothing is imported from a local registry.", data={"user_import_bytes": "for type local"})
+    return limit or None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +137,8 @@ class RegistryService:
         url: str,
         credentials: Mapping[str, str],
         storages: Mapping[str, str],
+        viewers: Sequence[str] = (EVERYONE,),
+        user_import_bytes: int | None = None,
     ) -> ArtifactRegistry:
         """Adds a registry. Raises InvalidName, InvalidInput, Conflict (name taken) or NotFound (storage)."""
         require(caller, Operation.CHANGE_ARTIFACTS)
@@ -128,6 +155,8 @@ class RegistryService:
             url=check_url(type, url),
             credentials=check_credentials(type, credentials),
             storages=check_storages(storages),
+            viewers=await self.viewers(viewers),
+            user_import_bytes=check_user_imports(type, user_import_bytes),
             created_at=now,
             modified_at=now,
         )
@@ -144,8 +173,11 @@ class RegistryService:
         url: str | None = None,
         credentials: Mapping[str, str] | None = None,
         storages: Mapping[str, str] | None = None,
+        viewers: Sequence[str] | None = None,
+        user_import_bytes: int | None = None,
     ) -> ArtifactRegistry:
-        """Changes the values that are not None. Running imports keep their storages."""
+        """Changes the values that are not None; ``user_import_bytes`` 0 ends imports by users. Running imports keep
+        their storages."""
         require(caller, Operation.CHANGE_ARTIFACTS)
         registry = await self.find(ref)
         values: dict[str, object] = {}
@@ -155,9 +187,18 @@ class RegistryService:
             values["credentials"] = check_credentials(registry.type, credentials)
         if storages is not None:
             values["storages"] = check_storages(storages)
+        if viewers is not None:
+            values["viewers"] = await self.viewers(viewers)
+        if user_import_bytes is not None:
+            values["user_import_bytes"] = check_user_imports(registry.type, user_import_bytes)
         if values:
             await self.store.change_registry(registry.id, modified_at=self.clock.now(), **values)
         return await self.find(str(registry.id))
+
+    async def viewers(self, viewers: Sequence[str]) -> tuple[str, ...]:
+        """Returns viewers by ids. Raises InvalidInput, NotFound, Conflict."""
+        check_viewers(viewers)
+        return await self.store.viewer_ids(viewers)
 
     async def remove(self, caller: Caller, ref: str) -> None:
         """Removes a registry with its artifacts. Raises Conflict while files of them are stored."""
@@ -243,7 +284,7 @@ class ScanService:
                     await progress.update(done, total, f"{registry.name} scans {delegate_to}")
 
                 await self.reservoirs.delegate_scan(registry, delegate_to, request, report)
-            return await self._record_scan(registry, request, progress)
+            return await self.record_scan(registry, request, progress)
 
         return await self.tasks.start(caller, f"scan the artifact registry {registry.name}", work)
 
@@ -256,7 +297,8 @@ class ScanService:
         async for page in source:
             yield page
 
-    async def _record_scan(self, registry: ArtifactRegistry, request: ScanRequest, progress: TaskProgress) -> str:
+    async def record_scan(self, registry: ArtifactRegistry, request: ScanRequest, progress: TaskProgress) -> str:
+        """Scans a registry, writes down what it has, and returns a sentence with the numbers."""
         seen: set[tuple[ArtifactType, str, str | None]] = set()
         new_artifacts = new_revisions = 0
         async for batch in self._scan_pages(registry, request):

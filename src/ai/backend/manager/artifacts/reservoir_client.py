@@ -42,6 +42,7 @@ class _Artifact(msgspec.Struct, frozen=True, kw_only=True):
     readme: str | None = None
     registry: str = ""
     extra: dict[str, Any] = {}
+    restricted: bool = False
     revisions: list[_Revision] = []
 
 
@@ -156,6 +157,7 @@ def _scanned_artifact(artifact: _Artifact) -> ScannedArtifact:
         description=artifact.description,
         readme=artifact.readme,
         extra={**artifact.extra, "origin": artifact.registry},
+        restricted=artifact.restricted,
         revisions=[
             ScannedRevision(
                 version=revision.version,

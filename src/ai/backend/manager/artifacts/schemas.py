@@ -11,22 +11,28 @@ from msgspec import Meta
 from ai.backend.common.artifacts import ArtifactType, RegistryType, RevisionStatus
 from ai.backend.infra.http.fields import Word
 from ai.backend.infra.http.routes import Schema
-from ai.backend.manager.artifacts.model import ArtifactFile, ImportProgress
+from ai.backend.manager.artifacts.model import EVERYONE, ArtifactFile, ImportProgress
 
 Ref = Annotated[str, Meta(min_length=1, max_length=600)]
 Credentials = Annotated[dict[Word, Annotated[str, Meta(max_length=4_096)]], Meta(max_length=8)]
+Viewers = Annotated[list[Annotated[str, Meta(max_length=300)]], Meta(max_length=256)]
+"""``everyone``, ``domain:NAME``, ``group:NAME`` or ``user:EMAIL``; groups and users also by their ids."""
+ImportBytes = Annotated[int, Meta(ge=0, le=2**53)]
 Storages = Annotated[dict[Word, Word], Meta(max_length=8)]
 
 
 class AddRegistryBody(Schema, frozen=True):
     """``credentials``: ``token`` of a hub, ``access_key`` and ``secret_key`` of an installation. ``storages``: stage
-    (download, verify, archive) -> ``proxy:storage``."""
+    (download, verify, archive) -> ``proxy:storage``. ``viewers``: who may use its artifacts, except restricted ones.
+    ``user_import_bytes``: the largest revision that viewers may import; 0: none."""
 
     name: Word
     type: RegistryType
     url: Annotated[str, Meta(max_length=2_048)] = ""
     credentials: Credentials = msgspec.field(default_factory=dict)
     storages: Storages = msgspec.field(default_factory=dict)
+    viewers: Viewers = msgspec.field(default_factory=lambda: [EVERYONE])
+    user_import_bytes: ImportBytes = 0
 
 
 class ChangeRegistryBody(Schema, frozen=True):
@@ -35,6 +41,22 @@ class ChangeRegistryBody(Schema, frozen=True):
     url: Annotated[str, Meta(max_length=2_048)] | None = None
     credentials: Credentials | None = None
     storages: Storages | None = None
+    viewers: Viewers | None = None
+    user_import_bytes: ImportBytes | None = None
+
+
+class ChangeArtifactBody(Schema, frozen=True):
+    """``viewers``: who may use the artifact; None: the viewers of its registry, or nobody if it is restricted."""
+
+    viewers: Viewers | None
+
+
+class FetchBody(Schema, frozen=True, kw_only=True):
+    """A revision to import from a registry that is open for it; the default version is ``main``."""
+
+    registry: Word
+    name: Word
+    version: Word | None = None
 
 
 class ScanBody(Schema, frozen=True):
@@ -113,6 +135,8 @@ class RegistryItem(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     credentials: list[str]
     storages: dict[str, str]
+    viewers: list[str]
+    user_import_bytes: int | None
     created_at: str
     modified_at: str
 
@@ -138,6 +162,8 @@ class RevisionItem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ArtifactItem(msgspec.Struct, frozen=True, kw_only=True):
+    """An artifact. ``viewers``: who may use it, for superadmins and monitors. ``restricted``: not everyone may."""
+
     id: str
     type: str
     name: str
@@ -145,6 +171,8 @@ class ArtifactItem(msgspec.Struct, frozen=True, kw_only=True):
     registry: str
     registry_type: str
     extra: dict[str, Any]
+    restricted: bool
+    viewers: list[str] | None
     scanned_at: str
     created_at: str
     revisions: list[RevisionItem]

@@ -13,7 +13,8 @@ from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.access.checks import is_permitted, require
 from ai.backend.manager.access.permissions import Operation
 from ai.backend.manager.artifacts.gateway import ArtifactGateway
-from ai.backend.manager.artifacts.model import ArtifactFile, ArtifactQuery, ArtifactRow, RevisionRow
+from ai.backend.manager.artifacts.model import ArtifactFile, ArtifactQuery, ArtifactRow, RevisionRow, Viewer
+from ai.backend.manager.artifacts.registries import RegistryService
 from ai.backend.manager.artifacts.store import ArtifactStore
 from ai.backend.manager.query.model import Page
 
@@ -27,28 +28,40 @@ def split_reference(ref: str) -> tuple[str, str | None]:
     return (name, version) if at and name and version else (ref, None)
 
 
-def _sees_available_only(caller: Caller) -> bool:
+def viewer_of(caller: Caller) -> Viewer | None:
+    """Returns the caller as a viewer; None for a caller who sees all artifacts."""
     require(caller, Operation.USE_ARTIFACTS)
-    return not is_permitted(caller, Operation.SEE_ALL_ARTIFACTS)
+    if is_permitted(caller, Operation.SEE_ALL_ARTIFACTS):
+        return None
+    return Viewer(user_id=caller.user_id, domain_name=caller.domain_name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArtifactService:
-    """Finds artifacts for callers, most of whom see only available revisions."""
+    """Finds artifacts for callers, most of whom see only available revisions of artifacts that are open to them."""
 
     store: ArtifactStore
     gateway: ArtifactGateway
+    registries: RegistryService
 
     async def page(self, caller: Caller, query: ArtifactQuery) -> Page[ArtifactRow]:
-        return await self.store.page(replace(query, available_only=_sees_available_only(caller)))
+        return await self.store.page(replace(query, viewer=viewer_of(caller)))
 
     async def artifact(self, caller: Caller, ref: str) -> ArtifactRow:
         """Returns an artifact by id or name. Raises NotFound; Conflict: several artifacts have the name;
         ``data.matches`` has their ids."""
-        return await self._find_artifact(ref, available_only=_sees_available_only(caller))
+        return await self._find_artifact(ref, viewer_of(caller))
 
-    async def _find_artifact(self, ref: str, *, available_only: bool) -> ArtifactRow:
-        rows = await self.store.find(ref, available_only=available_only)
+    async def change(self, caller: Caller, ref: str, viewers: Sequence[str] | None) -> ArtifactRow:
+        """Sets who may use an artifact; None: as its registry says. Raises InvalidInput, NotFound, Conflict."""
+        require(caller, Operation.CHANGE_ARTIFACTS)
+        row = await self.artifact(caller, ref)
+        ids = await self.registries.viewers(viewers) if viewers is not None else None
+        await self.store.change_artifact(row.artifact.id, viewers=ids)
+        return await self.artifact(caller, str(row.artifact.id))
+
+    async def _find_artifact(self, ref: str, viewer: Viewer | None) -> ArtifactRow:
+        rows = await self.store.find(ref, viewer=viewer)
         if not rows:
             raise NotFound(f"There is no artifact {ref[:256]!r}.", data={"artifact": "unknown"})
         if len(rows) > 1:
@@ -70,9 +83,9 @@ class ArtifactService:
             NotFound
             Conflict: the reference is ambiguous, or the revision is not available.
         """
-        available_only = _sees_available_only(caller)
-        row = await self._revision_by_id(ref, available_only=available_only)
-        row = row or await self._revision_by_name(ref, available_only=available_only, usable=usable)
+        viewer = viewer_of(caller)
+        row = await self._revision_by_id(ref, viewer)
+        row = row or await self._revision_by_name(ref, viewer, usable=usable)
         if usable and row.revision.status is not RevisionStatus.AVAILABLE:
             status = row.revision.status.value
             raise Conflict(f"{row.ref} is {status}, and not AVAILABLE.", data={"status": status})
@@ -85,17 +98,17 @@ class ArtifactService:
             raise NotFound(f"{row.ref} is gone.", data={"revision": "gone"})
         return rows[0]
 
-    async def _revision_by_id(self, ref: str, *, available_only: bool) -> RevisionRow | None:
+    async def _revision_by_id(self, ref: str, viewer: Viewer | None) -> RevisionRow | None:
         try:
-            rows = await self.store.revisions([RevisionId(UUID(ref))])
+            revision_id = RevisionId(UUID(ref))
         except ValueError:
             return None
-        visible = [row for row in rows if not available_only or row.revision.status is RevisionStatus.AVAILABLE]
-        return visible[0] if visible else None
+        rows = await self.store.revisions([revision_id], viewer=viewer)
+        return rows[0] if rows else None
 
-    async def _revision_by_name(self, ref: str, *, available_only: bool, usable: bool) -> RevisionRow:
+    async def _revision_by_name(self, ref: str, viewer: Viewer | None, *, usable: bool) -> RevisionRow:
         name, version = split_reference(ref)
-        row = await self._find_artifact(name, available_only=available_only)
+        row = await self._find_artifact(name, viewer)
         revisions = row.revisions
         if version is not None:
             revisions = [revision for revision in revisions if revision.version == version]

@@ -42,7 +42,9 @@ from ai.backend.manager.artifacts.model import (
     RevisionRow,
     ScannedArtifact,
     ScannedRevision,
+    Viewer,
 )
+from ai.backend.manager.artifacts.sql_viewers import has_viewer, is_open_to, names_of, viewer_id
 from ai.backend.manager.artifacts.tables import artifacts, registries, revisions, session_artifacts
 from ai.backend.manager.folders.model import FolderMount, MountKind
 from ai.backend.manager.query.model import Page
@@ -69,6 +71,7 @@ _UPDATE_ARTIFACT = (
     .values(
         description=_new_value(_ARTIFACT.description),
         extra=_new_value(_ARTIFACT.extra),
+        restricted=_new_value(_ARTIFACT.restricted),
         scanned_at=_new_value(_ARTIFACT.scanned_at),
         readme=_new_or_old(_ARTIFACT.readme),
     )
@@ -241,8 +244,12 @@ class SqlArtifactStore:
         credentials = opened_credentials(self._sealer, registry.id, registry.credentials)
         return replace(registry, credentials=credentials)
 
-    async def registries(self) -> Sequence[ArtifactRegistry]:
-        rows = await self._db.run_read(lambda s: s.execute(select(registries).order_by("name")).all())
+    async def registries(self, *, viewer: Viewer | None = None) -> Sequence[ArtifactRegistry]:
+        def work(s: Connection) -> Sequence[Row[Any]]:
+            where = () if viewer is None else (has_viewer(registries.c.viewers, names_of(s, viewer)),)
+            return s.execute(select(registries).where(*where).order_by("name")).all()
+
+        rows = await self._db.run_read(work)
         return [self._opened_registry(ArtifactRegistry(**row._mapping)) for row in rows]
 
     async def add_registry(self, registry: ArtifactRegistry) -> None:
@@ -286,28 +293,40 @@ class SqlArtifactStore:
             clauses.append(artifacts.c.name.icontains(query.search, autoescape=True))
         if query.status is not None:
             clauses.append(_with_revision(revisions.c.status == query.status))
-        if query.available_only:
-            clauses.append(_with_revision(_IS_AVAILABLE))
 
         def work(s: Connection) -> Page[ArtifactRow]:
-            total = s.execute(select(func.count()).select_from(artifacts).where(*clauses)).scalar_one()
+            if query.viewer is not None:
+                clauses.extend((_with_revision(_IS_AVAILABLE), is_open_to(s, query.viewer)))
+            counted = select(func.count()).select_from(artifacts)
+            total = s.execute(counted.join(registries).where(*clauses)).scalar_one()
             ordered = _artifacts().where(*clauses).order_by(artifacts.c.name, artifacts.c.type, artifacts.c.id)
             page = ordered.limit(query.limit).offset(query.offset)
-            return Page(items=_with_revisions(s, page, available_only=query.available_only), total_count=total)
+            items = _with_revisions(s, page, available_only=query.viewer is not None)
+            return Page(items=items, total_count=total)
 
         page = await self._db.run_read(work)
         return replace(page, items=[self._unsealed(row) for row in page.items])
 
-    async def find(self, ref: str, *, available_only: bool = False) -> Sequence[ArtifactRow]:
+    async def find(self, ref: str, *, viewer: Viewer | None = None) -> Sequence[ArtifactRow]:
         try:
             named = artifacts.c.id == UUID(ref)
         except ValueError:
             named = artifacts.c.name == ref
-        query = _artifacts().where(named).order_by(artifacts.c.created_at, artifacts.c.id)
-        if available_only:
-            query = query.where(_with_revision(_IS_AVAILABLE))
-        rows = await self._db.run_read(lambda s: _with_revisions(s, query, available_only=available_only))
-        return [self._unsealed(row) for row in rows]
+
+        def work(s: Connection) -> list[ArtifactRow]:
+            query = _artifacts().where(named).order_by(artifacts.c.created_at, artifacts.c.id)
+            if viewer is not None:
+                query = query.where(_with_revision(_IS_AVAILABLE), is_open_to(s, viewer))
+            return _with_revisions(s, query, available_only=viewer is not None)
+
+        return [self._unsealed(row) for row in await self._db.run_read(work)]
+
+    async def viewer_ids(self, viewers: Sequence[str]) -> tuple[str, ...]:
+        return await self._db.run_read(lambda s: tuple(dict.fromkeys(viewer_id(s, viewer) for viewer in viewers)))
+
+    async def change_artifact(self, artifact_id: ArtifactId, *, viewers: tuple[str, ...] | None) -> None:
+        query = update(artifacts).where(artifacts.c.id == artifact_id).values(viewers=viewers)
+        await self._db.run_write(lambda s: s.execute(query))
 
     async def remove_artifact(self, artifact_id: ArtifactId) -> None:
         def work(s: Connection) -> None:
@@ -317,8 +336,9 @@ class SqlArtifactStore:
 
         await self._db.run_write(work)
 
-    async def revisions(self, ids: Collection[RevisionId]) -> Sequence[RevisionRow]:
-        return await self._read_revisions(*(_revisions().where(revisions.c.id.in_(chunk)) for chunk in chunks(ids)))
+    async def revisions(self, ids: Collection[RevisionId], *, viewer: Viewer | None = None) -> Sequence[RevisionRow]:
+        queries = [_revisions().where(revisions.c.id.in_(chunk)) for chunk in chunks(ids)]
+        return await self._read_revisions(*queries, viewer=viewer)
 
     async def under_way(self) -> Sequence[RevisionRow]:
         is_moving = or_(revisions.c.status.in_((RevisionStatus.PULLING, RevisionStatus.PULLED)), revisions.c.residue)
@@ -326,9 +346,12 @@ class SqlArtifactStore:
             _revisions().where(is_moving).order_by(revisions.c.status_changed, revisions.c.id)
         )
 
-    async def _read_revisions(self, *queries: Select[Any]) -> list[RevisionRow]:
-        rows = await self._db.run_read(lambda s: [row for query in queries for row in s.execute(query)])
-        return [self._unsealed(_revision_row(row)) for row in rows]
+    async def _read_revisions(self, *queries: Select[Any], viewer: Viewer | None = None) -> list[RevisionRow]:
+        def work(s: Connection) -> list[Row[Any]]:
+            usable = () if viewer is None else (_IS_AVAILABLE, is_open_to(s, viewer))
+            return [row for query in queries for row in s.execute(query.where(*usable))]
+
+        return [self._unsealed(_revision_row(row)) for row in await self._db.run_read(work)]
 
     async def move(
         self, seen: Revision, *, at: datetime, unless_mounted: bool = False, **values: Any

@@ -15,6 +15,7 @@ from ai.backend.manager.artifacts.model import (
     Revision,
     RevisionRow,
     ScannedArtifact,
+    Viewer,
 )
 from ai.backend.manager.query.model import Page
 
@@ -22,8 +23,8 @@ from ai.backend.manager.query.model import Page
 class ArtifactStore(Protocol):
     """Stores artifacts; every method is one transaction."""
 
-    async def registries(self) -> Sequence[ArtifactRegistry]:
-        """Returns all registries, sorted by name."""
+    async def registries(self, *, viewer: Viewer | None = None) -> Sequence[ArtifactRegistry]:
+        """Returns the registries, sorted by name; only those that name a viewer."""
 
     async def add_registry(self, registry: ArtifactRegistry) -> None:
         """Inserts a registry. Raises Conflict if its name is taken."""
@@ -41,13 +42,22 @@ class ArtifactStore(Protocol):
         Raises NotFound: the registry was removed."""
 
     async def page(self, query: ArtifactQuery) -> Page[ArtifactRow]: ...
-    async def find(self, ref: str, *, available_only: bool = False) -> Sequence[ArtifactRow]:
-        """Returns the artifacts whose id or name is ``ref``, of any registry and type."""
+    async def find(self, ref: str, *, viewer: Viewer | None = None) -> Sequence[ArtifactRow]:
+        """Returns the artifacts whose id or name is ``ref``, of any registry and type; only what a viewer may use."""
+
+    async def viewer_ids(self, viewers: Sequence[str]) -> tuple[str, ...]:
+        """Returns viewers with names and addresses replaced by ids: ``group:NAME`` or ``group:ID``, ``user:EMAIL`` or
+        ``user:ID``. Raises NotFound, or Conflict: several groups have the name."""
+
+    async def change_artifact(self, artifact_id: ArtifactId, *, viewers: tuple[str, ...] | None) -> None:
+        """Sets who may use an artifact."""
 
     async def remove_artifact(self, artifact_id: ArtifactId) -> None:
         """Removes an artifact with its revisions. Raises Conflict while files of it are stored."""
 
-    async def revisions(self, ids: Collection[RevisionId]) -> Sequence[RevisionRow]: ...
+    async def revisions(
+        self, ids: Collection[RevisionId], *, viewer: Viewer | None = None
+    ) -> Sequence[RevisionRow]: ...
     async def under_way(self) -> Sequence[RevisionRow]:
         """Returns revisions that are being imported or have a residue, oldest first."""
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import msgspec
-from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Index, String, Table, Text, UniqueConstraint
+from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Index, String, Table, Text, UniqueConstraint, false
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
 
 from ai.backend.common.artifacts import ArtifactType, RegistryType, RevisionStatus
 from ai.backend.infra.database import GUID, JSONText, UTCDateTime, Whole
-from ai.backend.infra.database.columns import EnumText
+from ai.backend.infra.database.columns import EnumText, JSONTuple
 from ai.backend.manager.artifacts.model import Stages
 from ai.backend.manager.db.metadata import metadata, required
 
@@ -34,6 +34,8 @@ registries = Table(
     required("url", Text),
     required("credentials", JSONText),
     required("storages", JSONText),
+    required("viewers", JSONTuple(str), server_default='["everyone"]'),
+    Column("user_import_bytes", BigInteger),
     required("created_at", UTCDateTime),
     required("modified_at", UTCDateTime),
 )
@@ -48,6 +50,8 @@ artifacts = Table(
     required("description", Text),
     Column("readme", Text),
     required("extra", JSONText),
+    required("restricted", Boolean, server_default=false()),
+    Column("viewers", JSONTuple(str)),
     required("created_at", UTCDateTime),
     required("scanned_at", UTCDateTime),
     UniqueConstraint("registry_id", "type", "name"),

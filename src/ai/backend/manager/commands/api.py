@@ -26,7 +26,10 @@ def dump_openapi(output: Path | None) -> None:
 @api.command("dump-gql-schema")
 @output_option
 def dump_gql_schema(output: Path | None) -> None:
-    """Print the schema of the GraphQL API."""
+    """Print the schema of the GraphQL API; `dump-graphql-schema` is the same (spec 03-13:33)."""
     from ai.backend.manager.composition.api_reference import graphql_definitions
 
     write_text(graphql_definitions() + "\n", output)
+
+
+api.add_command(dump_gql_schema, "dump-graphql-schema")

@@ -28,6 +28,8 @@ _LINK_COLUMNS = {
     "sgroups_for_keypairs": ("keypair", "access_key"),
 }
 _TABLE_NAMES = {"association_groups_users": "memberships"}
+_PLACEHOLDER = "change-me"
+"""The beginning of keys and passwords in the examples of `deploy/fixtures`, which everybody knows."""
 _ACTIVE_STATUS = "active"
 _TRUE_COLUMNS = frozenset({"is_active", "is_public", "schedulable"})
 Seal = Callable[[str, str], str]
@@ -84,6 +86,10 @@ class _TableWriter:
         """Writes a row and returns ``new``, ``changed`` or ``kept``."""
         if not isinstance(row, dict):
             raise InvalidInput(f"{self._name}: {str(row)[:60]!r} is no row")
+        if unchanged := [key for key, value in row.items() if str(value).startswith(_PLACEHOLDER)]:
+            raise InvalidInput(
+                f"{self._name}: put values of your own in place of {_PLACEHOLDER} in {', '.join(unchanged)}"
+            )
         renamed = self._renamed(row)
         values = {
             column.name: _parsed_value(column, renamed[column.name])

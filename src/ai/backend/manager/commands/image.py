@@ -56,7 +56,8 @@ def rescan(settings: ManagerSettings, registry: str | None) -> None:
         config = config_store(settings, database)
         if isinstance(config, SQLiteConfigStore):
             await config.setup()
-        registries = ContainerRegistries(SealedConfigStore(config, sealer_of(settings), opens=True))
+        sealed_config = SealedConfigStore(config, sealer_of(settings), opens=True)
+        registries = ContainerRegistries(sealed_config, verifies_tls=settings.docker_registry.ssl_verify)
         try:
             chosen = [await registries.get(registry)] if registry else list((await registries.all()).values())
         finally:

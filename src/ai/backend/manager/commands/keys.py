@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from ai.backend.common.names import check_slug
-from ai.backend.manager.commands.running import reported_errors
+from ai.backend.infra.process.daemon import reported_errors
 from ai.backend.manager.composition.backing_services import agent_keys_folder, link_key_file
 from ai.backend.manager.config.settings import ManagerSettings
 

@@ -5,31 +5,22 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from ai.backend.common.errors import BackendError, NotFound, Unavailable
+from ai.backend.common.errors import NotFound, Unavailable
 from ai.backend.common.wire.link import AgentCommands
 from ai.backend.infra.config_store import ConfigStore, SQLiteConfigStore
 from ai.backend.infra.database import Database, current_revision
+from ai.backend.infra.process.daemon import reported_errors
 from ai.backend.manager.composition.backing_services import config_store, default_database, sealer_of
 from ai.backend.manager.config.settings import ManagerSettings
 from ai.backend.manager.secrets.config import SealedConfigStore
 
 T = TypeVar("T")
-
-
-@contextmanager
-def reported_errors() -> Iterator[None]:
-    """Turns errors of the platform and the operating system into one line for the user."""
-    try:
-        yield
-    except (BackendError, OSError) as e:
-        raise click.ClickException(str(e)) from e
 
 
 def read_json(file: Path) -> Any:

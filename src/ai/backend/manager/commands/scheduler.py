@@ -16,9 +16,11 @@ from ai.backend.core.scheduling.policy import ORDERS, PLACEMENTS, Policy
 from ai.backend.core.scheduling.snapshot import Snapshot, dump_json, load_json
 from ai.backend.infra.bus import Bus
 from ai.backend.infra.database import Database
-from ai.backend.manager.commands.running import NoAgents, on_database, reported_errors
+from ai.backend.infra.process.daemon import reported_errors
+from ai.backend.manager.commands.running import NoAgents, on_database
 from ai.backend.manager.composition.manager import Manager
 from ai.backend.manager.config.settings import ManagerSettings
+from ai.backend.manager.resource_groups.order_plugins import plugged_order
 from ai.backend.manager.resource_groups.placement_plugins import plugged
 from ai.backend.manager.sessions.model import Session
 
@@ -55,6 +57,8 @@ def scheduler_replay(dump: Path, order: str | None, placement: str | None, now: 
         policy = Policy.of(snapshot.policy, order=order, placement=placement)
         if policy.placement not in PLACEMENTS:
             policy = replace(policy, plugged=plugged(policy.placement))
+        if policy.order not in ORDERS:
+            policy = replace(policy, plugged_order=plugged_order(policy.order))
         plan = decide(snapshot, policy, now=decision_time, rng=random.Random(seed))
     click.echo(describe(snapshot, plan))
 

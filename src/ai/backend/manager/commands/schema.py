@@ -69,6 +69,9 @@ def apply_missing(context: click.Context, version: str) -> None:
     context.invoke(upgrade_)
 
 
+schema.add_command(apply_missing, "apply-mission-revisions")  # the guide's spelling (03-02:2384)
+
+
 @schema.command("dump-history")
 @output_option
 def dump_history(output: Path | None) -> None:

@@ -6,7 +6,8 @@ import click
 
 from ai.backend.infra.clock import RandomIds, SystemClock
 from ai.backend.infra.database import Database
-from ai.backend.manager.commands.running import on_config, on_database, reported_errors
+from ai.backend.infra.process.daemon import reported_errors
+from ai.backend.manager.commands.running import on_config, on_database
 from ai.backend.manager.composition.backing_services import sealer_of, secrets_file
 from ai.backend.manager.config.settings import ManagerSettings
 from ai.backend.manager.maintenance import sql

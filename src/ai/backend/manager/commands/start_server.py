@@ -11,12 +11,13 @@ from pathlib import Path
 import click
 
 from ai.backend.common.errors import InvalidInput
-from ai.backend.infra.process.daemon import run_daemon
+from ai.backend.infra.process.daemon import reported_errors, run_daemon
 from ai.backend.infra.process.memory import collect_rarely, share_one_heap, trimmed
 from ai.backend.infra.process.pid_file import PidFile
+from ai.backend.infra.process.user import become
 from ai.backend.infra.process.workers import ProcessSupervisor, first_has_ended
+from ai.backend.infra.settings import warn_of_keys_without_effect
 from ai.backend.infra.telemetry import count_together, log_as_configured
-from ai.backend.manager.commands.running import reported_errors
 from ai.backend.manager.composition import backing_services
 from ai.backend.manager.composition.manager import Manager
 from ai.backend.manager.config.settings import ManagerSettings
@@ -133,12 +134,19 @@ def start_server(context: click.Context, worker: int) -> None:
     options = context.parent.params if context.parent is not None else {}
     config, level = options.get("config"), options.get("log_level")
     with reported_errors():
-        log_as_configured("manager", settings.logging, level=level, process_number=worker)
+        become(settings.manager.user, settings.manager.group)
+        configured_level = level or settings.debug.log_level
+        log_as_configured("manager", settings.logging, level=configured_level, process_number=worker)
+        warn_of_keys_without_effect(settings)
     share_one_heap()
     collect_rarely()
     arguments = [*(("--config", str(config)) if config else ()), *(("--log-level", level) if level else ())]
     command = [sys.executable, "-c", _WORKER_CODE, *arguments, "start-server", "--worker"]
-    if worker:
-        run_daemon(lambda stop: _serve_further_process(settings, worker))
-    else:
-        run_daemon(lambda stop: _serve_first_process(settings, stop, lambda number: [*command, str(number)]))
+    run_daemon(
+        lambda stop: (
+            _serve_further_process(settings, worker)
+            if worker
+            else _serve_first_process(settings, stop, lambda number: [*command, str(number)])
+        ),
+        debug=settings.debug.asyncio or None,
+    )

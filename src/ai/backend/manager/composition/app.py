@@ -25,10 +25,12 @@ from ai.backend.manager.dotfiles.api import SessionDefaultsApi
 from ai.backend.manager.events.api import EventsApi
 from ai.backend.manager.execution.api import ExecutionApi
 from ai.backend.manager.execution.commits_api import ImagesApi
+from ai.backend.manager.execution.installs import ImageInstaller
+from ai.backend.manager.execution.installs_api import ImageInstallsApi
 from ai.backend.manager.execution.programs_api import ProgramsApi
 from ai.backend.manager.execution.streams_api import StreamsApi
 from ai.backend.manager.folders.api import FoldersApi, FolderSharingApi, FolderTypesApi
-from ai.backend.manager.graphql.endpoint import GraphQLApi
+from ai.backend.manager.graphql.endpoint import SCHEMA_OPEN_KEY, GraphQLApi
 from ai.backend.manager.identity.api import AuthApi
 from ai.backend.manager.logs.api import CallAudit, ErrorLogApi
 from ai.backend.manager.resource_groups.api import ResourceGroupsApi
@@ -68,7 +70,7 @@ def api_endpoints(services: Services, metrics: Metrics, readiness: Readiness | N
         ("config", (ConfigApi(services.config),)),
         ("watchers", (WatchersApi(services.watchers),)),
         ("folders", (FolderTypesApi(has_folders=folders is not None),)),
-        ("graphql", (GraphQLApi(services.audit, settings.graphql, lambda: _load_schema(services)),)),
+        ("graphql", (_graphql_api(services),)),
         ("health", (HealthApi(metrics, readiness or _always_ready, lambda: _gauges(services)),)),
         ("version", (VersionApi(manager=COMPATIBLE_RELEASE, build=_software_build()),)),
     ]
@@ -78,6 +80,8 @@ def api_endpoints(services: Services, metrics: Metrics, readiness: Readiness | N
         groups.append(("artifacts", (ArtifactRegistriesApi(artifacts), ArtifactsApi(artifacts))))
     if images is not None and commits is not None:
         groups.append(("images", (ImagesApi(images, commits),)))
+        if artifacts is not None:
+            groups.append(("artifacts", (ImageInstallsApi(ImageInstaller(artifacts.mounts, images.preloader)),)))
     if services.usage is not None:
         groups.append(("usage", (UsageApi(services.usage),)))
     endpoints = [endpoint for tag, apis in groups for api in apis for endpoint in endpoints_of(api, tag=tag)]
@@ -94,6 +98,13 @@ async def _gauges(services: Services) -> Mapping[str, float]:
     }
 
 
+def _graphql_api(services: Services) -> GraphQLApi:
+    async def is_schema_open() -> bool:
+        return await services.config.is_true(SCHEMA_OPEN_KEY)
+
+    return GraphQLApi(services.audit, services.settings.graphql, lambda: _load_schema(services), is_schema_open)
+
+
 def _load_schema(services: Services) -> GraphQLSchema:
     from ai.backend.manager.composition.graphql_schema import load_schema
 
@@ -107,7 +118,11 @@ def build_app(
     ``limiter`` counts requests, by default in this process."""
     services, settings = manager.services, manager.settings.api
     trusted = frozenset(settings.trusted_proxies)
-    options = HttpOptions(anonymous_rate_limit=settings.anonymous_rate_limit, trusted_proxies=trusted)
+    options = HttpOptions(
+        connections_per_address=settings.connections_per_address,
+        anonymous_rate_limit=settings.anonymous_rate_limit,
+        trusted_proxies=trusted,
+    )
     endpoints = api_endpoints(services, manager.metrics, readiness)
 
     def admit(access_key: str) -> None:
@@ -128,6 +143,7 @@ def build_app(
         on_admitted=admit,
         limiter=limiter or RateLimiter(),
         active_keys=services.identity.active_keys,
+        resolve_owner=services.identity.resolve_owner,
     )
     return server.application()
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ai.backend.common.errors import BackendError, InvalidInput
 from ai.backend.infra.bus import Bus
 from ai.backend.infra.config_store import MANAGERS, CachingConfigStore, ConfigStore, SQLiteConfigStore
-from ai.backend.infra.database import Database
+from ai.backend.infra.database import Database, Pool
 from ai.backend.infra.http.ratelimit import Limiter
 from ai.backend.infra.loop import cancel_all
 from ai.backend.infra.retry import Backoff
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from ai.backend.infra.config_store.etcd import EtcdConfigStore
 
 log = logging.getLogger(__name__)
+BALLAST_BYTES = 16 * 1024 * 1024
+"""With this, sessions and folders can be deleted while the disk of an SQLite database is full."""
 _LISTING_TTL_S = 60
 """Seconds that a stopped manager stays listed."""
 _RETRY_S, _RETRY_MAX_S, _RETRY_JITTER = 0.5, 5.0, 0.5
@@ -33,12 +35,12 @@ _RETRY_S, _RETRY_MAX_S, _RETRY_JITTER = 0.5, 5.0, 0.5
 
 def default_database(settings: ManagerSettings) -> Database:
     """Returns the database of the settings; by default SQLite in the data directory."""
-    pool_size = settings.db.pool_size if settings.db is not None else 5
     if settings.database_url is not None:
-        return Database(settings.database_url, pool_size=pool_size)
+        pool = settings.db.pool if settings.db is not None else Pool()
+        return Database(settings.database_url, pool=pool, ballast_bytes=BALLAST_BYTES)
     directory = settings.data_dir.expanduser().absolute()
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return Database(f"sqlite:///{directory / 'manager.db'}")
+    return Database(f"sqlite:///{directory / 'manager.db'}", ballast_bytes=BALLAST_BYTES)
 
 
 def secrets_file(settings: ManagerSettings) -> Path:

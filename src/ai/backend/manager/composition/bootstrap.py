@@ -7,13 +7,15 @@ from dataclasses import dataclass, replace
 
 from ai.backend.common.folders import HostPermission
 from ai.backend.common.ids import DomainName, GroupId, ResourceGroupName
-from ai.backend.common.states import UserRole
+from ai.backend.common.states import GroupType, UserRole
 from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.manager.identity.model import Domain, Group, NewKeypair, ResourcePolicy
 from ai.backend.manager.identity.service import IdentityService
 from ai.backend.manager.identity.store import IdentityStore
 from ai.backend.manager.resource_groups.model import ResourceGroup
 from ai.backend.manager.resource_groups.store import ResourceGroupStore
+
+_STORE_PERMISSIONS = (HostPermission.MOUNT.value, HostPermission.DOWNLOAD.value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +40,9 @@ class Bootstrap:
     id_generator: IdGenerator
 
     async def run(self, *, resource_group: str = "default", vfolder_hosts: Sequence[str] = ()) -> BootstrapResult:
-        """Creates the default domain, group, resource group, policy, an admin and a user, each if it is missing. The
-        default domain gets every permission on those of ``vfolder_hosts`` that it has no entry for."""
+        """Creates the default domain, group, resource group, policy, model store, an admin and a user, each if it is
+        missing. The default domain gets every permission on those of ``vfolder_hosts`` that it has no entry for; a new
+        model store may be mounted and cloned there by users of every domain (spec 03-18:16)."""
         now = self.clock.now()
         domain_name, name = DomainName("default"), ResourceGroupName(resource_group)
         domain = await self.identities.domain(domain_name) or Domain(name=domain_name, created_at=now)
@@ -51,6 +54,8 @@ class Bootstrap:
             group_id = GroupId(self.id_generator.uuid())
             groups = [Group(id=group_id, name="default", domain_name=domain_name, created_at=now)]
             await self.identities.put(groups[0])
+        if not any(group.is_model_store for group in await self.identities.groups()):
+            await self.identities.put(self._new_model_store(domain_name, vfolder_hosts))
         if not await self.identities.policies(name="default"):
             await self.identities.put(ResourcePolicy(name="default", created_at=now))
         if await self.resource_groups.resource_group(name) is None:
@@ -58,6 +63,17 @@ class Bootstrap:
         admin = await self._make_user("admin@local", "admin", UserRole.SUPERADMIN, groups[0].id)
         user = await self._make_user("user@local", "user", UserRole.USER, groups[0].id)
         return BootstrapResult(domain=domain_name, group=groups[0].id, resource_group=name, admin=admin, user=user)
+
+    def _new_model_store(self, domain_name: DomainName, hosts: Sequence[str]) -> Group:
+        return Group(
+            id=GroupId(self.id_generator.uuid()),
+            name="model-store",
+            domain_name=domain_name,
+            description="Models that everybody may mount and clone.",
+            created_at=self.clock.now(),
+            allowed_vfolder_hosts=dict.fromkeys(hosts, _STORE_PERMISSIONS),
+            type=GroupType.MODEL_STORE,
+        )
 
     async def main_keypair(self, email: str) -> NewKeypair | None:
         """Returns the main keypair of a user with its secret, or None; for the embedded cluster, which owns the

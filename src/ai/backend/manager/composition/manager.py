@@ -148,6 +148,7 @@ class Manager:
         services = self.services
         await self.migrate()
         await services.slots.load()
+        await services.hooks.start()
         if self._leadership is None:
             await services.tasks.recover()
             await self._begin()
@@ -194,6 +195,7 @@ class Manager:
         self._tasks = []
         await self._end()
         await services.tasks.stop()
+        await services.hooks.stop()
         await self._proxies.close()
         flushes = [service.flush for service in (services.identity, services.stats, services.audit, services.activity)]
         if self._leadership is not None:

@@ -25,6 +25,7 @@ from ai.backend.manager.execution.commits import CommitService
 from ai.backend.manager.execution.service import ExecutionService
 from ai.backend.manager.folders.facade import Folders
 from ai.backend.manager.folders.gateway import FolderGateway
+from ai.backend.manager.hooks import load_hooks
 from ai.backend.manager.identity.passwords import PasswordService
 from ai.backend.manager.identity.service import IdentityService
 from ai.backend.manager.identity.ssh_keys import SshKeyService
@@ -108,8 +109,9 @@ class Services:
         self.client_tokens = ClientTokens(stores.answers, window=token_window, clock=clock.now)
         self.identity = IdentityService(stores.identities, stores.sessions, clock, self.id_generator)
         self.ssh_keys = SshKeyService(stores.identities, self.identity, clock)
+        self.hooks = load_hooks(self.settings.hooks)
         self.passwords = PasswordService(
-            stores.identities, self.identity, clock, self.hash_password, self.verify_password
+            stores.identities, self.identity, clock, self.hash_password, self.verify_password, self.hooks
         )
 
     def _build_resources(self) -> None:
@@ -164,6 +166,7 @@ class Services:
                 stores.images,
                 scan_registry,
                 config=SealedConfigStore(stores.config, self.sealer, opens=True),
+                verifies_tls=self.settings.docker_registry.ssl_verify,
                 agents=stores.agents,
                 identities=stores.identities,
                 resource_groups=self.resource_groups,
@@ -206,6 +209,7 @@ class Services:
             stats=self.stats,
             clock=clock,
             settings=settings,
+            hooks=self.hooks,
         )
         self.templates = TemplateService(
             stores.templates, stores.identities, self.identity, self.sessions, clock, self.id_generator

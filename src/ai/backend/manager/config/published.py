@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
 from pydantic import Field, SecretStr
 
+from ai.backend.infra.database import Pool
 from ai.backend.infra.settings import Settings
+from ai.backend.infra.settings.published import accept_only, fixed_field, unused_field
 from ai.backend.infra.settings.tables import Address, TlsSettings
 
 
@@ -21,10 +23,14 @@ class DbSettings(Settings):
     user: str = Field("postgres", description="Who asks.")
     password: SecretStr = Field(SecretStr(""), description="Its password.")
     pool_size: int = Field(8, ge=1, le=1000, description="Connections kept, at most.")
-    max_overflow: int | None = Field(None, description="Read and not used.")
-    pool_recycle: float = Field(-1, description="Read and not used.")
-    pool_pre_ping: bool = Field(False, description="Read and not used: a lost connection is replaced anyway.")
-    lock_conn_timeout: float | None = Field(None, description="Read and not used.")
+    max_overflow: int = Field(5, ge=-1, description="Further connections while all are in use; -1: any number.")
+    pool_recycle: float = Field(-1, description="Seconds after which a connection is replaced; -1: never.")
+    pool_pre_ping: bool = Field(False, description="Whether a connection is tried before each use.")
+    lock_conn_timeout: float | None = unused_field(None, "no connection of the database is held as a lock")
+
+    @property
+    def pool(self) -> Pool:
+        return Pool(self.pool_size, self.max_overflow, self.pool_recycle, self.pool_pre_ping)
 
     @property
     def url(self) -> str:
@@ -53,15 +59,44 @@ class ManagerProcessSettings(TlsSettings):
         description="Processes that serve requests at the same address, where the database is PostgreSQL; the first one"
         " looks after the others. For agents the n-th further one has the n-th port after those of agent-link.",
     )
-    hide_agents: bool = Field(False, description="Read and not used.")
-    disabled_plugins: list[str] = Field(default_factory=list, description="Read and not used.")
-    distributed_lock: str = Field("", description="Read and not used: the lease is in the database.")
-    event_loop: Literal["asyncio", "uvloop"] = Field("asyncio", description="Read and not used: asyncio.")
-    importer_image: str = Field("", description="Read and not used.")
-    secret: SecretStr = Field(SecretStr(""), description="Read and not used.")
-    use_sokovan: bool = Field(True, alias="use_sokovan", description="Read and not used: there is one scheduler.")
-    user: str | int | None = Field(None, description="Read and not used: start the daemon as that user.")
-    group: str | int | None = Field(None, description="As user.")
+    user: str | int | None = Field(None, description="As root: the user, by name or number, that the daemon becomes.")
+    group: str | int | None = Field(None, description="As root: its group; the user's if unset.")
+    hide_agents: bool = unused_field(False, "only administrators see on which agents sessions are, always")
+    disabled_plugins: Annotated[
+        list[str],
+        accept_only([], because="a plug-in is used only where hooks or a resource group names it"),
+    ] = fixed_field(list, "a plug-in is used where hooks or a resource group names it")
+    distributed_lock: Literal["", "filelock", "pg_advisory", "redlock", "etcd", "etcetra"] = unused_field(
+        "", "the lease of the leader is in the database"
+    )
+    event_loop: Literal["asyncio", "uvloop"] = unused_field("asyncio", "managers run on asyncio's own loop")
+    importer_image: str = unused_field("", "images are imported by their manifests, without a session")
+    secret: SecretStr = unused_field(
+        SecretStr(""), "nothing is signed with it; secrets.key-file has the manager's keys"
+    )
+    use_sokovan: Annotated[bool, accept_only(True, because="there is one scheduler: leave it out, or true")] = (
+        fixed_field(True, "there is one scheduler", alias="use_sokovan")
+    )
+
+
+class DockerRegistrySettings(Settings):
+    """The table ``[docker-registry]``."""
+
+    ssl_verify: bool = Field(
+        True, description="Whether certificates of registries are verified that have no ssl_verify of their own."
+    )
+    enabled: bool = unused_field(True, "registries are those below config/docker/registry")
+
+
+class OtelSettings(Settings):
+    """The table ``[otel]``."""
+
+    enabled: Annotated[
+        bool,
+        accept_only(False, because="no traces are exported: set it to false; metrics are at /metrics"),
+    ] = fixed_field(False, "no traces are exported")
+    log_level: str = fixed_field("INFO", "no traces are exported")
+    endpoint: str = fixed_field("", "no traces are exported")
 
 
 def translated(data: Any) -> Any:

@@ -8,13 +8,20 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from ai.backend.infra.settings import Settings
-from ai.backend.infra.settings.tables import EtcdSettings, Ignored, LoggingSettings, RedisSettings
+from ai.backend.infra.settings.tables import DebugSettings, EtcdSettings, LoggingSettings, RedisSettings
 from ai.backend.manager.agents.settings import AgentSettings
 from ai.backend.manager.artifacts.model import ArtifactSettings
-from ai.backend.manager.config.published import DbSettings, ManagerProcessSettings, translated
+from ai.backend.manager.config.published import (
+    DbSettings,
+    DockerRegistrySettings,
+    ManagerProcessSettings,
+    OtelSettings,
+    translated,
+)
 from ai.backend.manager.events.settings import WebhookSettings
 from ai.backend.manager.folders.model import FolderSettings
 from ai.backend.manager.graphql.settings import GraphQLSettings
+from ai.backend.manager.hooks import HookSettings
 from ai.backend.manager.maintenance.loop import RetentionSettings
 from ai.backend.manager.service_ports.settings import TunnelSettings
 from ai.backend.manager.sessions.settings import FileSettings, SessionSettings
@@ -72,6 +79,13 @@ class SecretSettings(Settings):
 class ApiSettings(Settings):
     """Settings of the API's limits and texts."""
 
+    connections_per_address: int = Field(
+        1_000,
+        ge=0,
+        description="Open connections of one client address to one process, or of one /64 network of IPv6; 0 allows any"
+        " number. Trusted proxies are not limited. All clients together get three quarters of the open files that the"
+        " system allows a process.",
+    )
     anonymous_rate_limit: int = Field(
         5_000, ge=0, description="Unsigned requests from one address in 15 minutes; 0 allows any number."
     )
@@ -95,9 +109,9 @@ class ManagerSettings(Settings):
         None, description="Hints and rate limits of several managers; unset: each is alone with them."
     )
     logging: LoggingSettings = Field(LoggingSettings(), description="Logs.")
-    docker_registry: Ignored = Field(Ignored(), description="Read and not used.")
-    debug: Ignored = Field(Ignored(), description="Read and not used.")
-    otel: Ignored = Field(Ignored(), description="Read and not used.")
+    docker_registry: DockerRegistrySettings = Field(DockerRegistrySettings(), description="Container registries.")
+    debug: DebugSettings = Field(DebugSettings(), description="Finding faults.")
+    otel: OtelSettings = Field(OtelSettings(), description="Traces.")
     secrets: SecretSettings = Field(SecretSettings(), description="Secrets in the database.")
     agents: AgentSettings = Field(AgentSettings(), description="Watching agents.")
     sessions: SessionSettings = Field(SessionSettings(), description="Sessions.")
@@ -108,6 +122,7 @@ class ManagerSettings(Settings):
     graphql: GraphQLSettings = Field(GraphQLSettings(), description="GraphQL queries.")
     callbacks: WebhookSettings = Field(WebhookSettings(), description="Calling the URLs that sessions name.")
     retention: RetentionSettings = Field(RetentionSettings(), description="How long the past is kept.")
+    hooks: HookSettings = Field(HookSettings(), description="Plugins of the site: sign-on and policies.")
     artifacts: ArtifactSettings = Field(ArtifactSettings(), description="Importing artifacts.")
 
     @model_validator(mode="before")

@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from ai.backend.infra.http.decode import refuse
 from ai.backend.infra.http.fields import LongText, Path, Word
-from ai.backend.infra.http.routes import Call, Nothing, Schema, route
+from ai.backend.infra.http.routes import Call, Nothing, OwnerKey, Schema, route
 from ai.backend.manager.access.requests import caller_of
 from ai.backend.manager.dotfiles.model import Dotfile, DotfileOwner
 from ai.backend.manager.dotfiles.service import DotfileService
@@ -58,6 +58,8 @@ def _dotfile_view(dotfile: Dotfile) -> dict[str, str]:
 
 class SessionDefaultsApi:
     """Routes of dotfiles of users, groups and domains, and of bootstrap scripts."""
+
+    owner_key = OwnerKey.NAMED
 
     def __init__(self, defaults: DotfileService) -> None:
         self._defaults = defaults

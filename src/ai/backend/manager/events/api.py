@@ -10,9 +10,11 @@ from msgspec import Meta
 
 from ai.backend.common.errors import NotFound
 from ai.backend.infra.http.decode import either, refuse
-from ai.backend.infra.http.routes import Call, Nothing, Schema, route
+from ai.backend.infra.http.routes import Call, Nothing, OwnerKey, Schema, route
 from ai.backend.infra.http.streams import SseEvent, send_events
 from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.access.checks import is_permitted
+from ai.backend.manager.access.permissions import Operation
 from ai.backend.manager.access.requests import caller_of
 from ai.backend.manager.events.service import EventFilter, EventService
 from ai.backend.manager.identity.service import IdentityService
@@ -47,6 +49,8 @@ class SessionEventsQuery(
 class EventsApi:
     """Streams the events of sessions; a stream resumes after ``Last-Event-ID``."""
 
+    owner_key = OwnerKey.NAMED
+
     def __init__(self, sessions: SessionService, identity: IdentityService, events: EventService) -> None:
         self._sessions = sessions
         self._identity = identity
@@ -58,6 +62,7 @@ class EventsApi:
         caller, query = caller_of(call), call.query
         ref = either(query.session_id, query.session_name, "sessionId", "sessionName") or "*"
         owner = either(query.owner, call.owner_access_key, "ownerAccessKey", "owner_access_key")
+        await self._identity.resolve_owner(caller, owner)  # refuses a keypair that the caller may not act for
         groups = await self._group_ids(caller, query.group)
         if ref != "*":
             # From now on the id: while the stream is open, the name may change or be used again.
@@ -84,10 +89,12 @@ class EventsApi:
             if session.status.is_final:
                 return
         subscription = self._events.subscribe(caller, event_filter)
+        sees_agents = is_permitted(caller, Operation.SEE_AGENTS)
         try:
             async for event in subscription:
                 if groups is None or str(event.group_id) in groups:
-                    yield SseEvent(event.name, event.payload, str(event.id))
+                    hidden = {} if sees_agents or "agentId" not in event.payload else {"agentId": None}
+                    yield SseEvent(event.name, {**event.payload, **hidden}, str(event.id))
                 if only_session_ref is not None and event.name in LAST_EVENTS:
                     return
         finally:

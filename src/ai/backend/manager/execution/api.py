@@ -14,7 +14,7 @@ from ai.backend.common.states import RunMode
 from ai.backend.common.wire.execution import FileBlob, FileListing, RunResult
 from ai.backend.infra.http.decode import refuse
 from ai.backend.infra.http.multipart import PART_OVERHEAD_BYTES, UploadedFile, read_files, send_archives
-from ai.backend.infra.http.routes import Call, Endpoint, Nothing, endpoints_of, route
+from ai.backend.infra.http.routes import Call, Endpoint, Nothing, OwnerKey, endpoints_of, route
 from ai.backend.manager.access.requests import caller_of
 from ai.backend.manager.execution import schemas
 from ai.backend.manager.execution.service import ExecutionService, RunRequest
@@ -40,6 +40,8 @@ def run_request(mode: str, code: str, run_id: str | None, options: schemas.RunOp
 
 class ExecutionApi:
     """Serves runs, completion, logs and files. Every call raises NotFound for a session that the caller may not see."""
+
+    owner_key = OwnerKey.NAMED
 
     def __init__(self, execution: ExecutionService, limits: FileSettings) -> None:
         self._execution = execution
@@ -81,7 +83,7 @@ class ExecutionApi:
         rows = [schemas.ProcessRow(host, process.pid, process.command, process.metrics) for host, process in processes]
         return schemas.ProcessList(result=rows)
 
-    @route("GET", "/session/_/logs", query=schemas.LogsQuery)
+    @route("GET", "/session/_/logs", query=schemas.LogsQuery, produces="text/plain")
     async def task_logs(self, call: Call[Nothing, schemas.LogsQuery]) -> web.Response:
         """Read the console log of a batch session as plain text."""
         if _UUID_PATTERN.fullmatch(call.query.task_id) is None:
@@ -102,7 +104,7 @@ class ExecutionApi:
         blobs = [FileBlob(path=file.name, data=file.data) for file in files]
         await self._execution.upload(**session_of(call), files=blobs)
 
-    @route("GET", "/session/{s}/download", query=schemas.DownloadQuery)
+    @route("GET", "/session/{s}/download", query=schemas.DownloadQuery, produces="multipart/mixed")
     async def download(self, call: Call[Nothing, schemas.DownloadQuery]) -> web.StreamResponse:
         """Download files below the home: one multipart part each, which is a tar archive."""
         files = call.query.files

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from ai.backend.infra.http.routes import Call, Schema, route
+from ai.backend.infra.http.routes import Call, OwnerKey, Schema, route
 from ai.backend.manager.access.checks import is_permitted
 from ai.backend.manager.access.permissions import Operation
 from ai.backend.manager.access.requests import caller_of
@@ -26,6 +26,8 @@ class ImagifyBody(Schema, frozen=True):
 
 class ImagesApi:
     """Serves commits of sessions and the names of registries."""
+
+    owner_key = OwnerKey.NAMED
 
     def __init__(self, images: Images, commits: CommitService) -> None:
         self._images = images
@@ -48,7 +50,7 @@ class ImagesApi:
         commit = await self._commits.image(**session_of(call), name=call.body.image_name)
         return {**_commit_view(commit), "task_id": str(commit.task_id)}
 
-    @route("GET", "/config/docker-registries")
+    @route("GET", "/config/docker-registries", owner_key=OwnerKey.REFUSED)
     async def docker_registries(self, call: Call) -> dict[str, str]:
         """List name and URL of the registries whose images the caller's domain may use."""
         caller = caller_of(call)

@@ -18,13 +18,13 @@ import msgspec
 from aiohttp import WSMsgType, web
 from msgspec import Meta
 
-from ai.backend.common.errors import BackendError
+from ai.backend.common.errors import BackendError, NotFound
 from ai.backend.common.states import RunMode, RunStatus
 from ai.backend.common.wire.execution import PtyFrame, RunResult
 from ai.backend.common.wire.link import PtyStream
 from ai.backend.infra.http.decode import convert, parse_json_object, refuse
 from ai.backend.infra.http.errors import problem
-from ai.backend.infra.http.routes import Call, Nothing, Schema, route
+from ai.backend.infra.http.routes import Call, Nothing, OwnerKey, Schema, route
 from ai.backend.infra.http.streams import open_socket
 from ai.backend.infra.loop import cancel_all
 from ai.backend.manager.execution.api import run_request, run_result
@@ -34,6 +34,7 @@ from ai.backend.manager.sessions.service import SessionService
 from ai.backend.manager.sessions.views import session_of
 
 FLUSH_S = 0.25
+_INPUT_CHECK_S = 1.0
 """How long a step of a streamed run collects output; the delay with which a user sees it."""
 MAX_FRAME_CHARS = 262_144
 """Console text of one frame; six bytes a character at worst, which stays below the client's 4 MiB."""
@@ -60,6 +61,8 @@ class PtyMessage(Schema, frozen=True):
 class StreamsApi:
     """Serves streams of sessions. ``{s}`` is a name or id, as in the REST calls."""
 
+    owner_key = OwnerKey.NAMED
+
     def __init__(self, sessions: SessionService, execution: ExecutionService) -> None:
         self._sessions = sessions
         self._execution = execution
@@ -74,7 +77,11 @@ class StreamsApi:
 
     @route("GET", "/stream/session/{s}/pty", kind="socket", query=AppQuery)
     async def pty(self, call: Call[Nothing, AppQuery]) -> web.StreamResponse:
-        """Open a terminal; messages are JSON in text frames."""
+        """Open a terminal; messages are JSON in text frames. ``app`` is a service of the session (spec 03-08:1162)."""
+        app = call.query.app or call.query.service
+        session = await self._sessions.get(**session_of(call))
+        if app is not None and app not in {port["name"] for port in session.service_ports}:
+            raise NotFound(f"The session has no service {app!r}.", data={"app": "unknown"})
         stream = await self._execution.open_pty(**session_of(call))
         try:
             async with open_socket(call.request) as socket:
@@ -131,16 +138,24 @@ class _StreamRun:
 
     async def _run_steps(self, request: RunRequest) -> None:
         session = session_of(self._call)
+        is_asked = False
         while True:
             result = await self._execution.execute(**session, request=request, flush_timeout_s=FLUSH_S)
-            for part in split_result(result):
+            is_repeated = is_asked and result.status is RunStatus.WAITING_INPUT
+            status = RunStatus.CONTINUED if is_repeated else result.status
+            for part in split_result(msgspec.structs.replace(result, status=status)):
                 if part.status is not RunStatus.CONTINUED or part.console:
                     await self._send(run_result(part))
             request = RunRequest(mode=RunMode.CONTINUE, run_id=result.run_id)
             if result.status in (RunStatus.FINISHED, RunStatus.EXEC_TIMEOUT):
                 return
-            if result.status is RunStatus.WAITING_INPUT:
-                request = replace(request, mode=RunMode.INPUT, code=await self._inbox.get())
+            is_asked = result.status is RunStatus.WAITING_INPUT
+            if is_asked:
+                # The run may go on without the input, after a time-out of its own or an interrupt.
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_INPUT_CHECK_S):
+                        request = replace(request, mode=RunMode.INPUT, code=await self._inbox.get())
+                    is_asked = False
 
     async def _send(self, frame: dict[str, Any]) -> None:
         await self._socket.send_str(msgspec.json.encode(frame).decode())

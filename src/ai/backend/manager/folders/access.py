@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Collection
+from typing import Any
 
 from ai.backend.common.errors import Conflict, FolderNotFound, Forbidden
 from ai.backend.common.folders import FolderPermission, FolderStatus, HostPermission, parse_folder_id
@@ -24,8 +25,9 @@ ANY_STATUS = frozenset(FolderStatus) - {FolderStatus.DELETE_COMPLETE}
 def access_of(caller: Caller, scope: FolderScope, row: FolderRow) -> FolderAccess | None:
     """Returns the caller's access to a folder, or None without access. Pure."""
     folder = row.folder
-    is_admin = is_permitted(caller, Operation.CHANGE_FOLDERS, domain_name=folder.domain_name)
-    is_visible = is_permitted(caller, Operation.SEE_FOLDERS, domain_name=folder.domain_name)
+    owner: dict[str, Any] = {"domain_name": folder.domain_name, "owner_role": row.owner_role}
+    is_admin = is_permitted(caller, Operation.CHANGE_FOLDERS, **owner)
+    is_visible = is_permitted(caller, Operation.SEE_FOLDERS, **owner)
     is_of_group, is_of_store = folder.group_id in scope.groups, folder.group_id in scope.stores
     is_owner = folder.user_id == caller.user_id or (is_of_group and is_admin)
     permission = row.granted or (folder.permission if is_of_group else None)
@@ -47,7 +49,7 @@ def access_of(caller: Caller, scope: FolderScope, row: FolderRow) -> FolderAcces
 
 class FolderFinder:
     """Looks up folders by name or id. A name matches the caller's own folders first, then those shared with them, then
-    those of their groups, then those of model stores."""
+    those of their groups, then those of model stores, then those of groups that they only administrate."""
 
     def __init__(self, store: FolderStore, scopes: FolderScopes, transitions: FolderTransitions) -> None:
         self._store = store
@@ -61,6 +63,16 @@ class FolderFinder:
         scope = scope or await self._scopes.of(caller)
         rows = await self._store.accessible(caller.user_id, scope.all_groups, name=name)
         return [access for row in rows if (access := access_of(caller, scope, row)) is not None]
+
+    async def administered(self, caller: Caller, *, name: str | None = None) -> list[FolderAccess]:
+        """Returns the folders of the groups that the caller administrates without being a member, oldest first."""
+        scope = await self._scopes.of(caller)
+        others = await self._scopes.administered(caller) - scope.all_groups
+        rows = await self._store.accessible(caller.user_id, others, name=name) if others else []
+        rows = [row for row in rows if row.folder.group_id in others]
+        scopes = {group: await self._scopes.of(caller, group) for group in {row.folder.group_id for row in rows}}
+        accesses = (access_of(caller, scopes[row.folder.group_id], row) for row in rows)
+        return [access for access in accesses if access is not None]
 
     async def _access_by_id(self, caller: Caller, folder_id: FolderId) -> list[FolderAccess]:
         row = await self._store.get(folder_id, user_id=caller.user_id)
@@ -93,6 +105,7 @@ class FolderFinder:
         else:
             name = unicodedata.normalize("NFC", ref)
             matches = _preferred(caller, await self.accessible(caller, name=name), statuses)
+            matches = matches or _preferred(caller, await self.administered(caller, name=name), statuses)
         if not matches or matches[0].folder.status not in ANY_STATUS:
             raise FolderNotFound(f"There is no virtual folder {ref[:64]!r}.")
         if len(matches) > 1:

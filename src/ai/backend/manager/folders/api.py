@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from contextlib import suppress
 from typing import Any
 from uuid import UUID
@@ -11,7 +12,7 @@ from msgspec.structs import asdict
 from ai.backend.common.errors import BackendError, InvalidInput, InvalidQuantity
 from ai.backend.common.slots import BinarySize
 from ai.backend.infra.http.decode import refuse
-from ai.backend.infra.http.routes import Call, Nothing, Reply, route
+from ai.backend.infra.http.routes import Call, Nothing, OwnerKey, Reply, route
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.access.requests import caller_of
 from ai.backend.manager.folders import schemas as schema
@@ -21,10 +22,15 @@ from ai.backend.manager.folders.model import CreateFolder, FolderUsage, Ticket
 
 
 def _quota_bytes(value: int | str | None) -> int | None:
+    if value is None:
+        return None
     try:
-        return int(BinarySize.parse(str(value))) or None if value is not None else None
+        size = int(BinarySize.parse(str(value)))
     except InvalidQuantity as e:
         raise InvalidInput(f"quota: {e.message}", data={"quota": "malformed"}) from None
+    if size > schema.MAX_BYTES:
+        raise refuse({"quota": f"at most {schema.MAX_BYTES} bytes"})
+    return size or None
 
 
 def _group_id(text: str | None) -> Any:
@@ -58,6 +64,8 @@ class FolderTypesApi:
 class FoldersApi:
     """Routes about whole folders and their files. ``{f}`` is a name or an id."""
 
+    owner_key = OwnerKey.ASSUMED
+
     def __init__(self, folders: Folders) -> None:
         self._service = folders.service
         self._files = folders.files
@@ -75,19 +83,19 @@ class FoldersApi:
         return [views.folder_item(access) for access in folders if access.folder.status.is_live is not query.trash]
 
     @route("GET", "/folders/_/hosts", query=schema.HostsQuery)
-    async def hosts(self, call: Call[Nothing, schema.HostsQuery]) -> dict[str, Any]:
+    async def hosts(self, call: Call[Nothing, schema.HostsQuery]) -> schema.HostsReply:
         """Lists the storage hosts that the caller may use."""
         return views.hosts_reply(*await self._service.hosts(caller_of(call), _group_id(call.query.group_id)))
 
     @route("GET", "/folders/_/all_hosts")
     @route("GET", "/folders/_/all-hosts")
-    async def all_hosts(self, call: Call) -> dict[str, Any]:
+    async def all_hosts(self, call: Call) -> schema.HostsReply:
         """Lists all storage hosts, for superadmins."""
         return views.hosts_reply(*await self._service.all_hosts(caller_of(call)))
 
     @route("GET", "/folders/_/allowed_types")
     @route("GET", "/folders/_/allowed-types")
-    async def allowed_types(self, call: Call) -> Any:
+    async def allowed_types(self, call: Call) -> builtins.list[str]:
         """Lists the types of owners: users and groups."""
         caller_of(call)
         return ["user", "group"]
@@ -135,15 +143,19 @@ class FoldersApi:
         return schema.Message("changed")
 
     @route("GET", "/folders/_/quota", query=schema.QuotaQuery)
-    async def quota(self, call: Call[Nothing, schema.QuotaQuery]) -> dict[str, Any]:
+    async def quota(self, call: Call[Nothing, schema.QuotaQuery]) -> schema.QuotaUsage:
         """Returns usage and limit of the quota scope of a folder."""
         folder = (await self._service.get(caller_of(call), call.query.id)).folder
         usage = await self._quotas.get(caller_of(call), folder.host, folder.quota_scope)
-        sizes = {"used_bytes": usage.used_bytes, "limit_bytes": usage.limit_bytes}
-        return {"quota_scope_id": folder.quota_scope, **sizes, "enforcement": usage.enforcement}
+        return {
+            "quota_scope_id": folder.quota_scope,
+            "used_bytes": usage.used_bytes,
+            "limit_bytes": usage.limit_bytes,
+            "enforcement": usage.enforcement,
+        }
 
     @route("POST", "/folders/_/quota", body=schema.QuotaBody)
-    async def set_quota(self, call: Call[schema.QuotaBody]) -> dict[str, Any]:
+    async def set_quota(self, call: Call[schema.QuotaBody]) -> schema.SizeReply:
         """Limits the quota scope of a folder, for superadmins."""
         size = call.body.input.size_bytes
         folder = (await self._service.get(caller_of(call), call.body.id)).folder
@@ -167,20 +179,20 @@ class FoldersApi:
         """Moves a folder to the trash; 409 while a session mounts it."""
         await self._service.trash(*_folder_ref(call))
 
-    @route("POST", "/folders/{f}/rename", body=schema.RenameBody, status=201)
+    @route("POST", "/folders/{f}/rename", body=schema.RenameBody, reply=schema.Message, status=201)
     async def rename(self, call: Call[schema.RenameBody]) -> Reply:
         """Renames a folder."""
         await self._service.rename(*_folder_ref(call), call.body.new_name)
         return Reply(schema.Message("renamed"), 201)
 
-    @route("POST", "/folders/{f}/update-options", body=schema.UpdateBody, status=201)
+    @route("POST", "/folders/{f}/update-options", body=schema.UpdateBody, reply=schema.Message, status=201)
     async def update(self, call: Call[schema.UpdateBody]) -> Reply:
         """Changes permission, usage mode and cloneability of a folder."""
         await self._service.update(*_folder_ref(call), **asdict(call.body))
         return Reply(schema.Message("updated"), 201)
 
-    @route("POST", "/folders/{f}/clone", body=schema.CloneBody, reply=schema.FolderItem)
-    async def clone(self, call: Call[schema.CloneBody]) -> dict[str, Any]:
+    @route("POST", "/folders/{f}/clone", body=schema.CloneBody)
+    async def clone(self, call: Call[schema.CloneBody]) -> schema.ClonedFolder:
         """Clones a folder; ``bgtask_id`` names the task that copies the files."""
         body = call.body
         request = CreateFolder(
@@ -191,18 +203,25 @@ class FoldersApi:
             cloneable=body.cloneable,
         )
         access, task_id = await self._service.clone(*_folder_ref(call), request)
-        return {**asdict(views.folder_item(access)), "bgtask_id": str(task_id)}
+        return schema.ClonedFolder(**asdict(views.folder_item(access)), bgtask_id=str(task_id))
 
     # ---- files ----
 
     @route("GET", "/folders/{f}/files", query=schema.FilesQuery)
-    async def list_files(self, call: Call[Nothing, schema.FilesQuery]) -> dict[str, Any]:
+    async def list_files(self, call: Call[Nothing, schema.FilesQuery]) -> schema.FilesReply:
         """Lists the files of a directory."""
         query = call.query
         files, cursor = await self._files.list(*_folder_ref(call), query.path, limit=query.limit, cursor=query.cursor)
         return views.listing_reply(files, cursor, is_page=query.limit is not None)
 
-    @route("POST", "/folders/{f}/mkdir", body=schema.MakeDirectoryBody)
+    @route(
+        "POST",
+        "/folders/{f}/mkdir",
+        body=schema.MakeDirectoryBody,
+        reply=schema.DirectoriesReply,
+        status=201,
+        also=(207,),
+    )
     async def mkdir(self, call: Call[schema.MakeDirectoryBody]) -> Reply:
         """Creates directories: 201 if all were created, 207 if some, 400 if none."""
         body = call.body
@@ -235,7 +254,7 @@ class FoldersApi:
     async def rename_file(self, call: Call[schema.RenameFileBody]) -> schema.Message:
         """Renames a file or directory."""
         body = call.body
-        await self._files.rename(*_folder_ref(call), body.target_path, body.new_name)
+        await self._files.rename(*_folder_ref(call), body.target_path, body.new_name, is_directory=body.is_dir)
         return schema.Message("renamed")
 
     @route("POST", "/folders/{f}/move-file", body=schema.MoveFileBody)
@@ -263,17 +282,19 @@ class FoldersApi:
 class FolderSharingApi:
     """Routes about invitations and shares."""
 
+    owner_key = OwnerKey.ASSUMED
+
     def __init__(self, folders: Folders) -> None:
         self._sharing = folders.sharing
 
     @route("POST", "/folders/{f}/invite", body=schema.InviteBody, body_aliases=schema.INVITE_ALIASES)
-    async def invite(self, call: Call[schema.InviteBody]) -> dict[str, Any]:
+    async def invite(self, call: Call[schema.InviteBody]) -> schema.InvitedReply:
         """Invites other users to a folder."""
         body = call.body
         return {"invited_ids": await self._sharing.invite(*_folder_ref(call), body.perm, body.emails)}
 
     @route("GET", "/folders/invitations/list")
-    async def received(self, call: Call) -> dict[str, Any]:
+    async def received(self, call: Call) -> schema.InvitationsReply:
         """Lists the pending invitations to the caller."""
         return {
             "invitations": [views.invitation_item(offer) for offer in await self._sharing.received(caller_of(call))]
@@ -281,7 +302,7 @@ class FolderSharingApi:
 
     @route("GET", "/folders/invitations/list-sent")
     @route("GET", "/folders/invitations/list_sent")
-    async def sent(self, call: Call) -> dict[str, Any]:
+    async def sent(self, call: Call) -> schema.InvitationsReply:
         """Lists the pending invitations by the caller."""
         return {"invitations": [views.invitation_item(offer) for offer in await self._sharing.sent(caller_of(call))]}
 
@@ -307,7 +328,14 @@ class FolderSharingApi:
         await self._sharing.amend(caller_of(call), invitation_id, call.body.perm)
         return schema.Message("updated")
 
-    @route("POST", "/folders/{f}/share", body=schema.ShareBody, body_aliases=schema.EMAIL_ALIASES, status=201)
+    @route(
+        "POST",
+        "/folders/{f}/share",
+        body=schema.ShareBody,
+        body_aliases=schema.EMAIL_ALIASES,
+        reply=schema.SharedEmailsReply,
+        status=201,
+    )
     async def share(self, call: Call[schema.ShareBody]) -> Reply:
         """Sets the permission of single members on a group's folder."""
         body = call.body
@@ -315,7 +343,7 @@ class FolderSharingApi:
         return Reply({"shared_emails": shared}, 201)
 
     @route("DELETE", "/folders/{f}/unshare", query=schema.UnshareQuery)
-    async def unshare(self, call: Call[Nothing, schema.UnshareQuery]) -> dict[str, Any]:
+    async def unshare(self, call: Call[Nothing, schema.UnshareQuery]) -> schema.UnsharedEmailsReply:
         """Removes the permissions of single members."""
         return {"unshared_emails": await self._sharing.unshare(*_folder_ref(call), call.query.emails)}
 
@@ -327,7 +355,7 @@ class FolderSharingApi:
 
     @route("POST", "/folders/_/shared", body=schema.SetShareBody)
     async def set_share(self, call: Call[schema.SetShareBody]) -> schema.Message:
-        """Changes a share, or ends it without ``perm``."""
+        """Changes a share, or ends it with ``perm`` null."""
         body = call.body
         await self._sharing.set_share(caller_of(call), body.vfolder, body.user, body.perm)
         return schema.Message("updated" if body.perm is not None else "ended")

@@ -117,8 +117,8 @@ class StorageProxyFolders:
     async def upload_ticket(self, folder: FolderKey, path: str, size: int) -> Ticket:
         return await self._ticket(folder, "/folder/file/upload", relpath=path, size=size)
 
-    async def download_ticket(self, folder: FolderKey, path: str, *, archive: bool) -> Ticket:
-        return await self._ticket(folder, "/folder/file/download", relpath=path, archive=archive)
+    async def download_ticket(self, folder: FolderKey, path: str, *, archive: bool, requester: str) -> Ticket:
+        return await self._ticket(folder, "/folder/file/download", relpath=path, archive=archive, requester=requester)
 
     async def _ticket(self, folder: FolderKey, path: str, **parameters: Any) -> Ticket:
         reply = await self._ask_folder(folder, "POST", path, **parameters)
@@ -135,4 +135,5 @@ def _file_info(item: Mapping[str, Any]) -> FileInfo:
         mode=stat.filemode(int(attributes["mode"])),
         created=float(attributes["created"]),
         modified=float(attributes["modified"]),
+        accessed=float(attributes.get("accessed") or attributes["modified"]),
     )

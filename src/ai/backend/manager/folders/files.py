@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ai.backend.common.errors import InvalidInput
+from ai.backend.common.errors import InvalidInput, LimitExceeded, WrongKindOfFile
 from ai.backend.common.folders import FolderKey, HostPermission
 from ai.backend.common.volume_paths import FolderPath
 from ai.backend.manager.access.caller import Caller
@@ -77,10 +77,24 @@ class FolderFiles:
         outcome = await self._storage.make_directories(key, list(requested), parents=parents, exist_ok=exist_ok)
         return {requested.get(path, path): problem for path, problem in outcome.items()}
 
-    async def rename(self, caller: Caller, ref: str, path: str, new_name: str) -> None:
-        """Renames a file. Raises Conflict if the new name is taken."""
+    async def rename(
+        self, caller: Caller, ref: str, path: str, new_name: str, *, is_directory: bool | None = None
+    ) -> None:
+        """Renames a file or directory. Raises Conflict if the new name is taken, and WrongKindOfFile if it is not what
+        ``is_directory`` says."""
         relative, name = _file_path(path, "target_path"), FolderPath.name(new_name)
-        await self._storage.rename_file(await self._writable_key(caller, ref, HostPermission.MODIFY), relative, name)
+        key = await self._writable_key(caller, ref, HostPermission.MODIFY)
+        if is_directory is not None and await self._is_directory(key, relative) is not is_directory:
+            kind = "a directory" if is_directory else "a file"
+            raise WrongKindOfFile(f"{relative[:128]!r} is not {kind}.", data={"is_dir": "wrong"})
+        await self._storage.rename_file(key, relative, name)
+
+    async def _is_directory(self, key: FolderKey, path: str) -> bool:
+        try:
+            await self._storage.list_files(key, path, limit=1)
+        except WrongKindOfFile:
+            return False
+        return True
 
     async def move(self, caller: Caller, ref: str, source: str, target: str) -> None:
         """Moves a file to ``target``, or into it if that is a directory. Raises Conflict if the target exists."""
@@ -96,13 +110,17 @@ class FolderFiles:
         await self._storage.delete_files(key, files, recursive=recursive)
 
     async def upload_ticket(self, caller: Caller, ref: str, path: str, size: int) -> Ticket:
-        """Returns a ticket to upload a file; a file of size 0 is created at once."""
+        """Returns a ticket to upload a file; a file of size 0 is created at once. Raises LimitExceeded for a file that
+        the folder's own limit leaves no room for."""
         relative = _file_path(path)
-        key = await self._writable_key(caller, ref, HostPermission.UPLOAD)
+        access = await self._finder.one(caller, ref, to_write=True, needs=HostPermission.UPLOAD)
+        key, limit = _managed_key(access), access.folder.max_size
+        if limit and (await self._storage.usage(key)).bytes + size > limit:
+            raise LimitExceeded(f"The folder may have {limit} bytes; the file exceeds that.", data={"size": limit})
         return await self._storage.upload_ticket(key, relative, size)
 
     async def download_ticket(self, caller: Caller, ref: str, path: str, *, archive: bool = False) -> Ticket:
         """Returns a ticket to download a file, or with ``archive`` a directory."""
         relative = _relative_path(path) if archive else _file_path(path)
         key = await self._readable_key(caller, ref, HostPermission.DOWNLOAD)
-        return await self._storage.download_ticket(key, relative, archive=archive)
+        return await self._storage.download_ticket(key, relative, archive=archive, requester=str(caller.user_id))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
@@ -9,8 +10,7 @@ from ai.backend.common.errors import NotFound, NotSupported
 from ai.backend.common.ids import GroupId, UserId
 from ai.backend.manager.folders.facade import Folders
 from ai.backend.manager.folders.model import FolderKind, FolderRow, ScopeUsage
-from ai.backend.manager.graphql.context import Info, caller_of, context_of, page_of
-from ai.backend.manager.graphql.limits import MAX_PAGE
+from ai.backend.manager.graphql.context import Info, caller_of, context_of, page_of, whole_list
 from ai.backend.manager.graphql.resolvers import field, mutation, query
 from ai.backend.manager.graphql.values import View, attributes_of
 from ai.backend.manager.identity.service import IdentityService
@@ -22,6 +22,7 @@ _KIND_OF_FIELD: dict[str, FolderKind | None] = {
     "vfolder_invited_list": "invited",
     "vfolder_project_list": "project",
 }
+_ORDER_ALIASES = {"user": "user_id", "group": "group_id"}
 
 
 def quota_scope_view(host: str, scope: str, usage: ScopeUsage) -> View:
@@ -35,13 +36,12 @@ def _scope_view(host: str, scope: str) -> View:
 
 
 def folder_view(row: FolderRow) -> View:
-    """Returns a folder. File counts and sizes are zero: the storage proxy would have to count them for each folder."""
+    """Returns a folder without its usage. Nothing limits the number of its files."""
     folder = row.folder
-    counts = {"max_files": 0, "num_files": 0, "cur_size": 0}
     owner = {"user": folder.user_id, "user_email": row.owner_email, "quota_scope_id": folder.quota_scope}
     group = {"group": folder.group_id, "group_name": row.group_name}
     words = {name: getattr(folder, name).value for name in ("status", "usage_mode", "permission", "ownership_type")}
-    return {**attributes_of(folder), **counts, **owner, **group, **words}
+    return {**attributes_of(folder), "folder": folder, "max_files": 0, **owner, **group, **words}
 
 
 class FolderResolvers:
@@ -70,25 +70,42 @@ class FolderResolvers:
                 owner = (await self._identity.keypair(caller_of(info), arguments["access_key"])).user_id
             except NotFound:
                 return empty
-        group_id, domain_name = arguments.get("group_id"), arguments.get("domain_name")
-        page = await self._folders.service.page(
-            caller_of(info),
-            ListQuery(**page_of(arguments)),
-            kind=_KIND_OF_FIELD[info.field_name],
-            group_id=GroupId(group_id) if group_id is not None else None,
-            domain_name=domain_name,
-            owner_id=owner,
-        )
+        group_id = GroupId(arguments["group_id"]) if arguments.get("group_id") is not None else None
+        options = {**arguments, "kind": _KIND_OF_FIELD[info.field_name], "group_id": group_id, "owner_id": owner}
+        return await self._page(info, **options)
+
+    async def _page(
+        self,
+        info: Info,
+        *,
+        kind: FolderKind | None = None,
+        group_id: GroupId | None = None,
+        domain_name: str | None = None,
+        owner_id: UserId | None = None,
+        **arguments: Any,
+    ) -> View:
+        folders, query = self._require_folders().service, ListQuery(**page_of(arguments, _ORDER_ALIASES))
+        selection: dict[str, Any] = {"group_id": group_id, "domain_name": domain_name, "owner_id": owner_id}
+        page = await folders.page(caller_of(info), query, kind=kind, **selection)
         return {"items": [folder_view(row) for row in page.items], "total_count": page.total_count}
+
+    @field("VirtualFolder", "num_files")
+    @field("VirtualFolder", "cur_size")
+    async def folder_usage(self, view: View, info: Info) -> int | None:
+        """Returns what the storage proxy counts; null for folders that it does not count, and where it does not
+        answer."""
+        loader = context_of(info).loader("folder usage", self._require_folders().service.usages, attrgetter("id"))
+        usage = await loader.get(view["folder"])
+        if usage is None:
+            return None
+        return usage.files if info.field_name == "num_files" else usage.bytes
 
     @field("KeyPair", "vfolders")
     async def keypair_folders(self, view: View, info: Info) -> list[View]:
-        """Returns the newest folders of the user."""
+        """Returns the live folders of the user."""
         if self._folders is None:
             return []
-        newest = ListQuery(limit=MAX_PAGE)
-        page = await self._folders.service.page(caller_of(info), newest, owner_id=UserId(view["user"]))
-        return [folder_view(row) for row in page.items if row.folder.user_id == view["user"]]
+        return await whole_list(self._page, info, "vfolder_list", kind="own", owner_id=UserId(view["user"]))
 
     @query("vfolder")
     async def vfolder(self, info: Info, id: UUID) -> View | None:  # noqa: A002  # the wire's name

@@ -18,6 +18,7 @@ from ai.backend.common.folders import (
     UsageMode,
 )
 from ai.backend.common.ids import DomainName, FolderId, GroupId, InvitationId, UserId
+from ai.backend.common.states import UserRole
 from ai.backend.common.volume_paths import QuotaScopeId
 from ai.backend.infra.settings import Settings
 
@@ -68,10 +69,11 @@ class Folder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FolderRow:
-    """A folder with the email of its user or the name of its group, and the share of the requesting user."""
+    """A folder with its user's email and role or its group's name, and the share of the requesting user."""
 
     folder: Folder
     owner_email: str | None = None
+    owner_role: UserRole | None = None
     group_name: str | None = None
     granted: FolderPermission | None = None
 
@@ -83,7 +85,7 @@ class FolderSelection:
     Attributes:
         user_id: None selects the folders of all users and ignores ``kinds``.
         groups: the groups whose folders are that user's ``project`` folders.
-        domain_name, group_id, owner_id: further filters; a ``group_id`` keeps the folders of users.
+        domain_name, group_id, owner_id: further filters.
     """
 
     user_id: UserId | None = None
@@ -204,6 +206,7 @@ class FileInfo:
     mode: str
     created: float
     modified: float
+    accessed: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

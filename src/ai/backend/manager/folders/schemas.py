@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any, NotRequired, TypedDict
 from uuid import UUID
 
 import msgspec
@@ -12,6 +12,8 @@ from ai.backend.common.folders import FolderPermission, UsageMode
 from ai.backend.infra.http.fields import Word
 from ai.backend.infra.http.routes import Schema
 
+MAX_BYTES = 2**53 - 1
+"""The largest size that clients in JavaScript can represent (spec 03-07:721)."""
 Path = Annotated[str, Meta(max_length=4_096)]
 Emails = Annotated[list[Annotated[str, Meta(max_length=256)]], Meta(max_length=256)]
 Paths = Annotated[list[Path], Meta(min_length=1, max_length=1_000)]
@@ -39,7 +41,7 @@ class CreateFolderBody(Schema, frozen=True):
     usage_mode: UsageMode = UsageMode.GENERAL
     permission: FolderPermission = FolderPermission.READ_WRITE
     cloneable: bool = False
-    quota: Annotated[int, Meta(ge=0)] | Annotated[str, Meta(max_length=32)] | None = None
+    quota: Annotated[int, Meta(ge=0, le=MAX_BYTES)] | Annotated[str, Meta(max_length=32)] | None = None
     unmanaged_path: Path | None = None
 
 
@@ -111,6 +113,8 @@ class DownloadBody(Schema, frozen=True):
 
 
 class RenameFileBody(Schema, frozen=True):
+    """``is_dir`` says whether a directory is meant (spec 03-08:2424); without it, either may be."""
+
     target_path: Path
     new_name: Annotated[str, Meta(max_length=1_024)]
     is_dir: bool | None = None
@@ -133,7 +137,7 @@ class InviteBody(Schema, frozen=True):
 
 class ShareBody(Schema, frozen=True):
     emails: Emails
-    permission: FolderPermission = FolderPermission.READ_WRITE
+    permission: FolderPermission
 
 
 EMAIL_ALIASES = {"user_ids": "emails", "perm": "permission"}
@@ -157,11 +161,11 @@ class SharedQuery(Schema, frozen=True):
 
 
 class SetShareBody(Schema, frozen=True):
-    """The new permission of a share; ``perm`` null ends the share."""
+    """The new permission of a share; ``perm`` null ends the share, and without it the request is malformed."""
 
     vfolder: Word
     user: UUID
-    perm: FolderPermission | None = None
+    perm: FolderPermission | None
 
 
 class ChangeOwnerBody(Schema, frozen=True):
@@ -176,10 +180,13 @@ class LeaveBody(Schema, frozen=True):
 
 
 class CloneBody(Schema, frozen=True):
+    """A copy of a folder; ``target_host`` null is the host of the source. The manual names a default of ``permission``,
+    and 400 without it (spec 03-08:3063, 3077): the default holds."""
+
     target_name: Annotated[str, Meta(max_length=256)]
-    target_host: Word | None = None
-    usage_mode: UsageMode = UsageMode.GENERAL
+    target_host: Word | None
     permission: FolderPermission = FolderPermission.READ_WRITE
+    usage_mode: UsageMode = UsageMode.GENERAL
     cloneable: bool = False
 
 
@@ -191,7 +198,7 @@ class QuotaQuery(Schema, frozen=True, kw_only=True):
 
 
 class QuotaInput(msgspec.Struct, frozen=True):
-    size_bytes: Annotated[int, Meta(ge=0, le=2**53 - 1)]
+    size_bytes: Annotated[int, Meta(ge=0, le=MAX_BYTES)]
 
 
 class QuotaBody(Schema, frozen=True, kw_only=True):
@@ -229,6 +236,12 @@ class FolderItem(msgspec.Struct, frozen=True, kw_only=True):
     max_size: int | None
 
 
+class ClonedFolder(FolderItem, frozen=True, kw_only=True):
+    """A new copy of a folder, which the task ``bgtask_id`` fills."""
+
+    bgtask_id: str
+
+
 class FolderInfo(FolderItem, frozen=True, kw_only=True):
     """The Virtual Folder Item Object; the numbers are null where the storage proxy does not answer."""
 
@@ -236,6 +249,90 @@ class FolderInfo(FolderItem, frozen=True, kw_only=True):
     numFiles: int | None  # noqa: N815  # the wire's name
     used_bytes: int | None
     cur_size: int | None
+
+
+class HostsReply(TypedDict):
+    """Storage hosts; ``volume_info`` is for the published Web UI."""
+
+    default: str
+    allowed: list[str]
+    volume_info: dict[str, dict[str, Any]]
+
+
+class QuotaUsage(TypedDict):
+    quota_scope_id: str
+    used_bytes: int
+    limit_bytes: int | None
+    enforcement: str
+
+
+class SizeReply(TypedDict):
+    size_bytes: int
+
+
+class FileItem(TypedDict):
+    """An entry of a directory; times are seconds since 1970."""
+
+    name: str
+    type: str
+    size: int
+    mode: str
+    created: float
+    modified: float
+
+
+class FilesReply(TypedDict):
+    """A listing: ``files`` is JSON text of Virtual Folder File Objects; ``error_msg`` is there if entries are not."""
+
+    items: list[FileItem]
+    files: str
+    cursor: str | None
+    error_msg: NotRequired[str]
+
+
+class PathResult(TypedDict):
+    item: str
+    msg: str | None
+
+
+class PathResults(TypedDict):
+    success: list[PathResult]
+    failed: list[PathResult]
+
+
+class DirectoriesReply(TypedDict):
+    results: PathResults
+
+
+class InvitationItem(TypedDict):
+    """The Virtual Folder Invitation Object (spec 03-07); ``perm`` repeats ``permission``."""
+
+    id: str
+    inviter: str
+    invitee: str
+    perm: str
+    permission: str
+    state: str
+    created_at: str | None
+    modified_at: str | None
+    vfolder_id: str
+    vfolder_name: str
+
+
+class InvitationsReply(TypedDict):
+    invitations: list[InvitationItem]
+
+
+class InvitedReply(TypedDict):
+    invited_ids: list[str]
+
+
+class SharedEmailsReply(TypedDict):
+    shared_emails: list[str]
+
+
+class UnsharedEmailsReply(TypedDict):
+    unshared_emails: list[str]
 
 
 class TransferTicket(msgspec.Struct, frozen=True):

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ai.backend.common.errors import Conflict, FolderAlreadyExists, Forbidden, InvalidInput, NotFound
+from ai.backend.common.errors import (
+    BackendError,
+    Conflict,
+    FolderAlreadyExists,
+    Forbidden,
+    InvalidInput,
+    LimitExceeded,
+    NotFound,
+)
 from ai.backend.common.folders import (
     FolderOwnership,
     FolderPermission,
@@ -50,6 +59,8 @@ from ai.backend.manager.volumes.model import Volume
 from ai.backend.manager.volumes.permissions import CLONE, FolderScope, FolderScopes, require
 
 _NOT_DELETED = Condition(field="status", op="!=", value=FolderStatus.DELETE_COMPLETE.value)
+_USAGE_CALLS = 4
+"""How many folders of one query are counted at a time."""
 _ALL_FOLDERS = ListQuery(limit=1_000_000, filter=_NOT_DELETED)
 
 
@@ -93,7 +104,7 @@ class FolderService:
         group = await self._find_group(caller, request.group) if request.group is not None else None
         if group is not None and group.type is GroupType.MODEL_STORE and request.usage_mode is not UsageMode.MODEL:
             raise InvalidInput("A model store keeps models: say usage mode model.", data={"usage_mode": "not model"})
-        host = request.host or await self._volumes.default_host()
+        host = await self._full_host(request.host) if request.host else await self._volumes.default_host()
         if host is None:
             raise NotFound("This cluster has no storage host.", data={"host": "none"})
         scope = await self._scopes.of(caller, group.id if group is not None else None)
@@ -102,7 +113,7 @@ class FolderService:
             request = replace(request, unmanaged_path=self._unmanaged.check(caller, request.unmanaged_path))
         else:
             await self._check_host(scope, host)
-        folder = self._new_folder(caller, name, host, group, request)
+        folder = self._new_folder(caller, name, host, group, _limited(request, scope))
         await self._apply_quota(folder, scope)
         limit = scope.max_count
         if group is not None:
@@ -149,6 +160,15 @@ class FolderService:
             raise Forbidden("Only administrators make folders of a group.", data={"group": "not allowed"})
         return next((candidate for candidate in matches if candidate.domain_name == caller.domain_name), matches[0])
 
+    async def _full_host(self, name: str) -> str:
+        """Returns the host that a plain name means (03-11:540): its volume, or its proxy, if only one is called so."""
+        hosts = await self._volumes.volumes() if ":" not in name else ()
+        for part in (2, 0):
+            matches = [host for host in hosts if host.partition(":")[part] == name]
+            if len(matches) == 1:
+                return matches[0]
+        return name
+
     async def _check_host(self, scope: FolderScope, host: str) -> None:
         parse_host(host)
         require(scope.allowed(host), HostPermission.CREATE, host)
@@ -174,7 +194,7 @@ class FolderService:
             )
         if source.unmanaged_path is not None:
             raise InvalidInput(f"The files of {source.name!r} are with no storage proxy.", data={"name": "unmanaged"})
-        name, host = check_folder_name(request.name), request.host or source.host
+        name, host = check_folder_name(request.name), await self._full_host(request.host or source.host)
         scope = await self._scopes.of(caller)
         if CLONE in scope.blocked.get(source.host, ()):
             raise Forbidden(f"Nobody may clone folders of {source.host!r}.", data={"host": source.host})
@@ -183,7 +203,10 @@ class FolderService:
             raise InvalidInput(
                 "A folder is cloned onto a volume of the same storage proxy.", data={"target_host": "another proxy"}
             )
-        target = self._new_folder(caller, name, host, None, request, status=FolderStatus.CLONING, cloned_from=source.id)
+        limited = _limited(request, scope)
+        if limited.max_size and (await self._storage.usage(source.key)).bytes > limited.max_size:
+            raise LimitExceeded(f"{source.name!r} exceeds the {limited.max_size} bytes that your folders may have.")
+        target = self._new_folder(caller, name, host, None, limited, status=FolderStatus.CLONING, cloned_from=source.id)
         await self._apply_quota(target, scope)
         begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -214,6 +237,8 @@ class FolderService:
             accesses = [own.get(row.folder.id) or _as_admin(row) for row in rows]
         if group is None:
             return accesses
+        if not everything:
+            accesses = [*accesses, *await self._finder.administered(caller)]
         ids = ((entry, entry.folder.group_id) for entry in accesses)
         return [entry for entry, id_ in ids if id_ is None or group in (str(id_), id_.hex, entry.row.group_name)]
 
@@ -248,6 +273,19 @@ class FolderService:
         if access.folder.unmanaged_path is not None:
             raise NotFound("No storage proxy counts what is in an unmanaged path.")
         return await self._storage.usage(access.folder.key)
+
+    async def usages(self, folders: Sequence[Folder]) -> Mapping[FolderId, FolderUsage]:
+        """Returns the current usages of folders that are live and counted by a storage proxy that answers."""
+        slots, usages = asyncio.Semaphore(_USAGE_CALLS), dict[FolderId, FolderUsage]()
+
+        async def read(folder: Folder) -> None:
+            with contextlib.suppress(BackendError):
+                async with slots:
+                    usages[folder.id] = await self._storage.usage(folder.key)
+
+        managed = (folder for folder in folders if folder.status.is_live and folder.unmanaged_path is None)
+        await asyncio.gather(*map(read, managed))
+        return usages
 
     # ---- changes ----
 
@@ -324,6 +362,15 @@ class FolderService:
             raise Conflict(f"The folder {folder.name!r} was changed meanwhile; look again.")
 
 
+def _limited(request: CreateFolder, scope: FolderScope) -> CreateFolder:
+    """Returns the request with the size that the policy of the creator's keypair allows, by default the largest. Raises
+    LimitExceeded for a larger one."""
+    limit = scope.max_folder_size
+    if limit and (request.max_size or 0) > limit:
+        raise LimitExceeded(f"Your policy allows folders of {limit} bytes.", data={"quota": limit})
+    return replace(request, max_size=request.max_size or limit or None)
+
+
 def _as_admin(row: FolderRow) -> FolderAccess:
     return FolderAccess(
         row=row, permission=FolderPermission.WRITE_DELETE, is_owner=False, controls=True, allowed=frozenset()
@@ -352,8 +399,7 @@ class FolderOwnerRemoval:
     async def of_group(self, group_id: GroupId) -> None:
         page = await self._store.page(_ALL_FOLDERS, FolderSelection(group_id=group_id))
         for row in page.items:
-            if row.folder.group_id == group_id:
-                await self._remove(row.folder)
+            await self._remove(row.folder)
 
     async def _hand_over(self, folder: Folder, heir: User) -> None:
         try:

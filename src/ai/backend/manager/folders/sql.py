@@ -55,7 +55,7 @@ def _selection_clauses(selection: FolderSelection) -> list[ColumnElement[bool]]:
     if selection.domain_name is not None:
         clauses.append(columns.domain_name == selection.domain_name)
     if selection.group_id is not None:
-        clauses.append(or_(columns.group_id.is_(None), columns.group_id == selection.group_id))
+        clauses.append(columns.group_id == selection.group_id)
     if selection.owner_id is not None:
         clauses.append(columns.user_id == selection.owner_id)
     return clauses

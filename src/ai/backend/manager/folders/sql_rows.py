@@ -31,6 +31,7 @@ def _select_folders() -> Select[Any]:
         select(
             *(folders.c[name] for name in FOLDER_FIELDS),
             identity_tables.users.c.email.label("owner_email"),
+            identity_tables.users.c.role.label("owner_role"),
             identity_tables.groups.c.name.label("group_name"),
             folder_permissions.c.permission.label("granted"),
         )
@@ -73,7 +74,8 @@ def folder_of(row: Row[Any]) -> Folder:
 
 
 def folder_row_of(row: Row[Any]) -> FolderRow:
-    return FolderRow(folder=folder_of(row), owner_email=row.owner_email, group_name=row.group_name, granted=row.granted)
+    joined = ("owner_email", "owner_role", "group_name", "granted")
+    return FolderRow(folder=folder_of(row), **{name: row._mapping[name] for name in joined})
 
 
 def uses_name(s: Connection, user_id: UserId, name: str, *, except_id: FolderId) -> bool:

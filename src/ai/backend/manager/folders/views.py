@@ -8,7 +8,7 @@ from typing import Any
 
 from ai.backend.infra.http.fields import iso
 from ai.backend.manager.folders.model import FileInfo, FolderAccess, FolderUsage, Invitation, Share
-from ai.backend.manager.folders.schemas import FolderInfo, FolderItem
+from ai.backend.manager.folders.schemas import FileItem, FilesReply, FolderInfo, FolderItem, HostsReply, InvitationItem
 from ai.backend.manager.volumes.model import Volume
 
 _FOLDER_FIELDS = ("name", "host", "status_info", "creator", "unmanaged_path", "cloneable", "max_size")
@@ -46,7 +46,7 @@ def folder_info(access: FolderAccess, usage: FolderUsage | None) -> FolderInfo:
     return FolderInfo(**_common_fields(access), num_files=files, numFiles=files, used_bytes=used, cur_size=used)
 
 
-def hosts_reply(default: str | None, volumes: Mapping[str, Volume]) -> dict[str, Any]:
+def hosts_reply(default: str | None, volumes: Mapping[str, Volume]) -> HostsReply:
     """Returns the storage hosts; ``default`` is text even without a host, as the published client requires."""
     return {
         "default": default or "",
@@ -60,30 +60,35 @@ def _volume_info(volume: Volume) -> dict[str, Any]:
     return {**described, "sftp_scaling_groups": []}
 
 
-def listing_reply(files: Sequence[FileInfo], cursor: str | None, *, is_page: bool) -> dict[str, Any]:
+def listing_reply(files: Sequence[FileInfo], cursor: str | None, *, is_page: bool) -> FilesReply:
     """Returns a listing: ``files`` as JSON text for the published client, ``items`` as objects."""
-    times = [{"created": file.created, "modified": file.modified} for file in files]
     items = [
-        {
-            "name": file.name,
-            "type": "DIRECTORY" if file.is_directory else "FILE",
-            "size": file.size,
-            "mode": file.mode,
-            **time,
-        }
-        for file, time in zip(files, times, strict=True)
+        FileItem(
+            name=file.name,
+            type="DIRECTORY" if file.is_directory else "FILE",
+            size=file.size,
+            mode=file.mode,
+            created=file.created,
+            modified=file.modified,
+        )
+        for file in files
     ]
     legacy_files = [
-        {"filename": file.name, "size": file.size, "mode": file.mode, "mtime": file.modified, "ctime": file.created}
+        {
+            "filename": file.name,
+            "size": file.size,
+            "mode": file.mode,
+            "mtime": int(file.modified),
+            "ctime": int(file.created),
+            "atime": int(file.accessed),
+        }
         for file in files
     ]
     too_long = cursor is not None and not is_page
-    return {
-        "items": items,
-        "files": json.dumps(legacy_files),
-        "cursor": cursor,
-        **({"error_msg": f"only the first {len(items)} entries are shown"} if too_long else {}),
-    }
+    reply = FilesReply(items=items, files=json.dumps(legacy_files), cursor=cursor)
+    if too_long:
+        reply["error_msg"] = f"only the first {len(items)} entries are shown"
+    return reply
 
 
 def mkdir_reply(outcome: Mapping[str, str | None]) -> dict[str, Any]:
@@ -96,7 +101,7 @@ def mkdir_reply(outcome: Mapping[str, str | None]) -> dict[str, Any]:
     }
 
 
-def invitation_item(invitation: Invitation) -> dict[str, Any]:
+def invitation_item(invitation: Invitation) -> InvitationItem:
     """Returns the Virtual Folder Invitation Object."""
     return {
         "id": str(invitation.id),

@@ -6,15 +6,16 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from graphql import GraphQLResolveInfo
 
-from ai.backend.common.errors import BackendError, InvalidInput
+from ai.backend.common.errors import BackendError, InvalidInput, LimitExceeded
 from ai.backend.infra.http.decode import refuse
 from ai.backend.manager.access.caller import Caller
-from ai.backend.manager.graphql.limits import MAX_PAGE
+from ai.backend.manager.graphql.limits import MAX_LIST, MAX_PAGE
 from ai.backend.manager.graphql.values import View
 from ai.backend.manager.query.language import parse_filter, parse_order
 from ai.backend.manager.query.model import OrderBy
@@ -117,8 +118,8 @@ class Context:
         outcome = "success"
         try:
             yield
-        except BackendError as e:
-            outcome = e.code
+        except BaseException as e:
+            outcome = e.code if isinstance(e, BackendError) else "internal-error"
             raise
         finally:
             await self.audit.record(
@@ -144,9 +145,9 @@ def caller_of(info: Info) -> Caller:
     return context_of(info).caller
 
 
-def page_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the arguments of every list as fields of a ListQuery. Raises InvalidInput for a page out of range, and
-    for a malformed filter or order."""
+def page_of(arguments: Mapping[str, Any], aliases: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
+    """Returns the arguments of every list as fields of a ListQuery; ``aliases``: field -> column that has its order.
+    Raises InvalidInput for a page out of range, and for a malformed filter or order."""
     limit, offset = arguments["limit"], arguments["offset"]
     if not 1 <= limit <= MAX_PAGE:
         raise refuse({"limit": f"must be between 1 and {MAX_PAGE}"})
@@ -156,7 +157,23 @@ def page_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
     if not order and arguments.get("order_key"):
         descending = not arguments.get("order_asc", True)
         order = tuple(OrderBy(field=item.field, descending=descending) for item in parse_order(arguments["order_key"]))
+    order = tuple(replace(item, field=aliases.get(item.field, item.field)) for item in order)
     return {"limit": limit, "offset": offset, "filter": parse_filter(arguments.get("filter")), "order": order}
+
+
+async def whole_list(
+    page: Callable[..., Awaitable[View]], info: Info, paged_field: str, **arguments: Any
+) -> list[View]:
+    """Returns the items of all pages. Raises LimitExceeded, which names the field that has pages, for too many."""
+    items: list[View] = []
+    while True:
+        reply = await page(info, limit=MAX_PAGE, offset=len(items), **arguments)
+        items += reply["items"]
+        if reply["total_count"] > MAX_LIST:
+            message = f"There are {reply['total_count']}, more than {MAX_LIST}: read {paged_field} page by page."
+            raise LimitExceeded(message, data={"limit": MAX_LIST})
+        if not reply["items"] or len(items) >= reply["total_count"]:
+            return items
 
 
 def structured(field: str, value: Any) -> Any:
@@ -165,7 +182,7 @@ def structured(field: str, value: Any) -> Any:
         return value
     try:
         return json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise InvalidInput(f"{field} is not JSON.", data={field: "malformed"}) from None
 
 

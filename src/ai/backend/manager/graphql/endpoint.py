@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
+from aiohttp import web
 from msgspec import Meta
 
+from ai.backend.common.errors import Forbidden
 from ai.backend.infra.http.routes import Call, Schema, route
 from ai.backend.manager.access.requests import caller_of
 from ai.backend.manager.graphql.settings import GraphQLSettings
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from ai.backend.manager.graphql.executor import Executor
 
 MAX_QUERY = 65_536
+SCHEMA_OPEN_KEY = "config/api/allow-graphql-schema-introspection"
+"""The key of the shared configuration that opens the schema to everybody if it is ``true`` (spec 03-13:178)."""
 
 
 class GraphQLBody(Schema, frozen=True, rename={"operation_name": "operationName"}):
@@ -32,13 +36,31 @@ class GraphQLBody(Schema, frozen=True, rename={"operation_name": "operationName"
 class GraphQLApi:
     """Serves GraphQL queries. The schema is built at the first query, so that the manager starts faster."""
 
-    def __init__(self, audit: AuditTrail, settings: GraphQLSettings, load_schema: Callable[[], GraphQLSchema]) -> None:
+    def __init__(
+        self,
+        audit: AuditTrail,
+        settings: GraphQLSettings,
+        load_schema: Callable[[], GraphQLSchema],
+        is_schema_open: Callable[[], Awaitable[bool]],
+    ) -> None:
         self._settings = settings
+        self._is_schema_open = is_schema_open
         self._audit = audit
         self._load_schema = load_schema
         self._executor: Executor | None = None
         self._building = asyncio.Lock()
 
+    @route("GET", "/spec/graphiql")
+    async def explorer(self, call: Call) -> web.Response:
+        """Return the page of GraphiQL, which loads its scripts from the network (spec 03-13:183)."""
+        if not await self._is_schema_open():
+            message = f"GraphiQL asks about the schema: a superadmin sets {SCHEMA_OPEN_KEY} to true."
+            raise Forbidden(message, data={"key": SCHEMA_OPEN_KEY})
+        from ariadne.explorer import ExplorerGraphiQL
+
+        return web.Response(text=ExplorerGraphiQL(title="Manager API").html(None), content_type="text/html")
+
+    @route("POST", "/spec/graphiql", body=GraphQLBody, audited=False)
     @route("POST", "/admin/gql", body=GraphQLBody, audited=False)
     async def query(self, call: Call[GraphQLBody]) -> dict[str, Any]:
         """Answer a GraphQL query; errors come with status 200, beside the data."""
@@ -56,12 +78,14 @@ class GraphQLApi:
             async with self._building:
                 if self._executor is None:
                     self._executor = await asyncio.get_running_loop().run_in_executor(
-                        None, _make_executor, self._settings, self._load_schema
+                        None, _make_executor, self._settings, self._load_schema, self._is_schema_open
                     )
         return self._executor
 
 
-def _make_executor(settings: GraphQLSettings, load_schema: Callable[[], GraphQLSchema]) -> Executor:
+def _make_executor(
+    settings: GraphQLSettings, load_schema: Callable[[], GraphQLSchema], is_schema_open: Callable[[], Awaitable[bool]]
+) -> Executor:
     from ai.backend.manager.graphql.executor import Executor
 
-    return Executor(settings, load_schema())
+    return Executor(settings, load_schema(), is_schema_open)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
-from uuid import UUID
 
 from ariadne import ScalarType, SchemaBindable, make_executable_schema
 from graphql import DocumentNode, ExecutionResult, GraphQLError, GraphQLSchema, execute, parse, validate
@@ -16,26 +16,24 @@ from ai.backend.common.errors import BackendError
 from ai.backend.infra.http.errors import PROBLEM_BASE, status_of
 from ai.backend.manager.access.checks import is_permitted
 from ai.backend.manager.access.permissions import Operation
+from ai.backend.manager.graphql import scalars
 from ai.backend.manager.graphql.context import Context
 from ai.backend.manager.graphql.limits import MAX_TOKENS, check_introspection, check_limits, widths_of
 from ai.backend.manager.graphql.settings import GraphQLSettings
+from ai.backend.manager.graphql.variables import adapt_variable_types
 
 log = logging.getLogger(__name__)
 _CACHED_QUERIES = 256
-
-
-def _parse_uuid(value: Any) -> UUID:
-    try:
-        return UUID(str(value))
-    except ValueError:
-        raise GraphQLError(f"not a UUID: {str(value)[:64]!r}") from None
+_MAX_ERRORS = 8
+_TOO_DEEP = "The query is nested too deeply."
 
 
 _SCALARS = (
-    ScalarType("UUID", serializer=str, value_parser=_parse_uuid),
+    ScalarType("UUID", serializer=str, value_parser=scalars.parse_uuid),
     ScalarType("DateTime", serializer=datetime.isoformat),
-    ScalarType("JSONString", serializer=str),
-    ScalarType("BigInt", serializer=int),
+    ScalarType("JSONString", serializer=str, value_parser=scalars.parse_json_text),
+    ScalarType("VFolderHosts", value_parser=scalars.parse_json_value),
+    ScalarType("BigInt", serializer=int, value_parser=scalars.parse_whole_number),
 )
 
 
@@ -44,33 +42,53 @@ def build_schema(definitions: str, bindables: Sequence[SchemaBindable]) -> Graph
     return make_executable_schema(definitions, *bindables, *_SCALARS)
 
 
+@dataclass(slots=True)
+class _Query:
+    """A parsed query; ``errors`` are of its validation, None before it."""
+
+    document: DocumentNode
+    errors: Sequence[GraphQLError] | None = None
+
+
 class Executor:
     """Executes queries on one schema and caches their parsed documents."""
 
-    def __init__(self, settings: GraphQLSettings, schema: GraphQLSchema) -> None:
+    def __init__(
+        self,
+        settings: GraphQLSettings,
+        schema: GraphQLSchema,
+        is_schema_open: Callable[[], Awaitable[bool]] | None = None,
+    ) -> None:
         self._settings = settings
+        self._is_schema_open = is_schema_open
         self.schema = schema
         self._widths = widths_of(self.schema)
-        self._parsed: OrderedDict[str, DocumentNode | list[GraphQLError]] = OrderedDict()
+        self._queries: OrderedDict[str, _Query] = OrderedDict()
 
     async def execute(
         self, text: str, variables: Mapping[str, Any], operation: str | None, context: Context
     ) -> dict[str, Any]:
         """Returns the reply to a query: always ``data``, and ``errors`` if there are any."""
-        document = self._prepare(text)
-        if isinstance(document, list):
-            return {"data": None, "errors": [format_error(error) for error in document]}
         try:
+            query = self._parse(text)
+            check_limits(query.document, variables, self._settings, self._widths)
             allows_introspection = self._settings.introspection
             if allows_introspection != "everybody" and not (
                 allows_introspection == "superadmins" and is_permitted(context.caller, Operation.SEE_SCHEMA)
             ):
-                check_introspection(document)
-            check_limits(document, variables, self._settings, self._widths)
+                await self._check_introspection(query.document)
         except GraphQLError as error:
             return {"data": None, "errors": [format_error(error)]}
+        if query.errors is None:
+            query.errors = self._validate(query)
+        if query.errors:
+            return {"data": None, "errors": [format_error(error) for error in query.errors]}
         execution = execute(
-            self.schema, document, context_value=context, variable_values=dict(variables), operation_name=operation
+            self.schema,
+            query.document,
+            context_value=context,
+            variable_values=dict(variables),
+            operation_name=operation,
         )
         result = execution if isinstance(execution, ExecutionResult) else await execution
         reply: dict[str, Any] = {"data": result.data}
@@ -78,25 +96,36 @@ class Executor:
             reply["errors"] = [format_error(error) for error in result.errors]
         return reply
 
-    def _prepare(self, text: str) -> DocumentNode | list[GraphQLError]:
-        cached = self._parsed.get(text)
-        if cached is not None:
-            self._parsed.move_to_end(text)
-            return cached
-        prepared: DocumentNode | list[GraphQLError]
+    async def _check_introspection(self, document: DocumentNode) -> None:
+        """Raises GraphQLError for a query about the schema, unless the shared configuration opens it to everybody."""
         try:
-            prepared = parse(text, max_tokens=MAX_TOKENS)
-            errors = validate(self.schema, prepared)
-            if errors:
-                prepared = errors[:8]
-        except GraphQLError as error:
-            prepared = [error]
+            check_introspection(document)
+        except GraphQLError:
+            if self._is_schema_open is None or not await self._is_schema_open():
+                raise
+
+    def _parse(self, text: str) -> _Query:
+        """Returns a query from the cache, or parses it. Raises GraphQLError."""
+        if text in self._queries:
+            self._queries.move_to_end(text)
+            return self._queries[text]
+        try:
+            query = _Query(parse(text, max_tokens=MAX_TOKENS))
         except RecursionError:
-            prepared = [GraphQLError("The query is nested too deeply.")]
-        self._parsed[text] = prepared
-        if len(self._parsed) > _CACHED_QUERIES:
-            self._parsed.popitem(last=False)
-        return prepared
+            raise GraphQLError(_TOO_DEEP) from None
+        self._queries[text] = query
+        if len(self._queries) > _CACHED_QUERIES:
+            self._queries.popitem(last=False)
+        return query
+
+    def _validate(self, query: _Query) -> Sequence[GraphQLError]:
+        """Returns the errors of a query whose limits were checked, since the time of a validation grows with the square
+        of repeated fields. Adapts the types of its variables if it is not valid without."""
+        errors = validate(self.schema, query.document, max_errors=_MAX_ERRORS)
+        if errors:
+            query.document = adapt_variable_types(self.schema, query.document)
+            errors = validate(self.schema, query.document, max_errors=_MAX_ERRORS)
+        return errors
 
 
 def format_error(error: GraphQLError) -> dict[str, Any]:
@@ -115,6 +144,8 @@ def format_error(error: GraphQLError) -> dict[str, Any]:
             "status": int(status_of(cause)),
             "data": cause.data,
         }
+    elif isinstance(cause, RecursionError):  # of a literal, while it is validated
+        formatted["message"] = _TOO_DEEP
     elif cause is not None and not isinstance(cause, GraphQLError):
         log.error("a resolver failed", exc_info=cause)
         formatted["message"] = "Something went wrong inside the platform."

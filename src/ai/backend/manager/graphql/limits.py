@@ -1,4 +1,4 @@
-"""Limits of a query: depth and cost, counted before anything is executed.
+"""Limits of a query: depth, cost and repetition, counted before it is validated and executed.
 
 The cost of a field is one, times the page sizes of the lists around it. A list without a page counts as ten, or as the
 page that it returns.
@@ -6,7 +6,8 @@ page that it returns.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,8 +15,16 @@ import graphql
 
 from ai.backend.manager.graphql.settings import GraphQLSettings
 
-MAX_TOKENS = 4_000
+MAX_TOKENS = 2_000
+MAX_REPETITIONS = 8
+"""How often a query may ask for one key of its reply: validation compares each such pair of fields."""
+MAX_DEFINITIONS = 64
+"""Operations and fragments of a document: validation looks for the variables of each operation in each fragment."""
+MAX_WIDTH = 64
+"""Arguments, directives, variables or fields of an input in one place: the messages of validation repeat them all."""
 MAX_PAGE = 100
+MAX_LIST = 1_000
+"""The longest list without pages."""
 _UNPAGED_ITEMS = 10
 _FULL_PAGE_FIELDS = frozenset({"compute_sessions", "keypairs", "users"})
 """Lists without a page argument that return a full page."""
@@ -52,14 +61,29 @@ def check_introspection(document: graphql.DocumentNode) -> None:
 def check_limits(
     document: graphql.DocumentNode, variables: Mapping[str, Any], limits: GraphQLSettings, widths: Mapping[str, int]
 ) -> None:
-    """Raises GraphQLError for a validated query that is too deep or too expensive; ``widths`` as :func:`widths_of`."""
+    """Raises GraphQLError for a parsed query that is too deep, too expensive or repeats itself; ``widths`` as
+    :func:`widths_of`."""
+    if len(document.definitions) > MAX_DEFINITIONS:
+        raise graphql.GraphQLError(f"The query has more than {MAX_DEFINITIONS} operations and fragments.")
     fragments = {
         node.name.value: node for node in document.definitions if isinstance(node, graphql.FragmentDefinitionNode)
     }
     counter = _CostCounter(fragments, variables, limits, widths)
-    for definition in document.definitions:
+    for number, definition in enumerate(document.definitions):
         if isinstance(definition, graphql.OperationDefinitionNode):
-            counter.walk(definition.selection_set, 1, 1)
+            _check_width(definition.variable_definitions)
+            counter.walk(definition.selection_set, (str(number),), 1, 1)
+    for name in {*fragments} - counter.used_fragments:  # validation reads unused ones, too
+        counter.walk(fragments[name].selection_set, (name,), 1, 1)
+
+
+def _check_width(nodes: Iterable[graphql.Node] | None) -> None:
+    """Raises GraphQLError for too many arguments, or fields of an input, in one place of a document."""
+    for width, node in enumerate(nodes or (), 1):
+        if width > MAX_WIDTH:
+            raise graphql.GraphQLError(f"The query has more than {MAX_WIDTH} values in one place.", node)
+        value = getattr(node, "value", node)
+        _check_width(getattr(value, "fields", None) or getattr(value, "values", None))
 
 
 @dataclass(eq=False, repr=False)
@@ -68,27 +92,32 @@ class _CostCounter:
     variables: Mapping[str, Any]
     limits: GraphQLSettings
     widths: Mapping[str, int]
+    used_fragments: set[str] = field(default_factory=set, init=False)
     _cost: int = field(default=0, init=False)
+    _repetitions: Counter[tuple[str, ...]] = field(default_factory=Counter, init=False)
 
-    def walk(self, selections: graphql.SelectionSetNode, depth: int, weight: int) -> None:
+    def walk(self, selections: graphql.SelectionSetNode, path: tuple[str, ...], depth: int, weight: int) -> None:
+        """Counts what is selected at ``path``, the keys of the reply. A missing fragment is left to the validation."""
         if depth > self.limits.max_depth:
             raise graphql.GraphQLError(f"The query is nested deeper than {self.limits.max_depth}.")
         for node in selections.selections:
-            if isinstance(node, graphql.FieldNode):
-                self._cost += weight
-                if self._cost > self.limits.max_cost:
-                    message = f"The query costs more than {self.limits.max_cost}; ask for less at once."
-                    raise graphql.GraphQLError(message)
-                if node.selection_set is not None:
-                    self.walk(node.selection_set, depth + 1, weight * self._item_count(node))
-                continue
-            inner_selections = (
-                self.fragments[node.name.value].selection_set
-                if isinstance(node, graphql.FragmentSpreadNode)
-                else node.selection_set  # type: ignore[attr-defined]  # the third kind is an inline fragment
-            )
             self._cost += weight
-            self.walk(inner_selections, depth + 1, weight)
+            if self._cost > self.limits.max_cost:
+                raise graphql.GraphQLError(f"The query costs more than {self.limits.max_cost}; ask for less at once.")
+            _check_width(node.directives)
+            if isinstance(node, graphql.FieldNode):
+                _check_width(node.arguments)
+                key = (*path, (node.alias or node.name).value)
+                self._repetitions[key] += 1
+                if self._repetitions[key] > MAX_REPETITIONS:
+                    raise graphql.GraphQLError(f"The query asks for {key[-1]!r} more than {MAX_REPETITIONS} times.")
+                if node.selection_set is not None:
+                    self.walk(node.selection_set, key, depth + 1, weight * self._item_count(node))
+            elif isinstance(node, graphql.InlineFragmentNode):
+                self.walk(node.selection_set, path, depth + 1, weight)
+            elif isinstance(node, graphql.FragmentSpreadNode) and node.name.value in self.fragments:
+                self.used_fragments.add(node.name.value)
+                self.walk(self.fragments[node.name.value].selection_set, path, depth + 1, weight)
 
     def _item_count(self, node: graphql.FieldNode) -> int:
         for argument in node.arguments or ():

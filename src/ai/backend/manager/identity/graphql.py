@@ -12,8 +12,7 @@ from ai.backend.common.ids import UserId
 from ai.backend.common.states import GroupType
 from ai.backend.infra.http.decode import refuse
 from ai.backend.manager.access.caller import Caller
-from ai.backend.manager.graphql.context import Info, caller_of, page_of, run_mutation
-from ai.backend.manager.graphql.limits import MAX_PAGE
+from ai.backend.manager.graphql.context import Info, caller_of, page_of, run_mutation, whole_list
 from ai.backend.manager.graphql.resolvers import field, query
 from ai.backend.manager.graphql.values import View, attributes_of, slots_json
 from ai.backend.manager.identity.model import Domain, Group, Keypair, ResourcePolicy, StoragePolicy, User
@@ -68,7 +67,7 @@ def user_view(user: User) -> View:
 
 def domain_view(domain: Domain) -> View:
     """Returns a domain."""
-    return {**_tenant_view(domain), "allowed_docker_registries": list(domain.allowed_docker_registries or ())}
+    return _tenant_view(domain)
 
 
 def group_view(group: Group) -> View:
@@ -79,7 +78,7 @@ def group_view(group: Group) -> View:
 def _tenant_view(tenant: Domain | Group) -> View:
     return {
         **attributes_of(tenant),
-        "modified_at": tenant.created_at,
+        "modified_at": tenant.modified_at or tenant.created_at,
         "total_resource_slots": slots_json(tenant.total_resource_slots),
         "allowed_vfolder_hosts": json.dumps(tenant.allowed_vfolder_hosts),
     }
@@ -112,11 +111,11 @@ class IdentityResolvers:
 
     @query("keypair")
     async def keypair(self, info: Info, access_key: str | None = None, domain_name: str | None = None) -> View:
-        return keypair_view(await self._identity.keypair(caller_of(info), access_key))
+        return keypair_view(await self._identity.keypair(caller_of(info), access_key, domain_name=domain_name or None))
 
     @query("keypairs")
     async def keypairs(self, info: Info, **args: Any) -> list[View]:
-        return list((await self.keypair_list(info, limit=MAX_PAGE, offset=0, **args))["items"])
+        return await whole_list(self.keypair_list, info, "keypair_list", **args)
 
     @query("keypair_list")
     async def keypair_list(self, info: Info, **args: Any) -> View:
@@ -156,17 +155,15 @@ class IdentityResolvers:
 
     @query("users")
     async def users(self, info: Info, **args: Any) -> list[View]:
-        return list((await self.user_list(info, limit=MAX_PAGE, offset=0, **args))["items"])
+        return await whole_list(self.user_list, info, "user_list", **args)
 
     @query("user_list")
     async def user_list(self, info: Info, **args: Any) -> View:
-        status = args.get("status")
-        if status is None and args.get("is_active") is not None:
-            status = "active" if args["is_active"] else "inactive"
         page = await self._identity.users(
             caller_of(info),
             ListQuery(**page_of(args)),
-            status=status,
+            status=args.get("status"),
+            is_active=args.get("is_active") if args.get("status") is None else None,
             domain_name=args.get("domain_name") or None,
             group_id=args.get("group_id"),
         )
@@ -196,7 +193,7 @@ class IdentityResolvers:
         type: list[str] | None = None,  # noqa: A002  # the wire's name
     ) -> list[View]:
         groups = _in_domain(await self._identity.groups(caller_of(info)), domain_name)
-        kinds = {word.upper() for word in type} if type is not None else {kind.value for kind in GroupType}
+        kinds = {kind.value for kind in GroupType} if type is None else {word.upper() for word in type if word}
         return [
             group_view(group) for group in groups if is_active in (None, group.is_active) and group.type.value in kinds
         ]

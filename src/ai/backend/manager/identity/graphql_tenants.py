@@ -19,6 +19,7 @@ from ai.backend.manager.graphql.resolvers import mutation, query
 from ai.backend.manager.graphql.values import View
 from ai.backend.manager.identity import graphql
 from ai.backend.manager.identity.graphql import change
+from ai.backend.manager.identity.model import ALL_REGISTRIES
 from ai.backend.manager.identity.tenants import TenantService
 
 _DEFAULT_FOR_UNSPECIFIED = ("LIMITED", "UNLIMITED")
@@ -52,9 +53,10 @@ def _read_hosts(value: Any) -> dict[str, tuple[str, ...]]:
 
 
 def _read_registries(value: Any) -> list[str]:
-    """Returns the hosts of registries; the published client sends them as one string, with commas."""
-    names = value.split(",") if isinstance(value, str) else value
-    return [check_registry_name(str(name).strip()) for name in names if str(name or "").strip()]
+    """Returns the hosts of registries; the published client sends them as one string, with commas. ``*`` is all."""
+    texts = value.split(",") if isinstance(value, str) else value
+    names = [str(name).strip() for name in texts if str(name or "").strip()]
+    return [name if name == ALL_REGISTRIES else check_registry_name(name) for name in names]
 
 
 def _read_group_type(value: Any) -> GroupType:
@@ -136,9 +138,21 @@ class TenantResolvers:
 
     @mutation("delete_group")
     @mutation("purge_group")
-    async def remove_group(self, info: Info, gid: UUID) -> View:
+    async def remove_group(self, info: Info, gid: UUID | None = None, name: str | None = None) -> View:
         remove = getattr(self._tenants, info.field_name)
-        return await change(info, "group", str(gid), lambda caller: remove(caller, GroupId(gid)))
+
+        async def work(caller: Caller) -> None:
+            await remove(caller, await self._group_id(caller, gid, name))
+
+        return await change(info, "group", str(gid or name), work)
+
+    async def _group_id(self, caller: Caller, gid: UUID | None, name: str | None) -> GroupId:
+        """Returns the group that published clients name by ``gid``, and the manual by ``name`` (spec 03-09:484)."""
+        if gid is not None:
+            return GroupId(gid)
+        if not name:
+            raise InvalidInput("Name the group by gid or name.", data={"gid": "missing"})
+        return await self._tenants.group_named(caller, name)
 
     @mutation("create_group")
     async def create_group(self, info: Info, name: str, props: View) -> View:
@@ -152,17 +166,17 @@ class TenantResolvers:
         )
 
     @mutation("modify_group")
-    async def modify_group(self, info: Info, gid: UUID, props: View) -> View:
+    async def modify_group(self, info: Info, props: View, gid: UUID | None = None, name: str | None = None) -> View:
         async def work(caller: Caller) -> Any:
             mode = props.get("user_update_mode")
             if mode not in (None, "add", "remove"):
                 raise InvalidInput("user_update_mode is add or remove.", data={"user_update_mode": "unknown"})
             users = [UserId(graphql.uuid_of(text, "user_uuids")) for text in props.get("user_uuids") or ()]
-            values = _read_values(_GROUP_FIELDS, {**props, "domain_name": None})  # a group stays in its domain
+            values = _read_values(_GROUP_FIELDS, props)
             members = {mode: users} if mode is not None else {}
-            return await self._tenants.modify_group(caller, GroupId(gid), values, **members)
+            return await self._tenants.modify_group(caller, await self._group_id(caller, gid, name), values, **members)
 
-        return await change(info, "group", str(gid), work, graphql.group_view)
+        return await change(info, "group", str(gid or name), work, graphql.group_view)
 
     @query("user_resource_policies")
     @query("project_resource_policies")

@@ -24,7 +24,7 @@ _USER_FIELDS = (
     *("username", "need_password_change", "full_name", "description"),
     *("domain_name", "resource_policy", "main_access_key"),
 )
-_KEYPAIR_FIELDS = ("is_active", "is_admin", "resource_policy", "rate_limit")
+_KEYPAIR_FIELDS = ("is_active", "is_admin", "resource_policy", "rate_limit", "concurrency_limit")
 _UNSUPPORTED_FIELDS = ("totp_activated", "sudo_session_enabled")
 _MAX_NETWORKS = 64
 
@@ -67,8 +67,9 @@ def _read_networks(texts: list[Any]) -> tuple[str, ...]:
 
 def _keypair_values(props: Mapping[str, Any]) -> dict[str, Any]:
     values = {name: props[name] for name in _KEYPAIR_FIELDS if props.get(name) is not None}
-    if values.get("rate_limit", 1) < 0:
-        raise InvalidInput("rate_limit is 0 (no limit) or more.", data={"rate_limit": "negative"})
+    for name in ("rate_limit", "concurrency_limit"):
+        if values.get(name, 0) < 0:
+            raise InvalidInput(f"{name} is 0 (no limit) or more.", data={name: "negative"})
     return values
 
 

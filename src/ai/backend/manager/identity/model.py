@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from decimal import Decimal
 from typing import Any, TypeVar
 
 from ai.backend.common.ids import AccessKey, DomainName, GroupId, UserId
-from ai.backend.common.slots import ResourceSlot
+from ai.backend.common.slots import INFINITY, ResourceSlot
 from ai.backend.common.states import GroupType, UserRole, UserStatus
 from ai.backend.common.volume_paths import QuotaScopeKind
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.access.permissions import PERMISSIONS, Operation, Scope
+
+ALL_REGISTRIES = "*"
+"""Stands for every configured registry among those that a domain may use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +73,7 @@ class Group:
     description: str = ""
     is_active: bool = True
     created_at: datetime
+    modified_at: datetime | None = None
     total_resource_slots: ResourceSlot = field(default_factory=ResourceSlot)
     allowed_vfolder_hosts: Mapping[str, Sequence[str]] = field(default_factory=dict)
     integration_id: str | None = None
@@ -92,6 +97,7 @@ class Domain:
     description: str = ""
     is_active: bool = True
     created_at: datetime
+    modified_at: datetime | None = None
     total_resource_slots: ResourceSlot = field(default_factory=ResourceSlot)
     allowed_vfolder_hosts: Mapping[str, Sequence[str]] = field(default_factory=dict)
     allowed_docker_registries: Sequence[str] | None = None
@@ -100,7 +106,8 @@ class Domain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keypair:
-    """The public part of a keypair; ``ssh_public_key`` opens its sessions."""
+    """The public part of a keypair; ``ssh_public_key`` opens its sessions, ``concurrency_limit`` bounds their number
+    beside its policy (0: any number)."""
 
     access_key: AccessKey
     user_id: UserId
@@ -113,6 +120,7 @@ class Keypair:
     last_used: datetime | None = None
     resource_policy: str = "default"
     rate_limit: int = 10_000
+    concurrency_limit: int = 0
     num_queries: int = 0
     ssh_public_key: str | None = None
     concurrency_used: int = 0
@@ -151,6 +159,12 @@ class ResourcePolicy:
     max_vfolder_count: int = 0
     max_vfolder_size: int = 0
     allowed_vfolder_hosts: Mapping[str, Any] = field(default_factory=dict)
+
+    def limit_of(self, slot: str) -> Decimal:
+        """Returns how much of a slot a keypair may occupy: of a slot without an entry any amount, or with LIMITED
+        nothing."""
+        unnamed = INFINITY if self.default_for_unspecified == "UNLIMITED" else Decimal(0)
+        return self.total_resource_slots[slot] if slot in set(self.total_resource_slots) else unnamed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,9 +18,11 @@ from ai.backend.infra.http.addresses import may_come_from
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.access.checks import scope_of
 from ai.backend.manager.access.permissions import Operation, Scope
+from ai.backend.manager.hooks import Hooks
 from ai.backend.manager.identity.model import NewKeypair, User
 from ai.backend.manager.identity.service import IdentityService
 from ai.backend.manager.identity.store import IdentityStore
+from ai.backend.plugin.hooks import Account, SignOn
 
 MIN_PASSWORD_LENGTH = 8
 MAX_PASSWORD_LENGTH = 1_024
@@ -57,12 +59,14 @@ class PasswordService:
         clock: Clock,
         hash_: Callable[[str], str],
         verify: Callable[[str, str], bool],
+        hooks: Hooks,
     ) -> None:
         self._store = store
         self._identity = identity
         self._clock = clock
         self._hash = hash_
         self._verify = verify
+        self._hooks = hooks
         self._failures: OrderedDict[str, tuple[int, float]] = OrderedDict()
         self._dummy: str | None = None
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="passwords")
@@ -71,18 +75,27 @@ class PasswordService:
     async def sign_in(
         self, email: str, password: str, *, address: str, domain_name: str | None = None
     ) -> tuple[User, NewKeypair]:
-        """Signs a user in from the client at ``address`` and returns the user's main keypair.
+        """Signs a user in from the client at ``address`` and returns the user's main keypair. A hook plugin may know
+        the user by another secret than the password.
 
         Raises:
             AuthenticationFailed: no active user has this e-mail and password, or the password must be changed first.
-            Forbidden: the user may not sign in from this address.
-            RateLimitExceeded: too many wrong passwords lately.
+            Forbidden: the user may not sign in from this address, or a hook plugin refuses.
+            RateLimitExceeded: too many wrong passwords lately. Unavailable: a hook plugin fails.
         """
-        user = await self._authenticate(email, password)
+        self._count_attempt(email)  # before the first await, so that parallel attempts stay within the limit
+        known_email = await self._hooks.sign_on(SignOn(name=email, secret=password, address=address))
+        if known_email is None:
+            user = await self._verified_user(email, password)
+        else:
+            user = await self._hook_user(known_email)
+            self._failures.pop(email, None)
         if domain_name not in (None, user.domain_name):
             raise _wrong_password()
         _check_address(user, address)
-        if user.need_password_change:
+        account = Account(email=user.email, username=user.username, domain_name=user.domain_name, role=user.role.value)
+        await self._hooks.check_sign_on(account, address)
+        if user.need_password_change and known_email is None:
             raise AuthenticationFailed("The password must be changed first.", data={"password": "must be changed"})
         credentials = await self._identity.credentials(user.main_access_key or "")
         if credentials is None or not credentials.is_active:
@@ -130,6 +143,15 @@ class PasswordService:
     async def _authenticate(self, email: str, password: str) -> User:
         """Returns the active user with this address and password. Raises AuthenticationFailed, RateLimitExceeded."""
         self._count_attempt(email)  # before the first await, so that parallel attempts stay within the limit
+        return await self._verified_user(email, password)
+
+    async def _hook_user(self, email: str) -> User:
+        user = await self._store.user(email=email)
+        if user is None or not user.is_active:
+            raise _wrong_password()
+        return user
+
+    async def _verified_user(self, email: str, password: str) -> User:
         user = await self._store.user(email=email)
         stored = await self._store.password_hash(email) if user is not None and user.is_active else None
         if self._dummy is None:

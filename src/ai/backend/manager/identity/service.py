@@ -166,13 +166,17 @@ class IdentityService:
 
     # ---- reading ----
 
-    async def keypair(self, caller: Caller, access_key: str | None = None) -> Keypair:
-        """Returns a keypair, by default the caller's own, with ``concurrency_used``."""
+    async def keypair(
+        self, caller: Caller, access_key: str | None = None, *, domain_name: str | None = None
+    ) -> Keypair:
+        """Returns a keypair, by default the caller's own, with ``concurrency_used``. Raises NotFound if its user is not
+        of ``domain_name``."""
         key = access_key or caller.access_key
         keypair = existing(await self._store.keypair(key), "keypair")
         owner = existing(await self._store.user(uuid=keypair.user_id), "keypair")
         is_own = owner.uuid == caller.user_id
-        if not is_permitted(caller, Operation.SEE_KEYPAIRS, domain_name=owner.domain_name, is_own=is_own):
+        is_visible = is_permitted(caller, Operation.SEE_KEYPAIRS, domain_name=owner.domain_name, is_own=is_own)
+        if not is_visible or domain_name not in (None, owner.domain_name):
             raise NotFound("There is no such keypair.")
         return (await self._with_concurrency([keypair]))[0]
 
@@ -219,6 +223,7 @@ class IdentityService:
         query: ListQuery,
         *,
         status: str | None = None,
+        is_active: bool | None = None,
         domain_name: str | None = None,
         group_id: GroupId | None = None,
     ) -> Page[User]:
@@ -228,7 +233,8 @@ class IdentityService:
             if domain_name not in (None, caller.domain_name):
                 return Page(items=[], total_count=0)
             domain_name = caller.domain_name
-        return await self._store.users(query, domain_name=domain_name, status=status, group_id=group_id)
+        selection: dict[str, Any] = {"status": status, "is_active": is_active, "group_id": group_id}
+        return await self._store.users(query, domain_name=domain_name, **selection)
 
     async def domain(self, caller: Caller, name: str | None = None) -> Domain:
         """Returns a domain, by default the caller's."""

@@ -25,7 +25,7 @@ from sqlalchemy.exc import IntegrityError
 
 from ai.backend.common.errors import Conflict
 from ai.backend.common.ids import AccessKey, GroupId, UserId
-from ai.backend.common.states import GroupType
+from ai.backend.common.states import GroupType, UserStatus
 from ai.backend.common.volume_paths import QuotaScopeKind
 from ai.backend.infra.database import GUID
 from ai.backend.infra.database.batching import chunks
@@ -236,7 +236,13 @@ class SqlIdentityStore(SqlUserStore):
         return users[0] if users else None
 
     async def users(
-        self, query: ListQuery, *, domain_name: str | None, status: str | None, group_id: GroupId | None = None
+        self,
+        query: ListQuery,
+        *,
+        domain_name: str | None,
+        status: str | None,
+        is_active: bool | None = None,
+        group_id: GroupId | None = None,
     ) -> Page[User]:
         columns, members = tables.users.c, tables.memberships.c
         clauses = compile_filter(tables.users, query.filter, hidden=_HIDDEN_USER_COLUMNS)
@@ -244,6 +250,8 @@ class SqlIdentityStore(SqlUserStore):
             clauses.append(columns.domain_name == domain_name)
         if status is not None:
             clauses.append(columns.status == status)
+        if is_active is not None:
+            clauses.append((columns.status == UserStatus.ACTIVE) == is_active)
         if group_id is not None:
             clauses.append(columns.uuid.in_(select(members.user_id).where(members.group_id == group_id)))
         order = compile_order(
@@ -260,7 +268,8 @@ class SqlIdentityStore(SqlUserStore):
     async def credentials(self, access_key: str) -> Credentials | None:
         keys, users = tables.keypairs.c, tables.users.c
         query = _signing_query(
-            keys.secret_key, keys.is_admin, keys.resource_policy, keys.rate_limit, keys.ssh_public_key,
+            keys.secret_key, keys.is_admin, keys.resource_policy, keys.rate_limit, keys.concurrency_limit,
+            keys.ssh_public_key,
             users.uuid.label("user_id"), users.email, users.username, users.domain_name, users.allowed_client_ip,
         )  # fmt: skip
         rows = await self._db.fetch(query.where(keys.access_key == access_key))

@@ -151,7 +151,13 @@ class IdentityStore(UserStore, Protocol):
 
     async def user(self, *, email: str | None = None, uuid: UserId | None = None) -> User | None: ...
     async def users(
-        self, query: ListQuery, *, domain_name: str | None, status: str | None, group_id: GroupId | None = None
+        self,
+        query: ListQuery,
+        *,
+        domain_name: str | None,
+        status: str | None,
+        is_active: bool | None = None,
+        group_id: GroupId | None = None,
     ) -> Page[User]: ...
     async def credentials(self, access_key: str) -> Credentials | None: ...
     async def active_keys(self, access_keys: Collection[str]) -> set[str]:

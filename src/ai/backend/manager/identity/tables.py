@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, String, Table, Text, UniqueConstraint
 
 from ai.backend.common.states import GroupType, UserRole, UserStatus
@@ -9,6 +10,25 @@ from ai.backend.common.volume_paths import QuotaScopeKind
 from ai.backend.infra.database import GUID, JSONText, QuantityMap, UTCDateTime, Whole
 from ai.backend.infra.database.columns import EnumText, JSONTuple
 from ai.backend.manager.db.metadata import metadata, required
+from ai.backend.manager.identity.model import ALL_REGISTRIES
+
+
+class RegistryNames(JSONText):
+    """A JSON list, or the text of a PostgreSQL array, which the manual's SQL writes (spec 03-06:148). ``*`` in it is
+    every registry, as NULL; a text that is neither is no registry."""
+
+    cache_ok = True
+
+    def decode(self, text: str) -> list[str] | None:
+        if text.startswith("{"):
+            names = [name.strip(' "') for name in text.strip("{}").split(",")]
+        else:
+            try:
+                names = msgspec.json.decode(text, type=list[str])
+            except msgspec.MsgspecError:
+                names = []
+        return None if ALL_REGISTRIES in names else [name for name in names if name]
+
 
 domains = Table(
     "domains",
@@ -17,9 +37,10 @@ domains = Table(
     required("description", Text),
     required("is_active", Boolean),
     required("created_at", UTCDateTime),
+    Column("modified_at", UTCDateTime),
     required("total_resource_slots", QuantityMap),
     required("allowed_vfolder_hosts", JSONText, server_default="{}"),
-    Column("allowed_docker_registries", JSONText),
+    Column("allowed_docker_registries", RegistryNames),
     Column("integration_id", String(512)),
 )
 
@@ -32,6 +53,7 @@ groups = Table(
     required("description", Text),
     required("is_active", Boolean),
     required("created_at", UTCDateTime),
+    Column("modified_at", UTCDateTime),
     required("total_resource_slots", QuantityMap),
     required("allowed_vfolder_hosts", JSONText, server_default="{}"),
     Column("integration_id", String(512)),
@@ -81,6 +103,7 @@ keypairs = Table(
     Column("last_used", UTCDateTime),
     required("resource_policy", String(256)),
     required("rate_limit", Whole),
+    required("concurrency_limit", Whole, server_default="0"),
     required("num_queries", Whole),
     Column("ssh_public_key", Text),
 )

@@ -44,11 +44,11 @@ class TenantService:
         return domain
 
     async def modify_domain(self, caller: Caller, name: str, values: Mapping[str, Any]) -> Domain:
-        """Changes a domain. Raises InvalidInput for another name: users and sessions refer to it."""
+        """Changes a domain. Raises InvalidInput for another name (decision 0221)."""
         require(caller, Operation.CHANGE_DOMAINS)
         if values.get("name") not in (None, name):
             raise InvalidInput("A domain keeps its name.", data={"name": "cannot be changed"})
-        changed = await self._store.change(Domain, name, **without_none(values))
+        changed = await self._store.change(Domain, name, modified_at=self._clock.now(), **without_none(values))
         if changed is None:
             raise NotFound(f"There is no domain {name[:64]!r}.")
         self._identity.invalidate_all()
@@ -87,12 +87,15 @@ class TenantService:
         add: Collection[UserId] = (),
         remove: Collection[UserId] = (),
     ) -> Group:
-        """Changes a group and its members. Raises InvalidName; NotFound also for new members of another domain."""
+        """Changes a group and its members. Raises InvalidName; InvalidInput for another domain; NotFound also for new
+        members of another domain."""
         require_any(caller, Operation.CHANGE_GROUPS)
         fields = without_none(values)
         group = next((candidate for candidate in await self._identity.groups(caller) if candidate.id == group_id), None)
         if group is None:
             raise NotFound("There is no such group.", data={"gid": "unknown"})
+        if fields.pop("domain_name", group.domain_name) != group.domain_name:
+            raise InvalidInput("A group stays in its domain.", data={"domain_name": "cannot be changed"})
         await self._check_group(caller, group.domain_name, fields)
         if "name" in fields:
             check_slug(fields["name"], what="name", allow_dots=True)
@@ -101,12 +104,25 @@ class TenantService:
             if user is None or user.domain_name != group.domain_name:
                 message = f"There is no user {user_id} in the domain {group.domain_name} of that group."
                 raise NotFound(message, data={"user_uuids": "unknown"})
-        changed = await self._store.change(Group, group_id, **fields)
+        changed = await self._store.change(Group, group_id, modified_at=self._clock.now(), **fields)
         if changed is None:
             raise NotFound("There is no such group.", data={"gid": "unknown"})
         if add or remove:
             await self._store.change_members(group_id, add=add, remove=remove)
         return changed
+
+    async def group_named(self, caller: Caller, name: str) -> GroupId:
+        """Returns the id of the group of this name that the caller sees, in the caller's domain first. Raises NotFound,
+        and InvalidInput if several other domains have one."""
+        groups = await self._identity.groups(caller, name=name)
+        own = [group for group in groups if group.domain_name == caller.domain_name] or groups
+        if not own:
+            raise NotFound(f"There is no group {name[:64]!r}.", data={"name": "unknown"})
+        if len(own) > 1:
+            raise InvalidInput(
+                f"Several domains have a group {name[:64]!r}: name it by gid.", data={"name": "ambiguous"}
+            )
+        return own[0].id
 
     async def delete_group(self, caller: Caller, group_id: GroupId) -> None:
         """Makes a group inactive: it takes no new sessions. Its sessions go on."""

@@ -35,6 +35,7 @@ class Images:
         scan: RegistryScan,
         *,
         config: ConfigStore,
+        verifies_tls: bool,
         agents: AgentStore,
         identities: IdentityStore,
         resource_groups: ResourceGroupService,
@@ -43,7 +44,7 @@ class Images:
         clock: Clock,
         id_generator: IdGenerator,
     ) -> Images:
-        registries = ContainerRegistries(config)
+        registries = ContainerRegistries(config, verifies_tls=verifies_tls)
         service = ImageService(store, agents, identities, resource_groups, registries)
         pulls = ImagePulls(store, registries)
         return cls(

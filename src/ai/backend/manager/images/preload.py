@@ -113,7 +113,7 @@ class ImagePreloader:
         image = await self.images.image(caller, reference, architecture)
         if not image.is_registered:
             raise InvalidInput(f"No registry has {image.name}.", data={"reference": "of no registry"})
-        agents = await self._chosen_alive(target_agents)
+        agents = await self.alive(target_agents)
         capable = [agent for agent in agents if agent.can_pull and agent.architecture == image.architecture]
         if not capable:
             raise InvalidInput(
@@ -123,7 +123,7 @@ class ImagePreloader:
         job = partial(
             ImageJob, action="pull", image=image.name, digest=image.digest, access=access[0] if access else None
         )
-        return await self._start_task(caller, f"preload {image.name}", capable, job)
+        return await self.start_task(caller, f"preload {image.name}", capable, job)
 
     async def unload(
         self, caller: Caller, reference: str, target_agents: str, architecture: str | None = None
@@ -131,20 +131,23 @@ class ImagePreloader:
         """Starts removing an image from agents. Raises as :meth:`preload`, and InvalidInput if none has it."""
         require(caller, Operation.PLACE_IMAGES)
         image = await self.images.image(caller, reference, architecture)
-        holders = [agent for agent in await self._chosen_alive(target_agents) if agent.id in image.agents]
+        holders = [agent for agent in await self.alive(target_agents) if agent.id in image.agents]
         if not holders:
             raise InvalidInput(f"None of these agents has {image.name}.", data={"target_agents": "without it"})
         job = partial(ImageJob, action="remove", image=image.name)
-        return await self._start_task(caller, f"unload {image.name}", holders, job)
+        return await self.start_task(caller, f"unload {image.name}", holders, job)
 
-    async def _chosen_alive(self, expression: str) -> list[Agent]:
+    async def alive(self, expression: str) -> list[Agent]:
+        """Returns the agents of an expression that are alive. Raises InvalidInput: there is none."""
         return chosen_agents(
             (agent for agent in await self.agents.agents() if agent.status is AgentStatus.ALIVE), expression
         )
 
-    async def _start_task(
+    async def start_task(
         self, caller: Caller, title: str, agents: Sequence[Agent], job: Callable[..., ImageJob]
     ) -> TaskId:
+        """Starts a task that runs a job on each of the agents."""
+
         async def work(progress: TaskProgress) -> str:
             return await self._run_on_all(title, agents, job, progress)
 

@@ -52,8 +52,9 @@ def check_registry(registry: ContainerRegistry) -> ContainerRegistry:
 class ContainerRegistries:
     """Reads and writes the registries of the shared configuration."""
 
-    def __init__(self, config: ConfigStore) -> None:
+    def __init__(self, config: ConfigStore, *, verifies_tls: bool = True) -> None:
         self._config = config
+        self._verifies_tls = verifies_tls
 
     async def all(self) -> Mapping[str, ContainerRegistry]:
         """Returns name -> registry; malformed entries are omitted."""
@@ -68,11 +69,10 @@ class ContainerRegistries:
             if (registry := self._read(name, values_by_name[name])) is not None
         }
 
-    @staticmethod
-    def _read(name: str, values: Mapping[str, str]) -> ContainerRegistry | None:
+    def _read(self, name: str, values: Mapping[str, str]) -> ContainerRegistry | None:
         kind = values.get("type", "").strip().lower()
         is_harbor = kind in ("harbor", "harbor2")
-        ssl_verify = values.get("ssl_verify", values.get("ssl-verify", "true"))
+        ssl_verify = values.get("ssl_verify", values.get("ssl-verify", str(self._verifies_tls)))
         try:
             return check_registry(
                 ContainerRegistry(

@@ -10,6 +10,9 @@ from ai.backend.manager.logs.model import ErrorReport, StoredError
 from ai.backend.manager.logs.store import ErrorLogStore
 from ai.backend.manager.query.model import Page
 
+MAX_REPORTS_PER_USER = 200
+"""The number of reports that are kept of a user; each may have 200 KiB, and any user may send them."""
+
 
 class ErrorLogService:
     """Lists reported errors: users see their own, admins those of their domain, superadmins and monitors all."""
@@ -18,8 +21,8 @@ class ErrorLogService:
         self._store = store
 
     async def report(self, report: ErrorReport) -> int:
-        """Stores a report and returns its id."""
-        return await self._store.add_error(report)
+        """Stores a report and returns its id. The oldest ones of its user make room for it."""
+        return await self._store.add_error(report, max_count=MAX_REPORTS_PER_USER)
 
     async def list(self, caller: Caller, *, limit: int, offset: int, mark_read: bool) -> Page[StoredError]:
         """Returns a page of errors, newest first."""

@@ -40,11 +40,16 @@ class SqlErrorLogStore:
     def __init__(self, database: Database) -> None:
         self._db = database
 
-    async def add_error(self, report: ErrorReport) -> int:
+    async def add_error(self, report: ErrorReport, *, max_count: int) -> int:
+        columns = tables.error_logs.c
+        is_of_user = columns.user_id == report.user_id
+        oldest_kept = select(columns.id).where(is_of_user).order_by(columns.id.desc()).offset(max_count - 1).limit(1)
+
         def work(s: Connection) -> int:
             row = {**row_of(report), "is_read": False, "is_cleared": False}
             key = s.execute(insert(tables.error_logs).values(row)).inserted_primary_key
             assert key is not None
+            s.execute(delete(tables.error_logs).where(is_of_user, columns.id < oldest_kept.scalar_subquery()))
             return int(key[0])
 
         return await self._db.run_write(work)

@@ -21,8 +21,8 @@ class AuditStore(Protocol):
 class ErrorLogStore(Protocol):
     """Stores reported errors."""
 
-    async def add_error(self, report: ErrorReport) -> int:
-        """Inserts a report and returns its id."""
+    async def add_error(self, report: ErrorReport, *, max_count: int) -> int:
+        """Inserts a report, keeps the newest ``max_count`` of its user, and returns its id."""
         ...
 
     async def errors(

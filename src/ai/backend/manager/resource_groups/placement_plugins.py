@@ -14,11 +14,6 @@ log = logging.getLogger(__name__)
 FALLBACK = "dispersed"
 
 
-def installed() -> list[str]:
-    """Returns the names of the installed placement plugins, including those that cannot be loaded."""
-    return sorted({entry.name for entry in entry_points(group=ENTRY_POINT_GROUP)})
-
-
 @cache
 def plugged(name: str) -> Placement | None:
     """Returns the placement of the plugin of this name, or None; the reason is logged."""

@@ -18,6 +18,7 @@ from ai.backend.manager.access.permissions import Operation, Scope
 from ai.backend.manager.identity.service import IdentityService
 from ai.backend.manager.identity.store import IdentityStore
 from ai.backend.manager.resource_groups.model import Beneficiary, ResourceGroup
+from ai.backend.manager.resource_groups.order_plugins import plugged_order
 from ai.backend.manager.resource_groups.placement_plugins import plugged
 from ai.backend.manager.resource_groups.store import ResourceGroupStore, ResourceGroupUse
 
@@ -41,15 +42,16 @@ class ResourceGroupService:
         self, caller: Caller, *, group: str | None = None, is_active: bool | None = True
     ) -> Sequence[ResourceGroup]:
         """Returns the public groups and those open to the caller's domain, groups or keypair; all for superadmins. With
-        ``group`` (id or name), only this group of the caller's counts."""
+        ``group`` (id or name), only this group counts. Raises NotFound if the caller does not see it."""
         if scope_of(caller, Operation.SEE_RESOURCE_GROUPS) is Scope.ALL and group is None:
             return await self.store.resource_groups(is_active=is_active)
-        groups = await self.identities.groups(user_id=caller.user_id)
-        own_groups = [
-            Beneficiary.group(candidate.id)
-            for candidate in groups
-            if group in (None, candidate.name, str(candidate.id))
-        ]
+        if group is None:
+            groups = await self.identities.groups(user_id=caller.user_id)
+        else:
+            groups = [each for each in await self.identity.groups(caller) if group in (each.name, str(each.id))]
+            if not groups:
+                raise NotFound(f"There is no group {group[:64]!r} for you.", data={"group": "unknown"})
+        own_groups = [Beneficiary.group(candidate.id) for candidate in groups]
         own_groups += [Beneficiary.domain(caller.domain_name), Beneficiary.keypair(caller.access_key)]
         return await self.store.resource_groups(own_groups, is_active=is_active)
 
@@ -144,9 +146,12 @@ def _checked_fields(values: Mapping[str, Any]) -> dict[str, Any]:
     options = fields.get("scheduler_opts", {})
     strategy = options.get("agent_selection_strategy")
     plugins = {strategy} if isinstance(strategy, str) and plugged(strategy) is not None else set()
-    check(fields.get("scheduler"), options, plugins=plugins)
-    if "scheduler" in fields:
-        fields["scheduler"] = order_name(fields["scheduler"])
+    order = fields.get("scheduler")
+    if isinstance(order, str) and order_name(order) is None and plugged_order(order) is not None:
+        plugins.add(order)
+    check(order, options, plugins=plugins)
+    if order is not None:
+        fields["scheduler"] = order_name(order) or order
     return fields
 
 

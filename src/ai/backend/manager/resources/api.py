@@ -9,7 +9,7 @@ import msgspec
 
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.infra.http.fields import Name
-from ai.backend.infra.http.routes import Call, Nothing, Schema, route
+from ai.backend.infra.http.routes import Call, Nothing, OwnerKey, Schema, route
 from ai.backend.manager.access.requests import caller_of
 from ai.backend.manager.resources.model import ResourcePreset
 from ai.backend.manager.resources.presets import PresetService
@@ -34,6 +34,8 @@ class CheckPresetsBody(Schema, frozen=True):
 
 class ResourcesApi:
     """Routes of slots, device variants and presets, for every user."""
+
+    owner_key = OwnerKey.ASSUMED
 
     def __init__(self, resources: ResourceService, presets: PresetService) -> None:
         self._resources = resources

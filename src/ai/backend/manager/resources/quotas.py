@@ -28,8 +28,7 @@ def bounded(names: Iterable[str], limits: ResourceSlot, *, unnamed: Decimal = IN
 
 def policy_limits(names: Iterable[str], policy: ResourcePolicy) -> ResourceSlot:
     """Returns how much of each slot a keypair may occupy: nothing of slots that a LIMITED policy does not name."""
-    unnamed = INFINITY if policy.default_for_unspecified == "UNLIMITED" else Decimal(0)
-    return bounded(names, policy.total_resource_slots, unnamed=unnamed)
+    return ResourceSlot({name: policy.limit_of(name) for name in {*names, *policy.total_resource_slots}})
 
 
 def scope_limits(names: Iterable[str], total_resource_slots: ResourceSlot) -> ResourceSlot:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
@@ -20,7 +20,7 @@ from ai.backend.manager.agents.slots import SlotCatalogue
 from ai.backend.manager.agents.store import AgentStore
 from ai.backend.manager.identity.service import IdentityService
 from ai.backend.manager.resource_groups.service import ResourceGroupService
-from ai.backend.manager.resources.model import OfferedVariant, PresetCheck, QuotaState
+from ai.backend.manager.resources.model import OfferedVariant, PresetCheck, QuotaState, ResourcePreset
 from ai.backend.manager.resources.presets import PresetStore
 from ai.backend.manager.resources.quotas import policy_limits, scope_limits
 from ai.backend.manager.sessions.store import SessionStore
@@ -49,6 +49,10 @@ def merge_variants(agents: Iterable[Agent], devices: DeviceReader) -> list[Offer
         )
         for device_property in sorted(counts, key=lambda p: (p.namespace, p.feature, version_of(p.value), p.value))
     ]
+
+
+def _known_slots(preset: ResourcePreset, names: Collection[str]) -> ResourceSlot:
+    return ResourceSlot({name: amount for name, amount in preset.resource_slots.items() if name in names})
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +93,16 @@ class ResourceService:
     async def check_presets(
         self, caller: Caller, *, group: str | None = None, scaling_group: str | None = None
     ) -> PresetCheck:
-        """Returns presets and quotas as the caller can use them now, in one resource group or in all that are open."""
+        """Returns presets and quotas as the caller can use them now, in one resource group or in all that are open.
+        Slots that no agent ever offered are left out of presets (spec 03-07:809). Raises NotFound for a group or
+        resource group that is not open to the caller."""
         slot_names = list(self.slots.slot_types)
         no_slots = ResourceSlot(dict.fromkeys(slot_names, Decimal(0)))
         keypair_limits = policy_limits(slot_names, await self.identity.resource_policy(caller))
         groups = await self.identity.groups(caller)
         project = next((candidate for candidate in groups if group in (None, candidate.name, str(candidate.id))), None)
+        if group is not None and project is None:
+            raise NotFound(f"There is no group {group[:64]!r} for you.", data={"group": "unknown"})
         domain = await self.identity.domain(caller, project.domain_name if project is not None else None)
         keypair_using = await self.sessions.occupied(access_key=caller.access_key)
         group_limits = group_using = ResourceSlot()
@@ -108,6 +116,9 @@ class ResourceService:
         }
         available = await self.resource_groups.available(caller, group=group)
         open_groups = [candidate.name for candidate in available if scaling_group in (None, candidate.name)]
+        if scaling_group is not None and not open_groups:
+            message = f"There is no resource group {scaling_group[:64]!r} for you."
+            raise NotFound(message, data={"scaling_group": "unknown"})
         agents = [agent for agent in await self.agents.agents() if agent.status is AgentStatus.ALIVE]
         group_agents = {name: [agent for agent in agents if agent.scaling_group == name] for name in open_groups}
         free_slots = [
@@ -120,7 +131,7 @@ class ResourceService:
             return is_within and any(slots <= amount for amount in free_slots)
 
         return PresetCheck(
-            presets=[(preset, fits(preset.resource_slots)) for preset in await self.presets.presets()],
+            presets=[(preset, fits(_known_slots(preset, slot_names))) for preset in await self.presets.presets()],
             quotas=quotas,
             scaling_groups={
                 name: (

@@ -17,7 +17,7 @@ from ai.backend.core.scheduling.index.agent_state import NodeClassCache
 from ai.backend.core.scheduling.options import DEFAULT_ORDER, GroupOptions, order_name, read
 from ai.backend.core.scheduling.ordering.fair_share import occupied
 from ai.backend.core.scheduling.plan import Placement, Plan, Skip, SkipReason
-from ai.backend.core.scheduling.policy import PLACEMENTS, SHARED_ORDERS, Policy, Rng
+from ai.backend.core.scheduling.policy import PLACEMENTS, Policy, Rng
 from ai.backend.core.scheduling.snapshot import Snapshot
 from ai.backend.infra.clock import Clock
 from ai.backend.infra.loop import PeriodicLoop
@@ -27,6 +27,7 @@ from ai.backend.manager.agents.store import AgentStore
 from ai.backend.manager.identity.store import IdentityStore
 from ai.backend.manager.images.service import ImageService
 from ai.backend.manager.resource_groups.model import ResourceGroup
+from ai.backend.manager.resource_groups.order_plugins import plugged_order
 from ai.backend.manager.resource_groups.placement_plugins import FALLBACK, plugged
 from ai.backend.manager.resource_groups.store import ResourceGroupStore
 from ai.backend.manager.resources.quotas import QuotaUsage
@@ -50,14 +51,17 @@ _MAX_RUNTIME_S = 10 * 365 * 86_400.0
 
 
 def group_policy(group: ResourceGroup | None) -> Policy:
-    """Returns the policy of a resource group, with defaults for unknown words. A placement that is not built in is the
-    name of a placement plugin."""
+    """Returns the policy of a resource group, with defaults for unknown words. An order or placement that is not built
+    in is the name of a plugin."""
     if group is None:
         return Policy()
     options = read(group.scheduler_opts)
     plugin = None if options.placement in PLACEMENTS else plugged(options.placement)
+    order = order_name(group.scheduler)
+    order_plugin = plugged_order(group.scheduler) if order is None else None
     return Policy(
-        order=order_name(group.scheduler) or DEFAULT_ORDER,
+        order=order or (group.scheduler if order_plugin is not None else DEFAULT_ORDER),
+        plugged_order=order_plugin,
         placement=options.placement if options.placement in PLACEMENTS or plugin else FALLBACK,
         plugged=plugin,
         preempts=options.preemption.enabled,
@@ -166,7 +170,7 @@ class ScheduleLoop(PeriodicLoop):
         memory = self._group_states.setdefault(name, _GroupState(self._node_classes))
         policy = group_policy(group)
         options = read(group.scheduler_opts) if group is not None else GroupOptions()
-        if group is None or (policy.order not in SHARED_ORDERS and not policy.preempts):
+        if group is None or not (policy.needs_usage or policy.preempts):
             return replace(snapshot, last_agent=memory.last_agent)
         owners = {s.id: s for s in await self.sessions.get_many({holding.session_id for holding in holdings})}
         slots_by_scope = [

@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from ai.backend.common.wire.execution import ArgumentValue, ServiceState
 from ai.backend.infra.http.decode import refuse
-from ai.backend.infra.http.routes import Call, Schema, route
+from ai.backend.infra.http.routes import Call, OwnerKey, Schema, route
 from ai.backend.manager.access.requests import caller_of
 from ai.backend.manager.service_ports.service import OfferedService, ServicePorts, ServiceRequest
 
@@ -38,6 +38,8 @@ class ShutdownServiceBody(Schema, frozen=True):
 
 class ServicePortsApi:
     """Routes of services; ``{s}`` is the name or id of a session."""
+
+    owner_key = OwnerKey.NAMED
 
     def __init__(self, services: ServicePorts) -> None:
         self._services = services

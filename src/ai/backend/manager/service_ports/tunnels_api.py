@@ -16,7 +16,7 @@ from msgspec import Meta
 
 from ai.backend.common.errors import BackendError
 from ai.backend.infra.http.decode import refuse
-from ai.backend.infra.http.routes import Call, Nothing, Schema, route
+from ai.backend.infra.http.routes import Call, Nothing, OwnerKey, Schema, route
 from ai.backend.infra.http.streams import PING_INTERVAL_S, open_socket
 from ai.backend.manager.access.requests import caller_of
 from ai.backend.manager.service_ports.api import request_of
@@ -39,6 +39,8 @@ class TunnelQuery(Schema, frozen=True, rename="kebab"):
 
 class TunnelsApi:
     """Routes of tunnels; ``{s}`` is the name or id of a session."""
+
+    owner_key = OwnerKey.NAMED
 
     def __init__(self, tunnels: TunnelService) -> None:
         self._tunnels = tunnels

@@ -7,15 +7,24 @@ from typing import Any
 
 from ai.backend.common.errors import NotSupported
 from ai.backend.infra.http.decode import refuse
-from ai.backend.infra.http.routes import Call, Nothing, Reply, route
+from ai.backend.infra.http.routes import Call, Nothing, OwnerKey, Reply, route
 from ai.backend.manager.access.requests import caller_of
 from ai.backend.manager.sessions import schemas
 from ai.backend.manager.sessions.service import SessionService
-from ai.backend.manager.sessions.views import created_session, creation_of, dependency_tree, session_info, session_of
+from ai.backend.manager.sessions.views import (
+    container_stats,
+    created_session,
+    creation_of,
+    dependency_tree,
+    session_info,
+    session_of,
+)
 
 
 class SessionsApi:
     """Serves sessions. ``{s}`` is a name, an id or an unambiguous prefix of an id; sessions of others are not found."""
+
+    owner_key = OwnerKey.NAMED
 
     def __init__(self, sessions: SessionService) -> None:
         self._sessions = sessions
@@ -27,6 +36,7 @@ class SessionsApi:
         body_aliases=schemas.CREATE_ALIASES,
         reply=schemas.CreatedSession,
         status=201,
+        also=(200,),
         repeatable=True,  # the session has the id of the call
     )
     async def create(self, call: Call[schemas.CreateSessionBody]) -> Reply:
@@ -41,7 +51,7 @@ class SessionsApi:
         return Reply(created, 201 if reply.created else 200)
 
     @route("GET", "/session/_/match", query=schemas.MatchQuery)
-    async def match(self, call: Call[Nothing, schemas.MatchQuery]) -> dict[str, Any]:
+    async def match(self, call: Call[Nothing, schemas.MatchQuery]) -> schemas.MatchedSessions:
         """List live sessions whose name or id begins with ``id``."""
         matches = await self._sessions.match(caller_of(call), call.query.id, owner_access_key=call.owner_access_key)
         return {
@@ -54,12 +64,13 @@ class SessionsApi:
         return session_info(await self._sessions.get(**session_of(call)))
 
     @route("DELETE", "/session/{s}", query=schemas.DestroyQuery)
-    async def destroy(self, call: Call[Nothing, schemas.DestroyQuery]) -> dict[str, Any]:
+    async def destroy(self, call: Call[Nothing, schemas.DestroyQuery]) -> schemas.DestroyedSession:
         """End a session; replies with its last statistics."""
         query = call.query
         reply = await self._sessions.destroy(**session_of(call), forced=query.forced, recursive=query.recursive)
         return {
-            "stats": reply.stats,
+            "stats": dict(reply.stats),
+            "containerStats": container_stats(reply.stats),
             "status": reply.session.status.value,
             "destroyed": [str(session_id) for session_id in reply.destroyed],
         }
@@ -75,7 +86,7 @@ class SessionsApi:
         await self._sessions.rename(**session_of(call), new_name=call.query.name)
 
     @route("GET", "/session/{s}/status-history")
-    async def status_history(self, call: Call) -> dict[str, Any]:
+    async def status_history(self, call: Call) -> schemas.StatusHistory:
         """Report when a session entered each status, in lower case; null if it never did."""
         return {"result": dict(await self._sessions.status_history(**session_of(call)))}
 
@@ -84,12 +95,12 @@ class SessionsApi:
         """Describe a session and its dependencies as a tree."""
         return dependency_tree(await self._sessions.dependency_graph(**session_of(call)))
 
-    @route("POST", "/resource/recalculate-usage", repeatable=True)
-    async def recount(self, call: Call) -> dict[str, Any]:
+    @route("POST", "/resource/recalculate-usage", repeatable=True, owner_key=OwnerKey.REFUSED)
+    async def recount(self, call: Call) -> schemas.SlotAuditReply:
         """Recount the slots that kernels hold: ``drift`` names agents whose recorded slots differ, usually none."""
         audit = await self._sessions.recount(caller_of(call))
         drift = {
-            agent: {"recorded": recorded.to_json(), "counted": counted.to_json()}
+            str(agent): {"recorded": recorded.to_json(), "counted": counted.to_json()}
             for agent, (recorded, counted) in audit.drift.items()
         }
         return {"drift": drift, "orphans": [str(kernel) for kernel in audit.orphans]}

@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from ai.backend.common.errors import InvalidQuantity, NotFound
-from ai.backend.common.ids import SessionId
+from ai.backend.common.ids import KernelId, SessionId
 from ai.backend.common.images import split_image
 from ai.backend.common.slots import BinarySize
 from ai.backend.common.states import KernelStatus, SessionStatus
@@ -16,8 +16,7 @@ from ai.backend.infra.http.decode import refuse
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.access.checks import is_permitted
 from ai.backend.manager.access.permissions import Operation
-from ai.backend.manager.graphql.context import Info, context_of, page_of
-from ai.backend.manager.graphql.limits import MAX_PAGE
+from ai.backend.manager.graphql.context import Info, context_of, page_of, whole_list
 from ai.backend.manager.graphql.resolvers import field, query
 from ai.backend.manager.graphql.values import View, json_or_null, slots_json
 from ai.backend.manager.sessions.model import Kernel, Session, SessionQuery
@@ -61,11 +60,20 @@ _SESSION_ATTRIBUTES = (
     *("created_at", "scheduled_at", "starts_at", "started_at", "terminated_at", "startup_command", "result"),
     *("scaling_group", "mounts", "variant_requirements", "num_queries"),
 )
+_ORDER_ALIASES = {
+    "created_user_email": "user_email",
+    "created_user_id": "user_id",
+    "created_user_uuid": "user_id",
+    "registry": "image",
+    "status_updated": "status_changed",
+}
 _KERNEL_ATTRIBUTES = (
     *("id", "cluster_role", "cluster_idx", "local_rank", "cluster_hostname", "session_id", "image", "architecture"),
     *("status", "status_info", "status_changed", "created_at", "started_at", "terminated_at", "container_id"),
     "exit_code",
 )
+_MAIN_ROLE = "master"
+"""What the manual calls the role of the main kernel (spec 03-09:753); published clients read ``cluster_role``."""
 
 
 def session_view(session: Session, caller: Caller) -> View:
@@ -76,6 +84,7 @@ def session_view(session: Session, caller: Caller) -> View:
     return {
         **{name: getattr(session, name) for name in _SESSION_ATTRIBUTES},
         "main_kernel_id": session.main.id,
+        "status_updated": session.status_changed,
         "registry": split_image(session.image)[0],
         "cluster_template": None,
         "runtime_class": session.runtime_class or None,
@@ -102,7 +111,7 @@ def session_view(session: Session, caller: Caller) -> View:
 def kernel_view(kernel: Kernel, session: Session | None, caller: Caller) -> View:
     return {
         **{name: getattr(kernel, name) for name in _KERNEL_ATTRIBUTES},
-        "role": kernel.cluster_role,
+        "role": _MAIN_ROLE if kernel.cluster_role == "main" else kernel.cluster_role,
         "hostname": kernel.cluster_hostname,
         "registry": split_image(kernel.image)[0],
         "status_data": json_or_null(kernel.status_data),
@@ -134,7 +143,7 @@ class SessionResolvers:
     async def compute_session_list(self, info: Info, **args: Any) -> View:
         context = context_of(info)
         selection = SessionQuery(
-            **page_of(args),
+            **page_of(args, _ORDER_ALIASES),
             statuses=statuses_of(args.get("status")),
             access_key=args.get("access_key"),
             domain_name=args.get("domain_name"),
@@ -157,23 +166,26 @@ class SessionResolvers:
 
     @query("compute_container")
     async def compute_container(self, info: Info, id: UUID) -> View | None:  # noqa: A002  # the wire's name
-        """Returns the main kernel with this id, which is the id of its session as well."""
-        session = await self.compute_session(info, id)
-        return next((c for c in session["containers"] if c["id"] == id), None) if session is not None else None
+        caller = context_of(info).caller
+        session = await self._sessions.of_kernel(caller, KernelId(id))
+        kernels = session.kernels if session is not None else ()
+        return next((kernel_view(kernel, session, caller) for kernel in kernels if kernel.id == id), None)
 
     @query("compute_container_list")
     async def compute_container_list(self, info: Info, session_id: UUID, role: str | None = None, **args: Any) -> View:
         page = page_of(args)
         session = await self.compute_session(info, session_id)
-        containers = [c for c in session["containers"] if role in (None, c["role"])] if session is not None else []
+        containers = [
+            container
+            for container in (session["containers"] if session is not None else ())
+            if role in (None, container["role"], container["cluster_role"])
+        ]
         return {"items": containers[page["offset"] : page["offset"] + page["limit"]], "total_count": len(containers)}
 
     @field("KeyPair", "compute_sessions")
     async def keypair_sessions(self, view: View, info: Info, status: str | None = None) -> list[View]:
-        context = context_of(info)
-        selection = SessionQuery(limit=MAX_PAGE, access_key=view["access_key"], statuses=statuses_of(status))
-        page = await self._sessions.search(context.caller, selection)
-        return [session_view(session, context.caller) for session in page.items]
+        arguments = {"access_key": view["access_key"], "status": status}
+        return await whole_list(self.compute_session_list, info, "compute_session_list", **arguments)
 
     @field("Agent", "compute_containers")
     async def agent_containers(self, view: View, info: Info, status: str | None = None) -> list[View]:

@@ -211,7 +211,8 @@ class Session:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelRole:
-    """The kernels of one role of a cluster template; fields as in :class:`CreateSession`."""
+    """The kernels of one role of a cluster template; fields as in :class:`CreateSession`. Of ``resource_opts`` only
+    ``shmem`` counts, since the others are of the whole session."""
 
     name: str
     replicas: int
@@ -220,6 +221,7 @@ class KernelRole:
     resources: Mapping[str, str | int | float] | None = None
     environ: Mapping[str, str] = field(default_factory=dict)
     bootstrap_script: str | None = None
+    resource_opts: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

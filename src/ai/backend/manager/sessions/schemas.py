@@ -6,7 +6,7 @@ name exists is checked by the service.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, TypedDict
 
 import msgspec
 from msgspec import Meta
@@ -165,6 +165,38 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     created_at: str
     started_at: str | None
     terminated_at: str | None
+
+
+class DestroyedSession(TypedDict):
+    """The reply to the end of a session: ``stats`` for the published client, ``containerStats`` of the manual."""
+
+    stats: dict[str, Any]
+    containerStats: dict[str, int]
+    status: str
+    destroyed: list[str]
+
+
+class MatchedSession(TypedDict):
+    id: str
+    name: str
+    status: str
+
+
+class MatchedSessions(TypedDict):
+    matches: list[MatchedSession]
+
+
+class StatusHistory(TypedDict):
+    """Status in lower case -> ISO time of its last entry."""
+
+    result: dict[str, str | None]
+
+
+class SlotAuditReply(TypedDict):
+    """``drift``: agent -> what is recorded, and what its kernels hold, by slot."""
+
+    drift: dict[str, dict[str, dict[str, str]]]
+    orphans: list[str]
 
 
 class DestroyQuery(Schema, frozen=True):

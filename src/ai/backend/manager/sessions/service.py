@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from uuid import UUID
 
 from ai.backend.common.errors import Conflict, DeadlineExceeded, SessionAlreadyExists, StaleVersion
-from ai.backend.common.ids import AgentId, SessionId
+from ai.backend.common.ids import AgentId, KernelId, SessionId
 from ai.backend.common.names import check_session_name
 from ai.backend.common.states import LIVE_SESSION_STATUSES, KernelEventReason, SessionStatus
 from ai.backend.core.lifecycle.events import SessionDestroyRequested, SessionRestartRequested
@@ -16,6 +16,7 @@ from ai.backend.infra.clock import Clock
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.access.checks import is_permitted, require, scope_of
 from ai.backend.manager.access.permissions import Operation, Scope
+from ai.backend.manager.hooks import Hooks
 from ai.backend.manager.identity.service import IdentityService
 from ai.backend.manager.metrics.live import LiveMetrics
 from ai.backend.manager.query.model import Page
@@ -27,8 +28,24 @@ from ai.backend.manager.sessions.settings import SessionSettings
 from ai.backend.manager.sessions.store import SessionStore
 from ai.backend.manager.sessions.transitions import enqueued_event
 from ai.backend.manager.sessions.writer import SessionWriter
+from ai.backend.plugin.hooks import Account, SessionRequest
 
 _MAX_DEPTH = 16
+
+
+def _hook_request(owner: Caller, session: model.Session) -> SessionRequest:
+    return SessionRequest(
+        owner=Account(email=owner.email, username=owner.username, domain_name=owner.domain_name, role=owner.role.value),
+        name=session.name,
+        session_type=session.type.value,
+        group_name=session.group_name,
+        resource_group=session.scaling_group,
+        image=session.image,
+        cluster_size=session.cluster_size,
+        slots=session.requested_slots,
+        mounts=session.mounts,
+        environ=session.environ,
+    )
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -45,6 +62,7 @@ class SessionService:
     stats: LiveMetrics
     clock: Clock
     settings: SessionSettings
+    hooks: Hooks
 
     # ---- creation ----
 
@@ -59,7 +77,8 @@ class SessionService:
         Raises InvalidInput, InvalidName or InvalidQuantity (``data`` maps the wire field to the fault), ImageNotFound
         (``data.available`` lists the images), UnsupportedResource (no agent ever reported a requested slot),
         InsufficientResource (no agent of the resource group, even if empty, could hold it), SessionAlreadyExists,
-        LimitExceeded, Forbidden and NotFound (group, domain, resource group).
+        LimitExceeded, Forbidden and NotFound (group, domain, resource group); Forbidden and Unavailable as hook plugins
+        answer.
         """
         owner = await self.identity.resolve_owner(caller, request.owner_access_key)
         session_id = SessionId(call_id) if call_id is not None else None
@@ -67,6 +86,7 @@ class SessionService:
         if existing is not None:
             return await self._await_start(existing, request, created=False)
         session, limits = await self.factory.build(caller, owner, request, session_id)
+        await self.hooks.check_session(_hook_request(owner, session))
         try:
             await self.writer.insert(session, [enqueued_event(session)], limits=limits)
         except SessionAlreadyExists:
@@ -126,6 +146,11 @@ class SessionService:
         return Page(
             items=[with_live_statistics(session, self.stats) for session in page.items], total_count=page.total_count
         )
+
+    async def of_kernel(self, caller: Caller, kernel_id: KernelId) -> model.Session | None:
+        """Returns the session of a kernel with live statistics; None if the caller does not see it."""
+        sessions = await self.store.of_kernels([kernel_id])
+        return next((with_live_statistics(session, self.stats) for session in sessions if sees(caller, session)), None)
 
     async def match(self, caller: Caller, ref: str, *, owner_access_key: str | None = None) -> list[model.SessionMatch]:
         """Returns at most 10 live sessions whose name or id starts with ``ref``, or only the exact match."""

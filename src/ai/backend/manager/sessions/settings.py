@@ -22,6 +22,11 @@ class SessionSettings(Settings):
     retry_backoff_s: float = Field(
         1.0, ge=0, description="Pause in seconds before a failed creation is placed again; doubles with each attempt."
     )
+    max_live_sessions: int = Field(
+        10_000,
+        ge=0,
+        description="Waiting and running sessions of one keypair, at most, where its policy says none. 0: any number.",
+    )
     max_cluster_size: int = Field(64, ge=1, description="Kernels of one session, at most.")
     max_environ_bytes: int = Field(65_536, ge=0, description="Size of all environment variables of a session.")
     max_script_bytes: int = Field(65_536, ge=0, description="Size of a bootstrap script or start-up command.")

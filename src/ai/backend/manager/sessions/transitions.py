@@ -91,6 +91,8 @@ def _start_over(session: Session) -> Session:
 def _info(old: Session | Kernel, state: SessionState | KernelState) -> str | None:
     """Returns the reason of a change; the stored text if neither status nor reason changed."""
     is_changed = (state.status, state.reason) != (old.status, old.reason)
+    if is_changed and state.status == "RUNNING" and state.reason is KernelEventReason.RESTARTING:
+        return None  # the restart is over
     return state.reason.value if is_changed and state.reason is not KernelEventReason.UNKNOWN else old.status_info
 
 
@@ -148,8 +150,8 @@ def _draft(session: Session, effect: EmitEvent) -> EventDraft:
         }
     if effect.exit_code is not None:
         payload["exitCode"] = effect.exit_code
-    if effect.result is not None:
-        payload["result"] = effect.result.value
+    if effect.result is not None or effect.name == "session_terminated":
+        payload["result"] = (effect.result or session.result).value
     return EventDraft(name=effect.name, session_id=session.id, kernel_id=effect.kernel_id, payload=payload)
 
 

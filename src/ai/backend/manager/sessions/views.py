@@ -116,11 +116,11 @@ def session_info(session: Session, *, now: datetime | None = None) -> SessionInf
     texts: dict[str, Any] = {name: str(getattr(session, name)) for name in _INFO_TEXTS}
     return SessionInfo(
         **texts,
-        lang=session.image,
+        lang=session.image.rpartition("/")[2].partition(":")[0],
         age=max(0, int((end_time - (session.started_at or session.created_at)).total_seconds() * 1000)),
         memory_limit=int(session.requested_slots["mem"]) // 1024,
         num_queries_executed=session.num_queries,
-        cpu_credit_used=_current_metric(stat, "cpu_used"),
+        cpu_credit_used=_metric(stat, "cpu_used"),
         session_id=str(session.id),
         tag=session.tag,
         status_info=session.status_info,
@@ -138,10 +138,29 @@ def session_info(session: Session, *, now: datetime | None = None) -> SessionInf
     )
 
 
-def _current_metric(stat: Mapping[str, Any], name: str) -> int:
+_CONTAINER_STATS = {
+    "cpu_used": ("cpu_used", "current"),
+    "mem_max_bytes": ("mem", "stats.max"),
+    "mem_cur_bytes": ("mem", "current"),
+    "net_rx_bytes": ("net_rx", "stats.total"),
+    "net_tx_bytes": ("net_tx", "stats.total"),
+    "io_read_bytes": ("io_read", "current"),
+    "io_write_bytes": ("io_write", "current"),
+    "io_max_scratch_size": ("io_scratch_size", "stats.max"),
+    "io_cur_scratch_size": ("io_scratch_size", "current"),
+}
+
+
+def container_stats(metrics: Mapping[str, Any]) -> dict[str, int]:
+    """Returns the Container Stats Object (spec 03-07:581), in which what was not measured is zero. The manual's second
+    ``io_write_bytes``, after ``io_max_scratch_size``, is the present size of the scratch directory."""
+    return {name: _metric(metrics, key, part) for name, (key, part) in _CONTAINER_STATS.items()}
+
+
+def _metric(metrics: Mapping[str, Any], key: str, part: str = "current") -> int:
     try:
-        return int(float(stat[name]["current"]))
-    except (KeyError, TypeError, ValueError):
+        return int(float(metrics[key][part]))
+    except (KeyError, TypeError, ValueError, OverflowError):
         return 0
 
 

@@ -28,6 +28,10 @@ class ConfigService:
             return await self._store.get(key)
         return nested(key, await self._store.get_prefix(key.rstrip("/")))
 
+    async def is_true(self, key: str) -> bool:
+        """Returns whether a key is ``true``, for the manager itself."""
+        return (await self._store.get(key) or "").strip().lower() == "true"
+
     async def set(self, caller: Caller, key: str, value: Any) -> None:
         """Sets one key; an object sets all keys in it below the key. Raises InvalidInput for lists, null, and deep
         nesting."""

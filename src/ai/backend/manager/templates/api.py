@@ -11,7 +11,7 @@ from msgspec import Meta
 from ai.backend.common.states import ClusterMode, SessionType
 from ai.backend.infra.http.decode import refuse
 from ai.backend.infra.http.fields import LongText, Path, Port, PortText, Word, duration_s, port_number
-from ai.backend.infra.http.routes import Call, Nothing, Reply, Schema, route
+from ai.backend.infra.http.routes import Call, Nothing, OwnerKey, Reply, Schema, route
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.access.requests import caller_of
 from ai.backend.manager.sessions.model import CreateReply
@@ -63,6 +63,7 @@ class FromTemplateBody(
     rename={
         "cluster_size": "clusterSize",
         "cluster_mode": "clusterMode",
+        "runtime_class": "runtimeClass",
         "enqueue_only": "enqueueOnly",
         "max_wait_s": "maxWaitSeconds",
         "reuse_if_exists": "reuseIfExists",
@@ -92,6 +93,8 @@ class FromTemplateBody(
     batch_timeout_s: Annotated[float, Meta(gt=0)] | Annotated[str, Meta(max_length=32)] | None = None
     exec_timeout_s: Annotated[float, Meta(gt=0)] | None = None
     dependencies: Annotated[list[Word], Meta(max_length=256)] | None = None
+    priority: Annotated[int, Meta(ge=0, le=100)] | None = None
+    runtime_class: Annotated[str, Meta(max_length=64)] | None = None
     callback_url: Annotated[str, Meta(max_length=2_048, pattern="^https?://")] | None = None
     owner_access_key: Word | None = None
     config: FromTemplateConfig = FromTemplateConfig()
@@ -134,6 +137,8 @@ def _template_view(template: Template, caller: Caller) -> dict[str, Any]:
 class TemplatesApi:
     """Routes of templates, and of sessions created from them."""
 
+    owner_key = OwnerKey.NAMED
+
     def __init__(self, templates: TemplateService) -> None:
         self._templates = templates
 
@@ -164,8 +169,8 @@ class TemplatesApi:
             if query.group_id in (None, str(template.group_id), template.group_name)
         ]
 
-    @route("GET", "/template/session/{id}", query=TemplateQuery)
-    @route("GET", "/template/cluster/{id}", query=TemplateQuery)
+    @route("GET", "/template/session/{id}", query=TemplateQuery, produces="text/plain")
+    @route("GET", "/template/cluster/{id}", query=TemplateQuery, produces="text/plain")
     async def get(self, call: Call[Nothing, TemplateQuery]) -> web.Response:
         """Returns the text of a template, in YAML or JSON."""
         form = call.query.format
@@ -189,7 +194,7 @@ class TemplatesApi:
 
     @route(
         "POST", "/session/_/create-from-template", body=FromTemplateBody, body_aliases=CREATE_ALIASES,
-        reply=CreatedSession, status=201, repeatable=True,  # the session has the id of the call
+        reply=CreatedSession, status=201, also=(200,), repeatable=True,  # the session has the id of the call
     )  # fmt: skip
     async def create_from_template(self, call: Call[FromTemplateBody]) -> Reply:
         """Creates a session from a session template; fields of the request override those of the template."""
@@ -198,7 +203,7 @@ class TemplatesApi:
     @route(
         "POST", "/session/_/create-cluster", body=FromTemplateBody,
         body_aliases={**CREATE_ALIASES, "scaling_group": "config.scalingGroup", "scalingGroup": "config.scalingGroup"},
-        reply=CreatedSession, status=201, repeatable=True,  # the session has the id of the call
+        reply=CreatedSession, status=201, also=(200,), repeatable=True,  # the session has the id of the call
     )  # fmt: skip
     async def create_cluster(self, call: Call[FromTemplateBody]) -> Reply:
         """Creates a session whose kernels have the roles of a cluster template."""

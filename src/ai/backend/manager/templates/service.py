@@ -11,6 +11,7 @@ from ai.backend.common.errors import Forbidden, InvalidInput, NotFound
 from ai.backend.common.ids import TemplateId
 from ai.backend.common.states import SessionType
 from ai.backend.infra.clock import Clock, IdGenerator
+from ai.backend.infra.http.fields import duration_s
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.access.checks import bounds_of, is_permitted, is_spared, scope_of
 from ai.backend.manager.access.permissions import Operation, Scope
@@ -24,6 +25,7 @@ from ai.backend.manager.templates.model import Template, TemplateKind
 from ai.backend.manager.templates.store import TemplateStore
 from ai.backend.manager.templates.syntax import ClusterTemplate, SessionTemplate, read_template
 
+_COPIED_FIELDS = ("scaling_group", "cluster_size", "cluster_mode", "priority", "starts_at", "runtime_class")
 _MERGED_MAPS = ("environ", "resources", "resource_opts")
 """Fields of which a request replaces single entries."""
 
@@ -173,12 +175,14 @@ class TemplateService:
         cluster = read_template(stored.document, ClusterTemplate)
         templates: list[SessionTemplate] = []
         mounts = dict(cluster.spec.mounts)
+        mount_options: dict[str, Any] = {}
         for node in cluster.nodes:
             used = await self._visible_template(
                 caller, TemplateKind.SESSION, TemplateId(node.session_template), owner_key
             )
             templates.append(read_template(used.document, SessionTemplate))
             mounts = {**templates[-1].spec.mounts, **mounts}
+            mount_options = {**_creation_values(templates[-1])["mount_options"], **mount_options}
         roles = [
             _kernel_role(node.role, node.replicas, template)
             for node, template in zip(cluster.nodes, templates, strict=True)
@@ -192,6 +196,7 @@ class TemplateService:
             "bootstrap_script": None,
             "mounts": tuple(mounts),
             "mount_map": {name: target for name, target in mounts.items() if target},
+            "mount_options": mount_options,
             "roles": tuple(roles),
         }
         return await self._sessions.create(caller, _session_request(values, overrides), call_id=call_id)
@@ -234,7 +239,11 @@ def _creation_values(template: SessionTemplate) -> dict[str, Any]:
         "mount_map": {name: target for name, target in spec.mounts.items() if target},
         "resources": dict(spec.resources) or None,
         "resource_opts": dict(spec.resource_opts),
-        "scaling_group": spec.scaling_group,
+        "mount_options": {name: {"permission": options.permission} for name, options in spec.mount_options.items()},
+        "batch_timeout_s": duration_s(spec.batch_timeout),
+        "preopen_ports": tuple(spec.preopen_ports),
+        "variant_requirements": tuple(spec.variant_requirements),
+        **{name: getattr(spec, name) for name in _COPIED_FIELDS},
     }
 
 
@@ -248,6 +257,7 @@ def _kernel_role(name: str, replicas: int, template: SessionTemplate) -> KernelR
         resources=dict(template.spec.resources) or None,
         environ=dict(kernel.environ),
         bootstrap_script=kernel.bootstrap_script,
+        resource_opts=dict(template.spec.resource_opts) if name != "main" else {},
     )
 
 
@@ -261,9 +271,10 @@ def _session_request(values: Mapping[str, Any], overrides: Mapping[str, Any]) ->
                 result[name] = result[name] or {}
     if overrides.get("domain") not in (None, values["domain"]) and "group" not in overrides:
         result["group"] = None  # the template's group is in its own domain
-    if not overrides.get("mounts"):
-        result["mounts"] = values["mounts"]
-        result["mount_map"] = {**values["mount_map"], **overrides.get("mount_map", {})}
+    result["mounts"] = overrides.get("mounts") or values["mounts"]
+    for name in ("mount_map", "mount_options"):  # those of the template's mounts that the request keeps
+        kept = {mount: value for mount, value in values[name].items() if mount in result["mounts"]}
+        result[name] = {**kept, **overrides.get(name, {})}
     return CreateSession(**result)
 
 

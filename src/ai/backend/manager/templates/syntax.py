@@ -19,6 +19,7 @@ from msgspec import Meta
 from ai.backend.common.errors import InvalidInput
 from ai.backend.common.states import ClusterMode
 from ai.backend.common.validation_messages import split_message
+from ai.backend.infra.http.fields import duration_s
 
 _HOME = "/home/work"
 _NO_NUL_PATTERN = r"^[^\0]*\Z"
@@ -33,8 +34,16 @@ _FIELD_SPELLINGS = {
     "resourceOpts": "resource_opts",
     "scalingGroup": "scaling_group",
     "sessionTemplate": "session_template",
+    "mountOptions": "mount_options",
+    "clusterSize": "cluster_size",
+    "clusterMode": "cluster_mode",
+    "startsAt": "starts_at",
+    "batchTimeout": "batch_timeout",
+    "preopenPorts": "preopen_ports",
+    "variantRequirements": "variant_requirements",
+    "runtimeClass": "runtime_class",
 }
-_FREE_KEYS = ("environ", "mounts", "resources", "resource_opts")
+_FREE_KEYS = ("environ", "mounts", "resources", "resource_opts", "mount_options")
 """Objects whose keys the author chooses."""
 
 Text = Annotated[str, Meta(max_length=512, pattern=_NO_NUL_PATTERN)]
@@ -103,8 +112,13 @@ class KernelTemplate(_TemplatePart, frozen=True):
         return "\n".join(parts) or None
 
 
+class MountOptions(_TemplatePart, frozen=True):
+    permission: Literal["ro", "rw", "wd"] | None = None
+
+
 class SessionSpec(_TemplatePart, frozen=True):
-    """The session of a template. ``mounts`` maps a folder to its mount path; empty is the folder's name."""
+    """The session of a template. ``mounts`` maps a folder to its mount path; empty is the folder's name. The fields
+    from ``mount_options`` on are as in a request for a session (spec 03-01 "Session templates")."""
 
     kernel: KernelTemplate
     type: Literal["interactive", "batch"] = "interactive"
@@ -112,6 +126,21 @@ class SessionSpec(_TemplatePart, frozen=True):
     resources: Texts = {}
     resource_opts: Texts = {}
     scaling_group: Text | None = None
+    mount_options: dict[str, MountOptions] = {}
+    cluster_size: Annotated[int, Meta(ge=1, le=1_024)] = 1
+    cluster_mode: ClusterMode = ClusterMode.SINGLE_NODE
+    priority: Annotated[int, Meta(ge=0, le=100)] | None = None
+    starts_at: Annotated[str, Meta(max_length=64)] | None = None
+    batch_timeout: Annotated[str, Meta(max_length=32)] | None = None
+    preopen_ports: Annotated[list[Annotated[int, Meta(ge=1, le=65_535)]], Meta(max_length=64)] = []
+    variant_requirements: Annotated[list[Annotated[str, Meta(max_length=400)]], Meta(max_length=32)] = []
+    runtime_class: Annotated[str, Meta(max_length=64)] = ""
+
+    def __post_init__(self) -> None:
+        try:
+            duration_s(self.batch_timeout)
+        except InvalidInput as e:
+            raise ValueError(f"`batch_timeout`: {e.data['batchTimeout']}") from None
 
 
 class SessionTemplate(_TemplatePart, frozen=True):

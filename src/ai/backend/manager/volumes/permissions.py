@@ -10,6 +10,8 @@ from ai.backend.common.errors import Forbidden
 from ai.backend.common.folders import HostPermission
 from ai.backend.common.ids import GroupId
 from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.access.checks import scope_of
+from ai.backend.manager.access.permissions import Operation, Scope
 from ai.backend.manager.identity.store import IdentityStore
 from ai.backend.manager.volumes.gateway import VolumeGateway
 from ai.backend.manager.volumes.model import HostRights
@@ -61,6 +63,7 @@ class FolderScope:
         blocked: operations that are blocked on a host, also for superadmins.
         max_count: the largest number of folders (0: any).
         max_size: bytes of the caller's quota scope on each volume; None is no limit.
+        max_folder_size: bytes of one folder; 0 is no limit.
     """
 
     groups: frozenset[GroupId]
@@ -69,6 +72,7 @@ class FolderScope:
     blocked: Mapping[str, frozenset[str]]
     max_count: int
     max_size: int | None
+    max_folder_size: int = 0
 
     @property
     def all_groups(self) -> frozenset[GroupId]:
@@ -91,6 +95,14 @@ class FolderScopes:
         self._identities = identities
         self._volumes = volumes
 
+    async def administered(self, caller: Caller) -> frozenset[GroupId]:
+        """Returns the groups in which the caller makes folders as an administrator, member or not."""
+        scope = scope_of(caller, Operation.CREATE_GROUP_FOLDERS)
+        if scope is Scope.NONE:
+            return frozenset()
+        domain_name = None if scope is Scope.ALL else caller.domain_name
+        return frozenset(group.id for group in await self._identities.groups(domain_name=domain_name))
+
     async def of(self, caller: Caller, group_id: GroupId | None = None) -> FolderScope:
         """Returns the scope of a caller; ``group_id`` adds the rights of a group that the caller is not in."""
         user_scope = await self._identities.user_scope(caller.domain_name, caller.user_id, caller.resource_policy)
@@ -111,4 +123,5 @@ class FolderScopes:
             blocked=await self._volumes.blocked(),
             max_count=min((count for count in folder_limits if count), default=0),
             max_size=size_limit if size_limit >= 0 else None,
+            max_folder_size=user_scope.policy.max_vfolder_size if user_scope.policy is not None else 0,
         )

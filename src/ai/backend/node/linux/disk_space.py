@@ -11,6 +11,7 @@ from pathlib import Path
 
 _ESCAPED_CHARACTER = re.compile(r"\\([0-7]{3})")
 RESERVE_DIVISOR = 20  # a twentieth of a small file system is enough of a reserve
+ENTRY_LIMIT = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +54,60 @@ def _unescape_octal(text: str) -> str:
     return _ESCAPED_CHARACTER.sub(lambda match: chr(int(match[1], 8)), text)
 
 
+def needed_bytes(path: Path, reserve_bytes: int) -> int:
+    """Returns how much of the file system of ``path`` is kept free: the reserve, or a twentieth of its size if less."""
+    status = os.statvfs(path)
+    return min(reserve_bytes, status.f_blocks * status.f_frsize // RESERVE_DIVISOR)
+
+
 def is_low(path: Path, reserve_bytes: int) -> bool:
-    """Returns True if the file system of ``path`` has less free than the reserve and than a twentieth of its size."""
+    """Returns True if the file system of ``path`` has less free than is to be kept."""
     try:
         status = os.statvfs(path)
+        return status.f_bavail * status.f_frsize < needed_bytes(path, reserve_bytes)
     except OSError:
         return False
-    needed_bytes = min(reserve_bytes, status.f_blocks * status.f_frsize // RESERVE_DIVISOR)
-    return status.f_bavail * status.f_frsize < needed_bytes
+
+
+def recent_files(directory: Path, device: int, since: float) -> dict[int, int]:
+    """Returns the bytes of files on a device that were changed since a time (ctime), by inode; follows no links."""
+    bytes_by_inode: dict[int, int] = {}
+    pending_directories = [str(directory)]
+    entry_limit = ENTRY_LIMIT
+    while pending_directories and entry_limit > 0:
+        try:
+            with os.scandir(pending_directories.pop()) as entries:
+                for entry in entries:
+                    entry_limit -= 1
+                    try:
+                        status = entry.stat(follow_symlinks=False)
+                    except OSError:
+                        continue
+                    if stat.S_ISDIR(status.st_mode):
+                        pending_directories.append(entry.path)
+                    elif status.st_dev == device and status.st_ctime >= since:
+                        bytes_by_inode[status.st_ino] = status.st_blocks * 512
+        except OSError:
+            continue
+    return bytes_by_inode
+
+
+def open_inodes(pids: Iterable[int], device: int) -> set[int]:
+    """Returns the inodes of a device that processes have open for writing."""
+    inodes: set[int] = set()
+    for pid in pids:
+        try:
+            fd_names = os.listdir(f"/proc/{pid}/fd")  # noqa: PTH208  # thousands of short names
+        except OSError:
+            continue
+        for fd_name in fd_names:
+            fd_path = f"/proc/{pid}/fd/{fd_name}"
+            try:
+                if os.lstat(fd_path).st_mode & stat.S_IWUSR and (file_status := os.stat(fd_path)).st_dev == device:  # noqa: PTH116  # likewise
+                    inodes.add(file_status.st_ino)
+            except OSError:
+                continue
+    return inodes
 
 
 def unlinked_bytes(pids: Iterable[int], home: Path) -> int:

@@ -44,6 +44,50 @@ def open_through_no_link(directory_fd: int, parts: Sequence[str], flags: int, cr
     return opened_fd
 
 
+def make_directories(directory_fd: int, parts: Sequence[str], owner: Sequence[int] | None) -> int:
+    """Opens a directory below another through no link; makes what is missing, for the owner. Raises OSError."""
+    fd = os.dup(directory_fd)
+    try:
+        for part_name in parts:
+            try:
+                os.mkdir(part_name, 0o755, dir_fd=fd)
+                if owner is not None:
+                    os.chown(part_name, *owner, dir_fd=fd, follow_symlinks=False)
+            except FileExistsError:
+                pass
+            fd, parent_fd = _open_subdirectory(fd, part_name), fd
+            os.close(parent_fd)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def make_mount_point(directory: str, path_below: str, owner: Sequence[int] | None, *, is_directory: bool) -> int:
+    """Opens a mount point below a directory in which a session writes, through no link; makes it if it is missing.
+
+    A mount on ``/proc/self/fd/N`` of it then lies where it was opened, whatever is renamed meanwhile. Raises OSError.
+    """
+    directory_fd = os.open(directory, WALK)
+    try:
+        *parents, name = path_below.split("/")
+        parent_fd = make_directories(directory_fd, [*parents, name] if is_directory else parents, owner)
+        if is_directory:
+            return parent_fd
+        try:
+            os.close(os.open(name, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=parent_fd))
+            if owner is not None:
+                os.chown(name, *owner, dir_fd=parent_fd, follow_symlinks=False)
+        except FileExistsError:
+            pass
+        try:
+            return open_through_no_link(parent_fd, [name], os.O_PATH)
+        finally:
+            os.close(parent_fd)
+    finally:
+        os.close(directory_fd)
+
+
 def _open_subdirectory(parent_fd: int, directory_name: str) -> int:
     try:
         return os.open(directory_name, WALK | os.O_NOFOLLOW, dir_fd=parent_fd)

@@ -27,11 +27,16 @@ MNT_DETACH = 2
 MS_BIND = 0x1000
 MS_REC = 0x4000
 MS_PRIVATE = 1 << 18
+MS_RDONLY = 1
 MS_NOSUID = 2
 MS_NODEV = 4
+MS_NOEXEC = 8
+MS_REMOUNT = 32
 RESOLVE_NO_MAGICLINKS = 0x02
 RESOLVE_BENEATH = 0x08
 _SYS_OPENAT2 = 437  # the same on every architecture
+_SYS_MOUNT_SETATTR = 442  # likewise
+_AT_RECURSIVE = 0x8000
 _RENAME_NOREPLACE = 1
 _SYNC_FILE_RANGE_WRITE = 2
 _OPEN_ATTEMPTS = 64
@@ -102,10 +107,15 @@ def unshare_network() -> None:
     _raise_if_failed(_LIBC.unshare(ctypes.c_int(CLONE_NEWNET)), "unshare(CLONE_NEWNET)")
 
 
+def unshare_to_user_namespace() -> None:
+    """Enters a new user namespace, in which no user exists yet. Raises OSError."""
+    _raise_if_failed(_LIBC.unshare(ctypes.c_int(CLONE_NEWUSER)), "unshare(CLONE_NEWUSER)")
+
+
 def unshare_user() -> None:
     """Enters a user namespace in which a user keeps its identity and has root's powers until exec. Raises OSError."""
     uid, gid = os.geteuid(), os.getegid()
-    _raise_if_failed(_LIBC.unshare(ctypes.c_int(CLONE_NEWUSER)), "unshare(CLONE_NEWUSER)")
+    unshare_to_user_namespace()
     for map_file_name, map_text in (
         ("setgroups", "deny"),
         ("uid_map", f"{uid} {uid} 1"),
@@ -129,6 +139,17 @@ def mount(source: str, target: str, fstype: str, flags: int, data: str = "") -> 
         os.fsencode(source), os.fsencode(target), fstype.encode(), ctypes.c_ulong(flags), data.encode() or None
     )
     _raise_if_failed(result, f"mount {source} on {target}")
+
+
+def restrict_mounts(target: str, flags: int) -> None:
+    """Adds MS_RDONLY, MS_NOSUID or MS_NODEV to a mount and those below it. Raises OSError, ENOSYS before Linux 5.12."""
+    mount_attributes = struct.pack("=QQQQ", flags, 0, 0, 0)  # the attributes have the same bits
+    _checked_result(
+        _LIBC.syscall(
+            _SYS_MOUNT_SETATTR, -1, os.fsencode(target), _AT_RECURSIVE, mount_attributes, len(mount_attributes)
+        ),
+        target,
+    )
 
 
 def unmount(target: str) -> None:

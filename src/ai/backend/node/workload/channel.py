@@ -198,8 +198,16 @@ class RelayChannel(RunnerChannel):
         await self._connection.close()
 
 
-def parse(body: bytes) -> dict[str, Any] | None:
-    """Decodes a frame; returns a message of type ``malformed`` if it is invalid."""
+def parse(body: bytes) -> dict[str, Any]:
+    """Decodes a frame; returns a message of type ``malformed`` if it is invalid.
+
+    The end of a workload is news of the relay, which numbers only what the runner sends: a numbered one is forged.
+    """
+    message = _parse_object(body)
+    return message if "seq" not in message or message.get("t") != "exited" else {**message, "t": "malformed"}
+
+
+def _parse_object(body: bytes) -> dict[str, Any]:
     try:
         message = _decode(body)
     except RecursionError:

@@ -1,7 +1,7 @@
 """The directories of workloads and their homes, which every runtime of this machine has on disk.
 
 <state>/workloads/<kernel id>.<attempt>/   exit.json (how it ended), removing (removal has begun), and more
-<state>/homes/<kernel id>/                 /home/work of every attempt
+<state>/homes/<kernel id>/                 /home/work of every attempt, unless homes are elsewhere
 """
 
 from __future__ import annotations
@@ -71,13 +71,14 @@ class WorkloadFolder:
 
 @dataclass(frozen=True, slots=True)
 class StateFolder:
-    """The runtime's root directory."""
+    """The runtime's root directory. ``homes_directory`` is where homes are, if not in it."""
 
     path: Path
+    homes_directory: Path | None = None
 
     @property
     def homes(self) -> Path:
-        return self.path / "homes"
+        return self.homes_directory or self.path / "homes"
 
     @property
     def workloads(self) -> Path:

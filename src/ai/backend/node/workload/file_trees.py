@@ -7,13 +7,16 @@ import stat
 from pathlib import Path
 
 from ai.backend.common.errors import CreationDenied
-from ai.backend.node.linux.open_beneath import BENEATH
+from ai.backend.node.linux.open_beneath import BENEATH, make_directories
+from ai.backend.node.linux.syscalls import unlock
 from ai.backend.plugin.accelerator import Mount
 from ai.backend.plugin.runtime import HOME
 
 RUNNER = "/opt/backend.ai/kernel"
+SU_EXEC = "/opt/kernel/su-exec"
+"""Where start scripts of images expect `su-exec` (spec 03-05:310)."""
 """The path of the runner's files in every workload."""
-FORBIDDEN_TARGETS = ("/", "/proc", "/dev", "/sys", "/etc", "/usr", "/bin", "/lib", "/lib64", "/sbin", RUNNER, HOME)
+FORBIDDEN_TARGETS = ("/", "/proc", "/dev", "/sys", "/etc", "/usr", "/bin", "/lib", "/lib64", "/sbin")
 
 
 def place_files(
@@ -52,16 +55,8 @@ def write_in_home(home: Path, relative: str, content: bytes, owner: tuple[int, i
     *parents, name = relative.split("/")
     directory_fd = os.open(home, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        for parent in parents:
-            try:
-                os.mkdir(parent, 0o755, dir_fd=directory_fd)
-                if owner is not None:
-                    os.chown(parent, *owner, dir_fd=directory_fd, follow_symlinks=False)
-            except FileExistsError:
-                pass
-            child_fd = os.open(parent, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory_fd)
-            os.close(directory_fd)
-            directory_fd = child_fd
+        directory_fd, home_fd = make_directories(directory_fd, parents, owner), directory_fd
+        os.close(home_fd)
         try:
             os.unlink(name, dir_fd=directory_fd)
         except FileNotFoundError:
@@ -142,7 +137,7 @@ def _open_directory(parent_fd: int, name: str) -> int:
     try:
         return os.open(name, flags, dir_fd=parent_fd)
     except PermissionError:
-        os.chmod(name, 0o700, dir_fd=parent_fd)
+        unlock(parent_fd, name)
         return os.open(name, flags, dir_fd=parent_fd)
 
 
@@ -175,7 +170,7 @@ def _lift_subdirectories(root_fd: int, name: str, counter: int) -> int:
                     os.stat(f".lifted-{counter}", dir_fd=root_fd, follow_symlinks=False)
                 except FileNotFoundError:
                     break
-            os.chmod(grandchild, 0o700, dir_fd=child)
+            unlock(child, grandchild)
             os.rename(grandchild, f".lifted-{counter}", src_dir_fd=child, dst_dir_fd=root_fd)
     finally:
         os.close(child)
@@ -188,7 +183,12 @@ def check_mount(mount: Mount, *, staged: bool = False) -> None:
     target = os.path.normpath(mount.target)
     if not mount.target.startswith("/") or target != mount.target.rstrip("/"):
         raise _denied(mount, "is not a plain absolute path")
-    if target in FORBIDDEN_TARGETS or target.startswith(("/proc/", "/dev/", "/sys/", RUNNER + "/")):
+    covered_paths = (RUNNER + "/", HOME + "/")
+    if (
+        target in FORBIDDEN_TARGETS
+        or target.startswith(("/proc/", "/dev/", "/sys/", RUNNER + "/"))
+        or any(path.startswith(target + "/") for path in covered_paths)
+    ):
         raise _denied(mount, "is a place where nothing can be mounted")
     if BENEATH in mount.source and not staged:
         raise _denied(mount, "shows a path in a folder, which this node cannot open safely: mount the whole folder")

@@ -45,7 +45,7 @@ def copy_runner(source: Path, state: Path, *parts: Path) -> Path:
 
     Raises OSError.
     """
-    content_of_path = {path.name: path.read_bytes() for path in sorted(source.glob("*.py"))}
+    content_of_path = {path.name: path.read_bytes() for path in _runner_files(source)}
     content_of_path |= {
         f"{part.name}/{path.name}": path.read_bytes() for part in parts for path in sorted(part.glob("*.py"))
     }
@@ -68,13 +68,17 @@ def copy_runner(source: Path, state: Path, *parts: Path) -> Path:
     return copy
 
 
+def _runner_files(folder: Path) -> list[Path]:
+    return sorted(path for pattern in ("*.py", "*.js", "*.java", "*.R", "su-exec") for path in folder.glob(pattern))
+
+
 def _copy_folder(source: Path, target: Path) -> None:
     target.mkdir(exist_ok=True)
     target.chmod(0o755)
-    for path in sorted(source.glob("*.py")):
+    for path in _runner_files(source):
         shutil.copyfile(path, target / path.name)
         shutil.copystat(path, target / path.name)  # byte code names the time of its source
-        (target / path.name).chmod(0o644)
+        (target / path.name).chmod(0o644 if path.suffix else 0o755)
     _take_byte_code(source, target)
 
 

@@ -185,7 +185,7 @@ class Meter:
         if state.network is not None:
             measurements += _network_measurements(state, pids)
         if (home := self._homes.get(key)) is not None:
-            measurements.append(gauge("io_scratch_size", home.size, "bytes", record.home_bytes))
+            measurements.append(gauge("io_scratch_size", home.size, "bytes", record.home_bytes, _MAX_STATISTICS))
         return measurements
 
 

@@ -88,7 +88,7 @@ def read_left_messages(left_path: Path, limit_bytes: int) -> list[dict[str, Any]
     """Reads the messages that a relay left on disk; returns none if a hostile container wrote invalid frames."""
     content = read_untrusted(left_path, limit_bytes) or b""
     with suppress(ProtocolViolation):  # then nothing of it is believed
-        return [message for frame_body in FrameReader().feed(content) if (message := parse(frame_body)) is not None]
+        return [parse(frame_body) for frame_body in FrameReader().feed(content)]
     return []
 
 

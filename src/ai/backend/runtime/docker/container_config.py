@@ -12,7 +12,7 @@ from ai.backend.common.errors import CreationDenied
 from ai.backend.node.linux import seccomp
 from ai.backend.node.linux.open_beneath import BENEATH
 from ai.backend.node.network.overlay import mac_of
-from ai.backend.node.workload.file_trees import RUNNER, check_mount
+from ai.backend.node.workload.file_trees import RUNNER, SU_EXEC, check_mount
 from ai.backend.plugin.accelerator import DeviceMapping, Mount
 from ai.backend.plugin.runtime import HOME, WorkloadSpec
 from ai.backend.runtime import workload
@@ -190,6 +190,7 @@ def _platform_mounts(image: ImageFacts, host_paths: HostPaths) -> list[dict[str,
     mounts = [
         _describe_bind(str(host_paths.home), HOME, read_only=False),
         _describe_bind(image.runner, RUNNER, read_only=True),
+        _describe_bind(f"{image.runner}/su-exec", SU_EXEC, read_only=True),
         _describe_bind(str(host_paths.channel), CHANNEL_FOLDER, read_only=False),
     ]
     if image.injected:

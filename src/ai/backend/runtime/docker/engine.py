@@ -157,6 +157,12 @@ class Engine:
             async for message in self._post_stream("images/load", {"quiet": "1"}, None, "", archive_file):
                 yield message
 
+    async def tag(self, image_name: str, new_name: str) -> None:
+        """Gives an image of the engine another name."""
+        repository, _, tag = new_name.rpartition(":")
+        async with self._call() as docker:
+            await docker.images.tag(image_name, repository, tag=tag)
+
     async def _post_stream(
         self,
         path: str,

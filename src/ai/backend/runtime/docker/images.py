@@ -34,7 +34,6 @@ from ai.backend.runtime.docker.settings import DockerRuntimeSettings
 
 ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
 """Maps the engine's names of machines to ours."""
-RUNTIMES = ("python", "bash", "c", "app")
 MIN_PYTHON = (3, 8)
 PROBE_TIMEOUT_S = 60.0
 PROBE_MEMORY_BYTES = 512 * 1024 * 1024
@@ -306,11 +305,12 @@ class _UnfitImage(Exception):
 
 
 def _choose_runtime(label: str, *, has_python: bool, has_bash: bool) -> str:
-    """Returns the runner's runtime by the image's label if possible, else by the installed interpreters."""
-    if label in RUNTIMES and (label != "python" or has_python) and (label != "bash" or has_bash):
-        return label
-    if label and label not in RUNTIMES:
-        return "app"
+    """Returns the runner's runtime by the image's label, else by the installed interpreters.
+
+    A labelled language without an interpreter for its snippets becomes `app`: code is never run as another language.
+    """
+    if label:
+        return "app" if (label == "python" and not has_python) or (label == "bash" and not has_bash) else label
     return "python" if has_python else "bash" if has_bash else "app"
 
 

@@ -12,7 +12,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -39,6 +39,9 @@ class DockerRecord(WorkloadRecord):
     pid: int = 0
     writable: str = ""
     network: str = ""
+
+    def own_directories(self) -> Sequence[str]:
+        return (self.home, self.writable) if self.writable else (self.home,)
 
 
 class DockerFolder(WorkloadFolder):

@@ -48,6 +48,7 @@ from ai.backend.plugin.runtime import (
     WorkloadSpec,
     WorkloadView,
 )
+from ai.backend.runtime.disk_guard import DiskGuard, used_bytes
 from ai.backend.runtime.docker import cleanup, statistics
 from ai.backend.runtime.docker.capabilities import describe, engine_facts, why_unfit
 from ai.backend.runtime.docker.channel import DockerChannel, is_listening
@@ -56,12 +57,13 @@ from ai.backend.runtime.docker.container_config import EngineFacts
 from ai.backend.runtime.docker.creation import Creation
 from ai.backend.runtime.docker.engine import Engine, EngineRefusal
 from ai.backend.runtime.docker.images import ImageFacts, Images
+from ai.backend.runtime.docker.loads import load_image
 from ai.backend.runtime.docker.networks import SessionNetworks, why_no_multi_node_networks
 from ai.backend.runtime.docker.pulls import Pulls
 from ai.backend.runtime.docker.records import INSTANCE_LABEL, DockerRecord, DockerState
 from ai.backend.runtime.docker.settings import DockerRuntimeSettings
 from ai.backend.runtime.docker.workloads import Handle, Workloads
-from ai.backend.runtime.workload import WorkloadRecord, guard_homes, used_bytes
+from ai.backend.runtime.workload import WorkloadRecord
 
 log = logging.getLogger(__name__)
 KILL_TIMEOUT_S = 25.0
@@ -76,7 +78,7 @@ class DockerRuntime(AbstractRuntime):
 
     def __init__(self, settings: DockerRuntimeSettings, state_dir: Path) -> None:
         self.settings = settings
-        self._state = DockerState(Path(state_dir).absolute())
+        self._state = DockerState(Path(state_dir).absolute(), settings.homes)
         self._engine = Engine(settings.docker_host)
         self._workloads = Workloads(self._engine, self._state)
         is_root = os.geteuid() == 0
@@ -119,10 +121,14 @@ class DockerRuntime(AbstractRuntime):
             str(mount.get("Source")) for container in containers for mount in container.get("Mounts") or ()
         }
         await asyncio.to_thread(self._images.clean, used_mount_sources)
-        home_guard = guard_homes(
-            self.settings, self._state.homes, self._running_records, self._used_bytes, self._end_for_its_home
+        guard = DiskGuard(
+            self.settings, self._state.homes, self._running_records, self._used_bytes, self.pids, self._end_for_disk
         )
-        loops_by_name = {"follow": self._workloads.follow(), "guard": home_guard, "compare": self._compare_loop()}
+        loops_by_name = {
+            "follow": self._workloads.follow(),
+            "guard": guard.run(),
+            "compare": self._compare_loop(),
+        }
         self._background_tasks = [
             asyncio.create_task(background_loop, name=f"docker-runtime-{loop_name}")
             for loop_name, background_loop in loops_by_name.items()
@@ -165,6 +171,9 @@ class DockerRuntime(AbstractRuntime):
 
     async def pull_image(self, wanted: ImageRequest, tell: TellProgress) -> None:
         await self._pulls.pull(wanted, tell)
+
+    async def load_image(self, name: str, archive: Path) -> None:
+        await load_image(self._engine, name, archive)
 
     async def remove_image(self, name: str) -> None:
         await self._pulls.remove(name)
@@ -415,12 +424,12 @@ class DockerRuntime(AbstractRuntime):
             total_bytes += await asyncio.to_thread(tree_size, Path(record.writable))
         return total_bytes
 
-    async def _end_for_its_home(self, key: WorkloadKey, _: bool) -> None:
+    async def _end_for_disk(self, key: WorkloadKey, reason: str, _: bool) -> None:
         handle = self._workloads.handles.get(key)
         if handle is None:
             return
         try:
             async with self._workloads.lock(key):
-                await self._end_workload(handle, 2.0, "home-limit")
+                await self._end_workload(handle, 2.0, reason)
         except BackendError as error:
             log.warning("the workload %s cannot be ended: %s", key, error)

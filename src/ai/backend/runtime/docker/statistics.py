@@ -37,6 +37,9 @@ def cgroups_of(first_pid: int, cgroup_root: Path, container_id: str) -> tuple[Ma
     return tuple(groups)
 
 
+_MAX = frozenset({"max"})
+
+
 def pids_of(record: DockerRecord) -> tuple[int, ...]:
     """Returns the pid of every process in the container's control groups."""
     return tuple(cgroupfs.members([dict(group) for group in record.cgroups]))
@@ -53,7 +56,9 @@ def measurements_from_api(stats: Mapping[str, Any], record: DockerRecord) -> Seq
     if memory_stats.get("usage") is not None:
         memory_details = memory_stats.get("stats") or {}
         cache_bytes = memory_details.get("total_inactive_file", memory_details.get("inactive_file", 0))
-        measurements.append(gauge("mem", max(0, memory_stats["usage"] - cache_bytes), "bytes", record.memory_bytes))
+        measurements.append(
+            gauge("mem", max(0, memory_stats["usage"] - cache_bytes), "bytes", record.memory_bytes, _MAX)
+        )
     transfers = (stats.get("blkio_stats") or {}).get("io_service_bytes_recursive") or ()
     for metric, operation in (("io_read", "read"), ("io_write", "write")):
         transferred_bytes = [

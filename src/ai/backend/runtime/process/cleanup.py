@@ -52,12 +52,17 @@ def leftover_pids(record: Record) -> list[int]:
 
 
 def pids_with_cookie(cookie: str) -> list[int]:
-    """Returns the pids of this host with the workload's cookie in their environment."""
+    """Returns the pids of this host with the workload's cookie as a variable, without root's processes.
+
+    Only a workload of an agent that is root itself could have some, and it has none.
+    """
     variable = f"{COOKIE_VARIABLE}={cookie}".encode()
     pids: list[int] = []
     for process_path in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it has ended
-            if variable in (process_path / "environ").read_bytes():
+            if variable not in (process_path / "environ").read_bytes().split(b"\0"):
+                continue
+            if "\nUid:\t0\t" not in cgroupfs.read(f"{process_path}/status"):
                 pids.append(int(process_path.name))
     return pids
 

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ai.backend.plugin.runtime import RuntimeImage
 
-RUNTIME_PATHS = {"bash": "/bin/bash", "c": "/usr/bin/gcc"}
+_MANUAL_ALIASES: Mapping[str, Sequence[str]] = json.loads(Path(__file__).with_name("aliases.json").read_bytes())
+"""Image names of the manual's examples, by the host image that stands for them where there is no image of that name."""
+RUNTIME_PATHS = {
+    "bash": "/bin/bash",
+    "c": "/usr/bin/gcc",
+    "cpp": "/usr/bin/g++",
+    "nodejs": "/usr/bin/node",
+    "r": "/usr/bin/Rscript",
+}
 FEATURES_LABEL = "query batch uid-match user-input"
 MIN_PYTHON = (3, 8)
 _HIDDEN_PREFIXES = ("/tmp/", "/var/tmp/", "/dev/", "/home/work/")
@@ -30,6 +39,8 @@ class ProcessImage:
         interpreter: the Python that runs the runner, as a path inside the sandbox.
         prefixes: host directories that the interpreter needs beyond the system's.
         rootfs: the imported root directory; None for a host image.
+        environ: the variables that the image sets.
+        unused: parts of the image's configuration that sessions do not use, such as its entry point, as text.
     """
 
     name: str
@@ -43,6 +54,8 @@ class ProcessImage:
     size_bytes: int = 0
     aliases: tuple[str, ...] = ()
     labels: dict[str, str] = field(default_factory=dict)
+    environ: dict[str, str] = field(default_factory=dict)
+    unused: dict[str, str] = field(default_factory=dict)
 
     def public(self) -> RuntimeImage:
         return RuntimeImage(
@@ -176,7 +189,8 @@ def host_images(extra_interpreters: Sequence[Path] = ()) -> list[ProcessImage]:
         if tag in tags:
             tag += "-system" if python.executable.startswith("/usr/bin/") else f"-{len(tags)}"
         tags.add(tag)
-        images.append(host_python(python, tag, ("python", tag) if python is agent_python else (tag,)))
+        aliases = ("python", tag, *_MANUAL_ALIASES["python"]) if python is agent_python else (tag,)
+        images.append(host_python(python, tag, aliases))
     for runtime, runtime_path in RUNTIME_PATHS.items():
         if shutil.which(runtime_path):
             image = ProcessImage(
@@ -186,7 +200,12 @@ def host_images(extra_interpreters: Sequence[Path] = ()) -> list[ProcessImage]:
                 interpreter=agent_python.executable,
                 runtime_path=runtime_path,
                 prefixes=agent_python.prefixes,
-                aliases=(runtime, f"{runtime}:latest", *(("gcc",) if runtime == "c" else ())),
+                aliases=(
+                    runtime,
+                    f"{runtime}:latest",
+                    *(("gcc",) if runtime == "c" else ()),
+                    *_MANUAL_ALIASES.get(runtime, ()),
+                ),
             )
             images.append(image)
     return images

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from ai.backend.node.linux.cgroups import CgroupDriver, Group, Limits
-from ai.backend.node.linux.open_beneath import BENEATH
 from ai.backend.node.workload.file_trees import RUNNER
 from ai.backend.plugin.runtime import HOME, WorkloadSpec
 from ai.backend.runtime.process import sandbox
 from ai.backend.runtime.process.images import ProcessImage
-from ai.backend.runtime.process.settings import ProcessRuntimeSettings
+from ai.backend.runtime.process.settings import SESSION_UID_COUNT, ProcessRuntimeSettings
 from ai.backend.runtime.process.supervisor import launch
 from ai.backend.runtime.workload import OOM_SCORE_ADJ, device_node, environment
 
@@ -28,7 +27,11 @@ WATCHED_DATA_SLACK_BYTES = 1024 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """Holds the results of the host's probe. Without ``user_namespace`` the sandbox starts as root."""
+    """Holds the results of the host's probe.
+
+    Without ``user_namespace`` the sandbox starts as root. ``can_stage``: mounts can be made before bubblewrap runs.
+    ``session_uids``: the first of the users that make the user namespaces of sessions; 0 if sessions share one user's.
+    """
 
     bwrap: str | None
     cgroups: CgroupDriver
@@ -38,6 +41,8 @@ class Host:
     static: Path
     is_root: bool
     user_namespace: bool = True
+    can_stage: bool = True
+    session_uids: int = 0
     binds_home: bool = False
     egress: Mapping[str, Any] = field(default_factory=dict)
     """The arguments of the helpers that give sessions a network with a way out (:mod:`egress`); empty for none."""
@@ -70,7 +75,7 @@ def variables_of(spec: WorkloadSpec, image: ProcessImage, home: str, cookie: str
         "SHELL": "/bin/bash",
         "TMPDIR": "/tmp",
     }
-    return environment(spec, defaults, {"HOME": home, COOKIE_VARIABLE: cookie}, [FILES_VARIABLE])
+    return environment(spec, defaults, {"HOME": home, COOKIE_VARIABLE: cookie}, [FILES_VARIABLE], image.environ)
 
 
 def build_plan(
@@ -94,7 +99,7 @@ def build_plan(
     command += ["--runtime", image.runtime, "--home", inner_home]
     counts_pids = "pids" in host.cgroups.controllers
     late_pid_limit = limits.pids if host.bwrap and not counts_pids and host.can_limit_pids_late else None
-    staged_sources: list[list[str]] = []
+    staged_sources: list[sandbox.StagedSource] = []
     if host.bwrap:
         host_paths = sandbox.HostPaths(
             bwrap=host.bwrap,
@@ -113,9 +118,7 @@ def build_plan(
             private_network=settings.network == "none" and spec.network is None,
             has_seccomp=host.seccomp,
             has_block=late_pid_limit is not None,
-            # An ordinary user stages only where it must: a path in a folder is not bound by its name.
-            staged=host.user_namespace
-            and (host.is_root or any(BENEATH in mount.source for mount in spec.config.mounts)),
+            staged=host.is_root or (host.can_stage and bool(spec.config.mounts)),  # only where it must be
             user_namespace=host.user_namespace,
         )
         if not host.user_namespace:
@@ -134,8 +137,11 @@ def build_plan(
         "stage": staged_sources,
         "cgroups": [dict(group) for group in groups],
         "seccomp": str(directory / "seccomp.bpf") if host.seccomp else None,
+        "owner": [settings.kernel_uid, settings.kernel_gid] if host.is_root else None,
         "uid": settings.kernel_uid if host.is_root and host.user_namespace else None,
         "gid": settings.kernel_gid if host.is_root and host.user_namespace else None,
+        "namespace_uid": host.session_uids + spec.key.kernel_id.int % SESSION_UID_COUNT if host.session_uids else None,
+        "pty_limit": settings.ptys,
         "groups": list(spec.config.extra_gids),
         "rlimits": _resource_limits(spec, settings, limits, host),
         "nproc_late": late_pid_limit,

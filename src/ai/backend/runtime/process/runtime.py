@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import secrets
@@ -14,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ai.backend.common.errors import BackendError, CreationDenied, Unavailable, WorkloadError
+from ai.backend.common.errors import BackendError, CreationDenied, StorageFull, Unavailable, WorkloadError
 from ai.backend.common.ids import SessionId
 from ai.backend.common.wire.link import ByteStream
 from ai.backend.node.workload import connect, runner_files, statistics
@@ -39,15 +40,17 @@ from ai.backend.plugin.runtime import (
     WorkloadState,
     WorkloadView,
 )
+from ai.backend.runtime.disk_guard import DiskGuard, used_bytes
 from ai.backend.runtime.process import cleanup, creation
 from ai.backend.runtime.process.images import ProcessImage
 from ai.backend.runtime.process.networks import SessionNetworks, make_namespace
 from ai.backend.runtime.process.probe import ProbeResult, probe
 from ai.backend.runtime.process.processes import pids_of, read_log_tail
 from ai.backend.runtime.process.records import Record, StateDirectory, WorkloadDirectory
+from ai.backend.runtime.process.rootfs import import_image
 from ai.backend.runtime.process.settings import ProcessRuntimeSettings
 from ai.backend.runtime.process.zygote_client import Zygote
-from ai.backend.runtime.workload import WorkloadRecord, guard_homes, used_bytes
+from ai.backend.runtime.workload import WorkloadRecord
 
 log = logging.getLogger(__name__)
 RUNTIME_VERSION = "1"
@@ -80,7 +83,7 @@ class ProcessRuntime(AbstractRuntime):
 
     def __init__(self, settings: ProcessRuntimeSettings, state_dir: Path) -> None:
         self.settings = settings
-        self._state = StateDirectory(Path(state_dir).absolute())
+        self._state = StateDirectory(Path(state_dir).absolute(), settings.homes)
         self._networks = SessionNetworks(self._state.path, settings.session_networks)
         self._zygote = Zygote(self._state.path / "supervisor.log")
         self._handles: dict[WorkloadKey, _Handle] = {}
@@ -89,7 +92,10 @@ class ProcessRuntime(AbstractRuntime):
         self._findings: ProbeResult | None = None
         self._images: dict[str, ProcessImage] = {}
         self._meter = statistics.Meter()
-        self._guard: asyncio.Task[None] | None = None
+        self._guard = DiskGuard(
+            settings, self._state.homes, self._living_records, self._used_bytes, self.pids, self._end_for_disk
+        )
+        self._guard_task: asyncio.Task[None] | None = None
         self._compiling: asyncio.Task[None] | None = None
 
     @property
@@ -128,10 +134,7 @@ class ProcessRuntime(AbstractRuntime):
             record = directory.record()
             if record is not None:
                 self._remember(record, directory)
-        home_guard = guard_homes(
-            self.settings, self._state.homes, self._living_records, self._used_bytes, self._end_for_its_home
-        )
-        self._guard = asyncio.create_task(home_guard, name="process-runtime-guard")
+        self._guard_task = asyncio.create_task(self._guard.run(), name="process-runtime-guard")
         if findings.host.runner.parent.parent == self._state.path:
             self._compiling = asyncio.create_task(self._compile_runner(findings.host.runner), name="compile-runner")
 
@@ -147,11 +150,11 @@ class ProcessRuntime(AbstractRuntime):
 
     async def shutdown(self) -> None:
         handles, self._handles = list(self._handles.values()), {}
-        tasks = [task for task in (self._guard, self._compiling) if task is not None]
+        tasks = [task for task in (self._guard_task, self._compiling) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, *map(self._stop_watcher, handles), return_exceptions=True)
-        self._guard = self._compiling = None
+        self._guard_task = self._compiling = None
         await self._zygote.close()
         if self._findings is not None:
             await asyncio.to_thread(self._findings.host.cgroups.release)
@@ -175,6 +178,15 @@ class ProcessRuntime(AbstractRuntime):
         )
         images_by_name = {image.name: image for image in self._images.values()}
         return [image.public() for image in images_by_name.values()]
+
+    async def load_image(self, name: str, archive: Path) -> None:
+        images_directory = creation.images_directory(self.settings, self._state.path)
+        try:
+            await asyncio.to_thread(import_image, archive, name, images_directory)
+        except OSError as e:
+            kind = StorageFull if e.errno in (errno.ENOSPC, errno.EDQUOT) else WorkloadError
+            raise kind(f"the image {name} cannot be made: {e.strerror}") from e
+        await self.list_images()
 
     def _set_images(self, images: Sequence[ProcessImage]) -> None:
         self._images = {name: image for image in images for name in (*image.aliases, image.name)}
@@ -214,6 +226,7 @@ class ProcessRuntime(AbstractRuntime):
                 image = self._images.get(spec.image)
             if image is None:
                 raise CreationDenied(f"this node has no image {spec.image!r}")
+            await asyncio.to_thread(self._guard.check_room)
             return await self._create(spec, image)
 
     async def _create(self, spec: WorkloadSpec, image: ProcessImage) -> WorkloadView:
@@ -444,21 +457,27 @@ class ProcessRuntime(AbstractRuntime):
     async def _used_bytes(self, record: WorkloadRecord) -> int:
         return await used_bytes(self._meter, record, await self.pids(record.key))
 
-    async def _end_for_its_home(self, key: WorkloadKey, is_disk_full: bool) -> None:
-        """Ends a workload over its home's limit; on a full disk removes the home first, to make room for the record."""
+    async def _end_for_disk(self, key: WorkloadKey, reason: str, removes_home: bool) -> None:
+        """Ends a workload over its home's limit, or that fills the disk.
+
+        Removes its home, if asked to, once its processes are dead: the shim waits for room to record the exit.
+        """
         handle = self._handles.get(key)
         if handle is None:
             return
-        async with self._lock_of(key) if is_disk_full else nullcontext():
-            if is_disk_full:
-                await self._remove_home(handle)
+        async with self._lock_of(key) if removes_home else nullcontext():
+            request = asyncio.create_task(self._request_end(handle.directory, 2.0, "shim-stop", reason))
+            if removes_home:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(STOP_TIMEOUT_MARGIN_S):
+                        while not request.done() and await self.pids(key):  # noqa: ASYNC110  # processes send no event
+                            await asyncio.sleep(0.05)
+                        await self._remove_home(handle)
             with suppress(BackendError):  # a shim that does not answer is looked after by the next check
-                await self._request_end(handle.directory, 2.0, "shim-stop", "home-limit")
-            if is_disk_full:  # what it wrote meanwhile
-                await self._remove_home(handle)
+                await request
 
     async def _remove_home(self, handle: _Handle) -> None:
-        with suppress(OSError):  # the next check tries again
+        with suppress(OSError):  # the removal of the workload tries again
             await asyncio.to_thread(remove_tree, Path(handle.record.home))
 
     def _view(self, handle: _Handle) -> WorkloadView:

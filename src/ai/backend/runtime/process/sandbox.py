@@ -11,9 +11,10 @@ import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from ai.backend.node.linux.open_beneath import BENEATH
-from ai.backend.node.workload.file_trees import RUNNER, check_mount
+from ai.backend.common.errors import CreationDenied
+from ai.backend.node.workload.file_trees import RUNNER, SU_EXEC, check_mount
 from ai.backend.plugin.accelerator import DeviceMapping, Mount
 from ai.backend.plugin.runtime import HOME
 from ai.backend.runtime.process.supervisor import launch
@@ -60,6 +61,11 @@ DEVICE_SYSFS_FOLDERS = ("/sys/bus", "/sys/class", "/sys/dev", "/sys/devices")
 """What of sysfs a session with a device node sees: there its vendor's library finds devices and their topology."""
 
 
+StagedSource = dict[str, Any]
+"""What is bound in the stage: ``source``, ``name`` there, ``bind`` as bubblewrap's option; ``place`` is None, or, for a
+target below that of another source, the name of the other and the path in it."""
+
+
 def etc_stand_ins(uid: int, gid: int) -> dict[str, str]:
     """Returns the contents of the session's own /etc/passwd, /etc/group and /etc/hosts by file name."""
     return {
@@ -71,20 +77,29 @@ def etc_stand_ins(uid: int, gid: int) -> dict[str, str]:
 
 @dataclass(slots=True)
 class BubblewrapArguments:
-    """Collects the arguments of bubblewrap in order; later mounts cover earlier mounts."""
+    """Collects the arguments of bubblewrap in order; later mounts cover earlier mounts.
+
+    A target below a staged directory is mounted in the stage: bubblewrap follows the links that sessions leave there.
+    """
 
     staged: bool
     opens_parents: bool = False
     arguments: list[str] = field(default_factory=list)
-    staged_sources: list[list[str]] = field(default_factory=list)
+    staged_sources: list[StagedSource] = field(default_factory=list)
+    _staged_targets: dict[str, str] = field(default_factory=dict)
 
     def add(self, *arguments: str) -> None:
         self.arguments += arguments
 
     def bind(self, source: str | Path, target: str, bind_option: str = "--ro-bind") -> None:
+        outer_target = next((path for path in self._staged_targets if target.startswith(path + "/")), None)
+        if outer_target is not None:
+            path_below = target.removeprefix(outer_target + "/")
+            self._stage(str(source), bind_option, [self._staged_targets[outer_target], path_below])
+            return
         if self.opens_parents:
             self._open_parents(target)
-        self.add(bind_option, self._reachable_path(str(source)), target)
+        self.add(bind_option, self._reachable_path(str(source), target, bind_option), target)
 
     def link(self, target: str, link_path: str) -> None:
         if self.opens_parents:
@@ -97,12 +112,16 @@ class BubblewrapArguments:
             if str(parent) not in self.arguments and not str(parent).startswith(SYSTEM_DIRECTORIES):
                 self.add("--perms", "0755", "--dir", str(parent))
 
-    def _reachable_path(self, source: str) -> str:
-        if BENEATH not in source and (not self.staged or source in SYSTEM_DIRECTORIES or _is_public(source)):
+    def _reachable_path(self, source: str, target: str, bind_option: str) -> str:
+        if not self.staged or source in SYSTEM_DIRECTORIES or _is_public(source):
             return source
-        stage_name = str(len(self.staged_sources))
-        self.staged_sources.append([source, stage_name])
+        stage_name = self._staged_targets[target] = self._stage(source, bind_option, None)
         return f"{launch.STAGE_FOLDER}/{stage_name}"
+
+    def _stage(self, source: str, bind_option: str, place: list[str] | None) -> str:
+        stage_name = str(len(self.staged_sources))
+        self.staged_sources.append({"source": source, "name": stage_name, "bind": bind_option, "place": place})
+        return stage_name
 
 
 def _is_public(source: str) -> bool:
@@ -151,8 +170,8 @@ def identity_arguments(*, user_namespace: bool) -> list[str]:
     return ["--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
 
 
-def compose(host_paths: HostPaths, command: Sequence[str]) -> tuple[list[str], list[list[str]]]:
-    """Returns bubblewrap's command line, and the (source, name) pairs to stage. Raises CreationDenied."""
+def compose(host_paths: HostPaths, command: Sequence[str]) -> tuple[list[str], list[StagedSource]]:
+    """Returns bubblewrap's command line, and what to stage. Raises CreationDenied."""
     bubblewrap = BubblewrapArguments(staged=host_paths.staged, opens_parents=not host_paths.user_namespace)
     bubblewrap.add(host_paths.bwrap, *identity_arguments(user_namespace=host_paths.user_namespace))
     bubblewrap.add(
@@ -170,6 +189,8 @@ def compose(host_paths: HostPaths, command: Sequence[str]) -> tuple[list[str], l
     else:
         _show_rootfs(bubblewrap, host_paths.rootfs)
     bubblewrap.add("--proc", "/proc", "--dev", "/dev")
+    if host_paths.staged:
+        bubblewrap.add("--dev-bind", launch.PTY_FOLDER, "/dev/pts")
     # bubblewrap's first process belongs to the session's user and has no filter: who writes its memory has none either.
     bubblewrap.add(
         "--size", "4096", "--perms", "0555", "--tmpfs", FIRST_PROCESS_FOLDER, "--remount-ro", FIRST_PROCESS_FOLDER
@@ -182,10 +203,14 @@ def compose(host_paths: HostPaths, command: Sequence[str]) -> tuple[list[str], l
             bubblewrap.add("--ro-bind", sysfs_folder, sysfs_folder)
     bubblewrap.bind(host_paths.home, HOME, "--bind")
     bubblewrap.bind(host_paths.runner, RUNNER)
+    if host_paths.rootfs is not None and not (host_paths.rootfs / "opt" / "kernel").exists():
+        bubblewrap.link(f"{RUNNER}/su-exec", SU_EXEC)
     if host_paths.python is not None:
         bubblewrap.link(host_paths.python, f"{PROGRAMS_FOLDER}/python")
-    for mount in host_paths.mounts:
+    for mount in sorted(host_paths.mounts, key=lambda mount: mount.target.split("/")):  # outer before inner targets
         check_mount(mount, staged=bubblewrap.staged)
+        if not bubblewrap.staged:
+            _check_unstaged_mount(mount, host_paths)
         bubblewrap.bind(mount.source, mount.target, "--ro-bind" if mount.read_only else "--bind")
     for device in host_paths.devices:
         bubblewrap.bind(device.source, device.target or device.source, "--dev-bind")
@@ -194,6 +219,15 @@ def compose(host_paths: HostPaths, command: Sequence[str]) -> tuple[list[str], l
     # Root without its capabilities may not enter a home that is closed to it.
     bubblewrap.add("--remount-ro", "/", "--chdir", HOME if host_paths.user_namespace else "/", "--", *command)
     return bubblewrap.arguments, bubblewrap.staged_sources
+
+
+def _check_unstaged_mount(mount: Mount, host_paths: HostPaths) -> None:
+    """Refuses a target that bubblewrap could reach through a link of the session's. Raises CreationDenied."""
+    paths = [mount.target, *(str(parent) for parent in Path(mount.target).parents)]
+    home_paths = [host_paths.home / path.removeprefix(HOME + "/") for path in paths if path.startswith(HOME + "/")]
+    if any(other.target in paths[1:] for other in host_paths.mounts) or any(path.is_symlink() for path in home_paths):
+        message = f"the mount target {mount.target!r} lies in another mount or behind a link"
+        raise CreationDenied(message, data={"field": "mounts", "key": mount.target})
 
 
 def _show_host(bubblewrap: BubblewrapArguments, host_paths: HostPaths) -> None:

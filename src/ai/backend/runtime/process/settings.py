@@ -10,6 +10,8 @@ from pydantic import Field
 
 from ai.backend.runtime.settings import RuntimeSettings
 
+SESSION_UID_COUNT = 2**24
+
 
 class ProcessRuntimeSettings(RuntimeSettings):
     """The settings of the process runtime."""
@@ -33,6 +35,14 @@ class ProcessRuntimeSettings(RuntimeSettings):
     cgroup_parent: str = Field(
         "backendai", pattern=r"^[A-Za-z0-9_.-]+$", description="Control group above those of the workloads."
     )
+    session_uids: int = Field(
+        0x7000_0000,
+        ge=0,
+        le=2**31 - 2 - SESSION_UID_COUNT,
+        description="First of 16,777,216 host user ids for which the kernel counts inotify instances and the like, one"
+        " for each session of an agent that is root. They own no files. 0: all sessions count for `kernel-uid`.",
+    )
+    ptys: int = Field(128, ge=1, le=3072, description="Terminals that the programs of one session may open.")
     open_files: int = Field(65536, ge=256, description="Open files of one process.")
     interpreters: tuple[Path, ...] = Field(
         (), description="Python interpreters offered as host images besides the usual."

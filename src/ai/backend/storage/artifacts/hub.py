@@ -1,5 +1,7 @@
 """Hubs that speak the protocol of HuggingFace, through its own library (extra ``artifacts``).
 
+A model has the name of its repository; a data set has the type PACKAGE and the name ``datasets/REPOSITORY``.
+
 The requests of the library, like downloads, are sent by :class:`Fetcher`: see docs/decisions/0095.
 """
 
@@ -10,7 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 import msgspec
 from yarl import URL
@@ -40,9 +42,12 @@ from ai.backend.storage.artifacts.model import MAX_RECORD_BYTES, Plan, PlannedFi
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
-    from huggingface_hub.hf_api import ModelInfo
+    from huggingface_hub.hf_api import DatasetInfo, ModelInfo
+
+    RepositoryInfo: TypeAlias = ModelInfo | DatasetInfo
 
 T = TypeVar("T")
+_DATASET_PREFIX = "datasets/"
 _MAX_RESPONSE_BYTES = 32 << 20
 _MAX_README_BYTES = 1 << 20
 _MAX_REFS = 100
@@ -118,29 +123,36 @@ class Hub:
         """Lists models, or describes the named ones. Raises as :meth:`_run` does, except for missing names."""
         if not request.names:
             options: dict[str, Any] = {"search": request.search, "author": request.author, "limit": request.limit}
-            models = await self._run(lambda api: list(api.list_models(**options, sort="downloads", full=True)))
-            listed = [_to_artifact(info, (_to_revision("main", info),)) for info in models if _is_name(info.id)]
+            is_model = request.type is ArtifactType.MODEL
+
+            def read(api: HfApi) -> list[RepositoryInfo]:
+                listing = api.list_models if is_model else api.list_datasets
+                return list(listing(**options, sort="downloads", full=True))
+
+            repositories = [info for info in await self._run(read) if _is_name(info.id)]
+            prefix = "" if is_model else _DATASET_PREFIX
+            listed = [_to_artifact(prefix + info.id, info, (_to_revision("main", info),)) for info in repositories]
             return ScanAnswer(artifacts=tuple(listed))
         artifacts = await asyncio.gather(*(self._describe(name, request.version) for name in request.names))
         missing = tuple(name for name, artifact in zip(request.names, artifacts, strict=True) if artifact is None)
         return ScanAnswer(artifacts=tuple(artifact for artifact in artifacts if artifact is not None), missing=missing)
 
     async def _describe(self, name: str, version: str | None) -> ScannedArtifact | None:
-        """Returns a model with its revisions and README, or None if it is missing or not shown to this account."""
+        """Returns an artifact with its revisions and README, or None if it is missing or not shown to this account."""
 
-        def read(api: HfApi) -> list[tuple[str, ModelInfo]]:
+        def read(api: HfApi) -> list[tuple[str, RepositoryInfo]]:
             versions = [version] if version else _versions(api, name)
-            return [(ref, api.model_info(name, revision=ref, files_metadata=True)) for ref in versions]
+            return [(ref, _info(api, name, ref)) for ref in versions]
 
         try:
-            models = await self._run(read)
+            infos = await self._run(read)
         except (ArtifactNotFound, RegistryRefused):
             return None
-        revisions = tuple(_to_revision(version, info) for version, info in models)
-        newest = models[0][1]
-        return _to_artifact(newest, revisions, readme=await self._readme(name, newest))
+        revisions = tuple(_to_revision(version, info) for version, info in infos)
+        newest = infos[0][1]
+        return _to_artifact(name, newest, revisions, readme=await self._readme(name, newest))
 
-    async def _readme(self, name: str, info: ModelInfo) -> str | None:
+    async def _readme(self, name: str, info: RepositoryInfo) -> str | None:
         if not any(file.rfilename == "README.md" for file in info.siblings or ()):
             return None
         url = self._file_url(name, str(info.sha), "README.md")
@@ -153,7 +165,7 @@ class Hub:
     async def plan(self, source: HubSource) -> tuple[str, tuple[PlannedFile, ...]]:
         """Returns the commit of a version and its files. Raises ArtifactChanged: it has another commit or size than the
         source says."""
-        info = await self._run(lambda api: api.model_info(source.name, revision=source.version, files_metadata=True))
+        info = await self._run(lambda api: _info(api, source.name, source.version))
         commit = str(info.sha or "")[:MAX_DIGEST_LENGTH]
         if source.digest is not None and source.digest != commit:
             raise ArtifactChanged(f"{source.version[:64]} is at another commit by now.", data={"digest": commit[:64]})
@@ -171,7 +183,8 @@ class Hub:
     def _file_url(self, name: str, commit: str, path: str) -> str:
         from huggingface_hub import hf_hub_url
 
-        return hf_hub_url(name, path, revision=commit, endpoint=self._url)
+        repository, kind = _repository(name)
+        return hf_hub_url(repository, path, repo_type=kind, revision=commit, endpoint=self._url)
 
     def _headers(self) -> Mapping[str, str]:
         return {"Authorization": f"Bearer {self._token}"} if self._token else {}
@@ -203,8 +216,21 @@ def _with_own_errors(library_call: Callable[[HfApi], T], api: HfApi) -> T:
         raise RegistryUnavailable(f"The hub does not answer sensibly: {type(e).__name__}.") from e
 
 
+def _repository(name: str) -> tuple[str, str]:
+    """Returns the repository of an artifact and the hub's word for its type."""
+    is_dataset = name.startswith(_DATASET_PREFIX)
+    return name.removeprefix(_DATASET_PREFIX), "dataset" if is_dataset else "model"
+
+
+def _info(api: HfApi, name: str, version: str) -> RepositoryInfo:
+    repository, kind = _repository(name)
+    read = api.dataset_info if kind == "dataset" else api.model_info
+    return read(repository, revision=version, files_metadata=True)
+
+
 def _versions(api: HfApi, name: str) -> list[str]:
-    refs = api.list_repo_refs(name)
+    repository, kind = _repository(name)
+    refs = api.list_repo_refs(repository, repo_type=kind)
     ref_names = [ref.name for ref in (*refs.branches, *refs.tags) if _is_name(ref.name)]
     return sorted(dict.fromkeys(ref_names), key=lambda ref_name: ref_name != "main")[:_MAX_REFS]
 
@@ -222,12 +248,16 @@ def _bounded_value(value: object) -> object:
     return value if isinstance(value, bool) or (isinstance(value, int) and abs(value) <= _MAX_FILE_BYTES) else None
 
 
-def _to_artifact(info: ModelInfo, revisions: tuple[ScannedRevision, ...], readme: str | None = None) -> ScannedArtifact:
+def _to_artifact(
+    name: str, info: RepositoryInfo, revisions: tuple[ScannedRevision, ...], readme: str | None = None
+) -> ScannedArtifact:
     extra: dict[str, Any] = {key: value for key in _EXTRA_FIELDS if (value := _bounded_value(getattr(info, key, None)))}
-    return ScannedArtifact(type=ArtifactType.MODEL, name=str(info.id), readme=readme, extra=extra, revisions=revisions)
+    kind = ArtifactType.PACKAGE if name.startswith(_DATASET_PREFIX) else ArtifactType.MODEL
+    restricted = bool(getattr(info, "gated", False) or getattr(info, "private", False))
+    return ScannedArtifact(type=kind, name=name, readme=readme, extra=extra, restricted=restricted, revisions=revisions)
 
 
-def _to_revision(version: str, info: ModelInfo) -> ScannedRevision:
+def _to_revision(version: str, info: RepositoryInfo) -> ScannedRevision:
     sizes = [file.size for file in info.siblings or ()]
     has_sizes = bool(sizes) and all(isinstance(size, int) and 0 <= size <= _MAX_FILE_BYTES for size in sizes)
     size = sum(size or 0 for size in sizes) if has_sizes else _MAX_FILE_BYTES + 1

@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, SecretStr
 
 from ai.backend.infra.settings import Settings
-from ai.backend.infra.settings.tables import LoggingSettings, TlsSettings
+from ai.backend.infra.settings.published import unused_field
+from ai.backend.infra.settings.tables import DebugSettings, EtcdSettings, LoggingSettings, TlsSettings
 from ai.backend.plugin.settings import Size
 
 _UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
@@ -41,7 +42,7 @@ class ProxySettings(Settings):
         300.0, gt=0, description="How old the accounted usage of a quota scope may be that uploads are judged by."
     )
     event_loop: Literal["asyncio", "uvloop"] = Field(
-        "asyncio", description="asyncio sends files by sendfile(2), uvloop does not."
+        "asyncio", description="asyncio sends files by sendfile(2) and limits connections, uvloop does neither."
     )
     user: int | None = Field(None, ge=0, description="As root: the uid that owns what is made in folders.")
     group: int | None = Field(None, ge=0, description="As root: its gid; by default the same number.")
@@ -66,6 +67,12 @@ class ClientApiSettings(TlsSettings):
     service_addr: AddressSettings = AddressSettings(host="127.0.0.1", port=6021)
     public_url: str | None = Field(
         None, description="Where clients reach this API, without a last slash; http(s)://HOST:PORT if unset."
+    )
+    connections_per_address: int = Field(
+        1_000,
+        ge=0,
+        description="Open connections of one client address, or of one /64 network of IPv6; 0 allows any number, as"
+        " behind a reverse proxy.",
     )
 
 
@@ -115,25 +122,8 @@ class ArtifactSettings(Settings):
     parallel: int = Field(4, ge=1, le=64, description="Files of one import that are worked on at once.")
 
 
-class EtcdSettings(Settings):
-    """The table ``[etcd]`` of the published proxy."""
-
-    namespace: str = Field("local", description="Not used.")
-    addr: AddressSettings | None = Field(None, description="Not used.")
-    user: str = Field("", description="Not used.")
-    password: SecretStr = Field(SecretStr(""), description="Not used.")
-
-
-class DebugSettings(Settings):
-    """The table ``[debug]``."""
-
-    enabled: bool = Field(False, description="Logs at level DEBUG.")
-    asyncio: bool = Field(False, description="Debug mode of asyncio: slow callbacks are logged.")
-    enhanced_aiomonitor_task_info: bool = Field(False, description="Not used.")
-
-
 class StorageSettings(Settings):
-    """All the settings. ``etcd`` of the published proxy is read and not used: this file is the configuration."""
+    """All the settings."""
 
     storage_proxy: ProxySettings
     api: ApiSettings
@@ -146,6 +136,6 @@ class StorageSettings(Settings):
         description="For artifacts: for each a table [object-storage.NAME] with `backend` and `options`.",
     )
     artifacts: ArtifactSettings = ArtifactSettings()
-    etcd: EtcdSettings = EtcdSettings()
+    etcd: EtcdSettings | None = unused_field(None, "this file is the whole configuration of a storage proxy")
     debug: DebugSettings = DebugSettings()
     logging: LoggingSettings = LoggingSettings()

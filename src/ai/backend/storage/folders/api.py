@@ -146,11 +146,13 @@ class DeleteBody(FolderParams, frozen=True, kw_only=True):
 
 class DownloadBody(FileBody, frozen=True, kw_only=True):
     archive: bool = False
+    requester: str = ""
 
 
 class ArchiveBody(FolderParams, frozen=True, kw_only=True):
     files: list[str]
     filename: str | None = None
+    requester: str = ""
 
 
 class UploadBody(FileBody, frozen=True, kw_only=True):
@@ -236,7 +238,9 @@ class FileApi:
         entry = await volume.stat(folder, path)
         if entry.kind == FileKind.DIRECTORY and not body.archive:
             raise WrongKindOfFile("That is a directory: ask for it with 'archive'.")
-        claims = DownloadClaims(volume=volume.name, vfid=str(folder), relpath=str(path), archive=body.archive)
+        claims = DownloadClaims(
+            volume=volume.name, vfid=str(folder), relpath=str(path), archive=body.archive, requester=body.requester
+        )
         return self._ticket(claims, "download")
 
     @route("POST", "/folder/file/archive-download-token", body=ArchiveBody)
@@ -247,7 +251,11 @@ class FileApi:
         for text in body.files:
             await volume.stat(folder, FolderPath.parse(text))
         claims = ArchiveClaims(
-            volume=volume.name, virtual_folder_id=str(folder), files=tuple(body.files), filename=body.filename
+            volume=volume.name,
+            virtual_folder_id=str(folder),
+            files=tuple(body.files),
+            filename=body.filename,
+            requester=body.requester,
         )
         return self._ticket(claims, "download-archive")
 
@@ -270,6 +278,6 @@ def _entry_fields(entry: FileEntry) -> dict[str, Any]:
     return {
         "name": entry.name,
         "type": entry.kind.value,
-        "stat": {"mode": entry.mode, "size": entry.size, "created": entry.created, "modified": entry.modified},
+        "stat": {name: getattr(entry, name) for name in ("mode", "size", "created", "modified", "accessed")},
         "symlink_target": entry.symlink_target,
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from email.utils import formatdate
@@ -17,8 +18,8 @@ from ai.backend.common.errors import BackendError, ChecksumMismatch, InvalidInpu
 from ai.backend.common.volume_paths import FolderPath, VFolderId
 from ai.backend.infra.http.errors import UnsupportedMediaType, problem_response
 from ai.backend.infra.http.routes import Call, Schema, route
-from ai.backend.plugin.volume import FileKind
-from ai.backend.storage.transfers.archive import stream_zip
+from ai.backend.plugin.volume import AbstractVolume, FileKind
+from ai.backend.storage.transfers.archive import ArchiveSlots, stream_zip
 from ai.backend.storage.transfers.file_response import send_archive, send_file
 from ai.backend.storage.transfers.request_body import body_of
 from ai.backend.storage.transfers.tokens import ArchiveClaims, DownloadClaims, Tokens, UploadClaims
@@ -77,6 +78,7 @@ class ClientApi:
         self._tokens = tokens
         self._expiry_s = upload_expiry_s
         self._threads = ThreadPoolExecutor(8, "archive")
+        self._slots = ArchiveSlots()
 
     @route("GET", "/", auth=False)
     async def info(self, call: Call) -> dict[str, str]:
@@ -101,8 +103,7 @@ class ClientApi:
             return await send_file(call.request, await volume.open_file(folder, path), name)
         if not (claims.archive or call.query.archive):
             raise WrongKindOfFile("That is a directory: ask for it with 'archive'.")
-        async with aclosing(stream_zip(volume, folder, [path], self._threads)) as parts:
-            return await send_archive(call.request, parts, f"{name}.zip")
+        return await self._send_archive(call.request, volume, folder, [path], f"{name}.zip", claims.requester)
 
     @route("GET", "/download-archive", query=DownloadQuery, auth=False, limited=False, kind="stream")
     async def download_archive(self, call: Call[Any, DownloadQuery]) -> web.StreamResponse:
@@ -112,8 +113,21 @@ class ClientApi:
         paths = [FolderPath.parse(text) for text in claims.files]
         for path in paths:
             await volume.stat(folder, path)
-        async with aclosing(stream_zip(volume, folder, paths, self._threads)) as parts:
-            return await send_archive(call.request, parts, claims.filename or f"{folder.id.hex}.zip")
+        filename = claims.filename or f"{folder.id.hex}.zip"
+        return await self._send_archive(call.request, volume, folder, paths, filename, claims.requester)
+
+    async def _send_archive(
+        self,
+        request: web.Request,
+        volume: AbstractVolume,
+        folder: VFolderId,
+        paths: Sequence[FolderPath],
+        filename: str,
+        requester: str,
+    ) -> web.StreamResponse:
+        with self._slots.take(requester or str(folder)):
+            async with aclosing(stream_zip(volume, folder, paths, self._threads)) as parts:
+                return await send_archive(request, parts, filename)
 
     @route("OPTIONS", "/upload", query=PreflightQuery, auth=False, limited=False)
     async def tus_options(self, call: Call[Any, PreflightQuery]) -> web.Response:

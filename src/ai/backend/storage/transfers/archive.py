@@ -5,53 +5,114 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
+import tempfile
 import time
 import zipfile
-from collections.abc import AsyncGenerator, Sequence
+from collections import Counter
+from collections.abc import AsyncGenerator, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from typing import IO, Any, cast
+from contextlib import contextmanager, suppress
+from typing import IO, cast
 
-from ai.backend.common.errors import BackendError
+import msgspec
+
+from ai.backend.common.errors import BackendError, Conflict, RateLimitExceeded
 from ai.backend.common.volume_paths import FolderPath, VFolderId
 from ai.backend.plugin.volume import AbstractVolume, ArchiveEntry, FileKind
 
+MAX_ARCHIVES_PER_REQUESTER = 4
 _READ_CHUNK_BYTES = 1 << 20
-_MAX_QUEUED_PARTS = 4
+_MAX_BYTES_IN_MEMORY = 4 << 20
+"""What is kept in memory of an archive's directory, and of what was not sent yet; the rest is in temporary files."""
+_MAX_LINKS = 200_000
+"""Symbolic links of one archive, whose names are remembered."""
 _MIN_ZIP_YEAR = 1980
 _MAX_ZIP_TIME_S = 4_354_732_799.0  # the end of 2107 in any time zone
+_INFO_FIELDS = ("external_attr", "flag_bits", "extract_version", "CRC", "compress_size", "file_size", "header_offset")
 
 
-class _StreamEnded(Exception):
-    pass
+class ArchiveSlots:
+    """Limits how many archives one requester downloads at once."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+
+    @contextmanager
+    def take(self, requester: str) -> Iterator[None]:
+        """Takes a slot for the time of the block. Raises RateLimitExceeded."""
+        if self._counts[requester] >= MAX_ARCHIVES_PER_REQUESTER:
+            raise RateLimitExceeded(
+                f"{MAX_ARCHIVES_PER_REQUESTER} archives are on their way to you: try again when one has ended."
+            )
+        self._counts[requester] += 1
+        try:
+            yield
+        finally:
+            self._counts[requester] -= 1
+            if not self._counts[requester]:
+                del self._counts[requester]
 
 
-class _QueueSink:
-    """A file without seek that writes to a bounded queue."""
+class _Unsent:
+    """A file without seek that keeps what is written until it is read."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, queue: asyncio.Queue[bytes | None]) -> None:
-        self._loop = loop
-        self._queue = queue
-        self._parts: list[bytes] = []
-        self._size = 0
-        self.has_ended = False
+    def __init__(self) -> None:
+        self._file = tempfile.SpooledTemporaryFile(_MAX_BYTES_IN_MEMORY)  # noqa: SIM115  # closed with the archive
+        self.size = 0
 
     def write(self, data: bytes) -> int:
-        self._parts.append(bytes(data))
-        self._size += len(data)
-        if self._size >= _READ_CHUNK_BYTES:
-            self.flush()
-        return len(data)
+        self.size += len(data)
+        return self._file.write(data)
 
     def flush(self) -> None:
-        if self._size:
-            self.put(b"".join(self._parts))
-            self._parts, self._size = [], 0
+        """Does nothing: what is written is read from the same file."""
 
-    def put(self, part: bytes | None) -> None:
-        if self.has_ended:
-            raise _StreamEnded
-        asyncio.run_coroutine_threadsafe(self._queue.put(part), self._loop).result()
+    def read(self) -> Iterator[bytes]:
+        """Yields what was written since the last call."""
+        self._file.seek(0)
+        while part := self._file.read(_READ_CHUNK_BYTES):
+            yield part
+        self._file.seek(0)
+        self._file.truncate()
+        self.size = 0
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class _Entries:
+    """Holds the entries of an archive for its directory, which a zip has at its end."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.SpooledTemporaryFile(_MAX_BYTES_IN_MEMORY)  # noqa: SIM115  # closed with the archive
+        self._count = 0
+
+    def append(self, info: zipfile.ZipInfo) -> None:
+        values = (info.filename, info.date_time, *(getattr(info, name) for name in _INFO_FIELDS))
+        data = msgspec.msgpack.encode(values)
+        self._file.write(len(data).to_bytes(4, "big") + data)
+        self._count += 1
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[zipfile.ZipInfo]:
+        self._file.seek(0)
+        while size := self._file.read(4):
+            filename, date_time, *values = msgspec.msgpack.decode(self._file.read(int.from_bytes(size, "big")))
+            info = zipfile.ZipInfo(filename, tuple(date_time))
+            for name, value in zip(_INFO_FIELDS, values, strict=True):
+                setattr(info, name, value)
+            yield info
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class _NoNames(dict[str, zipfile.ZipInfo]):
+    """Forgets the names of entries, which only reading an archive needs."""
+
+    def __setitem__(self, name: str, info: zipfile.ZipInfo) -> None: ...
 
 
 async def stream_zip(
@@ -59,64 +120,71 @@ async def stream_zip(
 ) -> AsyncGenerator[bytes, None]:
     """Yields an uncompressed zip of the paths, each under its last part; links stay links, special files are omitted.
 
-    Memory grows with the number of entries (some hundred bytes each), which the end of a zip lists. Raises
-    BackendError: before the first part, if a path does not exist; files that vanish later are omitted.
+    A thread makes the next part while this one is sent, and none waits for the client. Memory does not grow with the
+    entries. Raises BackendError: before the first part, if a path does not exist; files that vanish later are omitted.
     """
     loop = asyncio.get_running_loop()
-    queue: asyncio.Queue[bytes | None] = asyncio.Queue(_MAX_QUEUED_PARTS)
-    sink = _QueueSink(loop, queue)
-    writing = loop.run_in_executor(threads, _write_zip, volume, folder, paths, sink)
+    parts = _zip_parts(volume, folder, paths)
+    next_part = loop.run_in_executor(threads, next, parts, None)
     try:
-        while (part := await _next_part(queue, writing)) is not None:
+        while (part := await asyncio.shield(next_part)) is not None:
+            next_part = loop.run_in_executor(threads, next, parts, None)
             yield part
-        await writing
     finally:
-        sink.has_ended = True
-        while not writing.done():
-            with suppress(asyncio.QueueEmpty):
-                queue.get_nowait()
-            await asyncio.sleep(0.001)
-        with suppress(_StreamEnded, BackendError, OSError):
-            writing.result()
+        await asyncio.wait([next_part])  # a generator that runs cannot be closed
+        with suppress(BackendError, OSError):
+            next_part.result()
+        await loop.run_in_executor(threads, parts.close)
 
 
-async def _next_part(queue: asyncio.Queue[bytes | None], writing: asyncio.Future[None]) -> bytes | None:
-    next_item = asyncio.ensure_future(queue.get())
-    pending: set[asyncio.Future[Any]] = {next_item, writing}
-    await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-    if next_item.done():
-        return next_item.result()
-    next_item.cancel()
-    if not queue.empty():
-        return queue.get_nowait()
-    writing.result()
-    return None
+def _zip_parts(volume: AbstractVolume, folder: VFolderId, paths: Sequence[FolderPath]) -> Generator[bytes]:
+    unsent, entries = _Unsent(), _Entries()
+    archive = zipfile.ZipFile(cast("IO[bytes]", unsent), "w", zipfile.ZIP_STORED, allowZip64=True)
+    archive.filelist = cast("list[zipfile.ZipInfo]", entries)
+    archive.NameToInfo = _NoNames()
+    try:
+        for name, entry in _named_entries(volume, folder, paths):
+            for _ in _add_entry(archive, name, entry):
+                if unsent.size >= _READ_CHUNK_BYTES:
+                    yield from unsent.read()
+        archive.close()
+        yield from unsent.read()
+    finally:
+        archive.fp = None  # otherwise an interrupted archive would be completed when it is collected
+        unsent.close()
+        entries.close()
 
 
-def _write_zip(volume: AbstractVolume, folder: VFolderId, paths: Sequence[FolderPath], sink: _QueueSink) -> None:
-    zip_file = cast("IO[bytes]", sink)  # writing a zip needs only these methods of a file
-    with zipfile.ZipFile(zip_file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
-        link_names: set[str] = set()
-        for path in paths:
-            parent_depth = len(path.parts[:-1])
-            with volume.open_tree(folder, [path]) as entries:
-                for entry in entries:
-                    name = "/".join(entry.path.parts[parent_depth:])
-                    if name and not _is_below_link(name, link_names):
-                        if entry.entry.kind == FileKind.SYMBOLIC_LINK:
-                            link_names.add(name)
-                        _add_entry(archive, name, entry)
-    sink.flush()
-    sink.put(None)
+def _named_entries(
+    volume: AbstractVolume, folder: VFolderId, paths: Sequence[FolderPath]
+) -> Iterator[tuple[str, ArchiveEntry]]:
+    """Yields what is below the paths with its names in the archive. Raises Conflict for too many links."""
+    links: set[int] = set()
+    for path in paths:
+        parent_depth = len(path.parts[:-1])
+        with volume.open_tree(folder, [path]) as entries:
+            for entry in entries:
+                name = "/".join(entry.path.parts[parent_depth:])
+                if not name or _is_below_link(name, links):
+                    continue
+                if entry.entry.kind == FileKind.SYMBOLIC_LINK:
+                    if len(links) == _MAX_LINKS:
+                        raise Conflict(f"There are more than {_MAX_LINKS} symbolic links.")
+                    links.add(hash(name))
+                yield name, entry
 
 
-def _is_below_link(name: str, link_names: set[str]) -> bool:
-    """Returns True if unpacking a name would follow a link of this archive: a directory may have become a link."""
+def _is_below_link(name: str, links: set[int]) -> bool:
+    """Returns True if unpacking a name would follow a link of this archive: a directory may have become a link.
+
+    ``links`` has the hashes of the links' names.
+    """
     parts = name.split("/")
-    return bool(link_names) and any("/".join(parts[:depth]) in link_names for depth in range(1, len(parts) + 1))
+    return bool(links) and any(hash("/".join(parts[:depth])) in links for depth in range(1, len(parts) + 1))
 
 
-def _add_entry(archive: zipfile.ZipFile, name: str, archive_entry: ArchiveEntry) -> None:
+def _add_entry(archive: zipfile.ZipFile, name: str, archive_entry: ArchiveEntry) -> Iterator[None]:
+    """Adds an entry, and yields whenever a part of it was added."""
     entry = archive_entry.entry
     modified_at = time.localtime(min(max(0.0, entry.modified), _MAX_ZIP_TIME_S))[:6]
     info = zipfile.ZipInfo(name, modified_at if modified_at[0] >= _MIN_ZIP_YEAR else (_MIN_ZIP_YEAR, 1, 1, 0, 0, 0))
@@ -136,5 +204,7 @@ def _add_entry(archive: zipfile.ZipFile, name: str, archive_entry: ArchiveEntry)
             with archive.open(info, "w", force_zip64=True) as zip_member:
                 while data := os.read(file.fd, _READ_CHUNK_BYTES):
                     zip_member.write(data)
+                    yield
         finally:
             file.close()
+    yield

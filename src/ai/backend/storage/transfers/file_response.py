@@ -14,6 +14,8 @@ from aiohttp import web
 from ai.backend.plugin.volume import OpenFile
 
 _READ_BYTES = 1 << 20
+_WRITE_TIMEOUT_S = 60.0
+"""The seconds in which a client must take one part of an archive."""
 _DIGITS = re.compile(r"[0-9]{0,19}")
 _MAX_TIME_S = 253_402_300_799  # the end of the year 9999; users may set any time on their files
 
@@ -135,7 +137,8 @@ async def _send(request: web.Request, response: web.StreamResponse, fd: int, off
 
 
 async def send_archive(request: web.Request, parts: AsyncIterator[bytes], filename: str) -> web.StreamResponse:
-    """Sends a stream of unknown length; closes the connection if the stream fails."""
+    """Sends a stream of unknown length; closes the connection if the stream fails. Raises ConnectionError: the client
+    has disconnected or does not read."""
     first_part = await anext(parts)
     response = web.StreamResponse(
         headers={"Content-Type": "application/zip", "Content-Disposition": disposition(filename)}
@@ -143,12 +146,20 @@ async def send_archive(request: web.Request, parts: AsyncIterator[bytes], filena
     await response.prepare(request)
     if request.method != "HEAD":
         try:
-            await response.write(first_part)
+            await _write_in_time(response, first_part)
             async for part in parts:
-                await response.write(part)
+                await _write_in_time(response, part)
         except BaseException:
             if request.transport is not None:
                 request.transport.abort()
             raise
     await response.write_eof()
     return response
+
+
+async def _write_in_time(response: web.StreamResponse, part: bytes) -> None:
+    try:
+        async with asyncio.timeout(_WRITE_TIMEOUT_S):
+            await response.write(part)
+    except TimeoutError:
+        raise ConnectionResetError("the client does not read") from None

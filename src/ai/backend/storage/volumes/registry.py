@@ -3,54 +3,56 @@
 from __future__ import annotations
 
 import importlib
-import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack
 from typing import Any, Generic, TypeVar
 
-from ai.backend.common.errors import InvalidInput, PluginError, VolumeNotFound
+from ai.backend.common.errors import InvalidInput, VolumeNotFound
 from ai.backend.common.volume_paths import VFolderId
+from ai.backend.plugin import object_storage, volume
+from ai.backend.plugin.entries import check_class, installed, load_class
 from ai.backend.plugin.object_storage import ObjectStorage
 from ai.backend.plugin.volume import AbstractVolume, VolumeContext
 from ai.backend.storage.config.settings import VolumeSettings
 
 BackendT = TypeVar("BackendT", bound=AbstractVolume | ObjectStorage)
-_BUILT_IN_BACKENDS: Mapping[Any, tuple[str, Mapping[str, str]]] = {
+_BUILT_IN_BACKENDS: Mapping[Any, tuple[str, str, Mapping[str, str]]] = {
     AbstractVolume: (
         "volume",
+        volume.ENTRY_POINT_GROUP,
         {"vfs": "ai.backend.volume.vfs.volume:VfsVolume", "xfs": "ai.backend.volume.xfs.volume:XfsVolume"},
     ),
     ObjectStorage: (
         "object storage",
+        object_storage.ENTRY_POINT_GROUP,
         {
             "directory": "ai.backend.volume.object.directory:DirectoryStorage",
             "s3": "ai.backend.volume.object.s3:S3Storage",
         },
     ),
 }
-"""Base class -> its name in messages, and the built-in backends."""
+"""Base class -> its name in messages, its entry points, and the built-in backends."""
 
 
 def load_backend(name: str, base: Any) -> Any:
-    """Returns a subclass of ``base`` by the name of a built-in backend or ``package.module:Class``.
+    """Returns a subclass of ``base`` by the name of a built-in backend or of an entry point, or by
+    ``package.module:Class``.
 
     Raises InvalidInput: the backend does not exist; PluginError: it is no subclass of ``base``, or written for another
     ``spi_version``.
     """
-    kind_name, built_in = _BUILT_IN_BACKENDS[base]
+    kind_name, group, built_in = _BUILT_IN_BACKENDS[base]
     module, colon, attribute = built_in.get(name, name).partition(":")
     if not colon:
-        raise InvalidInput(f"There is no {kind_name} backend {name!r}; built in are {', '.join(built_in)}.")
+        if name in installed(group):
+            return load_class(group, name, base)
+        names = ", ".join([*built_in, *installed(group)])
+        raise InvalidInput(f"There is no {kind_name} backend {name!r}; built in are {names}.")
     try:
         backend: Any = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as e:
         raise InvalidInput(f"The {kind_name} backend {name!r} cannot be loaded: {e}.") from None
-    is_backend = inspect.isclass(backend) and issubclass(backend, base)
-    if not is_backend:
-        raise PluginError(f"{name!r} is no {kind_name} backend.")
-    if backend.spi_version != base.spi_version:
-        raise PluginError(f"{name!r} is written for version {backend.spi_version} of the SPI, not {base.spi_version}.")
-    return backend
+    return check_class(backend, name, base)
 
 
 class Backends(Generic[BackendT]):
@@ -89,10 +91,10 @@ class Volumes(Backends[AbstractVolume]):
         context = VolumeContext(owner=owner, waypoint=waypoint)
         super().__init__(
             {
-                name: load_backend(volume.backend, AbstractVolume)(
-                    name, volume.path.expanduser().absolute(), volume.options, context
+                name: load_backend(table.backend, AbstractVolume)(
+                    name, table.path.expanduser().absolute(), table.options, context
                 )
-                for name, volume in settings.items()
+                for name, table in settings.items()
             }
         )
 

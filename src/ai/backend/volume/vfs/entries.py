@@ -9,7 +9,7 @@ import stat
 from collections.abc import Iterator
 
 from ai.backend.common.errors import InvalidInput, WrongKindOfFile
-from ai.backend.common.volume_paths import FolderPath
+from ai.backend.common.volume_paths import MAX_PATH_BYTES, FolderPath
 from ai.backend.node.linux.syscalls import read_directory
 from ai.backend.plugin.volume import ArchiveEntry, FileEntry, FileKind, OpenFile, Page
 from ai.backend.volume.vfs import trees
@@ -31,6 +31,7 @@ def _file_entry(name: str, status: os.stat_result, target: str = "") -> FileEntr
         size=status.st_size,
         created=status.st_ctime,
         modified=status.st_mtime,
+        accessed=status.st_atime,
         symlink_target=_printable_name(target),
     )
 
@@ -83,13 +84,14 @@ def tree(root: OpenDirectory, path: FolderPath) -> Iterator[ArchiveEntry]:
         with refusals(path):
             top_fd = root.open(path, READ_DIRECTORY_FLAGS)
         try:
-            yield from _walk_below(top_fd, path, 0)
+            yield from _walk_below(top_fd, path, len(str(path).encode()), 0)
         finally:
             os.close(top_fd)
 
 
-def _walk_below(directory_fd: int, path: FolderPath, depth: int) -> Iterator[ArchiveEntry]:
-    """Walks as :func:`trees.walk` and yields paths; directories that are too deep or unreadable are left out."""
+def _walk_below(directory_fd: int, path: FolderPath, path_bytes: int, depth: int) -> Iterator[ArchiveEntry]:
+    """Walks as :func:`trees.walk` and yields paths; what is too deep, has a longer path than requests may have, or is
+    unreadable is left out."""
     with os.scandir(directory_fd) as entries:
         for entry in entries:
             try:
@@ -97,7 +99,11 @@ def _walk_below(directory_fd: int, path: FolderPath, depth: int) -> Iterator[Arc
                 target = os.readlink(entry.name, dir_fd=directory_fd) if stat.S_ISLNK(status.st_mode) else ""
             except OSError:
                 continue  # it was removed or replaced
-            child = path / _printable_name(entry.name)
+            name = _printable_name(entry.name)
+            child_bytes = path_bytes + 1 + len(name.encode())
+            if child_bytes > MAX_PATH_BYTES:
+                continue
+            child = path / name
             opener = functools.partial(_open_nofollow, entry.name, directory_fd)
             yield ArchiveEntry(child, _file_entry(entry.name, status, target), opener)
             if stat.S_ISDIR(status.st_mode) and depth < trees.MAX_DEPTH:
@@ -106,7 +112,7 @@ def _walk_below(directory_fd: int, path: FolderPath, depth: int) -> Iterator[Arc
                 except OSError:
                     continue
                 try:
-                    yield from _walk_below(subdirectory_fd, child, depth + 1)
+                    yield from _walk_below(subdirectory_fd, child, child_bytes, depth + 1)
                 finally:
                     os.close(subdirectory_fd)
 

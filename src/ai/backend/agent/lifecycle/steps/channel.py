@@ -15,7 +15,7 @@ from ai.backend.agent.channel.runs import RunQueue
 from ai.backend.agent.channel.terminals import Terminals
 from ai.backend.agent.kernels.kernel import Kernel
 from ai.backend.agent.lifecycle.context import Step, StepContext
-from ai.backend.agent.lifecycle.workload_config import BOOTSTRAP_PATH
+from ai.backend.agent.lifecycle.workload_config import BOOTSTRAP_PATH, memory_bytes_of
 from ai.backend.common.errors import (
     DeadlineExceeded,
     Forbidden,
@@ -49,7 +49,8 @@ class Channel(Step):
         assert kernel.runs is not None
         if not kernel.record.ready:
             await kernel.channel.wait_ready(self.context.settings.kernel_lifecycles.ready_timeout)
-            kernel.save(ready=True)
+            notes = [text for text in (kernel.record.note, kernel.channel.problem) if text]
+            kernel.save(ready=True, note="; ".join(notes) or None)
         if restored is not None:
             await kernel.runs.reconcile()
 
@@ -83,6 +84,8 @@ class Channel(Step):
             exec_timeout_s=kernel.record.spec.exec_timeout_s or limits.exec_timeout,
             save=partial(self.context.records.put_runs, kernel.id),
             restored=restored,
+            features=kernel.record.features,
+            memory_bytes=memory_bytes_of(kernel.record.spec),
             wall_clock=self.context.wall_clock,
         )
         terminals = Terminals(channel, prefix=f"e{epoch}")

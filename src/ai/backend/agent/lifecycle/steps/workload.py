@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import replace
 
 import msgspec
@@ -40,7 +41,7 @@ class CreateWorkload(Step):
 
     name = "workload"
 
-    def workload_spec(self, kernel: Kernel, step: StepContext) -> WorkloadSpec:
+    def workload_spec(self, kernel: Kernel, step: StepContext, labels: Mapping[str, str]) -> WorkloadSpec:
         """Builds the workload's spec. Raises CreationDenied if configs of plugins and session contradict each other."""
         spec, services = kernel.record.spec, self.context.services
         cluster = spec.cluster
@@ -49,7 +50,7 @@ class CreateWorkload(Step):
         declared, runtime_info = self.context.settings.runtime_classes, self.context.runtime.info()
         cpu_limit, memory_limit_bytes = without_overhead(config, spec.runtime_class, declared, runtime_info)
         config = replace(config, cpu_limit=cpu_limit, memory_limit_bytes=memory_limit_bytes)
-        environ = kernel_environ(spec, config, kernel.attached)
+        environ = kernel_environ(spec, config, kernel.attached, labels)
         return WorkloadSpec(
             key=kernel.key,
             session_id=kernel.record.session_id,
@@ -86,7 +87,8 @@ class CreateWorkload(Step):
             return
         timeout_s = self.context.settings.kernel_lifecycles.create_timeout
         services = await self.context.services.declare(kernel.record.spec)
-        spec = self.workload_spec(kernel, step)
+        labels = await self.context.services.labels_of(kernel.record.spec.image)
+        spec = self.workload_spec(kernel, step, labels)
         try:
             check_consent(spec.config, self.context.settings.agent.consented_syscalls)
             async with asyncio.timeout(timeout_s):
@@ -95,7 +97,9 @@ class CreateWorkload(Step):
             raise DeadlineExceeded(f"the workload was not created within {timeout_s:g} s") from None
         except CreationDenied as e:
             raise blame(e, kernel.configs) from e
-        kernel.save(workload_id=view.workload_id, services=services, note=self._not_applied(spec.config))
+        features = labels.get("ai.backend.features", "").split()
+        note = self._not_applied(spec.config)
+        kernel.save(workload_id=view.workload_id, services=services, features=features, note=note)
         kernel.configs, kernel.attached = [], {}  # a restart asks for new ones
 
     def _not_applied(self, config: WorkloadConfig) -> str | None:

@@ -76,11 +76,11 @@ class SessionFactory:
         if needs:
             candidates = replace(candidates, agents=with_networks(candidates.agents, candidates.resource_group, needs))
         image = await self._chosen_image(owner, candidates, request.image, request.architecture)
-        limits = await self._check_policy(owner, request)
         slots = self._requested_slots(request.resources, image)
         planned = await self._planned_kernels(owner, request, image, slots, candidates)
         if request.runtime_class:
             candidates, planned = feasibility.of_class(request.runtime_class, candidates, planned, self.devices)
+        limits = await self._check_policy(owner, request, planned)
         await self._feasibility.check_fits(request, planned, candidates)
         mounts = await self._resolve_mounts(owner, request)
         bootstrap_script = await self.dotfiles.bootstrap_script_of(
@@ -174,23 +174,36 @@ class SessionFactory:
             environ = checks.check_environ(role.environ, max_bytes=self.settings.max_environ_bytes)
             script = checks.check_text(role.bootstrap_script, "bootstrap_script", self.settings.max_script_bytes)
             options = {"environ": environ, **({"bootstrap_script": script} if script else {})}
+            if "shmem" in role.resource_opts:
+                options["shmem"] = self._shared_memory(role.resource_opts, role_slots)
             planned += [
                 feasibility.PlannedKernel(role.name, rank + 1, role_image, role_slots, options)
                 for rank in range(role.replicas)
             ]
         return tuple(planned)
 
-    async def _check_policy(self, owner: Caller, request: CreateSession) -> OwnerLimits:
-        """Returns the limits of the owner, which the insertion of the session checks."""
+    async def _check_policy(
+        self, owner: Caller, request: CreateSession, planned: Sequence[feasibility.PlannedKernel]
+    ) -> OwnerLimits:
+        """Returns the limits of the owner, which the insertion of the session checks. Raises LimitExceeded for a
+        session that would exceed them even if it were the only one, since it would wait forever (spec 03-08:333)."""
+        max_live = self.settings.max_live_sessions or None
         policies = await self.identities.policies(name=owner.resource_policy)
         if not policies:
-            return OwnerLimits()
+            return OwnerLimits(max_live=owner.concurrency_limit or max_live)
         policy = policies[0]
         if request.cluster_size > policy.max_containers_per_session:
             limit = policy.max_containers_per_session
             raise LimitExceeded(f"Your policy allows {limit} kernels in a session.", data={"clusterSize": limit})
+        total = sum((kernel.slots for kernel in planned), ResourceSlot())
+        excess = next((name for name in sorted(total) if total[name] > policy.limit_of(name)), None)
+        if excess is not None:
+            message = (
+                f"Your policy allows {policy.limit_of(excess)} of {excess} in all; the session needs {total[excess]}."
+            )
+            raise LimitExceeded(message, data={"config.resources": f"{excess}: more than your policy allows"})
         return OwnerLimits(
-            max_live=policy.max_concurrent_sessions or None,
+            max_live=min(filter(None, (policy.max_concurrent_sessions, owner.concurrency_limit)), default=max_live),
             max_pending=policy.max_pending_session_count or None,
             max_pending_slots=policy.max_pending_session_resource_slots,
         )
@@ -231,6 +244,15 @@ class SessionFactory:
         for name in options:
             if name not in checks.OPTIONS:
                 raise InvalidInput(f"unknown resource option {name[:64]!r}", data={"config.resource_opts": "unknown"})
+        return {
+            **options,
+            **checks.check_flags(request),
+            **({ENCRYPTION: "true"} if self.settings.encrypt_networks else {}),
+            "shmem": self._shared_memory(options, slots),
+        }
+
+    def _shared_memory(self, options: Mapping[str, str], slots: ResourceSlot) -> str:
+        """Returns the bytes of shared memory of a kernel with these slots. Raises InvalidQuantity, InvalidInput."""
         try:
             shmem = BinarySize.parse(str(options.get("shmem", self.settings.default_shmem)))
         except InvalidQuantity as e:
@@ -238,12 +260,7 @@ class SessionFactory:
         if "shmem" in options and slots["mem"] and shmem > slots["mem"]:
             message = "shmem exceeds the memory of the session"
             raise InvalidInput(message, data={"config.resource_opts": "shmem: too large"})
-        return {
-            **options,
-            **checks.check_flags(request),
-            **({ENCRYPTION: "true"} if self.settings.encrypt_networks else {}),
-            "shmem": str(int(min(Decimal(shmem), slots["mem"] or Decimal(shmem)))),
-        }
+        return str(int(min(Decimal(shmem), slots["mem"] or Decimal(shmem))))
 
     async def _dependency_ids(self, owner: Caller, refs: Sequence[str]) -> tuple[SessionId, ...]:
         dependency_ids: list[SessionId] = []

@@ -11,7 +11,7 @@ from ai.backend.common import errors
 from ai.backend.common.devices import DeviceHealth
 from ai.backend.common.ids import AgentId, DomainName, ResourceGroupName, SlotName
 from ai.backend.common.slots import ResourceSlot
-from ai.backend.common.states import AgentStatus, ClusterMode
+from ai.backend.common.states import AgentStatus, ClusterMode, GroupType
 from ai.backend.core.allocation.node import NodeAllocator
 from ai.backend.core.scheduling.options import USUAL_PRIORITY, read
 from ai.backend.manager.access.caller import Caller
@@ -84,6 +84,26 @@ class PlannedKernel:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
+DEFAULT_GROUP = "default"
+"""The group of a request that names none (spec 03-08:262); the published client names it always."""
+
+
+def _choose_group(name: str, own: Sequence[Group], others: Sequence[Group]) -> Group:
+    """Returns the group of this name or id. A user who is not in the default group gets their only group instead of it.
+    Raises NotFound; InvalidInput for a user of several groups, who must choose (spec 03-01:275)."""
+    group = next((group for group in (*own, *others) if name in (group.name, str(group.id))), None)
+    if group is not None and group.is_active:
+        return group
+    choices = [group for group in own if group.is_active and group.type is GroupType.GENERAL]
+    if name != DEFAULT_GROUP or not choices:
+        raise errors.NotFound(f"There is no group {name[:64]!r} for you.", data={"group": "unknown"})
+    if len(choices) > 1:
+        names = [group.name for group in choices]
+        message = f"You are in several groups: name one of {', '.join(names[:10])}."
+        raise errors.InvalidInput(message, data={"group": "required", "available": names})
+    return choices[0]
+
+
 def _check_options(caller: Caller, request: CreateSession, group: ResourceGroup) -> int:
     """Returns the priority of a request. Raises InvalidInput if the resource group refuses its type or priority."""
     options = read(group.scheduler_opts)
@@ -128,13 +148,10 @@ class FeasibilityChecker:
         domain = DomainName(request.domain or owner.domain_name)
         if domain != owner.domain_name and scope_of(caller, Operation.USE_GROUPS) is not Scope.ALL:
             raise errors.NotFound(f"There is no domain {domain[:64]!r} for you.", data={"domain": "unknown"})
-        name = request.group or "default"
-        groups = await self.identities.groups(domain_name=domain, user_id=owner.user_id)
-        if scope_of(caller, Operation.USE_GROUPS) is not Scope.OWN:
-            groups += await self.identities.groups(domain_name=domain)
-        group = next((group for group in groups if name in (group.name, str(group.id))), None)
-        if group is None or not group.is_active:
-            raise errors.NotFound(f"There is no group {name[:64]!r} for you.", data={"group": "unknown"})
+        own_groups = await self.identities.groups(domain_name=domain, user_id=owner.user_id)
+        sees_others = scope_of(caller, Operation.USE_GROUPS) is not Scope.OWN
+        other_groups = await self.identities.groups(domain_name=domain) if sees_others else []
+        group = _choose_group(request.group or DEFAULT_GROUP, own_groups, other_groups)
         beneficiaries = (Beneficiary.domain(domain), Beneficiary.group(group.id), Beneficiary.keypair(owner.access_key))
         allowed_groups = await self.resource_groups.resource_groups(beneficiaries, is_active=True)
         requested_name = request.scaling_group
@@ -193,12 +210,12 @@ class FeasibilityChecker:
             message = f"No agent of {candidates.resource_group} can run {image.name} ({image.architecture})."
             raise errors.ImageNotFound(message)
         await self._check_offered(slots, agents, candidates)
-        shortages = {agent.id: total_slots.shortage(agent.capacity) for agent in agents}
-        best_id, missing_slots = min(shortages.items(), key=lambda item: (len(item[1]), sum(item[1].values()), item[0]))
+        shortages = [total_slots.shortage(agent.capacity) for agent in agents]
+        missing_slots = min(shortages, key=lambda shortage: (len(shortage), sum(shortage.values())))
         missing_text = ", ".join(f"{name} ({amount} short)" for name, amount in missing_slots.to_json().items())
         raise errors.InsufficientResource(
-            f"No agent of {candidates.resource_group} could hold this even if it were empty; {best_id} comes closest "
-            f"and lacks {missing_text}.",
+            f"No agent of {candidates.resource_group} could hold this even if it were empty; the one that comes "
+            f"closest lacks {missing_text}.",
             data={"config.resources": "larger than every agent", "shortage": missing_slots.to_json()},
         )
 

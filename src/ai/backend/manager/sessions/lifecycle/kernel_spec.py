@@ -70,7 +70,7 @@ def kernel_spec(
         slots=kernel.requested_slots.to_json(),
         devices={slot: dict(devices) for slot, devices in kernel.devices.items()},
         variant_requirements=list(session.variant_requirements),
-        shmem_bytes=int(BinarySize.parse(session.resource_opts.get("shmem", "0"))),
+        shmem_bytes=int(BinarySize.parse(kernel.role_options.get("shmem") or session.resource_opts.get("shmem", "0"))),
         environ=kernel_environ(session, kernel),
         mounts=[
             MountSpec(name=mount.name, source=mount.source, target=mount.target, read_only=mount.read_only)

@@ -15,7 +15,7 @@ import time
 from typing import Any, NoReturn
 
 from ai.backend.node.linux import syscalls
-from ai.backend.runtime.process.supervisor.launch import become_user
+from ai.backend.runtime.process.supervisor.launch import become_namespace_owner
 
 DEVICE = "tap0"
 TIMEOUT_S = 5.0
@@ -60,7 +60,7 @@ def _hold_namespace(plan: dict[str, Any], namespace_fd: int | None, reply_socket
         if namespace_fd is not None:
             syscalls.enter_namespace(namespace_fd, syscalls.CLONE_NEWNET)
         else:
-            become_user(plan, plan["groups"])
+            become_namespace_owner(plan)
             syscalls.prctl(syscalls.PR_SET_DUMPABLE, 1)  # to write its own maps, after a change of user
             syscalls.unshare_user()
             syscalls.unshare_network()
@@ -90,7 +90,7 @@ def _start_helper(plan: dict[str, Any], holder_pid: int, *, as_root: bool) -> in
         os.closerange(3, 4096)
         os.chdir("/")
         if not as_root:
-            become_user(plan, [])
+            become_namespace_owner(plan)
         syscalls.die_with_parent()
         os.execve(argv[0], argv, {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"})
     finally:

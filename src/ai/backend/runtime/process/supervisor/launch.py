@@ -7,10 +7,12 @@ would clear; last the filter.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import resource
 import signal
+import socket
 import stat
 from typing import Any, NoReturn
 
@@ -21,6 +23,7 @@ SECCOMP_FD = 4
 INFO_FD = 5
 BLOCK_FD = 6
 STAGE_FOLDER = "/tmp"  # exists on every host; covered by a tmpfs in this child's own mount namespace
+PTY_FOLDER = f"{STAGE_FOLDER}/pts"
 
 
 def become(
@@ -54,11 +57,14 @@ def become(
         report_fd = _REPORT_FD
         step = "mounts"
         if plan["stage"]:
-            _stage_sources(plan["stage"])
+            _stage_sources(plan["stage"], plan["owner"], plan["pty_limit"])
         if plan["veils"]:
             _cover_directories(plan["veils"])
         step = "identity"
-        become_user(plan, plan["groups"])
+        if plan["namespace_uid"] is None:
+            become_user(plan, plan["groups"])
+        else:
+            become_user_in_namespace(plan)
         step = "parent"
         syscalls.die_with_parent()
         if os.getppid() == 1:
@@ -137,16 +143,41 @@ def _duplicate_above_20(fd: int) -> int:
     return fd if fd >= 20 else fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 20)
 
 
-def _stage_sources(staged_sources: list[list[str]]) -> None:
+def _stage_sources(staged_sources: list[dict[str, Any]], owner: list[int] | None, pty_limit: int) -> None:
     """Binds each source below STAGE, in a mount namespace of this process, in which they must be opened to be bound."""
     if os.geteuid() != 0:
         syscalls.unshare_user()
     syscalls.unshare_mounts()
-    opened_sources = [
-        (open_beneath.open_source(source), f"{STAGE_FOLDER}/{stage_name}") for source, stage_name in staged_sources
-    ]
+    source_fds = [open_beneath.open_source(staged["source"]) for staged in staged_sources]
     syscalls.mount("tmpfs", STAGE_FOLDER, "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, "mode=755,size=1m")
-    _bind_opened(opened_sources)
+    os.mkdir(PTY_FOLDER)
+    syscalls.mount("devpts", PTY_FOLDER, "devpts", syscalls.MS_NOSUID, f"ptmxmode=0666,mode=620,max={pty_limit}")
+    for source_fd, staged in zip(source_fds, staged_sources, strict=True):
+        is_directory = stat.S_ISDIR(os.fstat(source_fd).st_mode)
+        staged_path = f"{STAGE_FOLDER}/{staged['name']}"
+        _bind_opened([(source_fd, staged_path)])
+        _restrict(staged_path, staged["bind"])
+        if staged["place"] is not None:
+            outer_name, path_below = staged["place"]
+            outer_path = f"{STAGE_FOLDER}/{outer_name}"
+            place_fd = open_beneath.make_mount_point(outer_path, path_below, owner, is_directory=is_directory)
+            syscalls.mount(staged_path, f"/proc/self/fd/{place_fd}", "", syscalls.MS_BIND | syscalls.MS_REC)
+            os.close(place_fd)
+
+
+def _restrict(staged_path: str, bind_option: str) -> None:
+    """Makes a staged mount what bubblewrap's option says. In the sandbox's user namespace nothing can undo that."""
+    flags = 0 if bind_option == "--dev-bind" else syscalls.MS_NOSUID | syscalls.MS_NODEV
+    if bind_option == "--ro-bind":
+        flags |= syscalls.MS_RDONLY
+    try:
+        syscalls.restrict_mounts(staged_path, flags)
+    except OSError as error:
+        if error.errno != errno.ENOSYS:
+            raise
+        # Before Linux 5.12: this mount alone, with the flags that it has; bubblewrap adds the others.
+        flags |= os.statvfs(staged_path).f_flag & (syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC)
+        syscalls.mount("none", staged_path, "", syscalls.MS_BIND | syscalls.MS_REMOUNT | flags)
 
 
 def _cover_directories(veils: dict[str, list[list[str]]]) -> None:
@@ -188,3 +219,43 @@ def become_user(plan: dict[str, Any], groups: list[int]) -> None:
         os.setgroups(groups)
         os.setresgid(plan["gid"], plan["gid"], plan["gid"])
         os.setresuid(plan["uid"], plan["uid"], plan["uid"])
+
+
+def become_namespace_owner(plan: dict[str, Any]) -> None:
+    """Changes to the user who made the session's user namespace, and has every capability there, as root may lack."""
+    owner_uid = plan["namespace_uid"]
+    if owner_uid is None:
+        become_user(plan, plan["groups"])
+    elif os.geteuid() == 0:
+        os.setgroups([])
+        os.setresgid(owner_uid, owner_uid, owner_uid)
+        os.setresuid(owner_uid, owner_uid, owner_uid)
+
+
+def become_user_in_namespace(plan: dict[str, Any]) -> None:
+    """Changes to the session's user, in a user namespace that another user makes: the kernel counts for that one what
+    it limits by user, so that no session takes the share of others, while files belong to the session's user."""
+    own_socket, maker_socket = socket.socketpair()
+    maker_pid = os.fork()
+    if maker_pid == 0:
+        try:
+            own_socket.close()
+            become_namespace_owner(plan)
+            syscalls.unshare_to_user_namespace()
+            namespace_fd = os.open("/proc/self/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+            socket.send_fds(maker_socket, [b"made"], [namespace_fd])
+            maker_socket.recv(1)
+        finally:
+            os._exit(0)
+    maker_socket.close()
+    _, namespace_fds, _, _ = socket.recv_fds(own_socket, 16, 1)
+    if not namespace_fds:
+        raise OSError(errno.EPERM, "the session's user namespace cannot be made")
+    for map_name, mapped_id in (("uid_map", plan["uid"]), ("gid_map", plan["gid"])):
+        cgroupfs.write(f"/proc/{maker_pid}/{map_name}", f"{mapped_id} {mapped_id} 1")
+    own_socket.close()
+    os.waitpid(maker_pid, 0)
+    os.setgroups(plan["groups"])
+    os.setresgid(plan["gid"], plan["gid"], plan["gid"])
+    syscalls.enter_namespace(namespace_fds[0], syscalls.CLONE_NEWUSER)
+    os.setresuid(plan["uid"], plan["uid"], plan["uid"])

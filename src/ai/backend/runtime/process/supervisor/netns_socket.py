@@ -13,7 +13,7 @@ from typing import Any
 
 from ai.backend.node.linux import proc, syscalls
 from ai.backend.node.relay.framing import encode
-from ai.backend.runtime.process.supervisor.launch import become_user, enter_network
+from ai.backend.runtime.process.supervisor.launch import become_namespace_owner, enter_network
 
 
 def hand_over_socket(agent_socket: socket.socket, leader_pid: int, plan: dict[str, Any]) -> None:
@@ -45,7 +45,7 @@ def _open_network_namespace(leader_pid: int, plan: dict[str, Any]) -> int | None
     try:
         namespace_fd = os.open(f"/proc/{inner_pids[0]}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     except PermissionError:
-        become_user(plan, plan["groups"])
+        become_namespace_owner(plan)
         namespace_fd = os.open(f"/proc/{inner_pids[0]}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     if os.fstat(namespace_fd).st_ino == own_inode:
         os.close(namespace_fd)
@@ -58,5 +58,5 @@ def _enter_network(namespace_fd: int, plan: dict[str, Any]) -> None:
     try:
         syscalls.enter_namespace(namespace_fd, syscalls.CLONE_NEWNET)
     except PermissionError:
-        become_user(plan, plan["groups"])
+        become_namespace_owner(plan)
         enter_network(namespace_fd)

@@ -149,7 +149,11 @@ class Shim:
         reason = self._reason or ("out-of-memory" if out_of_memory and signal_number == signal.SIGKILL else "")
         exit_message = {"code": exit_code, "signal": signal_number, "oom": out_of_memory, "reason": reason}
         if not _is_abandoned():
-            write_json("exit.json", {"version": 1, **exit_message, "stuck": stuck_groups}, is_durable=True)
+            try:
+                write_json("exit.json", {"version": 1, **exit_message, "stuck": stuck_groups}, is_durable=True)
+            except OSError:  # the disk is full; the agent removes the home, or records the exit later
+                if self._reason == "home-limit" and now < (self._kill_deadline or 0):
+                    return
         crash_point("shim.exit-recorded")
         self._relay.finish(exit_message)
 

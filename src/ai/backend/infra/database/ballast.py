@@ -1,0 +1,56 @@
+"""A file that takes up disk space in good times, and gives it back to the database when the disk is full."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+STEPS = 8
+STEP_INTERVAL_S = 2.0
+"""Who fills the disk takes what is given back, too, until it is ended: a step must outlast that."""
+REFILL_INTERVAL_S = 60.0
+_ROOM_FACTOR = 8
+
+
+class Ballast:
+    """Holds ``size_bytes`` on the disk of a database in a file beside it; 0 holds nothing."""
+
+    def __init__(self, path: Path, size_bytes: int) -> None:
+        self._path = path
+        self._size_bytes = size_bytes
+        self._released_at = self._filled_at = -REFILL_INTERVAL_S
+
+    def fill(self) -> None:
+        """Takes up the whole space again, once in a while, if the disk has room for many times as much."""
+        now = time.monotonic()
+        if not self._size_bytes or now < self._filled_at + REFILL_INTERVAL_S:
+            return
+        self._filled_at = now
+        try:
+            fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError:
+            return
+        try:
+            status = os.fstatvfs(fd)
+            if status.f_bavail * status.f_frsize > _ROOM_FACTOR * self._size_bytes:
+                os.posix_fallocate(fd, 0, self._size_bytes)
+        except OSError:
+            os.ftruncate(fd, 0)  # a part of it would be taken from what is short
+        finally:
+            os.close(fd)
+
+    def release(self) -> bool:
+        """Gives back a step of the space; returns False if none is left, or one was given back just now."""
+        now = time.monotonic()
+        if not self._size_bytes or now < self._released_at + STEP_INTERVAL_S:
+            return False
+        try:
+            held_bytes = self._path.stat().st_size
+            if held_bytes == 0:
+                return False
+            os.truncate(self._path, max(0, held_bytes - self._size_bytes // STEPS))
+        except OSError:
+            return False
+        self._released_at = self._filled_at = now
+        return True

@@ -1,0 +1,76 @@
+"""``config check FILE``: says of each key in a file of settings whether it has effect, none, or is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any
+
+import click
+
+from ai.backend.common.errors import BackendError
+from ai.backend.infra.settings.load import load_settings
+from ai.backend.infra.settings.published import keys_without_effect
+from ai.backend.plugin.settings import read_toml
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsFile:
+    """A kind of file: the names of its model and of a function that checks what the model cannot, imported at need."""
+
+    model: str
+    further_check: str | None = None
+
+
+SETTINGS_FILES = {
+    "manager": SettingsFile("ai.backend.manager.config.settings:ManagerSettings"),
+    "agent": SettingsFile(
+        "ai.backend.agent.config.settings:AgentSettings", "ai.backend.agent.runtimes:parse_runtime_settings"
+    ),
+    "storage-proxy": SettingsFile("ai.backend.storage.config.settings:StorageSettings"),
+}
+
+
+@click.group("config")
+def config() -> None:
+    """Check files of settings."""
+
+
+@config.command("check")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.pass_context
+def check(context: click.Context, file: Path) -> None:
+    """Say which settings of FILE have effect, have none, or are refused.
+
+    FILE is the file of a manager, an agent or a storage proxy. The environment is not read.
+    """
+    try:
+        data = read_toml(file)
+        kind = _kind(file, data)
+        settings = load_settings(resolve_name(SETTINGS_FILES[kind].model), name=kind, path=file)
+        further_check = SETTINGS_FILES[kind].further_check
+        if further_check is not None:
+            resolve_name(further_check)(settings)
+    except BackendError as e:
+        click.echo(f"{file} is refused:", err=True)
+        for key, problem in (e.data or {"": e.message}).items():
+            click.echo(f"  {key}: {problem}" if key else f"  {problem}", err=True)
+        context.exit(1)
+    reasons = dict(keys_without_effect(settings))
+    click.echo(f"The {kind.replace('-', ' ')} can use {file}.")
+    click.echo("Without effect:" if reasons else "All its settings have effect.")
+    for key, reason in reasons.items():
+        click.echo(f"  {key}: {reason}")
+
+
+def _kind(file: Path, data: Mapping[str, Any]) -> str:
+    """Returns the kind of file whose model has the most of these tables; its name decides between equals."""
+
+    def fitness(kind: str) -> tuple[int, bool]:
+        fields = resolve_name(SETTINGS_FILES[kind].model).model_fields
+        keys = {field.alias or name for name, field in fields.items()}
+        return len(keys & data.keys()), file.stem == kind
+
+    return max(SETTINGS_FILES, key=fitness)

@@ -1,0 +1,54 @@
+"""Selects the artifacts that a user may use, and finds the ids of viewers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+from uuid import UUID
+
+import msgspec
+from sqlalchemy import Column, ColumnElement, Connection, Text, and_, func, or_, select, type_coerce
+
+from ai.backend.common.errors import Conflict, NotFound
+from ai.backend.manager.artifacts.model import EVERYONE, Viewer
+from ai.backend.manager.artifacts.tables import artifacts, registries
+from ai.backend.manager.identity.tables import groups, memberships, users
+
+
+def has_viewer(column: Column[Any], viewers: Sequence[str]) -> ColumnElement[bool]:
+    """Returns whether a JSON list of viewers has one of these; ``LIKE`` ignores case on SQLite."""
+    text = type_coerce(column, Text)
+    return or_(*(func.replace(text, msgspec.json.encode(viewer).decode(), "") != text for viewer in viewers))
+
+
+def names_of(s: Connection, viewer: Viewer) -> list[str]:
+    """Returns the names that lists of viewers have for a user."""
+    is_member = and_(memberships.c.user_id == viewer.user_id, groups.c.is_active)
+    group_ids = s.execute(select(groups.c.id).join(memberships).where(is_member)).scalars()
+    own = [EVERYONE, f"domain:{viewer.domain_name}", f"user:{viewer.user_id}"]
+    return own + [f"group:{group_id}" for group_id in group_ids]
+
+
+def is_open_to(s: Connection, viewer: Viewer) -> ColumnElement[bool]:
+    """Returns whether a user may use an artifact, as :func:`viewers_of` decides."""
+    names = names_of(s, viewer)
+    inherits = and_(artifacts.c.viewers.is_(None), artifacts.c.restricted.is_(False))
+    return or_(has_viewer(artifacts.c.viewers, names), and_(inherits, has_viewer(registries.c.viewers, names)))
+
+
+def viewer_id(s: Connection, viewer: str) -> str:
+    """Returns a viewer with the id of its group or user. Raises NotFound, Conflict."""
+    kind, _, name = viewer.partition(":")
+    if kind not in ("group", "user"):
+        return viewer
+    table, named = (groups, groups.c.name == name) if kind == "group" else (users, users.c.email == name)
+    id_column = table.c.id if kind == "group" else table.c.uuid
+    with suppress(ValueError):
+        named = id_column == UUID(name)
+    ids = s.execute(select(id_column).where(named)).scalars().all()
+    if not ids:
+        raise NotFound(f"There is no {kind} {name[:256]!r}.", data={"viewers": "unknown"})
+    if len(ids) > 1:
+        raise Conflict(f"Several groups are called {name[:256]!r}: use an id.", data={"matches": list(map(str, ids))})
+    return f"{kind}:{ids[0]}"

@@ -1,0 +1,38 @@
+"""Makes images of artifacts of the type IMAGE on agents, so that sessions run on them (spec 03-17 "Artifacts")."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from ai.backend.common.ids import TaskId
+from ai.backend.common.images import ImageName
+from ai.backend.common.wire.agent import ImageJob
+from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.access.checks import require
+from ai.backend.manager.access.permissions import Operation
+from ai.backend.manager.artifacts.mounts import ArtifactMounts
+from ai.backend.manager.images.preload import ImagePreloader
+
+
+@dataclass(frozen=True, slots=True)
+class ImageInstaller:
+    """Starts background tasks that load the files of an artifact as an image."""
+
+    artifacts: ArtifactMounts
+    preloader: ImagePreloader
+
+    async def install(self, caller: Caller, ref: str, target_agents: str, image: str | None = None) -> TaskId:
+        """Starts loading an available artifact on the agents of an expression. The default name of the image is the
+        artifact's, in lower case, with the version as its tag.
+
+        Raises:
+            Forbidden, NotFound, Unavailable; Conflict: it is not available, or not open to everyone, as an image is.
+            InvalidInput: it is no IMAGE, its name cannot be an image's, or no agent matches.
+        """
+        require(caller, Operation.PLACE_IMAGES)
+        agents = await self.preloader.alive(target_agents)
+        default_name, path = await self.artifacts.image(caller, ref)
+        name = str(ImageName.parse(image or default_name.lower()))
+        job = partial(ImageJob, action="load", image=name, folder=path)
+        return await self.preloader.start_task(caller, f"install {name}", agents, job)

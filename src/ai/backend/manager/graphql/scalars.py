@@ -1,0 +1,65 @@
+"""Reads values of the scalar types (spec 03-09:101-113). Each raises GraphQLError for a value out of its type."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import msgspec
+from graphql import GraphQLError
+
+MAX_WHOLE_NUMBER = 2**53 - 1
+"""The limit of BigInt in both directions: numbers that JSON readers keep exactly (spec 03-09:105)."""
+MAX_JSON_DEPTH = 32
+_MAX_JSON_LENGTH = 65_536
+
+
+def parse_uuid(value: Any) -> UUID:
+    try:
+        return UUID(value)
+    except (ValueError, TypeError, AttributeError):
+        raise GraphQLError(f"not a UUID: {str(value)[:64]!r}") from None
+
+
+def parse_whole_number(value: Any) -> int:
+    """Reads a BigInt: a number without a fraction, or its digits as text."""
+    if isinstance(value, str) and len(value) <= 17 and value.removeprefix("-").isdecimal():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or abs(value) > MAX_WHOLE_NUMBER:
+        raise GraphQLError(f"not a whole number between -(2^53-1) and 2^53-1: {str(value)[:64]!r}")
+    return value
+
+
+def parse_json_text(value: Any) -> str:
+    """Reads a JSONString. The text stays as it is."""
+    if not isinstance(value, str):
+        raise GraphQLError("a JSONString is JSON in a text")
+    _decode(value)
+    return value
+
+
+def parse_json_value(value: Any) -> Any:
+    """Reads a structure, or the JSON of one in a text."""
+    if isinstance(value, str):
+        return _decode(value)
+    _check_depth(value, MAX_JSON_DEPTH)
+    return value
+
+
+def _decode(text: str) -> Any:
+    if len(text) > _MAX_JSON_LENGTH:
+        raise GraphQLError(f"the JSON text is longer than {_MAX_JSON_LENGTH} characters")
+    try:
+        value = msgspec.json.decode(text)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        raise GraphQLError(f"not JSON: {text[:64]!r}") from None
+    _check_depth(value, MAX_JSON_DEPTH)
+    return value
+
+
+def _check_depth(value: Any, depth: int) -> None:
+    if isinstance(value, dict | list):
+        if not depth:
+            raise GraphQLError(f"the JSON is nested deeper than {MAX_JSON_DEPTH}")
+        for item in value.values() if isinstance(value, dict) else value:
+            _check_depth(item, depth - 1)

@@ -1,0 +1,49 @@
+"""Types of variables that other clients declare for an argument than ours has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import graphql
+from graphql import NamedTypeNode, NameNode, NonNullTypeNode
+
+_TEXT = frozenset({"String", "ID", "UUID"})
+_ACCEPTED_TYPES: Mapping[str, frozenset[str]] = {
+    **{name: _TEXT - {name} for name in _TEXT},
+    "JSONString": frozenset({"String"}),
+    "VFolderHosts": frozenset({"String", "JSONString"}),
+    "BigInt": frozenset({"Int"}),
+    "CreateScalingGroupInput": frozenset({"ScalingGroupInput"}),
+}
+"""Type of an argument -> the types that the manual or a published client declares for its variable (spec 03-09:271,
+389, 413, 485, 531)."""
+
+
+def adapt_variable_types(schema: graphql.GraphQLSchema, document: graphql.DocumentNode) -> graphql.DocumentNode:
+    """Returns the document with the types of variables replaced by the types of the arguments that they are used for,
+    where those accept the declared ones; their values are then parsed as the arguments'."""
+    types = graphql.TypeInfo(schema)
+    argument_types: dict[str, str] = {}
+
+    class Collector(graphql.Visitor):
+        def enter_variable(self, node: graphql.VariableNode, _key: Any, parent: Any, *_: Any) -> None:
+            input_type = types.get_input_type()
+            if input_type is not None and not isinstance(parent, graphql.VariableDefinitionNode):
+                argument_types.setdefault(node.name.value, graphql.get_named_type(input_type).name)
+
+    class Replacer(graphql.Visitor):
+        def enter_variable_definition(
+            self, node: graphql.VariableDefinitionNode, *_: Any
+        ) -> graphql.VariableDefinitionNode | None:
+            argument_type = argument_types.get(node.variable.name.value, "")
+            is_required = isinstance(node.type, NonNullTypeNode)
+            if graphql.print_ast(node.type).strip("[]!") not in _ACCEPTED_TYPES.get(argument_type, ()):
+                return None
+            accepted = NamedTypeNode(name=NameNode(value=argument_type))
+            return replace(node, type=NonNullTypeNode(type=accepted) if is_required else accepted)
+
+    graphql.visit(document, graphql.TypeInfoVisitor(types, Collector()))
+    adapted: graphql.DocumentNode = graphql.visit(document, Replacer())
+    return adapted

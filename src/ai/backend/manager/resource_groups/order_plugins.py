@@ -1,0 +1,62 @@
+"""Loads ordering plugins and adapts them to the scheduler."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from functools import cache
+
+from ai.backend.common.errors import InvalidInput, PluginError
+from ai.backend.common.slots import ResourceSlot
+from ai.backend.core.scheduling.index.equivalence import QueuedSession
+from ai.backend.core.scheduling.ordering.queue import Order, Queue, StaticQueue
+from ai.backend.core.scheduling.snapshot import Snapshot
+from ai.backend.plugin.entries import load_class
+from ai.backend.plugin.ordering import ENTRY_POINT_GROUP, AbstractOrder, Usage, Waiting
+
+log = logging.getLogger(__name__)
+
+
+@cache
+def plugged_order(name: str) -> Order | None:
+    """Returns the order of the plugin of this name, or None; the reason is logged."""
+    try:
+        return adapt_order(name, load_class(ENTRY_POINT_GROUP, name, AbstractOrder)())
+    except InvalidInput:
+        return None
+    except PluginError as e:
+        log.error("%s", e)
+    except Exception:  # its constructor; a failing plugin must not stop the scheduler
+        log.exception("the ordering plugin %s cannot be made", name)
+    return None
+
+
+def adapt_order(name: str, plugin: AbstractOrder) -> Order:
+    """Wraps a plugin as an order. If it fails, or names no session of the queue, this is logged; sessions that it does
+    not name follow, larger priorities and then older ones first."""
+
+    def order(queued_sessions: Sequence[QueuedSession], snapshot: Snapshot, capacity: ResourceSlot) -> Queue:
+        by_id = {queued.session.session_id: queued for queued in queued_sessions}
+        try:
+            usage = Usage(capacity=capacity, occupied=snapshot.occupied)
+            ordered = plugin.order([_waiting(queued) for queued in queued_sessions], usage)
+            named = [by_id.pop(session_id) for session_id in dict.fromkeys(ordered)]
+        except Exception:  # a failing plugin must not stop the scheduler
+            log.exception("the ordering plugin %s failed; the oldest sessions go first", name)
+            return StaticQueue(queued_sessions)
+        return StaticQueue([*named, *by_id.values()])
+
+    return order
+
+
+def _waiting(queued: QueuedSession) -> Waiting:
+    session = queued.session
+    return Waiting(
+        session_id=session.session_id,
+        session_type=session.session_type,
+        priority=session.priority,
+        enqueued_at=session.enqueued_at,
+        requested=session.total,
+        kernels=len(session.kernels),
+        scope=session.scope,
+    )

@@ -1,0 +1,44 @@
+"""Finds installed plugins of a group by their entry points, for every group but accelerators (:mod:`.discovery`)."""
+
+from __future__ import annotations
+
+import inspect
+from importlib.metadata import entry_points
+from typing import Any
+
+from ai.backend.common.errors import InvalidInput, PluginError
+
+
+def installed(group: str) -> list[str]:
+    """Returns the names of the installed plugins of a group, including those that cannot be loaded."""
+    return sorted({entry.name for entry in entry_points(group=group)})
+
+
+def load_class(group: str, name: str, base: Any) -> Any:
+    """Returns the class of an installed plugin.
+
+    Raises:
+        InvalidInput: no package has a plugin of this name; the message names the others.
+        PluginError: it cannot be imported, is no subclass of ``base``, or is written for another version.
+    """
+    entries = list(entry_points(group=group, name=name))
+    if not entries:
+        names = ", ".join(installed(group)) or "none"
+        raise InvalidInput(f"No installed package has {name!r} in the entry points {group}; there is {names}.")
+    if len({entry.value for entry in entries}) > 1:
+        raise PluginError(f"Several packages have {name!r} in the entry points {group}: remove all but one.")
+    try:
+        loaded: Any = entries[0].load()
+    except Exception as e:
+        raise PluginError(f"The plugin {name!r} of {group} cannot be loaded: {type(e).__name__}: {e}") from e
+    return check_class(loaded, name, base)
+
+
+def check_class(loaded: Any, name: str, base: Any) -> Any:
+    """Returns a plugin class of ``base`` in its version. Raises PluginError."""
+    if not inspect.isclass(loaded) or not issubclass(loaded, base):
+        raise PluginError(f"{name!r} is no subclass of {base.__module__}.{base.__name__}.")
+    expected, written_for = getattr(base, "spi_version", None), getattr(loaded, "spi_version", None)
+    if written_for != expected:
+        raise PluginError(f"{name!r} is written for version {written_for} of the SPI, not {expected}.")
+    return loaded

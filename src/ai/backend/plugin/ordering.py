@@ -1,0 +1,54 @@
+"""The public interface of ordering plugins, which decide which pending session is tried next (spec 03-01 "Sokovan").
+
+A plugin is a subclass of :class:`AbstractOrder` under the entry point group :data:`ENTRY_POINT_GROUP`; the
+``scheduler`` of a resource group names it. It must be pure: no clock, no IO, no randomness.
+:mod:`ai.backend.plugin.testing.ordering` tests an implementation. Agents are chosen by placement plugins.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import ClassVar
+
+from ai.backend.common.ids import SessionId
+from ai.backend.common.slots import ResourceSlot
+from ai.backend.common.states import SessionType
+
+SPI_VERSION = 10
+ENTRY_POINT_GROUP = "backendai_order_v10"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """A pending session: ``requested`` of all its ``kernels``; ``scope`` is its domain, project and user."""
+
+    session_id: SessionId
+    session_type: SessionType
+    priority: int
+    enqueued_at: datetime
+    requested: ResourceSlot
+    kernels: int
+    scope: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """The state of a resource group: ``capacity`` of all its agents, and ``occupied`` by the running sessions of each
+    scope, written ``domain``, ``domain/project`` and ``domain/project/user``."""
+
+    capacity: ResourceSlot
+    occupied: Mapping[str, ResourceSlot]
+
+
+class AbstractOrder(ABC):
+    """Orders the pending sessions of a resource group. Made without arguments, once for each manager."""
+
+    spi_version: ClassVar[int] = SPI_VERSION
+
+    @abstractmethod
+    def order(self, waiting: Sequence[Waiting], usage: Usage) -> Sequence[SessionId]:
+        """Returns the sessions in the order to try them. ``waiting`` is ordered by priority, then age; sessions that
+        the result lacks are tried after the others, in that order."""

@@ -1,0 +1,79 @@
+"""The suite that every ordering plugin must pass. Subclass it and say how to make one::
+
+class TestMine(OrderContract):
+    def make(self) -> AbstractOrder:
+        return Mine()
+"""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from uuid import UUID
+
+import pytest
+
+from ai.backend.common.ids import SessionId
+from ai.backend.common.slots import ResourceSlot
+from ai.backend.common.states import SessionType
+from ai.backend.plugin.ordering import AbstractOrder, Usage, Waiting
+
+
+def queue(seed: int, count: int) -> list[Waiting]:
+    """Returns random pending sessions of three users, larger priorities and then older ones first."""
+    rng = random.Random(seed)
+    began = datetime(2026, 1, 1, tzinfo=UTC)
+    waiting = [
+        Waiting(
+            session_id=SessionId(UUID(int=rng.getrandbits(128))),
+            session_type=rng.choice(list(SessionType)),
+            priority=rng.choice((0, 10, 10, 50)),
+            enqueued_at=began + timedelta(seconds=rng.randint(0, 9999)),
+            requested=ResourceSlot({"cpu": Decimal(rng.randint(1, 64)), "mem": Decimal(2 ** rng.randint(28, 38))}),
+            kernels=rng.choice((1, 1, 4)),
+            scope=("default", "project", f"user{rng.randint(1, 3)}"),
+        )
+        for _ in range(count)
+    ]
+    return sorted(waiting, key=lambda one: (-one.priority, one.enqueued_at, one.session_id.int))
+
+
+def usage(seed: int) -> Usage:
+    rng = random.Random(seed)
+    held = {f"default/project/user{n}": ResourceSlot({"cpu": Decimal(rng.randint(0, 99))}) for n in (1, 2)}
+    return Usage(capacity=ResourceSlot({"cpu": Decimal(128), "mem": Decimal(2**40)}), occupied=held)
+
+
+class OrderContract:
+    """Tests an ordering plugin that a subclass makes."""
+
+    def make(self) -> AbstractOrder:
+        pytest.fail("override make()")
+
+    def test_it_names_sessions_of_the_queue_and_each_once(self) -> None:
+        plugin = self.make()
+        for seed in range(50):
+            waiting = queue(seed, seed % 17)
+            ordered = list(plugin.order(waiting, usage(seed)))
+            assert len(set(ordered)) == len(ordered)
+            assert set(ordered) <= {one.session_id for one in waiting}
+
+    def test_equal_arguments_give_an_equal_answer_whatever_was_asked_before(self) -> None:
+        plugin, other = self.make(), self.make()
+        for seed in range(50):
+            waiting = queue(seed, 12)
+            first = list(plugin.order(waiting, usage(seed)))
+            assert first == list(plugin.order(waiting, usage(seed))) == list(other.order(waiting, usage(seed)))
+
+    def test_it_changes_none_of_its_arguments(self) -> None:
+        waiting, used = queue(1, 9), usage(1)
+        before = list(waiting), dict(used.occupied)
+        self.make().order(waiting, used)
+        assert (waiting, used.occupied) == before
+
+    def test_nobody_is_left_behind_for_ever(self) -> None:
+        """A session that waits alone is tried."""
+        for seed in range(20):
+            [alone] = queue(seed, 1)
+            assert list(self.make().order([alone], usage(seed))) in ([], [alone.session_id])
