@@ -50,8 +50,8 @@ ENTRIES = {
     "storage": Entry("ai.backend.storage.main:main", "The storage proxy daemon.", "storage proxy"),
 }
 
-ALIASES = frozenset({"create", "destroy", "session-template"})
-"""Commands that the help leaves out, since it shows them by another name."""
+ALIASES = frozenset({"create", "destroy", "session-template", "ssh-proxy"})
+"""Commands that the help leaves out, since it shows them by another name, or other programs start them."""
 
 SECTIONS = {
     "Common commands": ("up", "down", "run", "start", "ps", "exec", "logs", "ssh", "rm"),
@@ -63,7 +63,7 @@ SECTIONS = {
     "Management commands": (
         "vfolder", "quota", "artifact", "image", "sesstpl", "dotfile", "resource", "accelerator", "session",
     ),
-    "Your account": ("config", "keypair", "update-password", "update-password-no-auth", "proxy", "completion", "ssh-proxy"),
+    "Your account": ("config", "keypair", "update-password", "update-password-no-auth", "proxy", "completion"),
     "Administration": ("admin", "server-logs", "mgr", "ag", "storage"),
 }  # fmt: skip
 

@@ -70,6 +70,7 @@ def _try_helper(egress: dict[str, Any], identity: Sequence[int | None], *, as_ro
         "uid": identity[0],
         "gid": identity[1],
         "groups": [],
+        "namespace_uid": None,
         "root-owned": as_root,
     }
     module = "ai.backend.runtime.process.supervisor.egress"
