@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -68,6 +71,67 @@ def test_a_shell_on_a_terminal(cluster: Cluster, session: str, tmp_path: Path) -
     assert done.returncode == 9, done.stdout + done.stderr
     assert b"mark-2" in done.stdout
     assert b"/dev/pts/" in done.stdout
+
+
+@pytest.mark.needs("ssh")
+def test_openssh_and_rsync_by_the_written_configuration(cluster: Cluster, session: str, tmp_path: Path) -> None:
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    program = programs / "backend.ai"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m ai.backend.cli.main "$@"\n')
+    program.chmod(0o755)
+    (tmp_path / ".ssh").mkdir(mode=0o700)
+    (tmp_path / ".ssh/config").write_text("Host elsewhere\n    User somebody\n")
+    environment = cluster.environment() | {"HOME": str(tmp_path), "PATH": f"{programs}:{os.environ['PATH']}"}
+    for _ in range(2):  # a second time changes nothing
+        done = subprocess.run(["backend.ai", "ssh-config", "--write"], env=environment, check=True, timeout=60)
+    written = (tmp_path / ".ssh/config").read_text()
+    assert written.startswith("Include backend.ai/config\n")
+    assert written.count("Include") == 1
+    assert "Host elsewhere" in written
+    for name in ("config", "env.sh"):
+        assert (tmp_path / ".ssh/backend.ai" / name).stat().st_mode & 0o077 == 0
+    # OpenSSH takes the home of the user database, not HOME: the files are named for this test.
+    settings = tmp_path / ".ssh/backend.ai/config"
+    settings.write_text(settings.read_text().replace("~/.ssh", f"{tmp_path}/.ssh"))
+    bare = {name: value for name, value in environment.items() if not name.startswith("BACKEND")}
+    ssh = ["ssh", "-F", str(settings)]
+
+    def run(*command: str, data: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(command, input=data, capture_output=True, timeout=120, env=bare, check=False)
+
+    done = run(*ssh, f"{session}.backend.ai", "cat; exit 3", data=b"typed")
+    assert (done.returncode, done.stdout) == (3, b"typed"), done.stderr
+    done = run("sftp", "-F", str(settings), "-b", "-", f"{session}.backend.ai", data=b"ls id_container.pub\n")
+    assert (done.returncode, b"id_container.pub" in done.stdout) == (0, True), done.stderr
+    if shutil.which("rsync"):
+        (tmp_path / "tree").mkdir()
+        (tmp_path / "tree/big").write_bytes(os.urandom(1_000_000))
+        for source, target in (
+            (f"{tmp_path}/tree/", f"{session}.backend.ai:tree/"),
+            (f"{session}.backend.ai:tree/", f"{tmp_path}/back/"),
+        ):
+            done = run("rsync", "-a", "-e", " ".join(ssh), source, target)
+            assert done.returncode == 0, done.stderr
+        assert (tmp_path / "back/big").read_bytes() == (tmp_path / "tree/big").read_bytes()
+    done = run(*ssh, "no-such-session.backend.ai", "true")
+    assert (done.returncode, b"no such session" in done.stderr) == (255, True)
+
+
+def test_the_service_of_app_runs_before_success_is_printed(cluster: Cluster, session: str) -> None:
+    command = [sys.executable, "-m", "ai.backend.cli.main", "app", session, "ttyd", "-b", "127.0.0.1:0"]
+    environment = cluster.environment() | {"PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            (url,) = re.findall(r"http://[^ ]+", line)
+            services = {service["name"]: service for service in cluster.json("apps", session)}
+            assert services["ttyd"]["status"] == "running"
+            with urllib.request.urlopen(url, timeout=30) as reply:
+                assert reply.status == 200
+        finally:
+            process.terminate()
 
 
 _TERMINAL_PROGRAM = """

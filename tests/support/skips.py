@@ -62,6 +62,15 @@ def _user_namespaces() -> str | None:
     return None if done.returncode == 0 else f"machine: bubblewrap cannot isolate here: {done.stderr.strip()[:200]}"
 
 
+def _egress() -> str | None:
+    """Probe by doing: slirp4netns or pasta must be able to give a network a way out."""
+    from ai.backend.runtime.process.egress import find_helpers
+    from ai.backend.runtime.process.settings import ProcessRuntimeSettings
+
+    helpers, reason = find_helpers(ProcessRuntimeSettings())
+    return None if helpers else f"machine: sessions have no network with a way out here: {reason}"
+
+
 def _cgroups() -> str | None:
     """Probe by doing: make and remove one group, in the unified or in the memory hierarchy."""
     for parent in (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/memory")):
@@ -104,6 +113,7 @@ PROBES: dict[str, Callable[[], str | None]] = {
     "ip": _program("ip", "iproute2"),
     "root": _root,
     "isolation": _user_namespaces,
+    "egress": _egress,
     "cgroups": _cgroups,
     "nvidia": _nvidia,
     "docker": docker_engine.why_not,

@@ -85,7 +85,7 @@ async def test_sessions_and_the_host_are_out_of_reach(tmp_path: Path) -> None:
     probe = "import socket\ns = socket.socket()\ns.settimeout(1)\nprint(s.connect_ex(({!r}, {})))\n"
     server = await asyncio.start_server(lambda *_: None, "0.0.0.0", 0)
     port = server.sockets[0].getsockname()[1]
-    async with running("process", tmp_path / "state") as runtime:
+    async with running("process", tmp_path / "state", network="none") as runtime:
         ours, theirs = [await runtime.create_network(SessionId(uuid4()), HOSTS) for _ in range(2)]
         here, there = await start(runtime, ours, "main1"), await start(runtime, theirs, "sub1")
         await there.channel.send({"t": "run", "id": "r1", "mode": "query", "code": LISTENER})

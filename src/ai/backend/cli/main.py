@@ -42,6 +42,7 @@ ENTRIES = {
     "config": Entry("ai.backend.cli.account:config", "Show the configuration in force."),
     "proxy": Entry("ai.backend.cli.proxy:proxy", "Sign the requests of a local port."),
     "completion": Entry("ai.backend.cli.reference:completion", "Print a completion script for a shell."),
+    "ssh-proxy": Entry("ai.backend.cli.session.ssh_config:ssh_proxy", "What OpenSSH starts, as ssh-config says."),
     "up": Entry("ai.backend.standalone.main:up", "Start the embedded cluster.", "embedded cluster"),
     "down": Entry("ai.backend.standalone.main:down", "Stop the embedded cluster.", "embedded cluster"),
     "mgr": Entry("ai.backend.manager.main:main", "The manager daemon.", "manager"),
@@ -49,8 +50,8 @@ ENTRIES = {
     "storage": Entry("ai.backend.storage.main:main", "The storage proxy daemon.", "storage proxy"),
 }
 
-ALIASES = frozenset({"create", "destroy", "session-template"})
-"""Commands that the help leaves out, since it shows them by another name."""
+ALIASES = frozenset({"create", "destroy", "session-template", "ssh-proxy"})
+"""Commands that the help leaves out, since it shows them by another name, or other programs start them."""
 
 SECTIONS = {
     "Common commands": ("up", "down", "run", "start", "ps", "exec", "logs", "ssh", "rm"),
@@ -58,7 +59,7 @@ SECTIONS = {
         "info", "top", "watch", "events", "status-history", "interrupt", "restart", "rename", "commit", "complete",
         "start-template",
     ),
-    "Files and services of sessions": ("upload", "download", "ls", "scp", "sftp", "apps", "app"),
+    "Files and services of sessions": ("upload", "download", "ls", "scp", "sftp", "apps", "app", "ssh-config"),
     "Management commands": (
         "vfolder", "quota", "artifact", "image", "sesstpl", "dotfile", "resource", "accelerator", "session",
     ),

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import importlib.util
 import json
 import os
 import shutil
@@ -189,7 +188,6 @@ class KitStore:
         self._directory = directory
         self._lock = asyncio.Lock()
         self._name: str | None = None
-        self._services = frozenset({TTYD, SSHD} if importlib.util.find_spec("asyncssh") is not None else {TTYD})
 
     def open(self) -> None:
         self._directory.mkdir(mode=0o755, exist_ok=True)
@@ -200,8 +198,8 @@ class KitStore:
 
     @property
     def services(self) -> frozenset[str]:
-        """The services that a kit can serve: ``sshd`` only if the extra ``ssh`` is installed."""
-        return self._services
+        """The services that a kit can serve."""
+        return frozenset({SSHD, TTYD})
 
     async def clean(self) -> None:
         """Removes kits of earlier versions of the agent that nothing runs from. Raises Unavailable."""

@@ -84,7 +84,7 @@ def app(
 ) -> None:
     """Listen on a local port that leads to the service APP of SESSION, until Ctrl-C.
 
-    The service is started when the first connection is made, if it does not run yet.
+    The service is started first, if it does not run yet.
     """
     screen = screen_of()
     name, port = app
@@ -101,11 +101,14 @@ def app(
         if name not in services:
             screen.error(f"{session} has no service {name!r}; it has: {', '.join(services) or 'none'}")
             return 1
+        variables = dict(env.split("=", 1) for env in envs)
+        if services[name].get("protocol") not in ("preopen", "internal"):  # what the user or the image starts
+            await handle.start_service(name, port=port, envs=variables, arguments=app_arguments)
         async with handle.forward_app(
             name,
             bind,
             port=port,
-            envs=dict(env.split("=", 1) for env in envs),
+            envs=variables,
             arguments=app_arguments,
             report=lambda error: screen.error(str(error)),
         ) as local:

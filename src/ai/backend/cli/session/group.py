@@ -35,6 +35,9 @@ SESSION_COMMANDS = {
     "app": Entry(_APPS_MODULE + "app", "Open a local port to a service of a session."),
     "ssh": Entry(_SSH_MODULE + "ssh", "Open a shell in a session by OpenSSH."),
     "scp": Entry(_SSH_MODULE + "scp", "Copy files to or from a session by OpenSSH."),
+    "ssh-config": Entry(
+        "ai.backend.cli.session.ssh_config:ssh_config", "Make `ssh SESSION.backend.ai`, rsync and editors work."
+    ),
     "sftp": Entry(_SSH_MODULE + "sftp", "Browse the files of a session by OpenSSH."),
 }
 _SAME_NAMES = {name: entry for name, entry in SESSION_COMMANDS.items() if name not in {"ps", "start", "rm"}}

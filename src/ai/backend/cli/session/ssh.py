@@ -116,8 +116,7 @@ def _run_client(
     async def work(api: AsyncSession) -> int:
         handle = api.ComputeSession(session, owner)
         with tempfile.TemporaryDirectory(prefix="backend.ai-") as folder:
-            key_path = await _save_private_key(handle, Path(folder))
-            key_path.chmod(0o600)
+            key_path = await save_private_key(handle, Path(folder), KEY_FILE)
             async with handle.forward_app(
                 "sshd", (_LOCAL, port), report=lambda error: screen.error(str(error))
             ) as local:
@@ -131,16 +130,19 @@ class NoServer(click.ClickException):
     exit_code = FAILURE_EXIT_CODE
 
 
-async def _save_private_key(session: AsyncComputeSession, folder: Path) -> Path:
-    """Saves the session's private SSH key in ``folder``. Raises NoServer if the session has none for SSH."""
+async def save_private_key(session: AsyncComputeSession, folder: Path, name: str) -> Path:
+    """Saves the session's private SSH key in a file of ``folder``. Raises NoServer if the session has none for SSH."""
     from ai.backend.client.exceptions import BackendAPIError
 
     try:
-        return next(iter(await session.download([KEY_FILE], folder)))
+        with tempfile.TemporaryDirectory(dir=folder) as unfinished:
+            key_path = next(iter(await session.download([KEY_FILE], unfinished)))
+            key_path.chmod(0o600)
+            return key_path.rename(folder / name)
     except BackendAPIError as e:
         if e.status != 404 or "sshd" in {app["name"] for app in await session.list_apps()}:
             raise
-        raise NoServer("that session offers no sshd: its agent needs the extra `ssh`") from None
+        raise NoServer("that session offers no sshd: try `backend.ai exec`") from None
 
 
 async def _run_on_terminal(*command: str) -> int:

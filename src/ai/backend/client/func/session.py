@@ -205,6 +205,22 @@ class AsyncComputeSession(Area):
             await socket.send_json({**request, "cwd": cwd, "kernel": kernel})
             yield ProgramStream(socket)
 
+    async def start_service(
+        self,
+        app: str,
+        *,
+        port: int | None = None,
+        envs: Mapping[str, str] | None = None,
+        arguments: Mapping[str, ArgumentValue] | None = None,
+        login_session_token: str | None = None,
+    ) -> dict[str, Any]:
+        """Starts a service and returns its state once it listens; a running one stays (spec 03-12:137).
+
+        ``login_session_token`` is ignored, as the manual says.
+        """
+        body = {"app": app, "port": port, "envs": dict(envs or {}), "arguments": dict(arguments or {})}
+        return (await self._act("POST", "/start-service", json=body)).object()
+
     async def stream_app_info(self) -> list[dict[str, Any]]:
         """Returns the services of the session: ``name``, ``protocol``, ``ports`` and further properties."""
         apps = (await self._read(f"/stream{self._path('/apps')}", **self._owner())).json()

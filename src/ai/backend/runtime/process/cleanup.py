@@ -36,6 +36,15 @@ def kill_shim(directory: WorkloadDirectory) -> None:
         time.sleep(0.005)
 
 
+def kill_helper(directory: WorkloadDirectory) -> None:
+    """Kills the helper of the workload's network, if a dead shim has left one."""
+    identity = directory.identity() or {}
+    helper = identity.get("helper")
+    if helper and identity.get("boot_id") == proc.boot_id() and proc.is_same(helper[0], helper[1]):
+        with suppress(ProcessLookupError):
+            os.kill(helper[0], signal.SIGKILL)
+
+
 def leftover_pids(record: Record) -> list[int]:
     """Returns the pids of a workload whose shim is dead: members of its groups, and pids_with_cookie of its cookie."""
     groups = [dict(group) for group in record.cgroups]
@@ -75,6 +84,7 @@ def record_exit(record: Record, directory: WorkloadDirectory) -> WorkloadExit:
     if lock_fd is None:
         return directory.exit() or WorkloadExit(reason="shim-unknown")
     try:
+        kill_helper(directory)
         kill_leftovers(record)
         workload_exit = directory.exit()
         if workload_exit is None:
@@ -112,6 +122,7 @@ def erase(
         lock_fd = directory.take_lock()
     try:
         if record is not None:
+            kill_helper(directory)
             kill_leftovers(record)
         cgroupfs.remove([dict(group) for group in cgroups.leftovers() if Path(group["path"]).name == str(key)])
         if not keep_home:

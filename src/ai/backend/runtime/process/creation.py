@@ -15,8 +15,9 @@ from ai.backend.node.workload.file_trees import place_files, remove_tree
 from ai.backend.plugin.crash_points import crash_point
 from ai.backend.plugin.runtime import HOME, WorkloadSpec
 from ai.backend.runtime.process import rootfs
+from ai.backend.runtime.process.egress import resolver_file
 from ai.backend.runtime.process.images import ProcessImage, host_images
-from ai.backend.runtime.process.launch_plan import FILES_VARIABLE, Host, build_plan, limits_of
+from ai.backend.runtime.process.launch_plan import FILES_VARIABLE, Host, build_plan, egress_of, limits_of
 from ai.backend.runtime.process.networks import hosts_file
 from ai.backend.runtime.process.records import Record, StateDirectory
 from ai.backend.runtime.process.settings import ProcessRuntimeSettings
@@ -76,6 +77,8 @@ class Creation:
         self._make_home(home, owner)
         crash_point("create.home")
         network_files = {} if spec.network is None else {"/etc/hosts": hosts_file(spec.network)}
+        if egress_of(spec, self.host):
+            network_files["/etc/resolv.conf"] = resolver_file()
         mounted_files = place_files({**spec.files, **network_files}, directory.path, home, owner, spec.private_files)
         if self.image.rootfs is not None:  # its /etc is read-only: only what is there can be covered
             rootfs = self.image.rootfs

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,8 @@ class Host:
     can_stage: bool = True
     session_uids: int = 0
     binds_home: bool = False
+    egress: Mapping[str, Any] = field(default_factory=dict)
+    """The arguments of the helpers that give sessions a network with a way out (:mod:`egress`); empty for none."""
 
 
 def limits_of(spec: WorkloadSpec, settings: ProcessRuntimeSettings) -> Limits:
@@ -129,6 +131,7 @@ def build_plan(
         "argv": command,
         "environ": variables_of(spec, image, inner_home, cookie),
         "cwd": inner_home,
+        "egress": egress_of(spec, host),
         "veils": veils_of(home, (host.runner, *map(Path, image.prefixes))) if host.binds_home else {},
         "sandboxed": bool(host.bwrap),
         "stage": staged_sources,
@@ -148,6 +151,12 @@ def build_plan(
         "replay_bytes": settings.replay_bytes,
         "look_s": 3 * settings.watch_interval_s,
     }
+
+
+def egress_of(spec: WorkloadSpec, host: Host) -> dict[str, Any]:
+    """Returns the helper's arguments for a workload; empty if its network has no way out, or is the host's."""
+    is_available = "as-root" in host.egress if spec.network is not None else bool(host.egress)
+    return dict(host.egress) if is_available else {}
 
 
 def veils_of(home: Path, needed_paths: Sequence[Path]) -> dict[str, list[list[str]]]:

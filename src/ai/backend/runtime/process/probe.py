@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 from ai.backend.common.states import Enforcement
 from ai.backend.node.linux import cgroupfs, seccomp
@@ -29,6 +30,7 @@ from ai.backend.node.workload import runner_files
 from ai.backend.plugin.runtime import HOME
 from ai.backend.runtime.process import sandbox
 from ai.backend.runtime.process.cgroup_probe import find_driver, find_hierarchies, parse_own_groups
+from ai.backend.runtime.process.egress import find_helpers
 from ai.backend.runtime.process.launch_plan import Host
 from ai.backend.runtime.process.networks import why_no_multi_node_networks, why_no_networks
 from ai.backend.runtime.process.settings import ProcessRuntimeSettings
@@ -100,6 +102,7 @@ def probe(settings: ProcessRuntimeSettings, state: Path) -> ProbeResult:
         can_stage=is_root or (bwrap is not None and _can_execute(_STAGE_CODE)),
         session_uids=session_uids,
         binds_home=is_root and bwrap is None and Path(HOME).parent.is_dir(),
+        egress=_find_egress(settings, notes, has_sandbox=bwrap is not None and user_namespace),
     )
     no_network_reason = why_no_networks(state, has_sandbox=bwrap is not None)
     no_overlay_reason = why_no_multi_node_networks(state, no_network_reason=no_network_reason)
@@ -122,6 +125,16 @@ def probe(settings: ProcessRuntimeSettings, state: Path) -> ProbeResult:
         no_multi_node_networks=no_overlay_reason,
         notes=tuple(notes.lines),
     )
+
+
+def _find_egress(settings: ProcessRuntimeSettings, notes: _Notes, *, has_sandbox: bool) -> dict[str, Any]:
+    """Returns the helpers that give sessions a network of their own with a way out; empty without any."""
+    if settings.network != "auto":
+        return {}
+    egress, reason = find_helpers(settings) if has_sandbox else ({}, "there is no sandbox with a user namespace")
+    if reason:
+        notes.add(f"sessions share the host's network: {reason}")
+    return egress
 
 
 def tier_of(has_sandbox: bool, controllers: frozenset[str]) -> str:
@@ -155,7 +168,7 @@ def enforcement_of(host: Host, settings: ProcessRuntimeSettings) -> dict[str, En
         "devices": enforced if has_sandbox or "devices" in controllers else not_enforced,
         "filesystem": enforced if has_sandbox else not_enforced,
         "pid-namespace": enforced if has_sandbox else not_enforced,
-        "network": enforced if has_sandbox and settings.network == "none" else not_enforced,
+        "network": enforced if host.egress or (has_sandbox and settings.network == "none") else not_enforced,
         "seccomp": enforced if host.seccomp else not_enforced,
         "home-size": watched,
     }

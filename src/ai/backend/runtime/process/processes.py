@@ -11,14 +11,16 @@ from ai.backend.runtime.process.supervisor.session_log import LOG_FILE_NAMES
 
 
 def pids_of(record: Record, directory: WorkloadDirectory) -> tuple[int, ...]:
-    """Returns the pids of a workload, without its shim's."""
+    """Returns the pids of a workload, without those of its shim and of its network's helper."""
     member_pids = cgroupfs.members([dict(group) for group in record.cgroups])
     if member_pids:
         return tuple(member_pids)
-    shim_pid = (directory.identity() or {}).get("shim")
+    identity = directory.identity() or {}
+    shim_pid = identity.get("shim")
     if not shim_pid or not proc.is_same(shim_pid[0], shim_pid[1]):
         return ()
-    return tuple(proc.descendants(shim_pid[0]))
+    helper_pid = (identity.get("helper") or [0])[0]
+    return tuple(pid for pid in proc.descendants(shim_pid[0]) if pid != helper_pid)
 
 
 def read_log_tail(directory: Path, max_bytes: int) -> bytes:

@@ -23,9 +23,10 @@ class ProcessRuntimeSettings(RuntimeSettings):
     )
     cgroups: Literal["auto", "off"] = Field("auto", description="Use control groups where they are writable.")
     seccomp: Literal["auto", "off"] = Field("auto", description="Filter system calls by the published allow-list.")
-    network: Literal["host", "none"] = Field(
-        "host",
-        description="'host': the session shares the host's network; 'none': it has a loopback of its own only.",
+    network: Literal["auto", "host", "none"] = Field(
+        "auto",
+        description="'auto': a network of the session's own with a way out, where slirp4netns or pasta works, else"
+        " 'host'; 'host': the session shares the host's network; 'none': it has a loopback of its own only.",
     )
     session_networks: IPv4Network = Field(
         IPv4Network("10.213.0.0/16"),

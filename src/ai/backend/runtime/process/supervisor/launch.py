@@ -48,7 +48,7 @@ def become(
         cgroupfs.join(plan["cgroups"])
         if namespace_fd is not None:
             step = "network"
-            syscalls.enter_namespace(namespace_fd, syscalls.CLONE_NEWNET)
+            enter_network(namespace_fd)
         step = "limits"
         _set_limits(plan["rlimits"], plan["oom_score_adj"])
         step = "files"
@@ -201,6 +201,16 @@ def _bind_opened(opened_sources: list[tuple[int, str]]) -> None:
             os.close(os.open(target, os.O_CREAT | os.O_CLOEXEC, 0o644))
         syscalls.mount(f"/proc/self/fd/{source_fd}", target, "", syscalls.MS_BIND | syscalls.MS_REC)
         os.close(source_fd)
+
+
+def enter_network(namespace_fd: int) -> None:
+    """Enters a network namespace as root, or through the user namespace that owns it, as its user. Raises OSError."""
+    try:
+        syscalls.enter_namespace(namespace_fd, syscalls.CLONE_NEWNET)
+    except PermissionError:
+        user_namespace_fd = fcntl.ioctl(namespace_fd, syscalls.NS_GET_USERNS)
+        syscalls.enter_namespace(user_namespace_fd, syscalls.CLONE_NEWUSER)
+        syscalls.enter_namespace(namespace_fd, syscalls.CLONE_NEWNET)
 
 
 def become_user(plan: dict[str, Any], groups: list[int]) -> None:

@@ -6,7 +6,6 @@ The child enters the sandbox's user namespace too, but never its processes: noth
 from __future__ import annotations
 
 import array
-import fcntl
 import os
 import signal
 import socket
@@ -14,7 +13,7 @@ from typing import Any
 
 from ai.backend.node.linux import proc, syscalls
 from ai.backend.node.relay.framing import encode
-from ai.backend.runtime.process.supervisor.launch import become_namespace_owner
+from ai.backend.runtime.process.supervisor.launch import become_namespace_owner, enter_network
 
 
 def hand_over_socket(agent_socket: socket.socket, leader_pid: int, plan: dict[str, Any]) -> None:
@@ -60,6 +59,4 @@ def _enter_network(namespace_fd: int, plan: dict[str, Any]) -> None:
         syscalls.enter_namespace(namespace_fd, syscalls.CLONE_NEWNET)
     except PermissionError:
         become_namespace_owner(plan)
-        user_namespace_fd = fcntl.ioctl(namespace_fd, syscalls.NS_GET_USERNS)
-        syscalls.enter_namespace(user_namespace_fd, syscalls.CLONE_NEWUSER)
-        syscalls.enter_namespace(namespace_fd, syscalls.CLONE_NEWNET)
+        enter_network(namespace_fd)

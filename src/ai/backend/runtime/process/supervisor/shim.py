@@ -117,7 +117,8 @@ class Shim:
     # -- the end
 
     def _workload_pids(self) -> list[int]:
-        return sorted({*proc.descendants(os.getpid()), *cgroupfs.members(self._plan["cgroups"])} - {os.getpid()})
+        pids = {*proc.descendants(os.getpid()), *cgroupfs.members(self._plan["cgroups"])}
+        return sorted(pids - {os.getpid(), self._leader.helper_pid})
 
     def _begin_stop(self, grace_s: float, reason: str) -> None:
         if self._relay.exit is not None or self._kill_deadline is not None:
@@ -133,7 +134,7 @@ class Shim:
             proc.send([pid for pid in self._workload_pids() if pid not in spared_pids], signal.SIGTERM)
 
     def _kill_until_ended(self, now: float) -> None:
-        proc.stop_and_kill(self._workload_pids())
+        proc.stop_and_kill([*self._workload_pids(), *filter(None, [self._leader.helper_pid])])
         cgroupfs.kill(self._plan["cgroups"])
         self._leader.reap()
         is_alive = self._leader.status is None or self._leader.has_children or self._workload_pids()

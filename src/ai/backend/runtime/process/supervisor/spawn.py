@@ -14,7 +14,7 @@ from typing import Any
 
 from ai.backend.node.linux import cgroupfs, proc, syscalls
 from ai.backend.plugin.crash_points import crash_point
-from ai.backend.runtime.process.supervisor import launch
+from ai.backend.runtime.process.supervisor import egress, launch
 
 LOCK_TIMEOUT_S = 0.5
 
@@ -34,6 +34,7 @@ class Leader:
 
     def __init__(self, pid: int, channel: socket.socket, log_fd: int) -> None:
         self.pid = pid
+        self.helper_pid = 0
         self.channel = channel
         self.log = log_fd
         self.status: int | None = None
@@ -184,8 +185,16 @@ def run_shim(directory: str, report_fd: int, namespace_fd: int | None) -> None:
         signal.signal(signal.SIGCHLD, lambda *_: None)  # it only has to wake the loop
         signal.set_wakeup_fd(wakeup_write_fd, warn_on_full_buffer=False)
         listener = listen()
+        helper_pid = 0
+        if plan["egress"]:
+            namespace_fd, helper_pid = egress.make_network(plan, namespace_fd)
+            identity["helper"] = [helper_pid, proc.start_time(helper_pid)]
+            write_json("shim.json", identity)
         leader = start_leader(plan, namespace_fd)
+        leader.helper_pid = helper_pid
     except (OSError, ValueError) as error:
+        if identity.get("helper"):
+            os.kill(identity["helper"][0], signal.SIGKILL)  # type: ignore[index]  # a pair, as set above
         cgroupfs.remove(plan["cgroups"])
         send_report(report_fd, {"ok": False, "error": str(error)})
         return

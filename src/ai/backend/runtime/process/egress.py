@@ -1,0 +1,95 @@
+"""Finds out whether sessions can have a network of their own with a way out, and how (decision 0210)."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ai.backend.runtime.process.settings import ProcessRuntimeSettings
+from ai.backend.runtime.process.supervisor.egress import DEVICE, TIMEOUT_S
+
+_SOURCE_ROOT = Path(__file__).resolve().parents[4]
+_ADDRESS, _GATEWAY, NAME_SERVER = "10.0.2.100", "10.0.2.2", "10.0.2.3"
+"""As slirp4netns sets them by itself."""
+HELPERS = ("slirp4netns", "pasta")
+
+
+def helper_arguments(program: str, *, as_root: bool) -> list[str]:
+    """Returns a helper's arguments; ``{pid}`` is a process in the namespace. The host's loopback stays closed."""
+    if os.path.basename(program) == "slirp4netns":  # noqa: PTH119  # a name, not a path
+        arguments = [program, "--configure", "--mtu=65520", "--disable-host-loopback", "--enable-seccomp"]
+        arguments += ["--enable-sandbox"] if as_root else ["--userns-path=/proc/{pid}/ns/user"]
+        return [*arguments, "--netns-type=path", "/proc/{pid}/ns/net", DEVICE]
+    arguments = [program, "--config-net", "--quiet", "--foreground", "--no-map-gw", "--ipv4-only"]
+    for option in ("--tcp-ports", "--udp-ports", "--tcp-ns", "--udp-ns"):
+        arguments += [option, "none"]
+    arguments += ["--address", _ADDRESS, "--netmask", "24", "--gateway", _GATEWAY, "--dns-forward", NAME_SERVER]
+    return [*arguments, "--ns-ifname", DEVICE, "{pid}"]
+
+
+def find_helpers(settings: ProcessRuntimeSettings) -> tuple[dict[str, Any], str]:
+    """Returns the arguments of the helpers that work here, ``as-user`` and ``as-root``; and why there is none.
+
+    Blocks for some tens of milliseconds.
+    """
+    is_root = os.geteuid() == 0
+    identity = (settings.kernel_uid, settings.kernel_gid) if is_root else (None, None)
+    programs = [path for name in HELPERS if (path := shutil.which(name, path=_search_path()))]
+    if not programs:
+        return {}, f"neither {' nor '.join(HELPERS)} is installed"
+    egress: dict[str, Any] = {}
+    reason = ""
+    for program in programs:
+        for key in ("as-user", "as-root"):
+            as_root = key == "as-root"
+            if key in egress or (as_root and (not is_root or not program.endswith("slirp4netns"))):
+                continue  # pasta gives up root's powers before it enters a namespace of root's
+            arguments = helper_arguments(program, as_root=as_root)
+            failure = _try_helper({key: arguments}, identity, as_root=as_root)
+            if not failure:
+                egress[key] = arguments
+            elif not as_root:
+                reason = f"{program} does not work: {failure}"
+    return (egress, "") if "as-user" in egress else ({}, reason)
+
+
+def _search_path() -> str:
+    return f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def _try_helper(egress: dict[str, Any], identity: Sequence[int | None], *, as_root: bool) -> str:
+    """Makes a network and removes it; returns the reason of a failure, or empty."""
+    plan: dict[str, Any] = {
+        "egress": egress,
+        "uid": identity[0],
+        "gid": identity[1],
+        "groups": [],
+        "namespace_uid": None,
+        "root-owned": as_root,
+    }
+    module = "ai.backend.runtime.process.supervisor.egress"
+    code = f"import sys; sys.path.append({str(_SOURCE_ROOT)!r}); from {module} import main; main()"
+    command = [os.path.realpath(sys.executable), "-I", "-S", "-c", code, json.dumps(plan)]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, timeout=2 * TIMEOUT_S, stdin=subprocess.DEVNULL, check=False
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        return str(error)
+    return "" if done.returncode == 0 else done.stderr.decode(errors="replace").strip()[-200:] or "it failed"
+
+
+def resolver_file() -> bytes:
+    """Returns the content of /etc/resolv.conf for a session whose names its network's helper resolves."""
+    try:
+        host_lines = Path("/etc/resolv.conf").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        host_lines = []
+    lines = [line for line in host_lines if line.split(" ")[0] in ("search", "domain", "options")]
+    return "".join(f"{line}\n" for line in [f"nameserver {NAME_SERVER}", *lines]).encode()
