@@ -126,7 +126,7 @@ class TestBash:
     def test_ready(self, bash: Driver) -> None:
         assert bash.ready["runtime"] == "bash"
         assert bash.ready["version"][0].isdigit()
-        assert set(bash.ready["features"]) == {"query", "batch", "pty", "files", "services"}
+        assert set(bash.ready["features"]) == {"query", "batch", "pty", "files", "services", "programs"}
 
     def test_the_shell_is_kept(self, bash: Driver) -> None:
         bash.run("X='a b'; f() { echo \"f:$1!\"; }; cd /; alias ll='echo alias'")

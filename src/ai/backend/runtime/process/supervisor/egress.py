@@ -88,6 +88,9 @@ def _start_helper(plan: dict[str, Any], holder_pid: int, *, as_root: bool) -> in
         for target_fd in (0, 1, 2):
             os.dup2(null_fd, target_fd)
         os.closerange(3, 4096)
+        if os.geteuid() == 0:
+            # slirp4netns detaches the old root in its sandbox; from shared mounts that would propagate to the host.
+            syscalls.unshare_mounts()
         os.chdir("/")
         if not as_root:
             become_namespace_owner(plan)
