@@ -116,7 +116,7 @@ def test_what_nobody_has_waits_and_says_what_there_is(mixed: Cluster) -> None:
     ("options", "message"),
     [
         (("-r", "tpu.device=1"), "No agent has ever offered the resource slot 'tpu.device'"),
-        (("-r", "gpu.device=1", "-r", "npu.device=1"), "comes closest and lacks npu.device"),
+        (("-r", "gpu.device=1", "-r", "npu.device=1"), "comes closest lacks npu.device"),
         (("-r", "gpu.device=1", "--variant", "nonsense"), "is not a variant property; write namespace::feature::value"),
     ],
 )

@@ -161,7 +161,8 @@ async def test_agents_with_different_plugins_serve_side_by_side(cluster: Cluster
     with pytest.raises(InsufficientResource) as caught:
         await where(cuda_device=1, rocm_device=1)
     assert caught.value.message == (
-        "No agent of default could hold this even if it were empty; the one that comes closest lacks rocm.device (1 short)."
+        "No agent of default could hold this even if it were empty; "
+        "the one that comes closest lacks rocm.device (1 short)."
     )
 
 

@@ -155,8 +155,9 @@ async def check_declared(undeclared: list[str], request: web.BaseRequest, respon
         undeclared.append(f"{what} is none of {endpoint.statuses}")
     if response.status == 204 or endpoint.kind in ("stream", "socket"):
         return
-    if response.content_type != endpoint.produces:
-        undeclared.append(f"{what} is {response.content_type}, not {endpoint.produces}")
+    if response.content_type not in endpoint.produces:
+        undeclared.append(f"{what} is {response.content_type}, none of {endpoint.produces}")
+
     if endpoint.reply is not None and isinstance(response, web.Response) and isinstance(response.body, bytes):
         told = msgspec.json.decode(response.body)
         try:

@@ -82,7 +82,7 @@ async def _print_statuses(api: AsyncSession, session: str, owner: str | None, *,
     last_status = ""
     try:
         while True:
-            detail = await found_session.detail(("status", "result", "containers { role exit_code }")) or {}
+            detail = await found_session.detail(("status", "result", "containers { cluster_role exit_code }")) or {}
             if detail.get("status") != last_status:
                 last_status = str(detail.get("status"))
                 screen.inform(last_status)
@@ -108,6 +108,6 @@ def _exit_code(session: Mapping[str, Any]) -> int | None:
     if session.get("result") not in ("SUCCESS", "FAILURE"):
         return None
     containers: list[Mapping[str, Any]] = session.get("containers") or []
-    main: Mapping[str, Any] = next((kernel for kernel in containers if kernel.get("role") == "main"), {})
+    main: Mapping[str, Any] = next((kernel for kernel in containers if kernel.get("cluster_role") == "main"), {})
     program_code = main.get("exit_code")
     return int(program_code) if program_code is not None else None

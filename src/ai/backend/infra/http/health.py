@@ -41,7 +41,7 @@ class HealthApi:
         ready = all(checks.values())
         return Reply({"status": "ready" if ready else "not-ready", "checks": checks}, 200 if ready else 503)
 
-    @route("GET", "/metrics", auth=False, limited=False, produces="text/plain")
+    @route("GET", "/metrics", auth=False, limited=False, produces=("text/plain",))
     async def metrics(self, call: Call) -> web.Response:
         """Returns metrics in the text format of Prometheus."""
         if self._gauges is not None:

@@ -117,7 +117,7 @@ def _success_response(endpoint: Endpoint, status: int, schema_refs: dict[Any, An
     if endpoint.kind == "stream":
         return {"description": "A stream of events.", "content": {"text/event-stream": {}}}
     schema = schema_refs[endpoint.reply] if endpoint.reply is not None else {}
-    return {"description": "Done.", "content": {endpoint.produces: {"schema": schema}}}
+    return {"description": "Done.", "content": {media_type: {"schema": schema} for media_type in endpoint.produces}}
 
 
 @dataclass(eq=False)

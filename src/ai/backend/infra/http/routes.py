@@ -211,7 +211,7 @@ class Endpoint:
         body_aliases: other spellings of body fields, dotted: ``{"config.scaling_group": "config.scalingGroup"}``.
         status: of a success; by default 204 if the handler returns None by its annotation, 101 of a socket, else 200.
         also: further statuses of a success, such as 200 for what existed before.
-        produces: media type of a reply that is no JSON.
+        produces: media types of the reply.
         reply: schema of the JSON reply; by default what the handler returns by its annotation.
         kind: ``json``; ``upload`` reads multipart itself; ``stream`` sends events, ``socket`` is a WebSocket.
         audited: calls are written to the audit trail; by default if the method changes something.
@@ -230,7 +230,7 @@ class Endpoint:
     reply: Any = None
     status: int = 200
     also: tuple[int, ...] = ()
-    produces: str = "application/json"
+    produces: tuple[str, ...] = ("application/json",)
     auth: bool = True
     kind: str = "json"
     max_body: int = MAX_JSON_BYTES
@@ -259,7 +259,7 @@ class RouteOptions(TypedDict, total=False):
     reply: Any
     status: int
     also: tuple[int, ...]
-    produces: str
+    produces: tuple[str, ...]
     auth: bool
     kind: str
     max_body: int

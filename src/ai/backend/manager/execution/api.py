@@ -83,7 +83,7 @@ class ExecutionApi:
         rows = [schemas.ProcessRow(host, process.pid, process.command, process.metrics) for host, process in processes]
         return schemas.ProcessList(result=rows)
 
-    @route("GET", "/session/_/logs", query=schemas.LogsQuery, produces="text/plain")
+    @route("GET", "/session/_/logs", query=schemas.LogsQuery, produces=("text/plain",))
     async def task_logs(self, call: Call[Nothing, schemas.LogsQuery]) -> web.Response:
         """Read the console log of a batch session as plain text."""
         if _UUID_PATTERN.fullmatch(call.query.task_id) is None:
@@ -104,7 +104,7 @@ class ExecutionApi:
         blobs = [FileBlob(path=file.name, data=file.data) for file in files]
         await self._execution.upload(**session_of(call), files=blobs)
 
-    @route("GET", "/session/{s}/download", query=schemas.DownloadQuery, produces="multipart/mixed")
+    @route("GET", "/session/{s}/download", query=schemas.DownloadQuery, produces=("multipart/mixed",))
     async def download(self, call: Call[Nothing, schemas.DownloadQuery]) -> web.StreamResponse:
         """Download files below the home: one multipart part each, which is a tar archive."""
         files = call.query.files

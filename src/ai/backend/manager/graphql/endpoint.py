@@ -50,7 +50,7 @@ class GraphQLApi:
         self._executor: Executor | None = None
         self._building = asyncio.Lock()
 
-    @route("GET", "/spec/graphiql")
+    @route("GET", "/spec/graphiql", produces=("text/html",))
     async def explorer(self, call: Call) -> web.Response:
         """Return the page of GraphiQL, which loads its scripts from the network (spec 03-13:183)."""
         if not await self._is_schema_open():

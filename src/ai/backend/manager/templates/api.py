@@ -169,8 +169,8 @@ class TemplatesApi:
             if query.group_id in (None, str(template.group_id), template.group_name)
         ]
 
-    @route("GET", "/template/session/{id}", query=TemplateQuery, produces="text/plain")
-    @route("GET", "/template/cluster/{id}", query=TemplateQuery, produces="text/plain")
+    @route("GET", "/template/session/{id}", query=TemplateQuery, produces=("application/yaml", "application/json"))
+    @route("GET", "/template/cluster/{id}", query=TemplateQuery, produces=("application/yaml", "application/json"))
     async def get(self, call: Call[Nothing, TemplateQuery]) -> web.Response:
         """Returns the text of a template, in YAML or JSON."""
         form = call.query.format
