@@ -110,7 +110,7 @@ async def test_hostile_values_have_a_reply(cluster: Cluster, role: UserRole, cap
     caller = await _caller(cluster, role)
     schema = load_schema(cluster.manager.services)
     executor = Executor(GraphQLSettings(max_cost=10**9), schema)
-    logging.getLogger("ai.backend").setLevel(logging.ERROR)
+    caplog.set_level(logging.ERROR, "ai.backend")
     rounds = itertools.cycle(range(4))
     failed: list[str] = []
     await cluster.join(FakeAgent())
