@@ -185,3 +185,17 @@ def shell_argv(command: str) -> List[str]:
 def python_version() -> str:
     """Returns the version of the running Python interpreter, such as `3.11.7`."""
     return "%d.%d.%d" % tuple(sys.version_info[:3])
+
+
+def restrict_ssh_keys(folder: str) -> None:
+    """Takes the permissions of others from a `.ssh` folder and its files, since ssh ignores keys that others may read
+    (spec 03-11:510). Links, and what cannot be changed, stay as they are."""
+    try:
+        if os.path.islink(folder):
+            return
+        os.chmod(folder, 0o700)
+        for entry in os.scandir(folder):
+            if entry.is_file(follow_symlinks=False):
+                os.chmod(entry.path, 0o600)
+    except OSError:
+        pass  # there is no such folder, or it is mounted read-only

@@ -437,6 +437,7 @@ def main(arguments: Sequence[str]) -> int:
         os.mkdir(os.path.join(home, ".output"), 0o755)
     except OSError:
         pass  # it is there, or the home is read-only; a run without it reports no files
+    process.restrict_ssh_keys(os.path.join(home, ".ssh"))
     return Supervisor(
         int(channel_fd), runtime_of(runtime), home, options.get("--service-defs", SERVICE_DEFINITIONS_FOLDER)
     ).run()
