@@ -69,7 +69,8 @@ class FakeSession:
             "containers": [
                 {
                     "id": self.id,
-                    "role": "main",
+                    "role": "master",
+                    "cluster_role": "main",
                     "exit_code": self.exit_code,
                     "attached_devices": json.dumps(DEVICES),
                     "cluster_hostname": "main1",
