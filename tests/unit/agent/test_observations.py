@@ -6,7 +6,7 @@ import asyncio
 
 from ai.backend.agent.kernels.observer import ObservationQueue
 from ai.backend.common.states import KernelEventReason, KernelStatus
-from ai.backend.common.wire.reports import KernelObservation
+from ai.backend.common.wire.reports import KernelObservation, ObservationReport
 from tests.support.agent_fakes import FakeManager
 
 
@@ -31,6 +31,16 @@ class FullOutbox:
     def close(self) -> None: ...
 
 
+class CountingManager(FakeManager):
+    def __init__(self) -> None:
+        super().__init__()
+        self.reports: list[list[KernelStatus]] = []
+
+    async def observe(self, report: ObservationReport) -> int:
+        self.reports.append([observation.status for observation in report.observations])
+        return await super().observe(report)
+
+
 async def test_a_full_disk_does_not_end_the_delivery() -> None:
     manager = FakeManager()
     observer = ObservationQueue(FullOutbox(), manager, agent_id="i-test", epoch=1)
@@ -41,3 +51,42 @@ async def test_a_full_disk_does_not_end_the_delivery() -> None:
     assert not delivery.done()
     delivery.cancel()
     assert len(observer.undelivered_ends()) <= 1
+
+
+class RefusingOutbox(FullOutbox):
+    """Refuses to remove what was delivered while ``is_full``."""
+
+    is_full = True
+
+    def replace(self, observations: list[KernelObservation]) -> None:
+        if self.is_full:
+            raise OSError("No space left on device")
+        self.kept = list(observations)
+
+
+async def test_delivered_observations_leave_the_outbox_once_the_disk_has_space_again() -> None:
+    manager, outbox = FakeManager(), RefusingOutbox()
+    observer = ObservationQueue(outbox, manager, agent_id="i-test", epoch=1)
+    delivery = asyncio.create_task(observer.deliver())
+    observer.report("k", 1, KernelStatus.TERMINATED, KernelEventReason.UNKNOWN)
+    await manager.wait_for(lambda o: o.status is KernelStatus.TERMINATED)
+    outbox.is_full = False
+    async with asyncio.timeout(10.0):
+        while outbox.kept:
+            await asyncio.sleep(0.01)
+    delivery.cancel()
+
+
+async def test_passing_statuses_share_the_report_of_the_next_lasting_one() -> None:
+    manager = CountingManager()
+    observer = ObservationQueue(FullOutbox(), manager, agent_id="i-test", epoch=1)
+    delivery = asyncio.create_task(observer.deliver())
+    statuses = [KernelStatus.PREPARING, KernelStatus.CREATING, KernelStatus.RUNNING]
+    for status in statuses:
+        observer.report("k", 1, status, KernelEventReason.UNKNOWN)
+        await asyncio.sleep(0)
+    await manager.wait_for(lambda o: o.status is KernelStatus.RUNNING)
+    assert manager.reports == [statuses]
+    observer.report("k", 1, KernelStatus.TERMINATING, KernelEventReason.UNKNOWN)
+    await manager.wait_for(lambda o: o.status is KernelStatus.TERMINATING)
+    delivery.cancel()

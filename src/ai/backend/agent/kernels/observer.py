@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +22,10 @@ from ai.backend.infra.retry import Backoff
 log = logging.getLogger(__name__)
 _MAX_BATCH = 200
 _RETRY_FIRST_S, _RETRY_MAX_S = 0.1, 5.0
+_PASSING = frozenset({KernelStatus.PREPARING, KernelStatus.PREPARED, KernelStatus.CREATING, KernelStatus.TERMINATING})
+"""Statuses that usually end within milliseconds."""
+_LINGER_S = 0.05
+"""How long a report of passing statuses waits for the next one, which shares its transaction in the manager."""
 
 
 @dataclass(slots=True, eq=False)
@@ -34,7 +39,11 @@ class ObservationQueue:
     wall_clock: Callable[[], float] = time.time
     _pending: list[KernelObservation] = field(default_factory=list, init=False)
     _wake: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _lasting: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    """Set by every observation that must not wait."""
     _seq: int = field(default=0, init=False)
+    _is_outbox_stale: bool = field(default=False, init=False)
+    """True while the outbox holds delivered observations because a write failed."""
 
     def restore(self) -> None:
         """Loads the observations that were not delivered before the restart, and numbers them for this epoch."""
@@ -42,6 +51,7 @@ class ObservationQueue:
             self._seq += 1
             self._pending.append(msgspec.structs.replace(observation, seq=self._seq))
         self.outbox.rewrite(self._pending)
+        self._lasting.set()
         self._wake.set()
 
     def report(
@@ -54,6 +64,8 @@ class ObservationQueue:
         self.outbox.append(observation)
         self._pending.append(observation)
         self._wake.set()
+        if status not in _PASSING:
+            self._lasting.set()
 
     def undelivered_ends(self) -> list[KernelObservation]:
         """Returns the observed ends of kernels that the manager has not acknowledged."""
@@ -64,10 +76,18 @@ class ObservationQueue:
         backoff = Backoff(_RETRY_FIRST_S, _RETRY_MAX_S)
         while True:
             await self._wake.wait()
-            pending_batch = self._pending[:_MAX_BATCH]
-            if not pending_batch:
+            if not self._pending:
+                if self._is_outbox_stale and not self._store_pending():
+                    await backoff.wait()
+                    continue
                 self._wake.clear()
+                self._lasting.clear()
                 continue
+            if not self._lasting.is_set():
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_LINGER_S):  # wait_for of Python 3.11 may swallow a cancellation
+                        await self._lasting.wait()
+            pending_batch = self._pending[:_MAX_BATCH]
             try:
                 acknowledged = await self.manager.observe(
                     ObservationReport(agent_id=self.agent_id, epoch=self.epoch, observations=pending_batch)
@@ -87,7 +107,17 @@ class ObservationQueue:
 
     def _forget_acknowledged(self, seq: int) -> None:
         self._pending = [observation for observation in self._pending if observation.seq > seq]
+        self._store_pending()
+
+    def _store_pending(self) -> bool:
+        """Removes delivered observations from the outbox. Returns False if it cannot be written; they would only be
+        sent once more after a restart."""
         try:
             self.outbox.replace(self._pending)
-        except OSError as e:  # they are only sent once more after a restart
-            log.warning("delivered observations stay in the outbox until the next are: %s", e)
+        except OSError as e:
+            if not self._is_outbox_stale:
+                log.warning("delivered observations stay in the outbox until it can be written: %s", e)
+            self._is_outbox_stale = True
+            return False
+        self._is_outbox_stale = False
+        return True
