@@ -1,0 +1,252 @@
+"""Values and messages of the app proxy: coordinator, workers and managers (spec 03-14).
+
+The worker link is a WebSocket that a worker opens at ``GET /api/worker/{worker_id}/link?node=NODE`` with the header
+``X-BackendAI-Token``. Its frames are JSON texts. The coordinator sends :class:`State`, :class:`Change`,
+:class:`Counted`; the worker sends :class:`Ack`, :class:`Usage`. The field ``frame`` names the kind.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from enum import StrEnum
+from typing import Annotated, Any
+from uuid import UUID
+
+import msgspec
+
+from ai.backend.common.wire import Wire
+
+TOKEN_HEADER = "X-BackendAI-Token"
+"""The header with the secret that manager, coordinator and workers share (spec 03-16)."""
+SETUP_PATH = "/.backendai/setup"
+"""Path at the origin of every circuit where a worker takes a set-up code: ``?code=CODE``."""
+SETUP_AUDIENCE = "appproxy-setup"
+"""``aud`` of set-up codes."""
+SETUP_KEY = "appproxy/setup"
+"""Purpose of the key of set-up codes, for :func:`purpose_key`."""
+INFERENCE_KEY = "appproxy/inference"
+"""Purpose of the key of the tokens of inference endpoints."""
+PERMIT_KEY = "appproxy/permit"
+"""Purpose of the key of the permit cookies, which only workers read."""
+SETUP_CODE_S = 60
+"""Seconds that a set-up code is valid."""
+HEARTBEAT_S = 10.0
+"""Seconds between two heartbeats of a worker (PATCH)."""
+Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
+Ratio = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
+
+
+class AppMode(StrEnum):
+    INTERACTIVE = "interactive"
+    INFERENCE = "inference"
+
+
+class FrontendMode(StrEnum):
+    WILDCARD = "wildcard"
+    PORT = "port"
+
+
+class ProxyProtocol(StrEnum):
+    HTTP = "http"
+    GRPC = "grpc"
+    H2 = "h2"
+    TCP = "tcp"
+
+
+class GatewayRoute(Wire, frozen=True, kw_only=True):
+    """A route of an agent's service gateway: its TLS server name and the PEM of the gateway's certificate."""
+
+    name: str
+    certificate: str
+
+
+class RouteInfo(Wire, frozen=True, kw_only=True):
+    """The target of a circuit (spec 03-14, RouteInfo). With ``gateway``, host and port are those of the gateway."""
+
+    session_id: UUID
+    session_name: str | None = None
+    kernel_host: str
+    kernel_port: Port
+    protocol: ProxyProtocol
+    traffic_ratio: Ratio = 1.0
+    gateway: GatewayRoute | None = None
+
+
+class Circuit(Wire, frozen=True, kw_only=True):
+    """A connection of a slot of a worker with services of sessions (spec 03-14, SerializableCircuit).
+
+    ``user_id`` may use an interactive circuit; with ``open_to_public`` anyone may. ``allowed_client_ips`` are networks
+    separated by commas; None permits any address. Times are in ISO 8601.
+    """
+
+    id: UUID
+    app: str
+    protocol: ProxyProtocol
+    worker: UUID
+    app_mode: AppMode
+    frontend_mode: FrontendMode
+    envs: dict[str, Any] = {}
+    arguments: str | None = None
+    open_to_public: bool = False
+    allowed_client_ips: str | None = None
+    port: Port | None = None
+    subdomain: str | None = None
+    user_id: UUID | None = None
+    endpoint_id: UUID | None = None
+    route_info: list[RouteInfo] = []
+    session_ids: list[UUID] = []
+    created_at: str
+    updated_at: str
+
+
+class AppFilter(Wire, frozen=True, kw_only=True):
+    """A worker with ``filtered_apps_only`` serves sessions with one of its filters; see the coordinator's reference."""
+
+    key: str
+    value: str
+
+
+class WorkerRegistration(Wire, frozen=True, kw_only=True):
+    """The body of ``PUT /api/worker`` (spec 03-14, WorkerRequestModel).
+
+    ``wildcard_domain`` begins with a dot; ``wildcard_port`` is the port of the domain that clients use, the usual one
+    of the scheme if None. ``node`` names one process of the worker, new for each start. ``certificate_request`` is a
+    PEM; the reply then has a client certificate for the gateways of agents.
+    """
+
+    authority: Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
+    frontend_mode: FrontendMode
+    protocol: ProxyProtocol
+    hostname: Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
+    use_tls: bool = False
+    api_port: Port
+    port_range: tuple[Port, Port] | None = None
+    wildcard_domain: Annotated[str, msgspec.Meta(max_length=190)] | None = None
+    filtered_apps_only: bool = False
+    accepted_traffics: list[AppMode] = msgspec.field(default_factory=lambda: list(AppMode))
+    app_filters: list[AppFilter] = []
+    wildcard_port: Port | None = None
+    node: Annotated[str, msgspec.Meta(max_length=64)] = ""
+    certificate_request: str | None = None
+
+
+class Slot(Wire, frozen=True, kw_only=True):
+    frontend_mode: FrontendMode
+    in_use: bool
+    port: int | None = None
+    subdomain: str | None = None
+    circuit_id: UUID | None = None
+
+
+class WorkerInfo(Wire, frozen=True, kw_only=True):
+    """The reply to ``PUT /api/worker`` (spec 03-14, WorkerResponseModel).
+
+    ``certificate`` answers a certificate request, ``authority_certificate`` is of the coordinator's authority (PEM).
+    """
+
+    authority: str
+    frontend_mode: FrontendMode
+    protocol: ProxyProtocol
+    hostname: str
+    use_tls: bool
+    api_port: int
+    port_range: tuple[int, int] | None = None
+    wildcard_domain: str | None = None
+    filtered_apps_only: bool
+    accepted_traffics: list[AppMode]
+    id: UUID
+    created_at: str
+    updated_at: str
+    available_slots: int
+    occupied_slots: int
+    nodes: int
+    slots: list[Slot] = []
+    certificate: str | None = None
+    authority_certificate: str | None = None
+
+
+class Frame(Wire, frozen=True, kw_only=True, tag_field="frame"):
+    """Base of the frames of the worker link."""
+
+
+class State(Frame, frozen=True, kw_only=True, tag="state"):
+    """All circuits of the worker at ``version``; replaces what the worker has."""
+
+    version: int
+    circuits: list[Circuit]
+
+
+class Change(Frame, frozen=True, kw_only=True, tag="change"):
+    """The circuits that are new or changed since the previous version, and the ids of those that are removed."""
+
+    version: int
+    set: list[Circuit] = []
+    removed: list[UUID] = []
+
+
+class Ack(Frame, frozen=True, kw_only=True, tag="ack"):
+    """The worker serves ``version``. ``failed`` are circuits of it that cannot be served, with the reason."""
+
+    version: int
+    failed: dict[UUID, str] = {}
+
+
+class CircuitUsage(Wire, frozen=True, kw_only=True):
+    """Requests since the previous counted report; ``last_used`` is unix time, ``open`` counts open connections."""
+
+    id: UUID
+    requests: Annotated[int, msgspec.Meta(ge=0, le=2**53)] = 0
+    last_used: float
+    open: Annotated[int, msgspec.Meta(ge=0, le=2**31)] = 0
+
+
+class Usage(Frame, frozen=True, kw_only=True, tag="usage"):
+    """A report of a worker's node. ``sequence`` grows by one from 1; it is sent again until it is counted.
+
+    ``time`` is the worker's clock, by which the coordinator reads ``last_used``.
+    """
+
+    sequence: Annotated[int, msgspec.Meta(ge=1, le=2**53)]
+    time: float
+    circuits: list[CircuitUsage]
+
+
+class Counted(Frame, frozen=True, kw_only=True, tag="counted"):
+    """The reply to :class:`Usage`: all reports up to this sequence are counted."""
+
+    sequence: int
+
+
+ToWorker = State | Change | Counted
+ToCoordinator = Ack | Usage
+
+
+class SetupCode(Wire, frozen=True, kw_only=True):
+    """The claims of a set-up code: a JWT (HS256) by the key :data:`SETUP_KEY`.
+
+    A worker takes each ``jti`` once, sets the permit of ``circuit`` for the user ``sub`` (None: public), and redirects
+    to ``redirect``, which begins with exactly one slash.
+    """
+
+    aud: str = SETUP_AUDIENCE
+    circuit: UUID
+    sub: str | None = None
+    redirect: str = "/"
+    jti: str
+    exp: int
+
+
+class InferenceToken(Wire, frozen=True, kw_only=True):
+    """The claims of a token of an endpoint: a JWT (HS256) by the key :data:`INFERENCE_KEY`; ``aud`` is the endpoint."""
+
+    typ: str = "inference"
+    aud: str
+    sub: str
+    jti: str
+    exp: int
+
+
+def purpose_key(secret: str, purpose: str) -> bytes:
+    """Returns the key of one purpose of a shared secret: tokens of one purpose are worth nothing for another."""
+    return hmac.digest(secret.encode(), purpose.encode(), hashlib.sha256)

@@ -1,0 +1,1 @@
+"""Decisions of app proxy workers: routes, draining, permits, hosts and headers. Pure."""

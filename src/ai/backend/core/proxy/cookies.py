@@ -1,0 +1,68 @@
+"""Rules for permit cookies: their names, how they are told from those of apps, and where a redirect may lead."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from uuid import UUID
+
+PERMIT_PREFIX = "backendai-permit-"
+SECURE_PREFIX = "__Host-"
+"""Browsers accept a cookie of such a name only by TLS, without a domain and for the path ``/``."""
+PERMIT_S = 12 * 3600
+"""Seconds that a permit is valid; it is renewed in use."""
+MAX_REDIRECT_CHARACTERS = 2048
+
+_REDIRECT_PATTERN = re.compile(r"/(?:[!-.0-\[\]-~][!-\[\]-~]*)?")
+"""Visible ASCII without backslashes, and exactly one slash at the beginning."""
+
+
+def permit_name(circuit: UUID, *, is_secure: bool) -> str:
+    """Returns the name of a circuit's permit cookie. It differs by circuit since ports of one host share cookies."""
+    return f"{SECURE_PREFIX if is_secure else ''}{PERMIT_PREFIX}{circuit.hex}"
+
+
+def _is_ours(name: str) -> bool:
+    lowered = name.strip().lower()
+    return lowered.removeprefix(SECURE_PREFIX.lower()).startswith(PERMIT_PREFIX)
+
+
+def split_cookies(lines: Iterable[str], name: str) -> tuple[list[str], str]:
+    """Returns the values of the permit ``name``, and the cookies for the app: permits of every circuit are left out."""
+    values: list[str] = []
+    passed: list[str] = []
+    for line in lines:
+        if PERMIT_PREFIX not in line.lower():
+            passed.append(line)
+            continue
+        for part in line.split(";"):
+            key, _, value = part.partition("=")
+            if key.strip() == name:
+                values.append(value.strip())
+            if not _is_ours(key) and part.strip():
+                passed.append(part.strip())
+    return values, "; ".join(passed)
+
+
+def accepts_app_cookie(set_cookie: str, host: str) -> bool:
+    """Returns False for a Set-Cookie of an app that takes the name of a permit, or would reach other hosts."""
+    first, *attributes = set_cookie.split(";")
+    if _is_ours(first.partition("=")[0]):
+        return False
+    for attribute in attributes:
+        key, _, value = attribute.partition("=")
+        if key.strip().lower() == "domain" and value.strip().lower().lstrip(".") not in ("", host):
+            return False
+    return True
+
+
+def set_permit_cookie(name: str, value: str, *, is_secure: bool, max_age_s: int = PERMIT_S) -> str:
+    """Returns the Set-Cookie header of a permit, for the host that sets it only."""
+    secure = "; Secure" if is_secure else ""
+    return f"{name}={value}; Path=/; Max-Age={max_age_s}; HttpOnly; SameSite=Lax{secure}"
+
+
+def is_local_redirect(target: str) -> bool:
+    """Returns True if a redirect stays at its origin: it begins with exactly one slash, without control characters and
+    backslashes, which browsers read as slashes."""
+    return len(target) <= MAX_REDIRECT_CHARACTERS and _REDIRECT_PATTERN.fullmatch(target) is not None

@@ -1,0 +1,60 @@
+"""Reads the Host header and client addresses: which circuit a request is for, and who sends it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from ipaddress import ip_address
+
+_HOST_PATTERN = re.compile(r"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*)(?::([1-9][0-9]{0,4}))?")
+_LABEL_PATTERN = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+def split_host(host: str) -> tuple[str, int | None] | None:
+    """Returns the lower-case name or address and the port of a Host header; None if it is malformed.
+
+    A trailing dot, user information, empty labels and ports out of range are refused.
+    """
+    match = _HOST_PATTERN.fullmatch(host)
+    if match is None:
+        return None
+    port = int(match[2]) if match[2] else None
+    if port is not None and port > 65535:
+        return None
+    return match[1].lower(), port
+
+
+def subdomain_of(host: str, domain: str) -> str | None:
+    """Returns the label of ``host`` below ``domain``, which begins with a dot; None unless it is exactly one label."""
+    parts = split_host(host)
+    if parts is None or not parts[0].endswith(domain):
+        return None
+    label = parts[0][: -len(domain)]
+    return label if _LABEL_PATTERN.fullmatch(label) else None
+
+
+def is_same_origin(origin: str, host: str, schemes: Sequence[str] = ("http", "https")) -> bool:
+    """Returns True if an Origin header names the host that the request is for. The origin ``null`` never does."""
+    scheme, separator, authority = origin.partition("://")
+    if not separator or scheme not in schemes:
+        return False
+    ours, theirs = split_host(host), split_host(authority)
+    if ours is None or theirs is None or ours[0] != theirs[0]:
+        return False
+    default = _DEFAULT_PORTS[scheme]
+    return (theirs[1] or default) == (ours[1] or default)
+
+
+def client_address(peer: str, forwarded_for: Sequence[str], is_trusted: Callable[[str], bool]) -> str:
+    """Returns the client's address: that of the connection, or behind trusted proxies the last one in
+    ``X-Forwarded-For`` that is not such a proxy. Something that is no address ends the search."""
+    address = peer
+    hops = [hop.strip() for line in forwarded_for for hop in line.split(",")]
+    while hops and is_trusted(address):
+        hop = hops.pop()
+        try:
+            address = str(ip_address(hop))
+        except ValueError:
+            break
+    return address

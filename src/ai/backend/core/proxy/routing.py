@@ -1,0 +1,93 @@
+"""Chooses the route of each request of a circuit: exact weights between groups, least outstanding inside a group.
+
+Routes with the same traffic ratio form a group, whose weight is the sum of their ratios: members of a revision are
+symmetric, so that revisions are told apart by their ratios.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, NewType
+
+from ai.backend.common.wire.appproxy import RouteInfo
+
+RouteKey = NewType("RouteKey", str)
+"""The identity of a route: a session at one address. A changed ratio leaves it the same route."""
+
+
+class Target(NamedTuple):
+    """A route with its identity."""
+
+    key: RouteKey
+    route: RouteInfo
+
+
+def key_of(route: RouteInfo) -> RouteKey:
+    """Returns the identity of a route."""
+    gateway_name = route.gateway.name if route.gateway else ""
+    return RouteKey(f"{route.session_id} {route.kernel_host} {route.kernel_port} {gateway_name}")
+
+
+@dataclass(slots=True)
+class SmoothWeights:
+    """Smooth weighted round robin: with integer weights of sum W, any W choices in a row hold each key exactly as often
+    as its weight says. Credits of keys that are left out of a choice are kept."""
+
+    _credits: dict[float, float] = field(default_factory=dict)
+
+    def choose(self, weights: Mapping[float, float]) -> float:
+        """Returns the next key. ``weights`` has at least one key, and all are positive."""
+        best, best_credit, total = None, 0.0, 0.0
+        for key, weight in weights.items():
+            total += weight
+            credit = self._credits[key] = self._credits.get(key, 0.0) + weight
+            if best is None or credit > best_credit:
+                best, best_credit = key, credit
+        if best is None:
+            raise ValueError("there is no weight to choose by")
+        self._credits[best] = best_credit - total
+        return best
+
+    def retain(self, keys: Container[float]) -> None:
+        """Drops the credits of other keys."""
+        self._credits = {key: credit for key, credit in self._credits.items() if key in keys}
+
+
+class RouteChooser:
+    """The routes of one circuit. ``choose`` is deterministic; ties go to the route that was chosen longest ago."""
+
+    def __init__(self, routes: Iterable[RouteInfo] = ()) -> None:
+        self._weights = SmoothWeights()
+        self._groups: dict[float, list[Target]] = {}
+        self._single: Target | None = None
+        self.update(routes)
+
+    def update(self, routes: Iterable[RouteInfo]) -> None:
+        """Replaces the routes; groups that stay keep their credits."""
+        groups: dict[float, list[Target]] = {}
+        for route in routes:
+            if route.traffic_ratio > 0:
+                groups.setdefault(route.traffic_ratio, []).append(Target(key_of(route), route))
+        self._groups = groups
+        self._weights.retain(groups)
+        members = next(iter(groups.values()), [])
+        self._single = members[0] if len(groups) == 1 and len(members) == 1 else None
+
+    def choose(self, in_flight: Mapping[RouteKey, int], excluded: Container[RouteKey] = frozenset()) -> Target | None:
+        """Returns the route of the next request; None if all are excluded or have no weight."""
+        if self._single is not None:
+            return None if self._single.key in excluded else self._single
+        candidates: dict[float, list[Target]] = {}
+        for ratio, members in self._groups.items():
+            eligible = [target for target in members if target.key not in excluded]
+            if eligible:
+                candidates[ratio] = eligible
+        if not candidates:
+            return None
+        ratio = self._weights.choose({ratio: ratio * len(eligible) for ratio, eligible in candidates.items()})
+        chosen = min(candidates[ratio], key=lambda target: in_flight.get(target.key, 0))
+        members = self._groups[ratio]
+        members.remove(chosen)
+        members.append(chosen)
+        return chosen

@@ -1,0 +1,1 @@
+"""Certificates and contexts of TLS between our own daemons."""
