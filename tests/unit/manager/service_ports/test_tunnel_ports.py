@@ -6,7 +6,7 @@ import pytest
 
 from ai.backend.common.errors import InvalidInput, NotSupported
 from ai.backend.common.wire.execution import ServiceState
-from ai.backend.manager.service_ports.tunnels import chosen_port
+from ai.backend.manager.service_ports.service import chosen_port
 
 
 def state(*ports: int) -> ServiceState:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, NotRequired, TypedDict
 
 import msgspec
 from msgspec import Meta
 
 from ai.backend.common.wire.execution import ArgumentValue, ServiceState
 from ai.backend.infra.http.decode import refuse
+from ai.backend.infra.http.fields import EmptyReply
 from ai.backend.infra.http.routes import Call, OwnerKey, Schema, route
-from ai.backend.manager.access.requests import caller_of
+from ai.backend.manager.access.requests import SESSION_PROBLEMS, caller_of
 from ai.backend.manager.service_ports.service import OfferedService, ServicePorts, ServiceRequest
 
 MAX_BODY_BYTES = 65_536
@@ -36,26 +37,63 @@ class ShutdownServiceBody(Schema, frozen=True):
     app: _Name | None = None
 
 
+class StartedService(TypedDict):
+    """A service that listens; what it takes is there if it is not empty (wire contract 2.1)."""
+
+    name: str
+    protocol: str
+    status: str
+    url_template: NotRequired[str]
+    allowed_arguments: NotRequired[list[str]]
+    allowed_envs: NotRequired[list[str]]
+    token: NotRequired[str]
+    wsproxy_addr: NotRequired[str]
+    wsproxy_error: NotRequired[str]
+
+
+class ServiceItem(TypedDict):
+    """A service of a session; the other fields are there while the session runs."""
+
+    name: str
+    protocol: str
+    ports: list[int]
+    status: NotRequired[str]
+    reason: NotRequired[str]
+    url_template: NotRequired[str]
+    allowed_arguments: NotRequired[list[str]]
+    allowed_envs: NotRequired[list[str]]
+
+
 class ServicePortsApi:
     """Routes of services; ``{s}`` is the name or id of a session."""
 
     owner_key = OwnerKey.NAMED
+    problems = SESSION_PROBLEMS
 
     def __init__(self, services: ServicePorts) -> None:
         self._services = services
 
-    @route("POST", "/session/{s}/start-service", body=StartServiceBody, max_body=MAX_BODY_BYTES)
+    @route("POST", "/session/{s}/start-service", body=StartServiceBody, max_body=MAX_BODY_BYTES, reply=StartedService)
     async def start(self, call: Call[StartServiceBody]) -> dict[str, Any]:
-        """Starts a service of the session unless it runs; replies once it listens."""
+        """Starts a service of the session unless it runs; replies once it listens.
+
+        ``token`` and ``wsproxy_addr`` lead one browser to it, once: ``{wsproxy_addr}/v2/proxy/{token}/{session}/add``.
+        Without an app proxy both are missing; ``wsproxy_error`` is why the app proxy gave none.
+        """
         body = call.body
         request = request_of(body.app, body.port, body.envs, body.arguments)
-        state = await self._services.start(
+        started = await self._services.start(
             caller_of(call), call.params["s"], request, owner_access_key=call.owner_access_key
         )
-        return {"name": state.name, "protocol": state.protocol, "status": state.status, **_offered_fields(state)}
+        state, access = started.state, started.access
+        view = {"name": state.name, "protocol": state.protocol, "status": state.status, **_offered_fields(state)}
+        if access is not None:
+            fields = {"token": access.token, "wsproxy_addr": access.wsproxy_addr, "wsproxy_error": access.reason}
+            view |= {name: text for name, text in fields.items() if text}
+        return view
 
     @route("POST", "/session/{s}/shutdown-service", body=ShutdownServiceBody, max_body=MAX_BODY_BYTES)
-    async def stop(self, call: Call[ShutdownServiceBody]) -> dict[str, Any]:
+    async def stop(self, call: Call[ShutdownServiceBody]) -> EmptyReply:
         """Stops a service of the session; does nothing if it does not run."""
         name = call.body.service_name or call.body.app
         if name is None:
@@ -63,7 +101,7 @@ class ServicePortsApi:
         await self._services.stop(caller_of(call), call.params["s"], name, owner_access_key=call.owner_access_key)
         return {}
 
-    @route("GET", "/stream/session/{s}/apps")
+    @route("GET", "/stream/session/{s}/apps", reply=list[ServiceItem])
     async def apps(self, call: Call) -> list[dict[str, Any]]:
         """Returns the services of a session; if it runs, with their states and the arguments that they take."""
         services = await self._services.list(caller_of(call), call.params["s"], owner_access_key=call.owner_access_key)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ai.backend.common.errors import BackendError, Conflict
+from ai.backend.common.errors import BackendError, Conflict, InvalidInput, NotSupported
 from ai.backend.common.states import RUNNING_SESSION_STATUSES
 from ai.backend.common.wire.execution import ArgumentValue, KernelRef, ServiceState, StartService, StopService
 from ai.backend.common.wire.link import AgentCommands
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.agents.store import AgentGateway
+from ai.backend.manager.service_ports.app_proxies import AppAccess, AppProxies
 from ai.backend.manager.sessions.lookup import SessionFinder
-from ai.backend.manager.sessions.model import Session
+from ai.backend.manager.sessions.model import SERVICE_ALIASES, Session
 
 _PRIVATE_PROTOCOL = "internal"
 
@@ -40,16 +41,25 @@ class OfferedService:
     state: ServiceState | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartedService:
+    """A running service, and how a browser reaches it; None without an app proxy."""
+
+    state: ServiceState
+    access: AppAccess | None = None
+
+
 class ServicePorts:
     """Starts, stops and lists services. Every method raises SessionNotFound and TooManySessionsMatched."""
 
-    def __init__(self, finder: SessionFinder, gateway: AgentGateway) -> None:
+    def __init__(self, finder: SessionFinder, gateway: AgentGateway, app_proxies: AppProxies) -> None:
         self._finder = finder
         self._gateway = gateway
+        self._app_proxies = app_proxies
 
     async def start(
         self, caller: Caller, ref: str, request: ServiceRequest, *, owner_access_key: str | None = None
-    ) -> ServiceState:
+    ) -> StartedService:
         """Starts a service and returns once it listens; a running one stays.
 
         Raises:
@@ -58,15 +68,22 @@ class ServicePorts:
             RunError: it ended or never listened. Unavailable, DeadlineExceeded: its agent is away.
         """
         session, agent = await self.running(caller, ref, owner_access_key)
-        return await start_service(session, agent, request)
+        state = await start_service(session, agent, request)
+        access = None
+        declared = next((dict(port) for port in session.service_ports if port.get("name") == state.name), {})
+        if state.ports and not is_private(declared):
+            ports = [int(number) for number in declared.get("container_ports") or state.ports]
+            port = chosen_port(state, ports, request.port)
+            access = await self._app_proxies.permit(session, agent, request.app, port)
+        return StartedService(state=state, access=access)
 
     async def stop(self, caller: Caller, ref: str, name: str, *, owner_access_key: str | None = None) -> None:
         """Stops a service; no error if it does not run. Raises as :meth:`start`."""
         session, agent = await self.running(caller, ref, owner_access_key)
-        await agent.stop_service(StopService(kernel_id=str(session.main.id), name=name))
+        await agent.stop_service(StopService(kernel_id=str(session.main.id), name=session.service_name(name)))
 
     async def list(self, caller: Caller, ref: str, *, owner_access_key: str | None = None) -> Sequence[OfferedService]:
-        """Returns the services of a session in any state."""
+        """Returns the services of a session in any state, also under their aliases, since clients check names."""
         session = await self._finder.one(caller, ref, owner_access_key=owner_access_key, may_be_recent=True)
         states: dict[str, ServiceState] = {}
         if session.status in RUNNING_SESSION_STATUSES and session.main.agent is not None and session.service_ports:
@@ -75,7 +92,7 @@ class ServicePorts:
                 states = {
                     state.name: state for state in await agent.list_services(KernelRef(kernel_id=str(session.main.id)))
                 }
-        return [
+        offered = [
             OfferedService(
                 name=str(port["name"]),
                 protocol=str(port.get("protocol", "tcp")),
@@ -85,6 +102,9 @@ class ServicePorts:
             for port in session.service_ports
             if not is_private(port)
         ]
+        names = {alias: session.service_name(alias) for alias in SERVICE_ALIASES}
+        aliases = [replace(s, name=alias) for alias, name in names.items() for s in offered if alias != name == s.name]
+        return [*offered, *aliases]
 
     async def running(self, caller: Caller, ref: str, owner_access_key: str | None) -> tuple[Session, AgentCommands]:
         """Returns a session that the caller controls, and its agent. Raises Conflict unless the session runs."""
@@ -104,7 +124,7 @@ async def start_service(session: Session, agent: AgentCommands, request: Service
     return await agent.start_service(
         StartService(
             kernel_id=str(session.main.id),
-            name=request.app,
+            name=session.service_name(request.app),
             port=request.port,
             envs=dict(request.envs),
             arguments=dict(request.arguments),
@@ -115,3 +135,17 @@ async def start_service(session: Session, agent: AgentCommands, request: Service
 def is_private(port: Mapping[str, Any]) -> bool:
     """Returns whether a declared service is for the platform only."""
     return port.get("protocol") == _PRIVATE_PROTOCOL
+
+
+def chosen_port(state: ServiceState, declared: list[int], requested: int | None) -> int:
+    """Returns the actual port by its position among the declared ones, as the workload may have other ports."""
+    if not state.ports:
+        raise NotSupported(f"The service {state.name} has no port.")
+    if requested is None:
+        return state.ports[0]
+    if requested in declared and declared.index(requested) < len(state.ports):
+        return state.ports[declared.index(requested)]
+    raise InvalidInput(
+        f"The service {state.name} has no port {requested}; it has: {', '.join(map(str, declared))}.",
+        data={"port": requested, "ports": declared},
+    )

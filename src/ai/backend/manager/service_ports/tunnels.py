@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 
-from ai.backend.common.errors import InvalidInput, LimitExceeded, NotFound, NotSupported
+from ai.backend.common.errors import LimitExceeded, NotFound
 from ai.backend.common.ids import SessionId
-from ai.backend.common.wire.execution import OpenPort, ServiceState
+from ai.backend.common.wire.execution import OpenPort
 from ai.backend.common.wire.link import AgentCommands, ByteStream
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.idle.activity import ActivityTracker
-from ai.backend.manager.service_ports.service import ServicePorts, ServiceRequest, is_private, start_service
+from ai.backend.manager.service_ports.service import (
+    ServicePorts,
+    ServiceRequest,
+    chosen_port,
+    is_private,
+    start_service,
+)
 from ai.backend.manager.service_ports.settings import TunnelSettings
 from ai.backend.manager.sessions.model import Session
 
@@ -92,7 +98,8 @@ class TunnelService:
 
 
 async def _connect(session: Session, agent: AgentCommands, request: ServiceRequest) -> ByteStream:
-    declared = next((dict(port) for port in session.service_ports if port.get("name") == request.app), None)
+    service_name = session.service_name(request.app)
+    declared = next((dict(port) for port in session.service_ports if port.get("name") == service_name), None)
     if session.service_ports and (declared is None or is_private(declared)):
         names = sorted(str(port.get("name")) for port in session.service_ports if not is_private(port))
         message = f"The session has no service {request.app[:64]!r}; it has: {', '.join(names)}."
@@ -101,17 +108,3 @@ async def _connect(session: Session, agent: AgentCommands, request: ServiceReque
     ports = [int(port) for port in (declared or {}).get("container_ports") or state.ports]
     kernel_id = str(session.main.id)
     return await agent.open_port(OpenPort(kernel_id=kernel_id, port=chosen_port(state, ports, request.port)))
-
-
-def chosen_port(state: ServiceState, declared: list[int], requested: int | None) -> int:
-    """Returns the actual port by its position among the declared ones, as the workload may have other ports."""
-    if not state.ports:
-        raise NotSupported(f"The service {state.name} has no port.")
-    if requested is None:
-        return state.ports[0]
-    if requested in declared and declared.index(requested) < len(state.ports):
-        return state.ports[declared.index(requested)]
-    raise InvalidInput(
-        f"The service {state.name} has no port {requested}; it has: {', '.join(map(str, declared))}.",
-        data={"port": requested, "ports": declared},
-    )

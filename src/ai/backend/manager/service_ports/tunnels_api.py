@@ -18,7 +18,7 @@ from ai.backend.common.errors import BackendError
 from ai.backend.infra.http.decode import refuse
 from ai.backend.infra.http.routes import Call, Nothing, OwnerKey, Schema, route
 from ai.backend.infra.http.streams import PING_INTERVAL_S, open_socket
-from ai.backend.manager.access.requests import caller_of
+from ai.backend.manager.access.requests import SESSION_PROBLEMS, caller_of
 from ai.backend.manager.service_ports.api import request_of
 from ai.backend.manager.service_ports.tunnels import Tunnel, TunnelService
 
@@ -41,6 +41,7 @@ class TunnelsApi:
     """Routes of tunnels; ``{s}`` is the name or id of a session."""
 
     owner_key = OwnerKey.NAMED
+    problems = SESSION_PROBLEMS
 
     def __init__(self, tunnels: TunnelService) -> None:
         self._tunnels = tunnels

@@ -1,0 +1,1 @@
+"""Circuits: connections of slots of workers with services of sessions."""

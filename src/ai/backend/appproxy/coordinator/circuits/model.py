@@ -1,0 +1,90 @@
+"""Values of circuits, of slots, and of the set-ups that become circuits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+
+from ai.backend.common.errors import Conflict
+from ai.backend.common.wire.appproxy import Circuit, GatewayRoute, ProxyProtocol
+
+
+class SlotTaken(Conflict, code="slot-taken", title="This port or name is in use, or reserved for somebody else."): ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredCircuit:
+    """A circuit with its statistics. ``version`` is that of its worker when it was changed last."""
+
+    circuit: Circuit
+    version: int
+    requests: int
+    last_used: datetime
+    failure: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """How far a circuit came: ``acked`` are the versions that the linked nodes of its worker serve."""
+
+    worker_id: UUID
+    version: int
+    acked: Sequence[int]
+    nodes: int
+    failure: str | None
+
+
+class Setup(msgspec.Struct, frozen=True, kw_only=True):
+    """A permission for one browser to reach a service of a session, given by a manager."""
+
+    session_id: UUID
+    user_id: UUID
+    group_id: str
+    domain_name: str
+    access_key: str | None = None
+    kernel_host: str
+    kernel_port: int
+    gateway: GatewayRoute | None = None
+    app: str | None = None
+
+    @property
+    def tags(self) -> Mapping[str, str]:
+        """The values that the app filters of workers are compared with."""
+        values = {
+            "session.id": str(self.session_id),
+            "session.user_uuid": str(self.user_id),
+            "session.group_id": self.group_id,
+            "session.domain_name": self.domain_name,
+            "session.access_key": self.access_key,
+            "app.name": self.app,
+        }
+        return {name: value for name, value in values.items() if value}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppRequest:
+    """A request of a browser for an app, made with the token of a set-up."""
+
+    app: str
+    protocol: ProxyProtocol
+    redirect: str = "/"
+    no_reuse: bool = False
+    port: int | None = None
+    subdomain: str | None = None
+    open_to_public: bool = False
+    allowed_client_ips: str | None = None
+    envs: Mapping[str, str | None] | None = None
+    args: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admission:
+    """A circuit that serves, and the URL that signs a browser in to it, once."""
+
+    circuit: Circuit
+    url: str
+    reused: bool

@@ -1,0 +1,102 @@
+"""Chooses workers and slots for circuits, and checks what browsers ask for."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from urllib.parse import quote, urlsplit
+from uuid import UUID
+
+from ai.backend.appproxy.coordinator.circuits.model import SlotTaken
+from ai.backend.appproxy.coordinator.workers.model import Worker
+from ai.backend.common.errors import InvalidInput
+from ai.backend.common.wire.appproxy import AppMode, FrontendMode, ProxyProtocol, Slot
+
+_LABEL_PATTERN = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
+_NAME_BYTES = 10
+_MAX_NETWORKS = 32
+
+
+def suitable_workers(
+    workers: Sequence[Worker],
+    used: Mapping[UUID, Sequence[Slot]],
+    *,
+    mode: AppMode,
+    protocol: ProxyProtocol,
+    tags: Mapping[str, str],
+    port: int | None = None,
+    subdomain: str | None = None,
+) -> list[Worker]:
+    """Returns the living workers that may serve an app and have a slot for it: those whose filters match come first,
+    then those with the largest share of free slots."""
+
+    def load(worker: Worker) -> float:
+        return 0.0 if worker.capacity < 0 else len(used.get(worker.id, ())) / worker.capacity
+
+    suitable = [
+        worker
+        for worker in workers
+        if worker.nodes > 0
+        and mode in worker.accepted_traffics
+        and worker.protocol == protocol
+        and (not worker.filtered_apps_only or worker.matches(tags))
+        and load(worker) < 1
+        and (port is None or worker.has_slot(port, None))
+        and (subdomain is None or worker.frontend_mode is FrontendMode.WILDCARD)
+    ]
+    return sorted(suitable, key=lambda worker: (not worker.matches(tags), load(worker), worker.authority))
+
+
+def choose_port(worker: Worker, used: Sequence[Slot], resting: frozenset[int]) -> int:
+    """Returns a random free port of a worker. Raises SlotTaken if it has none."""
+    low, high = worker.port_range or (1, 0)
+    occupied = {slot.port for slot in used} | resting
+    free = [port for port in range(low, high + 1) if port not in occupied]
+    if not free:
+        raise SlotTaken("All ports of the worker are in use, or rest.")
+    return secrets.choice(free)
+
+
+def random_name() -> str:
+    """Returns a name of a subdomain with 80 random bits."""
+    return f"a{secrets.token_hex(_NAME_BYTES)}"
+
+
+def check_subdomain(name: str) -> str:
+    """Returns a name of one DNS label. Raises InvalidInput."""
+    if _LABEL_PATTERN.fullmatch(name) is None or name.startswith("xn--"):
+        raise InvalidInput("subdomain: not one label of a-z, 0-9 and -", data={"subdomain": "malformed"})
+    return name
+
+
+def check_networks(text: str) -> str:
+    """Returns networks separated by commas in their canonical form. Raises InvalidInput."""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    try:
+        if not 0 < len(parts) <= _MAX_NETWORKS:
+            raise ValueError
+        return ",".join(str(ipaddress.ip_network(part, strict=False)) for part in parts)
+    except ValueError:
+        message = f"allowed_client_ips: 1 to {_MAX_NETWORKS} networks as 192.0.2.0/24, separated by commas"
+        raise InvalidInput(message, data={"allowed_client_ips": "malformed"}) from None
+
+
+def check_redirect(target: str) -> str:
+    """Returns a path inside an app with its query and fragment, made anew from its parts. Raises InvalidInput.
+
+    It begins with exactly one slash and has no backslash and no control character: a browser leads any other one
+    to another host (serving anchors 11, open redirect).
+    """
+    is_path = target.startswith("/") and target[1:2] not in ("/", "\\")
+    if not is_path or "\\" in target or any(ord(c) < 0x20 or ord(c) == 0x7F for c in target) or len(target) > 2048:
+        raise InvalidInput("redirect: a path that begins with one slash", data={"redirect": "malformed"})
+    try:
+        parts = urlsplit(f"http://app{target}")
+        path, query, fragment = (
+            quote(part, safe="/%:@!$&'()*+,;=-._~?[]{}|") for part in (parts.path, parts.query, parts.fragment)
+        )
+    except (ValueError, UnicodeEncodeError):
+        raise InvalidInput("redirect: not a path", data={"redirect": "malformed"}) from None
+    return path + (f"?{query}" if query else "") + (f"#{fragment}" if fragment else "")

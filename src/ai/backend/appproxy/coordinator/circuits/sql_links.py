@@ -1,0 +1,109 @@
+"""The part of the store of circuits that serves the links of workers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+from sqlalchemy import Connection, insert, select, update
+
+from ai.backend.appproxy.coordinator.circuits.model import Delivery
+from ai.backend.appproxy.coordinator.circuits.tables import circuits
+from ai.backend.appproxy.coordinator.workers.tables import worker_nodes, workers
+from ai.backend.common.appproxy_errors import NoSuchObject
+from ai.backend.common.wire.appproxy import Ack, Circuit, CircuitUsage, Usage
+from ai.backend.infra.database import Database
+
+_NODES = worker_nodes.c
+_CIRCUITS = circuits.c
+
+
+class SqlLinks:
+    """Versions, acknowledgements and reports of workers."""
+
+    _db: Database
+
+    async def versions(self) -> Mapping[UUID, int]:
+        return {row.id: row.version for row in await self._db.fetch(select(workers.c.id, workers.c.version))}
+
+    async def of_worker(self, worker_id: UUID) -> Sequence[Circuit]:
+        return (await self.changes(worker_id, -1))[2]
+
+    async def changes(self, worker_id: UUID, since: int) -> tuple[int, Sequence[UUID], Sequence[Circuit]]:
+        is_own = _CIRCUITS.worker_id == worker_id
+
+        def work(s: Connection) -> tuple[int, Sequence[UUID], Sequence[Circuit]]:
+            # The version first: what changes in between comes again with the next one.
+            version = s.execute(select(workers.c.version).where(workers.c.id == worker_id)).scalar_one_or_none()
+            if version is None:
+                raise NoSuchObject("worker")
+            ids = s.execute(select(_CIRCUITS.id).where(is_own)).scalars().all()
+            changed = s.execute(select(_CIRCUITS.document).where(is_own, _CIRCUITS.version > since)).scalars().all()
+            return version, ids, changed
+
+        return await self._db.run_read(work)
+
+    async def link(self, worker_id: UUID, node: str, *, is_linked: bool, now: datetime) -> None:
+        is_node = (_NODES.worker_id == worker_id) & (_NODES.node == node)
+        values = {"seen_at": now, "is_linked": is_linked, "acked": -1} if is_linked else {"is_linked": False}
+
+        def work(s: Connection) -> None:
+            if s.execute(update(worker_nodes).where(is_node).values(values)).rowcount == 0 and is_linked:
+                s.execute(insert(worker_nodes), {"worker_id": worker_id, "node": node, "sequence": 0, **values})
+
+        await self._db.run_write(work)
+
+    async def acknowledge(self, worker_id: UUID, node: str, ack: Ack) -> None:
+        is_node = (_NODES.worker_id == worker_id) & (_NODES.node == node)
+
+        def work(s: Connection) -> None:
+            s.execute(update(worker_nodes).where(is_node).values(acked=ack.version))
+            for circuit_id, reason in ack.failed.items():
+                is_circuit = (_CIRCUITS.id == circuit_id) & (_CIRCUITS.worker_id == worker_id)
+                s.execute(update(circuits).where(is_circuit).values(failure=reason[:500]))
+
+        await self._db.run_write(work)
+
+    async def delivery(self, circuit_id: UUID, alive_since: datetime) -> Delivery | None:
+        def work(s: Connection) -> Delivery | None:
+            query = select(_CIRCUITS.worker_id, _CIRCUITS.version, _CIRCUITS.failure).where(_CIRCUITS.id == circuit_id)
+            row = s.execute(query).one_or_none()
+            if row is None:
+                return None
+            nodes = s.execute(
+                select(_NODES.is_linked, _NODES.acked).where(
+                    _NODES.worker_id == row.worker_id, _NODES.seen_at >= alive_since
+                )
+            ).all()
+            acked = [node.acked for node in nodes if node.is_linked]
+            return Delivery(
+                worker_id=row.worker_id, version=row.version, acked=acked, nodes=len(nodes), failure=row.failure
+            )
+
+        return await self._db.run_read(work)
+
+    async def count(self, worker_id: UUID, node: str, usage: Usage, now: datetime) -> int:
+        is_node = (_NODES.worker_id == worker_id) & (_NODES.node == node)
+
+        def work(s: Connection) -> int:
+            is_new = is_node & (_NODES.sequence < usage.sequence)
+            if s.execute(update(worker_nodes).where(is_new).values(sequence=usage.sequence)).rowcount:
+                for report in usage.circuits:
+                    is_circuit = (_CIRCUITS.id == report.id) & (_CIRCUITS.worker_id == worker_id)
+                    counted = {"requests": _CIRCUITS.requests + report.requests}
+                    s.execute(update(circuits).where(is_circuit).values(counted))
+                    last_used = _last_used(report, usage.time, now)
+                    s.execute(
+                        update(circuits).where(is_circuit, _CIRCUITS.last_used < last_used).values(last_used=last_used)
+                    )
+            sequence = s.execute(select(_NODES.sequence).where(is_node)).scalar_one_or_none()
+            return usage.sequence if sequence is None else sequence
+
+        return await self._db.run_write(work)
+
+
+def _last_used(report: CircuitUsage, sent_at: float, now: datetime) -> datetime:
+    """Returns a time of the worker's clock by the coordinator's; a circuit with open connections is in use now."""
+    age_s = 0.0 if report.open else max(0.0, sent_at - report.last_used)
+    return now - timedelta(seconds=age_s) if age_s < 10**9 else datetime.fromtimestamp(0, UTC)

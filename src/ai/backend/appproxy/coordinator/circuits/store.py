@@ -1,0 +1,80 @@
+"""Interface of the store of circuits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Protocol
+from uuid import UUID
+
+from ai.backend.appproxy.coordinator.circuits.model import Delivery, Setup, StoredCircuit
+from ai.backend.common.wire.appproxy import Ack, Circuit, Slot, Usage
+
+
+class CircuitStore(Protocol):
+    """Stores circuits. Every method is one transaction; a change of circuits raises the version of their worker."""
+
+    async def add(self, circuit: Circuit, now: datetime) -> None:
+        """Adds a circuit. Raises SlotTaken: its slot is in use, or rests or is reserved for another user;
+        NoSuchObject: its worker is gone."""
+
+    async def replace(self, circuit: Circuit) -> None:
+        """Changes a circuit; its slot stays. Raises NoSuchObject."""
+
+    async def remove(self, ids: Sequence[UUID], *, now: datetime, rest_until: datetime) -> Sequence[UUID]:
+        """Removes circuits and returns those that existed. Their ports rest until then; names of owners stay theirs."""
+
+    async def circuit(self, circuit_id: UUID) -> StoredCircuit | None: ...
+    async def of_endpoint(self, endpoint_id: UUID) -> StoredCircuit | None: ...
+    async def of_session(self, session_id: UUID, app: str) -> Sequence[StoredCircuit]:
+        """Returns the interactive circuits of an app of a session."""
+
+    async def of_worker(self, worker_id: UUID) -> Sequence[Circuit]:
+        """Returns the circuits of a worker. Raises NoSuchObject."""
+
+    async def changes(self, worker_id: UUID, since: int) -> tuple[int, Sequence[UUID], Sequence[Circuit]]:
+        """Returns the version of a worker, the ids of its circuits, and those that changed after version ``since``.
+        Raises NoSuchObject."""
+
+    async def ids_of_sessions(self, session_ids: Sequence[UUID]) -> Sequence[UUID]:
+        """Returns the interactive circuits of sessions."""
+
+    async def sessions(self) -> Sequence[UUID]:
+        """Returns the sessions with interactive circuits or set-ups."""
+
+    async def unused_since(self, moment: datetime) -> Sequence[UUID]:
+        """Returns the interactive circuits that were used last before a moment."""
+
+    async def misplaced(self) -> Sequence[UUID]:
+        """Returns the circuits whose worker has no such slot any more."""
+
+    async def slots(self, worker_id: UUID | None = None) -> Mapping[UUID, Sequence[Slot]]:
+        """Returns the occupied slots of one worker or of all, by worker."""
+
+    async def resting_ports(self, worker_id: UUID, now: datetime, user_id: UUID | None) -> frozenset[int]:
+        """Returns the ports of a worker that rest and are not of this user."""
+
+    async def versions(self) -> Mapping[UUID, int]:
+        """Returns the versions of all workers."""
+
+    async def link(self, worker_id: UUID, node: str, *, is_linked: bool, now: datetime) -> None:
+        """Records that a node opened or closed its link; a new link has acknowledged nothing."""
+
+    async def acknowledge(self, worker_id: UUID, node: str, ack: Ack) -> None: ...
+    async def delivery(self, circuit_id: UUID, alive_since: datetime) -> Delivery | None: ...
+    async def count(self, worker_id: UUID, node: str, usage: Usage, now: datetime) -> int:
+        """Counts a report once, and returns the sequence up to which reports of the node are counted."""
+
+    async def add_setup(self, token_hash: str, setup: Setup, expires_at: datetime) -> None: ...
+    async def setup(self, token_hash: str, now: datetime) -> Setup | None:
+        """Returns a set-up that is neither used nor expired."""
+
+    async def use_setup(self, token_hash: str, now: datetime) -> bool:
+        """Marks a set-up as used. Returns False if it was used already."""
+
+    async def release_setup(self, token_hash: str) -> None:
+        """Lets a set-up be used again, whose use has failed."""
+
+    async def remove_setups(self, session_ids: Sequence[UUID]) -> None: ...
+    async def purge(self, now: datetime) -> None:
+        """Removes expired set-ups, rested slots, and nodes that have not been seen for a day."""

@@ -1,0 +1,74 @@
+"""Tokens of set-ups, set-up codes for workers, and tokens of inference endpoints."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import time
+from datetime import datetime
+from uuid import UUID
+
+import jwt
+import msgspec
+
+from ai.backend.common.wire.appproxy import (
+    INFERENCE_KEY,
+    SETUP_CODE_S,
+    SETUP_KEY,
+    InferenceToken,
+    SetupCode,
+    purpose_key,
+)
+
+_ALGORITHM = "HS256"
+_TOKEN_BYTES = 32
+_ID_BYTES = 16
+
+
+def new_token() -> str:
+    """Returns a new token of a set-up: random, so that it is worth nothing but its row."""
+    return secrets.token_urlsafe(_TOKEN_BYTES)
+
+
+def hash_of(token: str) -> str:
+    """Returns what is stored of a token."""
+    return hashlib.sha256(token.encode(errors="surrogateescape")).hexdigest()
+
+
+def key_id(key: bytes) -> str:
+    """Returns the ``kid`` of a key."""
+    return hashlib.sha256(key).hexdigest()[:16]
+
+
+class TokenIssuer:
+    """Signs set-up codes and tokens of endpoints, each with a key of its own purpose."""
+
+    def __init__(self, secret: str) -> None:
+        self._setup_key = purpose_key(secret, SETUP_KEY)
+        self._inference_key = purpose_key(secret, INFERENCE_KEY)
+
+    def setup_code(self, circuit_id: UUID, user_id: UUID | None, redirect: str) -> str:
+        """Returns a code that signs one browser in to a circuit within a minute, once."""
+        claims = SetupCode(
+            circuit=circuit_id,
+            sub=str(user_id) if user_id is not None else None,
+            redirect=redirect,
+            jti=secrets.token_urlsafe(_ID_BYTES),
+            exp=int(time.time()) + SETUP_CODE_S,
+        )
+        return _signed(claims, self._setup_key)
+
+    def endpoint_token(self, endpoint_id: UUID, user_id: UUID, expires_at: datetime) -> str:
+        """Returns a token that permits calls of an endpoint until it expires."""
+        claims = InferenceToken(
+            aud=str(endpoint_id),
+            sub=str(user_id),
+            jti=secrets.token_urlsafe(_ID_BYTES),
+            exp=int(expires_at.timestamp()),
+        )
+        return _signed(claims, self._inference_key)
+
+
+def _signed(claims: msgspec.Struct, key: bytes) -> str:
+    payload = {name: value for name, value in msgspec.to_builtins(claims).items() if value is not None}
+    return jwt.encode(payload, key, algorithm=_ALGORITHM, headers={"kid": key_id(key)})

@@ -1,0 +1,63 @@
+"""Requests and replies about endpoints of model services (spec 03-14)."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from uuid import UUID
+
+import msgspec
+
+from ai.backend.appproxy.coordinator.circuits.schemas import SessionConfig
+from ai.backend.common.wire.appproxy import GatewayRoute, Port, ProxyProtocol, Ratio
+from ai.backend.infra.http.routes import Schema
+
+_MAX_ROUTES = 1024
+
+
+class EndpointConfig(Schema, frozen=True, kw_only=True):
+    """EndpointConfig."""
+
+    id: UUID
+    existing_url: Annotated[str, msgspec.Meta(max_length=2048)] | None = None
+
+
+class EndpointTags(Schema, frozen=True, kw_only=True):
+    """EndpointTagConfig."""
+
+    session: SessionConfig
+    endpoint: EndpointConfig
+
+
+class InferenceApp(Schema, frozen=True, kw_only=True):
+    """InferenceAppConfig; with ``gateway``, host and port are those of the service gateway of the agent."""
+
+    session_id: UUID
+    kernel_host: Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
+    kernel_port: Port
+    protocol: ProxyProtocol = ProxyProtocol.HTTP
+    traffic_ratio: Ratio = 1.0
+    gateway: GatewayRoute | None = None
+
+
+class EndpointBody(Schema, frozen=True, kw_only=True):
+    """EndpointCreationRequestModel. ``apps`` has at most one app, with its replicas."""
+
+    service_name: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
+    tags: EndpointTags
+    apps: dict[str, Annotated[list[InferenceApp], msgspec.Meta(max_length=_MAX_ROUTES)]]
+    open_to_public: bool = False
+    port: Port | None = None
+    subdomain: Annotated[str, msgspec.Meta(max_length=63)] | None = None
+
+
+class EndpointReply(Schema, frozen=True, kw_only=True):
+    """EndpointCreationResponseModel: the URL of the endpoint."""
+
+    endpoint: str
+
+
+class EndpointTokenBody(Schema, frozen=True, kw_only=True):
+    """EndpointAPITokenGenerationRequestModel: ``exp`` is a time in ISO 8601, or unix time."""
+
+    user_uuid: UUID
+    exp: Annotated[str, msgspec.Meta(max_length=64)]

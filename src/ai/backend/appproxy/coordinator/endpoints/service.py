@@ -1,0 +1,128 @@
+"""Circuits of model services, and the tokens by which they are called."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from urllib.parse import urlsplit
+from uuid import UUID
+
+import msgspec
+
+from ai.backend.appproxy.coordinator.circuits.placement import check_subdomain
+from ai.backend.appproxy.coordinator.circuits.service import CircuitService
+from ai.backend.common.appproxy_errors import NoSuchObject
+from ai.backend.common.errors import InvalidInput
+from ai.backend.common.wire.appproxy import AppMode, Circuit, FrontendMode, ProxyProtocol, RouteInfo
+
+_MAX_TOKEN_YEARS = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointRequest:
+    """An endpoint as its manager wants it; a port or name is taken if it is free."""
+
+    id: UUID
+    service_name: str
+    user_id: UUID
+    routes: tuple[RouteInfo, ...]
+    open_to_public: bool
+    tags: dict[str, str]
+    port: int | None = None
+    subdomain: str | None = None
+    existing_url: str | None = None
+
+
+@dataclass(slots=True)
+class EndpointService:
+    """Creates, changes and removes endpoints. An endpoint is one circuit, which keeps its URL while it exists."""
+
+    circuits: CircuitService
+
+    async def put(self, request: EndpointRequest) -> str:
+        """Creates an endpoint or changes its routes; returns its URL once its worker serves it.
+
+        Raises InvalidInput: routes of several protocols. SlotTaken: the wanted port or name. Unavailable.
+        """
+        protocols = {each.protocol for each in request.routes} or {ProxyProtocol.HTTP}
+        if len(protocols) > 1:
+            raise InvalidInput("apps: the routes of an endpoint have one protocol", data={"apps": "several protocols"})
+        stored = await self.circuits.store.of_endpoint(request.id)
+        now = self.circuits.clock.now().isoformat()
+        if stored is None:
+            circuit = await self.circuits.open(_circuit_of(request, protocols.pop(), now), request.tags)
+        else:
+            circuit = msgspec.structs.replace(
+                stored.circuit,
+                protocol=protocols.pop() if request.routes else stored.circuit.protocol,
+                route_info=list(request.routes),
+                session_ids=[each.session_id for each in request.routes],
+                open_to_public=request.open_to_public,
+                updated_at=now,
+            )
+            await self.circuits.store.replace(circuit)
+            await self.circuits.links.delivered(circuit.id)
+        worker = await self.circuits.workers.get(circuit.worker)
+        return worker.url_of(circuit.port, circuit.subdomain)
+
+    async def remove(self, endpoint_id: UUID) -> None:
+        """Removes an endpoint. Raises NoSuchObject."""
+        await self.circuits.remove([(await self._circuit(endpoint_id)).id])
+
+    async def token(self, endpoint_id: UUID, user_id: UUID, exp: str) -> str:
+        """Returns a token that permits calls of an endpoint. Raises NoSuchObject, InvalidInput."""
+        await self._circuit(endpoint_id)
+        expires_at = _time_of(exp)
+        now = self.circuits.clock.now()
+        if not now < expires_at <= now + timedelta(days=366 * _MAX_TOKEN_YEARS):
+            message = f"exp: a time in the future, within {_MAX_TOKEN_YEARS} years"
+            raise InvalidInput(message, data={"exp": "out of range"})
+        return self.circuits.tokens.endpoint_token(endpoint_id, user_id, expires_at)
+
+    async def _circuit(self, endpoint_id: UUID) -> Circuit:
+        stored = await self.circuits.store.of_endpoint(endpoint_id)
+        if stored is None:
+            raise NoSuchObject("endpoint")
+        return stored.circuit
+
+
+def _circuit_of(request: EndpointRequest, protocol: ProxyProtocol, now: str) -> Circuit:
+    nobody = UUID(int=0)
+    port, subdomain = request.port, request.subdomain
+    if port is None and subdomain is None and request.existing_url:
+        port = _port_of(request.existing_url)
+    return Circuit(
+        id=nobody,
+        app="",
+        protocol=protocol,
+        worker=nobody,
+        app_mode=AppMode.INFERENCE,
+        frontend_mode=FrontendMode.PORT,
+        open_to_public=request.open_to_public,
+        port=port,
+        subdomain=check_subdomain(subdomain) if subdomain is not None else None,
+        user_id=request.user_id,
+        endpoint_id=request.id,
+        route_info=list(request.routes),
+        session_ids=[each.session_id for each in request.routes],
+        created_at=now,
+        updated_at=now,
+    )
+
+
+def _port_of(url: str) -> int | None:
+    try:
+        return urlsplit(url).port
+    except ValueError:
+        return None
+
+
+def _time_of(text: str) -> datetime:
+    """Returns a time in ISO 8601, by default of UTC, or in unix seconds. Raises InvalidInput."""
+    try:
+        if text.isascii() and text.isdigit():
+            return datetime.fromtimestamp(int(text), UTC)
+        moment = datetime.fromisoformat(text)
+        return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    except (ValueError, OverflowError, OSError):
+        raise InvalidInput("exp: a time as 2030-01-01T00:00:00Z", data={"exp": "malformed"}) from None

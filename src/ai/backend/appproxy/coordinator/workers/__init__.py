@@ -1,0 +1,1 @@
+"""Workers: processes that serve apps to browsers and programs."""

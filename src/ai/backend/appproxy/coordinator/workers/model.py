@@ -1,0 +1,65 @@
+"""Values of workers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from ai.backend.common.wire.appproxy import AppFilter, AppMode, FrontendMode, ProxyProtocol
+
+_USUAL_PORTS = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worker:
+    """A worker as it registered. ``nodes`` are its processes that are alive; without one the worker is lost.
+
+    ``version`` grows with each change of its circuits.
+    """
+
+    id: UUID
+    authority: str
+    frontend_mode: FrontendMode
+    protocol: ProxyProtocol
+    hostname: str
+    use_tls: bool
+    api_port: int
+    port_range: tuple[int, int] | None
+    wildcard_domain: str | None
+    wildcard_port: int | None
+    filtered_apps_only: bool
+    accepted_traffics: tuple[AppMode, ...]
+    app_filters: tuple[AppFilter, ...]
+    created_at: datetime
+    updated_at: datetime
+    version: int = 0
+    nodes: int = 0
+
+    @property
+    def capacity(self) -> int:
+        """The number of its slots; -1 is any number."""
+        if self.port_range is None:
+            return -1
+        low, high = self.port_range
+        return high - low + 1
+
+    def has_slot(self, port: int | None, subdomain: str | None) -> bool:
+        """Returns whether the worker, as it is registered now, can serve a slot."""
+        if self.port_range is not None:
+            return port is not None and self.port_range[0] <= port <= self.port_range[1]
+        return subdomain is not None
+
+    def url_of(self, port: int | None, subdomain: str | None) -> str:
+        """Returns the URL of a slot, without a last slash."""
+        scheme = "https" if self.use_tls else "http"
+        if port is not None:
+            host = f"[{self.hostname}]" if ":" in self.hostname else self.hostname
+            return f"{scheme}://{host}:{port}"
+        suffix = "" if self.wildcard_port in (None, _USUAL_PORTS[scheme]) else f":{self.wildcard_port}"
+        return f"{scheme}://{subdomain}{self.wildcard_domain}{suffix}"
+
+    def matches(self, tags: Mapping[str, str]) -> bool:
+        """Returns whether one of its app filters holds for what an app is tagged with."""
+        return any(tags.get(each.key) == each.value for each in self.app_filters)

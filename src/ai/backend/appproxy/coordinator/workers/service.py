@@ -1,0 +1,118 @@
+"""Workers register, stay alive by heartbeats, and are lost without them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from uuid import UUID
+
+import msgspec
+
+from ai.backend.appproxy.coordinator.workers.model import Worker
+from ai.backend.appproxy.coordinator.workers.store import SlotUse, WorkerStore
+from ai.backend.common.appproxy_errors import NoSuchObject
+from ai.backend.common.errors import InvalidInput
+from ai.backend.common.wire.appproxy import FrontendMode, Slot, WorkerInfo, WorkerRegistration
+from ai.backend.infra.clock import Clock
+
+_HOST_PATTERN = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|[0-9A-Fa-f:]+")
+_DOMAIN_PATTERN = re.compile(r"(?:\.[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)+")
+
+
+@dataclass(slots=True)
+class WorkerService:
+    """Registers and lists workers. A worker without a heartbeat for ``timeout_s`` is lost until the next one."""
+
+    store: WorkerStore
+    use: SlotUse
+    clock: Clock
+    timeout_s: float
+
+    def alive_since(self) -> datetime:
+        """Returns the moment after which a node that is alive was seen."""
+        return self.clock.now() - timedelta(seconds=self.timeout_s)
+
+    async def register(self, registration: WorkerRegistration) -> Worker:
+        """Adds or changes the worker of an authority. Raises InvalidInput."""
+        checked = _checked(registration)
+        return await self.store.put(checked, self.clock.now(), self.alive_since())
+
+    async def touch(self, worker_id: UUID, node: str) -> Worker:
+        """Counts a heartbeat. Raises NoSuchObject: the worker registers again."""
+        await self.store.touch(worker_id, node, self.clock.now())
+        return await self.get(worker_id)
+
+    async def get(self, worker_id: UUID) -> Worker:
+        """Returns a worker. Raises NoSuchObject."""
+        worker = await self.store.worker(worker_id, self.alive_since())
+        if worker is None:
+            raise NoSuchObject("worker")
+        return worker
+
+    async def all(self) -> Sequence[Worker]:
+        return await self.store.workers(self.alive_since())
+
+    async def delete(self, worker_id: UUID) -> None:
+        """Removes a worker with its circuits. Raises NoSuchObject."""
+        if not await self.store.delete(worker_id):
+            raise NoSuchObject("worker")
+
+    async def describe(self, worker: Worker) -> WorkerInfo:
+        """Returns a worker with its occupied slots."""
+        used = await self.use.slots(worker.id)
+        return info_of(worker, used.get(worker.id, ()))
+
+    async def describe_all(self) -> list[WorkerInfo]:
+        used = await self.use.slots()
+        return [info_of(worker, used.get(worker.id, ())) for worker in await self.all()]
+
+
+def id_of(text: str, noun: str) -> UUID:
+    """Returns an id of a path. Raises NoSuchObject for anything else."""
+    try:
+        return UUID(text)
+    except ValueError:
+        raise NoSuchObject(noun) from None
+
+
+def info_of(worker: Worker, used: Sequence[Slot]) -> WorkerInfo:
+    return WorkerInfo(
+        authority=worker.authority,
+        frontend_mode=worker.frontend_mode,
+        protocol=worker.protocol,
+        hostname=worker.hostname,
+        use_tls=worker.use_tls,
+        api_port=worker.api_port,
+        port_range=worker.port_range,
+        wildcard_domain=worker.wildcard_domain,
+        filtered_apps_only=worker.filtered_apps_only,
+        accepted_traffics=list(worker.accepted_traffics),
+        id=worker.id,
+        created_at=worker.created_at.isoformat(),
+        updated_at=worker.updated_at.isoformat(),
+        available_slots=worker.capacity,
+        occupied_slots=len(used),
+        nodes=worker.nodes,
+        slots=list(used),
+    )
+
+
+def _checked(registration: WorkerRegistration) -> WorkerRegistration:
+    """Returns a registration with the fields of its frontend only. Raises InvalidInput."""
+    problems: dict[str, str] = {}
+    if _HOST_PATTERN.fullmatch(registration.hostname) is None:
+        problems["hostname"] = "not a host name or address"
+    if registration.frontend_mode is FrontendMode.PORT:
+        low, high = registration.port_range or (1, 0)
+        if low > high:
+            problems["port_range"] = "a port frontend needs [first, last]"
+        registration = msgspec.structs.replace(registration, wildcard_domain=None, wildcard_port=None)
+    else:
+        if _DOMAIN_PATTERN.fullmatch(registration.wildcard_domain or "") is None:
+            problems["wildcard_domain"] = "a wildcard frontend needs a domain in lower case that begins with a dot"
+        registration = msgspec.structs.replace(registration, port_range=None)
+    if problems:
+        raise InvalidInput("; ".join(f"{name}: {text}" for name, text in problems.items()), data=problems)
+    return registration

@@ -1,0 +1,1 @@
+"""The worker of the app proxy: serves circuits to browsers and clients."""

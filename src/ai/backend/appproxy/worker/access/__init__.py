@@ -1,0 +1,1 @@
+"""Access to circuits: permits, set-up codes, tokens of inference endpoints, addresses."""

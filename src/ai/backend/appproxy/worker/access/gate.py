@@ -1,0 +1,190 @@
+"""The gate of every circuit: each request, upgrade and connection passes it, whatever its method.
+
+The rules are in `core.proxy`; docs/explanation/data-planes.md lists the attacks that each of them stops.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+from urllib.parse import parse_qs
+
+from ai.backend.appproxy.worker.access.replies import Response, error, redirect
+from ai.backend.appproxy.worker.access.tokens import BadToken, Tokens
+from ai.backend.common.appproxy_errors import (
+    CookieInvalid,
+    CookieMissing,
+    HeaderMissing,
+    MethodUnsupported,
+    NotForInference,
+    TokenMismatch,
+)
+from ai.backend.common.wire.appproxy import SETUP_PATH, AppMode, Circuit
+from ai.backend.core.proxy.cookies import (
+    PERMIT_S,
+    is_local_redirect,
+    permit_name,
+    set_permit_cookie,
+    split_cookies,
+)
+from ai.backend.core.proxy.headers import Header, values_of
+from ai.backend.core.proxy.hosts import client_address, is_same_origin
+from ai.backend.infra.http.addresses import Network, is_within, may_come_from
+
+_SETUP_TARGET = SETUP_PATH.encode()
+_SCHEMES = ("backendai", "bearer")
+_NOTHING_HIDDEN: frozenset[bytes] = frozenset()
+_AUTHORIZATION = frozenset((b"authorization",))
+_MAX_PERMITS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """An admitted request. ``cookies`` and all but the ``hidden`` fields go to the app; ``set_cookie`` renews the
+    permit."""
+
+    address: str
+    cookies: str = ""
+    hidden: frozenset[bytes] = _NOTHING_HIDDEN
+    set_cookie: str | None = None
+
+
+class Request(Protocol):
+    """The parts of a request that the gate reads. Names of headers are in lower case."""
+
+    method: bytes
+    target: bytes
+    headers: Sequence[Header]
+    host: bytes
+    is_websocket: bool
+
+
+class Gate:
+    """Decides about requests. ``is_secure``: browsers reach the frontend by TLS."""
+
+    def __init__(
+        self,
+        tokens: Tokens,
+        *,
+        is_secure: bool,
+        trusted_proxies: Sequence[Network] = (),
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._tokens = tokens
+        self._is_secure = is_secure
+        self._trusted_proxies = trusted_proxies
+        self._clock = clock
+
+    def admits_address(self, circuit: Circuit, address: str) -> bool:
+        """Returns True if the circuit may be used from an address."""
+        allowed = circuit.allowed_client_ips
+        return allowed is None or (bool(allowed.strip()) and may_come_from(address, allowed.split(",")))
+
+    def admits_connection(self, circuit: Circuit, address: str) -> bool:
+        """Returns True if a raw TCP connection may be made: it has no credentials, so that a circuit without networks
+        of its clients serves nobody unless it is public."""
+        if circuit.allowed_client_ips is None and not circuit.open_to_public:
+            return False
+        return self.admits_address(circuit, address)
+
+    def check(self, circuit: Circuit, request: Request, peer: str) -> Admission | Response:
+        """Admits a request of the client at ``peer``, or replies to it."""
+        address = peer
+        if self._trusted_proxies:
+            hops = values_of(request.headers, b"x-forwarded-for")
+            address = client_address(peer, hops, lambda hop: is_within(hop, self._trusted_proxies))
+        if circuit.allowed_client_ips is not None and not self.admits_address(circuit, address):
+            return error(403, "This address may not use this app.", as_page=wants_page(request))
+        path, _, query = request.target.partition(b"?")
+        if path == _SETUP_TARGET:
+            return self._set_up(circuit, request, query)
+        if circuit.app_mode is AppMode.INFERENCE:
+            return self._check_token(circuit, request, address)
+        if request.is_websocket and not self._is_own_origin(request):
+            return error(403, "The page that opens this connection is of another origin.", as_page=wants_page(request))
+        return self._check_permit(circuit, request, address)
+
+    def _set_up(self, circuit: Circuit, request: Request, query: bytes) -> Response:
+        if circuit.app_mode is AppMode.INFERENCE:
+            return error(400, "Call the endpoint with a token.", NotForInference, as_page=wants_page(request))
+        if request.method != b"GET" or request.is_websocket:
+            return error(405, "Open this address in a browser.", as_page=wants_page(request))
+        now = self._clock()
+        try:
+            codes = parse_qs(query.decode("ascii", "replace"), max_num_fields=8).get("code", [])
+            target = self._tokens.take_setup_code(codes[0] if len(codes) == 1 else "", circuit, now)
+        except (BadToken, ValueError):
+            return error(
+                401, "Open the app again: this link is used or expired.", CookieInvalid, as_page=wants_page(request)
+            )
+        if not is_local_redirect(target):
+            target = "/"
+        cookie = None
+        if circuit.user_id is not None and not circuit.open_to_public:
+            permit = self._tokens.issue_permit(circuit.id, circuit.user_id, now)
+            cookie = self._cookie(circuit, permit)
+        return redirect(target, cookie)
+
+    def _check_permit(self, circuit: Circuit, request: Request, address: str) -> Admission | Response:
+        name = permit_name(circuit.id, is_secure=self._is_secure)
+        permits, cookies = split_cookies(values_of(request.headers, b"cookie"), name)
+        if circuit.open_to_public:
+            return Admission(address, cookies)
+        if not permits:
+            return error(401, "Open the app from Backend.AI.", CookieMissing, as_page=wants_page(request))
+        now = self._clock()
+        for permit in permits[:_MAX_PERMITS]:
+            try:
+                expiry = self._tokens.permit_expiry(permit, circuit.id, circuit.user_id, now)
+            except BadToken:
+                continue
+            renewed = None
+            if expiry - now < PERMIT_S / 2 and circuit.user_id is not None:
+                renewed = self._cookie(circuit, self._tokens.issue_permit(circuit.id, circuit.user_id, now))
+            return Admission(address, cookies, set_cookie=renewed)
+        return error(401, "Open the app again from Backend.AI.", CookieInvalid, as_page=wants_page(request))
+
+    def _check_token(self, circuit: Circuit, request: Request, address: str) -> Admission | Response:
+        _, cookies = split_cookies(values_of(request.headers, b"cookie"), "")
+        if circuit.open_to_public:
+            return Admission(address, cookies)
+        values = values_of(request.headers, b"authorization")
+        challenge = b"WWW-Authenticate: Bearer\r\n"
+        if not values:
+            return error(
+                401, "Send a token of the endpoint.", HeaderMissing, as_page=wants_page(request), fields=challenge
+            )
+        scheme, _, token = values[0].partition(" ")
+        if scheme.lower() not in _SCHEMES:
+            return error(
+                401,
+                "Authorize with BackendAI or Bearer.",
+                MethodUnsupported,
+                as_page=wants_page(request),
+                fields=challenge,
+            )
+        try:
+            if len(values) > 1 or circuit.endpoint_id is None:
+                raise BadToken("the header is ambiguous")
+            self._tokens.check_inference_token(token.strip(), circuit.endpoint_id, self._clock())
+        except BadToken:
+            return error(
+                401, "The token is invalid or expired.", TokenMismatch, as_page=wants_page(request), fields=challenge
+            )
+        return Admission(address, cookies, hidden=_AUTHORIZATION)
+
+    def _is_own_origin(self, request: Request) -> bool:
+        """Returns True for clients without Origin, which are no browsers, and pages of the app itself."""
+        origins = values_of(request.headers, b"origin")
+        host = request.host.decode("latin-1")
+        return not origins or (len(origins) == 1 and is_same_origin(origins[0], host))
+
+    def _cookie(self, circuit: Circuit, permit: str) -> str:
+        return set_permit_cookie(permit_name(circuit.id, is_secure=self._is_secure), permit, is_secure=self._is_secure)
+
+
+def wants_page(request: Request) -> bool:
+    """Returns True if the client shows HTML."""
+    return any("text/html" in value for value in values_of(request.headers, b"accept"))

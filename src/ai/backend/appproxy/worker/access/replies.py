@@ -1,0 +1,65 @@
+"""Replies of the worker itself: errors by the codes of spec 03-15, and redirects. Nothing of the request is in them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from http import HTTPStatus
+
+from ai.backend.common.errors import BackendError
+
+_PAGE_HEADERS = (
+    b"Cache-Control: no-store\r\n"
+    b"Content-Security-Policy: default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'\r\n"
+    b"X-Content-Type-Options: nosniff\r\n"
+    b"Referrer-Policy: no-referrer\r\n"
+)
+_PAGE = (
+    "<!doctype html><html lang=en><meta charset=utf-8><title>{title}</title>"
+    "<style>body{{font:16px sans-serif;margin:4em auto;max-width:36em}}</style><h1>{title}</h1><p>{detail}</p></html>\n"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """A reply of the worker. ``fields`` are complete header lines; ``reason`` is a bounded word for metrics."""
+
+    status: int
+    fields: bytes
+    body: bytes
+    reason: str
+
+    def head(self, *, keep_alive: bool) -> bytes:
+        connection = b"" if keep_alive else b"Connection: close\r\n"
+        phrase = HTTPStatus(self.status).phrase.encode()
+        return b"HTTP/1.1 %d %b\r\n%bContent-Length: %d\r\n%b\r\n" % (
+            self.status,
+            phrase,
+            self.fields,
+            len(self.body),
+            connection,
+        )
+
+
+def error(
+    status: int, detail: str, kind: type[BackendError] | None = None, *, as_page: bool = False, fields: bytes = b""
+) -> Response:
+    """Returns an error, as a page for browsers or as a problem in JSON. The title of its kind has the code."""
+    title = kind.title if kind else HTTPStatus(status).phrase
+    code = kind.code if kind else None
+    if as_page:
+        media_type, body = b"text/html; charset=utf-8", _PAGE.format(title=title, detail=detail).encode()
+    else:
+        media_type = b"application/problem+json"
+        problem = {"type": "about:blank", "title": title, "status": status, "detail": detail}
+        body = json.dumps({**problem, **({"error_code": code} if code else {})}).encode()
+    lines = b"Content-Type: %b\r\n%b%b" % (media_type, _PAGE_HEADERS, fields)
+    return Response(status, lines, body, code or HTTPStatus(status).name.lower())
+
+
+def redirect(location: str, cookie: str | None) -> Response:
+    """Returns the redirect at the end of a set-up. ``location`` is a path that was checked."""
+    fields = b"Location: %b\r\n%b" % (location.encode("ascii"), _PAGE_HEADERS)
+    if cookie is not None:
+        fields += b"Set-Cookie: %b\r\n" % cookie.encode("ascii")
+    return Response(303, fields, b"", "setup")

@@ -1,0 +1,131 @@
+"""Signs and verifies the tokens of the worker: set-up codes, permits, tokens of inference endpoints (JWT, HS256)."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+from uuid import UUID
+
+import jwt
+
+from ai.backend.common.wire.appproxy import (
+    INFERENCE_KEY,
+    PERMIT_KEY,
+    SETUP_AUDIENCE,
+    SETUP_CODE_S,
+    SETUP_KEY,
+    Circuit,
+    purpose_key,
+)
+from ai.backend.core.proxy.cookies import PERMIT_S
+
+_ALGORITHM = "HS256"
+_PERMIT_AUDIENCE = "appproxy-permit"
+_LEEWAY_S = 5
+_MAX_TOKEN_LENGTH = 4096
+_MAX_VERIFIED = 4096
+_MAX_USED_CODES = 100_000
+
+
+class BadToken(Exception):
+    """A token that is malformed, forged, expired, used before, or for another purpose."""
+
+
+class Tokens:
+    """Keys of all purposes. ``now`` is unix time in every method.
+
+    Set-up codes that were issued before ``started_at`` are refused, since it is not known if they were used.
+    """
+
+    def __init__(self, *, shared_secret: str, permit_secret: str, started_at: float) -> None:
+        self._setup_key = purpose_key(shared_secret, SETUP_KEY)
+        self._inference_key = purpose_key(shared_secret, INFERENCE_KEY)
+        self._permit_key = purpose_key(permit_secret, PERMIT_KEY)
+        self._started_at = started_at
+        self._used_codes: dict[str, float] = {}
+        self._verified: dict[tuple[str, str], tuple[str, float]] = {}
+
+    def take_setup_code(self, code: str, circuit: Circuit, now: float) -> str:
+        """Returns where a set-up code redirects to, and makes it useless. Raises BadToken."""
+        claims = _decode(code, self._setup_key, SETUP_AUDIENCE)
+        expiry, code_id = _expiry(claims, now), claims.get("jti")
+        if not isinstance(code_id, str) or not 8 <= len(code_id) <= 128 or code_id in self._used_codes:
+            raise BadToken("the code was used")
+        if expiry > now + SETUP_CODE_S + _LEEWAY_S or expiry < self._started_at + SETUP_CODE_S - _LEEWAY_S:
+            raise BadToken("the code was not issued in the last minute")
+        if claims.get("circuit") != str(circuit.id):
+            raise BadToken("the code is for another circuit")
+        if not circuit.open_to_public and claims.get("sub") != str(circuit.user_id):
+            raise BadToken("the code is for another user")
+        self._used_codes = {used: until for used, until in self._used_codes.items() if until > now}
+        if len(self._used_codes) >= _MAX_USED_CODES:
+            raise BadToken("too many codes are used at once")
+        self._used_codes[code_id] = expiry + _LEEWAY_S
+        redirect = claims.get("redirect", "/")
+        return redirect if isinstance(redirect, str) else "/"
+
+    def issue_permit(self, circuit: UUID, user: UUID, now: float) -> str:
+        """Returns a permit of a user for one circuit."""
+        claims = {
+            "aud": _PERMIT_AUDIENCE,
+            "circuit": str(circuit),
+            "sub": str(user),
+            "exp": int(now + PERMIT_S),
+            "jti": secrets.token_urlsafe(16),
+        }
+        return jwt.encode(claims, self._permit_key, algorithm=_ALGORITHM)
+
+    def permit_expiry(self, permit: str, circuit: UUID, user: UUID | None, now: float) -> float:
+        """Returns until when a permit is valid. Raises BadToken."""
+        if user is None:
+            raise BadToken("the circuit has no user")
+        return self._verify(permit, f"{circuit} {user}", now, self._permit_key, _PERMIT_AUDIENCE, _permit_subject)
+
+    def check_inference_token(self, token: str, endpoint: UUID, now: float) -> None:
+        """Raises BadToken unless the token is of this endpoint."""
+        self._verify(token, str(endpoint), now, self._inference_key, str(endpoint), _inference_subject)
+
+    def _verify(self, token: str, subject: str, now: float, key: bytes, audience: str, subject_of: Any) -> float:
+        """Verifies a signature once, and remembers its result: each request of a browser has the permit."""
+        verified = self._verified.get((audience, token))
+        if verified is None:
+            claims = _decode(token, key, audience)
+            verified = (subject_of(claims), _expiry(claims, now))
+            if len(self._verified) >= _MAX_VERIFIED:
+                self._verified.clear()
+            self._verified[audience, token] = verified
+        if verified[0] != subject or verified[1] + _LEEWAY_S < now:
+            raise BadToken("the token is expired, or for something else")
+        return verified[1]
+
+
+def _permit_subject(claims: dict[str, Any]) -> str:
+    return f"{claims.get('circuit')} {claims.get('sub')}"
+
+
+def _inference_subject(claims: dict[str, Any]) -> str:
+    return str(claims["aud"]) if claims.get("typ") == "inference" else ""
+
+
+def _decode(token: str, key: bytes, audience: str) -> dict[str, Any]:
+    if len(token) > _MAX_TOKEN_LENGTH:
+        raise BadToken("the token is too long")
+    try:
+        # Expiry is compared by the caller, with its clock.
+        claims: dict[str, Any] = jwt.decode(
+            token,
+            key,
+            algorithms=[_ALGORITHM],
+            audience=audience,
+            options={"require": ["exp", "aud"], "verify_exp": False, "verify_iat": False, "verify_nbf": False},
+        )
+    except (jwt.PyJWTError, ValueError) as e:
+        raise BadToken(str(e)) from None
+    return claims
+
+
+def _expiry(claims: dict[str, Any], now: float) -> float:
+    expiry = claims["exp"]
+    if isinstance(expiry, bool) or not isinstance(expiry, int | float) or expiry + _LEEWAY_S < now:
+        raise BadToken("the token is expired")
+    return float(expiry)

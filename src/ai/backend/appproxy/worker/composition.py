@@ -1,0 +1,143 @@
+"""Puts a worker together."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+
+from ai.backend.appproxy.worker.access.gate import Gate
+from ai.backend.appproxy.worker.access.tokens import Tokens
+from ai.backend.appproxy.worker.config.settings import WorkerSettings
+from ai.backend.appproxy.worker.link.link import CoordinatorLink
+from ai.backend.appproxy.worker.link.state_file import StateFile
+from ai.backend.appproxy.worker.metrics import families_of
+from ai.backend.appproxy.worker.planes.embedded.limits import Limits
+from ai.backend.appproxy.worker.planes.embedded.plane import EmbeddedPlane, Frontend
+from ai.backend.appproxy.worker.upstreams import RouteDialer
+from ai.backend.common.errors import InvalidInput
+from ai.backend.common.wire.appproxy import AppFilter, FrontendMode, WorkerRegistration
+from ai.backend.infra.http.addresses import parse_network
+from ai.backend.infra.http.health import HealthApi
+from ai.backend.infra.http.routes import endpoints_of
+from ai.backend.infra.http.server import HttpServer, make_runner, serve_on, tls_of
+from ai.backend.infra.loop import cancel_all
+from ai.backend.infra.telemetry import Metrics
+
+STATE_FILE = "proxy-worker-state.json"
+
+
+class Worker:
+    """A worker of the app proxy. Raises InvalidInput for settings that cannot be had."""
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        self.settings = settings
+        process, secret = settings.proxy_worker, settings.secrets.api_secret.get_secret_value()
+        permit_secret = settings.permit_hash.secret
+        tokens = Tokens(
+            shared_secret=secret,
+            permit_secret=permit_secret.get_secret_value() if permit_secret else secret,
+            started_at=time.time(),
+        )
+        try:
+            proxies = [parse_network(text) for text in process.trusted_proxies]
+        except ValueError as e:
+            raise InvalidInput(f"proxy-worker.trusted-proxies: {e}") from None
+        gate = Gate(tokens, is_secure=process.tls_advertised, trusted_proxies=proxies)
+        self._dialer = RouteDialer()
+        limits = process.limits.model_dump()
+        per_address = limits.pop("connections_per_address")
+        self.plane = EmbeddedPlane(
+            frontend_of(settings),
+            gate,
+            self._dialer,
+            limits=Limits(**limits),
+            connections_per_address=per_address,
+            logs_access=process.access_log,
+        )
+        state_file = StateFile(process.data_dir / STATE_FILE)
+        self.link = CoordinatorLink(
+            process.coordinator_endpoint,
+            secret,
+            lambda: registration_of(settings, self.api_address[1]),
+            self.plane,
+            self._dialer,
+            state_file,
+        )
+        self._state_file = state_file
+        metrics = Metrics("appproxy-worker")
+        metrics.expose(lambda: families_of(self.plane, self.link))
+        server = HttpServer(endpoints_of(HealthApi(metrics, self._readiness)), metrics=metrics)
+        self._runner = make_runner(server.application())
+        self._task: asyncio.Task[None] | None = None
+        self._is_serving = False
+
+    async def _readiness(self) -> Mapping[str, bool]:
+        """Without a coordinator the worker still serves, so that its absence does not take it out of a balancer."""
+        return {"frontend": self._is_serving}
+
+    async def start(self) -> None:
+        """Serves the circuits of the last run, and links with the coordinator. Raises InvalidInput if the addresses of
+        the settings cannot be used."""
+        process = self.settings.proxy_worker
+        process.data_dir.mkdir(parents=True, exist_ok=True)
+        await self.plane.start()
+        await self.link.restore()
+        try:
+            self.api_address = await serve_on(self._runner, (process.api_bind_addr.host, process.api_bind_addr.port))
+        except OSError as e:
+            raise InvalidInput(f"Cannot listen on {process.api_bind_addr.port}: {e.strerror}.") from None
+        self._is_serving = True
+        self._task = asyncio.create_task(self.link.run())
+
+    async def stop(self) -> None:
+        """Takes nothing new, lets open requests end, and stops. May be called after a failed start."""
+        self._is_serving = False
+        if self._task is not None:
+            await self.plane.stop(drain_s=self.settings.proxy_worker.drain_timeout)
+            await cancel_all(self._task)
+            self._state_file.save()
+        await self._runner.cleanup()
+
+
+def frontend_of(settings: WorkerSettings) -> Frontend:
+    """Returns where browsers connect. Raises InvalidInput if the certificate cannot be used."""
+    process = settings.proxy_worker
+    tls = None
+    if process.tls_listen and process.tls_cert is not None and process.tls_privkey is not None:
+        tls = tls_of(process.tls_cert, process.tls_privkey)
+    if process.mode is FrontendMode.WILDCARD and process.wildcard_domain is not None:
+        wildcard = process.wildcard_domain
+        return Frontend(
+            host=wildcard.bind_addr.host,
+            port=wildcard.bind_addr.port,
+            domain=wildcard.domain,
+            tls=tls,
+            is_secure=process.tls_advertised,
+        )
+    proxy = process.port_proxy
+    return Frontend(host=proxy.bind_host, ports=proxy.slots, tls=tls, is_secure=process.tls_advertised)
+
+
+def registration_of(settings: WorkerSettings, api_port: int) -> WorkerRegistration:
+    """Returns how the worker describes itself to the coordinator; ``api_port`` is the port of its own API."""
+    process = settings.proxy_worker
+    api, proxy, wildcard = process.api_advertised_addr or process.api_bind_addr, process.port_proxy, None
+    hostname = proxy.advertised_host or proxy.bind_host
+    if process.mode is FrontendMode.WILDCARD:
+        wildcard = process.wildcard_domain
+        hostname = api.host
+    return WorkerRegistration(
+        authority=process.authority,
+        frontend_mode=process.mode,
+        protocol=process.protocol,
+        hostname=hostname,
+        use_tls=process.tls_advertised,
+        api_port=process.api_advertised_addr.port if process.api_advertised_addr else api_port,
+        port_range=None if wildcard else proxy.advertised_port_range or proxy.bind_port_range,
+        wildcard_domain=wildcard.domain if wildcard else None,
+        wildcard_port=(wildcard.advertised_port or wildcard.bind_addr.port) if wildcard else None,
+        filtered_apps_only=process.filtered_apps_only,
+        accepted_traffics=process.accepted_traffics,
+        app_filters=[AppFilter(key=each.key, value=each.value) for each in process.app_filters],
+    )

@@ -1,0 +1,185 @@
+"""``proxy-worker.toml`` (spec 03-02, 03-16)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, SecretStr, model_validator
+
+from ai.backend.common.wire.appproxy import AppMode, FrontendMode, ProxyProtocol
+from ai.backend.infra.settings import Settings
+from ai.backend.infra.settings.published import accept_only, fixed_field, unused_field
+from ai.backend.infra.settings.tables import Address, DebugSettings, HostPort, LoggingSettings, RedisSettings
+
+MIN_SECRET_LENGTH = 32
+"""Characters: HMAC-SHA256 requires a key as long as its digest (RFC 7518, 3.2)."""
+PortRange = tuple[Annotated[int, Field(ge=1, le=65535)], Annotated[int, Field(ge=1, le=65535)]]
+_NO_TRAEFIK = "no data plane drives Traefik yet: set frontend-mode to port or wildcard"
+
+
+class PortProxySettings(Settings):
+    """The table ``[proxy_worker.port_proxy]``: one port for each circuit."""
+
+    bind_host: str = Field("127.0.0.1", description="Address to listen on.")
+    advertised_host: str | None = Field(None, description="Name or address that browsers use; bind-host if unset.")
+    bind_port_range: PortRange = Field((10205, 10300), description="First and last port to listen on.")
+    advertised_port_range: PortRange | None = Field(
+        None, description="Ports that browsers use, as many as in bind-port-range; the same ones if unset."
+    )
+
+    @model_validator(mode="after")
+    def _has_ports(self) -> Self:
+        low, high = self.bind_port_range
+        if low > high:
+            raise ValueError("bind-port-range must have the lower port first")
+        if self.advertised_port_range is not None:
+            first, last = self.advertised_port_range
+            if last - first != high - low:
+                raise ValueError("advertised-port-range needs as many ports as bind-port-range")
+        return self
+
+    @property
+    def slots(self) -> dict[int, int]:
+        """The port to listen on for each port that browsers use."""
+        (low, high), (first, _) = self.bind_port_range, self.advertised_port_range or self.bind_port_range
+        return {first + index: low + index for index in range(high - low + 1)}
+
+
+class WildcardSettings(Settings):
+    """The table ``[proxy_worker.wildcard_domain]``: one host name for each circuit."""
+
+    domain: str = Field(
+        pattern=r"^\.[a-z0-9-]+(\.[a-z0-9-]+)*$",
+        description="The domain with its first dot, as .apps.example.net; a DNS record *.apps.example.net leads here.",
+    )
+    bind_addr: Address = Field(HostPort(host="127.0.0.1", port=10250), description="Where it listens.")
+    advertised_port: int | None = Field(
+        None, ge=1, le=65535, description="Port that browsers use; the one of bind-addr if unset."
+    )
+
+
+class AppFilterSettings(Settings):
+    """An entry of ``app-filters``."""
+
+    key: str = Field(description="What is compared; see the coordinator.")
+    value: str = Field(description="Its value.")
+
+
+class LimitSettings(Settings):
+    """The table ``[proxy_worker.limits]``; times are in seconds."""
+
+    head_bytes: int = Field(64 * 1024, ge=1024, description="Bytes of a request line with its header fields.")
+    header_fields: int = Field(128, ge=8, description="Header fields of one request.")
+    body_bytes: int = Field(0, ge=0, description="Bytes of a request body; 0 allows any number.")
+    head_s: float = Field(15.0, gt=0, description="For a client to send the head of a request.")
+    keep_alive_s: float = Field(75.0, gt=0, description="Between two requests of a connection.")
+    body_gap_s: float = Field(60.0, gt=0, description="Between two pieces of a request body.")
+    connect_s: float = Field(10.0, gt=0, description="For a connection to an app.")
+    first_byte_s: float = Field(600.0, gt=0, description="For an app to begin its response.")
+    stream_gap_s: float = Field(3600.0, gt=0, description="Between two pieces of a response.")
+    unread_s: float = Field(60.0, gt=0, description="For which a client may leave a response unread.")
+    tunnel_gap_s: float = Field(86_400.0, gt=0, description="Without a byte on a WebSocket or TCP connection.")
+    circuit_connections: int = Field(
+        10_000, ge=1, description="Requests and connections that one circuit may have open."
+    )
+    connections_per_address: int = Field(
+        0, ge=0, description="Open connections of one client address; 0 allows any number."
+    )
+
+
+class WorkerProcessSettings(Settings):
+    """The table ``[proxy_worker]``."""
+
+    coordinator_endpoint: str = Field(
+        "http://127.0.0.1:10200", pattern=r"^https?://[^/\s]+/?$", description="Where the coordinator is."
+    )
+    authority: str = Field(
+        "worker-1", min_length=1, max_length=255, description="Name of the worker; nodes of one name share circuits."
+    )
+    tls_listen: bool = Field(False, description="Whether the frontend speaks TLS itself.")
+    tls_advertised: bool = Field(
+        False, description="Whether browsers reach the frontend by TLS; true also behind a balancer that speaks it."
+    )
+    tls_cert: Path | None = Field(None, description="Certificate of the frontend, in PEM; for tls-listen.")
+    tls_privkey: Path | None = Field(None, description="Key of the certificate, in PEM.")
+    frontend_mode: Annotated[
+        Literal["port", "wildcard", "traefik"], accept_only("port", "wildcard", because=_NO_TRAEFIK)
+    ] = Field("port", description="port: a port for each circuit; wildcard: a host name for each.")
+    protocol: ProxyProtocol = Field(ProxyProtocol.HTTP, description="Protocol of its circuits: http or tcp.")
+    accepted_traffics: list[AppMode] = Field(
+        list(AppMode), description="Kinds of circuits: interactive (apps of sessions), inference (endpoints)."
+    )
+    api_bind_addr: Address = Field(
+        HostPort(host="127.0.0.1", port=10201), description="Where metrics and health are served."
+    )
+    api_advertised_addr: Address | None = Field(
+        None, description="Where others reach that address; api-bind-addr if unset."
+    )
+    port_proxy: PortProxySettings = Field(PortProxySettings(), description="Ports, for frontend-mode port.")
+    wildcard_domain: WildcardSettings | None = Field(None, description="Host names, for frontend-mode wildcard.")
+    filtered_apps_only: bool = Field(False, description="Whether it serves only apps that one of its filters matches.")
+    app_filters: list[AppFilterSettings] = Field([], description="Its filters, each {key, value}.")
+    trusted_proxies: list[str] = Field(
+        [], description="Networks of balancers whose X-Forwarded-For counts as the client's address."
+    )
+    data_dir: Path = Field(
+        Path(), description="Where the file of its circuits is, by which it serves before the coordinator answers."
+    )
+    drain_timeout: float = Field(30.0, ge=0, description="Seconds that open requests may take when it stops.")
+    access_log: bool = Field(False, description="Logs each request, without its query and the client's address.")
+    limits: LimitSettings = Field(LimitSettings(), description="Limits of requests and connections.")
+    pid_file: Path | None = Field(None, description="Where the process id is written.")
+    announce_addr: Any = unused_field(None, "workers are not found by service discovery but register themselves")
+    traefik: dict[str, Any] = fixed_field(dict, "no data plane drives Traefik yet")
+
+    @model_validator(mode="after")
+    def _is_complete(self) -> Self:
+        if self.frontend_mode == "wildcard" and self.wildcard_domain is None:
+            raise ValueError("frontend-mode wildcard needs the table wildcard-domain")
+        if self.tls_listen and (self.tls_cert is None or self.tls_privkey is None):
+            raise ValueError("tls-listen needs tls-cert and tls-privkey")
+        if self.tls_listen and not self.tls_advertised:
+            raise ValueError("tls-listen without tls-advertised: browsers would be sent to http")
+        if self.protocol not in (ProxyProtocol.HTTP, ProxyProtocol.TCP):
+            raise ValueError(f"protocol {self.protocol}: the embedded data plane serves http and tcp")
+        if self.protocol is ProxyProtocol.TCP and self.frontend_mode == "wildcard":
+            raise ValueError("protocol tcp needs frontend-mode port: raw TCP has no host name")
+        return self
+
+    @property
+    def mode(self) -> FrontendMode:
+        return FrontendMode(self.frontend_mode)
+
+
+class SecretsSettings(Settings):
+    """The table ``[secrets]``."""
+
+    api_secret: SecretStr = Field(
+        min_length=MIN_SECRET_LENGTH, description="The api-secret of the coordinator, at least 32 characters."
+    )
+    jwt_secret: SecretStr = unused_field(SecretStr(""), "keys of tokens are derived from api-secret")
+
+
+class PermitSettings(Settings):
+    """The table ``[permit_hash]``."""
+
+    secret: SecretStr | None = Field(
+        None,
+        min_length=MIN_SECRET_LENGTH,
+        description="Signs permit cookies, at least 32 characters; the same for nodes of one authority. If unset, a key"
+        " is derived from api-secret.",
+    )
+    enabled: bool = unused_field(True, "permits are always checked")
+    digest_mod: str = unused_field("sha256", "permits are signed with HMAC-SHA256")
+
+
+class WorkerSettings(Settings):
+    """All the settings."""
+
+    proxy_worker: WorkerProcessSettings = Field(WorkerProcessSettings(), description="This process.")
+    secrets: SecretsSettings
+    permit_hash: PermitSettings = Field(PermitSettings(), description="Permit cookies.")
+    redis: RedisSettings | None = unused_field(None, "workers hear of circuits by their link with the coordinator")
+    logging: LoggingSettings = Field(LoggingSettings(), description="Logs.")
+    debug: DebugSettings = Field(DebugSettings(), description="Finding faults.")

@@ -1,0 +1,192 @@
+"""The link of a worker with its coordinator: registration, circuits, acknowledgements, usage, heartbeats.
+
+Everything is tried again for ever: the data plane serves the circuits that it has meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from uuid import UUID, uuid4
+
+import aiohttp
+import msgspec
+
+from ai.backend.appproxy.worker.link.state_file import StateFile
+from ai.backend.appproxy.worker.link.usage import UsageReports
+from ai.backend.appproxy.worker.planes.plane import DataPlane
+from ai.backend.appproxy.worker.upstreams import RouteDialer
+from ai.backend.common.appproxy_errors import RegistrationFailed
+from ai.backend.common.errors import BackendError
+from ai.backend.common.wire.appproxy import (
+    HEARTBEAT_S,
+    TOKEN_HEADER,
+    Ack,
+    Change,
+    Counted,
+    State,
+    ToWorker,
+    WorkerInfo,
+    WorkerRegistration,
+)
+from ai.backend.core.proxy.changes import changes_of
+from ai.backend.infra.loop import PeriodicCall, cancel_all
+from ai.backend.infra.retry import Backoff
+from ai.backend.infra.tls.certificates import TlsIdentity, create_request, renewal_time
+
+log = logging.getLogger(__name__)
+USAGE_S = 2.0
+_REQUEST_TIMEOUT = aiohttp.ClientTimeout(total=15.0)
+_MAX_FRAME_BYTES = 256 << 20
+_decode = msgspec.json.Decoder(ToWorker).decode
+
+
+class GapInVersions(Exception):
+    """A frame came that continues no state: the link is made anew, which begins with the full state."""
+
+
+class CoordinatorLink:
+    """Keeps a data plane in agreement with the coordinator."""
+
+    def __init__(
+        self,
+        endpoint: str,
+        secret: str,
+        registration: Callable[[], WorkerRegistration],
+        plane: DataPlane,
+        dialer: RouteDialer,
+        state_file: StateFile,
+    ) -> None:
+        self._endpoint = endpoint.rstrip("/")
+        self._headers = {TOKEN_HEADER: secret}
+        self._registration = registration
+        self._plane = plane
+        self._dialer = dialer
+        self._state_file = state_file
+        self._usage = UsageReports()
+        self._node = uuid4().hex
+        self._renewal = datetime.min.replace(tzinfo=UTC)
+        self._backoff = Backoff(0.2, 10.0, jitter=0.3)
+        self.version = -1
+        self.is_linked = False
+        self.synchronized = asyncio.Event()
+        """Set once the first state of the coordinator is served."""
+
+    async def restore(self) -> None:
+        """Serves the circuits of the state file."""
+        stored = self._state_file.load()
+        if stored.key is not None and stored.certificate is not None:
+            self._dialer.identity = TlsIdentity(stored.key, stored.certificate)
+        if stored.circuits:
+            await self._plane.apply(changes_of(State(version=stored.version, circuits=stored.circuits)))
+            log.info("serving %d circuits of the last run until the coordinator answers", len(stored.circuits))
+
+    async def run(self) -> None:
+        """Links until cancelled."""
+        async with aiohttp.ClientSession(headers=self._headers, timeout=_REQUEST_TIMEOUT) as http:
+            while True:
+                try:
+                    await self._link(http)
+                except (BackendError, aiohttp.ClientError, OSError, TimeoutError, ssl.SSLError) as e:
+                    log.warning("no link with the coordinator at %s: %s", self._endpoint, str(e) or type(e).__name__)
+                except (msgspec.MsgspecError, GapInVersions) as e:
+                    log.warning("the link with the coordinator is made anew: %s", e)
+                finally:
+                    self.is_linked = False
+                await self._backoff.wait()
+
+    async def _link(self, http: aiohttp.ClientSession) -> None:
+        info = await self._register(http)
+        url = f"{self._endpoint}/api/worker/{info.id}/link"
+        timeout = aiohttp.ClientWSTimeout(ws_close=5.0)
+        async with http.ws_connect(
+            url,
+            params={"node": self._node},
+            heartbeat=2 * HEARTBEAT_S,
+            max_msg_size=_MAX_FRAME_BYTES,
+            timeout=timeout,
+        ) as socket:
+            self.is_linked = True
+            self._backoff.reset()
+            log.info("linked with the coordinator as %s (%s)", info.authority, info.id)
+            usage = PeriodicCall("usage", USAGE_S, lambda: self._report(socket))
+            heartbeat = PeriodicCall("heartbeat", HEARTBEAT_S, lambda: self._beat(http, info.id))
+            tasks = [asyncio.create_task(loop.run()) for loop in (usage, heartbeat)]
+            try:
+                await self._receive(socket)
+            finally:
+                await cancel_all(*tasks)
+
+    async def _register(self, http: aiohttp.ClientSession) -> WorkerInfo:
+        """Registers the worker, and gets a certificate for gateways. Raises RegistrationFailed."""
+        key, request = create_request("appproxy-worker")
+        registration = msgspec.structs.replace(self._registration(), node=self._node, certificate_request=request)
+        url = f"{self._endpoint}/api/worker"
+        body, media_type = msgspec.json.encode(registration), {"Content-Type": "application/json"}
+        async with http.put(url, data=body, headers=media_type) as response:
+            content = await response.read()
+            if response.status != 200:
+                raise RegistrationFailed(f"{RegistrationFailed.title}: {response.status} {_reason_of(content)}")
+        info = msgspec.json.decode(content, type=WorkerInfo)
+        if info.certificate is not None:
+            self._dialer.identity = TlsIdentity(key, info.certificate)
+            self._renewal = renewal_time(info.certificate)
+            self._state_file.identify(key, info.certificate)
+        return info
+
+    async def _receive(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        self.version = -1
+        async for message in socket:
+            if message.type is not aiohttp.WSMsgType.TEXT:
+                continue
+            frame = _decode(message.data)
+            if isinstance(frame, Counted):
+                self._usage.counted(frame.sequence)
+                continue
+            if isinstance(frame, Change) and (self.version < 0 or frame.version <= self.version):
+                raise GapInVersions(f"version {frame.version} does not follow {self.version}")
+            await self._apply(socket, frame)
+
+    async def _apply(self, socket: aiohttp.ClientWebSocketResponse, frame: State | Change) -> None:
+        applied = await self._plane.apply(changes_of(frame))
+        self.version = applied.version
+        circuits = {} if isinstance(frame, State) else dict(self._state_file.circuits)
+        changed, removed = (frame.circuits, []) if isinstance(frame, State) else (frame.set, frame.removed)
+        circuits |= {circuit.id: circuit for circuit in changed}
+        for circuit_id in removed:
+            circuits.pop(circuit_id, None)
+        self._state_file.replace(frame.version, circuits)
+        for circuit_id, reason in applied.failed.items():
+            log.warning("circuit %s cannot be served: %s", circuit_id, reason)
+        await _send(socket, Ack(version=applied.version, failed=dict(applied.failed)))
+        self.synchronized.set()
+
+    async def _report(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        self._state_file.save()
+        usage = self._usage.next(self._plane.observe(), time.time())
+        if usage is not None and not socket.closed:
+            await _send(socket, usage)
+
+    async def _beat(self, http: aiohttp.ClientSession, worker_id: UUID) -> None:
+        if datetime.now(UTC) >= self._renewal:
+            await self._register(http)
+        async with http.patch(f"{self._endpoint}/api/worker/{worker_id}", json={"node": self._node}) as response:
+            if response.status != 200:
+                log.warning("the coordinator does not take the heartbeat: %d", response.status)
+
+
+async def _send(socket: aiohttp.ClientWebSocketResponse, frame: msgspec.Struct) -> None:
+    await socket.send_str(msgspec.json.encode(frame).decode())
+
+
+def _reason_of(content: bytes) -> str:
+    """Returns the message of a problem document, shortened."""
+    try:
+        problem = msgspec.json.decode(content, type=dict[str, msgspec.Raw | str | int | None])
+    except msgspec.MsgspecError:
+        return ""
+    return str(problem.get("msg") or problem.get("detail") or problem.get("title") or "")[:300]

@@ -1,0 +1,1 @@
+"""Data planes: the SPI, and the planes that implement it."""

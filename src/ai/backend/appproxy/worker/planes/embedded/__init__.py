@@ -1,0 +1,1 @@
+"""The embedded data plane: asyncio, in the process of the worker."""

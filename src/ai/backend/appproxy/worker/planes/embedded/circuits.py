@@ -1,0 +1,154 @@
+"""The circuits of the embedded plane with their routes, connections and counts, and how a slot is looked up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Protocol
+from uuid import UUID
+
+from ai.backend.appproxy.worker.planes.plane import CircuitObservation, ConnectionFilter
+from ai.backend.common.wire.appproxy import Circuit, FrontendMode
+from ai.backend.core.proxy.breaker import Breaker
+from ai.backend.core.proxy.changes import effects_of
+from ai.backend.core.proxy.routing import RouteChooser, RouteKey, Target, key_of
+
+
+class OpenConnection(Protocol):
+    """An exchange or tunnel of a circuit."""
+
+    @property
+    def route(self) -> RouteKey | None: ...
+
+    def cut(self) -> None:
+        """Ends the connection at once, so that it looks broken."""
+
+
+class CircuitState:
+    """A circuit while it is served."""
+
+    def __init__(self, circuit: Circuit) -> None:
+        self.circuit = circuit
+        self.chooser = RouteChooser(circuit.route_info)
+        self.breaker = Breaker()
+        self.in_flight: dict[RouteKey, int] = {}
+        self.connections: set[OpenConnection] = set()
+        self.draining: dict[RouteKey, float] = {}
+        self.mode = circuit.app_mode.value
+        self.requests = 0
+        self.received = 0
+        self.sent = 0
+        self.last_used = time.time()
+        self.is_removed = False
+
+    def update(self, circuit: Circuit, now: float) -> None:
+        """Replaces the circuit; connections that it no longer permits are cut, and removed routes drain."""
+        effects = effects_of(self.circuit, circuit)
+        self.circuit = circuit
+        self.chooser.update(circuit.route_info)
+        keys = frozenset(key_of(route) for route in circuit.route_info)
+        self.breaker.retain(keys)
+        for key in effects.drained:
+            self.draining.setdefault(key, now + effects.drain_s)
+        self.draining = {key: deadline for key, deadline in self.draining.items() if key not in keys}
+        if effects.is_revoked:
+            self.cut()
+
+    def remove(self) -> None:
+        """Cuts everything; nothing is admitted any more."""
+        self.is_removed = True
+        self.cut()
+
+    def choose(self, now: float, failed: frozenset[RouteKey] = frozenset()) -> Target | None:
+        """Returns the route for a request. Routes that fail are used again where all others are excluded."""
+        ejected = self.breaker.ejected(len(self.circuit.route_info), now)
+        return self.chooser.choose(self.in_flight, ejected | failed) or self.chooser.choose(self.in_flight, failed)
+
+    def enter(self, connection: OpenConnection) -> None:
+        self.connections.add(connection)
+
+    def leave(self, connection: OpenConnection) -> None:
+        self.connections.discard(connection)
+        self.last_used = time.time()
+
+    def count(self, key: RouteKey, step: int) -> None:
+        """Adds to the requests in flight of a route."""
+        number = self.in_flight.get(key, 0) + step
+        if number > 0:
+            self.in_flight[key] = number
+        else:
+            self.in_flight.pop(key, None)
+
+    def cut(self, route: RouteKey | None = None) -> int:
+        """Cuts the connections to a route, or all of them."""
+        chosen = [c for c in self.connections if route is None or c.route == route]
+        for connection in chosen:
+            connection.cut()
+        return len(chosen)
+
+    def end_drains(self, now: float) -> None:
+        """Cuts what is still open to routes whose time to drain is over."""
+        for key in [key for key, deadline in self.draining.items() if deadline <= now]:
+            del self.draining[key]
+            self.cut(key)
+
+    def observe(self) -> CircuitObservation:
+        if self.connections:
+            self.last_used = time.time()
+        return CircuitObservation(
+            requests=self.requests,
+            last_used=self.last_used,
+            open=len(self.connections),
+            received=self.received,
+            sent=self.sent,
+            in_flight=dict(self.in_flight),
+        )
+
+
+class CircuitTable:
+    """All circuits of the plane by id, port and subdomain."""
+
+    def __init__(self) -> None:
+        self.by_id: dict[UUID, CircuitState] = {}
+        self.by_port: dict[int, CircuitState] = {}
+        self.by_subdomain: dict[str, CircuitState] = {}
+
+    def __iter__(self) -> Iterator[CircuitState]:
+        return iter(list(self.by_id.values()))
+
+    def put(self, circuit: Circuit, now: float) -> CircuitState:
+        """Adds or replaces a circuit. A slot that another circuit had is taken from it: the coordinator decides."""
+        state = self.by_id.get(circuit.id)
+        if state is None:
+            state = self.by_id[circuit.id] = CircuitState(circuit)
+        else:
+            self._free_slot(state)
+            state.update(circuit, now)
+        if circuit.frontend_mode is FrontendMode.PORT and circuit.port is not None:
+            self.by_port[circuit.port] = state
+        elif circuit.subdomain is not None:
+            self.by_subdomain[circuit.subdomain] = state
+        return state
+
+    def remove(self, circuit_id: UUID) -> CircuitState | None:
+        """Removes a circuit and cuts its connections."""
+        state = self.by_id.pop(circuit_id, None)
+        if state is not None:
+            self._free_slot(state)
+            state.remove()
+        return state
+
+    def cut(self, connections: ConnectionFilter) -> int:
+        """Cuts the connections that the filter matches."""
+        return sum(
+            state.cut(connections.route)
+            for state in self
+            if connections.circuit in (None, state.circuit.id) and connections.user in (None, state.circuit.user_id)
+        )
+
+    def _free_slot(self, state: CircuitState) -> None:
+        port, subdomain = state.circuit.port, state.circuit.subdomain
+        if port is not None and self.by_port.get(port) is state:
+            del self.by_port[port]
+        if subdomain is not None and self.by_subdomain.get(subdomain) is state:
+            del self.by_subdomain[subdomain]

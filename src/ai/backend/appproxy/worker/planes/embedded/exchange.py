@@ -1,0 +1,374 @@
+"""A request of a client and its response, or the upgrade that the request asks for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Protocol
+
+from ai.backend.appproxy.worker.access.gate import Admission
+from ai.backend.appproxy.worker.access.replies import Response, error
+from ai.backend.appproxy.worker.planes.embedded.circuits import CircuitState
+from ai.backend.appproxy.worker.planes.embedded.relay import Tunnel
+from ai.backend.appproxy.worker.planes.embedded.server import Shared
+from ai.backend.appproxy.worker.planes.embedded.upstream import Upstream, UpstreamPool
+from ai.backend.common.errors import BackendError
+from ai.backend.core.proxy.headers import Header, forwarded_fields, request_fields, response_fields
+from ai.backend.core.proxy.routing import RouteKey, Target, key_of
+
+REPLAY_BYTES = 64 * 1024
+"""The largest request that is kept to be sent to another route."""
+_IDEMPOTENT = frozenset((b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE"))
+_LAST_CHUNK = b"0\r\n\r\n"
+_PHRASES = {status.value: status.phrase.encode() for status in HTTPStatus}
+
+
+@dataclass(slots=True)
+class ClientRequest:
+    """A request as it was parsed. Names of headers are in lower case."""
+
+    method: bytes
+    target: bytes
+    headers: Sequence[Header]
+    host: bytes
+    keep_alive: bool
+    is_http_1_0: bool
+    is_websocket: bool
+    is_chunked: bool
+    content_length: bytes | None
+    expects_continue: bool
+
+    @property
+    def has_body(self) -> bool:
+        return self.is_chunked or self.content_length not in (None, b"0")
+
+
+class Client(Protocol):
+    """The connection that the request came by."""
+
+    def write(self, data: bytes) -> None: ...
+
+    def pause(self) -> None: ...
+
+    def resume(self) -> None: ...
+
+    def wait_until(self, deadline: float) -> None: ...
+
+    def reply(self, response: Response) -> None: ...
+
+    def finish(self, *, keep_alive: bool, lingers: bool = False) -> None: ...
+
+    def upgrade(self, route: RouteKey, upstream: Upstream) -> Tunnel: ...
+
+    def abort(self) -> None: ...
+
+
+class Exchange:
+    """Passes a request on. It is sent once more, to another route, if no byte of a response came and that is safe."""
+
+    def __init__(
+        self,
+        shared: Shared,
+        pool: UpstreamPool,
+        client: Client,
+        state: CircuitState,
+        request: ClientRequest,
+        admission: Admission,
+    ) -> None:
+        self._shared = shared
+        self._pool = pool
+        self._client = client
+        self.state = state
+        self._request = request
+        self._admission = admission
+        self._upstream: Upstream | None = None
+        self.route: RouteKey | None = None
+        self._failed: frozenset[RouteKey] = frozenset()
+        self._sent: list[bytes] = []
+        self._sent_bytes = 0
+        self._is_replayable = True
+        self._has_retried = False
+        self._request_is_done = not request.has_body
+        self._response_is_done = False
+        self._status = 0
+        self._keep_alive = request.keep_alive
+        self._adds_chunks = False
+        self._ends_by_close = False
+        self._is_over = False
+        self._out: list[bytes] = []
+        self._began = time.monotonic()
+
+    @property
+    def has_responded(self) -> bool:
+        """Returns True once the head of the app's response has come."""
+        return self._status != 0
+
+    def start(self) -> None:
+        """Sends the request to a route of the circuit."""
+        state = self.state
+        state.requests += 1
+        state.last_used = time.time()
+        state.enter(self)
+        self._keep(self._head())
+        limits = self._shared.limits
+        wait_s = limits.body_gap_s if self._request.has_body else limits.first_byte_s
+        self._client.wait_until(self._shared.loop.time() + wait_s)
+        self._dispatch()
+
+    def _head(self) -> bytes:
+        request, admission = self._request, self._admission
+        parts = [b"%b %b HTTP/1.1\r\nHost: %b\r\n" % (request.method, request.target, request.host)]
+        parts += request_fields(request.headers, hidden=admission.hidden)
+        if admission.cookies:
+            parts.append(b"Cookie: %b\r\n" % admission.cookies.encode("latin-1"))
+        parts.append(forwarded_fields(admission.address, self._shared.scheme, request.host))
+        if request.is_chunked:
+            parts.append(b"Transfer-Encoding: chunked\r\n")
+        elif request.content_length is not None:
+            parts.append(b"Content-Length: %b\r\n" % request.content_length)
+        parts.append(b"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n" if request.is_websocket else b"\r\n")
+        return b"".join(parts)
+
+    def _dispatch(self) -> None:
+        target = self.state.choose(self._shared.loop.time(), self._failed)
+        if target is None:
+            self._fail(503, "The app has no running service.")
+            return
+        upstream = None
+        if not self._request.is_websocket and not self._has_retried:
+            upstream = self._pool.take(target.key, is_repeatable=self._request.method in _IDEMPOTENT)
+        self._set_route(target.key)
+        if upstream is not None:
+            self._send_to(upstream)
+        else:
+            self._shared.spawn(self._connect(target))
+
+    async def _connect(self, target: Target) -> None:
+        try:
+            upstream = await self._pool.connect(target)
+        except BackendError:
+            if not self._is_over:
+                self._retry(has_been_sent=False)
+            return
+        if self._is_over:
+            upstream.abort()
+        else:
+            self._send_to(upstream)
+
+    def _send_to(self, upstream: Upstream) -> None:
+        self._upstream = upstream
+        upstream.attach(self, is_head=self._request.method == b"HEAD")
+        self._client.resume()
+        upstream.transport.write(b"".join(self._sent))  # may pause the client again
+        self._forget_large()
+
+    def on_request_data(self, data: bytes) -> None:
+        """Receives a piece of the request's body."""
+        if self._is_over:
+            return
+        self.state.received += len(data)
+        if self._request.is_chunked:
+            data = b"%x\r\n%b\r\n" % (len(data), data)
+        self._pass_on(data)
+
+    def on_request_end(self) -> None:
+        """Receives the end of the request."""
+        if self._is_over:
+            return
+        self._request_is_done = True
+        if self._request.is_chunked:
+            self._pass_on(_LAST_CHUNK)
+        self._client.wait_until(self._shared.loop.time() + self._shared.limits.first_byte_s)
+        if self._response_is_done:
+            self._finish()
+
+    def _pass_on(self, data: bytes) -> None:
+        if self._response_is_done:
+            return
+        if self._upstream is None:
+            self._keep(data)
+            if self._sent_bytes > REPLAY_BYTES:
+                self._client.pause()
+            return
+        if self._is_replayable:
+            self._keep(data)
+            self._forget_large()
+        self._upstream.transport.write(data)
+
+    def _keep(self, data: bytes) -> None:
+        self._sent.append(data)
+        self._sent_bytes += len(data)
+
+    def _forget_large(self) -> None:
+        """Drops the copy of a request that is too large to be sent again."""
+        if self._sent_bytes > REPLAY_BYTES:
+            self._is_replayable = False
+            self._sent.clear()
+
+    def on_response(self, status: int, headers: list[Header], *, keep_alive: bool) -> bool:
+        request = self._request
+        self._status = status
+        if self._upstream is not None:
+            self.state.breaker.record_success(self._upstream.key)
+        parts = [b"HTTP/1.1 %d %b\r\n" % (status, _PHRASES.get(status, b"Status"))]
+        parts += response_fields(headers, request.host)
+        has_body = request.method != b"HEAD" and status not in (204, 304)
+        if has_body and not any(name == b"content-length" for name, _ in headers):
+            self._adds_chunks = not request.is_http_1_0
+            self._ends_by_close = request.is_http_1_0
+            if self._adds_chunks:
+                parts.append(b"Transfer-Encoding: chunked\r\n")
+        if self._ends_by_close or not self._request_is_done or self._shared.is_draining:
+            self._keep_alive = False
+        if not self._keep_alive:
+            parts.append(b"Connection: close\r\n")
+        elif request.is_http_1_0:
+            parts.append(b"Connection: keep-alive\r\n")
+        if self._admission.set_cookie:
+            parts.append(b"Set-Cookie: %b\r\n" % self._admission.set_cookie.encode("ascii"))
+        parts.append(b"\r\n")
+        self._out.append(b"".join(parts))
+        return has_body
+
+    def on_response_data(self, data: bytes) -> None:
+        self.state.sent += len(data)
+        self._out.append(b"%x\r\n%b\r\n" % (len(data), data) if self._adds_chunks else data)
+
+    def flush(self) -> None:
+        if self._out:
+            self._client.wait_until(self._shared.loop.time() + self._shared.limits.stream_gap_s)
+            self._client.write(b"".join(self._out))  # a client that does not read gets another deadline
+            self._out.clear()
+
+    def on_response_end(self) -> None:
+        self._response_is_done = True
+        if self._adds_chunks:
+            self._client.write(_LAST_CHUNK)
+        upstream = self._release()
+        if upstream is not None:
+            if not self._request_is_done:  # the app has answered before it read everything
+                upstream.is_reusable = False
+                self._keep_alive = False
+            self._pool.put(upstream, self.state)
+        if self._request_is_done or not self._keep_alive:
+            self._finish()
+
+    def on_upgraded(self, data: bytes) -> Tunnel:
+        upstream = self._upstream
+        assert upstream is not None
+        upstream.sink = self._upstream = None
+        self._out.clear()
+        route = self.route
+        assert route is not None
+        head = [b"HTTP/1.1 101 Switching Protocols\r\n", *response_fields(upstream.head_fields, self._request.host)]
+        head.append(b"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+        self._shared.counts.upgrades += 1
+        self._log(101)
+        self._client.write(b"".join(head) + data)
+        tunnel = self._client.upgrade(route, upstream)
+        self._end()
+        return tunnel
+
+    def on_upstream_lost(self, error: Exception | None) -> None:
+        upstream = self._upstream
+        if self._is_over or upstream is None:
+            return
+        self._release()
+        if self._status:
+            # A response that ends early must look so: a clean end would pass for the whole of it.
+            self._log(self._status)
+            self._end()
+            self._client.abort()
+        else:
+            self._upstream = None
+            self._retry(has_been_sent=True)
+
+    def _retry(self, *, has_been_sent: bool) -> None:
+        key = self.route
+        if key is not None:
+            self.state.breaker.record_failure(key, self._shared.loop.time())
+        may_repeat = self._request.method in _IDEMPOTENT or not has_been_sent
+        if self._has_retried or not may_repeat or not self._is_replayable:
+            self._fail(502, "The app does not answer.")
+            return
+        self._has_retried = True
+        if key is not None and any(key_of(route) != key for route in self.state.circuit.route_info):
+            self._failed = frozenset((key,))
+        self._shared.counts.retries += 1
+        self._dispatch()
+
+    def _fail(self, status: int, detail: str) -> None:
+        self._set_route(None)
+        self._log(status)
+        self._end()
+        as_page = any(name == b"accept" and b"text/html" in value for name, value in self._request.headers)
+        fields = b"Retry-After: 2\r\n" if status == 503 else b""
+        self._client.reply(error(status, detail, as_page=as_page, fields=fields))
+
+    def pause_request(self) -> None:
+        self._client.pause()
+
+    def resume_request(self) -> None:
+        self._client.resume()
+
+    def pause_response(self) -> None:
+        if self._upstream is not None and not self._upstream.transport.is_closing():
+            self._upstream.transport.pause_reading()
+
+    def resume_response(self) -> None:
+        if self._upstream is not None and not self._upstream.transport.is_closing():
+            self._upstream.transport.resume_reading()
+
+    def client_lost(self) -> None:
+        """Ends the request at the app as well: nobody reads its response."""
+        upstream = self._release()
+        if upstream is not None:
+            upstream.abort()
+        self._end()
+
+    def cut(self) -> None:
+        self._log(499)
+        self.client_lost()
+        self._client.abort()
+
+    def expire(self) -> None:
+        """Ends an exchange whose app, or client, was silent for too long."""
+        upstream = self._release()
+        if upstream is not None:
+            upstream.abort()
+        if self._status or not self._request_is_done:
+            self._end()
+            self._client.abort()
+        else:
+            self._fail(504, "The app does not answer in time.")
+
+    def _release(self) -> Upstream | None:
+        upstream, self._upstream = self._upstream, None
+        self._set_route(None)
+        if upstream is not None:
+            upstream.sink = None
+        return upstream
+
+    def _set_route(self, key: RouteKey | None) -> None:
+        if self.route is not None:
+            self.state.count(self.route, -1)
+        self.route = key
+        if key is not None:
+            self.state.count(key, 1)
+
+    def _finish(self) -> None:
+        self._log(self._status)
+        self._end()
+        self._client.finish(keep_alive=self._keep_alive, lingers=not self._request_is_done)
+
+    def _end(self) -> None:
+        if not self._is_over:
+            self._is_over = True
+            self._set_route(None)
+            self.state.leave(self)
+
+    def _log(self, status: int) -> None:
+        if not self._is_over:
+            self._shared.log_response(self.state, self._request.method, self._request.target, status, self._began)

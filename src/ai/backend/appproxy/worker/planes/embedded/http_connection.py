@@ -1,0 +1,336 @@
+"""Connections of HTTP/1.1 clients: parses requests by httptools, and lets exchanges answer them in their order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+import httptools
+
+from ai.backend.appproxy.worker.access.gate import wants_page
+from ai.backend.appproxy.worker.access.replies import Response, error
+from ai.backend.appproxy.worker.planes.embedded.exchange import ClientRequest, Exchange
+from ai.backend.appproxy.worker.planes.embedded.relay import Tunnel, reset
+from ai.backend.appproxy.worker.planes.embedded.server import Shared
+from ai.backend.appproxy.worker.planes.embedded.upstream import WRITE_BUFFER_BYTES, Upstream, UpstreamPool
+from ai.backend.common.appproxy_errors import NoSuchObject, SubdomainUnknown
+from ai.backend.core.proxy.headers import BadRequest, Header, check_request
+from ai.backend.core.proxy.routing import RouteKey
+
+_MAX_PIPELINED = 32
+_LINGER_S = 2.0
+
+
+class _Queued:
+    """A request that came before the previous one was answered, with the part of its body that has come."""
+
+    __slots__ = ("body", "is_done", "request")
+
+    def __init__(self, request: ClientRequest) -> None:
+        self.request = request
+        self.body: list[bytes] = []
+        self.is_done = False
+
+    def pass_to(self, exchange: Exchange) -> None:
+        """Passes what has come of the body. An exchange that is over ignores it."""
+        for piece in self.body:
+            exchange.on_request_data(piece)
+        if self.is_done:
+            exchange.on_request_end()
+
+
+class HttpConnection(asyncio.Protocol):
+    """A client's connection to the frontend at ``port``; None is that of the wildcard domain."""
+
+    def __init__(self, shared: Shared, pool: UpstreamPool, port: int | None) -> None:
+        self._shared = shared
+        self._pool = pool
+        self._port = port
+        self._exchange: Exchange | None = None
+        self._queue: deque[_Queued] = deque()
+        self._tunnel: Tunnel | None = None
+        self._early: list[bytes] = []
+        self._is_closing = False
+        self._head_bytes = self._body_bytes = 0
+        self._in_head = True
+        self._target = b""
+        self._fields: list[Header] = []
+        self._bad: BadRequest | None = None
+        self._counted: str | None = None
+        self._peer = ""
+        self.deadline = shared.loop.time() + shared.limits.head_s
+        self._transport: asyncio.Transport
+        self._parser = httptools.HttpRequestParser(self)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._peer = transport.get_extra_info("peername")[0]
+        self._counted = self._shared.connection_count.acquire(self._peer)
+        if self._counted is None:
+            self._shared.counts.refused["connections"] += 1
+            transport.abort()
+            return
+        transport.set_write_buffer_limits(WRITE_BUFFER_BYTES)
+        self._shared.timed.add(self)
+
+    # Parsing
+
+    def data_received(self, data: bytes) -> None:
+        if self._tunnel is not None:
+            self._tunnel.from_client(data)
+            return
+        if self._is_closing:
+            return
+        if self._in_head:
+            if not self._head_bytes and self._exchange is None:
+                self.deadline = self._shared.loop.time() + self._shared.limits.head_s
+            self._head_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as e:
+            self._early.append(data[e.args[0] :])
+        except httptools.HttpParserError:
+            self._bad = self._bad or BadRequest("the request is malformed")
+        if self._in_head and self._head_bytes > self._shared.limits.head_bytes:
+            self._bad = self._bad or BadRequest("the head is too large", 431)
+        if self._bad is not None:
+            self._refuse(self._bad)
+
+    def on_message_begin(self) -> None:
+        self._target = b""
+        self._fields = []
+        self._in_head = True
+
+    def on_url(self, url: bytes) -> None:
+        self._target += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._fields.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        self._head_bytes = self._body_bytes = 0
+        if self._bad is not None:
+            return
+        try:
+            request = self._request()
+        except BadRequest as e:
+            self._bad = e
+            return
+        if self._exchange is not None or self._queue:
+            self._queue.append(_Queued(request))
+            self._transport.pause_reading()
+            if len(self._queue) > _MAX_PIPELINED:
+                self._bad = BadRequest("too many requests are sent at once", 429)
+        else:
+            self._start(request)
+
+    def _request(self) -> ClientRequest:
+        parser, fields, limits = self._parser, self._fields, self._shared.limits
+        if len(fields) > limits.header_fields:
+            raise BadRequest("too many header fields", 431)
+        if len(self._target) + sum([len(name) + len(value) for name, value in fields]) > limits.head_bytes:
+            raise BadRequest("the head is too large", 431)
+        method, version = parser.get_method(), parser.get_http_version()
+        host = check_request(method, self._target, version, fields)
+        length, upgrade, chunked, expects = None, b"", False, False
+        for name, value in fields:
+            if name == b"content-length":
+                length = value
+            elif name == b"transfer-encoding":
+                chunked = True
+            elif name == b"upgrade":
+                upgrade = value.lower()
+            elif name == b"expect":
+                expects = value.lower() == b"100-continue"
+        if length is not None and limits.body_bytes and int(length) > limits.body_bytes:
+            raise BadRequest("the body is too large", 413)
+        upgrades = parser.should_upgrade()
+        is_websocket = upgrades and upgrade == b"websocket" and method == b"GET" and not chunked and not length
+        return ClientRequest(
+            method=method,
+            target=self._target,
+            headers=fields,
+            host=host,
+            # After an upgrade that is not made the parser cannot tell what follows.
+            keep_alive=parser.should_keep_alive() and not upgrades,
+            is_http_1_0=version == "1.0",
+            is_websocket=is_websocket,
+            is_chunked=chunked,
+            content_length=length,
+            expects_continue=expects,
+        )
+
+    def on_body(self, data: bytes) -> None:
+        self._body_bytes += len(data)
+        if self._shared.limits.body_bytes and self._body_bytes > self._shared.limits.body_bytes:
+            self._bad = self._bad or BadRequest("the body is too large", 413)
+        elif self._queue:
+            self._queue[-1].body.append(data)
+        elif self._exchange is not None:
+            self.deadline = self._shared.loop.time() + self._shared.limits.body_gap_s
+            self._exchange.on_request_data(data)
+
+    def on_message_complete(self) -> None:
+        self._in_head = True
+        if self._queue:
+            self._queue[-1].is_done = True
+        elif self._exchange is not None:
+            self._exchange.on_request_end()
+
+    # Exchanges
+
+    def _start(self, request: ClientRequest) -> Exchange | None:
+        shared = self._shared
+        state = shared.circuit_of(request.host.decode("latin-1"), self._port)
+        if state is None:
+            kind = NoSuchObject if self._port is not None else SubdomainUnknown
+            self._answer(request, error(404, "There is no app at this address.", kind, as_page=wants_page(request)))
+            return None
+        verdict = shared.gate.check(state.circuit, request, self._peer)
+        if isinstance(verdict, Response):
+            self._answer(request, verdict)
+        elif len(state.connections) >= shared.limits.circuit_connections:
+            self._answer(request, error(503, "The app has too many open requests.", fields=b"Retry-After: 2\r\n"))
+        else:
+            if request.expects_continue and request.has_body:
+                self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            exchange = self._exchange = Exchange(shared, self._pool, self, state, request, verdict)
+            exchange.start()
+            return exchange
+        return None
+
+    def _answer(self, request: ClientRequest, response: Response) -> None:
+        """Replies without an app. A body that is still to come is not read: the connection ends."""
+        self._shared.counts.refused[response.reason] += 1
+        keep_alive = request.keep_alive and not request.has_body
+        self._send(response, keep_alive=keep_alive, is_head=request.method == b"HEAD", lingers=request.has_body)
+
+    def reply(self, response: Response) -> None:
+        """Replies in the place of the app."""
+        self._exchange = None
+        self._send(response, keep_alive=False, lingers=True)
+
+    def _send(self, response: Response, *, keep_alive: bool, is_head: bool = False, lingers: bool = False) -> None:
+        keep_alive = keep_alive and not self._shared.is_draining
+        self._transport.write(response.head(keep_alive=keep_alive) + (b"" if is_head else response.body))
+        self.finish(keep_alive=keep_alive, lingers=lingers)
+
+    def finish(self, *, keep_alive: bool, lingers: bool = False) -> None:
+        """Continues with the next request, or ends the connection."""
+        self._exchange = None
+        if not keep_alive or self._is_closing or self._shared.is_draining:
+            self._close(lingers=lingers)
+            return
+        self.deadline = self._shared.loop.time() + self._shared.limits.keep_alive_s
+        if self._queue:
+            queued = self._queue.popleft()
+            exchange = self._start(queued.request)
+            if exchange is not None:
+                queued.pass_to(exchange)
+        elif not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def upgrade(self, route: RouteKey, upstream: Upstream) -> Tunnel:
+        """Becomes a tunnel to the app."""
+        exchange = self._exchange
+        assert exchange is not None
+        self._exchange = None
+        self._shared.timed.discard(self)
+        tunnel = Tunnel(self._shared, exchange.state, route, self._transport, upstream.transport)
+        self._tunnel = tunnel
+        for data in self._early:
+            if data:
+                tunnel.from_client(data)
+        self._early.clear()
+        self._transport.resume_reading()
+        return tunnel
+
+    def _refuse(self, bad: BadRequest) -> None:
+        """Ends the connection: where a request ends is not certain any more."""
+        self._shared.counts.refused["malformed"] += 1
+        exchange, self._exchange = self._exchange, None
+        self._queue.clear()
+        if exchange is not None:
+            exchange.client_lost()
+            if exchange.has_responded:
+                self.abort()
+                return
+        self._transport.write((response := error(bad.status, str(bad))).head(keep_alive=False) + response.body)
+        self._close(lingers=True)
+
+    def _close(self, *, lingers: bool = False) -> None:
+        """Closes after what is buffered. ``lingers``: reads what the client still sends for a while, since closing with
+        unread data would reset the connection and take the reply away."""
+        self._is_closing = True
+        self._queue.clear()
+        self.deadline = self._shared.loop.time() + self._shared.limits.unread_s
+        if lingers and self._transport.can_write_eof() and not self._transport.is_closing():
+            self._transport.write_eof()
+            self._transport.resume_reading()
+            self.deadline = self._shared.loop.time() + _LINGER_S
+        else:
+            self._transport.close()
+
+    # The transport
+
+    def write(self, data: bytes) -> None:
+        self._transport.write(data)
+
+    def wait_until(self, deadline: float) -> None:
+        self.deadline = deadline
+
+    def pause(self) -> None:
+        if not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        if not self._transport.is_closing() and not self._queue:
+            self._transport.resume_reading()
+
+    def pause_writing(self) -> None:
+        if self._tunnel is not None:
+            self._tunnel.pause_app()
+        elif self._exchange is not None:
+            self._exchange.pause_response()
+            self.deadline = self._shared.loop.time() + self._shared.limits.unread_s
+
+    def resume_writing(self) -> None:
+        if self._tunnel is not None:
+            self._tunnel.resume_app()
+        elif self._exchange is not None:
+            self._exchange.resume_response()
+            self.deadline = self._shared.loop.time() + self._shared.limits.stream_gap_s
+
+    def eof_received(self) -> bool:
+        return self._tunnel is not None and self._tunnel.client_ended()
+
+    def abort(self) -> None:
+        self._is_closing = True
+        reset(self._transport)
+
+    def expire(self) -> None:
+        """Ends a connection that was silent for too long."""
+        if self._is_closing:  # the client does not read its reply, or does not stop sending
+            reset(self._transport)
+        elif self._exchange is not None:
+            self._exchange.expire()
+        else:
+            self._close()
+
+    def drain(self) -> None:
+        """Ends a connection that waits for a request."""
+        if self._exchange is None and self._tunnel is None:
+            self._close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._is_closing = True
+        self._shared.timed.discard(self)
+        if self._counted is not None:
+            self._shared.connection_count.release(self._counted)
+        if self._tunnel is not None:
+            self._tunnel.client_lost(exc)
+        elif self._exchange is not None:
+            exchange, self._exchange = self._exchange, None
+            exchange.client_lost()

@@ -1,0 +1,129 @@
+"""Passes bytes between a client and an app unchanged: upgraded connections and raw TCP, with half close."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from contextlib import suppress
+
+from ai.backend.appproxy.worker.planes.embedded.circuits import CircuitState
+from ai.backend.appproxy.worker.planes.embedded.server import Shared
+from ai.backend.core.proxy.routing import RouteKey
+
+_NO_LINGER = struct.pack("ii", 1, 0)
+
+
+class Tunnel:
+    """Two connected transports. The slower side stops the reading of the other one."""
+
+    def __init__(
+        self,
+        shared: Shared,
+        state: CircuitState,
+        route: RouteKey,
+        client: asyncio.Transport,
+        app: asyncio.Transport,
+    ) -> None:
+        self._shared = shared
+        self._state = state
+        self.route: RouteKey | None = route
+        self._client = client
+        self._app = app
+        self._client_has_ended = self._app_has_ended = False
+        self.deadline = shared.loop.time() + shared.limits.tunnel_gap_s
+        state.enter(self)
+        state.count(route, 1)
+        shared.timed.add(self)
+
+    def from_client(self, data: bytes) -> None:
+        self._state.received += len(data)
+        self.deadline = self._shared.loop.time() + self._shared.limits.tunnel_gap_s
+        self._app.write(data)
+
+    def from_app(self, data: bytes) -> None:
+        self._state.sent += len(data)
+        self.deadline = self._shared.loop.time() + self._shared.limits.tunnel_gap_s
+        self._client.write(data)
+
+    def client_ended(self) -> bool:
+        """Passes the end of what the client sends; returns True if the other direction stays open."""
+        self._client_has_ended = True
+        return _end(self._app) and not self._app_has_ended
+
+    def app_ended(self) -> bool:
+        self._app_has_ended = True
+        return _end(self._client) and not self._client_has_ended
+
+    def pause_client(self) -> None:
+        _pause(self._client)
+
+    def resume_client(self) -> None:
+        _resume(self._client)
+
+    def pause_app(self) -> None:
+        _pause(self._app)
+
+    def resume_app(self) -> None:
+        _resume(self._app)
+
+    def client_lost(self, error: Exception | None) -> None:
+        self._finish()
+        _close(self._app, error)
+
+    def app_lost(self, error: Exception | None) -> None:
+        self._finish()
+        _close(self._client, error)
+
+    def cut(self) -> None:
+        self._finish()
+        reset(self._client)
+        reset(self._app)
+
+    def expire(self) -> None:
+        self.cut()
+
+    def _finish(self) -> None:
+        if self in self._shared.timed:
+            self._shared.timed.discard(self)
+            self._state.leave(self)
+            if self.route is not None:
+                self._state.count(self.route, -1)
+
+
+def reset(transport: asyncio.Transport) -> None:
+    """Cuts a connection by a reset: the end of the connection alone would pass for the end of what was sent."""
+    connection = transport.get_extra_info("socket")
+    if connection is not None and not transport.is_closing():
+        with suppress(OSError):
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+    transport.abort()
+
+
+def _end(transport: asyncio.Transport) -> bool:
+    """Ends one direction. TLS has no half close: there the whole connection ends after what is buffered."""
+    if transport.is_closing():
+        return False
+    if transport.can_write_eof():
+        transport.write_eof()
+        return True
+    transport.close()
+    return False
+
+
+def _close(transport: asyncio.Transport, error: Exception | None) -> None:
+    """Closes after what is buffered; after an error at once, so that the end looks broken."""
+    if error is not None:
+        reset(transport)
+    else:
+        transport.close()
+
+
+def _pause(transport: asyncio.Transport) -> None:
+    if not transport.is_closing():
+        transport.pause_reading()
+
+
+def _resume(transport: asyncio.Transport) -> None:
+    if not transport.is_closing():
+        transport.resume_reading()

@@ -1,0 +1,100 @@
+"""Parts that the connections of the embedded plane share: circuits, gate, limits, pools, counts, and the clock."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from ai.backend.appproxy.worker.access.gate import Gate
+from ai.backend.appproxy.worker.planes.embedded.circuits import CircuitState, CircuitTable
+from ai.backend.appproxy.worker.planes.embedded.limits import Limits
+from ai.backend.appproxy.worker.upstreams import Dialer
+from ai.backend.core.proxy.hosts import subdomain_of
+from ai.backend.infra.http.connections import ConnectionCount, ConnectionLimits
+
+log = logging.getLogger(__name__)
+access_log = logging.getLogger("ai.backend.appproxy.worker.access_log")
+SWEEP_S = 0.5
+
+
+class Timed(Protocol):
+    """A connection with a deadline in the time of the event loop."""
+
+    deadline: float
+
+    def expire(self) -> None:
+        """Ends the connection, whose deadline has passed."""
+
+
+@dataclass(slots=True)
+class Counts:
+    """Counts for metrics. The keys are bounded: codes, and reasons of the worker."""
+
+    responses: Counter[tuple[str, int]] = field(default_factory=Counter)
+    refused: Counter[str] = field(default_factory=Counter)
+    upgrades: int = 0
+    retries: int = 0
+
+
+class Shared:
+    """The parts that every connection of one embedded plane uses."""
+
+    def __init__(
+        self,
+        *,
+        gate: Gate,
+        dialer: Dialer,
+        limits: Limits,
+        scheme: str,
+        domain: str | None,
+        connections_per_address: int = 0,
+        logs_access: bool = False,
+    ) -> None:
+        self.table = CircuitTable()
+        self.gate = gate
+        self.dialer = dialer
+        self.limits = limits
+        self.scheme = scheme
+        self.domain = domain
+        self.counts = Counts()
+        self.timed: set[Timed] = set()
+        self.connection_count = ConnectionCount(ConnectionLimits(per_address=connections_per_address))
+        self.is_draining = False
+        self.logs_access = logs_access
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.loop = asyncio.get_running_loop()
+
+    def circuit_of(self, host: str, port: int | None) -> CircuitState | None:
+        """Returns the circuit of a frontend's port, or of a host name below the domain; None if there is none."""
+        if port is not None:
+            return self.table.by_port.get(port)
+        label = subdomain_of(host, self.domain) if self.domain else None
+        return self.table.by_subdomain.get(label) if label else None
+
+    def sweep(self) -> None:
+        """Ends connections whose deadline has passed, and drains that took their time."""
+        now = self.loop.time()
+        for connection in [c for c in self.timed if c.deadline <= now]:
+            connection.expire()
+        for state in self.table:
+            if state.draining:
+                state.end_drains(now)
+
+    def spawn(self, work: asyncio._CoroutineLike[None]) -> asyncio.Task[None]:
+        """Runs a coroutine in the background until the plane stops."""
+        task = self.loop.create_task(work)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+        return task
+
+    def log_response(self, state: CircuitState, method: bytes, target: bytes, status: int, began: float) -> None:
+        """Counts a response, and logs it without query and address."""
+        self.counts.responses[state.mode, status] += 1
+        if self.logs_access:
+            path = target.partition(b"?")[0].decode("ascii", "replace")
+            taken_ms = 1000 * (time.monotonic() - began)
+            access_log.info("%s %s %s %d %.1f ms", state.circuit.id, method.decode(), path, status, taken_ms)

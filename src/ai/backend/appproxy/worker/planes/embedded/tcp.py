@@ -1,0 +1,136 @@
+"""Raw TCP circuits: connects to the app first, and passes bytes then."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from ai.backend.appproxy.worker.planes.embedded.circuits import CircuitState
+from ai.backend.appproxy.worker.planes.embedded.relay import Tunnel, reset
+from ai.backend.appproxy.worker.planes.embedded.server import Shared
+from ai.backend.common.errors import BackendError
+from ai.backend.core.proxy.routing import RouteKey
+
+WRITE_BUFFER_BYTES = 256 * 1024
+
+
+class _App(asyncio.Protocol):
+    """The app's side. Its tunnel is made by whoever connected."""
+
+    def __init__(self) -> None:
+        self.tunnel: Tunnel | None = None
+        self.transport: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        transport.pause_reading()
+        transport.set_write_buffer_limits(WRITE_BUFFER_BYTES)
+
+    def data_received(self, data: bytes) -> None:
+        if self.tunnel is not None:
+            self.tunnel.from_app(data)
+
+    def eof_received(self) -> bool:
+        return self.tunnel is not None and self.tunnel.app_ended()
+
+    def pause_writing(self) -> None:
+        if self.tunnel is not None:
+            self.tunnel.pause_client()
+
+    def resume_writing(self) -> None:
+        if self.tunnel is not None:
+            self.tunnel.resume_client()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self.tunnel is not None:
+            self.tunnel.app_lost(exc)
+
+
+class TcpClient(asyncio.Protocol):
+    """A client's connection to a TCP circuit."""
+
+    def __init__(self, shared: Shared, state: CircuitState) -> None:
+        self._shared = shared
+        self._state = state
+        self._tunnel: Tunnel | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self._counted: str | None = None
+        self.route: RouteKey | None = None
+        self._transport: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        peer = transport.get_extra_info("peername")[0]
+        self._counted = self._shared.connection_count.acquire(peer)
+        state = self._state
+        if (
+            self._counted is None
+            or self._shared.is_draining
+            or len(state.connections) >= self._shared.limits.circuit_connections
+            or not self._shared.gate.admits_connection(state.circuit, peer)
+        ):
+            self._shared.counts.refused["tcp"] += 1
+            reset(transport)
+            return
+        transport.pause_reading()
+        transport.set_write_buffer_limits(WRITE_BUFFER_BYTES)
+        state.requests += 1
+        state.last_used = time.time()
+        state.enter(self)
+        self._connecting = self._shared.spawn(self._connect())
+
+    async def _connect(self) -> None:
+        state, failed = self._state, frozenset[RouteKey]()
+        for _ in range(2):
+            now = self._shared.loop.time()
+            target = state.choose(now, failed)
+            if target is None:
+                break
+            key, route = target
+            try:
+                app = await self._shared.dialer.dial(_App, route, timeout_s=self._shared.limits.connect_s)
+            except BackendError:
+                state.breaker.record_failure(key, now)
+                failed |= {key}
+                continue
+            state.breaker.record_success(key)
+            state.leave(self)
+            if self._transport.is_closing() or state.is_removed:
+                app.transport.abort()
+                self._transport.abort()
+                return
+            self._tunnel = app.tunnel = Tunnel(self._shared, state, key, self._transport, app.transport)
+            self._transport.resume_reading()
+            app.transport.resume_reading()
+            return
+        state.leave(self)
+        self._shared.counts.refused["connect"] += 1
+        reset(self._transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self._tunnel is not None:
+            self._tunnel.from_client(data)
+
+    def eof_received(self) -> bool:
+        return self._tunnel is not None and self._tunnel.client_ended()
+
+    def pause_writing(self) -> None:
+        if self._tunnel is not None:
+            self._tunnel.pause_app()
+
+    def resume_writing(self) -> None:
+        if self._tunnel is not None:
+            self._tunnel.resume_app()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._counted is not None:
+            self._shared.connection_count.release(self._counted)
+        if self._tunnel is not None:
+            self._tunnel.client_lost(exc)
+
+    def cut(self) -> None:
+        """Ends the connection while the app is still being connected to."""
+        self._state.leave(self)
+        reset(self._transport)

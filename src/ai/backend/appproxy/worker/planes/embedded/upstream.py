@@ -1,0 +1,242 @@
+"""Connections to apps: HTTP/1.1 responses by httptools, and the pool of unused connections of each route."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+import httptools
+
+from ai.backend.appproxy.worker.planes.embedded.circuits import CircuitState
+from ai.backend.appproxy.worker.planes.embedded.relay import Tunnel, reset
+from ai.backend.appproxy.worker.planes.embedded.server import Shared
+from ai.backend.core.proxy.headers import Header
+from ai.backend.core.proxy.routing import RouteKey, Target
+
+WRITE_BUFFER_BYTES = 256 * 1024
+_FRESH_S = 1.0
+"""Seconds that no server closes an unused connection after."""
+_MAX_HEAD_BYTES = 256 * 1024
+
+
+class ResponseSink(Protocol):
+    """Receives one response of an app."""
+
+    def on_response(self, status: int, headers: list[Header], *, keep_alive: bool) -> bool:
+        """Receives the head; returns False if no body follows whatever the header fields say."""
+
+    def on_response_data(self, data: bytes) -> None: ...
+
+    def on_response_end(self) -> None: ...
+
+    def on_upgraded(self, data: bytes) -> Tunnel:
+        """Receives the switch of protocols and the first bytes after it."""
+
+    def on_upstream_lost(self, error: Exception | None) -> None: ...
+
+    def flush(self) -> None:
+        """Sends what the callbacks have collected."""
+
+    def pause_request(self) -> None: ...
+
+    def resume_request(self) -> None: ...
+
+
+class Upstream(asyncio.Protocol):
+    """A connection to an app. It belongs to one exchange at a time, or to the pool."""
+
+    def __init__(self, pool: UpstreamPool, key: RouteKey) -> None:
+        self._pool = pool
+        self.key = key
+        self.sink: ResponseSink | None = None
+        self.tunnel: Tunnel | None = None
+        self.idle_since = 0.0
+        self.is_reusable = True
+        self.has_received = False
+        self._head_bytes = 0
+        self._in_head = True
+        self.head_fields: list[Header] = []
+        self._is_final = False
+        self._until_end = False
+        self._is_done = False
+        self._had_head_request = False
+        self.transport: asyncio.Transport
+        self._parser = httptools.HttpResponseParser(self)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        transport.set_write_buffer_limits(WRITE_BUFFER_BYTES)
+
+    def data_received(self, data: bytes) -> None:
+        if self.tunnel is not None:
+            self.tunnel.from_app(data)
+            return
+        sink = self.sink
+        if sink is None:  # nothing was requested
+            self.abort()
+            return
+        self.has_received = True
+        if self._in_head:
+            self._head_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as e:
+            self.tunnel = sink.on_upgraded(data[e.args[0] :])
+            return
+        except httptools.HttpParserError as e:
+            self._lose(e)
+            return
+        if self._in_head and self._head_bytes > _MAX_HEAD_BYTES:
+            self._lose(ValueError("the head of the response is too large"))
+            return
+        sink.flush()
+        if self._is_done:
+            self._complete()
+
+    def on_message_begin(self) -> None:
+        if self._is_done:  # more than was requested: whatever it is, nobody gets it
+            self.is_reusable = False
+        self.head_fields = []
+        self._in_head = True
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.head_fields.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        status = self._parser.get_status_code()
+        self._head_bytes = 0
+        if self.sink is None or self._is_final:
+            raise ValueError("a second response to one request")
+        if status < 200:
+            return
+        self._is_final = True
+        self._in_head = False
+        encodings = [value for name, value in self.head_fields if name == b"transfer-encoding"]
+        if encodings and (len(encodings) > 1 or encodings[0].lower() != b"chunked"):
+            raise ValueError("the transfer encoding is not supported")
+        keep_alive = self._parser.should_keep_alive()
+        if not keep_alive:
+            self.is_reusable = False
+        has_body = self.sink.on_response(status, self.head_fields, keep_alive=keep_alive)
+        self._until_end = has_body and not encodings and not any(n == b"content-length" for n, _ in self.head_fields)
+        self._is_done = not has_body
+
+    def on_body(self, data: bytes) -> None:
+        if self._is_done:  # the body of a response that has none
+            self.is_reusable = False
+        elif self.sink is not None and self._is_final:
+            self.sink.on_response_data(data)
+
+    def on_message_complete(self) -> None:
+        if self._is_final and not self._until_end:
+            self._is_done = True
+
+    def _complete(self) -> None:
+        sink, self.sink = self.sink, None
+        if sink is not None:
+            sink.on_response_end()
+
+    def attach(self, sink: ResponseSink, *, is_head: bool) -> None:
+        """Gives the connection to an exchange, for one request."""
+        self.sink = sink
+        self._is_final = self._until_end = self._is_done = self.has_received = False
+        self._in_head = True
+        self._head_bytes = 0
+        if self._had_head_request:  # the parser still expects the body that the response announced
+            self._parser = httptools.HttpResponseParser(self)
+        self._had_head_request = is_head
+
+    def pause_writing(self) -> None:
+        if self.tunnel is not None:
+            self.tunnel.pause_client()
+        elif self.sink is not None:
+            self.sink.pause_request()
+
+    def resume_writing(self) -> None:
+        if self.tunnel is not None:
+            self.tunnel.resume_client()
+        elif self.sink is not None:
+            self.sink.resume_request()
+
+    def eof_received(self) -> bool:
+        return self.tunnel is not None and self.tunnel.app_ended()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._pool.discard(self)
+        if self.tunnel is not None:
+            self.tunnel.app_lost(exc)
+        elif self.sink is not None:
+            if exc is None and self._until_end:
+                self._complete()
+            else:
+                self._lose(exc)
+
+    def abort(self) -> None:
+        """Cuts the connection: the app sees that nobody waits for its response any more."""
+        self.sink = None
+        self.is_reusable = False
+        self._pool.discard(self)
+        reset(self.transport)
+
+    def _lose(self, error: Exception | None) -> None:
+        sink, self.sink = self.sink, None
+        self.is_reusable = False
+        self.transport.abort()
+        if sink is not None:
+            sink.on_upstream_lost(error)
+
+
+class UpstreamPool:
+    """Unused connections by circuit and route; those that rest too long are closed."""
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self._idle: dict[RouteKey, list[Upstream]] = {}
+
+    def take(self, key: RouteKey, *, is_repeatable: bool) -> Upstream | None:
+        """Returns an unused connection to a route; None if there is none.
+
+        The app may be closing a connection that has rested. A request that is not ``is_repeatable`` gets a fresh one.
+        """
+        idle = self._idle.get(key)
+        since = self._shared.loop.time() - (self._shared.limits.pool_idle_s if is_repeatable else _FRESH_S)
+        while idle and idle[-1].idle_since > since:
+            upstream = idle.pop()
+            if not upstream.transport.is_closing():
+                return upstream
+        return None
+
+    async def connect(self, target: Target) -> Upstream:
+        """Makes a connection. Raises Unavailable or AddressRefused."""
+        return await self._shared.dialer.dial(
+            lambda: Upstream(self, target.key), target.route, timeout_s=self._shared.limits.connect_s
+        )
+
+    def put(self, upstream: Upstream, state: CircuitState) -> None:
+        """Keeps a connection for the next request, or closes it."""
+        idle = self._idle.setdefault(upstream.key, [])
+        if upstream.is_reusable and not state.is_removed and len(idle) < self._shared.limits.pool_size:
+            upstream.idle_since = self._shared.loop.time()
+            upstream.transport.resume_reading()
+            idle.append(upstream)
+        else:
+            upstream.transport.close()
+
+    def discard(self, upstream: Upstream) -> None:
+        idle = self._idle.get(upstream.key)
+        if idle and upstream in idle:
+            idle.remove(upstream)
+
+    def close_idle(self, *, all_of_them: bool = False) -> None:
+        """Closes connections that rested too long."""
+        limit = self._shared.loop.time() - self._shared.limits.pool_idle_s
+        for key, idle in list(self._idle.items()):
+            kept = [] if all_of_them else [u for u in idle if u.idle_since > limit]
+            for upstream in idle:
+                if upstream not in kept:
+                    upstream.transport.close()
+            if kept:
+                self._idle[key] = kept
+            else:
+                del self._idle[key]

@@ -1,0 +1,90 @@
+"""The SPI of data planes: what moves the bytes of circuits, as the worker sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+from uuid import UUID
+
+from ai.backend.common.wire.appproxy import AppMode, Circuit, FrontendMode, ProxyProtocol
+from ai.backend.core.proxy.changes import Changes
+from ai.backend.core.proxy.routing import RouteKey
+
+_BROWSER_PROTOCOLS = frozenset((ProxyProtocol.HTTP, ProxyProtocol.TCP))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """The circuits that a plane serves. Weights, draining, permits, last-used times and revocation are no options:
+    every plane has them."""
+
+    protocols: frozenset[ProxyProtocol]
+    frontends: frozenset[FrontendMode]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Applied:
+    """The version that a plane serves from now on, and the circuits of it that it cannot serve, with the reason."""
+
+    version: int
+    failed: Mapping[UUID, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CircuitObservation:
+    """Counts of a circuit since it serves it. ``last_used`` is unix time."""
+
+    requests: int
+    last_used: float
+    open: int
+    received: int
+    sent: int
+    in_flight: Mapping[RouteKey, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionFilter:
+    """Open connections: those of a circuit, of a user, to a route, or all of them. None matches anything."""
+
+    circuit: UUID | None = None
+    user: UUID | None = None
+    route: RouteKey | None = None
+
+
+class DataPlane(Protocol):
+    """Serves circuits. It keeps serving whatever becomes of the coordinator."""
+
+    @property
+    def capabilities(self) -> Capabilities: ...
+
+    async def start(self) -> None:
+        """Opens the frontends. Raises InvalidInput if none of them can be opened."""
+
+    async def stop(self, *, drain_s: float = 0.0) -> None:
+        """Takes no new connections, waits so long for those that are open, and cuts the rest."""
+
+    async def apply(self, changes: Changes) -> Applied:
+        """Serves the changed circuits from its return on. A version that is applied again changes nothing."""
+
+    def observe(self) -> Mapping[UUID, CircuitObservation]:
+        """Returns the observations of all circuits."""
+
+    async def cut(self, connections: ConnectionFilter) -> int:
+        """Ends open connections at once and returns how many there were."""
+
+
+def refusal_of(circuit: Circuit, capabilities: Capabilities) -> str | None:
+    """Returns why a plane does not serve a circuit, by the codes of spec 03-15; None if it does."""
+    if circuit.app_mode is AppMode.INTERACTIVE and circuit.protocol not in _BROWSER_PROTOCOLS:
+        return "E20002: Protocol not available as interactive app"
+    if circuit.protocol not in capabilities.protocols:
+        return f"E00001: Server misconfigured - proxy-worker: the data plane has no {circuit.protocol}"
+    if circuit.frontend_mode not in capabilities.frontends:
+        return f"E00001: Server misconfigured - proxy-worker: the frontend is not {circuit.frontend_mode}"
+    slot = circuit.port if circuit.frontend_mode is FrontendMode.PORT else circuit.subdomain
+    if slot is None:
+        return "E00001: Server misconfigured - coordinator: the circuit has no slot"
+    if circuit.protocol is ProxyProtocol.TCP and circuit.frontend_mode is FrontendMode.WILDCARD:
+        return "E00001: Server misconfigured - coordinator: raw TCP has no host name, and needs a port"
+    return None

@@ -1,0 +1,66 @@
+"""Connects to the services of routes: by their addresses, or through the service gateways of agents."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from ipaddress import ip_address
+from typing import Protocol, TypeVar
+
+from ai.backend.common.errors import AddressRefused, Unavailable
+from ai.backend.common.wire.appproxy import RouteInfo
+from ai.backend.infra.tls.certificates import TlsIdentity
+from ai.backend.infra.tls.upstream import connect_upstream
+
+P = TypeVar("P", bound=asyncio.Protocol)
+
+
+class Dialer(Protocol):
+    """Connects protocols to routes."""
+
+    async def dial(self, factory: Callable[[], P], route: RouteInfo, *, timeout_s: float) -> P:
+        """Raises Unavailable, or AddressRefused for an address that no session has."""
+
+
+class RouteDialer:
+    """Dials the addresses of the coordinator's table and nothing else. ``identity`` is presented to gateways."""
+
+    def __init__(self) -> None:
+        self.identity: TlsIdentity | None = None
+
+    async def dial(self, factory: Callable[[], P], route: RouteInfo, *, timeout_s: float) -> P:
+        if route.gateway is not None:
+            if self.identity is None:
+                raise Unavailable("this worker has no certificate for gateways yet")
+            _, protocol = await connect_upstream(
+                factory,
+                route.kernel_host,
+                route.kernel_port,
+                route.gateway.name,
+                route.gateway.certificate,
+                self.identity,
+                timeout_s=timeout_s,
+            )
+            return protocol
+        try:
+            async with asyncio.timeout(timeout_s):
+                loop = asyncio.get_running_loop()
+                address = await _resolve(loop, route.kernel_host)
+                _, connected = await loop.create_connection(factory, address, route.kernel_port)
+        except (OSError, TimeoutError) as e:
+            raise Unavailable("the service cannot be reached") from e
+        return connected
+
+
+async def _resolve(loop: asyncio.AbstractEventLoop, host: str) -> str:
+    """Returns the address of a host. Raises AddressRefused for link-local, multicast and unspecified addresses: cloud
+    metadata services are there, and no session is."""
+    try:
+        address = ip_address(host)
+    except ValueError:
+        infos = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        address = ip_address(infos[0][4][0])
+    if address.is_link_local or address.is_multicast or address.is_unspecified:
+        raise AddressRefused("The address of the service is none that a session has.")
+    return str(address)

@@ -1,0 +1,84 @@
+"""Calls coordinators of the app proxy over HTTP (spec 03-14)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+import aiohttp
+import msgspec
+
+from ai.backend.common.errors import PeerRefused, Unavailable
+from ai.backend.common.ids import SessionId
+from ai.backend.common.wire.appproxy import TOKEN_HEADER
+from ai.backend.common.wire.execution import RouteOpened
+from ai.backend.manager.service_ports.app_proxy_gateway import CoordinatorAddress
+from ai.backend.manager.sessions.model import Session
+
+_TIMEOUT = aiohttp.ClientTimeout(total=10.0, sock_connect=3.0)
+_MAX_REPLY_BYTES = 64 << 20
+
+
+class HttpCoordinators:
+    """Implements :class:`ai.backend.manager.service_ports.app_proxy_gateway.CoordinatorGateway`."""
+
+    def __init__(self) -> None:
+        self._http: aiohttp.ClientSession | None = None
+
+    async def authority(self, coordinator: CoordinatorAddress) -> str:
+        return str((await self._call(coordinator, "GET", "/api/gateway-authority"))["certificate"])
+
+    async def permit(self, coordinator: CoordinatorAddress, session: Session, app: str, route: RouteOpened) -> str:
+        gateway = {"name": route.name, "certificate": route.certificate} if route.certificate is not None else None
+        body = {
+            "login_session_token": None,
+            "kernel_host": route.host,
+            "kernel_port": route.port,
+            "session": {
+                "id": session.id,
+                "user_uuid": session.user_id,
+                "group_id": str(session.group_id),
+                "access_key": session.access_key,
+                "domain_name": session.domain_name,
+            },
+            "app": app,
+            "gateway": gateway,
+        }
+        return str((await self._call(coordinator, "POST", "/v2/conf", body))["token"])
+
+    async def sessions(self, coordinator: CoordinatorAddress) -> Sequence[SessionId]:
+        reply = await self._call(coordinator, "GET", "/api/session")
+        return [SessionId(UUID(text)) for text in reply["session_ids"]]
+
+    async def remove_sessions(self, coordinator: CoordinatorAddress, ids: Sequence[SessionId]) -> None:
+        await self._call(coordinator, "DELETE", "/api/session/_/bulk", {"session_ids": list(ids)})
+
+    async def close(self) -> None:
+        if self._http is not None:
+            await self._http.close()
+            self._http = None
+
+    async def _call(self, coordinator: CoordinatorAddress, method: str, path: str, body: Any = None) -> dict[str, Any]:
+        if self._http is None or self._http.closed:
+            self._http = aiohttp.ClientSession(timeout=_TIMEOUT)
+        headers = {TOKEN_HEADER: coordinator.secret, "Content-Type": "application/json"}
+        try:
+            async with self._http.request(
+                method,
+                coordinator.url + path,
+                data=msgspec.json.encode(body) if body is not None else None,
+                headers=headers,
+                allow_redirects=False,
+            ) as response:
+                raw = await response.content.read(_MAX_REPLY_BYTES)
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as e:
+            raise Unavailable(f"The app proxy {coordinator.url} does not answer: {str(e) or type(e).__name__}") from e
+        try:
+            document = msgspec.json.decode(raw, type=dict[str, Any])
+        except msgspec.MsgspecError:
+            document = {}
+        if response.status != 200 or not document:
+            reason = str(document.get("detail") or document.get("title") or f"HTTP {response.status}")
+            raise PeerRefused(f"The app proxy {coordinator.url} refuses: {reason[:500]}")
+        return document

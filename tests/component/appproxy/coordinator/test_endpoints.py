@@ -1,0 +1,110 @@
+"""Endpoints of model services: one circuit each, which keeps its URL, and tokens of their own key."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import jwt
+import pytest
+
+from ai.backend.common.wire.appproxy import INFERENCE_KEY, SETUP_KEY, AppMode, purpose_key
+from tests.support.coordinator import SECRET, Caller, FakeWorker
+
+USER, ENDPOINT = uuid4(), uuid4()
+
+
+def body_of(endpoint: UUID = ENDPOINT, replicas: int = 1, **changes: Any) -> dict[str, Any]:
+    session = {"id": None, "user_uuid": str(USER), "group_id": "g", "access_key": None, "domain_name": "default"}
+    routes = [
+        {"session_id": str(UUID(int=n)), "kernel_host": "10.0.0.2", "kernel_port": 6100 + n, "traffic_ratio": n + 0.5}
+        for n in range(replicas)
+    ]
+    return {
+        "service_name": "llm",
+        "tags": {"session": session, "endpoint": {"id": str(endpoint), "existing_url": None}},
+        "apps": {"api": routes},
+        "open_to_public": False,
+        "port": None,
+        "subdomain": None,
+        **changes,
+    }
+
+
+async def test_an_endpoint_keeps_its_url_while_its_replicas_change(call: Caller, worker: FakeWorker) -> None:
+    created = await call("POST", f"/v2/endpoints/{ENDPOINT}", body_of(port=10207))
+    assert created.body == {"endpoint": "http://apps.example.com:10207"}
+    (circuit,) = worker.circuits.values()
+    assert (circuit.app, circuit.app_mode, circuit.endpoint_id) == ("", AppMode.INFERENCE, ENDPOINT)
+    changed = await call("POST", f"/v2/endpoints/{ENDPOINT}", body_of(replicas=3, open_to_public=True))
+    assert changed.body == created.body
+    (circuit,) = worker.circuits.values()
+    assert [each.traffic_ratio for each in circuit.route_info] == [0.5, 1.5, 2.5]
+    assert circuit.open_to_public
+    assert (await call("GET", f"/api/circuit/{circuit.id}/statistics")).body["ttl"] is None
+    await call("POST", f"/v2/endpoints/{ENDPOINT}", body_of(replicas=0))
+    assert not next(iter(worker.circuits.values())).route_info, "an endpoint without replicas keeps its URL"
+    assert (await call("DELETE", "/api/session/_/bulk", {"session_ids": [str(UUID(int=0))]})).status == 200
+    assert (await call("DELETE", f"/v2/endpoints/{ENDPOINT}")).body == {"success": True}
+    await worker.until(lambda: not worker.circuits)
+    gone = await call("DELETE", f"/v2/endpoints/{ENDPOINT}")
+    assert (gone.status, gone.text) == (404, "E00002: No such coordinator:endpoint")
+
+
+async def test_the_end_of_a_replica_s_session_leaves_its_endpoint(call: Caller, worker: FakeWorker) -> None:
+    await call("POST", f"/v2/endpoints/{ENDPOINT}", body_of())
+    assert (await call("GET", "/api/session")).body["session_ids"] == []
+    await call("DELETE", "/api/session/_/bulk", {"session_ids": [str(UUID(int=0))]})
+    assert len(worker.circuits) == 1
+
+
+async def test_a_lost_endpoint_gets_its_port_back(call: Caller, worker: FakeWorker) -> None:
+    body = body_of()
+    body["tags"]["endpoint"]["existing_url"] = "http://apps.example.com:10209/"
+    answer = await call("POST", f"/v2/endpoints/{ENDPOINT}", body)
+    assert answer.body == {"endpoint": "http://apps.example.com:10209"}
+
+
+@pytest.mark.parametrize("form", ["iso", "unix"])
+async def test_a_token_names_its_endpoint_user_and_end(call: Caller, worker: FakeWorker, form: str) -> None:
+    await call("POST", f"/v2/endpoints/{ENDPOINT}", body_of())
+    expires_at = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=1)
+    exp = expires_at.isoformat() if form == "iso" else str(int(expires_at.timestamp()))
+    answer = await call("POST", f"/v2/endpoints/{ENDPOINT}/token", {"user_uuid": str(USER), "exp": exp})
+    token = answer.body["token"]
+    claims = jwt.decode(token, purpose_key(SECRET, INFERENCE_KEY), algorithms=["HS256"], audience=str(ENDPOINT))
+    assert (claims["typ"], claims["sub"], claims["exp"]) == ("inference", str(USER), int(expires_at.timestamp()))
+    assert claims["jti"]
+    assert jwt.get_unverified_header(token)["kid"]
+    with pytest.raises(jwt.InvalidSignatureError):
+        jwt.decode(token, purpose_key(SECRET, SETUP_KEY), algorithms=["HS256"], audience=str(ENDPOINT))
+
+
+async def test_a_token_of_a_wrong_time_or_endpoint_is_refused(call: Caller, worker: FakeWorker) -> None:
+    await call("POST", f"/v2/endpoints/{ENDPOINT}", body_of())
+    for exp in ("yesterday", str(int(time.time()) - 5), "9" * 30, "", "2999-01-01T00:00:00Z"):
+        answer = await call("POST", f"/v2/endpoints/{ENDPOINT}/token", {"user_uuid": str(USER), "exp": exp})
+        assert answer.status == 400, exp
+        assert "exp" in answer.text
+    other = await call("POST", f"/v2/endpoints/{uuid4()}/token", {"user_uuid": str(USER), "exp": "2030-01-01"})
+    assert (other.status, other.text) == (404, "E00002: No such coordinator:endpoint")
+
+
+async def test_a_wrong_endpoint_is_refused(call: Caller, worker: FakeWorker) -> None:
+    session = uuid4()
+    await call.browse(await call.conf(session, USER), session)
+    (interactive,) = worker.circuits
+    answer = await call("POST", f"/v2/endpoints/{interactive}", body_of(interactive))
+    assert (answer.status, answer.text) == (400, "E20012: Not supported for interactive apps")
+    two_apps: dict[str, list[Any]] = {"a": [], "b": []}
+    for changes, field in (({"apps": two_apps}, "apps"), ({"port": 0}, "port"), ({"subdomain": "a.b"}, "subdomain")):
+        answer = await call("POST", f"/v2/endpoints/{ENDPOINT}", body_of(**changes))
+        assert answer.status == 400
+        assert field in answer.text
+    answer = await call("POST", f"/v2/endpoints/{uuid4()}", body_of())
+    assert answer.status == 400
+    mixed = body_of(replicas=2)
+    mixed["apps"]["api"][0]["protocol"] = "tcp"
+    assert (await call("POST", f"/v2/endpoints/{ENDPOINT}", mixed)).status == 400

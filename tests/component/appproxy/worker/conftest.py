@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from ai.backend.appproxy.worker.access.gate import Gate
+from ai.backend.appproxy.worker.access.tokens import Tokens
+from ai.backend.appproxy.worker.planes.embedded.limits import Limits
+from ai.backend.appproxy.worker.planes.embedded.plane import EmbeddedPlane, Frontend
+from ai.backend.appproxy.worker.upstreams import RouteDialer
+from ai.backend.infra.http.addresses import parse_network
+from ai.backend.infra.tls.certificates import TlsIdentity
+from tests.support.proxy_apps import PERMIT_SECRET, SECRET, FakeApp, free_ports, running_app
+
+PlaneFactory = Callable[..., Awaitable[EmbeddedPlane]]
+
+
+@pytest.fixture
+async def app() -> AsyncIterator[FakeApp]:
+    async with running_app() as app:
+        yield app
+
+
+@pytest.fixture
+def ports() -> list[int]:
+    """Free ports; the first two are slots of planes with a port frontend."""
+    return free_ports(3)
+
+
+@pytest.fixture
+async def start_plane(ports: list[int]) -> AsyncIterator[PlaneFactory]:
+    """Starts planes: with ``domain`` those of a wildcard frontend at the third port."""
+    planes: list[EmbeddedPlane] = []
+
+    async def start(
+        *,
+        domain: str | None = None,
+        is_secure: bool = False,
+        proxies: tuple[str, ...] = (),
+        limits: Limits | None = None,
+        identity: TlsIdentity | None = None,
+        **other: Any,
+    ) -> EmbeddedPlane:
+        tokens = Tokens(shared_secret=SECRET, permit_secret=PERMIT_SECRET, started_at=0.0)
+        gate = Gate(tokens, is_secure=is_secure, trusted_proxies=[parse_network(text) for text in proxies])
+        if domain:
+            frontend = Frontend(host="127.0.0.1", port=ports[2], domain=domain, is_secure=is_secure)
+        else:
+            slots = {port: port for port in ports[:2]}
+            frontend = Frontend(host="127.0.0.1", ports=slots, is_secure=is_secure)
+        dialer = RouteDialer()
+        dialer.identity = identity
+        plane = EmbeddedPlane(frontend, gate, dialer, limits=limits, **other)
+        await plane.start()
+        planes.append(plane)
+        return plane
+
+    yield start
+    for plane in planes:
+        await plane.stop()

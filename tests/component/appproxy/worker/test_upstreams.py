@@ -1,0 +1,103 @@
+"""The way to an app through a service gateway: TLS with the name of the route, pinned certificates on both sides."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+import aiohttp
+import msgspec
+import pytest
+from aiohttp import web
+
+from ai.backend.appproxy.worker.planes.embedded.plane import EmbeddedPlane
+from ai.backend.common.wire.appproxy import Circuit, GatewayRoute
+from ai.backend.core.proxy.changes import Changes
+from ai.backend.infra.tls.certificates import (
+    TlsIdentity,
+    create_authority,
+    create_request,
+    create_server_identity,
+    issue_client_certificate,
+)
+from ai.backend.infra.tls.contexts import server_context
+from tests.component.appproxy.worker.conftest import PlaneFactory
+from tests.support.proxy_apps import FakeApp, circuit_to, route_to
+
+ROUTE = "r0123456789abcdef"
+
+
+def client_of(authority: TlsIdentity) -> TlsIdentity:
+    key, request = create_request("worker")
+    return TlsIdentity(key, issue_client_certificate(authority, request, "worker"))
+
+
+@dataclass
+class Gateway:
+    """A TLS server in front of an app, and the names that its clients asked for."""
+
+    app: FakeApp
+    identity: TlsIdentity = field(default_factory=create_server_identity)
+    authority: TlsIdentity = field(default_factory=create_authority)
+    names: list[str | None] = field(default_factory=list)
+    port: int = 0
+
+
+@pytest.fixture
+async def gateway() -> AsyncIterator[Gateway]:
+    gateway = Gateway(FakeApp())
+    context = server_context(gateway.identity, [gateway.authority.certificate])
+
+    def record(_socket: ssl.SSLObject, name: str | None, _context: ssl.SSLContext) -> None:
+        gateway.names.append(name)
+
+    context.sni_callback = record
+    application = web.Application()
+    application.router.add_route("*", "/{path:.*}", gateway.app.handle)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
+    gateway.port = runner.addresses[0][1]
+    yield gateway
+    await runner.cleanup()
+
+
+@pytest.fixture
+async def http() -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession() as session:
+        yield session
+
+
+async def serve(plane: EmbeddedPlane, gateway: Gateway, port: int, certificate: str) -> Circuit:
+    route = msgspec.structs.replace(route_to(gateway.port), gateway=GatewayRoute(name=ROUTE, certificate=certificate))
+    circuit = circuit_to(route, port=port)
+    await plane.apply(Changes(version=1, circuits=(circuit,)))
+    return circuit
+
+
+async def test_requests_and_sockets_reach_the_route(
+    start_plane: PlaneFactory, gateway: Gateway, ports: list[int], http: aiohttp.ClientSession
+) -> None:
+    plane = await start_plane(identity=client_of(gateway.authority))
+    await serve(plane, gateway, ports[0], gateway.identity.certificate)
+    for _ in range(3):
+        async with http.get(f"http://127.0.0.1:{ports[0]}/") as response:
+            assert (response.status, await response.text()) == (200, "app")
+    async with http.ws_connect(f"http://127.0.0.1:{ports[0]}/ws") as socket:
+        await socket.send_str("hello")
+        assert await socket.receive_str() == "app: hello"
+    assert gateway.names == [ROUTE, ROUTE]
+
+
+@pytest.mark.parametrize("fault", ["other server", "other authority", "no certificate yet"])
+async def test_nobody_else_is_taken_for_the_gateway_or_the_worker(
+    start_plane: PlaneFactory, gateway: Gateway, ports: list[int], http: aiohttp.ClientSession, fault: str
+) -> None:
+    authority = create_authority() if fault == "other authority" else gateway.authority
+    pinned = create_server_identity() if fault == "other server" else gateway.identity
+    plane = await start_plane(identity=None if fault == "no certificate yet" else client_of(authority))
+    await serve(plane, gateway, ports[0], pinned.certificate)
+    async with http.get(f"http://127.0.0.1:{ports[0]}/") as response:
+        assert response.status == 502
+    assert not gateway.app.requests
