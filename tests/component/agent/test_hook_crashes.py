@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import pytest_asyncio
@@ -17,7 +18,7 @@ from ai.backend.common.wire.reports import KernelObservation
 from tests.component.agent.conftest import Bench, read_records
 from tests.support.agent_node import Node
 from tests.support.audit import leftovers
-from tests.support.hook_journal import METHODS, read
+from tests.support.hook_journal import METHODS, append, read
 from tests.support.hook_journal.rules import broken_rules
 
 S, R = KernelStatus, KernelEventReason
@@ -244,3 +245,26 @@ async def test_what_a_plugin_owes_survives_the_agent(make: Make, plugin: str) ->
     await node.settled(spec, may_repeat=["post_create", "post_terminate"])
     told = list(dict.fromkeys((t.method, t.state) for o in node.manager.observations for t in o.hook_troubles))
     assert told == [(m, s) for m in ("post_create", "post_terminate") for s in ("retrying", "done")]
+
+
+@pytest.mark.parametrize(
+    ("last_event", "agent", "state", "is_allowed"),
+    [
+        ("saving", 2, "before", True),  # the agent died with the save
+        ("saving", 2, "after", True),  # ... or with its acknowledgement
+        ("saved", 2, "before", False),
+        ("end", 2, "before", True),
+        ("end", 1, "before", False),
+    ],
+)
+def test_the_rule_of_the_managed_state(
+    tmp_path: Path, last_event: str, agent: int, state: str, is_allowed: bool
+) -> None:
+    line = {"plugin": "p", "kernel": "k", "attempt": 1, "method": "post_terminate", "cause": "create", "agent": 1}
+    line |= {"workload": "", "held": ["d"], "state": {}, "version": 1}
+    append(tmp_path, {**line, "event": "begin"})
+    append(tmp_path, {**line, "event": last_event, "state": {"calls": 1}})
+    found = {} if state == "before" else {"calls": 1}
+    cause = "recover" if agent == 2 else "create"
+    append(tmp_path, {**line, "event": "begin", "agent": agent, "cause": cause, "state": found})
+    assert [rule for rule in broken_rules(tmp_path) if " found " in rule] == ([] if is_allowed else [mock.ANY])

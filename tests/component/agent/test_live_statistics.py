@@ -49,6 +49,7 @@ async def busy_kernel(real: RealBench) -> tuple[Agent, KernelSpec, int]:
 
 
 async def test_a_busy_workload_is_seen_busy(real: RealBench) -> None:
+    real.options["runtime"] = {"network": "host"}
     _, spec, _ = await busy_kernel(real)
 
     def number(told: StatReport, key: str, field: str = "current") -> float:

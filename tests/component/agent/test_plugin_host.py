@@ -354,3 +354,27 @@ async def test_hosts_leave_nothing_open(host: Launch) -> None:
         await (await host()).close()
     await asyncio.sleep(0.1)
     assert len(os.listdir("/proc/self/fd")) <= before
+
+
+async def test_a_cancelled_stop_leaves_no_host(host: Launch) -> None:
+    plugin = await host()
+    stopping = asyncio.create_task(plugin.close())
+    await asyncio.sleep(0)
+    stopping.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await stopping
+    with pytest.raises(ProcessLookupError):
+        os.kill(plugin.host.pid, 0)
+
+
+async def test_a_failed_start_that_is_cancelled_leaves_no_host() -> None:
+    """The agent stops while the host of a plugin that could not be imported is being ended."""
+    tasks = asyncio.all_tasks()
+    starting = asyncio.create_task(launch("no.such.module", lambda _: {}, deadline_s=30.0, ended=lambda _: None))
+    async with asyncio.timeout(30):
+        while not any(task.get_name().startswith("end of host of") for task in asyncio.all_tasks()):  # noqa: ASYNC110  # a task has no event
+            await asyncio.sleep(0)
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    assert asyncio.all_tasks() == tasks

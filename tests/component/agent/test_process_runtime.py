@@ -220,13 +220,51 @@ async def test_restart_keeps_files_and_forgets_names(real: RealBench) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "reason", "code"), [("echo done", R.TASK_FINISHED, 0), ("exit 3", R.TASK_FAILED, 3)]
+    ("command", "reason", "code"),
+    [("echo done", R.TASK_FINISHED, 0), ("exit 3", R.TASK_FAILED, 3), ("kill -9 $$", R.TASK_FAILED, 137)],
 )
 async def test_batch_sessions(real: RealBench, command: str, reason: KernelEventReason, code: int) -> None:
     agent = await real.start()
     spec = await real.run(agent, session_type=SessionType.BATCH, startup_command=command)
     ended = await real.until(spec, S.TERMINATED)
     assert (ended.reason, ended.exit_code) == (reason, code)
+    assert (ended.log_tail or b"") == (b"done\n" if code == 0 else b"")
+    assert ("memory" in (ended.message or "")) is (code == 137)
+
+
+async def test_a_batch_program_that_ends_while_the_agent_is_away(real: RealBench) -> None:
+    agent = await real.start()
+    command = "while [ ! -e go ]; do sleep 0.05; done; echo late; exit 6"
+    spec = await real.run(agent, session_type=SessionType.BATCH, startup_command=command)
+    await agent.commands.upload_files(UploadFiles(kernel_id=spec.kernel_id, files=[FileBlob(path="other", data=b"x")]))
+    (home,) = (real.data_dir / "process" / "homes").iterdir()
+    await agent.stop()
+    (home / "go").touch()
+    await asyncio.sleep(0.5)
+    await real.start()
+    ended = await real.until(spec, S.TERMINATED)
+    assert (ended.reason, ended.exit_code, ended.log_tail) == (R.TASK_FAILED, 6, b"late\n")
+
+
+async def test_a_batch_program_over_its_time(real: RealBench) -> None:
+    agent = await real.start()
+    spec = await real.run(agent, session_type=SessionType.BATCH, startup_command="sleep 60", exec_timeout_s=0.5)
+    ended = await real.until(spec, S.TERMINATED)
+    assert (ended.reason, ended.message) == (R.TASK_FAILED, "exec-timeout")
+    spec = await real.run(agent, session_type=SessionType.BATCH, startup_command="sleep 60", batch_timeout_s=0.5)
+    assert (await real.until(spec, S.TERMINATED)).reason is R.TASK_TIMEOUT
+
+
+async def test_a_shell_beside_a_batch_program(real: RealBench) -> None:
+    agent = await real.start()
+    look = "until cat note 2>/dev/null; do sleep 0.05; done"
+    command = "echo secret > note; while [ ! -e go ]; do sleep 0.05; done"
+    spec = await real.run(agent, session_type=SessionType.BATCH, startup_command=command)
+    program = await agent.commands.open_pty(OpenPty(kernel_id=spec.kernel_id, command=["sh", "-c", look], tty=False))
+    frames = [frame async for frame in program]
+    assert b"".join(frame.data for frame in frames if frame.kind == "out") == b"secret\n"
+    await agent.commands.upload_files(UploadFiles(kernel_id=spec.kernel_id, files=[FileBlob(path="go", data=b"")]))
+    assert (await real.until(spec, S.TERMINATED)).reason is R.TASK_FINISHED
 
 
 async def test_the_bootstrap_script_runs_first(real: RealBench) -> None:

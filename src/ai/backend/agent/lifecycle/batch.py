@@ -13,6 +13,7 @@ from ai.backend.agent.kernels.model import Termination
 from ai.backend.agent.lifecycle.workload_config import memory_bytes_of
 from ai.backend.common.errors import BackendError
 from ai.backend.common.states import KernelEventReason
+from ai.backend.common.wire.agent import KernelSpec
 from ai.backend.core.lifecycle.kernel_phase import Phase
 
 log = logging.getLogger(__name__)
@@ -32,27 +33,30 @@ async def watch_batch(
     remaining_s = (
         spec.batch_timeout_s - (wall_clock() - began_at) if spec.batch_timeout_s and began_at is not None else None
     )
-    message: str | None = None
-    exit_code: int | None = None
-    reason = KernelEventReason.TASK_FAILED
+    ending = Termination(reason=KernelEventReason.TASK_FAILED)
     try:
         _, runs, _ = kernel.running()
         async with asyncio.timeout(max(0.0, remaining_s) if remaining_s is not None else None):
             result = await runs.follow(RUN_ID, spec.startup_command)
-        exit_code, message = result.exit_code, result.reason
-        if exit_code == 0 and not result.reason:
-            reason = KernelEventReason.TASK_FINISHED
-        elif exit_code == KILLED and not message and (memory_bytes := memory_bytes_of(spec)):
-            message = f"the program was killed, probably for want of memory: {memory_hint(memory_bytes)}"
+        ending = ending_of_program(spec, result.exit_code, result.reason)
     except TimeoutError:
-        reason = KernelEventReason.TASK_TIMEOUT
         message = f"the program took longer than {spec.batch_timeout_s:g} s"
+        ending = Termination(reason=KernelEventReason.TASK_TIMEOUT, message=message)
     except BackendError as e:
-        message = str(e)
+        ending = Termination(reason=KernelEventReason.TASK_FAILED, message=str(e))
     if kernel.channel is not None and kernel.channel.ended:
         await _wait_for_exit_event(kernel)
     if kernel.phase is Phase.RUNNING:
-        end_kernel(kernel, Termination(reason=reason, message=message, exit_code=exit_code))
+        end_kernel(kernel, ending)
+
+
+def ending_of_program(spec: KernelSpec, exit_code: int | None, problem: str | None) -> Termination:
+    """Returns the ending of a batch session whose program has ended."""
+    if exit_code == 0 and not problem:
+        return Termination(reason=KernelEventReason.TASK_FINISHED, exit_code=0)
+    if exit_code == KILLED and not problem and (memory_bytes := memory_bytes_of(spec)):
+        problem = f"the program was killed, probably for want of memory: {memory_hint(memory_bytes)}"
+    return Termination(reason=KernelEventReason.TASK_FAILED, message=problem, exit_code=exit_code)
 
 
 async def _wait_for_exit_event(kernel: Kernel) -> None:

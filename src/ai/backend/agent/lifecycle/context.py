@@ -10,6 +10,7 @@ from typing import ClassVar
 from ai.backend.agent.config.settings import AgentSettings
 from ai.backend.agent.devices.inventory import Inventory
 from ai.backend.agent.devices.plugins import PluginSet
+from ai.backend.agent.gateway.server import ServiceGateway
 from ai.backend.agent.kernels.kernel import Kernel
 from ai.backend.agent.kernels.model import KernelRecord
 from ai.backend.agent.kernels.observer import ObservationQueue
@@ -31,6 +32,7 @@ class AgentContext:
     runtime: AbstractRuntime
     networks: Networks
     services: ServiceManager
+    gateway: ServiceGateway
     plugins: PluginSet
     inventory: Inventory
     records: KernelRecords

@@ -11,11 +11,12 @@ from ai.backend.agent.lifecycle.hook_calls import HookCalls
 from ai.backend.agent.lifecycle.hook_retries import HookRetrier
 from ai.backend.agent.lifecycle.steps.channel import Bootstrap, Channel
 from ai.backend.agent.lifecycle.steps.hooks import Hooks, PostCreate
+from ai.backend.agent.lifecycle.steps.routes import CloseRoutes
 from ai.backend.agent.lifecycle.steps.workload import CreateWorkload, Devices, Network
 from ai.backend.infra.retry import Backoff
 from ai.backend.plugin.crash_points import crash_point
 
-CREATE_STEPS = ("devices", "hooks", "network", "workload", "channel", "bootstrap", "post-create")
+CREATE_STEPS = ("devices", "hooks", "network", "workload", "channel", "bootstrap", "post-create", "routes")
 """Names of the creation's steps in order; a destruction releases them in reverse."""
 
 KERNEL_CRASH_POINTS: tuple[str, ...] = (
@@ -42,7 +43,7 @@ _RETRY_FIRST_S, _RETRY_MAX_S = 0.2, 10.0
 
 
 class StepRunner:
-    """Runs a kernel's creation steps; writes the record before each step, and has crash points around each step."""
+    """Runs a kernel's creation steps, with crash points around each."""
 
     def __init__(self, context: AgentContext) -> None:
         calls = HookCalls(context)
@@ -57,13 +58,13 @@ class StepRunner:
             self.channel,
             Bootstrap(context),
             PostCreate(context, calls, self.hook_retrier),
+            CloseRoutes(context),
         )
         assert tuple(step.name for step in self.steps) == CREATE_STEPS
 
     async def acquire_all(self, kernel: Kernel, step: StepContext) -> None:
         """Acquires every step. Raises a step's error; :meth:`release_all` then releases the acquired steps."""
         for unit in self.steps:
-            kernel.save(step=unit.name)
             crash_point(f"create.{unit.name}.before")
             await unit.acquire(kernel, step)
             crash_point(f"create.{unit.name}.after")

@@ -17,7 +17,7 @@ from ai.backend.agent.channel.runs import memory_hint
 from ai.backend.agent.images.jobs import KernelImages
 from ai.backend.agent.kernels.kernel import Kernel
 from ai.backend.agent.kernels.model import KernelRecord, Termination, with_shared_texts
-from ai.backend.agent.lifecycle.batch import watch_batch
+from ai.backend.agent.lifecycle.batch import ending_of_program, watch_batch
 from ai.backend.agent.lifecycle.context import AgentContext, StepContext, step_context_of
 from ai.backend.agent.lifecycle.reporter import StatusReporter, ending_of, exit_code_of
 from ai.backend.agent.lifecycle.step_runner import StepRunner
@@ -199,7 +199,9 @@ class Supervisor:
         kernel.exit = ended
         if kernel.channel is not None:
             kernel.channel.workload_gone()
-        if kernel.phase is Phase.RUNNING:
+        if kernel.phase is Phase.RUNNING and ended.program:
+            self.end(kernel, ending_of_program(kernel.record.spec, exit_code_of(ended), ended.reason or None))
+        elif kernel.phase is Phase.RUNNING:
             reason = R.OUT_OF_MEMORY if ended.oom else R.SELF_TERMINATED
             message = ended.reason or None
             if ended.reason in ("out-of-memory", "memory-limit"):
@@ -323,7 +325,6 @@ class Supervisor:
             cause=reason,
             status=KernelStatus.RUNNING,
             unhealthy=failed_devices,
-            step="",
             restarted_from=None,
             resumes=0,
         )

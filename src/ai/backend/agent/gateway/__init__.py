@@ -1,0 +1,1 @@
+"""The service gateway: routes by which app proxies reach services of sessions."""

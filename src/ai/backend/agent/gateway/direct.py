@@ -1,0 +1,49 @@
+"""Ports of the host that lead to services without TLS, where an operator has chosen direct addresses."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import socket
+from collections.abc import Callable
+
+from ai.backend.common.errors import Unavailable
+
+
+class DirectPorts:
+    """Takes ports of ``port_range`` in turn from a random one on: a port that was freed is used again as late as
+    possible, since nothing but the address tells clients of an old route from those of the next."""
+
+    def __init__(self, host: str, port_range: tuple[int, int]) -> None:
+        self._host = host
+        self._first, last = port_range
+        self._count = last - self._first + 1
+        self._turn = secrets.randbelow(self._count)
+
+    def take(self) -> socket.socket:
+        """Returns a socket that listens at the next free port. Raises Unavailable if there is none."""
+        for _ in range(self._count):
+            port = self._first + self._turn
+            self._turn = (self._turn + 1) % self._count
+            try:
+                return self.bind(port)
+            except OSError:
+                continue
+        raise Unavailable(f"no port of container.port-range is free at {self._host}")
+
+    def bind(self, port: int) -> socket.socket:
+        """Returns a socket that listens at this port. Raises OSError."""
+        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
+        return socket.create_server((self._host, port), family=family)
+
+
+class DirectClient(asyncio.Protocol):
+    """A client of a direct address. It is not read until its service is connected."""
+
+    def __init__(self, accept: Callable[[asyncio.Transport], None]) -> None:
+        self._accept = accept
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        transport.pause_reading()
+        self._accept(transport)
