@@ -1,0 +1,114 @@
+"""Composition of the web server."""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from collections.abc import Mapping
+
+from ai.backend.common.errors import InvalidInput
+from ai.backend.infra.clock import SystemClock
+from ai.backend.infra.database import Database
+from ai.backend.infra.http.health import HealthApi
+from ai.backend.infra.http.routes import endpoints_of
+from ai.backend.infra.http.server import HttpOptions, HttpServer, make_runner, serve_on, tls_of
+from ai.backend.infra.telemetry import Metrics
+from ai.backend.web.config.settings import SessionSettings, WebSettings
+from ai.backend.web.cookies import CookiePolicy
+from ai.backend.web.guard import guarding
+from ai.backend.web.login.api import LoginApi
+from ai.backend.web.login.passwords_api import PasswordApi
+from ai.backend.web.login.service import LoginLimits, LoginService
+from ai.backend.web.login.sql import SqlLoginStore
+from ai.backend.web.login.store import LoginStore
+from ai.backend.web.managers.pool import ManagerPool
+from ai.backend.web.managers.sign_in import ManagerSignIn
+from ai.backend.web.pages.api import PagesApi
+from ai.backend.web.relay.api import RelayApi
+
+log = logging.getLogger(__name__)
+
+
+class WebServer:
+    """A web server for browsers and clients in session mode. Raises InvalidInput: a certificate cannot be used."""
+
+    def __init__(self, settings: WebSettings) -> None:
+        self.settings = settings
+        service, session = settings.service, settings.session
+        self._tls = _tls_context(settings)
+        scheme = service.force_endpoint_protocol or ("https" if self._tls is not None else "http")
+        self.managers = ManagerPool(
+            settings.api.endpoint,
+            verifies_tls=settings.api.ssl_verify,
+            connect_timeout_s=settings.api.connect_timeout,
+        )
+        self._store = _login_store(session)
+        limits = LoginLimits(
+            max_age_s=session.max_age,
+            block_s=session.login_block_time,
+            name_failures=session.login_allowed_fail_count,
+            address_failures=session.address_allowed_fail_count,
+        )
+        sign_in = ManagerSignIn(self.managers)
+        self.logins = logins = LoginService(self._store, sign_in, limits, SystemClock())
+        cookies = CookiePolicy(scheme=scheme, max_age_s=session.max_age)
+        metrics = Metrics("web")
+        apis = (
+            LoginApi(logins, cookies, domain=settings.api.domain),
+            PasswordApi(sign_in, domain=settings.api.domain, scheme=scheme),
+            RelayApi(self.managers, logins, cookies),
+            HealthApi(metrics, self._readiness),
+            PagesApi(settings, scheme=scheme),
+        )
+        server = HttpServer(
+            [endpoint for api in apis for endpoint in endpoints_of(api)],
+            metrics=metrics,
+            options=HttpOptions(trusted_proxies=frozenset(service.trusted_proxies)),
+            active_keys=logins.active,
+        )
+        app = server.application()
+        check, add_headers = guarding(scheme)
+        app.middlewares.insert(0, check)
+        app.on_response_prepare.append(add_headers)
+        self._runner = make_runner(app)
+
+    async def start(self) -> None:
+        """Serves. Raises InvalidInput if the address is taken, Unavailable if the store of logins is away."""
+        await self._store.start()
+        if self.settings.session.flush_on_startup:
+            await self._store.delete_all()
+        await self.managers.start()
+        service = self.settings.service
+        try:
+            host, port = await serve_on(self._runner, (service.ip, service.port), tls=self._tls)
+        except OSError as e:
+            raise InvalidInput(f"Cannot listen on {service.ip}:{service.port}: {e.strerror}.") from None
+        shown_host = f"[{host}]" if ":" in host else host
+        self.url = f"http{'s' if self._tls is not None else ''}://{shown_host}:{port}"
+
+    async def stop(self) -> None:
+        """Stops serving. May be called after a failed start."""
+        await self._runner.cleanup()
+        await self.managers.stop()
+        await self._store.stop()
+
+    async def _readiness(self) -> Mapping[str, bool]:
+        return {"manager": await self.managers.is_reachable()}
+
+
+def _tls_context(settings: WebSettings) -> ssl.SSLContext | None:
+    service = settings.service
+    if not service.ssl_enabled or service.ssl_cert is None or service.ssl_privkey is None:
+        return None
+    return tls_of(service.ssl_cert, service.ssl_privkey)
+
+
+def _login_store(session: SessionSettings) -> LoginStore:
+    redis = session.redis
+    if redis.url is None:
+        return SqlLoginStore(Database(f"sqlite:///{session.file.expanduser()}"))
+    # Both need the extra "redis"; the first says so.
+    from ai.backend.infra.redis import connect
+    from ai.backend.web.login.redis_client import RedisLoginStore
+
+    return RedisLoginStore(connect(redis.url))

@@ -1,0 +1,39 @@
+"""The cookie of login sessions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from aiohttp import web
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CookiePolicy:
+    """The cookie of login sessions: ``__Host-`` binds it to this host and to TLS where browsers use TLS."""
+
+    scheme: str
+    max_age_s: int
+
+    @property
+    def name(self) -> str:
+        return "__Host-backendai" if self.scheme == "https" else "backendai"
+
+    def token_of(self, request: web.BaseRequest) -> str | None:
+        """Returns the token that a request carries."""
+        return request.cookies.get(self.name)
+
+    def set(self, response: web.StreamResponse, token: str) -> None:
+        """Gives the browser the token of its login session."""
+        response.set_cookie(
+            self.name,
+            token,
+            max_age=self.max_age_s,
+            path="/",
+            httponly=True,
+            samesite="Strict",
+            secure=self.scheme == "https",
+        )
+
+    def clear(self, response: web.StreamResponse) -> None:
+        """Makes the browser forget the token."""
+        response.del_cookie(self.name, path="/", httponly=True, samesite="Strict", secure=self.scheme == "https")

@@ -1,0 +1,1 @@
+"""Login sessions of browsers and of clients in session mode."""

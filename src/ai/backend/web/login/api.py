@@ -1,0 +1,113 @@
+"""Routes of sign-in: ``/server/*`` (wire contract 2.10 and 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+from aiohttp import web
+
+from ai.backend.common.errors import AuthenticationFailed, InvalidInput, Unavailable
+from ai.backend.infra.http.errors import PROBLEM_BASE
+from ai.backend.infra.http.routes import Call, route
+from ai.backend.web.cookies import CookiePolicy
+from ai.backend.web.login.body_api import MAX_BODY_BYTES, read_fields
+from ai.backend.web.login.model import Login, LoginSecret
+from ai.backend.web.login.service import LoginService, SignIn
+
+
+class LoginApi:
+    """Signs browsers and clients in session mode in and out."""
+
+    def __init__(self, logins: LoginService, cookies: CookiePolicy, *, domain: str) -> None:
+        self._logins = logins
+        self._cookies = cookies
+        self._domain = domain
+
+    @route("POST", "/server/login", auth=False, kind="relay", max_body=MAX_BODY_BYTES)
+    async def login(self, call: Call) -> web.Response:
+        """Signs a user in by e-mail address and password; a refusal has status 200 and ``authenticated`` false."""
+        if await self._find(call) is not None:
+            raise InvalidInput("You have logged in already.", data={"session": "already logged in"})
+        fields = await read_fields(call, scheme=self._cookies.scheme)
+        for name in ("username", "password"):
+            if not isinstance(fields.get(name), str) or not fields[name] or len(fields[name]) > 256:
+                raise InvalidInput(f"The {name} is missing.", data={name: "missing"})
+        asked = {
+            "type": "keypair",
+            "domain": self._domain,
+            "username": fields["username"],
+            "password": fields["password"],
+        }
+        if isinstance(fields.get("otp"), str) and fields["otp"]:
+            asked["otp"] = fields["otp"]
+        try:
+            sign_in = await self._logins.sign_in(asked, address=call.address)
+        except Unavailable as error:
+            return _refusal(
+                {"type": PROBLEM_BASE + error.code, "title": error.title, "details": error.message},
+                HTTPStatus.BAD_GATEWAY,
+            )
+        if sign_in.token is None or sign_in.secret is None:
+            return _refusal(_details_of(sign_in))
+        response = web.json_response({"authenticated": True, "data": _public(sign_in.secret)})
+        self._cookies.set(response, sign_in.token)
+        return response
+
+    @route("POST", "/server/login-check", auth=False, kind="relay")
+    async def login_check(self, call: Call) -> dict[str, Any]:
+        """Says whether the browser has a valid login session."""
+        login = await self._find(call)
+        if login is None:
+            return {"authenticated": False, "data": None, "session_id": None}
+        return {"authenticated": True, "data": _public(login.secret), "session_id": login.login_id[:32]}
+
+    @route("POST", "/server/logout", auth=False, kind="relay", max_body=MAX_BODY_BYTES)
+    async def logout(self, call: Call) -> web.Response:
+        """Ends the login session; with ``{"everywhere": true}`` all sessions of the user."""
+        fields = await read_fields(call, scheme=self._cookies.scheme)
+        login = await self._find(call)
+        if login is not None:
+            await self._logins.sign_out(login, everywhere=fields.get("everywhere") is True)
+        response = web.json_response({})
+        self._cookies.clear(response)
+        return response
+
+    @route("POST", "/server/extend-login-session", auth=False, kind="relay")
+    async def extend(self, call: Call) -> web.Response:
+        """Begins the life of the login session anew."""
+        login = await self._find(call)
+        token = self._cookies.token_of(call.request)
+        if login is None or token is None:
+            raise AuthenticationFailed("You are not logged in.")
+        extended = await self._logins.extend(login)
+        response = web.json_response(
+            {"status": HTTPStatus.CREATED, "expires": extended.expires_at.isoformat()}, status=201
+        )
+        self._cookies.set(response, token)
+        return response
+
+    async def _find(self, call: Call) -> Login | None:
+        return await self._logins.find(self._cookies.token_of(call.request))
+
+
+def _public(secret: LoginSecret) -> dict[str, str]:
+    return {"access_key": secret.access_key, "role": secret.role, "status": secret.status}
+
+
+def _details_of(sign_in: SignIn) -> dict[str, Any]:
+    problem = sign_in.problem
+    data = problem.get("data")
+    details = (
+        problem.get("msg") or problem.get("detail") or (data.get("details") if isinstance(data, Mapping) else None)
+    )
+    return {
+        "type": problem.get("type", PROBLEM_BASE + AuthenticationFailed.code),
+        "title": problem.get("title", AuthenticationFailed.title),
+        "details": details or AuthenticationFailed.title,
+    }
+
+
+def _refusal(data: Mapping[str, Any], status: HTTPStatus = HTTPStatus.OK) -> web.Response:
+    return web.json_response({"authenticated": False, "data": data}, status=status)

@@ -1,0 +1,57 @@
+"""Reads the bodies of sign-ins, which the published console encrypts."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.padding import PKCS7
+
+from ai.backend.common.errors import InvalidInput
+from ai.backend.infra.http.routes import Call
+from ai.backend.web.guard import public_origin
+
+MAX_BODY_BYTES = 65_536
+_ENCODED_HEADER = "X-BackendAI-Encoded"
+_BLOCK_BYTES = 16
+
+
+async def read_fields(call: Call, *, scheme: str) -> Mapping[str, Any]:
+    """Returns the JSON object of a request, empty without a body. Raises InvalidInput."""
+    content = await call.read_body()
+    if call.request.headers.get(_ENCODED_HEADER, "").lower() == "true":
+        content = _decoded(content, public_origin(call.request, scheme=scheme))
+    if not content.strip():
+        return {}
+    try:
+        return msgspec.json.decode(content, type=dict[str, Any])
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        raise InvalidInput("The body is no JSON object.", data={"body": "no JSON object"}) from None
+
+
+def _decoded(content: bytes, endpoint: str) -> bytes:
+    """Decrypts a body of the published console: ``IV ":" base64(AES-256-CBC)`` (wire contract 5, step 4).
+
+    The key can be computed from the address, so this hides the body from nobody; TLS does that.
+    """
+    prefix, separator, encoded = content.partition(b":")
+    try:
+        encrypted = base64.b64decode(encoded, validate=True)
+    except binascii.Error:
+        encrypted = b""
+    if not separator or len(prefix) != _BLOCK_BYTES or not encrypted or len(encrypted) % _BLOCK_BYTES:
+        raise InvalidInput("The encoded body is malformed.", data={"body": "malformed"})
+    key = (base64.b64encode(endpoint.encode()) + prefix + prefix)[:32]
+    decryptor = Cipher(algorithms.AES(key), modes.CBC(prefix)).decryptor()
+    unpadder = PKCS7(_BLOCK_BYTES * 8).unpadder()
+    try:
+        return unpadder.update(decryptor.update(encrypted) + decryptor.finalize()) + unpadder.finalize()
+    except ValueError:
+        raise InvalidInput(
+            "The encoded body cannot be read: its key is made from another address than this.",
+            data={"body": "undecodable"},
+        ) from None

@@ -1,0 +1,53 @@
+"""Values of login sessions."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from datetime import datetime
+
+import msgspec
+
+
+class LoginSecret(msgspec.Struct, frozen=True, kw_only=True):
+    """The keys of a logged-in user, and the role that the manager named.
+
+    They are stored sealed by a key that is derived from the cookie.
+    """
+
+    username: str
+    access_key: str
+    secret_key: str
+    role: str
+    status: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredLogin:
+    """A login session as it is stored.
+
+    Attributes:
+        login_id: SHA-256 of the cookie, in hex: who reads the store cannot use it as a cookie.
+        username: in lower case; all sessions of a user end together by it.
+        sealed: the encrypted :class:`LoginSecret`.
+        expires_at: in UTC.
+    """
+
+    login_id: str
+    username: str
+    sealed: bytes
+    expires_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Login:
+    """A valid login session of a request."""
+
+    login_id: str
+    secret: LoginSecret
+    expires_at: datetime
+
+
+def login_id_of(token: str) -> str:
+    """Returns the id under which the session of a cookie is stored."""
+    return hashlib.sha256(token.encode()).hexdigest()

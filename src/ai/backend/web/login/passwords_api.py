@@ -1,0 +1,35 @@
+"""The route of a password that must be changed before a sign-in (wire contract 2.10)."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from ai.backend.common.errors import InvalidInput
+from ai.backend.infra.http.errors import PROBLEM_TYPE
+from ai.backend.infra.http.routes import Call, route
+from ai.backend.web.login.body_api import MAX_BODY_BYTES, read_fields
+from ai.backend.web.managers.sign_in import ManagerSignIn
+
+_NAMES = ("username", "current_password", "new_password")
+
+
+class PasswordApi:
+    """Changes passwords without a login session."""
+
+    def __init__(self, manager: ManagerSignIn, *, domain: str, scheme: str) -> None:
+        self._manager = manager
+        self._domain = domain
+        self._scheme = scheme
+
+    @route("POST", "/server/update-password-no-auth", auth=False, kind="relay", max_body=MAX_BODY_BYTES)
+    async def update(self, call: Call) -> web.Response:
+        """Changes a password by the present one; the manager counts failures."""
+        fields = await read_fields(call, scheme=self._scheme)
+        missing = {name: "missing" for name in _NAMES if not isinstance(fields.get(name), str) or not fields[name]}
+        if missing:
+            raise InvalidInput("Name, present and new password are needed.", data=missing)
+        asked = {**{name: fields[name] for name in _NAMES}, "domain": self._domain}
+        status, document = await self._manager.update_password(asked, address=call.address)
+        return web.json_response(
+            document, status=status, content_type="application/json" if status < 400 else PROBLEM_TYPE
+        )

@@ -1,0 +1,175 @@
+"""Signs users in and out, and finds the login session of a cookie."""
+
+from __future__ import annotations
+
+import base64
+import logging
+import secrets
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Protocol
+
+import msgspec
+from cryptography.fernet import Fernet, InvalidToken
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from ai.backend.common.errors import RateLimitExceeded
+from ai.backend.infra.clock import Clock
+from ai.backend.web.login.model import Login, LoginSecret, StoredLogin, login_id_of
+from ai.backend.web.login.store import LoginStore
+
+log = logging.getLogger(__name__)
+_TOKEN_BYTES = 32
+_MAX_TOKEN_LENGTH = 64
+
+
+class PasswordCheck(Protocol):
+    """Asks a manager whether a password is right: ``POST /auth/authorize`` (spec 03-08)."""
+
+    async def authorize(self, fields: Mapping[str, str], *, address: str) -> tuple[int, dict[str, Any]]:
+        """Returns the status and the JSON of the manager's answer. Raises Unavailable."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoginLimits:
+    """The limits of sign-ins.
+
+    Attributes:
+        max_age_s: the life of a login session in seconds.
+        block_s: seconds for which a name or an address is refused after its last failure.
+        name_failures, address_failures: how many failures are accepted.
+    """
+
+    max_age_s: int
+    block_s: int
+    name_failures: int
+    address_failures: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignIn:
+    """The outcome of a sign-in: a session with the token of its cookie, or the problem document of the manager."""
+
+    token: str | None
+    secret: LoginSecret | None
+    problem: Mapping[str, Any]
+
+
+class LoginService:
+    """Signs users in and out.
+
+    A cookie holds a random token. The store has its hash, and the keys of the user sealed by a key derived from the
+    token, so that neither the store nor its backups let anybody act for a user.
+    """
+
+    def __init__(self, store: LoginStore, manager: PasswordCheck, limits: LoginLimits, clock: Clock) -> None:
+        self._store = store
+        self._manager = manager
+        self._limits = limits
+        self._clock = clock
+
+    async def sign_in(self, fields: Mapping[str, str], *, address: str) -> SignIn:
+        """Asks the manager for the keys of a user and stores a new login session.
+
+        Each try counts as a failure before the manager is asked, so that tries at the same moment count too; a success
+        or a manager that is away takes that back.
+
+        Raises:
+            RateLimitExceeded: too many failures of this name or this address.
+            Unavailable: no manager answers, or the store is away.
+        """
+        username = fields["username"].strip().lower()
+        name_key, address_key = f"name:{username}", f"address:{address}"
+        await self._count(address_key, self._limits.address_failures)
+        await self._count(name_key, self._limits.name_failures)
+        is_failure = False
+        try:
+            status, document = await self._manager.authorize(fields, address=address)
+            secret = _secret_of(username, document) if status == 200 else None
+            is_failure = secret is None and status < 500
+        finally:
+            if not is_failure:
+                await self._add(address_key, -1)
+                await self._add(name_key, -1)
+        if secret is None:
+            return SignIn(token=None, secret=None, problem=document)
+        await self._store.clear_failures(name_key)
+        return SignIn(token=await self._begin(secret), secret=secret, problem={})
+
+    async def find(self, token: str | None) -> Login | None:
+        """Returns the login session of a cookie, or None if it has ended or never was. Raises Unavailable."""
+        if not token or len(token) > _MAX_TOKEN_LENGTH:
+            return None
+        stored = await self._store.get(login_id_of(token), now=self._clock.now())
+        if stored is None:
+            return None
+        try:
+            content = _sealer(token).decrypt(stored.sealed)
+            secret = msgspec.json.decode(content, type=LoginSecret)
+        except (InvalidToken, msgspec.MsgspecError):
+            log.warning("a stored login session cannot be read")
+            return None
+        return Login(login_id=stored.login_id, secret=secret, expires_at=stored.expires_at)
+
+    async def active(self, login_ids: Collection[str]) -> set[str]:
+        """Returns which login sessions have not ended. Raises Unavailable."""
+        now = self._clock.now()
+        return {login_id for login_id in login_ids if await self._store.get(login_id, now=now) is not None}
+
+    async def extend(self, login: Login) -> Login:
+        """Begins the life of a login session anew. Raises Unavailable."""
+        expires_at = self._clock.now() + timedelta(seconds=self._limits.max_age_s)
+        await self._store.extend(login.login_id, expires_at)
+        return Login(login_id=login.login_id, secret=login.secret, expires_at=expires_at)
+
+    async def sign_out(self, login: Login, *, everywhere: bool = False) -> None:
+        """Ends a login session, or all of its user. Raises Unavailable."""
+        if everywhere:
+            await self._store.delete_of_user(login.secret.username)
+        await self._store.delete(login.login_id)
+
+    async def end_others(self, login: Login) -> None:
+        """Ends the other login sessions of a user, after the password has changed. Raises Unavailable."""
+        await self._store.delete_of_user(login.secret.username, except_id=login.login_id)
+
+    async def _begin(self, secret: LoginSecret) -> str:
+        token = secrets.token_urlsafe(_TOKEN_BYTES)
+        now = self._clock.now()
+        stored = StoredLogin(
+            login_id=login_id_of(token),
+            username=secret.username,
+            sealed=_sealer(token).encrypt(msgspec.json.encode(secret)),
+            expires_at=now + timedelta(seconds=self._limits.max_age_s),
+        )
+        await self._store.remove_expired(now=now)
+        await self._store.put(stored)
+        return token
+
+    async def _count(self, key: str, limit: int) -> None:
+        if await self._add(key, 1) > limit:
+            raise RateLimitExceeded(
+                "Too many failed sign-ins; try again later.", data={"retry_after": max(1, self._limits.block_s)}
+            )
+
+    async def _add(self, key: str, count: int) -> int:
+        now = self._clock.now()
+        expires_at = now + timedelta(seconds=self._limits.block_s)
+        return await self._store.add_failures(key[:300], count, now=now, expires_at=expires_at)
+
+
+def _secret_of(username: str, document: Mapping[str, Any]) -> LoginSecret | None:
+    """Returns the keys in a manager's answer; None if it wants something else first, such as a one-time password."""
+    data = document.get("data")
+    if not isinstance(data, Mapping) or data.get("response_type", "success") != "success":
+        return None
+    try:
+        return msgspec.convert({**data, "username": username}, LoginSecret)
+    except msgspec.ValidationError:
+        return None
+
+
+def _sealer(token: str) -> Fernet:
+    key = HKDF(algorithm=SHA256(), length=32, salt=None, info=b"backendai web login session").derive(token.encode())
+    return Fernet(base64.urlsafe_b64encode(key))

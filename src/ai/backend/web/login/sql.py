@@ -1,0 +1,85 @@
+"""Login sessions in a SQLite file, for a web server without Redis."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy.dialects.sqlite import insert as upsert
+
+from ai.backend.infra.database import Database
+from ai.backend.web.login.model import StoredLogin
+from ai.backend.web.login.tables import login_failures, logins, metadata
+
+
+class SqlLoginStore:
+    """See :class:`~ai.backend.web.login.store.LoginStore`. Expired rows are removed when sessions begin."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def start(self) -> None:
+        await self._database.run_write(metadata.create_all)
+
+    async def stop(self) -> None:
+        await self._database.close()
+
+    async def put(self, login: StoredLogin) -> None:
+        def write(connection: Connection) -> None:
+            connection.execute(
+                insert(logins).values(
+                    login_id=login.login_id,
+                    username=login.username,
+                    sealed=login.sealed,
+                    expires_at=login.expires_at,
+                )
+            )
+
+        await self._database.run_write(write)
+
+    async def remove_expired(self, *, now: datetime) -> None:
+        """Removes what has expired."""
+
+        def write(connection: Connection) -> None:
+            connection.execute(delete(logins).where(logins.c.expires_at <= now))
+            connection.execute(delete(login_failures).where(login_failures.c.expires_at <= now))
+
+        await self._database.run_write(write)
+
+    async def get(self, login_id: str, *, now: datetime) -> StoredLogin | None:
+        query = select(logins).where(logins.c.login_id == login_id, logins.c.expires_at > now)
+        for row in await self._database.fetch(query):
+            return StoredLogin(
+                login_id=row.login_id, username=row.username, sealed=row.sealed, expires_at=row.expires_at
+            )
+        return None
+
+    async def extend(self, login_id: str, expires_at: datetime) -> None:
+        await self._database.execute(update(logins).where(logins.c.login_id == login_id).values(expires_at=expires_at))
+
+    async def delete(self, login_id: str) -> None:
+        await self._database.execute(delete(logins).where(logins.c.login_id == login_id))
+
+    async def delete_of_user(self, username: str, *, except_id: str | None = None) -> None:
+        statement = delete(logins).where(logins.c.username == username)
+        if except_id is not None:
+            statement = statement.where(logins.c.login_id != except_id)
+        await self._database.execute(statement)
+
+    async def delete_all(self) -> None:
+        await self._database.execute(delete(logins))
+
+    async def add_failures(self, key: str, count: int, *, now: datetime, expires_at: datetime) -> int:
+        failures = login_failures.c
+
+        def write(connection: Connection) -> int:
+            connection.execute(delete(login_failures).where(failures.key == key, failures.expires_at <= now))
+            statement = upsert(login_failures).values(key=key, count=count, expires_at=expires_at)
+            changes = {"count": failures.count + count, "expires_at": expires_at}
+            connection.execute(statement.on_conflict_do_update(index_elements=["key"], set_=changes))
+            return int(connection.execute(select(failures.count).where(failures.key == key)).scalar_one())
+
+        return await self._database.run_write(write)
+
+    async def clear_failures(self, key: str) -> None:
+        await self._database.execute(delete(login_failures).where(login_failures.c.key == key))

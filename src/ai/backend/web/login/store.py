@@ -1,0 +1,51 @@
+"""Port: where login sessions and failed sign-ins are stored."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Protocol
+
+from ai.backend.web.login.model import StoredLogin
+
+
+class LoginStore(Protocol):
+    """Durable over restarts of the web server, shared by all web servers that are configured alike.
+
+    Every method raises Unavailable if the store is away.
+    """
+
+    async def start(self) -> None:
+        """Prepares the store."""
+
+    async def stop(self) -> None:
+        """Closes connections and files; safe without ``start``."""
+
+    async def put(self, login: StoredLogin) -> None:
+        """Stores a new login session until it expires."""
+
+    async def get(self, login_id: str, *, now: datetime) -> StoredLogin | None:
+        """Returns a login session that has not expired."""
+
+    async def extend(self, login_id: str, expires_at: datetime) -> None:
+        """Changes the end of a login session, if it still exists."""
+
+    async def delete(self, login_id: str) -> None:
+        """Ends a login session, if it exists."""
+
+    async def delete_of_user(self, username: str, *, except_id: str | None = None) -> None:
+        """Ends all login sessions of a user, but for one."""
+
+    async def delete_all(self) -> None:
+        """Ends all login sessions."""
+
+    async def add_failures(self, key: str, count: int, *, now: datetime, expires_at: datetime) -> int:
+        """Adds to the failures of a name or an address, which are forgotten at ``expires_at``; returns their number.
+
+        A negative ``count`` takes back what was no failure.
+        """
+
+    async def clear_failures(self, key: str) -> None:
+        """Forgets the failures of a name."""
+
+    async def remove_expired(self, *, now: datetime) -> None:
+        """Removes what has expired, where the store does not by itself."""

@@ -1,0 +1,26 @@
+"""Tables of login sessions in the embedded store. They are made when they are missing: sessions may be lost."""
+
+from __future__ import annotations
+
+from sqlalchemy import Column, Integer, LargeBinary, MetaData, String, Table
+
+from ai.backend.infra.database.columns import UTCDateTime
+
+metadata = MetaData()
+
+logins = Table(
+    "logins",
+    metadata,
+    Column("login_id", String(64), primary_key=True),
+    Column("username", String(256), nullable=False, index=True),
+    Column("sealed", LargeBinary, nullable=False),
+    Column("expires_at", UTCDateTime, nullable=False, index=True),
+)
+
+login_failures = Table(
+    "login_failures",
+    metadata,
+    Column("key", String(320), primary_key=True),
+    Column("count", Integer, nullable=False),
+    Column("expires_at", UTCDateTime, nullable=False, index=True),
+)

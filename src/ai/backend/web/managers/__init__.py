@@ -1,0 +1,1 @@
+"""Requests to the managers behind the web server."""

@@ -1,0 +1,178 @@
+"""Requests to one of several managers; the next one is asked while one cannot be reached."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import aiohttp
+from yarl import URL
+
+from ai.backend.common.errors import Unavailable
+from ai.backend.common.signing import SignedParts, authorization, media_type, sign
+from ai.backend.infra.http.paths import API_VERSION
+
+log = logging.getLogger(__name__)
+Body = bytes | AsyncIterable[bytes] | None
+VERSION_HEADER = "X-BackendAI-Version"
+_AVOIDED_S = 10.0
+"""Seconds for which a manager that could not be reached is asked last."""
+_MAX_MESSAGE_BYTES = 16 << 20
+_NEVER_SENT_ERRORS = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
+
+
+@dataclass(frozen=True, slots=True)
+class Keypair:
+    """The keys that sign the requests of a login session."""
+
+    access_key: str
+    secret_key: str
+
+
+class ManagerPool:
+    """Connections to the managers of one installation.
+
+    A request goes to another manager only if no connection was made: nothing has been sent then. Answers are not
+    repeated, whatever their status.
+    """
+
+    def __init__(self, endpoints: list[str], *, verifies_tls: bool, connect_timeout_s: float) -> None:
+        self._endpoints = [URL(endpoint) for endpoint in endpoints]
+        self._avoided_until = dict.fromkeys(self._endpoints, 0.0)
+        self._verifies_tls = verifies_tls
+        self._connect_timeout_s = connect_timeout_s
+        self._http: aiohttp.ClientSession | None = None
+
+    async def start(self) -> None:
+        """Makes the HTTP client; connections are made when they are needed."""
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._connect_timeout_s)
+        connector = aiohttp.TCPConnector(ssl=self._verifies_tls, limit=0)
+        self._http = aiohttp.ClientSession(
+            connector=connector, timeout=timeout, auto_decompress=False, cookie_jar=aiohttp.DummyCookieJar()
+        )
+
+    async def stop(self) -> None:
+        """Closes all connections. May be called without ``start``."""
+        if self._http is not None:
+            await self._http.close()
+
+    async def request(
+        self,
+        method: str,
+        raw_target: str,
+        *,
+        keypair: Keypair | None = None,
+        headers: Mapping[str, str] | None = None,
+        body: Body = None,
+        timeout_s: float | None = None,
+    ) -> aiohttp.ClientResponse:
+        """Sends a request, signed if a keypair is given, and returns the response; the caller releases it.
+
+        Raises:
+            Unavailable: no manager can be reached, or the connection broke before the head of the response.
+        """
+        for endpoint in self._in_order():
+            try:
+                async with asyncio.timeout(timeout_s):
+                    return await self._session.request(
+                        method,
+                        _target_url(endpoint, raw_target),
+                        headers=_signed_headers(endpoint, method, raw_target, keypair, headers or {}),
+                        data=body,
+                        allow_redirects=False,
+                        # Without a body of the caller aiohttp would send a length of zero for some methods only.
+                        skip_auto_headers=("Content-Type", "User-Agent"),
+                    )
+            except _NEVER_SENT_ERRORS as e:
+                self._avoid(endpoint, e)
+            except (aiohttp.ClientError, TimeoutError) as e:
+                raise Unavailable("The manager did not answer; try again.") from e
+        raise Unavailable("No manager can be reached; try again.")
+
+    async def open_socket(
+        self, raw_target: str, *, keypair: Keypair, headers: Mapping[str, str], protocols: tuple[str, ...]
+    ) -> aiohttp.ClientWebSocketResponse:
+        """Opens a WebSocket of a manager.
+
+        Raises:
+            Unavailable: no manager can be reached.
+            WSServerHandshakeError: the manager refuses; its status says why.
+        """
+        for endpoint in self._in_order():
+            try:
+                return await self._session.ws_connect(
+                    _target_url(endpoint, raw_target),
+                    headers=_signed_headers(endpoint, "GET", raw_target, keypair, headers),
+                    protocols=protocols,
+                    max_msg_size=_MAX_MESSAGE_BYTES,
+                    autoping=True,
+                    autoclose=True,
+                )
+            except _NEVER_SENT_ERRORS as e:
+                self._avoid(endpoint, e)
+            except aiohttp.WSServerHandshakeError:
+                raise
+            except (aiohttp.ClientError, TimeoutError) as e:
+                raise Unavailable("The manager did not answer; try again.") from e
+        raise Unavailable("No manager can be reached; try again.")
+
+    async def read_json(self, method: str, raw_target: str, **options: Any) -> tuple[int, dict[str, Any]]:
+        """Returns the status and the JSON object of a small response; an empty object if it is no JSON object."""
+        response = await self.request(method, raw_target, timeout_s=30.0, **options)
+        async with response:
+            try:
+                value = await response.json(content_type=None)
+            except (ValueError, aiohttp.ClientError):
+                value = None
+        return response.status, value if isinstance(value, dict) else {}
+
+    async def is_reachable(self) -> bool:
+        """Returns True if a manager answers the version probe."""
+        try:
+            status, _ = await self.read_json("GET", "/")
+        except Unavailable:
+            return False
+        return status == 200
+
+    @property
+    def _session(self) -> aiohttp.ClientSession:
+        if self._http is None:
+            raise Unavailable("The web server is not started.")
+        return self._http
+
+    def _in_order(self) -> list[URL]:
+        """Returns the endpoints in the order of the settings, those that could not be reached lately last."""
+        now = time.monotonic()
+        return sorted(self._endpoints, key=lambda endpoint: self._avoided_until[endpoint] > now)
+
+    def _avoid(self, endpoint: URL, error: Exception) -> None:
+        self._avoided_until[endpoint] = time.monotonic() + _AVOIDED_S
+        log.warning("the manager at %s cannot be reached: %s", endpoint, error)
+
+
+def _target_url(endpoint: URL, raw_target: str) -> URL:
+    return URL(f"{endpoint.scheme}://{endpoint.raw_authority}{endpoint.raw_path.rstrip('/')}{raw_target}", encoded=True)
+
+
+def _signed_headers(
+    endpoint: URL, method: str, raw_target: str, keypair: Keypair | None, headers: Mapping[str, str]
+) -> dict[str, str]:
+    date = datetime.now(UTC).isoformat()
+    version = headers.get(VERSION_HEADER, API_VERSION)
+    all_headers = {**headers, VERSION_HEADER: version, "Date": date, "Host": endpoint.raw_authority}
+    if keypair is not None:
+        parts = SignedParts(
+            method=method,
+            raw_target=endpoint.raw_path.rstrip("/") + raw_target,
+            date=date,
+            host=endpoint.raw_authority,
+            content_type=media_type(headers.get("Content-Type")),
+            version=version,
+        )
+        all_headers["Authorization"] = authorization(keypair.access_key, sign(parts, keypair.secret_key))
+    return all_headers

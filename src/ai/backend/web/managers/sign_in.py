@@ -1,0 +1,31 @@
+"""Sign-in and passwords at the managers (spec 03-08)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from ai.backend.web.managers.pool import ManagerPool
+
+_JSON = {"Content-Type": "application/json"}
+
+
+class ManagerSignIn:
+    """Sends sign-ins to the managers, with the address of the browser for their own limits."""
+
+    def __init__(self, managers: ManagerPool) -> None:
+        self._managers = managers
+
+    async def authorize(self, fields: Mapping[str, str], *, address: str) -> tuple[int, dict[str, Any]]:
+        """Returns status and answer of ``POST /auth/authorize``. Raises Unavailable."""
+        return await self._post("/auth/authorize", fields, address)
+
+    async def update_password(self, fields: Mapping[str, str], *, address: str) -> tuple[int, dict[str, Any]]:
+        """Returns status and answer of ``POST /auth/update-password-no-auth``. Raises Unavailable."""
+        return await self._post("/auth/update-password-no-auth", fields, address)
+
+    async def _post(self, path: str, fields: Mapping[str, str], address: str) -> tuple[int, dict[str, Any]]:
+        headers = {**_JSON, "X-Forwarded-For": address}
+        return await self._managers.read_json("POST", path, headers=headers, body=msgspec.json.encode(fields))

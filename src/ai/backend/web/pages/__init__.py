@@ -1,0 +1,1 @@
+"""Files of a console, and the configuration that it reads."""

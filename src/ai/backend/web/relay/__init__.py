@@ -1,0 +1,1 @@
+"""Requests of logged-in users, passed on to a manager."""

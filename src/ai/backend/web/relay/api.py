@@ -1,0 +1,168 @@
+"""Routes below ``/func``: requests of logged-in users, signed with their keys and passed on to a manager.
+
+Bodies are streamed in both directions; a WebSocket's messages are passed on as they come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+
+import aiohttp
+from aiohttp import WSMsgType, web
+
+from ai.backend.common.errors import AuthenticationFailed, Forbidden
+from ai.backend.infra.http.routes import Call, route
+from ai.backend.infra.http.streams import ACCESS_KEY, STREAMS, open_socket
+from ai.backend.infra.loop import cancel_all
+from ai.backend.web.cookies import CookiePolicy
+from ai.backend.web.guard import is_websocket
+from ai.backend.web.login.model import Login
+from ai.backend.web.login.service import LoginService
+from ai.backend.web.managers.pool import Keypair, ManagerPool
+
+PREFIX = "/func"
+ANONYMOUS_PATHS = ("/", "/ping")
+ANONYMOUS_PREFIXES = (
+    "/auth/signup", "/cloud/", "/custom-auth/", "/openid/", "/saml/", "/totp/anon", "/folders/_/tus/upload/",
+)  # fmt: skip
+_PASSWORD_PATH = "/auth/update-password"
+_HOP_BY_HOP = frozenset(
+    [
+        *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer"),
+        *("transfer-encoding", "upgrade", "http2-settings"),
+    ]
+)
+"""RFC 9110, 7.6.1."""
+_NOT_SENT = _HOP_BY_HOP | frozenset(
+    [
+        *("host", "cookie", "authorization", "date", "x-backendai-date", "origin", "referer", "forwarded", "expect"),
+        *("x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip"),
+    ]
+)
+_NOT_RETURNED = _HOP_BY_HOP | frozenset(
+    ["set-cookie", "access-control-allow-origin", "access-control-allow-credentials", "strict-transport-security",
+     "content-security-policy", "www-authenticate"]
+)  # fmt: skip
+_SOCKET_HEADERS = ("User-Agent", "X-BackendAI-Version", "X-Request-ID", "Accept-Language")
+
+
+class RelayApi:
+    """Passes requests on to the managers."""
+
+    def __init__(self, managers: ManagerPool, logins: LoginService, cookies: CookiePolicy) -> None:
+        self._managers = managers
+        self._logins = logins
+        self._cookies = cookies
+
+    @route("*", "/func", auth=False, limited=False, kind="relay")
+    async def root(self, call: Call) -> web.StreamResponse:
+        """Passes the version probe on."""
+        return await self.relay(call)
+
+    @route("*", "/func/{path*}", auth=False, limited=False, kind="relay")
+    async def relay(self, call: Call) -> web.StreamResponse:
+        """Passes a request on to a manager, signed if its path is not anonymous."""
+        request = call.request
+        raw_target = request.raw_path.removeprefix(PREFIX)
+        if not raw_target.startswith("/"):
+            raw_target = f"/{raw_target}"
+        path = raw_target.partition("?")[0]
+        login = await self._logins.find(self._cookies.token_of(request))
+        if login is None and not _is_anonymous(path):
+            raise AuthenticationFailed("You are not logged in.")
+        keypair = Keypair(login.secret.access_key, login.secret.secret_key) if login is not None else None
+        if login is not None:
+            request[ACCESS_KEY] = login.login_id  # streams end with the login session
+        if is_websocket(request):
+            if keypair is None:
+                raise Forbidden("WebSockets are for logged-in users.")
+            return await self._relay_socket(call, raw_target, keypair)
+        return await self._relay_request(call, raw_target, keypair, login)
+
+    async def _relay_request(
+        self, call: Call, raw_target: str, keypair: Keypair | None, login: Login | None
+    ) -> web.StreamResponse:
+        request = call.request
+        response = await self._managers.request(
+            call.request.method,
+            raw_target,
+            keypair=keypair,
+            headers=_forwarded_headers(request.headers, call.address),
+            body=_chunks(request) if request.body_exists else None,
+        )
+        async with response:
+            if login is not None and response.status == 200 and raw_target.partition("?")[0] == _PASSWORD_PATH:
+                await self._logins.end_others(login)
+            return await _send_back(request, response)
+
+    async def _relay_socket(self, call: Call, raw_target: str, keypair: Keypair) -> web.StreamResponse:
+        request = call.request
+        headers = {name: request.headers[name] for name in _SOCKET_HEADERS if name in request.headers}
+        headers["X-Forwarded-For"] = call.address
+        try:
+            upstream = await self._managers.open_socket(raw_target, keypair=keypair, headers=headers, protocols=())
+        except aiohttp.WSServerHandshakeError as refusal:
+            if refusal.status in (401, 403):
+                raise Forbidden("The manager refuses this stream.") from None
+            return web.Response(status=refusal.status if refusal.status >= 400 else 502)
+        async with contextlib.AsyncExitStack() as stack:
+            stack.push_async_callback(upstream.close)
+            downstream = await stack.enter_async_context(open_socket(request))
+            directions = [
+                asyncio.create_task(_pass_messages(upstream, downstream)),
+                asyncio.create_task(_pass_messages(downstream, upstream)),
+            ]
+            try:
+                await asyncio.wait(directions, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                await cancel_all(*directions)
+            return downstream
+
+
+def _is_anonymous(path: str) -> bool:
+    return path in ANONYMOUS_PATHS or path.startswith(ANONYMOUS_PREFIXES)
+
+
+def _forwarded_headers(headers: Mapping[str, str], address: str) -> dict[str, str]:
+    """Returns the headers for the manager; names that ``Connection`` lists belong to this connection alone."""
+    listed = {name.strip().lower() for name in headers.get("Connection", "").split(",")}
+    kept = {name: value for name, value in headers.items() if name.lower() not in _NOT_SENT | listed}
+    return {**kept, "X-Forwarded-For": address}
+
+
+async def _chunks(request: web.Request) -> AsyncIterator[bytes]:
+    async for chunk in request.content.iter_any():
+        yield chunk
+
+
+async def _send_back(request: web.Request, response: aiohttp.ClientResponse) -> web.StreamResponse:
+    headers = [(name, value) for name, value in response.headers.items() if name.lower() not in _NOT_RETURNED]
+    reply = web.StreamResponse(status=response.status, reason=response.reason, headers=headers)
+    await reply.prepare(request)
+    try:
+        with request.app[STREAMS].opened(request):
+            async for chunk in response.content.iter_any():
+                await reply.write(chunk)
+    except aiohttp.ClientError:
+        # A body that broke off must not look complete: the connection is cut instead of ended.
+        if request.transport is not None:
+            request.transport.abort()
+        return reply
+    await reply.write_eof()
+    return reply
+
+
+async def _pass_messages(
+    source: web.WebSocketResponse | aiohttp.ClientWebSocketResponse,
+    target: web.WebSocketResponse | aiohttp.ClientWebSocketResponse,
+) -> None:
+    """Passes messages on until the source closes; the target is closed with the same code."""
+    async for message in source:
+        if message.type is WSMsgType.TEXT:
+            await target.send_str(message.data)
+        elif message.type is WSMsgType.BINARY:
+            await target.send_bytes(message.data)
+    code = source.close_code
+    await target.close(code=code if code is not None and code not in (1005, 1006) else 1000)

@@ -1,0 +1,143 @@
+"""Sign-in and sign-out at the web server."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import sqlite3
+from pathlib import Path
+
+import aiohttp
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.padding import PKCS7
+
+from tests.component.web.conftest import ACCESS_KEY, PASSWORD, SECRET_KEY, Site, running_site
+
+
+async def check(site: Site, **options: object) -> dict[str, object]:
+    async with site.http.post(f"{site.url}/server/login-check", **options) as response:  # type: ignore[arg-type]  # aiohttp's own
+        answer: dict[str, object] = await response.json()
+        return answer
+
+
+def bytes_of(folder: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in folder.glob("logins.db*"))
+
+
+async def test_a_login_lasts_until_the_logout(site: Site) -> None:
+    assert (await check(site))["authenticated"] is False
+    answer = await site.login()
+    assert answer == {
+        "status": 200,
+        "authenticated": True,
+        "data": {"access_key": ACCESS_KEY, "role": "user", "status": "active"},
+    }
+    checked = await check(site)
+    assert checked["authenticated"] is True
+    (cookie,) = site.http.cookie_jar
+    assert (cookie["httponly"], cookie["samesite"], cookie["path"]) == (True, "Strict", "/")
+    assert str(checked["session_id"]) not in cookie.value
+    assert (await site.login())["status"] == 400
+    async with site.http.get(f"{site.url}/func/auth/role") as response:
+        assert response.status == 200
+    stale = {cookie.key: cookie.value}
+    async with site.http.post(f"{site.url}/server/logout") as response:
+        assert response.status == 200
+    async with aiohttp.ClientSession(cookies=stale) as thief, thief.get(f"{site.url}/func/auth/role") as response:
+        assert response.status == 401
+
+
+async def test_a_wrong_password_is_an_answer_with_details(site: Site) -> None:
+    answer = await site.login("wrong")
+    assert (answer["status"], answer["authenticated"]) == (200, False)
+    assert answer["data"]["details"] == "The address or the password is wrong."
+    assert not list(site.http.cookie_jar)
+    assert site.manager.sign_ins[-1]["address"] == "127.0.0.1"
+    async with site.http.post(f"{site.url}/server/login", json={"username": "", "password": ""}) as response:
+        assert response.status == 400
+        assert response.content_type == "application/problem+json"
+    async with site.http.post(f"{site.url}/server/login", data=b"\xff{") as response:
+        assert response.status == 400
+
+
+async def test_a_name_is_refused_after_failures_also_of_the_same_moment(tmp_path: Path) -> None:
+    async with running_site(tmp_path, session={"login-allowed-fail-count": 3}) as site:
+        statuses = [answer["status"] for answer in await asyncio.gather(*[site.login("wrong") for _ in range(12)])]
+        assert sorted(statuses) == [200] * 3 + [429] * 9
+        assert len(site.manager.sign_ins) == 3
+        assert (await site.login())["status"] == 429  # the right password helps no longer
+
+
+async def test_a_success_forgets_failures_and_an_absent_manager_adds_none(tmp_path: Path) -> None:
+    async with running_site(tmp_path, session={"login-allowed-fail-count": 2}) as site:
+        for _ in range(3):
+            assert (await site.login("wrong"))["status"] == 200
+            assert (await site.login())["status"] == 200
+            site.http.cookie_jar.clear()
+    away = {"endpoint": "http://127.0.0.1:9"}
+    async with running_site(
+        tmp_path / "b", session={"login-allowed-fail-count": 2, "file": str(tmp_path / "b.db")}, api=away
+    ) as site:
+        for _ in range(5):
+            answer = await site.login()
+            assert (answer["status"], answer["authenticated"]) == (502, False)
+
+
+async def test_all_logins_of_a_user_end_together(site: Site) -> None:
+    await site.login()
+    async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as other:
+        second = Site(site.url, site.manager, other, site.server)
+        await second.login()
+        async with site.http.post(f"{site.url}/func/auth/update-password", json={}) as response:
+            assert response.status == 200
+        assert (await check(second))["authenticated"] is False
+        assert (await check(site))["authenticated"] is True
+        await second.login()
+        async with site.http.post(f"{site.url}/server/logout", json={"everywhere": True}) as response:
+            assert response.status == 200
+        assert (await check(second))["authenticated"] is False
+
+
+async def test_logins_survive_a_restart_and_their_file_has_no_keys(tmp_path: Path) -> None:
+    async with running_site(tmp_path) as site:
+        await site.login()
+        (cookie,) = site.http.cookie_jar
+        cookies = {cookie.key: cookie.value}
+    stored = bytes_of(tmp_path)
+    for secret in (SECRET_KEY, ACCESS_KEY, cookie.value, PASSWORD):
+        assert secret.encode() not in stored
+    assert b"user@example.com" in stored
+    async with running_site(tmp_path) as site:
+        assert (await check(site, cookies=cookies))["authenticated"] is True
+        with sqlite3.connect(tmp_path / "logins.db") as database:
+            database.execute("UPDATE logins SET sealed = x'00'")
+        assert (await check(site, cookies=cookies))["authenticated"] is False
+    async with running_site(tmp_path, session={"flush-on-startup": True}) as site:
+        assert (await check(site, cookies=cookies))["authenticated"] is False
+
+
+async def test_a_login_is_extended(site: Site) -> None:
+    async with site.http.post(f"{site.url}/server/extend-login-session") as response:
+        assert response.status == 401
+    await site.login()
+    async with site.http.post(f"{site.url}/server/extend-login-session") as response:
+        assert response.status == 201
+        assert (await response.json())["expires"]
+        assert "Max-Age=604800" in response.headers["Set-Cookie"]
+
+
+async def test_the_console_may_encrypt_the_login(site: Site) -> None:
+    iv = base64.b64encode(os.urandom(12))
+    key = (base64.b64encode(site.url.encode()) + iv + iv)[:32]
+    padder = PKCS7(128).padder()
+    text = json.dumps({"username": "user@example.com", "password": PASSWORD}).encode()
+    encryptor = Cipher(algorithms.AES(key), modes.CBC(iv)).encryptor()
+    encrypted = encryptor.update(padder.update(text) + padder.finalize()) + encryptor.finalize()
+    body, headers = iv + b":" + base64.b64encode(encrypted), {"X-BackendAI-Encoded": "true"}
+    for malformed in (b"", b":", iv + b":", iv + b":AAAA", iv + b":" + base64.b64encode(bytes(32)), body[:-4]):
+        async with site.http.post(f"{site.url}/server/login", data=malformed, headers=headers) as response:
+            assert response.status == 400, malformed
+    async with site.http.post(f"{site.url}/server/login", data=body, headers=headers) as response:
+        assert (await response.json())["authenticated"] is True
