@@ -1,0 +1,1 @@
+"""`backend.ai submit` and `backend.ai array`."""

@@ -1,0 +1,72 @@
+"""Arrays of batch sessions: many jobs of one request.
+
+array = await api.SessionArray.create("python", "1-1000%50", startup_command="python job.py", name="sweep")
+print((await array.info())["counts"])
+"""
+
+from __future__ import annotations
+
+from typing import Any, Unpack
+
+from ai.backend.client.func.base import Area
+from ai.backend.client.func.creation import CreateOptions, creation_call
+from ai.backend.client.transport import Transport
+from ai.backend.client.wire import Call, Reply, new_token, segment
+
+LIVE_STATUSES = frozenset({"PENDING", "RUNNING"})
+"""The statuses of an array that has not ended."""
+
+
+class AsyncSessionArray(Area):
+    """A handle of an array, by id or by the name of the newest. Constructing it sends no request."""
+
+    def __init__(self, transport: Transport, name: str, owner_access_key: str | None = None) -> None:
+        super().__init__(transport)
+        self.name = name
+        self.owner_access_key = owner_access_key
+
+    async def info(self) -> dict[str, Any]:
+        """Returns ``id``, ``name``, ``status``, ``size``, ``counts`` by status, and further properties."""
+        return await self._get(self._path(), owner_access_key=self.owner_access_key)
+
+    async def cancel(self, *, forced: bool = False) -> dict[str, Any]:
+        """Ends all elements that live, without waiting for their end; returns the array."""
+        return (await self._act("DELETE", **({"forced": "true"} if forced else {}))).object()
+
+    async def retry(self) -> dict[str, Any]:
+        """Enqueues the elements that have ended without success again; returns ``array`` and ``retried``."""
+        return (await self._act("POST", "/retry")).object()
+
+    def _path(self, operation: str = "") -> str:
+        return f"/arrays/{segment(self.name)}{operation}"
+
+    async def _act(self, method: str, operation: str = "", **params: str) -> Reply:
+        owner = {"owner_access_key": self.owner_access_key} if self.owner_access_key else {}
+        call = Call(
+            method=method, path=self._path(operation), params={**owner, **params}, repeatable=True, token=new_token()
+        )
+        return await self._transport.request(call)
+
+
+class AsyncSessionArrays(Area):
+    """``api_session.SessionArray``: creates and lists arrays. Call it with a name or id for a handle."""
+
+    def __call__(self, name: str, owner_access_key: str | None = None) -> AsyncSessionArray:
+        return AsyncSessionArray(self._transport, name, owner_access_key)
+
+    async def create(self, image: str, indices: str, **options: Unpack[CreateOptions]) -> AsyncSessionArray:
+        """Enqueues a batch session for each of the ``indices``: ``1-1000``, ``0-99:5`` or ``1,3,7-9``, with ``%N`` for
+        N at a time. Options are those of a session; each element has its index as ``BACKENDAI_ARRAY_INDEX``."""
+        session = creation_call(self._transport.config, image, **options | {"type_": "batch"}).json
+        if not (options.get("name") or options.get("client_token")):
+            session["name"] = None
+        body = {"indices": indices, "session": session}
+        array = await self._change("POST", "/arrays", body)
+        return AsyncSessionArray(self._transport, str(array["id"]), session["owner_access_key"])
+
+    async def list(
+        self, *, live: bool = False, limit: int = 20, offset: int = 0, owner_access_key: str | None = None
+    ) -> dict[str, Any]:
+        """Returns ``items``, the newest first, and ``totalCount``; ``live`` leaves out those that have ended."""
+        query = {"live": "true" if live else None, "limit": limit, "offset": offset}
+        return await self._get("/arrays", **query, owner_access_key=owner_access_key)

@@ -1,0 +1,36 @@
+"""Lets held elements of arrays be scheduled, as many as their arrays allow at a time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ai.backend.common.errors import StaleVersion
+from ai.backend.infra.bus import Bus
+from ai.backend.infra.loop import PeriodicLoop
+from ai.backend.manager.arrays.store import ArrayStore
+from ai.backend.manager.sessions.changes import Change
+from ai.backend.manager.sessions.writer import SessionWriter
+from ai.backend.manager.topics import SCHEDULE
+
+
+class ArrayLoop(PeriodicLoop):
+    """Counts the elements of each array that live and are not held, and releases held ones up to its limit."""
+
+    period_s = 5.0
+
+    def __init__(self, store: ArrayStore, writer: SessionWriter, bus: Bus) -> None:
+        super().__init__()
+        self._store = store
+        self._writer = writer
+        self._bus = bus
+
+    async def once(self) -> None:
+        for throttle in await self._store.throttled():
+            held = await self._store.held(throttle.array_id, throttle.free)
+            changes = [Change(old=session, new=replace(session, starts_at=None)) for session in held]
+            try:
+                await self._writer.commit(changes, point="commit-release")
+            except StaleVersion:
+                self.wake()  # one of them was ended meanwhile
+                continue
+            self._bus.publish(SCHEDULE)

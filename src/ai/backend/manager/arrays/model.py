@@ -1,0 +1,169 @@
+"""Arrays of sessions, and the notation of their indices. Pure.
+
+An array has no row of its own: its elements carry its id, name and limit, so that it begins and ends with them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, fields, replace
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+from ai.backend.common import ids
+from ai.backend.common.errors import InvalidInput, LimitExceeded
+from ai.backend.common.states import LIVE_SESSION_STATUSES, SessionResult, SessionStatus
+from ai.backend.infra.clock import IdGenerator
+from ai.backend.manager.query.model import ListQuery
+from ai.backend.manager.sessions.model import Kernel, Session
+
+HELD_UNTIL = datetime(9999, 1, 1, tzinfo=UTC)
+"""The ``starts_at`` of an element that waits because others of its array run."""
+MAX_INDEX = 1_000_000_000
+VARIABLE_PREFIX = "BACKENDAI_ARRAY_"
+_PART_PATTERN = re.compile(r"(\d{1,12})(?:-(\d{1,12})(?::(\d{1,12}))?)?")
+_LIMIT_PATTERN = re.compile(r"[1-9]\d{0,8}")
+_COPIED_FIELDS = frozenset(
+    (
+        *("type", "domain_name", "group_id", "group_name", "user_id", "user_email", "access_key", "created_by"),
+        *("image", "architecture", "tag", "cluster_mode", "cluster_size", "runtime_class", "requested_slots"),
+        *("variant_requirements", "resource_opts", "environ", "mounts", "vfolder_mounts", "startup_command"),
+        *("bootstrap_script", "callback_url", "dependencies", "scaling_group", "designated_agents", "preopen_ports"),
+        *("batch_timeout_s", "exec_timeout_s", "priority", "name", "starts_at"),
+        *(field.name for field in fields(Session) if field.name.startswith("array_")),
+    )
+)
+_COPIED_KERNEL_FIELDS = (
+    *("cluster_role", "cluster_idx", "local_rank", "cluster_hostname", "image", "architecture", "requested_slots"),
+    "role_options",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrayQuery(ListQuery):
+    """Selects arrays, the newest first; None selects any. ``is_live``: those with elements that have not ended."""
+
+    access_key: str | None = None
+    domain_name: str | None = None
+    array_id: UUID | None = None
+    name: str | None = None
+    is_live: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionArray:
+    """An array as its elements are now.
+
+    Attributes:
+        max_parallel: how many elements may be scheduled at a time; None is all.
+        counts: status -> number of elements; an ended batch session counts by its result, SUCCESS or FAILURE.
+    """
+
+    id: UUID
+    name: str
+    access_key: ids.AccessKey
+    user_id: ids.UserId
+    domain_name: ids.DomainName
+    group_name: str
+    image: str
+    created_at: datetime
+    max_parallel: int | None
+    counts: Mapping[str, int]
+
+    @property
+    def size(self) -> int:
+        return sum(self.counts.values())
+
+    @property
+    def status(self) -> str:
+        """The status of the whole: RUNNING, or PENDING, while elements live, then SUCCESS if all elements succeeded."""
+        live = self.counts.keys() & {status.value for status in LIVE_SESSION_STATUSES}
+        if live:
+            return "PENDING" if live == {"PENDING"} else "RUNNING"
+        return "SUCCESS" if set(self.counts) == {"SUCCESS"} else "FAILURE"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Throttle:
+    """An array with held elements: how many of its elements may be scheduled now."""
+
+    array_id: UUID
+    free: int
+
+
+def outcome(status: SessionStatus, result: SessionResult) -> str:
+    """Returns the word by which an element is counted."""
+    is_judged = status is SessionStatus.TERMINATED and result is not SessionResult.UNDEFINED
+    return result.value.upper() if is_judged else status.value
+
+
+def has_failed(session: Session) -> bool:
+    """Returns True for an element that has ended without success."""
+    return session.status.is_final and outcome(session.status, session.result) != "SUCCESS"
+
+
+def parse_indices(text: str, *, limit: int) -> tuple[tuple[int, ...], int | None]:
+    """Returns the indices of ``1-1000``, ``0-99:5`` or ``1,3,7-9``, and the number after ``%`` or None.
+
+    Raises InvalidInput if it is written otherwise, and LimitExceeded for more than ``limit`` indices.
+    """
+    listed, has_limit, parallel_text = text.replace(" ", "").partition("%")
+    indices: list[int] = []
+    for part in listed.split(","):
+        match = _PART_PATTERN.fullmatch(part)
+        if match is None:
+            message = f"{text[:64]!r} is not written 1-1000, 0-99:5 or 1,3,7-9, with %N for N elements at a time"
+            raise InvalidInput(message, data={"indices": "malformed"})
+        first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
+        if last < first or step == 0 or last > MAX_INDEX:
+            message = f"{part[:64]!r} must go upwards, by at least 1, to {MAX_INDEX} at most"
+            raise InvalidInput(message, data={"indices": "out of range"})
+        span = range(first, last + 1, step)
+        if len(indices) + len(span) > limit:
+            message = f"An array has at most {limit} elements."
+            raise LimitExceeded(message, data={"indices": limit})
+        indices += span
+    if len(set(indices)) != len(indices):
+        raise InvalidInput("an index is named twice", data={"indices": "repeated"})
+    if has_limit and not _LIMIT_PATTERN.fullmatch(parallel_text):
+        raise InvalidInput("after % stands how many elements may run at a time", data={"indices": "malformed"})
+    return tuple(sorted(indices)), int(parallel_text) if has_limit else None
+
+
+def array_variables(array_id: UUID, name: str, indices: Collection[int]) -> dict[str, str]:
+    """Returns the environment variables of all elements; each has its index besides."""
+    values = {"ID": array_id, "NAME": name, "COUNT": len(indices), "MIN": min(indices), "MAX": max(indices)}
+    return {f"{VARIABLE_PREFIX}{key}": str(value) for key, value in values.items()}
+
+
+def element(array: Session, index: int, generator: IdGenerator) -> Session:
+    """Returns the element of an index as a new session; ``array`` is any session that has what elements share."""
+    return replace(
+        renewed(array, array.created_at, generator),
+        name=f"{array.array_name}-{index}",
+        array_index=index,
+        environ={**array.environ, f"{VARIABLE_PREFIX}INDEX": str(index)},
+    )
+
+
+def renewed(session: Session, now: datetime, generator: IdGenerator) -> Session:
+    """Returns a new PENDING session with the request of another one."""
+    session_id = ids.SessionId(generator.uuid())
+    shared: dict[str, Any] = {name: getattr(session, name) for name in _COPIED_FIELDS}
+    return Session(
+        **shared,
+        id=session_id,
+        status=SessionStatus.PENDING,
+        status_history={SessionStatus.PENDING.value: now.isoformat()},
+        status_changed=now,
+        created_at=now,
+        kernels=tuple(_renewed_kernel(kernel, session_id, now, generator) for kernel in session.kernels),
+    )
+
+
+def _renewed_kernel(kernel: Kernel, session_id: ids.SessionId, now: datetime, generator: IdGenerator) -> Kernel:
+    shared: dict[str, Any] = {name: getattr(kernel, name) for name in _COPIED_KERNEL_FIELDS}
+    kernel_id = ids.KernelId(session_id if kernel.local_rank == 0 else generator.uuid())
+    return Kernel(**shared, id=kernel_id, session_id=session_id, status_changed=now, created_at=now)

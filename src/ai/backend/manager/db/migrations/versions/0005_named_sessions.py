@@ -1,0 +1,18 @@
+"""Index the sessions of a name by owner and age, so that finding the newest reads one row.
+
+Revision ID: 0005
+"""
+
+from __future__ import annotations
+
+from alembic import op
+
+revision = "0005"
+down_revision = "0004"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    op.drop_index("ix_sessions_name", "sessions")
+    op.create_index("ix_sessions_named", "sessions", ["name", "access_key", "created_at"])

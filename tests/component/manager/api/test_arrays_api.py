@@ -1,0 +1,178 @@
+"""Arrays of batch sessions over REST (docs/decisions/0276)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from ai.backend.common.states import KernelEventReason, KernelStatus
+from tests.component.manager.api.conftest import Api
+from tests.support.signed_http import RawClient, RawReply
+
+
+def body(indices: str, **session: Any) -> dict[str, Any]:
+    request = {"image": "python", "type": "batch", "startupCommand": "true", "name": "sweep", **session}
+    return {"indices": indices, "session": request}
+
+
+async def submit(api: Api, indices: str, client: RawClient | None = None, **session: Any) -> dict[str, Any]:
+    reply = await (client or api.user).request("POST", "/arrays", json=body(indices, **session))
+    assert reply.status == 201, reply.body
+    array: dict[str, Any] = reply.json()
+    return array
+
+
+async def array_of(api: Api, ref: str = "sweep") -> dict[str, Any]:
+    array: dict[str, Any] = (await api.user.request("GET", f"/arrays/{ref}")).json()
+    return array
+
+
+async def until(api: Api, reached: Callable[[dict[str, Any]], bool], ref: str = "sweep") -> dict[str, Any]:
+    for _ in range(500):
+        array = await array_of(api, ref)
+        if reached(array):
+            return array
+        await asyncio.sleep(0.02)
+    raise AssertionError(await array_of(api, ref))
+
+
+def has_running(number: int, array: dict[str, Any]) -> bool:
+    return bool(array["counts"].get("RUNNING") == number)
+
+
+async def end_all(api: Api, exit_code: Callable[[int], int] = lambda _: 0) -> None:
+    """Ends every element that runs, with an exit code by its index."""
+    for kernel_id, held in list(api.agent.kernels.items()):
+        if held.status is KernelStatus.RUNNING and "BACKENDAI_ARRAY_INDEX" in held.spec.environ:
+            code = exit_code(int(held.spec.environ["BACKENDAI_ARRAY_INDEX"]))
+            reason = KernelEventReason.TASK_FINISHED if code == 0 else KernelEventReason.TASK_FAILED
+            await api.agent.tell(kernel_id, held.attempt, KernelStatus.TERMINATED, reason=reason, exit_code=code)
+
+
+async def test_an_array_is_many_batch_sessions(api: Api) -> None:
+    array = await submit(api, "1-3,7", tag="t")
+    assert (array["name"], array["size"], array["maxParallel"]) == ("sweep", 4, None)
+    await until(api, lambda array: array["counts"] == {"RUNNING": 4})
+    variables = {spec.environ["BACKENDAI_ARRAY_INDEX"]: spec.environ for spec in api.agent.created}
+    assert set(variables) == {"1", "2", "3", "7"}
+    assert {key: variables["7"][f"BACKENDAI_ARRAY_{key}"] for key in ("ID", "NAME", "COUNT", "MIN", "MAX")} == {
+        "ID": array["id"],
+        "NAME": "sweep",
+        "COUNT": "4",
+        "MIN": "1",
+        "MAX": "7",
+    }
+    element = (await api.user.request("GET", "/session/sweep-7")).json()
+    assert (element["name"], element["type"], element["tag"]) == ("sweep-7", "batch", "t")
+    listed = await api.gql(
+        'query { a: compute_session_list(limit: 9, offset: 0, filter: "array_id == null") { total_count } '
+        f'b: compute_session_list(limit: 9, offset: 0, filter: "array_id == \\"{array["id"]}\\"", order: "array_index")'
+        " { items { name array_name array_index } } }"
+    )
+    assert listed["data"]["a"]["total_count"] == 0
+    assert [item["array_index"] for item in listed["data"]["b"]["items"]] == [1, 2, 3, 7]
+    await end_all(api)
+    assert (await until(api, lambda array: array["counts"] == {"SUCCESS": 4}))["status"] == "SUCCESS"
+
+
+async def test_no_more_elements_run_than_it_allows(api: Api) -> None:
+    await submit(api, "1-5%2")
+    for ended in (0, 2, 4):
+        running = min(2, 5 - ended)
+        array = await until(api, partial(has_running, running))
+        assert array["counts"].get("SUCCESS", 0) == ended
+        await asyncio.sleep(0.05)
+        assert (await array_of(api))["counts"].get("RUNNING") == running
+        await end_all(api)
+    await until(api, lambda array: array["counts"] == {"SUCCESS": 5})
+
+
+async def test_it_is_cancelled_as_one(api: Api) -> None:
+    await submit(api, "0-19")  # eight processors
+    await until(api, lambda array: array["counts"].get("RUNNING", 0) == 8)
+    reply = await api.user.request("DELETE", "/arrays/sweep")
+    assert reply.status == 200
+    assert reply.json()["counts"]["CANCELLED"] == 12
+    array = await until(api, lambda array: set(array["counts"]) <= {"CANCELLED", "FAILURE", "TERMINATED"})
+    assert (array["size"], array["status"]) == (20, "FAILURE")
+    again = await api.user.request("DELETE", "/arrays/sweep")
+    assert (again.status, again.json()["counts"]) == (200, array["counts"])
+
+
+async def test_what_failed_is_enqueued_again(api: Api) -> None:
+    array = await submit(api, "1-4")
+    await until(api, lambda array: array["counts"] == {"RUNNING": 4})
+    await end_all(api, lambda index: index % 2)
+    await until(api, lambda array: array["counts"] == {"FAILURE": 2, "SUCCESS": 2})
+    reply = await api.user.request("POST", "/arrays/sweep/retry")
+    assert (reply.status, reply.json()["retried"]) == (200, 2)
+    again = await until(api, lambda array: array["counts"] == {"RUNNING": 2, "SUCCESS": 2})
+    assert (again["id"], again["size"]) == (array["id"], 4)
+    assert sorted(held.spec.environ["BACKENDAI_ARRAY_INDEX"] for held in api.agent.kernels.values()) == ["1", "3"]
+    await end_all(api)
+    await until(api, lambda array: array["counts"] == {"SUCCESS": 4})
+    refused = await api.user.request("POST", "/arrays/sweep/retry")
+    assert (refused.status, refused.json()["data"]) == (409, {"counts": {"SUCCESS": 4}})
+
+
+async def test_a_repeated_call_makes_one_array(api: Api) -> None:
+    headers = {"X-BackendAI-Client-Token": "once"}
+    replies = [await api.user.request("POST", "/arrays", json=body("1-3"), headers=headers) for _ in range(2)]
+    assert [reply.json()["id"] for reply in replies] == [replies[0].json()["id"]] * 2
+    assert (await api.user.request("GET", "/arrays")).json()["totalCount"] == 1
+    clash = await api.user.request("POST", "/arrays", json=body("3-4"))
+    assert clash.status == 409
+    assert (await api.user.request("GET", "/arrays")).json()["items"][0]["size"] == 3
+
+
+@pytest.mark.parametrize(
+    ("indices", "status", "field"),
+    [
+        ("1-1000000", 406, "10000"),
+        ("1-10000000000000", 400, "indices"),
+        ("5-1", 400, "upwards"),
+        ("a", 400, "1-1000"),
+        ("1,1", 400, "twice"),
+        ("1-9%0", 400, "%"),
+        ("1-9:0", 400, "upwards"),
+    ],
+)
+async def test_a_malformed_array_is_refused(api: Api, indices: str, status: int, field: str) -> None:
+    reply = await api.user.request("POST", "/arrays", json=body(indices))
+    assert reply.status == status, reply.body
+    assert field in reply.body.decode()
+    assert (await api.user.request("GET", "/arrays")).json()["totalCount"] == 0
+
+
+async def test_limits_hold_for_each_element(api: Api) -> None:
+    policy = 'mutation { modify_keypair_resource_policy(name: "default", props: {max_concurrent_sessions: 5}) { ok } }'
+    assert (await api.gql(policy, api.admin))["data"]["modify_keypair_resource_policy"]["ok"]
+    refused = await api.user.request("POST", "/arrays", json=body("1-6"))
+    assert "5 sessions at a time" in refused.body.decode()
+    assert (await api.user.request("GET", "/arrays")).json()["items"] == []
+    assert (await submit(api, "1-5"))["size"] == 5
+
+
+async def test_arrays_of_others_are_not_there(api: Api) -> None:
+    array = await submit(api, "1-2")
+
+    async def tries(client: RawClient) -> list[RawReply]:
+        path = f"/arrays/{array['id']}"
+        return [
+            await client.request("GET", path),
+            await client.request("POST", f"{path}/retry"),
+            await client.request("DELETE", path),
+        ]
+
+    assert [reply.status for reply in await tries(api.other)] == [404, 404, 404]
+    assert (await api.other.request("GET", "/arrays")).json()["items"] == []
+    assert [reply.status for reply in await tries(api.admin)] == [200, 409, 200]
+
+
+@pytest.mark.parametrize("request_", [{"type": "interactive"}, {"name": "x" * 64}, {"startsAt": "1h"}])
+async def test_elements_are_ordinary_batch_sessions(api: Api, request_: dict[str, str]) -> None:
+    assert (await api.user.request("POST", "/arrays", json=body("1-2%1", **request_))).status == 400
