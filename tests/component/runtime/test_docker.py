@@ -561,3 +561,25 @@ def eventually(left: Callable[[], Any]) -> Any:
     while (found := left()) and time.monotonic() < deadline:
         time.sleep(0.05)
     return found
+
+
+@pytest.mark.needs("root")
+async def test_a_full_disk_takes_no_new_container(
+    tmp_path: Path, docker_engine: DockerEngine, known_images: Path
+) -> None:
+    state, homes = tmp_path / "state", tmp_path / "homes"
+    homes.mkdir()
+    remember_images(state, known_images)
+    await asyncio.to_thread(subprocess.run, ["mount", "-t", "tmpfs", "-o", "size=64m", "t", str(homes)], check=True)
+    try:
+        async with running(state, docker_engine, homes_directory=str(homes)) as runtime:
+            filler = homes / "filler"
+            await asyncio.to_thread(filler.write_bytes, bytes(62 << 20))
+            refused = spec_of()
+            with pytest.raises(WorkloadError, match="the disk of this node is full"):
+                await runtime.create(refused)
+            assert traces(docker_engine, state, str(refused.key.kernel_id)) == []
+            filler.unlink()
+            assert await said(runtime, spec_of(), "print('room')") == "room\n"
+    finally:
+        await asyncio.to_thread(subprocess.run, ["umount", str(homes)], check=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ai.backend.common.errors import CreationDenied
-from ai.backend.node.workload.file_trees import place_files, remove_tree, tree_size
+from ai.backend.node.workload.file_trees import give_home, place_files, remove_tree, tree_size
 from ai.backend.runtime.process.processes import read_log_tail
 
 
@@ -95,3 +95,27 @@ def test_the_tail_of_the_log_spans_both_files(tmp_path: Path) -> None:
     assert read_log_tail(tmp_path, 7) == b"r-newer"
     assert read_log_tail(tmp_path, 3) == b"wer"
     assert read_log_tail(tmp_path / "none", 3) == b""
+
+
+@pytest.mark.needs("root")
+def test_a_kept_home_is_given_to_the_new_user_with_its_files(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    request.addfinalizer(lambda: subprocess.run(["rm", "-rf", tmp_path / "home"], check=True))
+    home, outside = tmp_path / "home", tmp_path / "outside"
+    (home / "d").mkdir(parents=True)
+    for path in (home / "d" / "own", home / "foreign", outside):
+        path.write_text("x")
+    for path in (home, home / "d", home / "d" / "own", outside):
+        os.chown(path, 1234, 1234)
+    (home / "d" / "link").symlink_to(outside)
+    os.chown(home / "d" / "link", 1234, 1234, follow_symlinks=False)
+    fd = os.open(home / "d", os.O_RDONLY)
+    for _ in range(3000):  # no reason to fail
+        os.mkdir("deep", dir_fd=fd)
+        os.chown("deep", 1234, 1234, dir_fd=fd)
+        (below, fd) = (fd, os.open("deep", os.O_RDONLY, dir_fd=fd))
+        os.close(below)
+    os.close(fd)
+    give_home(home, (4321, 99))
+    given = (home, home / "d", home / "d" / "own", home / "d" / "link", home / "d" / "deep" / "deep")
+    assert {(path.lstat().st_uid, path.lstat().st_gid) for path in given} == {(4321, 99)}
+    assert ((home / "foreign").stat().st_uid, outside.stat().st_uid) == (0, 1234)

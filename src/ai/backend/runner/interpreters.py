@@ -275,6 +275,7 @@ class ProgramInterpreter(Interpreter):
 _PROGRAMS = {
     "nodejs": ("node", (), "query_nodejs.js"),
     "r": ("Rscript", ("--vanilla",), "query_r.R"),
+    "julia": ("julia", ("--startup-file=no",), "query_julia.jl"),
     "java": ("java", ("-XX:TieredStopAtLevel=1", "--add-modules", "jdk.jshell"), "QueryJava.java"),
 }
 """The interpreter, its options and our program, by runtime."""

@@ -6,6 +6,7 @@ Each direction has a window: the sender pauses at `WINDOW_BYTES` that the receiv
 from __future__ import annotations
 
 import fcntl
+import functools
 import os
 import signal
 import termios
@@ -128,7 +129,7 @@ class Program:
             poll_events = READ_EVENTS if is_open and fd in self._output_fds else 0
             poll_events |= WRITE_EVENTS if self._input and fd == self._input_fd else 0
             if poll_events:
-                self._owner.loop.watch(fd, poll_events, lambda ready_events, fd=fd: self._on_ready(fd, ready_events))  # type: ignore[misc]  # a default value binds fd
+                self._owner.loop.watch(fd, poll_events, functools.partial(self._on_ready, fd))
             else:
                 self._owner.loop.unwatch(fd)
         if self._exit is not None and not self._output_fds:

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from ai.backend.common.errors import WorkloadError
@@ -19,10 +20,9 @@ from ai.backend.runtime.workload import WorkloadRecord
 log = logging.getLogger(__name__)
 OWNER_LABEL = "ai.backend.owner"
 _SHARE_OF_FILLER = 16
-"""Who added less than this part of the reserve since the disk had room did not fill it."""
-
+"""A workload is ended on a full disk only if it added at least this fraction (1/16) of the reserve."""
 _CLOCK_STEP_S = 0.1
-"""File systems date files by a coarser clock."""
+"""The time of a file may be this much older than its change, since file systems read a clock of coarse steps."""
 
 
 async def used_bytes(meter: Meter, record: WorkloadRecord, pids: Sequence[int]) -> int:
@@ -60,21 +60,30 @@ class DiskGuard:
             raise WorkloadError("the disk of this node is full: less than reserved-bytes are free")
 
     async def run(self) -> None:
-        """Checks periodically until cancelled."""
+        """Checks periodically until cancelled. A check that fails is logged and does not stop the others."""
         while True:
             await asyncio.sleep(self.settings.watch_interval_s)
-            for record in list(self.living_records()):
-                if (
-                    record.home_bytes is not None
-                    and (size_bytes := await self.measure_bytes(record)) > record.home_bytes
-                ):
-                    log.warning("%s holds %d bytes, over its limit of %d", record.home, size_bytes, record.home_bytes)
-                    await self.end_workload(record.key, "home-limit", False)
-            began_at = time.time()
-            if await asyncio.to_thread(disk_space.is_low, self.homes_directory, self.settings.reserved_bytes):
-                await self._end_filler()
-            else:
-                self._room_at = began_at
+            limited = [record for record in self.living_records() if record.home_bytes is not None]
+            checks: list[Callable[[], Awaitable[None]]] = [partial(self._check_home, record) for record in limited]
+            for check in (*checks, self._check_disk):
+                try:
+                    await check()
+                except Exception:
+                    log.exception("a check of the disk of the homes failed and runs again")
+
+    async def _check_home(self, record: WorkloadRecord) -> None:
+        """Ends a workload that holds more bytes than its limit."""
+        size_bytes = await self.measure_bytes(record)
+        if record.home_bytes is not None and size_bytes > record.home_bytes:
+            log.warning("%s holds %d bytes, over its limit of %d", record.home, size_bytes, record.home_bytes)
+            await self.end_workload(record.key, "home-limit", False)
+
+    async def _check_disk(self) -> None:
+        began_at = time.time()
+        if await asyncio.to_thread(disk_space.is_low, self.homes_directory, self.settings.reserved_bytes):
+            await self._end_filler()
+        else:
+            self._room_at = began_at
 
     async def _end_filler(self) -> None:
         """Ends the workload that added most since the disk had room, or since the last one was ended, unless all added

@@ -97,13 +97,13 @@ def open_inodes(pids: Iterable[int], device: int) -> set[int]:
     inodes: set[int] = set()
     for pid in pids:
         try:
-            fd_names = os.listdir(f"/proc/{pid}/fd")  # noqa: PTH208  # thousands of short names
+            fd_names = os.listdir(f"/proc/{pid}/fd")  # noqa: PTH208  # thousands of names: a Path for each would be slow
         except OSError:
             continue
         for fd_name in fd_names:
             fd_path = f"/proc/{pid}/fd/{fd_name}"
             try:
-                if os.lstat(fd_path).st_mode & stat.S_IWUSR and (file_status := os.stat(fd_path)).st_dev == device:  # noqa: PTH116  # likewise
+                if os.lstat(fd_path).st_mode & stat.S_IWUSR and (file_status := os.stat(fd_path)).st_dev == device:  # noqa: PTH116  # a Path for each would be slow
                     inodes.add(file_status.st_ino)
             except OSError:
                 continue
@@ -120,12 +120,12 @@ def unlinked_bytes(pids: Iterable[int], home: Path) -> int:
     for pid in pids:
         fd_directory = f"/proc/{pid}/fd"
         try:
-            fd_names = os.listdir(fd_directory)  # noqa: PTH208  # thousands of short names
+            fd_names = os.listdir(fd_directory)  # noqa: PTH208  # thousands of names: a Path for each would be slow
         except OSError:
             continue
         for fd_name in fd_names:
             try:
-                file_status = os.stat(f"{fd_directory}/{fd_name}")  # noqa: PTH116  # likewise
+                file_status = os.stat(f"{fd_directory}/{fd_name}")  # noqa: PTH116  # a Path for each would be slow
             except OSError:
                 continue
             if (

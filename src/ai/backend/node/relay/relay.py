@@ -6,6 +6,7 @@ runs the poll loop and handles other messages. Nothing is read that could not be
 
 from __future__ import annotations
 
+import json
 import select
 import socket
 from contextlib import suppress
@@ -32,6 +33,7 @@ class Relay:
         replay_bytes: the limit of stored unacknowledged messages.
         command: called with (peer, type, body) for a message that anybody may send; returns False for an unknown one.
         lost: called when the runner's stream has ended, with "" or with the violation of the protocol.
+        convert: returns what to write to the runner for a message of the controller, by its type and body.
     """
 
     def __init__(
@@ -43,11 +45,13 @@ class Relay:
         replay_bytes: int,
         command: Callable[[Peer, str, bytes], bool],
         lost: Callable[[str], None],
+        convert: Callable[[str, bytes], bytes] = lambda _type, body: pack(body),
     ) -> None:
         self._poll = poll
         self._listener = listener
         self._command = command
         self._lost = lost
+        self._convert = convert
         self._runner: Peer | None = None
         self._replay = Replay(replay_bytes)
         self._peers: dict[int, Peer] = {}
@@ -101,6 +105,11 @@ class Relay:
                 self._send_unsent()
             if peer.fileno() in self._watchers or peer is self._controller:
                 peer.send(frame)
+
+    def say(self, message: dict[str, Any]) -> None:
+        """Sends the controller a message as if it were the runner's."""
+        self._replay.push(json.dumps(message).encode())
+        self._send_unsent()
 
     def drain(self) -> None:
         """Reads the rest of the runner's stream after the runner has ended."""
@@ -219,8 +228,8 @@ class Relay:
         elif kind == "ack":
             self._acked = max(self._acked, int(decode(body)["seq"]))
             self._replay.ack(self._acked)
-        elif self._runner is not None:
-            self._runner.send(pack(body))
+        elif self._runner is not None and (runner_bytes := self._convert(kind, body)):
+            self._runner.send(runner_bytes)
 
     def _attach_controller(self, peer: Peer, message: dict[str, Any]) -> None:
         epoch, last_seq = int(message["epoch"]), int(message["last_seq"])

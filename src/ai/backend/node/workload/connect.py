@@ -95,6 +95,11 @@ class SocketStream:
             _wake_waiter(waiter)
         self._sock.close()
 
+    def detach(self) -> socket.socket:
+        """Returns the socket, which the caller owns from now on, of a stream that nobody has used yet."""
+        self._is_cut = True
+        return self._sock
+
     def _require_uncut(self) -> None:
         if self._failure is not None:
             raise Unavailable(f"the connection was cut: {self._failure}")

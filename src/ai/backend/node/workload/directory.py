@@ -6,7 +6,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +16,8 @@ from typing import Any
 
 from ai.backend.common.ids import KernelId
 from ai.backend.plugin.runtime import WorkloadExit, WorkloadKey
+
+log = logging.getLogger(__name__)
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
@@ -39,6 +43,7 @@ def exit_of(content: Mapping[str, Any]) -> WorkloadExit:
         signal=content.get("signal"),
         oom=bool(content.get("oom")),
         reason=str(content.get("reason") or ""),
+        program=bool(content.get("program")),
     )
 
 
@@ -66,7 +71,14 @@ class WorkloadFolder:
         return bool(content and content.get("keep_home"))
 
     def mark_removing(self, *, keep_home: bool) -> None:
-        write_json(self.path / "removing", {"keep_home": keep_home})
+        """Records that the workload is being removed, so that a removal cut off is resumed. On a full disk it is not
+        recorded: the removal frees the disk, and its caller repeats it."""
+        try:
+            write_json(self.path / "removing", {"keep_home": keep_home})
+        except OSError as e:
+            if e.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            log.warning("the removal of %s is not recorded, since the disk is full", self.path.name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 from ai.backend.common.errors import CreationDenied
@@ -13,9 +14,9 @@ from ai.backend.plugin.accelerator import Mount
 from ai.backend.plugin.runtime import HOME
 
 RUNNER = "/opt/backend.ai/kernel"
-SU_EXEC = "/opt/kernel/su-exec"
-"""Where start scripts of images expect `su-exec` (spec 03-05:310)."""
 """The path of the runner's files in every workload."""
+SU_EXEC = "/opt/kernel/su-exec"
+"""The path at which start scripts of images call `su-exec` (spec 03-05:310)."""
 FORBIDDEN_TARGETS = ("/", "/proc", "/dev", "/sys", "/etc", "/usr", "/bin", "/lib", "/lib64", "/sbin")
 
 
@@ -72,6 +73,21 @@ def write_in_home(home: Path, relative: str, content: bytes, owner: tuple[int, i
         raise CreationDenied(f"{relative!r} cannot be written in the home: {error.strerror}") from error
     finally:
         os.close(directory_fd)
+
+
+def give_home(home: Path, owner: tuple[int, int]) -> None:
+    """Makes ``owner`` the owner of a home, through no link.
+
+    A home that was kept while `kernel-uid` was changed is given with the files of its former owner in it.
+    """
+    former_uid = home.lstat().st_uid
+    if former_uid not in (0, owner[0]):
+        with suppress(RecursionError):  # deeper than any program goes: what is there stays as it is
+            for _, directory_names, file_names, directory_fd in os.fwalk(home, follow_symlinks=False):
+                for name in (*directory_names, *file_names):
+                    if os.stat(name, dir_fd=directory_fd, follow_symlinks=False).st_uid == former_uid:
+                        os.chown(name, *owner, dir_fd=directory_fd, follow_symlinks=False)
+    os.chown(home, *owner)
 
 
 def tree_size(path: Path, entry_limit: int = 1_000_000) -> int:

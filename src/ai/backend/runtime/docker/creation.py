@@ -17,7 +17,7 @@ from ai.backend.common.errors import Unavailable, WorkloadError
 from ai.backend.node.linux import syscalls
 from ai.backend.node.linux.open_beneath import BENEATH, open_source
 from ai.backend.node.workload.channel import RelayConnection
-from ai.backend.node.workload.file_trees import check_mount, place_files, remove_tree
+from ai.backend.node.workload.file_trees import check_mount, give_home, place_files, remove_tree
 from ai.backend.plugin.crash_points import crash_point
 from ai.backend.plugin.runtime import WorkloadSpec
 from ai.backend.runtime.docker.container_config import EngineFacts, HostPaths, compose, networks_of
@@ -104,7 +104,7 @@ class Creation:
         home.mkdir(mode=0o700, exist_ok=True)
         folder.channel.mkdir(mode=0o700)
         if owner is not None:
-            os.chown(home, *owner)
+            give_home(home, owner)
             os.chown(folder.channel, *owner)
         crash_point("create.home")
         etc_contents = {target: etc_text.encode() for target, etc_text in etc_files(self.image, *self.owner).items()}

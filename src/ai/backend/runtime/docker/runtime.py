@@ -88,6 +88,9 @@ class DockerRuntime(AbstractRuntime):
         archives_directory = settings.commit_directory or self._state.path / "commits"
         self._commits = Commits(self._engine, self._state, archives_directory, settings.reserved_bytes)
         self._meter = Meter()
+        self._guard = DiskGuard(
+            settings, self._state.homes, self._running_records, self._used_bytes, self.pids, self._end_for_disk
+        )
         self._background_tasks: list[asyncio.Task[None]] = []
         self._facts: EngineFacts | None = None
         self._networks: SessionNetworks | None = None
@@ -121,12 +124,9 @@ class DockerRuntime(AbstractRuntime):
             str(mount.get("Source")) for container in containers for mount in container.get("Mounts") or ()
         }
         await asyncio.to_thread(self._images.clean, used_mount_sources)
-        guard = DiskGuard(
-            self.settings, self._state.homes, self._running_records, self._used_bytes, self.pids, self._end_for_disk
-        )
         loops_by_name = {
             "follow": self._workloads.follow(),
-            "guard": guard.run(),
+            "guard": self._guard.run(),
             "compare": self._compare_loop(),
         }
         self._background_tasks = [
@@ -221,6 +221,7 @@ class DockerRuntime(AbstractRuntime):
                 await self._workloads.refresh(existing)
                 return existing.view()
             image = await self._images.facts(spec.image)
+            await asyncio.to_thread(self._guard.check_room)
             return (await self._create_container(spec, image)).view()
 
     async def _create_container(self, spec: WorkloadSpec, image: ImageFacts) -> Handle:

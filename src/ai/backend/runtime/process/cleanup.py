@@ -78,6 +78,11 @@ def kill_leftovers(record: Record) -> None:
     cgroupfs.remove(groups)
 
 
+def recorded_exit(record: Record, directory: WorkloadDirectory) -> WorkloadExit:
+    """Returns the recorded exit of a workload; without one ends the workload as of a dead shim."""
+    return directory.exit() or record_exit(record, directory)
+
+
 def record_exit(record: Record, directory: WorkloadDirectory) -> WorkloadExit:
     """Kills the leftover processes of a workload whose shim died, and records its exit. Idempotent."""
     lock_fd = directory.take_lock(KILL_TIMEOUT_S)
@@ -121,10 +126,11 @@ def erase(
         kill_shim(directory)
         lock_fd = directory.take_lock()
     try:
-        if record is not None:
-            kill_helper(directory)
-            kill_leftovers(record)
-        cgroupfs.remove([dict(group) for group in cgroups.leftovers() if Path(group["path"]).name == str(key)])
+        if record is None or not directory.has_left_nothing():
+            if record is not None:
+                kill_helper(directory)
+                kill_leftovers(record)
+            cgroupfs.remove([dict(group) for group in cgroups.leftovers() if Path(group["path"]).name == str(key)])
         if not keep_home:
             remove_tree(state.home(key.kernel_id))
             crash_point("remove.home")

@@ -11,7 +11,7 @@ from ai.backend.common.errors import CreationDenied
 from ai.backend.node.linux import seccomp
 from ai.backend.node.linux.open_beneath import BENEATH
 from ai.backend.node.workload.directory import write_json
-from ai.backend.node.workload.file_trees import place_files, remove_tree
+from ai.backend.node.workload.file_trees import give_home, place_files, remove_tree
 from ai.backend.plugin.crash_points import crash_point
 from ai.backend.plugin.runtime import HOME, WorkloadSpec
 from ai.backend.runtime.process import rootfs
@@ -109,9 +109,15 @@ class Creation:
     def _make_home(self, home: Path, owner: tuple[int, int] | None) -> None:
         if not self.spec.keep_home:
             remove_tree(home)
+        is_new = not home.exists()
         home.mkdir(mode=0o700, exist_ok=True)
+        if is_new:  # else the session's user has chosen what is there
+            output_directory = home / ".output"
+            output_directory.mkdir(mode=0o755)
+            if owner is not None:
+                os.chown(output_directory, *owner)
         if owner is not None:
-            os.chown(home, *owner)
+            give_home(home, owner)
             if not self.host.bwrap and not self.host.binds_home:
                 # Without mounts of its own the session walks to its home: pass through, do not list.
                 for parent in (self.state.path, self.state.homes):

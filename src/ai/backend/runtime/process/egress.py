@@ -16,8 +16,9 @@ from ai.backend.runtime.process.supervisor.egress import DEVICE, TIMEOUT_S
 
 _SOURCE_ROOT = Path(__file__).resolve().parents[4]
 _ADDRESS, _GATEWAY, NAME_SERVER = "10.0.2.100", "10.0.2.2", "10.0.2.3"
-"""As slirp4netns sets them by itself."""
+"""The addresses that slirp4netns uses by default."""
 HELPERS = ("slirp4netns", "pasta")
+_TUN = "/dev/net/tun"
 
 
 def helper_arguments(program: str, *, as_root: bool) -> list[str]:
@@ -56,7 +57,17 @@ def find_helpers(settings: ProcessRuntimeSettings) -> tuple[dict[str, Any], str]
                 egress[key] = arguments
             elif not as_root:
                 reason = f"{program} does not work: {failure}"
-    return (egress, "") if "as-user" in egress else ({}, reason)
+    return (egress, "") if "as-user" in egress else ({}, _tun_problem(identity[0]) or reason)
+
+
+def _tun_problem(uid: int | None) -> str:
+    """Returns why the user of sessions cannot open the device that helpers need; empty if that is not the reason."""
+    try:
+        mode = Path(_TUN).stat().st_mode
+    except OSError:
+        return f"this machine has no {_TUN}"
+    is_open = os.access(_TUN, os.R_OK | os.W_OK) if uid is None else mode & 0o006 == 0o006
+    return "" if is_open else f"{_TUN} is not open to the user of sessions: chmod 0666 {_TUN}"
 
 
 def _search_path() -> str:

@@ -12,7 +12,7 @@ from typing import Any
 from ai.backend.node.linux.cgroups import CgroupDriver, Group, Limits
 from ai.backend.node.workload.file_trees import RUNNER
 from ai.backend.plugin.runtime import HOME, WorkloadSpec
-from ai.backend.runtime.process import sandbox
+from ai.backend.runtime.process import program, sandbox
 from ai.backend.runtime.process.images import ProcessImage
 from ai.backend.runtime.process.settings import SESSION_UID_COUNT, ProcessRuntimeSettings
 from ai.backend.runtime.process.supervisor import launch
@@ -97,6 +97,12 @@ def build_plan(
     runner_folder = RUNNER if host.bwrap else str(host.runner)
     command = [image.interpreter, "-I", "-S", f"{runner_folder}/runner_main.py", "--channel-fd", str(launch.CHANNEL_FD)]
     command += ["--runtime", image.runtime, "--home", inner_home]
+    environ = variables_of(spec, image, inner_home, cookie)
+    script = ""
+    if has_inner_home and program.can_run_in_place(spec, image, home):
+        script = program.script_of(spec, environ, command, image.runtime, _inner_identity(settings, host))
+    if script:
+        command, environ[program.VARIABLE] = [*program.COMMAND], script
     counts_pids = "pids" in host.cgroups.controllers
     late_pid_limit = limits.pids if host.bwrap and not counts_pids and host.can_limit_pids_late else None
     staged_sources: list[sandbox.StagedSource] = []
@@ -129,7 +135,8 @@ def build_plan(
     return {
         "version": 1,
         "argv": command,
-        "environ": variables_of(spec, image, inner_home, cookie),
+        "environ": environ,
+        "program": bool(script),
         "cwd": inner_home,
         "egress": egress_of(spec, host),
         "veils": veils_of(home, (host.runner, *map(Path, image.prefixes))) if host.binds_home else {},
@@ -151,6 +158,13 @@ def build_plan(
         "replay_bytes": settings.replay_bytes,
         "look_s": 3 * settings.watch_interval_s,
     }
+
+
+def _inner_identity(settings: ProcessRuntimeSettings, host: Host) -> tuple[int, int]:
+    """Returns user and group of the session's programs as they see them."""
+    if host.bwrap and host.user_namespace:
+        return sandbox.INNER_UID, sandbox.INNER_UID
+    return (settings.kernel_uid, settings.kernel_gid) if host.is_root else (os.getuid(), os.getgid())
 
 
 def egress_of(spec: WorkloadSpec, host: Host) -> dict[str, Any]:

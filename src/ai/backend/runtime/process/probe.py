@@ -42,7 +42,8 @@ _STAGE_CODE = """from ai.backend.node.linux import syscalls
 syscalls.unshare_user()
 syscalls.unshare_mounts()
 syscalls.mount("tmpfs", "/tmp", "tmpfs", 0)"""
-"""What an ordinary user's agent does before bubblewrap runs; some hosts allow that to bubblewrap alone."""
+"""A program with the system calls that the agent of an unprivileged user makes before it starts bubblewrap. Some hosts
+permit them to the program bubblewrap only."""
 _NAMESPACE_CODE = """from ai.backend.runtime.process.supervisor import launch
 launch.become_user_in_namespace({{"namespace_uid": {}, "uid": {}, "gid": {}, "groups": []}})"""
 _PROBE_LIMITS = Limits(cpu=1.0, memory_bytes=64 * MIB, pids=16)

@@ -55,6 +55,11 @@ class WorkloadDirectory(WorkloadFolder):
         """Returns the identity that the shim recorded: ``boot_id``, ``shim`` and ``leader`` as [pid, start time]."""
         return read_json(self.path / "shim.json")
 
+    def has_left_nothing(self) -> bool:
+        """Returns True if the shim recorded that no process and no control group of the workload was left."""
+        content = read_json(self.path / "exit.json") or {}
+        return content.get("empty") is True and not content.get("stuck")
+
     def is_locked(self) -> bool:
         """Returns True if the workload's shim lives and holds the lock, which this takes for an instant otherwise."""
         try:
@@ -68,6 +73,10 @@ class WorkloadDirectory(WorkloadFolder):
         finally:
             os.close(lock_fd)
         return False
+
+    def needs_stop(self) -> bool:
+        """Returns True if the workload's shim lives and has recorded no end yet."""
+        return self.is_locked() and self.exit() is None
 
     def take_lock(self, timeout_s: float = 1.0) -> int | None:
         """Takes the workload's lock, so that no shim can start; returns its descriptor, None if a shim lives on.

@@ -35,7 +35,7 @@ MAX_JSON_BYTES = 8 * 1024**2
 _WHITEOUT_PREFIX = ".wh."
 _JAIL_POLICY = "etc/backend.ai/jail/policy.yml"
 _UNUSED_KEYS = ("User", "WorkingDir", "Entrypoint", "Cmd")
-"""What sessions have instead: the user ``work``, its home directory, and the runner."""
+"""Keys of an image's configuration that have no effect: a session runs the runner as the user ``work`` in its home."""
 
 
 @dataclass(slots=True)

@@ -66,7 +66,8 @@ class _Handle:
     directory: WorkloadDirectory
     watcher: asyncio.Task[None] | None = None
     shim_connection: RelayConnection | None = None
-    is_announced: bool = False
+    exit: WorkloadExit | None = None
+    """Once it is announced."""
     exposure: PortExposure | None = None
 
 
@@ -226,15 +227,19 @@ class ProcessRuntime(AbstractRuntime):
                 image = self._images.get(spec.image)
             if image is None:
                 raise CreationDenied(f"this node has no image {spec.image!r}")
-            await asyncio.to_thread(self._guard.check_room)
             return await self._create(spec, image)
 
     async def _create(self, spec: WorkloadSpec, image: ProcessImage) -> WorkloadView:
         directory = self._state.workload(spec.key)
         cookie = secrets.token_hex(16)
         attempt = creation.Creation(spec, image, self.settings, self.findings.host, self._state, cookie)
+
+        def prepare() -> Record:
+            self._guard.check_room()
+            return attempt.prepare()
+
         try:
-            record = await asyncio.to_thread(attempt.prepare)
+            record = await asyncio.to_thread(prepare)
             crash_point("create.plan")
             shim_report = await self._spawn(spec, directory)
             crash_point("create.started")
@@ -274,14 +279,16 @@ class ProcessRuntime(AbstractRuntime):
 
     async def _end_workload(self, handle: _Handle, grace_s: float, request_type: str) -> WorkloadExit:
         directory = handle.directory
-        if await asyncio.to_thread(directory.is_locked) and (
-            request_type == "shim-dismiss" or directory.exit() is None
-        ):
+        if request_type == "shim-dismiss":
+            is_needed = await asyncio.to_thread(directory.is_locked)
+        else:
+            is_needed = handle.exit is None and await asyncio.to_thread(directory.needs_stop)
+        if is_needed:
             await self._request_end(directory, grace_s, request_type)
         crash_point("stop.exited")
-        workload_exit = await asyncio.to_thread(directory.exit)
+        workload_exit = handle.exit
         if workload_exit is None:
-            workload_exit = await asyncio.to_thread(cleanup.record_exit, handle.record, directory)
+            workload_exit = await asyncio.to_thread(cleanup.recorded_exit, handle.record, directory)
         self._announce_exit(handle, workload_exit)
         return workload_exit
 
@@ -387,6 +394,8 @@ class ProcessRuntime(AbstractRuntime):
         handle = self._handles.get(key)
         if handle is None:
             directory = self._state.workload(key)
+            if not directory.path.exists():
+                return None
             record = await asyncio.to_thread(directory.record)
             if record is None or directory.is_being_removed or directory.identity() is None:
                 return None
@@ -411,7 +420,7 @@ class ProcessRuntime(AbstractRuntime):
 
     async def _exit_or_connection(self, handle: _Handle) -> WorkloadExit | None:
         """Returns the workload's exit; None after connecting to its shim, which will report the exit."""
-        while (workload_exit := await asyncio.to_thread(handle.directory.exit)) is None:
+        while True:
             try:
                 handle.shim_connection = await RelayConnection.open(
                     handle.directory.path, partial(self._on_message, handle)
@@ -420,17 +429,16 @@ class ProcessRuntime(AbstractRuntime):
                 return None
             except Unavailable:
                 try:
-                    if not await asyncio.to_thread(handle.directory.is_locked):
-                        return await asyncio.to_thread(cleanup.record_exit, handle.record, handle.directory)
+                    if not await asyncio.to_thread(handle.directory.needs_stop):
+                        return await asyncio.to_thread(cleanup.recorded_exit, handle.record, handle.directory)
                 except OSError as error:  # the disk is full; later it is not
                     log.warning("the end of %s cannot be noted yet: %s", handle.record.key, error)
                 await asyncio.sleep(1.0)
-        return workload_exit
 
     def _on_message(self, handle: _Handle, message: dict[str, Any] | None) -> None:
         if message is None:
             is_current = self._handles.get(handle.record.key) is handle
-            if is_current and not handle.is_announced and handle.watcher is None:
+            if is_current and handle.exit is None and handle.watcher is None:
                 self._start_watcher(handle)
         elif message.get("t") == "exited":
             self._announce_exit(handle, exit_of(message))
@@ -445,14 +453,14 @@ class ProcessRuntime(AbstractRuntime):
             await handle.shim_connection.close()
 
     def _announce_exit(self, handle: _Handle, workload_exit: WorkloadExit) -> None:
-        if handle.is_announced:
+        if handle.exit is not None:
             return
-        handle.is_announced = True
+        handle.exit = workload_exit
         with suppress(asyncio.QueueFull):
             self._events.put_nowait(WorkloadExited(key=handle.record.key, exit=workload_exit))
 
     def _living_records(self) -> list[Record]:
-        return [handle.record for handle in self._handles.values() if not handle.is_announced]
+        return [handle.record for handle in self._handles.values() if handle.exit is None]
 
     async def _used_bytes(self, record: WorkloadRecord) -> int:
         return await used_bytes(self._meter, record, await self.pids(record.key))

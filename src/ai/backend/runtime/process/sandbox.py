@@ -29,7 +29,7 @@ BECOME_USER_SCRIPT = (
     "os.setresgid(*[int(gid)] * 3); os.setresuid(*[int(uid)] * 3);"
     f"os.chdir({HOME!r}); os.execv(sys.argv[4], sys.argv[4:])"
 )
-"""What a sandbox of root's without a user namespace runs first. The change of user takes the last capabilities away."""
+"""The first program in a sandbox of root's without a user namespace. Its change of user drops the last capabilities."""
 SYSTEM_DIRECTORIES = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 SHOWN_ETC_NAMES = (
     "alternatives",
@@ -58,12 +58,10 @@ SHOWN_ETC_NAMES = (
 )
 SHOWN_SYSFS_FOLDERS = ("/sys/devices/system",)
 DEVICE_SYSFS_FOLDERS = ("/sys/bus", "/sys/class", "/sys/dev", "/sys/devices")
-"""What of sysfs a session with a device node sees: there its vendor's library finds devices and their topology."""
-
-
+"""Folders of sysfs that sessions with a device node see: libraries of vendors read the topology there."""
 StagedSource = dict[str, Any]
-"""What is bound in the stage: ``source``, ``name`` there, ``bind`` as bubblewrap's option; ``place`` is None, or, for a
-target below that of another source, the name of the other and the path in it."""
+"""A source that is bound in the stage: ``source``, ``name`` there, ``bind`` as bubblewrap's option; ``place`` is None,
+or, for a target below that of another source, the name of the other and the path in it."""
 
 
 def etc_stand_ins(uid: int, gid: int) -> dict[str, str]:

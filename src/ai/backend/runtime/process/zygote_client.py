@@ -64,7 +64,9 @@ class Zygote:
         report_socket.setblocking(False)
         try:
             async with self._lock:
-                zygote = await asyncio.to_thread(self._send_request, directory, shim_socket, namespace_fd)
+                zygote = self._send_now(directory, shim_socket, namespace_fd)
+                if zygote is None:
+                    zygote = await asyncio.to_thread(self._send_request, directory, shim_socket, namespace_fd)
             shim_socket.close()
             async with asyncio.timeout(timeout_s):
                 report_json = b""
@@ -94,19 +96,31 @@ class Zygote:
                 self._process.wait()
             self._process = None
 
+    def _send_now(
+        self, directory: Path, report_socket: socket.socket, namespace_fd: int | None
+    ) -> subprocess.Popen[bytes] | None:
+        """Sends a request to a living zygote that takes it without waiting; returns None if there is none."""
+        if self.pid is None or self._socket is None:
+            return None
+        try:
+            socket.send_fds(self._socket, *_packet(directory, report_socket, namespace_fd), socket.MSG_DONTWAIT)
+        except OSError:
+            return None
+        crash_point("create.requested")
+        return self._process
+
     def _send_request(
         self, directory: Path, report_socket: socket.socket, namespace_fd: int | None
     ) -> subprocess.Popen[bytes]:
-        request = json.dumps({"directory": str(directory)}).encode()
-        descriptors = [report_socket.fileno()] if namespace_fd is None else [report_socket.fileno(), namespace_fd]
+        packet = _packet(directory, report_socket, namespace_fd)
         connection, zygote = self._ensure_zygote()
         try:
-            socket.send_fds(connection, [request], descriptors)
+            socket.send_fds(connection, *packet)
         except OSError:
             self._end_process()
             connection, zygote = self._ensure_zygote()
             try:
-                socket.send_fds(connection, [request], descriptors)
+                socket.send_fds(connection, *packet)
             except OSError as error:
                 raise Unavailable("the zygote does not answer") from error
         crash_point("create.requested")
@@ -135,6 +149,12 @@ class Zygote:
         zygote_socket.close()
         self._socket = agent_socket
         return agent_socket, self._process
+
+
+def _packet(directory: Path, report_socket: socket.socket, namespace_fd: int | None) -> tuple[list[bytes], list[int]]:
+    """Returns a request and its descriptors."""
+    descriptors = [report_socket.fileno()] if namespace_fd is None else [report_socket.fileno(), namespace_fd]
+    return [json.dumps({"directory": str(directory)}).encode()], descriptors
 
 
 def _is_dead(process: subprocess.Popen[bytes]) -> bool:

@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 import time
+from contextlib import suppress
 from typing import Any, NoReturn
 
 from ai.backend.node.linux import syscalls
@@ -43,7 +44,8 @@ def make_network(plan: dict[str, Any], namespace_fd: int | None) -> tuple[int, i
         _await_route(helper_pid, holder_pid)
     except BaseException:
         if helper_pid:
-            os.kill(helper_pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it has ended
+                os.kill(helper_pid, signal.SIGKILL)
         raise
     finally:
         own_socket.close()  # the holder ends

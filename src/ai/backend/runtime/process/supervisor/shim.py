@@ -20,16 +20,18 @@ from contextlib import suppress
 from typing import Any
 
 from ai.backend.node.linux import cgroupfs, proc
-from ai.backend.node.relay.framing import decode, encode
+from ai.backend.node.relay.framing import decode, encode, pack
 from ai.backend.node.relay.peers import Peer
 from ai.backend.node.relay.relay import Relay
 from ai.backend.plugin.crash_points import crash_point
 from ai.backend.runtime.process.supervisor.netns_socket import hand_over_socket
+from ai.backend.runtime.process.supervisor.program import ProgramRun
 from ai.backend.runtime.process.supervisor.session_log import SessionLog
 from ai.backend.runtime.process.supervisor.spawn import Leader, write_json
 
 KILL_TIMEOUT_S = 20.0
 RUNNER_LOST_GRACE_S = 1.0
+_NAMESPACE_END_S = 0.05
 
 
 def _is_abandoned() -> bool:
@@ -49,6 +51,7 @@ class Shim:
         self._reason = ""
         self._stop_time: float | None = None
         self._kill_deadline: float | None = None
+        self._search_time = 0.0
         self._next_limit_check = time.monotonic() + 1.0
         self._next_folder_check = time.monotonic() + plan["look_s"]
         self._dismissed = False
@@ -63,7 +66,9 @@ class Shim:
             replay_bytes=replay_bytes,
             command=self._execute_command,
             lost=self._on_runner_lost,
+            convert=self._bytes_for_runner,
         )
+        self._program = ProgramRun(self._relay.say, self._interrupt, lambda reason: self._begin_stop(0.0, reason))
 
     def run(self) -> None:
         """Polls and dispatches until the workload has ended and its end is acknowledged."""
@@ -97,6 +102,7 @@ class Shim:
             self._stop_time = None
             if self._kill_deadline is None:
                 self._kill_deadline = now + KILL_TIMEOUT_S
+                self._search_time = now + _NAMESPACE_END_S
         if self._kill_deadline is not None:
             self._kill_until_ended(now)
         elif self._plan["watch"] and now >= self._next_limit_check:
@@ -117,7 +123,9 @@ class Shim:
     # -- the end
 
     def _workload_pids(self) -> list[int]:
-        pids = {*proc.descendants(os.getpid()), *cgroupfs.members(self._plan["cgroups"])}
+        """Returns the workload's processes. Orphans become the shim's children: without a child it has no others."""
+        own_pids = proc.descendants(os.getpid()) if self._leader.has_children else []
+        pids = {*own_pids, *cgroupfs.members(self._plan["cgroups"])}
         return sorted(pids - {os.getpid(), self._leader.helper_pid})
 
     def _begin_stop(self, grace_s: float, reason: str) -> None:
@@ -134,8 +142,13 @@ class Shim:
             proc.send([pid for pid in self._workload_pids() if pid not in spared_pids], signal.SIGTERM)
 
     def _kill_until_ended(self, now: float) -> None:
-        proc.stop_and_kill([*self._workload_pids(), *filter(None, [self._leader.helper_pid])])
-        cgroupfs.kill(self._plan["cgroups"])
+        if self._leader.helper_pid:
+            proc.send([self._leader.helper_pid], signal.SIGKILL)
+        # The kernel kills what is left in the namespace of an ended sandbox; only what it leaves has to be looked for.
+        is_ending = self._plan["sandboxed"] and self._leader.status is not None and now < self._search_time
+        if not is_ending:
+            proc.stop_and_kill(self._workload_pids())
+            cgroupfs.kill(self._plan["cgroups"])
         self._leader.reap()
         is_alive = self._leader.status is None or self._leader.has_children or self._workload_pids()
         if is_alive and now < (self._kill_deadline or 0):
@@ -148,9 +161,11 @@ class Shim:
         exit_code, signal_number = self._leader.outcome(sandboxed=self._plan["sandboxed"])
         reason = self._reason or ("out-of-memory" if out_of_memory and signal_number == signal.SIGKILL else "")
         exit_message = {"code": exit_code, "signal": signal_number, "oom": out_of_memory, "reason": reason}
+        exit_message["program"] = self._program.has_started and self._reason == self._program.cancel_reason
         if not _is_abandoned():
             try:
-                write_json("exit.json", {"version": 1, **exit_message, "stuck": stuck_groups}, is_durable=True)
+                content = {"version": 1, **exit_message, "stuck": stuck_groups, "empty": not is_alive}
+                write_json("exit.json", content, is_durable=True)
             except OSError:  # the disk is full; the agent removes the home, or records the exit later
                 if self._reason == "home-limit" and now < (self._kill_deadline or 0):
                     return
@@ -180,8 +195,14 @@ class Shim:
     def _on_runner_lost(self, violation: str) -> None:
         if violation:
             self._begin_stop(0.0, violation)
-        elif self._relay.exit is None:
+        elif self._relay.exit is None and not self._program.has_started:
             self._begin_stop(RUNNER_LOST_GRACE_S, "")
+
+    def _bytes_for_runner(self, kind: str, body: bytes) -> bytes:
+        return self._program.bytes_for(kind, body) if self._plan["program"] else pack(body)
+
+    def _interrupt(self) -> None:
+        proc.send([pid for pid in self._workload_pids() if pid != self._leader.pid], signal.SIGINT)
 
     def _execute_command(self, peer: Peer, command: str, body: bytes) -> bool:
         """Executes a command from the workload's socket, for :class:`Relay`; returns False for an unknown command."""

@@ -22,7 +22,7 @@ LOCK_TIMEOUT_S = 0.5
 def write_json(file_name: str, content: dict[str, Any], *, is_durable: bool = False) -> None:
     """Replaces a file of the workload's directory atomically."""
     with open(file_name + ".tmp", "w", encoding="utf-8") as file:  # no pathlib here: memory
-        json.dump(content, file)
+        file.write(json.dumps(content))  # in one piece: `dump` encodes in Python
         if is_durable:
             file.flush()
             os.fsync(file.fileno())
@@ -112,6 +112,8 @@ def start_leader(plan: dict[str, Any], namespace_fd: int | None) -> Leader:
     """Forks the leader, and waits until the leader executes. Raises OSError with the child's error text."""
     shim_channel, runner_channel = socket.socketpair()
     log_read_fd, log_write_fd = os.pipe2(os.O_CLOEXEC)
+    if plan["owner"] is not None:
+        os.fchown(log_write_fd, *plan["owner"])  # so that a program may open its /dev/stdout
     report_read_fd, report_write_fd = os.pipe2(os.O_CLOEXEC)
     late_pid_limit = plan["nproc_late"]
     info_read_fd, info_write_fd = os.pipe2(os.O_CLOEXEC) if late_pid_limit else (-1, -1)

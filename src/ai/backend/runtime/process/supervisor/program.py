@@ -1,0 +1,63 @@
+"""Answers the agent in place of a runner, for a workload whose leader is the session's program (decision 0265)."""
+
+from __future__ import annotations
+
+from ai.backend.node.relay.framing import decode, pack
+
+TYPE_CHECKING = False  # no typing here: memory
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+GO_PROGRAM = "program"
+_GO_RUNNER = b"runner\n"
+
+
+class ProgramRun:
+    """Follows the run of a workload's program, and has a runner started before the first message that needs one.
+
+    Args:
+        say: sends a message to the agent as the runner would.
+        interrupt: sends SIGINT to the workload's processes.
+        cancel: ends the workload, with a reason.
+    """
+
+    def __init__(
+        self, say: Callable[[dict[str, Any]], None], interrupt: Callable[[], None], cancel: Callable[[str], None]
+    ) -> None:
+        self._say = say
+        self._interrupt = interrupt
+        self._cancel = cancel
+        self._run_id = ""
+        self._has_runner = False
+        self.cancel_reason = ""
+
+    @property
+    def has_started(self) -> bool:
+        """True if the program is the leader of the workload, whose end is the end of the run."""
+        return bool(self._run_id)
+
+    def bytes_for(self, kind: str, body: bytes) -> bytes:
+        """Returns what to write to the leader's channel for a message of the agent; empty if it is handled here."""
+        if kind == "ping":
+            reply = {"t": "reply", "req": decode(body).get("req"), "ok": True, "data": {"busy": self.has_started}}
+            self._say(reply)
+            return b""
+        if not self._run_id and not self._has_runner and kind == "run":
+            self._run_id = str(decode(body)["id"])
+            self._say({"t": "started", "id": self._run_id})
+            return f"{GO_PROGRAM}\n".encode()
+        if self._run_id and kind in ("run", "cancel", "interrupt"):
+            message = decode(body)
+            if kind == "interrupt":
+                self._interrupt()
+                return b""
+            if message.get("id") == self._run_id:
+                if kind == "cancel":
+                    self.cancel_reason = str(message.get("reason") or "cancelled")
+                    self._cancel(self.cancel_reason)
+                return b""
+        if self._has_runner:
+            return pack(body)
+        self._has_runner = True
+        return _GO_RUNNER + pack(body)
