@@ -16,7 +16,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from sqlalchemy import Column, Connection, Integer, MetaData, Table, delete, insert, select, text, update
+from sqlalchemy import Column, Connection, Engine, Integer, MetaData, Table, delete, event, insert, select, text, update
 from sqlalchemy.exc import IntegrityError, StatementError
 
 from ai.backend.common.errors import Conflict, Unavailable
@@ -153,6 +153,29 @@ async def test_the_log_of_many_short_writes_is_copied_into_the_file(tmp_path: Pa
     sizes = {path.name: path.stat().st_size for path in await asyncio.to_thread(lambda: list(tmp_path.iterdir()))}
     assert sizes["test.db"] > 4_000_000
     assert sizes["test.db-wal"] < 6_000_000, "9 million bytes were written"
+
+
+async def test_a_log_that_cannot_be_copied_is_reported_and_copied_later(
+    tmp_path: Path, database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(connection: sqlite3.Connection, _: object) -> None:
+        if threading.current_thread().name.startswith("db-write"):
+            raise sqlite3.OperationalError("disk I/O error")
+
+    async def write(count: int) -> None:
+        for number in range(count):
+            await database.execute(insert(things), {"doc": "x" * 20_000, "n": number})
+
+    await database.run_write(lambda c: c.execute(text(_COUNT_TO_A_MILLION)).all())  # opens the connection of the thread
+    event.listen(Engine, "connect", refuse)
+    try:
+        await write(150)
+    finally:
+        event.remove(Engine, "connect", refuse)
+    assert "disk I/O error" in caplog.text
+    await write(150)
+    sizes = {path.name: path.stat().st_size for path in await asyncio.to_thread(lambda: list(tmp_path.iterdir()))}
+    assert sizes["test.db"] > 4_000_000
 
 
 def _migration(folder: Path, revision: str, down: str | None, table: str) -> None:

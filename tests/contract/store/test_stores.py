@@ -60,6 +60,7 @@ from tests.contract.store.builders import (
 )
 from tests.support.migrated import migrated
 from tests.support.postgres import emptied, migrated_template, shared_server
+from tests.support.repeating import RepeatingDatabase
 
 CALL = uuid4()
 
@@ -768,6 +769,16 @@ class TestSql(StoreContract):
     @pytest.fixture
     async def stores(self, tmp_path: Path) -> AsyncIterator[Stores]:
         database = Database(f"sqlite:///{migrated(tmp_path / 'manager.db')}")
+        yield Stores.sql(database)
+        await database.close()
+
+
+class TestSqlRepeated(StoreContract):
+    """Every transaction runs twice: what it does outside of its connection must not add up."""
+
+    @pytest.fixture
+    async def stores(self, tmp_path: Path) -> AsyncIterator[Stores]:
+        database = RepeatingDatabase(f"sqlite:///{migrated(tmp_path / 'manager.db')}")
         yield Stores.sql(database)
         await database.close()
 

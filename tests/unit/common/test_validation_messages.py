@@ -71,3 +71,21 @@ def test_megabytes_are_not_told_back(end: str) -> None:
         with pytest.raises(msgspec.ValidationError) as caught:
             msgspec.convert(value, dict[str, Cat | Dog])
         assert all(len(part) <= 200 for part in split_message(caught.value))
+
+
+Tag = Annotated[str, Meta(pattern="^\\.[a-z]+$", description="letters after a dot")]
+
+
+class Node(msgspec.Struct):
+    tags: list[Tag] = []
+    port: Annotated[str, Meta(pattern="^[0-9]+$")] = "1"
+    child: Node | None = None
+
+
+def test_a_pattern_with_a_description_is_said_in_its_words() -> None:
+    with pytest.raises(msgspec.ValidationError) as refused:
+        msgspec.convert({"tags": [".ok", "bad"]}, Node)
+    assert split_message(refused.value, Node) == (".tags[1]", "Expected letters after a dot")
+    with pytest.raises(msgspec.ValidationError) as refused:
+        msgspec.convert({"port": "x"}, Node)
+    assert split_message(refused.value, Node) == (".port", "Expected `str` matching regex '^[0-9]+$'")

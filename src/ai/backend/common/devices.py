@@ -206,7 +206,7 @@ class AffinityPolicy(StrEnum):
     PREFER_SINGLE_NODE = "prefer-single-node"
     """All from one node if possible, else from as few as possible."""
     INTERLEAVED = "interleaved"
-    """In turn from every node that has some, for programs that need the bandwidth of all."""
+    """Devices of each node in turn, for programs that need the memory bandwidth of all nodes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import structs
 
 _MAX_CHOICES = 12
+_PATTERN_PROBLEM = "Expected `str` matching regex '"
 _MAX_TEXT_LENGTH = 200
 """The maximum characters of a message of msgspec, which quotes the input."""
 
@@ -27,7 +28,26 @@ def split_message(error: msgspec.ValidationError, annotation: Any = None) -> tup
         choices = [str(choice) for choice in _allowed_values(annotation, fields)]
         if choices:
             problem = f"Expected one of {', '.join(choices[:_MAX_CHOICES])}{', ...' if choices[_MAX_CHOICES:] else ''}"
+    elif problem.startswith(_PATTERN_PROBLEM):
+        pattern = problem.removeprefix(_PATTERN_PROBLEM).removesuffix("'").replace("\\\\", "\\")
+        words = next(_words_of(annotation, pattern), None)
+        problem = problem if words is None else f"Expected {words}"
     return path, problem[:_MAX_TEXT_LENGTH]
+
+
+def _words_of(annotation: Any, pattern: str, outer: tuple[type, ...] = ()) -> Iterator[str]:
+    """Yields the descriptions of the constraints with a pattern in a type; a pattern means the same everywhere."""
+    if isinstance(annotation, type) and issubclass(annotation, msgspec.Struct):
+        if annotation not in outer:
+            for field in structs.fields(annotation):
+                yield from _words_of(field.type, pattern, (*outer, annotation))
+        return
+    for constraint in getattr(annotation, "__metadata__", ()):
+        if isinstance(constraint, msgspec.Meta) and constraint.pattern == pattern and constraint.description:
+            yield constraint.description
+    for part in get_args(annotation):
+        if part is not annotation:
+            yield from _words_of(part, pattern, outer)
 
 
 def _allowed_values(annotation: Any, fields: list[str]) -> Iterator[Any]:

@@ -42,7 +42,7 @@ return total + 1
 """
 
 
-def _connect(url: str, *, timeout_s: float = 2.0) -> Redis:
+def connect(url: str, *, timeout_s: float = 2.0) -> Redis:
     """Returns a client that connects on first use. Raises InvalidInput if the URL is malformed.
 
     The URL is ``redis://[[user]:password@]host:port[/number]``, ``rediss://`` with TLS, or ``unix://``.
@@ -73,8 +73,8 @@ class RedisBus(Bus):
         super().__init__()
         self._stream = stream
         self._own_id = str(uuid4())
-        self._writer = _connect(url)
-        self._reader = _connect(url, timeout_s=_BLOCK_MS / 1000 + 2)
+        self._writer = connect(url)
+        self._reader = connect(url, timeout_s=_BLOCK_MS / 1000 + 2)
         self._pending: set[str] = set()
         self._has_pending = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -186,7 +186,7 @@ class RedisRateLimiter:
     """
 
     def __init__(self, url: str, *, prefix: str = "backendai:rate:", timeout_s: float = 0.5) -> None:
-        self._redis = _connect(url, timeout_s=timeout_s)
+        self._redis = connect(url, timeout_s=timeout_s)
         self._take = self._redis.register_script(_COUNT_SCRIPT)
         self._prefix = prefix
         self._fallback = RateLimiter()

@@ -274,6 +274,8 @@ async def test_uploads(demo: Demo, sign_body: bool) -> None:
         (_form(("a", b"x" * 4096)), 413),
         (_form(("%00", b"")), 400),
         (_form(("%ff", b"")), 400),
+        (b"--B\r\nno header\r\n\r\nx\r\n--B--\r\n", 400),
+        (b'--B\r\nContent-Disposition: form-data; name="\x01"\r\n\r\nx\r\n--B--\r\n', 400),
     ],
 )
 async def test_bad_uploads(demo: Demo, body: bytes, status: int) -> None:

@@ -30,6 +30,7 @@ class Query(Schema, frozen=True):
     files: list[str] = msgspec.field(default_factory=list)
     all: bool = False
     n: Annotated[int, Meta(le=5)] | None = None
+    names: Annotated[list[str], Meta(max_length=100)] | None = None
 
 
 def test_null_means_absent_where_there_is_a_default() -> None:
@@ -107,6 +108,18 @@ def test_queries() -> None:
     query, reserved = schema.read("path=%2Fa+b&files=x&files=y&all=True&owner=ak&n=3")
     assert query == Query(path="/a b", files=["x", "y"], all=True, n=3)
     assert reserved == {"owner": "ak"}
+
+
+def test_a_list_with_a_limit_has_one_element_or_many() -> None:
+    schema = QuerySchema(Query)
+    assert schema.read("names=a")[0].names == ["a"]
+    assert schema.read("&".join(["names=a"] * 100))[0].names == ["a"] * 100
+
+
+def test_whole_numbers_with_a_fraction_are_integers() -> None:
+    raw = parse_json_object(b'{"image": "x", "maxWait": 30.0, "config": {"size": 1e2}}')
+    assert convert(raw, Body) == Body(image="x", max_wait=30, config=Inner(size=100))
+    assert parse_json_object(b'{"n": 0.5, "m": 1e300}') == {"n": 0.5, "m": 1e300}
 
 
 def test_a_body_completes_a_query_which_wins() -> None:

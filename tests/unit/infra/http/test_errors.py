@@ -41,6 +41,8 @@ def test_a_fault_of_ours_shows_nothing_of_its_message() -> None:
 def test_headers_that_statuses_need() -> None:
     deferred = problem_response(CreationDeferred(retry_after=2.4))
     assert (deferred.status, deferred.headers["Retry-After"]) == (503, "2")
+    for value in ("unknown field", float("nan"), float("inf"), None):
+        assert "Retry-After" not in problem_response(InvalidInput(data={"retry_after": value})).headers
     denied = problem_response(MethodNotAllowed(data={"allowed": ["GET", "POST"]}))
     assert (denied.status, denied.headers["Allow"]) == (405, "GET, POST")
     refused = problem_response(errors.AuthenticationFailed())

@@ -108,6 +108,37 @@ class OpenPort(Wire, frozen=True, kw_only=True):
     port: int
 
 
+class OpenRoute(Wire, frozen=True, kw_only=True):
+    """Lets clients of an authority reach a port (1 to 65535) of 127.0.0.1 inside a kernel's workload.
+
+    ``port`` is one of ``ServiceState.ports``; ``authority`` is the authority's certificate in PEM.
+    """
+
+    kernel_id: str
+    port: int
+    authority: str
+
+
+class RouteOpened(Wire, frozen=True, kw_only=True):
+    """A way to a service through the gateway of its agent, until the kernel ends.
+
+    A client connects to ``host`` and ``port`` by TLS, accepts no other certificate than ``certificate`` (PEM), presents
+    one of the authority, and names the route (``name``) in SNI. Without a certificate, where the operator has chosen
+    direct addresses, ``host`` and ``port`` are the service's own, without TLS.
+    """
+
+    name: str
+    host: str
+    port: int
+    certificate: str | None = None
+
+
+class CloseRoute(Wire, frozen=True, kw_only=True):
+    """Closes a route and cuts its connections."""
+
+    name: str
+
+
 ArgumentValue = str | list[str] | None
 """Of an argument of a service: one value, several that follow its name, or none: a bare option."""
 

@@ -147,6 +147,22 @@ class AgentCommands(Protocol):
             Unavailable: nothing listens there. NotSupported, Forbidden: the runtime has no tunnels.
         """
 
+    @remote("repeatable")
+    async def open_route(self, req: execution.OpenRoute) -> execution.RouteOpened:
+        """Opens a route to a port of a kernel, or returns the one that the same request has opened before.
+
+        Routes outlast the agent's restart and end with the kernel.
+
+        Raises:
+            NotFound, Conflict: the kernel does not run here. InvalidInput: there is no such port or authority.
+            LimitExceeded: the kernel has too many routes. Unavailable: the agent cannot listen or store the route.
+            NotSupported, Forbidden: as ``open_port``.
+        """
+
+    @remote("repeatable")
+    async def close_route(self, req: execution.CloseRoute) -> None:
+        """Closes a route and cuts its connections. No error if there is none; its name is never used again."""
+
 
 class ManagerReports(Protocol):
     """The reports that an agent sends to its manager. An agent reports for no other ``agent_id`` than its own."""

@@ -12,6 +12,7 @@ from ai.backend.infra.bus import Signal
 from ai.backend.infra.config_store.memory import covers
 from ai.backend.infra.config_store.store import GLOBAL, ConfigChange, ConfigScope, ScopeKind, check_key, check_value
 from ai.backend.infra.database import Database, naming_convention
+from ai.backend.infra.database.prepared import IsOneOf, Prepared, parameter
 
 config_metadata = MetaData(naming_convention=naming_convention)
 config_entries = Table(
@@ -32,6 +33,12 @@ config_changes = Table(
     sqlite_autoincrement=True,
 )
 
+_ENTRIES_OF_KEY = Prepared(
+    select(config_entries.c.scope, config_entries.c.key, config_entries.c.value).where(
+        config_entries.c.key == parameter(config_entries.c.key), IsOneOf(config_entries.c.scope, "scopes")
+    )
+)
+
 
 def _scope_at(path: str) -> ConfigScope:
     kind, _, name = path.partition("/")
@@ -41,6 +48,12 @@ def _scope_at(path: str) -> ConfigScope:
 def _is_at_or_below(column: Column[str], prefix: str) -> ColumnElement[bool]:
     trimmed = prefix.rstrip("/")
     return (column == prefix) | column.startswith(trimmed + "/", autoescape=True) if prefix else column != ""
+
+
+def _by_key(rows: Sequence[Any], scopes: Sequence[ConfigScope]) -> dict[str, str]:
+    """Returns the values of entries; of those with one key that of the last scope."""
+    place_of_scope = {scope.path: place for place, scope in enumerate(scopes)}
+    return dict(sorted({row.key: row.value for row in sorted(rows, key=lambda row: place_of_scope[row.scope])}.items()))
 
 
 def _newest_revision(connection: Connection) -> int:
@@ -68,8 +81,8 @@ class SQLiteConfigStore:
         await self._db.run_write(config_metadata.create_all)
 
     async def get(self, key: str, *, scopes: Sequence[ConfigScope] = (GLOBAL,)) -> str | None:
-        check_key(key)
-        return (await self._select(config_entries.c.key == key, scopes)).get(key)
+        values = {"key": check_key(key), "scopes": [scope.path for scope in scopes]}
+        return _by_key(await self._db.fetch(_ENTRIES_OF_KEY, values), scopes).get(key)
 
     async def get_prefix(self, prefix: str, *, scopes: Sequence[ConfigScope] = (GLOBAL,)) -> dict[str, str]:
         return await self._select(_is_at_or_below(config_entries.c.key, prefix), scopes)
@@ -79,11 +92,7 @@ class SQLiteConfigStore:
         query = select(entries.scope, entries.key, entries.value).where(
             condition, entries.scope.in_([wanted_scope.path for wanted_scope in scopes])
         )
-        rows = await self._db.fetch(query)
-        place_of_scope = {scope.path: place for place, scope in enumerate(scopes)}
-        return dict(
-            sorted({row.key: row.value for row in sorted(rows, key=lambda row: place_of_scope[row.scope])}.items())
-        )
+        return _by_key(await self._db.fetch(query), scopes)
 
     async def put_many(self, values: Mapping[str, str], *, scope: ConfigScope = GLOBAL) -> int:
         checked = {check_key(raw_key): check_value(raw_value) for raw_key, raw_value in values.items()}

@@ -1,4 +1,4 @@
-"""A file that takes up disk space in good times, and gives it back to the database when the disk is full."""
+"""Reserves disk space in a file, and releases it to the database when the disk is full."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pathlib import Path
 
 STEPS = 8
 STEP_INTERVAL_S = 2.0
-"""Who fills the disk takes what is given back, too, until it is ended: a step must outlast that."""
+"""The least time between two steps. A process that fills the disk also fills the space that a step releases: the time
+suffices to end it before the next step."""
 REFILL_INTERVAL_S = 60.0
 _ROOM_FACTOR = 8
 
@@ -22,7 +23,7 @@ class Ballast:
         self._released_at = self._filled_at = -REFILL_INTERVAL_S
 
     def fill(self) -> None:
-        """Takes up the whole space again, once in a while, if the disk has room for many times as much."""
+        """Reserves the whole space again, at most once a minute, if the disk has room for many times as much."""
         now = time.monotonic()
         if not self._size_bytes or now < self._filled_at + REFILL_INTERVAL_S:
             return

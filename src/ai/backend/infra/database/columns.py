@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import lru_cache
@@ -59,11 +60,13 @@ class _EncodedText(TypeDecorator[T]):
     @abstractmethod
     def decode(self, text: str) -> T: ...
 
-    def process_bind_param(self, value: T | None, dialect: Dialect) -> str | None:
-        return None if value is None else self.encode(value)
+    def bind_processor(self, dialect: Dialect) -> Callable[[T | None], str | None]:
+        encode = self.encode
+        return lambda value: None if value is None else encode(value)
 
-    def process_result_value(self, value: str | None, dialect: Dialect) -> T | None:
-        return None if value is None else self.decode(value)
+    def result_processor(self, dialect: Dialect, coltype: Any) -> Callable[[str | None], T | None]:
+        decode = self.decode
+        return lambda text: None if text is None else decode(text)
 
 
 class GUID(_EncodedText[UUID]):

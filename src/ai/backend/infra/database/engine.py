@@ -7,13 +7,14 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from sqlalchemy import URL, Connection, Executable, Row, make_url
+from sqlalchemy import URL, Connection, Executable, make_url
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.sql.dml import UpdateBase
 
 from ai.backend.common.errors import InvalidInput
 from ai.backend.infra.database.postgres import PostgresTransactions
+from ai.backend.infra.database.prepared import Prepared
 from ai.backend.infra.database.sqlite import SqliteTransactions
 
 T = TypeVar("T")
@@ -95,8 +96,10 @@ class Database:
         """Returns the space of deleted rows to the disk; locks the database meanwhile."""
         await self._transactions.vacuum()
 
-    async def fetch(self, query: Executable, parameters: Mapping[str, Any] | None = None) -> Sequence[Row[Any]]:
+    async def fetch(self, query: Executable | Prepared, parameters: Mapping[str, Any] | None = None) -> Sequence[Any]:
         """Returns the rows of a query, in a read transaction of its own."""
+        if isinstance(query, Prepared):
+            return await self.run_read(lambda connection: query.all(connection, parameters))
         return await self.run_read(lambda connection: connection.execute(query, parameters).all())
 
     async def execute(self, statement: UpdateBase, parameters: Any = None) -> int:

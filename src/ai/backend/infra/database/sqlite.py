@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sqlite3
 import threading
 from collections.abc import Callable
@@ -11,17 +12,17 @@ from pathlib import Path
 from typing import TypeVar, cast
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import OperationalError, SQLAlchemyError
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool
 
 from ai.backend.common.errors import InvalidInput, Unavailable
 from ai.backend.infra.database.ballast import Ballast
+from ai.backend.infra.database.prepared import run_on_sqlite
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 _DISK_FULL = "The disk of the database is full."
 _READER_COUNT = 2
-_WRITE_OPTION = "backendai_write"
-"""The execution option that marks a write transaction."""
 _INSTRUCTIONS_PER_CHECK = 1000
 _MAX_CHECKS = 10
 """A transaction that executes more than 10,000 instructions of SQLite's virtual machine, about one millisecond, is
@@ -59,7 +60,6 @@ class SqliteTransactions:
         self._ballast = Ballast(Path(f"{url.database}.ballast"), ballast_bytes)
         self._writer.submit(self._ballast.fill)
         event.listen(self._engine, "connect", _set_up_connection)
-        event.listen(self._engine, "begin", _begin)
 
     async def read(self, work: Callable[[Connection], T]) -> T:
         await self._let_others_run()
@@ -138,6 +138,8 @@ class SqliteTransactions:
                 driver_connection = _driver_connection(connection)
                 driver_connection.execute(f"PRAGMA busy_timeout = {self._busy_timeout_ms}")
                 driver_connection.execute("PRAGMA wal_checkpoint(RESTART)")
+        except (sqlite3.Error, SQLAlchemyError) as error:
+            log.warning("the log of the database was not copied into its file; a later commit tries again: %s", error)
         finally:
             self._is_checkpointing = False
         self._ballast.fill()
@@ -146,19 +148,19 @@ class SqliteTransactions:
     def _transact(opened: _ThreadConnection, work: Callable[[Connection], T], is_write: bool) -> T:
         connection = opened.connection
         assert connection is not None
-        connection.execution_options(**{_WRITE_OPTION: is_write})
         try:
-            with connection.begin() as transaction:
-                result = work(connection)
-                if not is_write:
-                    transaction.rollback()
-                return result
+            run_on_sqlite(connection, "BEGIN IMMEDIATE" if is_write else "BEGIN")
+            result = work(connection)
+            run_on_sqlite(connection, "COMMIT" if is_write else "ROLLBACK")
+            return result
         except OperationalError as error:
             if "disk is full" in str(error.orig):
                 raise Unavailable(_DISK_FULL) from error
             raise
         except OverflowError:
             raise InvalidInput("A number is too large to be kept.") from None
+        finally:
+            _driver_connection(connection).rollback()  # does nothing after the end of the transaction
 
     async def vacuum(self) -> None:
         def work() -> None:
@@ -209,6 +211,7 @@ class _ThreadConnection:
         connection = engine.connect()
         for pragma in pragmas:
             _driver_connection(connection).execute(f"PRAGMA {pragma}")
+        connection.begin()  # SQLAlchemy's only transaction; each of the driver's is begun and ended without it
         self.connection = connection
 
     def close(self) -> None:
@@ -241,8 +244,3 @@ def _set_up_connection(connection: sqlite3.Connection, _: ConnectionPoolEntry) -
     pragmas = ("journal_mode = WAL", "synchronous = NORMAL", "foreign_keys = ON", "temp_store = MEMORY")
     for pragma in (*pragmas, "cache_size = -512"):
         connection.execute(f"PRAGMA {pragma}")
-
-
-def _begin(connection: Connection) -> None:
-    is_write = connection.get_execution_options().get(_WRITE_OPTION, False)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if is_write else "BEGIN")

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import Any, Generic, TypeVar, get_args, get_origin
+from math import isfinite
+from typing import Annotated, Any, Generic, TypeVar, get_args, get_origin
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -20,9 +21,24 @@ from ai.backend.infra.http.errors import UnsupportedMediaType
 from ai.backend.infra.http.routes import Nothing
 
 S = TypeVar("S", bound=msgspec.Struct)
+V = TypeVar("V")
 JSON_TYPES = ("application/json", "text/plain", "application/octet-stream", "")
 _MAX_DEPTH = 32
 _MAX_SHOWN_FIELDS = 32
+_MAX_PARAMETERS = 4_096
+"""More fit into no request line, whose repeated names are the elements of lists."""
+_MAX_EXACT_INTEGER = 2.0**53
+
+
+def _number(text: str) -> int | float:
+    """Parses a number with a fraction or exponent; ``1.0`` is an integer, as JSON Schema says. Raises ValueError."""
+    value = float(text)
+    if not isfinite(value):
+        raise ValueError("a number is out of range")
+    return int(value) if value.is_integer() and abs(value) < _MAX_EXACT_INTEGER else value
+
+
+_decode_json = msgspec.json.Decoder(float_hook=_number).decode
 _fields = cache(structs.fields)  # it reads annotations, which costs more than decoding
 
 
@@ -41,7 +57,7 @@ def parse_json_object(raw: bytes) -> dict[str, Any]:
     if not raw or raw.isspace():
         return {}
     try:
-        value = msgspec.json.decode(raw)
+        value = _decode_json(raw)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidInput(f"The body is not JSON: {error}", data={"body": "not JSON"}) from None
     except RecursionError:
@@ -86,7 +102,7 @@ def rename_aliases(raw: dict[str, Any], aliases: Mapping[str, str]) -> None:
         target[leaf] = value
 
 
-def _struct_in(annotation: Any) -> type[msgspec.Struct] | None:
+def struct_in(annotation: Any) -> type[msgspec.Struct] | None:
     """Returns the only struct of an annotation such as ``Config`` or ``Config | None``."""
     candidates = [annotation, *get_args(annotation)] if get_origin(annotation) is not dict else []
     for candidate in candidates:
@@ -104,7 +120,7 @@ def _drop_nulls(raw: dict[str, Any], schema: type[msgspec.Struct]) -> None:
         if raw[name] is None and not field_info.required:
             del raw[name]
         elif isinstance(raw[name], dict):
-            inner_schema = _struct_in(field_info.type)
+            inner_schema = struct_in(field_info.type)
             if inner_schema is not None:
                 _drop_nulls(raw[name], inner_schema)
 
@@ -131,7 +147,7 @@ def _find_problems(
             if field_info.required:
                 yield f"{prefix}{name}", "required"
             continue
-        inner_schema = _struct_in(field_info.type)
+        inner_schema = struct_in(field_info.type)
         if inner_schema is not None and isinstance(raw[name], dict):
             yield from _find_problems(raw[name], inner_schema, f"{prefix}{name}.", strict=strict)
             continue
@@ -148,11 +164,7 @@ class QuerySchema(Generic[S]):
     def __init__(self, schema: type[S], *, reserved: frozenset[str] = frozenset()) -> None:
         self._schema = schema
         self._reserved = reserved
-        self._lists = {
-            field_info.encode_name
-            for field_info in _fields(schema)
-            if any(get_origin(union_part) is list for union_part in (field_info.type, *get_args(field_info.type)))
-        }
+        self._lists = {field_info.encode_name for field_info in _fields(schema) if _is_list(field_info.type)}
 
     def read(self, query: str, body: dict[str, Any] | None = None) -> tuple[S, dict[str, str]]:
         """Reads a raw query string, completed by the fields of a JSON body, and the reserved parameters. Raises
@@ -171,7 +183,7 @@ class QuerySchema(Generic[S]):
 
     def _collect_parameters(self, query: str, raw: dict[str, Any], reserved: dict[str, str]) -> None:
         try:
-            pairs = parse_qsl(query, keep_blank_values=True, errors="strict", max_num_fields=64)
+            pairs = parse_qsl(query, keep_blank_values=True, errors="strict", max_num_fields=_MAX_PARAMETERS)
         except ValueError:
             raise refuse({"query": "malformed"}) from None
         seen_names: set[str] = set()
@@ -190,10 +202,14 @@ class QuerySchema(Generic[S]):
 
 
 def _is_list(annotation: Any) -> bool:
-    return any(get_origin(part) is list for part in (annotation, *get_args(annotation)))
+    """Returns True for a list, an annotated list, and a union with one."""
+    parts = (annotation, *get_args(annotation))
+    return any(
+        get_origin(part) is list or (get_origin(part) is Annotated and _is_list(get_args(part)[0])) for part in parts
+    )
 
 
-def either(first: str | None, second: str | None, first_name: str, second_name: str) -> str | None:
+def either(first: V | None, second: V | None, first_name: str, second_name: str) -> V | None:
     """Returns the value of a field that has two names. Raises InvalidInput if they contradict each other."""
     if first and second and first != second:
         raise refuse({second_name: f"contradicts {first_name}"})

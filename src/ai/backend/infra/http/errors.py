@@ -7,6 +7,7 @@ an object with ``type`` and ``title``; ``msg`` and ``data`` are what the publish
 from __future__ import annotations
 
 from http import HTTPStatus
+from math import isfinite
 from typing import Any
 
 import msgspec
@@ -150,8 +151,9 @@ def problem_response(error: e.BackendError, *, request_id: str | None = None) ->
     headers: dict[str, str] = {"Content-Type": PROBLEM_TYPE}
     if status == HTTPStatus.UNAUTHORIZED:
         headers["WWW-Authenticate"] = "BackendAI"
-    if "retry_after" in error.data:
-        headers["Retry-After"] = str(max(1, round(float(error.data["retry_after"]))))
+    delay_s = error.data.get("retry_after")  # of invalid input it is the name of a field, with a text
+    if isinstance(delay_s, int | float) and isfinite(delay_s):
+        headers["Retry-After"] = str(max(1, round(delay_s)))
     if isinstance(error, MethodNotAllowed):
         headers["Allow"] = ", ".join(error.data.get("allowed", ()))
     body = msgspec.json.encode(problem(error, request_id=request_id), enc_hook=str)

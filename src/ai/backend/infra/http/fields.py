@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Literal, TypedDict
 
 from msgspec import Meta
 
@@ -12,9 +12,42 @@ from ai.backend.infra.http.decode import refuse
 Name = Annotated[str, Meta(min_length=1, max_length=256)]
 Word = Annotated[str, Meta(min_length=1, max_length=256)]
 LongText = Annotated[str, Meta(max_length=262_144)]
-Path = Annotated[str, Meta(min_length=1, max_length=4_096, pattern="^[^\\x00]*$")]
+Path = Annotated[str, Meta(min_length=1, max_length=4_096, pattern="^[^\\x00]*$", description="a path without NUL")]
 Port = Annotated[int, Meta(ge=1, le=65_535)]
-PortText = Annotated[str, Meta(pattern="^[0-9]{1,5}$")]
+PortText = Annotated[
+    str,
+    Meta(
+        pattern="^([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])$",
+        description="a port",
+    ),
+]
+Duration = Annotated[
+    str,
+    Meta(max_length=32, pattern="^(?=.*[1-9])[0-9]+(\\.[0-9]+)?[smhd]?$", description="a duration such as 30s or 1.5h"),
+]
+"""Seconds, or a number with a unit: ``90``, ``30s``, ``1.5h``."""
+SessionName = Annotated[
+    str,
+    Meta(
+        min_length=4,
+        max_length=64,
+        pattern="^[A-Za-z0-9]+([-_.]+[A-Za-z0-9]+)*$",
+        description="letters and digits, with - _ . inside",
+    ),
+]
+FileName = Annotated[
+    str, Meta(min_length=1, max_length=1_024, pattern="^[^/\\x00]+$", description="a file name without /")
+]
+
+
+class EmptyReply(TypedDict):
+    """An object without fields, for clients that parse the reply."""
+
+
+class Success(TypedDict):
+    success: Literal[True]
+
+
 _SECONDS_BY_UNIT = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import Literal, TypedDict
 
 from aiohttp import web
 
-from ai.backend.common.errors import NotFound
+from ai.backend.common.errors import AuthenticationFailed, NotFound
 from ai.backend.infra.http.errors import RouteNotFound
 from ai.backend.infra.http.paths import API_VERSION, MINOR_RELEASES
 from ai.backend.infra.http.routes import Call, Reply, route
@@ -15,6 +15,21 @@ from ai.backend.infra.telemetry import Metrics
 
 Readiness = Callable[[], Awaitable[Mapping[str, bool]]]
 Gauges = Callable[[], Awaitable[Mapping[str, float]]]
+
+
+class Liveness(TypedDict):
+    status: Literal["alive"]
+
+
+class ReadinessReply(TypedDict):
+    status: Literal["ready", "not-ready"]
+    checks: dict[str, bool]
+
+
+class VersionReply(TypedDict):
+    version: str
+    manager: str
+    build: str
 
 
 class HealthApi:
@@ -30,11 +45,11 @@ class HealthApi:
         self._gauges = gauges
 
     @route("GET", "/livez", auth=False, limited=False)
-    async def livez(self, call: Call) -> dict[str, str]:
+    async def livez(self, call: Call) -> Liveness:
         """Reports that the process serves."""
         return {"status": "alive"}
 
-    @route("GET", "/readyz", auth=False, limited=False)
+    @route("GET", "/readyz", auth=False, limited=False, reply=ReadinessReply, also=(503,))
     async def readyz(self, call: Call) -> Reply:
         """Reports if the daemon can work; 503 names what is unavailable."""
         checks = dict(await self._readiness())
@@ -54,15 +69,15 @@ class VersionApi:
     """The unsigned version probe (wire contract 1.3). The published Web UI compares ``manager`` to enable features."""
 
     def __init__(self, *, manager: str, build: str) -> None:
-        self._reply: dict[str, Any] = {"version": API_VERSION, "manager": manager, "build": build}
+        self._reply: VersionReply = {"version": API_VERSION, "manager": manager, "build": build}
 
     @route("GET", "/", auth=False)
-    async def version(self, call: Call) -> dict[str, Any]:
+    async def version(self, call: Call) -> VersionReply:
         """Returns the API version of this server."""
         return self._reply
 
-    @route("GET", "/{version}", auth=False)
-    async def major_version(self, call: Call) -> dict[str, Any]:
+    @route("GET", "/{version}", auth=False, problems=(AuthenticationFailed,))
+    async def major_version(self, call: Call) -> VersionReply:
         """Returns the latest minor release of one major API version, ``/v7``."""
         major = call.params["version"].removeprefix("v")
         if call.params["version"].startswith("v") and major.isascii() and major.isdigit() and len(major) < 4:

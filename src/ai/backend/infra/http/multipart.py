@@ -16,6 +16,7 @@ from urllib.parse import quote, unquote
 
 from aiohttp import BodyPartReader, MultipartReader, MultipartWriter, web
 from aiohttp.base_protocol import BaseProtocol
+from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.streams import StreamReader
 from multidict import CIMultiDict
 
@@ -58,7 +59,7 @@ async def read_files(call: Call[Any, Any], *, max_files: int, max_file_bytes: in
             if len(files) == max_files:
                 raise refuse({"src": f"at most {max_files} files at once"})
             files.append(UploadedFile(name, await _read_part(part, name, max_file_bytes)))
-    except (ValueError, AssertionError, EOFError, RuntimeError):
+    except (ValueError, AssertionError, EOFError, RuntimeError, HttpProcessingError):
         raise refuse({"body": "malformed multipart"}) from None
     if not files:
         raise refuse({"src": "no file in the request"})

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
+from http import HTTPStatus
 from typing import Any
 
 import msgspec
 from msgspec import structs
 
-from ai.backend.infra.http.errors import PROBLEM_TYPE
-from ai.backend.infra.http.routes import Call, Endpoint, Nothing, OwnerKey, route
+from ai.backend.common import errors
+from ai.backend.infra.http import errors as http_errors
+from ai.backend.infra.http.decode import struct_in
+from ai.backend.infra.http.routes import SAFE_METHODS, Call, Endpoint, Nothing, OwnerKey, route
 
 _COMPONENT_REF = "#/components/schemas/{name}"
-_PROBLEM_RESPONSE = {
+_PROBLEM = {
     "type": "object",
     "description": "RFC 7807; `msg` repeats `detail`, `data` carries the evidence, for bad input field by field.",
-    "required": ["type", "title", "status"],
+    "required": ["type", "title", "status", "detail", "msg"],
     "properties": {
         "type": {"type": "string", "format": "uri"},
         "title": {"type": "string"},
@@ -27,59 +30,108 @@ _PROBLEM_RESPONSE = {
         "request_id": {"type": "string"},
     },
 }
+_PROBLEMS_OF_ALL = (
+    *(errors.InvalidInput, http_errors.BodyTooSlow, http_errors.PayloadTooLarge, http_errors.UnsupportedMediaType),
+    *(errors.InternalError, errors.Unavailable),
+)
+_PROBLEMS_OF_SIGNED = (errors.AuthenticationFailed, errors.Forbidden)
+_PROBLEMS_OF_CHANGES = (http_errors.ClientTokenReused, http_errors.OutcomeUnknown)
+_COUNT = {"required": True, "schema": {"type": "string", "pattern": "^[0-9]+$"}}
+_HEADERS: dict[str, Any] = {
+    "X-Request-ID": {"required": True, "schema": {"type": "string", "minLength": 1}},
+    "X-RateLimit-Limit": _COUNT,
+    "X-RateLimit-Remaining": _COUNT,
+    "X-RateLimit-Window": _COUNT,
+    "WWW-Authenticate": {"required": True, "schema": {"const": "BackendAI"}},
+    "Retry-After": _COUNT,
+    "X-BackendAI-Replayed": {"description": "`true` for the repetition of a call.", "schema": {"const": "true"}},
+}
 
 
-def openapi_document(endpoints: Sequence[Endpoint], *, title: str, version: str) -> dict[str, Any]:
-    """Returns an OpenAPI 3.1 document."""
-    schemas: list[Any] = []
+def problem_statuses(endpoint: Endpoint) -> frozenset[int]:
+    """Returns the statuses of the problems that an endpoint declares, its own and those of the server."""
+    problems: list[type[errors.BackendError]] = [*_PROBLEMS_OF_ALL, *endpoint.problems]
+    if endpoint.auth:
+        problems += _PROBLEMS_OF_SIGNED
+        problems += () if endpoint.method in SAFE_METHODS else _PROBLEMS_OF_CHANGES
+    if endpoint.limited or endpoint.auth:
+        problems.append(errors.RateLimitExceeded)
+    if "{" in endpoint.path:
+        problems.append(errors.NotFound)
+    return frozenset(int(http_errors.status_of(problem)) for problem in problems)
+
+
+SIGNATURE_SCHEME = {
+    "signature": {
+        "type": "apiKey",
+        "in": "header",
+        "name": "Authorization",
+        "description": "BackendAI signMethod=HMAC-SHA256, credential=<access key>:<signature>",
+    }
+}
+
+
+def openapi_document(
+    endpoints: Sequence[Endpoint], *, title: str, version: str, scheme: Mapping[str, Any] = SIGNATURE_SCHEME
+) -> dict[str, Any]:
+    """Returns an OpenAPI 3.1 document. ``scheme`` is the security scheme of endpoints that are not anonymous."""
+    bodies = {schema for endpoint in endpoints for schema in _structs_in(endpoint.body)}
+    schemas: list[Any] = sorted(bodies, key=lambda schema: (schema.__module__, schema.__name__))
     for endpoint in endpoints:
-        schemas += [schema for schema in (endpoint.body, endpoint.query) if schema is not Nothing]
+        if endpoint.query is not Nothing:
+            schemas.append(endpoint.query)
         if endpoint.reply is not None:
             schemas.append(endpoint.reply)
     unique_schemas = list(dict.fromkeys(schemas))
     references, components = msgspec.json.schema_components(unique_schemas, ref_template=_COMPONENT_REF)
     schema_refs = dict(zip(unique_schemas, references, strict=True))
+    for schema in bodies:
+        _allow_nulls(schema, components[_component_name(schema_refs[schema])])
     paths: dict[str, Any] = {}
     for endpoint in endpoints:
         # OpenAPI has no REPORT or other methods of WebDAV; none is declared, they are read as GET.
-        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(endpoint, schema_refs, components)
+        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(
+            endpoint, schema_refs, components, list(scheme)
+        )
     return {
         "openapi": "3.1.0",
         "info": {"title": title, "version": version},
         "paths": dict(sorted(paths.items())),
         "components": {
-            "schemas": {**components, "Problem": _PROBLEM_RESPONSE},
-            "securitySchemes": {
-                "signature": {
-                    "type": "apiKey",
-                    "in": "header",
-                    "name": "Authorization",
-                    "description": "BackendAI signMethod=HMAC-SHA256, credential=<access key>:<signature>",
-                }
-            },
+            "schemas": {**components, "Problem": _PROBLEM},
+            "headers": _HEADERS,
+            "responses": _problem_responses(),
+            "securitySchemes": dict(scheme),
         },
     }
 
 
-def _operation(endpoint: Endpoint, schema_refs: dict[Any, Any], components: dict[str, Any]) -> dict[str, Any]:
+def _operation(
+    endpoint: Endpoint, schema_refs: dict[Any, Any], components: dict[str, Any], schemes: Sequence[str]
+) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "operationId": f"{endpoint.tag}.{endpoint.name}.{endpoint.path.strip('/').replace('/', '.') or 'root'}",
         "summary": endpoint.summary,
         "tags": [endpoint.tag],
-        "security": [{"signature": []}] if endpoint.auth else [],
+        "security": [{name: [] for name in schemes}] if endpoint.auth else [],
         "parameters": [*_path_parameters(endpoint.path), *_query_parameters(endpoint, schema_refs, components)],
         "responses": {
             **{str(status): _success_response(endpoint, status, schema_refs) for status in endpoint.statuses},
-            "default": {
-                "description": "A problem.",
-                "content": {PROBLEM_TYPE: {"schema": {"$ref": _COMPONENT_REF.format(name="Problem")}}},
+            **{
+                str(status): {"$ref": f"#/components/responses/Problem{status}"}
+                for status in sorted(problem_statuses(endpoint) - {*endpoint.statuses})
             },
         },
     }
     if endpoint.kind == "upload":
-        operation["requestBody"] = {"content": {"multipart/form-data": {"schema": {"type": "object"}}}}
+        files = {"type": "array", "minItems": 1, "items": {"type": "string", "format": "binary"}}
+        form = {"type": "object", "required": ["src"], "properties": {"src": files}}
+        operation["requestBody"] = {"required": True, "content": {"multipart/form-data": {"schema": form}}}
     elif endpoint.body is not Nothing:
-        operation["requestBody"] = {"content": {"application/json": {"schema": schema_refs[endpoint.body]}}}
+        operation["requestBody"] = {
+            "required": any(field_info.required for field_info in structs.fields(endpoint.body)),
+            "content": {"application/json": {"schema": schema_refs[endpoint.body]}},
+        }
         if endpoint.body_aliases:
             operation["x-aliases"] = dict(endpoint.body_aliases)
     return operation
@@ -98,26 +150,86 @@ def _query_parameters(
         yield {"name": "owner_access_key", "in": "query", "required": False, "schema": {"type": "string"}}
     if endpoint.query is Nothing:
         return
-    name = schema_refs[endpoint.query]["$ref"].rpartition("/")[2]
-    properties = components[name]["properties"]
+    properties = components[_component_name(schema_refs[endpoint.query])]["properties"]
     for field_info in structs.fields(endpoint.query):
         yield {
             "name": field_info.encode_name,
             "in": "query",
             "required": field_info.required,
-            "schema": properties[field_info.encode_name],
+            "schema": _without_null(properties[field_info.encode_name]),
         }
 
 
 def _success_response(endpoint: Endpoint, status: int, schema_refs: dict[Any, Any]) -> dict[str, Any]:
     if endpoint.kind == "socket":
         return {"description": "Upgraded to a WebSocket."}
+    names = ["X-Request-ID"]
+    if endpoint.limited or endpoint.auth:
+        names += ["X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Window"]
+    if endpoint.auth and endpoint.method not in SAFE_METHODS:
+        names.append("X-BackendAI-Replayed")
+    response: dict[str, Any] = {"headers": _header_refs(*names)}
     if status == 204:
-        return {"description": "Done, without a body."}
+        return {**response, "description": "Done, without a body."}
     if endpoint.kind == "stream":
-        return {"description": "A stream of events.", "content": {"text/event-stream": {}}}
-    schema = schema_refs[endpoint.reply] if endpoint.reply is not None else {}
-    return {"description": "Done.", "content": {media_type: {"schema": schema} for media_type in endpoint.produces}}
+        text = {"text/event-stream": {"schema": {"type": "string"}}}
+        return {**response, "description": "A stream of events.", "content": text}
+    schema = schema_refs[endpoint.reply] if endpoint.reply is not None else {"type": "string"}
+    content = {media_type: {"schema": schema} for media_type in endpoint.produces}
+    return {**response, "description": "Done.", "content": content}
+
+
+def _problem_responses() -> dict[str, Any]:
+    """Returns a response for each status of a problem, which names the codes of its problems."""
+    codes: dict[HTTPStatus, list[str]] = {}
+    for error_class, status in http_errors.problem_classes().items():
+        codes.setdefault(status, []).append(f"`{error_class.code}`")
+    content = {http_errors.PROBLEM_TYPE: {"schema": {"$ref": _COMPONENT_REF.format(name="Problem")}}}
+    own_headers = {HTTPStatus.UNAUTHORIZED: "WWW-Authenticate", HTTPStatus.TOO_MANY_REQUESTS: "Retry-After"}
+    return {
+        f"Problem{int(status)}": {
+            "description": f"{status.phrase}: {', '.join(dict.fromkeys(names))}.",
+            "headers": _header_refs("X-Request-ID", *filter(None, [own_headers.get(status)])),
+            "content": content,
+        }
+        for status, names in sorted(codes.items())
+    }
+
+
+def _header_refs(*names: str) -> dict[str, Any]:
+    return {name: {"$ref": f"#/components/headers/{name}"} for name in names}
+
+
+def _structs_in(schema: type[msgspec.Struct]) -> Iterable[type[msgspec.Struct]]:
+    """Yields a body and the structs in its fields, whose nulls the server drops."""
+    if schema is not Nothing:
+        yield schema
+    for field_info in structs.fields(schema):
+        inner_schema = struct_in(field_info.type)
+        if inner_schema is not None:
+            yield from _structs_in(inner_schema)
+
+
+def _component_name(reference: dict[str, str]) -> str:
+    return reference["$ref"].rpartition("/")[2]
+
+
+def _allow_nulls(schema: type[msgspec.Struct], component: dict[str, Any]) -> None:
+    """Adds null to the optional fields of a body, where it means absent (spec 03-07, "JSON Value Types")."""
+    for field_info in structs.fields(schema):
+        declared = component["properties"][field_info.encode_name]
+        options = declared.get("anyOf", [declared])
+        if not field_info.required and declared and {"type": "null"} not in options:
+            component["properties"][field_info.encode_name] = {"anyOf": [*options, {"type": "null"}]}
+
+
+def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
+    """Returns the schema of a parameter, which has no null in a query string."""
+    options = [option for option in schema.get("anyOf", ()) if option != {"type": "null"}]
+    if not options:
+        return schema
+    kept = {name: value for name, value in schema.items() if name != "anyOf" and value is not None}
+    return {**kept, "anyOf": options} if len(options) > 1 else {**kept, **options[0]}
 
 
 @dataclass(eq=False)
@@ -128,6 +240,7 @@ class OpenApiApi:
     _: KW_ONLY
     title: str
     version: str
+    scheme: Mapping[str, Any] = field(default_factory=lambda: SIGNATURE_SCHEME)
     _encoded: msgspec.Raw | None = field(default=None, init=False)
 
     @route("GET", "/spec/openapi", auth=False)
@@ -135,6 +248,6 @@ class OpenApiApi:
     async def openapi(self, call: Call) -> msgspec.Raw:
         """Returns this API as an OpenAPI document."""
         if self._encoded is None:
-            document = openapi_document(self.endpoints, title=self.title, version=self.version)
+            document = openapi_document(self.endpoints, title=self.title, version=self.version, scheme=self.scheme)
             self._encoded = msgspec.Raw(msgspec.json.encode(document))
         return self._encoded

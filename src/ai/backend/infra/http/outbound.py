@@ -40,7 +40,7 @@ NOT_PUBLIC = networks(
     *("::/16", "64:ff9b:1::/48", "100::/64", "2001::/23", "2001:db8::/32", "3fff::/20", "5f00::/16"),
     *("fc00::/7", "fe80::/9", "ff00::/8"),
 )
-"""The special-purpose registries of IANA: no public host has such an address."""
+"""Networks of the special-purpose registries of IANA, in which no public host has an address."""
 _NAT64_NETWORK = ipaddress.IPv6Network("64:ff9b::/96")
 
 

@@ -16,7 +16,7 @@ import msgspec
 from aiohttp import web
 from typing_extensions import TypeVar
 
-from ai.backend.common.errors import Unavailable
+from ai.backend.common.errors import BackendError, Unavailable
 from ai.backend.infra.http.errors import BodyTooSlow, PayloadTooLarge
 from ai.backend.infra.http.ratelimit import Allowance
 
@@ -30,7 +30,7 @@ UNVERIFIED_BYTES = 64 << 20
 VERIFIED_BYTES = 512 << 20
 _MAX_BUDGET_WAIT_S = 30.0
 SMALL_BODY_BYTES = 65_536
-"""Bodies up to this size are not counted: their connections cost as much."""
+"""Bodies up to this size do not count against the budgets, since a connection takes as much memory without a body."""
 SAFE_METHODS = frozenset({"GET", "HEAD", "REPORT", "OPTIONS"})
 
 
@@ -205,7 +205,8 @@ class Endpoint:
     """An endpoint as its :func:`route` mark declares it.
 
     Attributes:
-        path: with ``{name}`` for variable parts, which are whole segments.
+        method: ``*`` for all.
+        path: with ``{name}`` for variable parts, which are whole segments; a last ``{name*}`` is the rest of the path.
         body: schema of the JSON body. GET and DELETE take fields of ``query`` in a JSON body as well (wire contract
             1.6).
         body_aliases: other spellings of body fields, dotted: ``{"config.scaling_group": "config.scalingGroup"}``.
@@ -213,11 +214,14 @@ class Endpoint:
         also: further statuses of a success, such as 200 for what existed before.
         produces: media types of the reply.
         reply: schema of the JSON reply; by default what the handler returns by its annotation.
-        kind: ``json``; ``upload`` reads multipart itself; ``stream`` sends events, ``socket`` is a WebSocket.
+        kind: ``json``; ``upload`` reads multipart itself; ``stream`` sends events, ``socket`` is a WebSocket;
+            ``relay`` reads body and query itself, whatever they are.
         audited: calls are written to the audit trail; by default if the method changes something.
         repeatable: an interrupted call with a client token may be repeated; by default PUT and DELETE (RFC 9110,
             9.2.2).
         owner_key: what it does with ``owner_access_key``; by default as the attribute ``owner_key`` of its API says.
+        problems: errors that its use case raises, beyond those of every endpoint; added to the attribute ``problems``
+            of its API. Only their statuses are declared.
     """
 
     method: str
@@ -240,6 +244,7 @@ class Endpoint:
     limited: bool = True
     repeatable: bool = False
     owner_key: OwnerKey | None = None
+    problems: tuple[type[BackendError], ...] = ()
 
     @property
     def template(self) -> str:
@@ -268,6 +273,7 @@ class RouteOptions(TypedDict, total=False):
     limited: bool
     repeatable: bool
     owner_key: OwnerKey
+    problems: tuple[type[BackendError], ...]
 
 
 def route(method: str, path: str, **options: Unpack[RouteOptions]) -> Callable[[F], F]:
@@ -301,6 +307,7 @@ def endpoints_of(api: object, *, tag: str = "") -> list[Endpoint]:
             handler=getattr(api, name),
             tag=tag or type(api).__name__,
             owner_key=declared.owner_key or owner_key,
+            problems=(*getattr(type(api), "problems", ()), *declared.problems),
             reply=declared.reply if declared.reply is not None else _annotated_reply(function),
         )
         for name, function in vars(type(api)).items()
@@ -328,6 +335,7 @@ def register(
 
     for endpoint in sorted(endpoints, key=sort_key):
         handler = handler_of(endpoint)
-        path = endpoint.path.replace("}", ":[^/]+}")  # aiohttp's own pattern refuses braces in names
+        # aiohttp's own pattern refuses braces in names
+        path = endpoint.path.replace("*}", ":.*}").replace("}", ":[^/]+}").replace(":.*:[^/]+}", ":.*}")
         for method in READ_METHODS if endpoint.method == "GET" else (endpoint.method,):
             router.add_route(method, path, handler)

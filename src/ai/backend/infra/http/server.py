@@ -86,11 +86,11 @@ def _check_text(request: web.Request) -> None:
                 raise decode.refuse({name[:64]: "not UTF-8"}) from None
 
 
-async def _handler_of_respelled(request: web.Request, routed: Routed) -> RequestHandler | None:
+async def _handler_of_respelled(request: web.Request, routed: Routed, *, has_versions: bool) -> RequestHandler | None:
     """Returns the handler of a request with a former spelling of its path or an overridden method; None for any
     other."""
     path, routed.raw_query = split_target(request.raw_path)
-    modern = modern_path(path)
+    modern = modern_path(path) if has_versions else path
     override = request.headers.get("X-Method-Override")
     if override is not None and request.method == "POST":
         routed.method = override.strip().upper()
@@ -121,11 +121,12 @@ class AuditTrail(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpOptions:
     """Limits of a server: of one address, open connections and unsigned requests per 15 minutes (zero: any number); and
-    trusted proxies."""
+    trusted proxies. ``has_versions``: a version before a path, as in ``/v4/session``, is left out."""
 
     connections_per_address: int = 1_000
     anonymous_rate_limit: int = 5_000
     trusted_proxies: frozenset[str] = frozenset()
+    has_versions: bool = True
 
 
 @dataclass(eq=False)
@@ -198,7 +199,9 @@ class HttpServer:
         with bind_log_context(request_id=request_id):
             try:
                 _check_text(request)
-                response = await (await _handler_of_respelled(request, routed) or handler)(request)
+                response = await (
+                    await _handler_of_respelled(request, routed, has_versions=self.options.has_versions) or handler
+                )(request)
                 outcome = "ok"
             except errors.BackendError as error:
                 response, outcome = await self._refuse(request, routed, error), error.code
@@ -322,6 +325,8 @@ async def _add_headers(request: web.BaseRequest, response: web.StreamResponse) -
 
 async def _decode(call: Call[Any, Any], schema: decode.QuerySchema[Any]) -> None:
     endpoint, request = call.endpoint, call.request
+    if endpoint.kind == "relay":
+        return
     raw: dict[str, Any] = {}
     if endpoint.kind != "upload" and request.body_exists:
         body = await call.read_body()

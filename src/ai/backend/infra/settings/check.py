@@ -30,6 +30,9 @@ SETTINGS_FILES = {
         "ai.backend.agent.config.settings:AgentSettings", "ai.backend.agent.runtimes:parse_runtime_settings"
     ),
     "storage-proxy": SettingsFile("ai.backend.storage.config.settings:StorageSettings"),
+    "proxy-worker": SettingsFile("ai.backend.appproxy.worker.config.settings:WorkerSettings"),
+    "proxy-coordinator": SettingsFile("ai.backend.appproxy.coordinator.config.settings:CoordinatorSettings"),
+    "webserver": SettingsFile("ai.backend.web.config.settings:WebSettings"),
 }
 
 
@@ -44,7 +47,8 @@ def config() -> None:
 def check(context: click.Context, file: Path) -> None:
     """Say which settings of FILE have effect, have none, or are refused.
 
-    FILE is the file of a manager, an agent or a storage proxy. The environment is not read.
+    FILE is the file of a manager, an agent, a storage proxy, a web server, or of the app proxy. The environment is not
+    read.
     """
     try:
         data = read_toml(file)

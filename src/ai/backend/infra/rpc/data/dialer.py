@@ -17,6 +17,7 @@ from ai.backend.common.errors import Unavailable
 from ai.backend.infra.rpc.data.connection import HANDSHAKE_S, WELCOME, DataConnection, user_of
 from ai.backend.infra.rpc.frames import DataOffer
 from ai.backend.infra.rpc.streams import StreamPort
+from ai.backend.infra.tls.contexts import unverified_client_context
 
 log = logging.getLogger(__name__)
 MAX_SIMULTANEOUS = 8
@@ -33,7 +34,7 @@ class DataDialer:
 
     @cached_property
     def _tls_context(self) -> ssl.SSLContext:
-        return tls_client_context()
+        return unverified_client_context()
 
     async def dial(self, offer: DataOffer, port: StreamPort) -> None:
         """Carries a stream over its own connection. Raises Unavailable if there is none."""
@@ -99,15 +100,6 @@ class DataDialer:
             connection.abort()
             raise
         return connection
-
-
-def tls_client_context() -> ssl.SSLContext:
-    """Returns a context for TLS 1.3 that trusts every certificate: the caller must compare the fingerprint."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    return context
 
 
 async def _connect(path: Path) -> socket.socket:

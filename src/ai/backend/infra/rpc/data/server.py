@@ -10,64 +10,24 @@ import socket
 import ssl
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.x509.oid import NameOID
-
 from ai.backend.common.errors import Unavailable
 from ai.backend.infra.loop import cancel_all
+from ai.backend.infra.pending import PendingConnections
 from ai.backend.infra.rpc.data.connection import HANDSHAKE_S, TOKEN_BYTES, WELCOME, DataConnection, user_of
 from ai.backend.infra.rpc.frames import DataOffer
 from ai.backend.infra.rpc.streams import StreamPort
+from ai.backend.infra.tls.certificates import create_server_identity, fingerprint_of
+from ai.backend.infra.tls.contexts import server_context
 
 log = logging.getLogger(__name__)
 _MAX_PENDING = 128
 """The number of connections at each listener that may be without their token."""
 _MAX_PENDING_OF_ADDRESS = 32
 """The number of such connections from one address. An honest agent has at most ``dialer.MAX_SIMULTANEOUS``."""
-
-_CERTIFICATE_NAME = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "backendai")])
-_VALID_FROM = datetime(1970, 1, 1, tzinfo=UTC)
-_VALID_UNTIL = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
-"""RFC 5280, 4.1.2.5: the certificate has no expiration date."""
-
-
-class PendingConnections:
-    """Tracks connections without a token, by address, oldest first. Over the limit the oldest is evicted."""
-
-    def __init__(self) -> None:
-        self._tasks: dict[str, dict[asyncio.Task[None], None]] = {}
-        self._count = 0
-
-    def add(self, address: str, task: asyncio.Task[None]) -> None:
-        """Adds a connection. Evicts one of the same address if that has too many, else one of the address with the
-        most."""
-        self._tasks.setdefault(address, {})[task] = None
-        self._count += 1
-        task.add_done_callback(lambda _: self._remove(address, task))
-        if len(self._tasks[address]) > _MAX_PENDING_OF_ADDRESS:
-            self._evict_oldest(address)
-        elif self._count > _MAX_PENDING:
-            self._evict_oldest(max(self._tasks, key=lambda known_address: len(self._tasks[known_address])))
-
-    def _evict_oldest(self, address: str) -> None:
-        oldest_task = next(iter(self._tasks[address]))
-        oldest_task.cancel()
-        self._remove(address, oldest_task)
-
-    def _remove(self, address: str, task: asyncio.Task[None]) -> None:
-        tasks = self._tasks.get(address, {})
-        if task in tasks:
-            del tasks[task]
-            self._count -= 1
-            if not tasks:
-                del self._tasks[address]
 
 
 class DataServer:
@@ -91,7 +51,8 @@ class DataServer:
         host = urlsplit(address).hostname
         if host is not None:
             try:
-                context, self._fingerprint = tls_server_context()
+                identity = create_server_identity()
+                context, self._fingerprint = server_context(identity), fingerprint_of(identity.certificate)
                 family = socket.AF_INET6 if ":" in host else socket.AF_INET
                 listener = socket.create_server((host, self._requested_port), family=family, backlog=128)
             except OSError as e:  # ssl.SSLError is one
@@ -144,7 +105,7 @@ class DataServer:
         return task
 
     async def _accept(self, listener: socket.socket, context: ssl.SSLContext | None) -> None:
-        pending = PendingConnections()
+        pending = PendingConnections(_MAX_PENDING, _MAX_PENDING_OF_ADDRESS)
         while True:
             try:
                 sock, address = await asyncio.get_running_loop().sock_accept(listener)
@@ -200,33 +161,3 @@ def _listen_on(path: Path) -> socket.socket:
     finally:
         os.close(folder)
     return listener
-
-
-def tls_server_context() -> tuple[ssl.SSLContext, bytes]:
-    """Returns a context for TLS 1.3 with a new certificate, and the certificate's SHA-256 fingerprint. Raises OSError.
-
-    The agent compares the fingerprint, so the certificate needs no authority, no host name and no period of validity.
-    """
-    key = Ed25519PrivateKey.generate()
-    certificate = self_signed_certificate(key)
-    pem = serialization.Encoding.PEM
-    pem_key = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.num_tickets = 0
-    # The ssl module reads keys from files only; this file is in memory, so that the key reaches no disk.
-    memory = os.memfd_create("certificate", os.MFD_CLOEXEC)
-    try:
-        os.write(memory, pem_key + certificate.public_bytes(pem))
-        context.load_cert_chain(f"/proc/self/fd/{memory}")
-    finally:
-        os.close(memory)
-    return context, certificate.fingerprint(hashes.SHA256())
-
-
-def self_signed_certificate(key: Ed25519PrivateKey) -> x509.Certificate:
-    """Returns a self-signed certificate of this key."""
-    builder = x509.CertificateBuilder(
-        _CERTIFICATE_NAME, _CERTIFICATE_NAME, key.public_key(), x509.random_serial_number()
-    )
-    return builder.not_valid_before(_VALID_FROM).not_valid_after(_VALID_UNTIL).sign(key, None)
