@@ -341,7 +341,7 @@ async def test_a_terminal_gets_names_of_users_literally_in_80_columns(shell: She
         text = re.sub(r"\x1b\[[0-9;]*m", "", printed).replace("\r\n", "\n")
         assert all(char.isprintable() or char == "\n" for char in text), printed
         assert "[red]" in text
-        if command in (("ps",), ("info", session.id)):
+        if command in (("ps",), ("ps", "--detail"), ("info", session.id)):
             assert all(len(line) <= 80 for line in text.splitlines()), text
 
 

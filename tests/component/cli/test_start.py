@@ -1,5 +1,7 @@
 """What the command costs before it does anything, and what it refuses to run beside."""
 
+import ast
+import asyncio
 import subprocess
 import sys
 from pathlib import Path
@@ -7,8 +9,12 @@ from pathlib import Path
 import pytest
 
 from ai.backend.cli.conflicts import find_conflicting_packages
+from tests.component.cli.conftest import Shell
 
 HEAVY = ("aiohttp", "rich", "pydantic", "sqlalchemy", "msgspec", "yarl", "asyncio", "importlib.metadata", "ssl")
+
+HEAVY_TO_RUN = tuple(name for name in HEAVY if name != "ssl")
+"""The client of the standard library imports ssl, and so do these commands."""
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["session", "--help"], ["ps", "--help"]])
@@ -23,6 +29,36 @@ def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True)
     assert "Usage:" in done.stdout
     assert done.stderr.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["ps"],
+        ["info", "work"],
+        ["run", "--rm", "-c", "pass", "python"],
+        ["start", "-t", "more", "python"],
+        ["rm", "work"],
+        ["logs", "work"],
+        ["--output", "json", "ps"],
+    ],
+)
+async def test_plain_commands_import_no_event_loop(shell: Shell, arguments: list[str]) -> None:
+    await shell("start", "-t", "work", "python")
+    tables = {"rich"} if arguments[0] in {"ps", "info"} else set()
+    program = (
+        "import sys\n"
+        f"sys.argv = ['backend.ai', *{arguments!r}]\n"
+        "from ai.backend.cli.main import main\n"
+        "try: main()\n"
+        "finally: print('imported', [name for name in sys.modules], file=sys.stderr)\n"
+    )
+    done = await asyncio.to_thread(
+        subprocess.run, [sys.executable, "-c", program], capture_output=True, text=True, timeout=30, env=shell.env
+    )
+    assert done.returncode == 0, done.stderr
+    imported = set(ast.literal_eval(done.stderr.rpartition("imported ")[2]))
+    assert not imported & (set(HEAVY_TO_RUN) - tables)
 
 
 @pytest.mark.parametrize(

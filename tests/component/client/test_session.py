@@ -8,9 +8,7 @@ import aiohttp
 import pytest
 
 from ai.backend.client.config import APIConfig
-from ai.backend.client.early_request import send_early
 from ai.backend.client.exceptions import BackendAPIError, BackendClientError, EndpointUnreachable, MissingCredentials
-from ai.backend.client.func.creation import creation_call
 from ai.backend.client.request import Request
 from ai.backend.client.session import AsyncSession, Session
 from tests.support.fake_api import ACCESS_KEY, SECRET_KEY, FakeApi
@@ -231,27 +229,6 @@ async def test_requests_of_ones_own(client: AsyncSession) -> None:
     request.set_json({"query": "query { keypair { access_key } }", "variables": {}})
     async with request.fetch() as response:
         assert (await response.json())["data"]["keypair"]["access_key"] == ACCESS_KEY
-
-
-async def test_a_creation_under_way_before_the_connection(
-    client: AsyncSession, api: FakeApi, config: APIConfig
-) -> None:
-    call = creation_call(config, "python", name="early")
-    early = send_early(config, call)
-    assert early is not None
-    session = await client.ComputeSession.create(call, early=early)
-    assert api.find("early").id == str(session.id)
-    assert sum(one.path == "/session" for one in api.requests) == 1
-    refused = creation_call(config, "")
-    with pytest.raises(BackendAPIError, match="image: required"):
-        await client.ComputeSession.create(refused, early=send_early(config, refused))
-
-
-async def test_only_simple_calls_go_early(config: APIConfig) -> None:
-    several = APIConfig(endpoint="http://a,http://b", access_key="A", secret_key="S")
-    secure = APIConfig(endpoint="https://a", access_key="A", secret_key="S")
-    for other in (several, secure, APIConfig(endpoint="http://a", access_key="")):
-        assert send_early(other, creation_call(other, "python")) is None
 
 
 async def test_the_announcement_is_handed_over(endpoint: str, api: FakeApi) -> None:

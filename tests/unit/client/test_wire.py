@@ -1,7 +1,8 @@
-from yarl import URL
+import pytest
 
 from ai.backend.client.config import APIConfig
 from ai.backend.client.exceptions import BackendAPIError
+from ai.backend.client.urls import host_of, normal_url, raw_target
 from ai.backend.client.wire import segment, sign_headers
 from ai.backend.common.signing import SignedParts, parse_authorization, sign
 
@@ -11,7 +12,7 @@ def config(hash_type: str = "sha256") -> APIConfig:
 
 
 def test_a_request_is_signed_as_the_server_verifies_it() -> None:
-    url = URL("http://host:8080/pre/session/a%2Fb?x=%C3%BC+y", encoded=True)
+    url = "http://host:8080/pre/session/a%2Fb?x=%C3%BC+y"
     headers = sign_headers(config(), "GET", url, "application/json; charset=utf-8")
     parts = SignedParts(
         method="GET",
@@ -27,13 +28,13 @@ def test_a_request_is_signed_as_the_server_verifies_it() -> None:
 
 
 def test_the_hash_can_be_chosen() -> None:
-    headers = sign_headers(config(hash_type="sha3_256"), "GET", URL("http://host:8080/"), None)
+    headers = sign_headers(config(hash_type="sha3_256"), "GET", "http://host:8080/", None)
     assert parse_authorization(headers["Authorization"]).hash_name == "sha3_256"
 
 
 def test_anonymous_requests_are_not_signed() -> None:
     anonymous = APIConfig(endpoint="http://h", access_key="")
-    assert "Authorization" not in sign_headers(anonymous, "GET", URL("http://h/"), None)
+    assert "Authorization" not in sign_headers(anonymous, "GET", "http://h/", None)
 
 
 def test_path_segments_are_encoded_as_the_specification_asks() -> None:
@@ -51,3 +52,30 @@ def test_an_error_reads_as_one_sentence() -> None:
     assert str(BackendAPIError(400, "Bad Request", data)) == "No good. (image: required) [400 invalid-api-params]"
     assert str(BackendAPIError(502, "Bad Gateway")) == "Bad Gateway [502 generic-error]"
     assert str(BackendAPIError(599, "", {})) == "HTTP status 599 [599 generic-error]"
+
+
+@pytest.mark.parametrize(
+    ("text", "url", "host"),
+    [
+        ("HTTP://Host:8080/pre/", "http://host:8080/pre/", "host:8080"),
+        ("http://h:80", "http://h:80", "h"),
+        ("https://h:443/x y", "https://h:443/x%20y", "h"),
+        ("https://h:80", "https://h:80", "h:80"),
+        ("http://[::1]:8091", "http://[::1]:8091", "[::1]:8091"),
+        ("http://b\u00fccher.example", "http://xn--bcher-kva.example", "xn--bcher-kva.example"),
+    ],
+)
+def test_endpoints_are_normalized_as_the_host_header_has_them(text: str, url: str, host: str) -> None:
+    assert normal_url(text) == url
+    assert host_of(url) == host
+
+
+@pytest.mark.parametrize("text", ["http://", "h:80", "ftp://h", "http://h:x", "http://h:99999", "http://h:0"])
+def test_what_is_no_endpoint_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"endpoint|[Pp]ort"):
+        normal_url(text)
+
+
+def test_the_target_is_what_is_on_the_wire() -> None:
+    assert raw_target("http://h") == "/"
+    assert raw_target("http://h/p%2Fq?a=%C3%BC+b") == "/p%2Fq?a=%C3%BC+b"

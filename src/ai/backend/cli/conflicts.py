@@ -10,10 +10,9 @@ import re
 import sys
 from collections.abc import Iterable
 
-_CONFLICTING_ENTRY = re.compile(
+_CONFLICTING_ENTRY = (
     r"(backend[._-]ai[._-](?:client|common|cli|manager|agent|storage[._-]proxy|web|webserver|kernel[^-]*|plugin|logging|"
-    r"accelerator[^-]*))-([^-]+)\.(?:dist|egg)-info",
-    re.IGNORECASE,
+    r"accelerator[^-]*))-([^-]+)\.(?:dist|egg)-info"
 )
 
 
@@ -27,7 +26,9 @@ def find_conflicting_packages(folders: Iterable[str]) -> list[str]:
             continue
         with folder_entries:
             for entry in folder_entries:
-                name_match = _CONFLICTING_ENTRY.fullmatch(entry.name) if entry.name[:7].lower() == "backend" else None
+                if entry.name[:7].lower() != "backend" or entry.name[7:8] not in (".", "_", "-"):
+                    continue
+                name_match = re.fullmatch(_CONFLICTING_ENTRY, entry.name, re.IGNORECASE)
                 if name_match:
                     package_name = re.sub(r"[._-]+", "-", name_match[1].lower()).replace("backend-ai", "backend.ai", 1)
                     packages.add(f"{package_name} {name_match[2]}")

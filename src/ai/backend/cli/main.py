@@ -15,6 +15,8 @@ COMPLETION_VARIABLE = "_BACKEND_AI_COMPLETE"
 
 ENTRIES = {
     **SESSION_COMMANDS,
+    "submit": Entry("ai.backend.cli.array.commands:submit", "Enqueue a batch session, or an array of them."),
+    "array": Entry("ai.backend.cli.array.commands:array", "Arrays of batch sessions."),
     "create": Entry("ai.backend.cli.session.start:start", "The same as start."),
     "destroy": Entry("ai.backend.cli.session.commands:rm", "The same as rm."),
     "session": Entry("ai.backend.cli.session.group:session", "The same commands by the names of the published tree."),
@@ -48,23 +50,36 @@ ENTRIES = {
     "mgr": Entry("ai.backend.manager.main:main", "The manager daemon.", "manager"),
     "ag": Entry("ai.backend.agent.main:main", "The agent daemon.", "agent"),
     "storage": Entry("ai.backend.storage.main:main", "The storage proxy daemon.", "storage proxy"),
+    "app-proxy-coordinator": Entry(
+        "ai.backend.appproxy.coordinator.main:main", "The coordinator of the app proxy.", "app proxy coordinator"
+    ),
+    "app-proxy-worker": Entry(
+        "ai.backend.appproxy.worker.main:main", "The worker of the app proxy.", "app proxy worker"
+    ),
+    "worker": Entry("ai.backend.appproxy.worker.main:main", "The same as app-proxy-worker.", "app proxy worker"),
+    "coordinator": Entry(
+        "ai.backend.appproxy.coordinator.main:main", "The same as app-proxy-coordinator.", "app proxy coordinator"
+    ),
+    "web": Entry("ai.backend.web.main:main", "The web server daemon.", "web server"),
 }
 
-ALIASES = frozenset({"create", "destroy", "session-template", "ssh-proxy"})
+ALIASES = frozenset({"create", "destroy", "session-template", "ssh-proxy", "coordinator", "worker"})
 """Commands that the help leaves out, since it shows them by another name, or other programs start them."""
 
 SECTIONS = {
-    "Common commands": ("up", "down", "run", "start", "ps", "exec", "logs", "ssh", "rm"),
+    "Common commands": ("up", "down", "run", "start", "submit", "ps", "exec", "logs", "ssh", "rm"),
     "Commands on sessions": (
         "info", "top", "watch", "events", "status-history", "interrupt", "restart", "rename", "commit", "complete",
         "start-template",
     ),
     "Files and services of sessions": ("upload", "download", "ls", "scp", "sftp", "apps", "app", "ssh-config"),
     "Management commands": (
-        "vfolder", "quota", "artifact", "image", "sesstpl", "dotfile", "resource", "accelerator", "session",
+        "array", "vfolder", "quota", "artifact", "image", "sesstpl", "dotfile", "resource", "accelerator", "session",
     ),
     "Your account": ("config", "keypair", "update-password", "update-password-no-auth", "proxy", "completion"),
-    "Administration": ("admin", "server-logs", "mgr", "ag", "storage"),
+    "Administration": (
+        "admin", "server-logs", "mgr", "ag", "storage", "web", "app-proxy-coordinator", "app-proxy-worker",
+    ),
 }  # fmt: skip
 
 

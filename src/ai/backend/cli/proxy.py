@@ -21,7 +21,7 @@ _PASSED_HEADERS = ("Content-Type", "Content-Disposition", "Cache-Control", "ETag
 _PIECE_BYTES = 65_536
 
 
-@click.command(cls=Leaf)
+@click.command(cls=Leaf, needs_loop=True)
 @click.option("-b", "--bind", default="localhost", show_default=True, help="Address to listen on.")
 @click.option(
     "-p", "--port", type=click.IntRange(0, 65_535), default=8084, show_default=True, help="Port to listen on."

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 from ai.backend.client.exceptions import BackendClientError, MissingCredentials
 from ai.backend.client.types import undefined
+from ai.backend.client.urls import normal_url
 from ai.backend.common.signing import HASH_NAMES
 
 if TYPE_CHECKING:
@@ -88,13 +89,8 @@ def _parse_addresses(raw: str | Mapping[str, str]) -> Mapping[str, str]:
     return {announced: reachable for announced, _, reachable in pairs}
 
 
-def _parse_urls(raw: str | URL) -> tuple[URL, ...]:
-    from yarl import URL
-
-    urls = (raw,) if isinstance(raw, URL) else tuple(URL(part) for part in _split_names(raw))
-    for url in urls:
-        if url.scheme not in {"http", "https"} or not url.host:
-            raise ValueError("an endpoint is written http://HOST[:PORT] or https://HOST[:PORT]")
+def _parse_urls(raw: str | URL) -> tuple[str, ...]:
+    urls = tuple(normal_url(part) for part in _split_names(str(raw)))
     if not urls:
         raise ValueError("there must be at least one endpoint")
     return urls
@@ -147,7 +143,7 @@ class APIConfig:
             except ValueError as error:
                 raise BackendClientError(f"{key} is {value!r}: {error}") from error
 
-        self.endpoints: Sequence[URL] = choose("endpoint", endpoint, _parse_urls)
+        self.endpoint_urls: Sequence[str] = choose("endpoint", endpoint, _parse_urls)
         self.endpoint_type: str = choose("endpoint_type", endpoint_type)
         self.domain: str = choose("domain", domain)
         self.group: str = choose("group", group)
@@ -173,13 +169,25 @@ class APIConfig:
         self._current = 0
 
     @property
-    def endpoint(self) -> URL:
+    def endpoint_url(self) -> str:
         """The URL of the endpoint in use."""
+        return self.endpoint_urls[self._current]
+
+    @property
+    def endpoints(self) -> Sequence[URL]:
+        """The endpoints as objects, for programs that take URLs apart."""
+        from yarl import URL
+
+        return [URL(url) for url in self.endpoint_urls]
+
+    @property
+    def endpoint(self) -> URL:
+        """The endpoint in use as an object."""
         return self.endpoints[self._current]
 
     def fail_over(self) -> None:
         """Switches to the next endpoint."""
-        self._current = (self._current + 1) % len(self.endpoints)
+        self._current = (self._current + 1) % len(self.endpoint_urls)
 
     @property
     def is_anonymous(self) -> bool:

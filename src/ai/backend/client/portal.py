@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import inspect
 import threading
@@ -10,24 +9,26 @@ from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Any, Generic, TypeVar
 
+from ai.backend.client.types import Remote
+
 T = TypeVar("T")
 R = TypeVar("R")
-
-
-class Remote:
-    """Base of the objects of the SDK that make requests; blocking programs use each of them as a :class:`Blocking`."""
 
 
 class Portal:
     """Runs coroutines on its own thread and returns their results to the calling thread."""
 
     def __init__(self) -> None:
+        import asyncio
+
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="backendai-client", daemon=True)
         self._thread.start()
 
     def run(self, coroutine: Coroutine[Any, Any, R]) -> R:
         """Returns the result of a coroutine. An interrupt of the waiting thread (Ctrl-C) cancels the coroutine."""
+        import asyncio
+
         future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
             return future.result()

@@ -8,75 +8,135 @@ Both have the areas that :class:`AsyncSession` sets, and ``BackgroundTask``.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 from contextvars import ContextVar, Token
-from typing import Self
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Self
 from uuid import UUID
 
 from ai.backend.client.config import APIConfig, get_config
 from ai.backend.client.exceptions import BackendError
-from ai.backend.client.func.admin import AsyncAdmin
-from ai.backend.client.func.agent import AsyncAgent, AsyncAgentWatcher
-from ai.backend.client.func.artifact import AsyncArtifacts
-from ai.backend.client.func.bgtask import AsyncBackgroundTask
-from ai.backend.client.func.group import AsyncDomain, AsyncGroup
-from ai.backend.client.func.image import AsyncImage
-from ai.backend.client.func.manager import AsyncEtcdConfig, AsyncManager, AsyncServerLog, AsyncSystem
-from ai.backend.client.func.resource import AsyncResource
-from ai.backend.client.func.resource_policy import (
-    AsyncKeypairResourcePolicy,
-    AsyncProjectResourcePolicy,
-    AsyncResourcePreset,
-    AsyncUserResourcePolicy,
-)
-from ai.backend.client.func.scaling_group import AsyncScalingGroup
-from ai.backend.client.func.session import AsyncComputeSessions
-from ai.backend.client.func.session_template import AsyncDotfile, AsyncSessionTemplate
-from ai.backend.client.func.storage import AsyncQuotaScope, AsyncStorage
-from ai.backend.client.func.user import AsyncAuth, AsyncKeyPair, AsyncUser
-from ai.backend.client.func.vfolder import AsyncVFolders
 from ai.backend.client.portal import Blocking, Portal
 from ai.backend.client.transport import Transport
+
+if TYPE_CHECKING:
+    from ai.backend.client.func.admin import AsyncAdmin
+    from ai.backend.client.func.agent import AsyncAgent, AsyncAgentWatcher
+    from ai.backend.client.func.array import AsyncSessionArrays
+    from ai.backend.client.func.artifact import AsyncArtifacts
+    from ai.backend.client.func.bgtask import AsyncBackgroundTask
+    from ai.backend.client.func.group import AsyncDomain, AsyncGroup
+    from ai.backend.client.func.image import AsyncImage
+    from ai.backend.client.func.manager import AsyncEtcdConfig, AsyncManager, AsyncServerLog, AsyncSystem
+    from ai.backend.client.func.resource import AsyncResource
+    from ai.backend.client.func.resource_policy import (
+        AsyncKeypairResourcePolicy,
+        AsyncProjectResourcePolicy,
+        AsyncResourcePreset,
+        AsyncUserResourcePolicy,
+    )
+    from ai.backend.client.func.scaling_group import AsyncScalingGroup
+    from ai.backend.client.func.session import AsyncComputeSessions
+    from ai.backend.client.func.session_template import AsyncDotfile, AsyncSessionTemplate
+    from ai.backend.client.func.storage import AsyncQuotaScope, AsyncStorage
+    from ai.backend.client.func.user import AsyncAuth, AsyncKeyPair, AsyncUser
+    from ai.backend.client.func.vfolder import AsyncVFolders
+
 
 api_session: ContextVar[Session | AsyncSession] = ContextVar("api_session")
 """The innermost open API session, for :class:`ai.backend.client.request.Request`."""
 
 
-class AsyncSession:
-    """The API for asyncio programs. Open it in the event loop that uses it."""
+_AREAS = {
+    "ComputeSession": "session:AsyncComputeSessions",
+    "SessionArray": "array:AsyncSessionArrays",
+    "System": "manager:AsyncSystem",
+    "Auth": "user:AsyncAuth",
+    "Manager": "manager:AsyncManager",
+    "ServerLog": "manager:AsyncServerLog",
+    "EtcdConfig": "manager:AsyncEtcdConfig",
+    "SessionTemplate": "session_template:AsyncSessionTemplate",
+    "Dotfile": "session_template:AsyncDotfile",
+    "VFolder": "vfolder:AsyncVFolders",
+    "Artifact": "artifact:AsyncArtifacts",
+    "QuotaScope": "storage:AsyncQuotaScope",
+    "Storage": "storage:AsyncStorage",
+    "Domain": "group:AsyncDomain",
+    "Group": "group:AsyncGroup",
+    "KeypairResourcePolicy": "resource_policy:AsyncKeypairResourcePolicy",
+    "UserResourcePolicy": "resource_policy:AsyncUserResourcePolicy",
+    "ProjectResourcePolicy": "resource_policy:AsyncProjectResourcePolicy",
+    "ScalingGroup": "scaling_group:AsyncScalingGroup",
+    "User": "user:AsyncUser",
+    "ResourcePreset": "resource_policy:AsyncResourcePreset",
+    "Agent": "agent:AsyncAgent",
+    "AgentWatcher": "agent:AsyncAgentWatcher",
+    "KeyPair": "user:AsyncKeyPair",
+    "Image": "image:AsyncImage",
+    "Resource": "resource:AsyncResource",
+    "Admin": "admin:AsyncAdmin",
+}
+"""Name of an area -> its module in ``client.func``, which is imported at its first use, and its class."""
 
-    def __init__(self, *, config: APIConfig | None = None) -> None:
+
+class AsyncSession:
+    """The API for asyncio programs. Open it in the event loop that uses it.
+
+    Over a plain transport, :func:`ai.backend.client.plain_transport.run_plain` completes its coroutines instead.
+    """
+
+    ComputeSession: AsyncComputeSessions
+    SessionArray: AsyncSessionArrays
+    System: AsyncSystem
+    Auth: AsyncAuth
+    Manager: AsyncManager
+    ServerLog: AsyncServerLog
+    EtcdConfig: AsyncEtcdConfig
+    SessionTemplate: AsyncSessionTemplate
+    Dotfile: AsyncDotfile
+    VFolder: AsyncVFolders
+    Artifact: AsyncArtifacts
+    QuotaScope: AsyncQuotaScope
+    Storage: AsyncStorage
+    Domain: AsyncDomain
+    Group: AsyncGroup
+    KeypairResourcePolicy: AsyncKeypairResourcePolicy
+    UserResourcePolicy: AsyncUserResourcePolicy
+    ProjectResourcePolicy: AsyncProjectResourcePolicy
+    ScalingGroup: AsyncScalingGroup
+    User: AsyncUser
+    ResourcePreset: AsyncResourcePreset
+    Agent: AsyncAgent
+    AgentWatcher: AsyncAgentWatcher
+    KeyPair: AsyncKeyPair
+    Image: AsyncImage
+    Resource: AsyncResource
+    Admin: AsyncAdmin
+
+    def __init__(self, *, config: APIConfig | None = None, transport: Transport | None = None) -> None:
         self.config = config or get_config()
-        self.transport = transport = Transport(self.config)
-        self.ComputeSession = AsyncComputeSessions(transport)
-        self.System = AsyncSystem(transport)
-        self.Auth = AsyncAuth(transport)
-        self.Manager = AsyncManager(transport)
-        self.ServerLog = AsyncServerLog(transport)
-        self.EtcdConfig = AsyncEtcdConfig(transport)
-        self.SessionTemplate = AsyncSessionTemplate(transport)
-        self.Dotfile = AsyncDotfile(transport)
-        self.VFolder = AsyncVFolders(transport)
-        self.Artifact = AsyncArtifacts(transport)
-        self.QuotaScope = AsyncQuotaScope(transport)
-        self.Storage = AsyncStorage(transport)
-        self.Domain = AsyncDomain(transport)
-        self.Group = AsyncGroup(transport)
-        self.KeypairResourcePolicy = AsyncKeypairResourcePolicy(transport)
-        self.UserResourcePolicy = AsyncUserResourcePolicy(transport)
-        self.ProjectResourcePolicy = AsyncProjectResourcePolicy(transport)
-        self.ScalingGroup = AsyncScalingGroup(transport)
-        self.User = AsyncUser(transport)
-        self.ResourcePreset = AsyncResourcePreset(transport)
-        self.Agent = AsyncAgent(transport)
-        self.AgentWatcher = AsyncAgentWatcher(transport)
-        self.KeyPair = AsyncKeyPair(transport)
-        self.Image = AsyncImage(transport)
-        self.Resource = AsyncResource(transport)
-        self.Admin = AsyncAdmin(transport)
+        if transport is None:
+            from ai.backend.client.aiohttp_transport import AiohttpTransport
+
+            transport = AiohttpTransport(self.config)
+        self.transport = transport
         self._entered: Token[Session | AsyncSession] | None = None
 
+    def __getattr__(self, name: str) -> Any:
+        if name not in _AREAS:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        module_name, _, class_name = _AREAS[name].partition(":")
+        area = getattr(import_module(f"ai.backend.client.func.{module_name}"), class_name)(self.transport)
+        setattr(self, name, area)
+        return area
+
+    def __dir__(self) -> Iterable[str]:
+        return [*super().__dir__(), *_AREAS]
+
     def BackgroundTask(self, task_id: UUID | str) -> AsyncBackgroundTask:  # noqa: N802  # reads like the other areas
+        from ai.backend.client.func.bgtask import AsyncBackgroundTask
+
         return AsyncBackgroundTask(self.transport, task_id)
 
     async def open(self) -> None:

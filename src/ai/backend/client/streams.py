@@ -11,7 +11,7 @@ from typing import Any, Literal
 import aiohttp
 
 from ai.backend.client.exceptions import BackendAPIError, EndpointUnreachable
-from ai.backend.client.portal import Remote
+from ai.backend.client.types import Remote
 
 _INPUT_PIECE_BYTES = 64 * 1024
 

@@ -5,7 +5,6 @@ Source: tus 1.0.0 (https://tus.io), RFC 9110 14 (ranges), docs/reference/storage
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import io
 import json
@@ -14,13 +13,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iter
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO
-
-import aiohttp
-from yarl import URL
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ai.backend.client.exceptions import BackendAPIError, BackendClientError, EndpointUnreachable
 from ai.backend.client.wire import problem
+
+if TYPE_CHECKING:
+    import aiohttp
+    from yarl import URL
 
 CHUNK = 16 * 1024 * 1024
 PARALLEL = 4
@@ -44,6 +44,8 @@ class Ticket:
 
     @property
     def target(self) -> URL:
+        from yarl import URL
+
         if not self.token:
             return URL(self.url, encoded=True)  # every byte of it is signed
         return URL(self.url).update_query(token=self.token)
@@ -95,6 +97,9 @@ class _Retries:
 
     async def wait(self, error: Exception) -> None:
         """Waits before the next try. Raises EndpointUnreachable after the last."""
+
+        import asyncio
+
         if self.failures >= len(_PAUSES_S):
             error_text = str(error) or type(error).__name__
             raise EndpointUnreachable(f"the storage proxy cannot be reached: {error_text}") from error
@@ -129,6 +134,9 @@ class Transfers:
             EndpointUnreachable: it does not answer, also not after several tries.
             BackendClientError: the file is shorter than it was.
         """
+
+        import asyncio
+
         ticket = record.read() if record is not None and size else None
         offset = await self._offset(ticket) if ticket is not None else None
         if ticket is None or offset is None:
@@ -154,6 +162,9 @@ class Transfers:
 
         Raises BackendAPIError if the status is neither expected nor one that is retried.
         """
+
+        import aiohttp
+
         try:
             async with self._http.request(method, url, ssl=self._verify, allow_redirects=False, **options) as response:
                 if response.status in expected:
@@ -197,6 +208,9 @@ class Transfers:
             BackendAPIError: it is refused.
             EndpointUnreachable: no answer came, also not after several tries.
         """
+
+        from yarl import URL
+
         retries = _Retries()
         while True:
             body = _parts(path, local, size, progress)
@@ -219,6 +233,9 @@ class Transfers:
             BackendAPIError: the storage proxy refuses.
             EndpointUnreachable: it does not answer, also not after several tries.
         """
+
+        import aiohttp
+
         partial, retries = Partial(target), _Retries()
         while True:
             ticket = await tickets()  # anew each time: the old one may have expired meanwhile
@@ -233,6 +250,10 @@ class Transfers:
         partial.publish()
 
     async def _fetch(self, path: str, ticket: Ticket, partial: Partial, progress: Progress | None) -> None:
+        import asyncio
+
+        import aiohttp
+
         offset, version = partial.size, partial.version
         headers = {"Range": f"bytes={offset}-", "If-Range": version} if offset and version else {}
         async with self._http.get(ticket.target, headers=headers, ssl=self._verify) as response:
@@ -301,6 +322,9 @@ class Partial:
 
 async def _parts(path: str, local: Path, size: int, progress: Progress | None) -> AsyncIterator[bytes]:
     """Yields exactly ``size`` bytes of a local file, in pieces."""
+
+    import asyncio
+
     done_bytes = 0
     with local.open("rb") as file:
         while done_bytes < size:
@@ -320,6 +344,9 @@ def _read_at(file: BinaryIO, offset: int, size: int) -> bytes:
 
 async def in_parallel(works: Iterable[Awaitable[Any]], parallel: int) -> list[Any]:
     """Awaits ``works``, ``parallel`` at a time, and returns the results in order; the first failure ends the rest."""
+
+    import asyncio
+
     running = asyncio.Semaphore(max(1, parallel))
     pending_works = list(works)
 

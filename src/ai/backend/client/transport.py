@@ -1,4 +1,4 @@
-"""Signed HTTP to one cluster that may have several endpoints.
+"""The port between the API and the network, and what its two adapters share: endpoints, retries and errors.
 
 Retries (an endpoint that fails is left for the next one):
 
@@ -11,125 +11,116 @@ An answer is never retried, whatever its status.
 
 from __future__ import annotations
 
-import asyncio
 import random
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
-
-import aiohttp
-from yarl import URL
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Any
 
 from ai.backend.client.config import APIConfig
-from ai.backend.client.exceptions import BackendAPIError, EndpointUnreachable
-from ai.backend.client.portal import Remote
-from ai.backend.client.wire import Call, Reply, call_url, prepare, problem, sign_headers
+from ai.backend.client.exceptions import BackendClientError, EndpointUnreachable
+from ai.backend.client.types import Remote
+from ai.backend.client.wire import Call, Reply, prepare, problem
 
-_PAUSES_S = (0.1, 0.4)
-"""Seconds between rounds over all endpoints."""
-_NEVER_SENT_ERRORS = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
-_HEARTBEAT_S = 30.0
-_MAX_MESSAGE_BYTES = 16 * 1024 * 1024
+if TYPE_CHECKING:
+    import aiohttp
+
+_PAUSES_S = (0.1, 0.4, 0.0)
+"""Seconds after the rounds over all endpoints."""
 
 
-class Transport(Remote):
-    """Connections to the endpoints of ``config``. Belongs to one event loop; open it there with ``async with``."""
+class Transport(Remote, ABC):
+    """Connections to the endpoints of ``config``. Open it where it is used.
+
+    The adapter on aiohttp serves asyncio programs and has streams; the plain one blocks the thread that uses it, and
+    needs neither an event loop nor a large library.
+
+    Attributes:
+        never_sent_errors: what :meth:`_exchange` raises if no connection was made.
+        broken_errors: what it and :meth:`_receive` raise if a connection broke.
+    """
+
+    never_sent_errors: tuple[type[Exception], ...] = ()
+    broken_errors: tuple[type[Exception], ...] = (ConnectionError, TimeoutError)
 
     def __init__(self, config: APIConfig) -> None:
         self.config = config
-        self._http: aiohttp.ClientSession | None = None
-        self._tunnels: aiohttp.ClientSession | None = None
 
     async def open(self) -> None:
-        if self._http is not None:
-            return
-        timeout = aiohttp.ClientTimeout(
-            total=None, sock_connect=self.config.connection_timeout or None, sock_read=self.config.read_timeout or None
-        )
-        connector = aiohttp.TCPConnector(ssl=not self.config.skip_sslcert_validation, limit=64)
-        self._http = aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=True)
-        if len(self.config.endpoints) > 1:
-            for _ in range(random.randrange(len(self.config.endpoints))):
-                self.config.fail_over()
+        """Opens the transport at one of the endpoints, by chance."""
+        for _ in range(random.randrange(len(self.config.endpoint_urls))):
+            self.config.fail_over()
 
-    def _unlimited(self) -> aiohttp.ClientSession:
-        """Returns the HTTP session of long-lived connections, whose number must not limit requests."""
-        if self._tunnels is None:
-            connector = aiohttp.TCPConnector(ssl=not self.config.skip_sslcert_validation, limit=0)
-            self._tunnels = aiohttp.ClientSession(connector=connector, timeout=self.session.timeout)
-        return self._tunnels
-
+    @abstractmethod
     async def close(self) -> None:
-        if self._tunnels is not None:
-            await self._tunnels.close()
-            self._tunnels = None
-        if self._http is not None:
-            await self._http.close()
-            self._http = None
+        """Closes all connections."""
 
-    @property
-    def session(self) -> aiohttp.ClientSession:
-        """The HTTP session underneath, for unsigned requests to other servers."""
-        if self._http is None:
-            raise RuntimeError("the API session is not open: use it in a `with` block, or call open() first")
-        return self._http
+    @abstractmethod
+    async def pause(self, seconds: float) -> None:
+        """Waits between two requests."""
 
-    @asynccontextmanager
-    async def stream(self, call: Call) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Yields the answer to ``call`` with its body unread.
+    @abstractmethod
+    async def _exchange(self, method: str, url: str, headers: Mapping[str, str], body: Any) -> Any:
+        """Sends a request and returns the response with its body unread."""
+
+    @abstractmethod
+    async def _receive(self, response: Any) -> Reply:
+        """Reads a response to its end."""
+
+    async def request(self, call: Call) -> Reply:
+        """Returns the whole answer to a call.
 
         Raises:
             BackendAPIError: the server refused.
             EndpointUnreachable: no endpoint answered.
         """
-        response = await self._send(call)
-        try:
-            if response.status >= 400:
-                raise problem(response.status, response.reason or "", await response.read())
-            yield response
-        finally:
-            response.release()
-
-    async def request(self, call: Call) -> Reply:
-        """Returns the whole answer to ``call``; errors as :meth:`stream`."""
         for is_last_try in (False, True):
+            response = await self._send(call)
             try:
-                async with self.stream(call) as response:
-                    return Reply(response.status, response.headers, await response.read())
-            except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
+                reply = await self._receive(response)
+            except self.broken_errors as error:
                 # The answer broke off in its middle.
                 if is_last_try or not call.repeatable:
-                    raise EndpointUnreachable(_broken_text(self.config.endpoint, error)) from error
+                    raise self.unreachable(error) from error
                 self.config.fail_over()
+                continue
+            if reply.status >= 400:
+                raise problem(reply.status, response.reason or "", reply.body)
+            return reply
         raise AssertionError("unreachable")
 
-    async def _send(self, call: Call) -> aiohttp.ClientResponse:
-        http = self.session
+    async def _send(self, call: Call) -> Any:
         failure: Exception | None = None
-        for pause_s in (*_PAUSES_S, 0.0):
-            for _ in self.config.endpoints:
-                url, headers, body = prepare(self.config, call)
+        for pause_s in _PAUSES_S:
+            for _ in self.config.endpoint_urls:
                 try:
-                    return await http.request(
-                        call.method,
-                        url,
-                        data=body,
-                        headers=headers,
-                        allow_redirects=False,
-                        skip_auto_headers=["Accept-Encoding"],
-                    )
-                except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
-                    if not call.repeatable and not isinstance(error, _NEVER_SENT_ERRORS):
-                        raise EndpointUnreachable(_broken_text(self.config.endpoint, error)) from error
+                    return await self._exchange(call.method, *prepare(self.config, call))
+                except self.broken_errors as error:
+                    if not call.repeatable and not isinstance(error, self.never_sent_errors):
+                        raise self.unreachable(error) from error
                     failure = error
                 self.config.fail_over()
-            await asyncio.sleep(pause_s)
-        endpoint_names = ", ".join(str(url) for url in self.config.endpoints)
+            await self.pause(pause_s)
+        endpoint_names = ", ".join(self.config.endpoint_urls)
         raise EndpointUnreachable(f"no answer from {endpoint_names}: {failure or 'timed out'}") from failure
 
-    @asynccontextmanager
-    async def websocket(
+    def unreachable(self, error: Exception | None) -> EndpointUnreachable:
+        """Returns the exception for a connection that broke."""
+        reason = str(error) or type(error).__name__
+        return EndpointUnreachable(f"the connection to {self.config.endpoint_url} broke: {reason}")
+
+    @property
+    def session(self) -> aiohttp.ClientSession:
+        """The HTTP session underneath, for unsigned requests to other servers."""
+        raise BackendClientError("transfers need an asynchronous transport")
+
+    def stream(self, call: Call) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        """Yields the answer to ``call`` with its body unread; errors as :meth:`request`."""
+        raise BackendClientError("streams need an asynchronous transport")
+
+    def websocket(
         self, path: str, params: Mapping[str, str] | None = None, *, for_bytes: bool = False
-    ) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
+    ) -> AbstractAsyncContextManager[aiohttp.ClientWebSocketResponse]:
         """Opens a WebSocket.
 
         One ``for_bytes`` waits for no pongs, as slow readers answer late; the number of such connections is not
@@ -139,41 +130,4 @@ class Transport(Remote):
             BackendAPIError: the server refused the upgrade.
             EndpointUnreachable: no endpoint answered.
         """
-        http = self._unlimited() if for_bytes else self.session
-        failure: Exception | None = None
-        socket: aiohttp.ClientWebSocketResponse | None = None
-        for _ in range(len(self.config.endpoints)):
-            url = call_url(self.config.endpoint, path, params)
-            headers = {"User-Agent": self.config.user_agent, **sign_headers(self.config, "GET", url, None)}
-            try:
-                socket = await http.ws_connect(
-                    url,
-                    headers=headers,
-                    autoping=True,
-                    heartbeat=None if for_bytes else _HEARTBEAT_S,
-                    max_msg_size=_MAX_MESSAGE_BYTES,
-                )
-                break
-            except aiohttp.WSServerHandshakeError as error:
-                if for_bytes:
-                    # The upgrade's answer has no body here: asked without one, the server says why.
-                    await self.request(Call(method="GET", path=path, params=dict(params or {}), repeatable=True))
-                raise BackendAPIError(error.status, error.message, {"title": _refusal_text(error.status)}) from error
-            except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
-                failure = error
-                self.config.fail_over()
-        if socket is None:
-            raise EndpointUnreachable(_broken_text(self.config.endpoint, failure)) from failure
-        try:
-            yield socket
-        finally:
-            await socket.close()
-
-
-def _refusal_text(status: int) -> str:
-    explanations = {401: "The credentials are missing, wrong or expired.", 404: "There is no such session."}
-    return explanations.get(status, f"The server refused the stream with status {status}.")
-
-
-def _broken_text(endpoint: URL, error: Exception | None) -> str:
-    return f"the connection to {endpoint} broke: {str(error) or type(error).__name__}"
+        raise BackendClientError("streams need an asynchronous transport")

@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 import aiohttp
 
 from ai.backend.client.exceptions import BackendClientError, BackendError, EndpointUnreachable
-from ai.backend.client.portal import Remote
+from ai.backend.client.types import Remote
 
 log = logging.getLogger(__name__)
 _PIECE_BYTES = 256 * 1024

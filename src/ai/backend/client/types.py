@@ -1,4 +1,4 @@
-"""A value that says that no value was given (spec 03-12:703)."""
+"""A value that says that no value was given (spec 03-12:703), and what blocking programs recognise areas by."""
 
 from __future__ import annotations
 
@@ -14,3 +14,7 @@ class Undefined(Enum):
 
 undefined: Final = Undefined.token
 """Stands for a value that was not given, where None is a value."""
+
+
+class Remote:
+    """Base of the objects of the SDK that make requests; blocking programs use each of them as a ``Blocking``."""

@@ -13,10 +13,9 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from yarl import URL
-
 from ai.backend.client.config import APIConfig
 from ai.backend.client.exceptions import BackendAPIError, UnusableReply
+from ai.backend.client.urls import host_of, raw_target
 from ai.backend.common.signing import SignedParts, authorization, media_type, sign
 
 TOKEN_HEADER = "X-BackendAI-Client-Token"
@@ -77,12 +76,11 @@ def new_token() -> str:
     return uuid.uuid4().hex
 
 
-def call_url(endpoint: URL, path: str, params: Mapping[str, str] | None) -> URL:
-    query = "?" + urlencode(params) if params else ""
-    return URL(str(endpoint).rstrip("/") + path + query, encoded=True)
+def call_url(endpoint: str, path: str, params: Mapping[str, str] | None) -> str:
+    return f"{endpoint.rstrip('/')}{path}{'?' + urlencode(params) if params else ''}"
 
 
-def sign_headers(config: APIConfig, method: str, url: URL, content_type: str | None) -> dict[str, str]:
+def sign_headers(config: APIConfig, method: str, url: str, content_type: str | None) -> dict[str, str]:
     """Returns the headers that identify the caller of a request with this media type (None: without the header)."""
     date = datetime.now(UTC).isoformat()
     headers = {"Date": date, "X-BackendAI-Version": config.version, "X-BackendAI-Domain": config.domain}
@@ -91,9 +89,9 @@ def sign_headers(config: APIConfig, method: str, url: URL, content_type: str | N
     access_key, secret_key = config.access_key, config.secret_key
     signed_parts = SignedParts(
         method=method,
-        raw_target=url.raw_path_qs,
+        raw_target=raw_target(url),
         date=date,
-        host=url.host_port_subcomponent or "",
+        host=host_of(url),
         content_type=media_type(content_type),
         version=config.version,
     )
@@ -102,9 +100,9 @@ def sign_headers(config: APIConfig, method: str, url: URL, content_type: str | N
     return headers
 
 
-def prepare(config: APIConfig, call: Call) -> tuple[URL, dict[str, str], Any]:
+def prepare(config: APIConfig, call: Call) -> tuple[str, dict[str, str], Any]:
     """Returns the request of a call to the endpoint in use, dated now: its URL, its headers and its body."""
-    url = call_url(config.endpoint, call.path, call.params)
+    url = call_url(config.endpoint_url, call.path, call.params)
     body: Any = None
     content_type: str | None = "text/plain"
     if call.form is not None:

@@ -2,61 +2,75 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from ai.backend.cli.framework import announcements
+from ai.backend.client.config import APIConfig
 from ai.backend.client.exceptions import BackendClientError
+from ai.backend.client.func.manager import AsyncManager
+
+Answer = Callable[[], dict[str, Any]]
 
 
-async def refuses() -> dict[str, Any]:
+def refuses() -> dict[str, Any]:
     raise BackendClientError("not today")
 
 
-async def hangs() -> dict[str, Any]:
-    await asyncio.Event().wait()
+def hangs() -> dict[str, Any]:
+    threading.Event().wait(1)
     return {}
 
 
-async def says() -> dict[str, Any]:
+def says() -> dict[str, Any]:
     return {"enabled": True, "message": "Hear\nthis"}
 
 
-async def is_off() -> dict[str, Any]:
+def is_off() -> dict[str, Any]:
     return {"enabled": False, "message": "Hear"}
 
 
 @pytest.fixture(autouse=True)
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    monkeypatch.setattr(announcements, "PATIENCE_S", 0.001)
+    monkeypatch.setattr(announcements, "PATIENCE_S", 0.05)
     return tmp_path / "backend.ai" / "announcement.json"
 
 
-async def told(answer: Callable[[], Awaitable[dict[str, Any]]], capsys: pytest.CaptureFixture[str]) -> str:
-    async with announcements.with_announcements(SimpleNamespace(Manager=SimpleNamespace(get_announcement=answer))):  # type: ignore[arg-type]  # all that is asked of it
-        await asyncio.sleep(0)
-    return capsys.readouterr().err
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[[Answer], str]:
+    config = APIConfig(endpoint="http://127.0.0.1:9", access_key="A", secret_key="S")
+
+    def tell(answer: Answer) -> str:
+        async def get_announcement(_self: AsyncManager) -> dict[str, Any]:
+            return answer()
+
+        monkeypatch.setattr(AsyncManager, "get_announcement", get_announcement)
+        with announcements.with_announcements(config):
+            time.sleep(0.01)
+        return capsys.readouterr().err
+
+    return tell
 
 
-async def test_only_what_is_enabled_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    printed = await told(says, capsys)
+def test_only_what_is_enabled_is_told(told: Callable[[Answer], str]) -> None:
+    printed = told(says)
     assert "Announcement" in printed.splitlines()[0]
     assert [line.strip("│ ") for line in printed.splitlines()[1:3]] == ["Hear", "this"]
     for answer in (is_off, refuses, hangs):
-        assert await told(answer, capsys) == ""
+        assert told(answer) == ""
 
 
-async def test_a_dismissed_one_is_told_no_more(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dismissed_one_is_told_no_more(told: Callable[[Answer], str]) -> None:
     assert not announcements.dismiss()
-    await told(says, capsys)
+    told(says)
     assert announcements.dismiss()
-    assert await told(says, capsys) == ""
+    assert told(says) == ""
 
 
 @pytest.mark.parametrize("text", ["no JSON", "[1]", '{"hash": 7}'])

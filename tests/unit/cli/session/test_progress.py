@@ -39,3 +39,9 @@ def test_devices_without_cpu_and_memory() -> None:
         {"attached_devices": None},
     ]
     assert describe_devices(containers) == "mock: Mock (m0), device (m1)"
+
+
+def test_statuses_of_one_moment_stay_in_their_order() -> None:
+    moment = "2026-11-21T09:00:00+00:00"
+    history = {"pending": moment, "preparing": moment, "creating": moment}
+    assert describe_history(history) == "PENDING → PREPARING +0 ms → CREATING +0 ms"

@@ -40,18 +40,18 @@ def manager_status() -> None:
 @manager.command("freeze")
 @click.option("--wait", is_flag=True, help="Wait until no sessions are left, then freeze.")
 @click.option("--force-kill", is_flag=True, help="End all sessions.")
-def freeze(wait: bool, force_kill: bool) -> None:
+@yes_option
+def freeze(wait: bool, force_kill: bool, yes: bool) -> None:
     """Take no new sessions; existing sessions go on."""
     if wait and force_kill:
         raise click.UsageError("--wait and --force-kill exclude each other")
+    confirm("End all sessions of all users", is_confirmed=yes or not force_kill)
     screen = screen_of()
 
     async def freeze_and_wait(api: AsyncSession) -> None:
-        import asyncio
-
         while wait and (remaining_sessions := int((await api.Manager.status())["active_sessions"])):
             screen.inform(f"{remaining_sessions} sessions are left")
-            await asyncio.sleep(_POLL_S)  # the server has no event for the end of all sessions
+            await api.transport.pause(_POLL_S)  # the server has no event for the end of all sessions
         await api.Manager.freeze(force_kill=force_kill)
 
     change(freeze_and_wait, {"status": "frozen"}, "frozen; sessions end" if force_kill else "frozen")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ai.backend.cli.artifact.commands import TYPE
+from ai.backend.cli.framework.invoke import in_event_loop
 from ai.backend.cli.framework.lazy import Entry, LazyGroup, ListCommand, Outcome, screen_of
 from ai.backend.cli.framework.objects import change as change_object
 from ai.backend.cli.framework.objects import follow_task, list_objects, print_reply
@@ -196,14 +197,14 @@ async def _wait_for_revisions(api: AsyncSession, revision_ids: list[str], *, wit
             progress = revision["progress"] or {"current": 0, "total": revision["size"] or 0}
             bar.update(revision_name, progress["current"], progress["total"])
 
-        return await api.Artifact.wait(revision_ids, progress=show_progress)
+        return await in_event_loop(api, lambda api: api.Artifact.wait(revision_ids, progress=show_progress))
 
 
 def _absolute_paths(_ctx: click.Context, _param: click.Parameter, files: tuple[str, ...]) -> list[Path]:
     return [Path(file).absolute() for file in files]
 
 
-@admin_artifact.command("upload")
+@admin_artifact.command("upload", needs_loop=True)
 @_REGISTRY_ARGUMENT
 @_NAME_ARGUMENT
 @click.argument("version")

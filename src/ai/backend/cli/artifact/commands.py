@@ -106,7 +106,7 @@ def files(revision: str) -> None:
     list_objects(lambda api: api.Artifact.files(revision), file_columns, "it has no files", describe=_with_size)
 
 
-@artifact.command("download")
+@artifact.command("download", needs_loop=True)
 @_REVISION_ARGUMENT
 @_PATHS_ARGUMENT
 @click.option(

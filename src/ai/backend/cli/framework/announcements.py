@@ -5,20 +5,20 @@ Only people at a terminal see it. A dismissed one is remembered by its hash, in 
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import hashlib
 import json
 import os
 import sys
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ai.backend.cli.framework.output import Screen
 
 if TYPE_CHECKING:
-    from ai.backend.client.session import AsyncSession
+    from ai.backend.client.config import APIConfig
 
 PATIENCE_S = 0.5
 """How long a command that has ended waits for the announcement."""
@@ -70,17 +70,32 @@ def is_visible(screen: Screen) -> bool:
     return not screen.is_quiet and sys.stderr.isatty()
 
 
-@contextlib.asynccontextmanager
-async def with_announcements(api: AsyncSession) -> AsyncIterator[None]:
+@contextlib.contextmanager
+def with_announcements(config: APIConfig) -> Iterator[None]:
     """Fetches the announcement during a command and shows it at the end; its failure never fails the command."""
-    from ai.backend.client.exceptions import BackendError
-
-    request = asyncio.create_task(api.Manager.get_announcement())
+    messages: list[str] = []
+    request = threading.Thread(target=lambda: messages.extend(_fetch(config)), daemon=True)
+    request.start()
     try:
         yield
     finally:
-        with contextlib.suppress(BackendError, TimeoutError):
-            async with asyncio.timeout(PATIENCE_S):
-                reply = await request
-            if reply.get("enabled") and reply.get("message"):
-                show_announcement(str(reply["message"]))
+        request.join(PATIENCE_S)
+        for message in messages:
+            show_announcement(message)
+
+
+def _fetch(config: APIConfig) -> list[str]:
+    """Returns the announcement, if there is one."""
+    from ai.backend.client.exceptions import BackendError
+    from ai.backend.client.plain_transport import PlainTransport, run_plain
+    from ai.backend.client.session import AsyncSession
+
+    async def request() -> dict[str, Any]:
+        async with AsyncSession(config=config, transport=PlainTransport(config)) as api:
+            return await api.Manager.get_announcement()
+
+    try:
+        reply = run_plain(request())
+    except BackendError:
+        return []
+    return [str(reply["message"])] if reply.get("enabled") and reply.get("message") else []

@@ -1,7 +1,7 @@
-"""Names of objects of the cluster for the completion of a shell: sessions, images, folders, slots, users, agents.
+"""Completes the names of sessions, images, folders, slots, users and agents in a shell, by a request to the manager.
 
-The request is made by the standard library: the HTTP library of the other commands takes longer to import than a person
-waits for the tab key.
+The request is made by the standard library, since importing the HTTP library of the other commands takes too long for a
+key press.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Names = Iterable[tuple[Any, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where the names of a kind of objects come from: a GraphQL query, or the path of a GET.
+    """The request for the names of one kind of objects: a GraphQL query, or the path of a GET.
 
     ``names`` returns pairs of a name and its explanation from the reply.
     """

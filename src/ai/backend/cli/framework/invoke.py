@@ -8,15 +8,21 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, NoReturn
+from collections.abc import Callable, Coroutine
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from ai.backend.cli.framework.output import Screen
 from ai.backend.cli.framework.values import SlotDisplays
 
 if TYPE_CHECKING:
+    from ai.backend.client.config import APIConfig
     from ai.backend.client.exceptions import BackendAPIError
     from ai.backend.client.session import AsyncSession
+
+    Work = Callable[[AsyncSession], Coroutine[Any, Any, "R"]]
+
+R = TypeVar("R")
 
 
 def env_file_hint() -> str:
@@ -68,31 +74,24 @@ async def slot_displays(api: AsyncSession) -> SlotDisplays:
 
 
 def call(
-    screen: Screen, work: Callable[[AsyncSession], Awaitable[int | None]], *, failure: int = 1, needs_keys: bool = True
+    screen: Screen, work: Work[int | None], *, failure: int = 1, needs_keys: bool = True, needs_loop: bool = False
 ) -> NoReturn:
-    """Runs ``work`` with an open session and exits: with its result, or with ``failure`` if the platform fails."""
-    import asyncio
+    """Runs ``work`` with an open session and exits: with its result, or with ``failure`` if the platform fails.
 
+    It runs without an event loop, whose libraries take longer to import than most commands take, unless it
+    ``needs_loop``. What needs one on the way is wrapped in :func:`in_event_loop`.
+    """
     from ai.backend.cli.framework.announcements import is_visible, with_announcements
-    from ai.backend.cli.framework.redraw import repeat
     from ai.backend.client.config import get_config
     from ai.backend.client.exceptions import BackendError
-    from ai.backend.client.session import AsyncSession
 
-    async def main() -> int | None:
+    try:
         config = get_config()
         if needs_keys and not config.is_anonymous:
             _ = config.access_key, config.secret_key
-        async with AsyncSession(config=config) as api:
-            if screen.is_following:
-                return await repeat(screen, lambda: work(api))
-            if config.is_anonymous or not needs_keys or not is_visible(screen):
-                return await work(api)
-            async with with_announcements(api):
-                return await work(api)
-
-    try:
-        exit_code = asyncio.run(main()) or 0
+        is_announcing = needs_keys and not config.is_anonymous and is_visible(screen) and not screen.is_following
+        with with_announcements(config) if is_announcing else nullcontext():
+            exit_code = _run(screen, config, work, needs_loop=needs_loop) or 0
     except BackendError as error:
         report(screen, error)
         exit_code = failure
@@ -105,3 +104,45 @@ def call(
         exit_code = 130
     sys.stdout.flush()
     sys.exit(exit_code)
+
+
+def _run(screen: Screen, config: APIConfig, work: Work[int | None], *, needs_loop: bool) -> int | None:
+    async def main(api: AsyncSession) -> int | None:
+        if screen.is_following:
+            from ai.backend.cli.framework.redraw import repeat
+
+            return await repeat(screen, lambda: work(api), api.transport.pause)
+        return await work(api)
+
+    if needs_loop:
+        return _run_in_loop(config, main)
+    from ai.backend.client.plain_transport import PlainTransport, run_plain
+    from ai.backend.client.session import AsyncSession
+
+    async def with_session() -> int | None:
+        async with AsyncSession(config=config, transport=PlainTransport(config)) as api:
+            return await main(api)
+
+    return run_plain(with_session())
+
+
+def _run_in_loop(config: APIConfig, work: Work[R]) -> R:
+    import asyncio
+
+    from ai.backend.client.session import AsyncSession
+
+    async def with_session() -> R:
+        async with AsyncSession(config=config) as api:
+            return await work(api)
+
+    return asyncio.run(with_session())
+
+
+async def in_event_loop(api: AsyncSession, work: Work[R]) -> R:
+    """Returns the result of ``work``, which needs streams or several requests at once, in the event loop.
+
+    Where the command has none, one runs for the time of the call, with an API session of its own.
+    """
+    from ai.backend.client.plain_transport import PlainTransport
+
+    return _run_in_loop(api.config, work) if isinstance(api.transport, PlainTransport) else await work(api)

@@ -113,21 +113,30 @@ class Leaf(click.Command):
     """A command that takes ``-h`` and ``--output`` beside its own options.
 
     A callback that is a coroutine function gets an open API session before its options, and returns an ``Outcome``.
-    ``needs_keys`` is False for commands that work without a keypair.
+    ``needs_keys`` is False for commands that work without a keypair, ``needs_loop`` True for those with streams or
+    transfers.
     """
 
     def __init__(
-        self, name: str | None, *, callback: Callable[..., Any], needs_keys: bool = True, **kwargs: Any
+        self,
+        name: str | None,
+        *,
+        callback: Callable[..., Any],
+        needs_keys: bool = True,
+        needs_loop: bool = False,
+        **kwargs: Any,
     ) -> None:
         kwargs["context_settings"] = {**CONTEXT_SETTINGS, **(kwargs.get("context_settings") or {})}
         if inspect.iscoroutinefunction(callback):
-            callback = _in_session(callback, needs_keys)
+            callback = _in_session(callback, needs_keys=needs_keys, needs_loop=needs_loop)
         super().__init__(name, callback=callback, **kwargs)
         complete_names(self.params)
         self.params.append(output_option())
 
 
-def _in_session(command: Callable[..., Coroutine[Any, Any, Outcome]], needs_keys: bool) -> Callable[..., NoReturn]:
+def _in_session(
+    command: Callable[..., Coroutine[Any, Any, Outcome]], *, needs_keys: bool, needs_loop: bool
+) -> Callable[..., NoReturn]:
     def run_command(**options: Any) -> NoReturn:
         screen = screen_of()
 
@@ -138,7 +147,7 @@ def _in_session(command: Callable[..., Coroutine[Any, Any, Outcome]], needs_keys
             screen.result(*outcome)
             return None
 
-        call(screen, work, needs_keys=needs_keys)
+        call(screen, work, needs_keys=needs_keys, needs_loop=needs_loop)
 
     return run_command
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from ai.backend.cli.framework.invoke import call
+from ai.backend.cli.framework.invoke import call, in_event_loop
 from ai.backend.cli.framework.lazy import LazyGroup, ListCommand, screen_of
 from ai.backend.cli.framework.output import Column
 from ai.backend.cli.framework.params import options
@@ -136,19 +136,24 @@ async def follow_task(
 
     The command fails if the task does. Every step is passed to ``on_step``, or printed by ``describe``.
     """
-    screen, printed_text = screen_of(), ""
-    async for step in api.BackgroundTask(task_id).progress():
-        if step.is_final:
-            if step.state != "done":
-                outcome = "failed" if step.state == "failed" else f"was {step.state}"
-                screen.fail(f"{name} {outcome}: {step.message}")
-            return step.message or ""
-        if on_step is not None:
-            on_step(step)
-        elif (text := describe(step)) != printed_text:
-            screen.inform(text)
-            printed_text = text
-    return ""
+    screen = screen_of()
+
+    async def follow(api: AsyncSession) -> str:
+        printed_text = ""
+        async for step in api.BackgroundTask(task_id).progress():
+            if step.is_final:
+                if step.state != "done":
+                    outcome = "failed" if step.state == "failed" else f"was {step.state}"
+                    screen.fail(f"{name} {outcome}: {step.message}")
+                return step.message or ""
+            if on_step is not None:
+                on_step(step)
+            elif (text := describe(step)) != printed_text:
+                screen.inform(text)
+                printed_text = text
+        return ""
+
+    return await in_event_loop(api, follow)
 
 
 async def follow_to_end(api: AsyncSession, task_id: UUID | str, *, name: str) -> tuple[dict[str, str], str]:

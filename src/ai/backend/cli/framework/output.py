@@ -140,6 +140,16 @@ class Screen:
             cells = [[row[index] for index in shown] for row in cells]
         self.render(make_table(visible_columns, cells))
 
+    def blocks(self, rows: Iterable[Mapping[str, Any]], columns: Sequence[Column]) -> None:
+        """Prints a list of objects with many columns: as a table with `--wide`, else each as a block of facts."""
+        if self.is_wide:
+            self.table(rows, columns)
+            return
+        for index, row in enumerate(rows):
+            if index:
+                self.say("")
+            self.facts((column.heading, column.text(row, is_wide=True)) for column in columns)
+
     def facts(self, pairs: Iterable[tuple[str, Any]]) -> None:
         """Prints one object, a line for each of its facts; a text keeps its line ends."""
         from ai.backend.cli.framework.terminal import make_facts

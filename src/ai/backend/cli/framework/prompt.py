@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import sys
 import termios
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import asyncio
 
 _CHUNK_BYTES = 65_536
 END_OF_INPUT = "\x04"
-"""What a run is sent when standard input has ended, as Ctrl-D on a terminal."""
+"""The character that is sent to a run at the end of standard input, as Ctrl-D on a terminal."""
 _pending_input = bytearray()
 
 
@@ -39,6 +42,8 @@ def _set_ready(ready: asyncio.Future[None]) -> None:
 
 
 async def _wait_until_readable(fd: int) -> None:
+    import asyncio
+
     loop = asyncio.get_running_loop()
     ready: asyncio.Future[None] = loop.create_future()
     try:
@@ -51,12 +56,16 @@ async def _wait_until_readable(fd: int) -> None:
         loop.remove_reader(fd)
 
 
-async def read_line(*, is_password: bool = False, fd: int | None = None) -> str:
-    """Returns the next line of standard input without its end; END_OF_INPUT when it has ended."""
+async def read_line(*, is_password: bool = False, fd: int | None = None, has_loop: bool = True) -> str:
+    """Returns the next line of standard input without its end; END_OF_INPUT when it has ended.
+
+    It blocks unless it ``has_loop``, an event loop in which to wait.
+    """
     input_fd = sys.stdin.fileno() if fd is None else fd
     with _echo_off(input_fd) if is_password else contextlib.nullcontext():
         while b"\n" not in _pending_input:
-            await _wait_until_readable(input_fd)
+            if has_loop:
+                await _wait_until_readable(input_fd)
             chunk = os.read(input_fd, _CHUNK_BYTES)
             if not chunk:
                 break

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import io
 import os
@@ -28,7 +27,9 @@ class _Frame(io.StringIO):
         return self._is_terminal
 
 
-async def repeat(screen: Screen, work: Callable[[], Awaitable[int | None]]) -> int:
+async def repeat(
+    screen: Screen, work: Callable[[], Awaitable[int | None]], pause: Callable[[float], Awaitable[None]]
+) -> int:
     """Runs ``work`` every two seconds until it fails; returns its exit code.
 
     Raises click.UsageError in JSON mode, whose output is one document.
@@ -47,7 +48,7 @@ async def repeat(screen: Screen, work: Callable[[], Awaitable[int | None]]) -> i
         out.flush()
         if exit_code:
             return exit_code
-        await asyncio.sleep(INTERVAL_S)
+        await pause(INTERVAL_S)
 
 
 def fit_frame(text: str, height: int) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-_SHORT_ID_PATTERN = re.compile(r"(?!.{32})[0-9a-f]{4}[0-9a-f-]*", re.IGNORECASE)
+_SHORT_ID_PATTERN = r"(?!.{32})[0-9a-fA-F]{4}[0-9a-fA-F-]*"
 _SHOWN_MATCHES = 10
 
 Rows = Sequence[Mapping[str, Any]]
@@ -16,7 +16,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 def is_short_id(reference: str) -> bool:
     """Returns whether a text may be the beginning of a UUID: four hexadecimal digits or more, and not all of them."""
-    return _SHORT_ID_PATTERN.fullmatch(reference) is not None
+    return re.fullmatch(_SHORT_ID_PATTERN, reference) is not None
 
 
 def find_id(reference: str, rows: Rows, *, kind: str, name: str = "name") -> str:

@@ -1,4 +1,4 @@
-"""Tables, facts, trees, panels and progress bars, drawn by rich.
+"""Tables, facts, trees and panels, drawn by rich.
 
 Import it inside functions only: rich takes longer to import than most commands take to run.
 """
@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, TextIO
 
 from rich.cells import cell_len
 from rich.console import Console, RenderableType
-from rich.panel import Panel
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskProgressColumn, TextColumn
 from rich.table import Column as TableColumn
 from rich.table import Table
 from rich.text import Text
 
-from ai.backend.cli.framework.values import harmless, readable_size
+from ai.backend.cli.framework.values import harmless
 
 if TYPE_CHECKING:
+    from rich.panel import Panel
+
     from ai.backend.cli.framework.output import Column
 
 _UNBOUNDED_WIDTH = 1_000_000
@@ -100,26 +100,11 @@ def make_facts(pairs: Iterable[tuple[str, str]]) -> Table:
 
 def make_panel(title: str, text: str) -> Panel:
     """Returns a text in a frame with a title."""
+    from rich.panel import Panel
+
     return Panel.fit(Text(harmless(text)), title=Text(title), title_align="left")
 
 
 def make_error(program: str, message: str) -> Text:
     """Returns an error with the name of the program in front."""
     return Text.assemble((f"{program}: ", "bold red"), harmless(message))
-
-
-class _BytesColumn(ProgressColumn):
-    """Shows transferred bytes, total bytes, and bytes a second."""
-
-    def render(self, task: Task) -> Text:
-        total_size = readable_size(task.total or 0)
-        return Text(f"{readable_size(task.completed)} of {total_size}  {readable_size(task.speed or 0)}/s")
-
-
-def make_transfer_progress(stream: TextIO) -> Progress:
-    """Returns a progress bar for bytes that disappears when it stops; its tasks have a field ``path``."""
-    path_column = TableColumn(no_wrap=True, overflow="ellipsis", ratio=1)
-    path = TextColumn("{task.fields[path]}", markup=False, table_column=path_column)
-    console = Console(file=stream, force_terminal=True, markup=False, emoji=False, highlight=False)
-    columns = (BarColumn(20), TaskProgressColumn(), _BytesColumn(), path)
-    return Progress(*columns, console=console, transient=True, expand=True)

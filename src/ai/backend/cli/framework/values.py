@@ -6,10 +6,9 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from decimal import Decimal, InvalidOperation
 from typing import Any
 
-_TIME_PATTERN = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?([+-]\d\d:\d\d|Z)")
+_TIME_PATTERN = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?([+-]\d\d:\d\d|Z)"
 _SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _METRIC_UNITS = {"percent": "%", "pct": "%", "msec": " ms", "celsius": " C", "watt": " W", "count": ""}
 _DAY_S = 86_400
@@ -38,7 +37,7 @@ def cell(value: Any) -> str:
         )
     if isinstance(value, Sequence) and not isinstance(value, str):
         return ", ".join(cell(item) for item in value)
-    if isinstance(value, str) and _TIME_PATTERN.fullmatch(value):
+    if isinstance(value, str) and re.fullmatch(_TIME_PATTERN, value):
         return readable_time(value)
     return harmless(" ".join(str(value).split()))
 
@@ -72,6 +71,8 @@ def readable_amount(slot: str, amount: Any, displays: SlotDisplays = _NO_DISPLAY
     """Returns ``268435456`` bytes of memory as ``256m``, as `-r` takes it; formats other slots as their plugin says."""
     text, display = str(amount), displays.get(slot, {}).get("number_format") or {}
     if not display.get("binary", slot in {"mem", "shmem"}):
+        from decimal import Decimal, InvalidOperation
+
         digits = int(display.get("round_length") or 0)
         try:
             return f"{Decimal(text):.{digits}f}" if digits else text

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ai.backend.cli.run.ranges import MAX_CASES, RangeError, substitute
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ai.backend.client.func.creation import CreateOptions
 
 _INTERPRETERS = {
@@ -42,7 +42,7 @@ class Plan:
     image: str
     code: str | None
     files: tuple[Path, ...] = ()
-    basedir: Path = Path()
+    basedir: Path | None = None
     clean: str | None = None
     build_log: bool = True
     remove: bool = False
@@ -58,7 +58,7 @@ class Plan:
     @property
     def file_names(self) -> list[str]:
         """Paths of the files in the session."""
-        return [os.path.relpath(file, self.basedir) for file in self.files]
+        return [os.path.relpath(file, self.basedir or ".") for file in self.files]
 
     def batch_options(self, case: Case) -> dict[str, object]:
         """Returns the Batch Execution Query Object of a case; without commands its program, or what the image says."""
@@ -80,9 +80,13 @@ def program_command(names: Sequence[str]) -> str | None:
     Returns None where the image says what runs: one of them is called ``main``, or the first is in no language that an
     interpreter runs.
     """
+    from pathlib import Path
+
     paths = [Path(name) for name in names]
     if not paths or any(path.stem == "main" for path in paths):
         return None
+    import shlex
+
     interpreter = _INTERPRETERS.get(paths[0].suffix.lower())
     return f"{interpreter} {shlex.quote(names[0])}" if interpreter else None
 

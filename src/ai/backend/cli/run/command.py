@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ai.backend.cli.framework.invoke import call
 from ai.backend.cli.framework.lazy import Leaf, screen_of
-from ai.backend.cli.run.ranges import RangeError, combinations, parse_range
 from ai.backend.cli.session.options import creation_of, creation_options
 
 if TYPE_CHECKING:
-    from ai.backend.cli.run.cases import Plan
-    from ai.backend.client.early_request import PendingReply
+    from pathlib import Path
+
     from ai.backend.client.session import AsyncSession
 
 PLATFORM_FAILURE = 125
@@ -24,37 +22,46 @@ _PLAN_OPTIONS = (
 
 
 def _parse_ranges(_ctx: click.Context, param: click.Parameter, expressions: tuple[str, ...]) -> Any:
+    if not expressions:
+        return [{}]
+    from ai.backend.cli.run.ranges import RangeError, combinations, parse_range
+
     try:
         return list(combinations([parse_range(expression) for expression in expressions]))
     except RangeError as error:
         raise click.BadParameter(str(error), param=param) from None
 
 
+def _as_paths(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]) -> tuple[Path, ...]:
+    from pathlib import Path
+
+    return tuple(Path(value) for value in values)
+
+
+def _as_path(ctx: click.Context, param: click.Parameter, value: str | None) -> Path | None:
+    return _as_paths(ctx, param, (value,))[0] if value is not None else None
+
+
 def _folder_of(files: tuple[Path, ...], basedir: Path | None) -> Path:
     """Returns what FILES are relative to: by default the working directory, or the folder of a file outside of it."""
+    from pathlib import Path
+
     folder = Path.cwd() if basedir is None else basedir.resolve()
     if basedir is None and files and not files[0].parent.resolve().is_relative_to(folder):
         return files[0].parent.resolve()
     return folder
 
 
-def _create_early(plan: Plan) -> PendingReply | None:
-    """Requests the session of a single case early, while this process still imports modules."""
-    from ai.backend.cli.session.progress import create_early
-
-    if len(plan.cases) > 1 or plan.enqueue_only:
-        return None
-    return create_early(plan.image, {**plan.creation, "envs": plan.cases[0].env}, plan.max_wait)
-
-
 @click.command(cls=Leaf)
 @click.argument("image")
-@click.argument("files", nargs=-1, type=click.Path(exists=True, path_type=Path))
+@click.argument("files", nargs=-1, type=click.Path(exists=True), callback=_as_paths)
 @click.option("-c", "--code", help="Code to run in query mode.")
 @click.option("--clean", metavar="CMD", help="Command that cleans up before the build; batch mode.")
 @click.option("--build", metavar="CMD", help="Build command; `*` is the image's own, which is the default.")
 @click.option("--exec", "exec_", metavar="CMD", help="Command to run; `*` is the image's own.")
-@click.option("--basedir", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Where FILES are from.")
+@click.option(
+    "--basedir", type=click.Path(exists=True, file_okay=False), callback=_as_path, help="Where FILES are from."
+)
 @click.option("--rm", "remove", is_flag=True, help="Terminate the session afterwards.")
 @click.option("--build-log/--no-build-log", default=True, show_default=True, help="Show what the build prints.")
 @click.option("--enqueue-only", is_flag=True, help="Return once the session is queued; runs nothing.")
@@ -86,6 +93,7 @@ def run(
       backend.ai run --rm -e 'N=$X' --env-range X=case:1,2,3 -c 'import os; print(os.environ["N"])' python
     """
     from ai.backend.cli.run.cases import Plan, make_cases
+    from ai.backend.cli.run.ranges import RangeError
 
     screen = screen_of()
     if code is None and not files and exec_ is None and not options["enqueue_only"]:
@@ -97,22 +105,22 @@ def run(
         cases = make_cases(options["envs"], build, exec_, **ranges)
     except RangeError as error:
         raise click.UsageError(str(error)) from None
+    basedir = options.pop("basedir")
     own_options = {name: options.pop(name) for name in _PLAN_OPTIONS}
     plan = Plan(
         image=image,
         code=code,
         files=tuple(file.parent.resolve() / file.name for file in files),
-        basedir=_folder_of(files, options.pop("basedir")),
+        basedir=_folder_of(files, basedir) if files else basedir,
         name=options["name"],
         creation=creation_of(options),
         cases=cases,
         **own_options,
     )
-    early_reply = _create_early(plan)
 
     async def work(api: AsyncSession) -> int:
         from ai.backend.cli.run.runs import run_plan
 
-        return await run_plan(api, screen, plan, early_reply)
+        return await run_plan(api, screen, plan)
 
     call(screen, work, failure=PLATFORM_FAILURE)

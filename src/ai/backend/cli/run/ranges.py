@@ -7,11 +7,15 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import ROUND_CEILING, Decimal, InvalidOperation
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from decimal import Decimal
 
 MAX_CASES = 1000
-_NAME_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_REFERENCE_PATTERN = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
+_NAME_PATTERN = r"[A-Za-z_][A-Za-z0-9_]*"
+_REFERENCE_PATTERN = r"\$(?:(\w+)|\{(\w+)\})"
+"""Compiled at their first use, as most runs have no ranges."""
 
 
 class RangeError(ValueError):
@@ -27,6 +31,8 @@ class Range:
 
 
 def _parse_number(text: str) -> Decimal:
+    from decimal import Decimal, InvalidOperation
+
     try:
         number = Decimal(text.strip())
     except InvalidOperation:
@@ -53,6 +59,8 @@ def _linspace_values(arguments: Sequence[str]) -> list[str]:
 
 
 def _range_values(arguments: Sequence[str]) -> list[str]:
+    from decimal import ROUND_CEILING
+
     start, stop, step = (_parse_number(argument) for argument in arguments)
     if step == 0:
         raise RangeError("the step of a range must not be zero")
@@ -71,7 +79,7 @@ def parse_range(expression: str) -> Range:
     name, equals_sign, definition = expression.partition("=")
     kind, colon, argument_text = definition.partition(":")
     arguments = argument_text.split(",")
-    if not (equals_sign and colon and argument_text) or _NAME_PATTERN.fullmatch(name) is None:
+    if not (equals_sign and colon and argument_text) or re.fullmatch(_NAME_PATTERN, name) is None:
         raise RangeError(
             f"{expression!r}: write X=case:A,B,C or X=linspace:START,STOP,POINTS or X=range:START,STOP,STEP"
         )
@@ -112,4 +120,4 @@ def substitute(text: str, values: Mapping[str, str]) -> str:
     def replace(match: re.Match[str]) -> str:
         return values.get(match[1] or match[2], match[0])
 
-    return _REFERENCE_PATTERN.sub(replace, text)
+    return re.sub(_REFERENCE_PATTERN, replace, text)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import base64
 import sys
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 from urllib.parse import unquote_to_bytes
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _SUFFIXES_BY_MIME = {
     "image/png": ".png",
@@ -40,7 +42,7 @@ class Renderer:
         self._prefix = prefix
         self._out = out or sys.stdout
         self._err = err or sys.stderr
-        self._folder = folder or Path.cwd()
+        self._folder = folder
         self._unfinished = {"stdout": "", "stderr": ""}
         self._media = 0
 
@@ -80,10 +82,12 @@ class Renderer:
             self._stream(kind).write(f"{self._prefix}{line}\n")
 
     def _save(self, mime: str, content: str) -> None:
+        from pathlib import Path
+
         suffix = _SUFFIXES_BY_MIME.get(mime, ".bin")
         while True:
             self._media += 1
-            path = self._folder / f"output-{self._media}{suffix}"
+            path = (self._folder or Path.cwd()) / f"output-{self._media}{suffix}"
             try:
                 with path.open("xb") as file:
                     file.write(decode_media(mime, content))

@@ -1,33 +1,31 @@
-"""Runs the cases of `run`: one session for each, all at once, from its creation to its removal."""
+"""Runs one case of `run`, from the creation of its session to its removal, without an event loop."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ai.backend.cli.framework.invoke import report
+from ai.backend.cli.framework.invoke import in_event_loop, report
 from ai.backend.cli.framework.output import MutedScreen, OutputMode, Screen
 from ai.backend.cli.framework.prompt import read_line
 from ai.backend.cli.run.cases import Case, Plan
 from ai.backend.cli.run.renderer import Renderer
-from ai.backend.cli.session.files import upload_files
 from ai.backend.cli.session.options import random_name
 from ai.backend.cli.session.progress import NotStarted, create_running, describe_stats, print_start
-from ai.backend.client.early_request import PendingReply
 from ai.backend.client.exceptions import BackendAPIError, BackendError
-from ai.backend.client.func.session import AsyncComputeSession
-from ai.backend.client.session import AsyncSession
-from ai.backend.client.streams import ExecuteStream
+
+if TYPE_CHECKING:
+    from ai.backend.client.func.session import AsyncComputeSession
+    from ai.backend.client.session import AsyncSession
 
 PLATFORM_FAILURE = 125
 TIMED_OUT = 124
 INTERRUPTED = 130
-_ERROR_SCREEN = Screen(OutputMode.CONSOLE)
+ERROR_SCREEN = Screen(OutputMode.CONSOLE)
 
 
 @dataclass(slots=True)
@@ -59,20 +57,15 @@ class Outcome:
         }
 
 
-async def run_plan(api: AsyncSession, screen: Screen, plan: Plan, early: PendingReply | None = None) -> int:
+async def run_plan(api: AsyncSession, screen: Screen, plan: Plan) -> int:
     """Runs every case; the exit code is that of the first case that failed, or zero."""
     progress_screen = MutedScreen(screen.mode) if plan.quiet else screen
-    runs = [CaseRun(api, progress_screen, plan, case, number=number) for number, case in enumerate(plan.cases, 1)]
-    if early is not None:
-        runs[0].begin_with(early)
-    running_cases = asyncio.Semaphore(plan.max_parallel)
+    if len(plan.cases) == 1 and not plan.files:
+        outcomes = [await CaseRun(api, progress_screen, plan, plan.cases[0]).run()]
+    else:
+        from ai.backend.cli.run.parallel import run_cases
 
-    async def run_limited(run: CaseRun) -> Outcome:
-        async with running_cases:
-            return await run.run()
-
-    with _interruptible(runs):
-        outcomes = await asyncio.gather(*map(run_limited, runs))
+        outcomes = await in_event_loop(api, lambda api: run_cases(api, progress_screen, plan))
     failed_outcomes = [outcome for outcome in outcomes if outcome.exit_code]
     if screen.is_json:
         documents = [outcome.document() for outcome in outcomes]
@@ -80,24 +73,6 @@ async def run_plan(api: AsyncSession, screen: Screen, plan: Plan, early: Pending
     elif len(outcomes) > 1:
         progress_screen.inform(f"{len(outcomes) - len(failed_outcomes)} of {len(outcomes)} cases succeeded")
     return failed_outcomes[0].exit_code if failed_outcomes else 0
-
-
-@contextlib.contextmanager
-def _interruptible(runs: list[CaseRun]) -> Iterator[None]:
-    """Lets the first Ctrl-C interrupt the users' code, and the second Ctrl-C end the command."""
-
-    def interrupt_all() -> None:
-        for run in runs:
-            run.interrupt()
-
-    loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGINT, interrupt_all)
-    loop.add_signal_handler(signal.SIGTERM, interrupt_all)
-    try:
-        yield
-    finally:
-        loop.remove_signal_handler(signal.SIGINT)
-        loop.remove_signal_handler(signal.SIGTERM)
 
 
 class CaseRun:
@@ -115,65 +90,60 @@ class CaseRun:
         self._renderer = Renderer(prefix=f"[{case.title or number}] " if case_count > 1 else "")
         base_name = plan.name or random_name()
         self._name = f"{base_name}-{number}" if plan.name and case_count > 1 else base_name
-        self._early: PendingReply | None = None
         self._interrupts = 0
         self._is_executing = False
-        self._task: asyncio.Task[None] | None = None
-        self._interrupting: asyncio.Task[None] | None = None
-
-    def begin_with(self, early: PendingReply) -> None:
-        """Uses the session of an early request for this case."""
-        self._early = early
-        self._name = early.call.json["name"]
 
     async def run(self) -> Outcome:
-        """Runs the case and returns its outcome, which also reports failures of the platform: none is raised."""
-        outcome = self._outcome
-        if self._was_interrupted():
-            outcome.status, outcome.exit_code = "interrupted", INTERRUPTED
-            return outcome
-        self._task = asyncio.create_task(self._work())
+        """Runs the case and returns its outcome, which also reports failures of the platform: none is raised.
+
+        The first signal interrupts the user's code, the second one ends the command.
+        """
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._on_signal)
         try:
-            await self._task
-        except NotStarted as error:
-            outcome.status = "timeout" if error.is_timeout else "failed"
-            outcome.exit_code = TIMED_OUT if error.is_timeout else PLATFORM_FAILURE
-            self._fail(str(error))
-        except BackendError as error:
-            report(_ERROR_SCREEN, error)
-            outcome.error = str(error)
-        except asyncio.CancelledError:
-            if not self._was_interrupted():
-                raise
-            outcome.status, outcome.exit_code = "interrupted", INTERRUPTED
+            await self._work()
+        except KeyboardInterrupt:
+            self._outcome.status, self._outcome.exit_code = "interrupted", INTERRUPTED
+        except (NotStarted, BackendError) as error:
+            self._on_error(error)
         finally:
+            self._is_executing = False
             self._renderer.finish()
             await self._clean_up()
         self._print_end()
-        return outcome
+        return self._outcome
 
-    def _was_interrupted(self) -> bool:
-        return self._interrupts > 0
-
-    def interrupt(self) -> None:
-        """Interrupts the program of this case; the second call ends the case."""
+    def _on_signal(self, *_: object) -> None:
         self._interrupts += 1
         session = self._outcome.session
-        if self._interrupts == 1 and self._is_executing and session is not None:
-            self._screen.inform(f"{self._label}interrupting (once more to leave at once)")
-            self._interrupting = asyncio.ensure_future(self._pass_interrupt(session))
-        elif self._task is not None:
-            self._task.cancel()
+        if self._interrupts > 1 or not self._is_executing or session is None:
+            raise KeyboardInterrupt
+        self._screen.inform(f"{self._label}interrupting (once more to leave at once)")
+        from ai.backend.client.func.session import AsyncComputeSession
+        from ai.backend.client.plain_transport import PlainTransport, run_plain
 
-    async def _pass_interrupt(self, session: AsyncComputeSession) -> None:
+        # The waiting request goes on after this handler, whose own request therefore has its own connection.
+        transport = PlainTransport(self._api.config)
         try:
-            await session.interrupt()
+            run_plain(AsyncComputeSession(transport, str(session.id), session.owner_access_key).interrupt())
         except BackendError as error:
-            report(_ERROR_SCREEN, error)
+            report(ERROR_SCREEN, error)
+        finally:
+            run_plain(transport.close())
+
+    def _on_error(self, error: NotStarted | BackendError) -> None:
+        outcome = self._outcome
+        if isinstance(error, NotStarted):
+            outcome.status = "timeout" if error.is_timeout else "failed"
+            outcome.exit_code = TIMED_OUT if error.is_timeout else PLATFORM_FAILURE
+            self._fail(str(error))
+        else:
+            report(ERROR_SCREEN, error)
+            outcome.error = str(error)
 
     def _fail(self, message: str) -> None:
         self._outcome.error = message
-        _ERROR_SCREEN.error(f"{self._label}{message}")
+        ERROR_SCREEN.error(f"{self._label}{message}")
 
     async def _work(self) -> None:
         plan, outcome = self._plan, self._outcome
@@ -186,10 +156,12 @@ class CaseRun:
             self._screen.say(f"{self._label}session {session.name} ({session.id}) is queued; nothing was run")
             return
         outcome.session = session = await create_running(
-            self._api, self._screen, plan.image, creation, max_wait=plan.max_wait, label=self._label, early=self._early
+            self._api, self._screen, plan.image, creation, max_wait=plan.max_wait, label=self._label
         )
         await print_start(session, self._screen, label=self._label)
         if plan.files:
+            from ai.backend.cli.session.files import upload_files
+
             await upload_files(session, plan.files, plan.basedir)
             self._screen.inform(f"{self._label}  uploaded    {', '.join(plan.file_names)}")
         await self._execute(session)
@@ -198,12 +170,21 @@ class CaseRun:
         plan = self._plan
         mode = "batch" if plan.code is None else "query"
         opts = plan.batch_options(self._case) if plan.code is None else None
-        async with session.stream_execute(plan.code or "", mode=mode, opts=opts) as stream:
-            self._is_executing = True
-            async for result in stream.results():
-                await self._on_result(stream, result)
+        self._is_executing = True
+        async with aclosing(self._results(session, plan.code or "", mode, opts)) as results:
+            async for result in results:
+                self._on_result(result)
 
-    async def _on_result(self, stream: ExecuteStream, result: Mapping[str, Any]) -> None:
+    def _results(
+        self, session: AsyncComputeSession, code: str, mode: str, opts: dict[str, object] | None
+    ) -> AsyncGenerator[dict[str, Any]]:
+        return session.follow_run(code, mode=mode, opts=opts, answer=self._read_input)
+
+    async def _read_input(self, options: Mapping[str, Any]) -> str:
+        sys.stdout.flush()
+        return await read_line(is_password=bool(options.get("is_password")), has_loop=False)
+
+    def _on_result(self, result: Mapping[str, Any]) -> None:
         outcome, status = self._outcome, result.get("status")
         if isinstance(error_document := result.get("error"), Mapping):
             raise BackendAPIError(int(error_document.get("status") or 500), "", error_document)
@@ -212,11 +193,7 @@ class CaseRun:
         outcome.files += list(result.get("files") or [])
         if not self._screen.is_json:
             self._renderer.show(console)
-        if status == "waiting-input":
-            sys.stdout.flush()
-            options = result.get("options") or {}
-            await stream.send_text(await read_line(is_password=bool(options.get("is_password"))))
-        elif status == "build-finished" and result.get("exitCode"):
+        if status == "build-finished" and result.get("exitCode"):
             self._screen.inform(f"{self._label}the build failed with exit code {result['exitCode']}")
         elif status in {"finished", "exec-timeout"}:
             self._is_executing = False
@@ -259,7 +236,7 @@ class CaseRun:
         except BackendError as error:
             is_refused = isinstance(error, BackendAPIError) and error.status != 404
             if is_refused or self._outcome.session is not None:
-                report(_ERROR_SCREEN, error)
+                report(ERROR_SCREEN, error)
             return
         if self._plan.stats:
             self._outcome.stats = dict(destroy_reply.get("stats") or {})

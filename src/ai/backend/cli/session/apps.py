@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shlex
+import sys
+import webbrowser
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode, urlsplit
 
 import click
 
@@ -14,6 +18,8 @@ from ai.backend.cli.framework.output import columns
 from ai.backend.cli.session.commands import owner_option
 
 if TYPE_CHECKING:
+    from ai.backend.cli.framework.output import Screen
+    from ai.backend.client.func.session import AsyncComputeSession
     from ai.backend.client.session import AsyncSession
 
 COLUMNS = columns("name | protocol | ports | allowed_arguments: Arguments | allowed_envs: Variables")
@@ -73,6 +79,8 @@ def arguments_of(assignments: tuple[str, ...]) -> dict[str, str | list[str] | No
     help='Start the service with this argument; "NAME VALUE VALUE", or the option again, gives it several values.',
 )
 @click.option("-e", "--env", "envs", multiple=True, metavar="NAME=VALUE", help="Start the service with this variable.")
+@click.option("--browser", is_flag=True, help="Open the app in a browser by the app proxy, and print its address.")
+@click.option("--public", is_flag=True, help="With --browser: let anybody who knows the address use the app.")
 @owner_option
 def app(
     session: str,
@@ -80,14 +88,19 @@ def app(
     bind: tuple[str, int],
     arguments: tuple[str, ...],
     envs: tuple[str, ...],
+    browser: bool,
+    public: bool,
     owner: str | None,
 ) -> None:
     """Listen on a local port that leads to the service APP of SESSION, until Ctrl-C.
 
-    The service is started first, if it does not run yet.
+    The service is started first, if it does not run yet. With --browser nothing listens here: the app proxy of the
+    cluster leads to the service, at an address that can be opened once and soon.
     """
     screen = screen_of()
     name, port = app
+    if public and not browser:
+        raise click.UsageError("--public needs --browser")
     if malformed_env := next((env for env in envs if "=" not in env), None):
         raise click.UsageError(f"--env {malformed_env!r} is not NAME=VALUE")
     try:
@@ -102,6 +115,9 @@ def app(
             screen.error(f"{session} has no service {name!r}; it has: {', '.join(services) or 'none'}")
             return 1
         variables = dict(env.split("=", 1) for env in envs)
+        if browser:
+            started = await handle.start_service(name, port=port, envs=variables, arguments=app_arguments)
+            return await _open_browser(screen, handle, services[name], started, public=public)
         if services[name].get("protocol") not in ("preopen", "internal"):  # what the user or the image starts
             await handle.start_service(name, port=port, envs=variables, arguments=app_arguments)
         async with handle.forward_app(
@@ -120,7 +136,44 @@ def app(
             await asyncio.Event().wait()
         return 0
 
-    call(screen, work)
+    call(screen, work, needs_loop=True)
+
+
+async def _open_browser(
+    screen: Screen, handle: AsyncComputeSession, service: dict[str, Any], started: dict[str, Any], *, public: bool
+) -> int:
+    """Prints the address of a service at the app proxy, and opens it where there is a browser."""
+    name = str(service["name"])
+    if not started.get("token") or not started.get("wsproxy_addr"):
+        reason = started.get("wsproxy_error") or "the resource group of the session has no app proxy"
+        screen.error(f"{name} cannot be opened in a browser: {reason}. Without --browser a local port leads to it.")
+        return 1
+    protocol = str(service.get("protocol") or "http")
+    query = {"app": name, "protocol": "tcp" if protocol == "tcp" else "http", "redirect": _page_of(service)}
+    if public:
+        query["open_to_public"] = "true"
+    session_id = await handle.resolve_id()
+    url = f"{started['wsproxy_addr']}/v2/proxy/{started['token']}/{session_id}/add?{urlencode(query)}"
+    if screen.is_json:
+        screen.json({"app": name, "url": url})
+    screen.say(url)
+    if not screen.is_json and _has_browser():
+        webbrowser.open(url)
+    return 0
+
+
+def _has_browser() -> bool:
+    """Returns whether a window can be opened here; a browser in the terminal would take it over."""
+    return any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")) or sys.platform == "darwin"
+
+
+def _page_of(service: dict[str, Any]) -> str:
+    """Returns the path of the first page of a service, with its query."""
+    url = _service_url(service, "app", 1)
+    parts = urlsplit(url) if url is not None else None
+    if parts is None or not parts.path.startswith("/"):
+        return "/"
+    return parts.path + (f"?{parts.query}" if parts.query else "")
 
 
 def _service_url(service: dict[str, Any], host: str, port: int) -> str | None:

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ai.backend.cli.framework.invoke import describe_api_error, slot_displays
+from ai.backend.cli.framework.invoke import describe_api_error, in_event_loop, slot_displays
 from ai.backend.cli.framework.lazy import Leaf, Outcome, screen_of
 from ai.backend.cli.framework.references import find_id, is_short_id
 from ai.backend.cli.framework.values import SlotDisplays, decoded, describe_slots, readable_time
 from ai.backend.cli.session.ps import DEAD_STATUSES, PAGE_SIZE
 
 if TYPE_CHECKING:
+    from ai.backend.client.exceptions import BackendAPIError
     from ai.backend.client.func.session import AsyncComputeSession
     from ai.backend.client.session import AsyncSession
 
@@ -111,13 +112,11 @@ async def _for_each_session(
     action: Callable[[AsyncComputeSession], Awaitable[Any]],
 ) -> int:
     """Applies ``action`` to several sessions at once; prints failures, and returns the exit code 1 for any."""
-    import asyncio
-
     from ai.backend.client.exceptions import BackendAPIError, BackendError
 
     screen = screen_of()
 
-    async def run_action(name: str) -> dict[str, Any]:
+    async def run_action(api: AsyncSession, name: str) -> dict[str, Any]:
         try:
             action_reply = await action(api.ComputeSession(name, owner))
         except BackendError as error:
@@ -129,7 +128,17 @@ async def _for_each_session(
         screen.say(f"{name}: {'cancelled' if status == 'cancelled' else past_verb}")
         return {"session": name, "ok": True, **({"result": action_reply} if action_reply else {})}
 
-    results = await asyncio.gather(*(run_action(name) for name in dict.fromkeys(sessions)))
+    names = list(dict.fromkeys(sessions))
+    if len(names) == 1:
+        results = [await run_action(api, names[0])]
+    else:
+
+        async def run_actions(api: AsyncSession) -> list[dict[str, Any]]:
+            import asyncio
+
+            return await asyncio.gather(*(run_action(api, name) for name in names))
+
+        results = await in_event_loop(api, run_actions)
     if screen.is_json:
         screen.json(results)
     return 0 if all(result["ok"] for result in results) else 1
@@ -144,17 +153,36 @@ async def _for_each_session(
 async def rm(
     api: AsyncSession, sessions: tuple[str, ...], forced: bool, recursive: bool, stats: bool, owner: str | None
 ) -> int:
-    """Terminate SESSIONS (names or ids). Pending sessions are cancelled."""
+    """Terminate SESSIONS (names or ids), or all elements of arrays. Pending sessions are cancelled."""
+    from ai.backend.client.exceptions import BackendAPIError
 
     async def destroy(session: AsyncComputeSession) -> dict[str, Any]:
         from ai.backend.cli.session.progress import describe_stats
 
-        destroy_reply = await session.destroy(forced=forced, recursive=recursive)
+        try:
+            destroy_reply = await session.destroy(forced=forced, recursive=recursive)
+        except BackendAPIError as error:
+            # The name of an array is the beginning of the names of its elements.
+            if error.status != 404 and error.code != "too-many-sessions-matched":
+                raise
+            return await _cancel_array(api, session.name, owner, forced=forced, error=error)
         if stats:
             screen_of().say(f"{session.name}: {describe_stats(destroy_reply.get('stats') or {})}")
         return destroy_reply
 
     return await _for_each_session(api, sessions, owner, "terminated", destroy)
+
+
+async def _cancel_array(
+    api: AsyncSession, name: str, owner: str | None, *, forced: bool, error: BackendAPIError
+) -> dict[str, Any]:
+    """Ends the array of a name that no session has; raises ``error`` if there is none either."""
+    from ai.backend.client.exceptions import BackendAPIError
+
+    try:
+        return await api.SessionArray(name, owner).cancel(forced=forced)
+    except BackendAPIError:
+        raise error from None
 
 
 @click.command(cls=Leaf)
@@ -199,7 +227,8 @@ async def status_history(api: AsyncSession, session: str, owner: str | None) -> 
     """Show the time at which SESSION last entered each status, in order."""
     screen = screen_of()
     history = await (await find_session(api, session, owner)).status_history()
-    times = sorted((entered_at, status) for status, entered_at in history.items() if entered_at)
+    entries = [(entered_at, status) for status, entered_at in history.items() if entered_at]
+    times = sorted(entries, key=lambda entry: entry[0])  # statuses of one moment stay in their order
     if screen.is_json:
         screen.json({status: entered_at for entered_at, status in times})
     else:

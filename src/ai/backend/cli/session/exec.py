@@ -75,7 +75,7 @@ def exec_(
             with _passed_signals(stream, has_terminal=has_terminal):
                 return await _connect(stream, has_terminal=has_terminal)
 
-    call(screen, work, failure=FAILURE_EXIT_CODE)
+    call(screen, work, failure=FAILURE_EXIT_CODE, needs_loop=True)
 
 
 async def _connect(stream: ProgramStream, *, has_terminal: bool) -> int:

@@ -44,7 +44,7 @@ def _largest(files: Sequence[str | Path]) -> tuple[str, int]:
     return max(((str(file), Path(file).stat().st_size) for file in files), key=lambda item: item[1])
 
 
-@click.command(cls=Leaf)
+@click.command(cls=Leaf, needs_loop=True)
 @click.argument("session")
 @click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False))
 @click.option("-b", "--basedir", type=click.Path(exists=True, file_okay=False), help="What FILES are relative to.")
@@ -57,7 +57,7 @@ async def upload(
     return {"uploaded": list(files)}, "\n".join(f"uploaded {file}" for file in files)
 
 
-@click.command(cls=Leaf)
+@click.command(cls=Leaf, needs_loop=True)
 @click.argument("session")
 @click.argument("files", nargs=-1, required=True)
 @click.option("--dest", type=click.Path(file_okay=False), default=".", show_default=True, help="Where to put them.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 import click
@@ -55,7 +56,7 @@ async def logs(api: AsyncSession, session: str, kernel: str | None, follow: bool
     if follow:
         if screen.is_json:
             raise click.UsageError("--follow prints text: it cannot go with --output json")
-        await _follow(handle, kernel)
+        await _follow(handle, kernel, api.transport.pause)
         return
     log_text = await handle.get_logs(kernel)
     if screen.is_json:
@@ -66,9 +67,7 @@ async def logs(api: AsyncSession, session: str, kernel: str | None, follow: bool
         screen.inform(f"{session} has printed nothing since it was started")
 
 
-async def _follow(session: AsyncComputeSession, kernel: str | None) -> None:
-    import asyncio
-
+async def _follow(session: AsyncComputeSession, kernel: str | None, pause: Callable[[float], Awaitable[None]]) -> None:
     from ai.backend.cli.session.progress import FINAL_STATUSES
 
     log = GrowingLog(session, kernel)
@@ -77,4 +76,4 @@ async def _follow(session: AsyncComputeSession, kernel: str | None) -> None:
         await log.print_new()
         if status in FINAL_STATUSES:
             return
-        await asyncio.sleep(_POLL_S)
+        await pause(_POLL_S)

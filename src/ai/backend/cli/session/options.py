@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import click
 
 from ai.backend.cli.framework.params import options, pair
-from ai.backend.common.artifacts import REFERENCE_PREFIX
 
 if TYPE_CHECKING:
     from ai.backend.client.func.creation import CreateOptions
@@ -21,6 +19,8 @@ def parse_mount(text: str) -> tuple[str, str, str]:
 
     An artifact, ``artifact:NAME[@VERSION]``, may stand in the place of the folder.
     """
+    from ai.backend.common.artifacts import REFERENCE_PREFIX
+
     if "=" not in text:
         scheme = REFERENCE_PREFIX if text.startswith(REFERENCE_PREFIX) else ""
         folder, _, target_and_permission = text.removeprefix(scheme).partition(":")
@@ -38,7 +38,7 @@ def parse_mount(text: str) -> tuple[str, str, str]:
 
 def random_name() -> str:
     """Returns a random name for a session."""
-    return f"cli-{secrets.token_hex(5)}"
+    return f"cli-{os.urandom(5).hex()}"
 
 
 def creation_of(values: Mapping[str, Any]) -> CreateOptions:
@@ -78,6 +78,13 @@ def _parse_ports(_ctx: click.Context, param: click.Parameter, value: str | None)
 
 def _as_words(_ctx: click.Context, _param: click.Parameter, value: str | None) -> tuple[str, ...]:
     return tuple(word for word in (value or "").split(",") if word)
+
+
+def _read_script(_ctx: click.Context, _param: click.Parameter, path: str | None) -> str | None:
+    if path is None:
+        return None
+    with open(path) as script:  # noqa: PTH123  # pathlib is imported longer than most options take
+        return script.read()
 
 
 resources_option = click.option(
@@ -154,8 +161,8 @@ creation_options = options(
     ),
     click.option(
         "--bootstrap-script",
-        type=click.Path(exists=True, dir_okay=False, path_type=Path),
-        callback=lambda _ctx, _param, path: path.read_text() if path else None,
+        type=click.Path(exists=True, dir_okay=False),
+        callback=_read_script,
         help="A local script that runs in the session before anything else.",
     ),
     click.option(

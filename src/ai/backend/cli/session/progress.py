@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from ai.backend.cli.framework.values import cell, decoded, describe_slots, readable_metric
-from ai.backend.client.config import get_config
-from ai.backend.client.early_request import PendingReply, send_early
 from ai.backend.client.exceptions import BackendError
-from ai.backend.client.func.creation import CreateOptions, creation_call
-from ai.backend.client.wire import Call
 
 if TYPE_CHECKING:
     from ai.backend.cli.framework.output import Screen
-    from ai.backend.client.config import APIConfig
+    from ai.backend.client.func.creation import CreateOptions
     from ai.backend.client.func.session import AsyncComputeSession
     from ai.backend.client.session import AsyncSession
 
@@ -37,21 +32,6 @@ class NotStarted(Exception):
         self.is_timeout = is_timeout
 
 
-def first_call(config: APIConfig, image: str, creation: CreateOptions, max_wait: int) -> Call:
-    """Returns the request that creates a session; the server answers soon, even if the session waits."""
-    first_wait_s = min(_FIRST_WAIT_S, max_wait) if max_wait else _FIRST_WAIT_S
-    return creation_call(config, image, **creation | {"max_wait": first_wait_s})
-
-
-def create_early(image: str, creation: CreateOptions, max_wait: int) -> PendingReply | None:
-    """Requests a session while the modules of the command are still imported; returns None if that is impossible."""
-    try:
-        config = get_config()
-    except BackendError:
-        return None  # opening the API session reports the error
-    return send_early(config, first_call(config, image, creation, max_wait))
-
-
 async def create_running(
     api: AsyncSession,
     screen: Screen,
@@ -60,24 +40,29 @@ async def create_running(
     *,
     max_wait: int = 0,
     label: str = "",
-    early: PendingReply | None = None,
 ) -> AsyncComputeSession:
     """Creates a session, prints the reasons of a wait, and returns the session once it runs.
 
     Raises NotStarted if it ended, or did not start within ``max_wait`` seconds (zero: no limit).
     """
     started = time.monotonic()
-    call = early.call if early else first_call(api.config, image, creation, max_wait)
-    session = await api.ComputeSession.create(call, early=early)
+    first_wait_s = min(_FIRST_WAIT_S, max_wait) if max_wait else _FIRST_WAIT_S
+    session = await api.ComputeSession.get_or_create(image, **creation | {"max_wait": first_wait_s})
     if session.status in LIVE_STATUSES:
         return session
     deadline = started + max_wait if max_wait else None
     screen.inform(f"{label}session {session.name} ({session.id}) is queued")
-    await _wait_until_running(session, screen, deadline, label)
+    await _wait_until_running(session, screen, deadline, label, api.transport.pause)
     return session
 
 
-async def _wait_until_running(session: AsyncComputeSession, screen: Screen, deadline: float | None, label: str) -> None:
+async def _wait_until_running(
+    session: AsyncComputeSession,
+    screen: Screen,
+    deadline: float | None,
+    label: str,
+    pause: Callable[[float], Awaitable[None]],
+) -> None:
     printed_text = ""
     while True:
         detail = await session.detail(_WAIT_FIELDS) or {}
@@ -97,7 +82,7 @@ async def _wait_until_running(session: AsyncComputeSession, screen: Screen, dead
                 "cancels it",
                 is_timeout=True,
             )
-        await asyncio.sleep(_POLL_S)
+        await pause(_POLL_S)
 
 
 def reason(detail: Mapping[str, Any]) -> str:
@@ -146,7 +131,8 @@ def describe_troubles(containers: Iterable[Mapping[str, Any]]) -> str:
 
 def describe_history(history: Mapping[str, str | None]) -> str:
     """Returns the times of the statuses: ``PENDING → SCHEDULED +3 ms → … RUNNING +85 ms``."""
-    times = sorted((datetime.fromisoformat(time), name.upper()) for name, time in history.items() if time)
+    entries = [(datetime.fromisoformat(time), name.upper()) for name, time in history.items() if time]
+    times = sorted(entries, key=lambda entry: entry[0])  # statuses of one moment stay in their order
     if not times:
         return ""
     start = times[0][0]

@@ -142,22 +142,24 @@ def _make_list_command(name: str) -> click.Command:
     @click.option("--running", is_flag=True, help="Only CREATING, PULLING and RUNNING.")
     @click.option("--dead", is_flag=True, help="Only CANCELLED and TERMINATED.")
     @click.option("--name-only", is_flag=True, help="Print names only.")
-    @click.option("--detail", is_flag=True, help="Print more fields.")
+    @click.option("--detail", is_flag=True, help="Print more fields, a block for each session.")
     @click.option("-f", "--format", "format_", metavar="FIELDS", help="Print these fields, separated by commas.")
     @click.option("--all", "all_", is_flag=True, help="Print all pages, not the first 10 sessions.")
     @click.option("--limit", type=click.IntRange(1, 1000), default=LIMIT, show_default=True, help="How many at most.")
     @click.option("--offset", type=click.IntRange(0), default=0, help="How many to skip.")
     @click.option("--filter", "filter", metavar="EXPR", help='Such as: name ilike "a%" & status == "RUNNING".')
     @click.option("--order", metavar="FIELDS", help="Such as -created_at.  [default: last changed first]")
+    @click.option("--array", "array", metavar="NAME", help="The elements of an array, each for itself.")
     @click.option("--access-key", help="Another user's sessions; for administrators.")
     def listing(
         status: str | None, running: bool, dead: bool, name_only: bool, detail: bool, format_: str | None, all_: bool,
-        limit: int, offset: int, order: str | None, **filters: Any,
+        limit: int, offset: int, order: str | None, array: str | None, **filters: Any,
     ) -> None:  # fmt: skip
         """List sessions, the latest change of status first.
 
         Without options all but the dead: PENDING to TERMINATING, and ERROR. Every command takes an ID as it is shown,
-        or any other beginning that no other session has.
+        or any other beginning that no other session has. Arrays are shown in one line each; with options that select
+        sessions, so are their elements.
         """
         if sum((bool(status), running, dead)) > 1:
             raise click.UsageError("give one of --status, --running and --dead")
@@ -168,13 +170,33 @@ def _make_list_command(name: str) -> click.Command:
         if status:
             statuses = [status_name.strip().upper() for status_name in status.split(",") if status_name.strip()]
         fields = ("name",) if name_only else _shown_fields(screen, format_=format_, is_detailed=detail, is_dead=dead)
-        filters |= {"limit": None if all_ else limit, "offset": offset, "order": order or "-status_changed"}
+        is_folded = not (status or running or dead or array or filters["filter"] or filters["access_key"])
+        order = order or ("array_index" if array else "-status_changed")
+        filters |= {"limit": None if all_ else limit, "offset": offset, "order": order}
+        if is_folded:
+            filters["filter"] = "array_id == null"
+        elif array and not (status or running or dead):
+            statuses = (*ACTIVE_STATUSES, *DEAD_STATUSES)
 
         async def work(api: AsyncSession) -> None:
+            arrays = (await api.SessionArray.list(live=True))["items"] if is_folded else []
+            if array:
+                array_id = (await api.SessionArray(array, filters["access_key"]).info())["id"]
+                own_filter = f'array_id == "{array_id}"'
+                filters["filter"] = f"({filters['filter']}) & {own_filter}" if filters["filter"] else own_filter
             items, total = await fetch(api, statuses, fields, **filters)
             if screen.is_json:
-                screen.json({"count": len(items), "total_count": total, "items": items})
-            elif name_only:
+                folded = {"arrays": arrays} if arrays else {}
+                screen.json({"count": len(items), "total_count": total, "items": items, **folded})
+                return
+            if arrays and not name_only:
+                from ai.backend.cli.array.group import ARRAY_COLUMNS, array_row
+
+                screen.table(map(array_row, arrays), ARRAY_COLUMNS)
+                if not items:
+                    return
+                screen.say("")
+            if name_only:
                 for item in items:
                     screen.say(str(item["name"]))
             elif not items:
@@ -184,7 +206,8 @@ def _make_list_command(name: str) -> click.Command:
                 rows = [{**item, **described_slots(item, displays)} for item in items]
                 is_own = all(item.get("access_key") == api.config.access_key for item in items)
                 shown = [name for name in fields if screen.is_wide or name != "access_key" or not is_own]
-                screen.table(rows, columns_of(shown, is_wide=screen.is_wide, roomy=() if detail else ROOMY_FIELDS))
+                columns = columns_of(shown, is_wide=screen.is_wide, roomy=ROOMY_FIELDS)
+                (screen.blocks if detail else screen.table)(rows, columns)
                 if total > offset + len(items):
                     screen.inform(f"{total - offset - len(items)} more: use --all")
 

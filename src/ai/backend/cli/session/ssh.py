@@ -123,7 +123,7 @@ def _run_client(
                 options = [word for option in _SSH_OPTIONS for word in ("-o", option)]
                 return await _run_on_terminal(executable, "-i", str(key_path), *options, *arguments_for(local.port))
 
-    call(screen, work, failure=FAILURE_EXIT_CODE)
+    call(screen, work, failure=FAILURE_EXIT_CODE, needs_loop=True)
 
 
 class NoServer(click.ClickException):

@@ -116,7 +116,7 @@ def ssh_proxy(host: str, owner: str | None) -> None:
             await copy_both_ways(stream, reader, writer)
         return 0
 
-    call(screen_of(), work, failure=FAILURE_EXIT_CODE)
+    call(screen_of(), work, failure=FAILURE_EXIT_CODE, needs_loop=True)
 
 
 async def _standard_streams() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

@@ -118,7 +118,6 @@ async def _print_bootstrap_log(api: AsyncSession, session: str) -> None:
 # ---- dotfiles ----
 
 _PATH_ARGUMENT = click.argument("path")
-_PERMISSION_OPTION = click.option("--perm", default="755", show_default=True, help="Permission in octal digits.")
 _owner_options = options(
     click.option("-g", "--group", default=None, help="Of a group, for its administrators."),
     click.option("-d", "--domain", default=None, help="Of a domain, for its administrators."),
@@ -128,7 +127,7 @@ _owner_options = options(
 @dotfile.command("create")
 @_PATH_ARGUMENT
 @_FILE
-@_PERMISSION_OPTION
+@click.option("--perm", default="755", show_default=True, help="Permission in octal digits.")
 @_owner_options
 def dotfile_create(path: str, source: IO[str], perm: str, **owner: Any) -> None:
     """Store a dotfile for sessions that start from now on."""
@@ -139,9 +138,9 @@ def dotfile_create(path: str, source: IO[str], perm: str, **owner: Any) -> None:
 @dotfile.command("update")
 @_PATH_ARGUMENT
 @_FILE
-@_PERMISSION_OPTION
+@click.option("--perm", default=None, help="Permission in octal digits.  [default: as before]")
 @_owner_options
-def dotfile_update(path: str, source: IO[str], perm: str, **owner: Any) -> None:
+def dotfile_update(path: str, source: IO[str], perm: str | None, **owner: Any) -> None:
     """Replace a dotfile; running sessions keep the old text."""
     dotfile_text = source.read()
     change(lambda api: api.Dotfile.update(path, dotfile_text, perm, **owner), {"path": path}, f"{path} is changed.")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _ENDING_EVENTS = frozenset({"session_terminated", "session_cancelled", "kernel_cancelled"})
 
 
-@click.command(cls=Leaf)
+@click.command(cls=Leaf, needs_loop=True)
 @click.argument("session")
 @click.option("--scope", type=click.Choice(["*", "session", "kernel"]), default="*", show_default=True)
 @click.option("--follow", is_flag=True, help="Go on after the session has ended.")
@@ -51,7 +51,7 @@ async def events(api: AsyncSession, session: str, scope: str, follow: bool, owne
             return
 
 
-@click.command(cls=Leaf)
+@click.command(cls=Leaf, needs_loop=True)
 @click.argument("session")
 @click.option("--max-wait", type=click.FloatRange(0), default=0, metavar="SECONDS", help="Give up after that time.")
 @click.option("-l", "--log", "with_log", is_flag=True, help="Print its console log meanwhile.")

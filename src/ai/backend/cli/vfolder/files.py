@@ -109,7 +109,7 @@ def rm(name: str, paths: tuple[str, ...], recursive: bool, yes: bool) -> None:
 vfolder.add_command(rm, "delete-file")
 
 
-@vfolder.command("upload")
+@vfolder.command("upload", needs_loop=True)
 @FOLDER_NAME
 @click.argument("files", nargs=-1, required=True, type=click.Path(exists=True))
 @click.option(
@@ -128,7 +128,7 @@ async def upload(
         return _upload_outcome(await (await open_folder(api, name)).upload(files, progress=bar.update, **props))
 
 
-@vfolder.command("download")
+@vfolder.command("download", needs_loop=True)
 @FOLDER_NAME
 @_PATHS_ARGUMENT
 @click.option(
@@ -162,7 +162,7 @@ async def request_download(api: AsyncSession, name: str, path: str) -> Outcome:
     return {"url": ticket.url, "token": ticket.token}, str(ticket.target)
 
 
-@vfolder.command("cp")
+@vfolder.command("cp", needs_loop=True)
 @click.argument("files", nargs=-1, required=True, metavar="FILE... TARGET")
 @click.option("-r", "--recursive", is_flag=True, help="Directories too.")
 async def cp(api: AsyncSession, files: tuple[str, ...], recursive: bool) -> Outcome:

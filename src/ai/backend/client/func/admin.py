@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypedDict, Unpack
 
 from ai.backend.client.exceptions import BackendAPIError, UnusableReply
-from ai.backend.client.portal import Remote
 from ai.backend.client.transport import Transport
+from ai.backend.client.types import Remote
 from ai.backend.client.wire import Call, new_token
 
 _JSON_INPUT_FIELDS = frozenset(

@@ -6,7 +6,6 @@ await api.Artifact.wait(["google/gemma@main"])
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import os
 import time
@@ -135,6 +134,8 @@ class AsyncArtifacts(Area):
         return revisions
 
     async def _wait(self, ref: str, progress: Step | None) -> dict[str, Any]:
+        import asyncio
+
         pause_s, silent_since = _FIRST_POLL_S, None
         while True:
             try:
@@ -170,6 +171,9 @@ class AsyncArtifacts(Area):
 
         Each file has its path relative to ``basedir`` (the working directory). :meth:`wait` waits for the import.
         """
+
+        import asyncio
+
         local_files, _ = await asyncio.to_thread(collect, files, basedir, True)
         local = dict(local_files)
         announced_files = await asyncio.to_thread(lambda: [_announced_file(path, file) for path, file in local_files])
@@ -221,6 +225,9 @@ class AsyncArtifacts(Area):
 
         Raises BackendClientError if a file came, but it is not what the archive has.
         """
+
+        import asyncio
+
         base_folder = Path(basedir or ".")
         files_by_path = {file["path"]: file for file in await self.files(ref)}
         missing_paths = [path for path in paths if path not in files_by_path]

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import UUID
 
 from ai.backend.client.func.admin import AsyncAdmin
-from ai.backend.client.portal import Remote
-from ai.backend.client.transfer import Transfers
 from ai.backend.client.transport import Transport
+from ai.backend.client.types import Remote
 from ai.backend.client.wire import Call, Reply, new_token
+
+if TYPE_CHECKING:
+    from ai.backend.client.transfer import Transfers
 
 
 class Area(Remote):
@@ -46,6 +48,8 @@ class Area(Remote):
         return (await self._transport.request(call)).object()
 
     def _transfers(self) -> Transfers:
+        from ai.backend.client.transfer import Transfers
+
         return Transfers(self._transport.session, verify=not self._transport.config.skip_sslcert_validation)
 
 

@@ -6,10 +6,9 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from uuid import UUID
 
-from ai.backend.client.events import follow
 from ai.backend.client.exceptions import BackendClientError
-from ai.backend.client.portal import Remote
 from ai.backend.client.transport import Transport
+from ai.backend.client.types import Remote
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +34,8 @@ class AsyncBackgroundTask(Remote):
 
     async def progress(self) -> AsyncIterator[Progress]:
         """Yields every step up to the last one, whose ``state`` is ``done``, ``failed`` or ``cancelled``."""
+        from ai.backend.client.events import follow
+
         event_family = ""
         async for event in follow(self._transport, "/events/background-task", {"task_id": str(self.task_id)}):
             event_prefix, _, state = event.name.rpartition("_")

@@ -2,35 +2,38 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import json
 import os
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
-from pathlib import Path
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 from uuid import UUID
 
-from ai.backend.client.early_request import PendingReply
-from ai.backend.client.events import Event, follow
 from ai.backend.client.exceptions import BackendClientError, UnusableReply
 from ai.backend.client.func.admin import PaginatedResult, Paging
 from ai.backend.client.func.base import Area
 from ai.backend.client.func.creation import CreateOptions, creation_call
 from ai.backend.client.portal import Blocking
-from ai.backend.client.streams import ExecuteStream, ProgramStream, PtyStream
 from ai.backend.client.transport import Transport
-from ai.backend.client.tunnels import AppStream, ArgumentValue, LocalPort, Report, tunnel_query
 from ai.backend.client.wire import Call, Reply, new_token, segment
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ai.backend.client.events import Event
+    from ai.backend.client.streams import ExecuteStream, ProgramStream, PtyStream
+    from ai.backend.client.tunnels import AppStream, ArgumentValue, LocalPort, Report
 
 LIST_FIELDS = (
     "name", "id", "group_name", "main_kernel_id", "image", "type", "status", "status_info", "status_changed", "result",
 )  # fmt: skip
 UPLOAD_BATCH = 20
 DOWNLOAD_BATCH = 5
+_FLUSH_S = 0.25
+"""How long a polled step of a run collects output; the delay with which a user sees it."""
 _WIRE_MODES = {"continued": "continue"}
 
 
@@ -165,11 +168,42 @@ class AsyncComputeSession(Area):
             raise UnusableReply("the server's answer has no result")
         return result
 
+    async def follow_run(
+        self,
+        code: str = "",
+        *,
+        mode: str = "query",
+        opts: Mapping[str, Any] | None = None,
+        answer: Callable[[Mapping[str, Any]], Awaitable[str]],
+    ) -> AsyncGenerator[dict[str, Any]]:
+        """Starts a run and yields its Execution Result Objects by polling, as :meth:`stream_execute` without a stream.
+
+        ``answer`` returns the input that the options of a ``waiting-input`` ask for.
+        """
+        step: dict[str, Any] = {"mode": mode, "code": code, "runId": uuid.uuid4().hex[:16]}
+        if mode == "batch":
+            step["options"] = batch_options(opts)
+        while True:
+            call = Call(method="POST", path=self._path(), params=self._owner(), json={**step, "flushSeconds": _FLUSH_S})
+            result = (await self._transport.request(call)).object().get("result")
+            if not isinstance(result, dict):
+                raise UnusableReply("the server's answer has no result")
+            yield result
+            status = result.get("status")
+            if status in {"finished", "exec-timeout"}:
+                return
+            step = {"mode": "continue", "code": "", "runId": step["runId"]}
+            if status == "waiting-input":
+                step |= {"mode": "input", "code": await answer(result.get("options") or {})}
+
     @asynccontextmanager
     async def stream_execute(
         self, code: str = "", *, mode: str = "query", opts: Mapping[str, Any] | None = None
     ) -> AsyncIterator[ExecuteStream]:
         """Starts a run whose output and input are on one stream."""
+
+        from ai.backend.client.streams import ExecuteStream
+
         if mode not in {"query", "batch"}:
             raise BackendClientError(f"mode is {mode!r}: a stream starts with query or batch")
         path = f"/stream/session/{await self.resolve_id()}/execute"
@@ -181,6 +215,9 @@ class AsyncComputeSession(Area):
     @asynccontextmanager
     async def stream_pty(self) -> AsyncIterator[PtyStream]:
         """Opens a terminal in the session."""
+
+        from ai.backend.client.streams import PtyStream
+
         path = f"/stream/session/{await self.resolve_id()}/pty"
         async with self._transport.websocket(path, self._owner()) as socket:
             yield PtyStream(socket)
@@ -199,6 +236,9 @@ class AsyncComputeSession(Area):
 
         Raises BackendAPIError if the server refuses. EndpointUnreachable: it does not answer.
         """
+
+        from ai.backend.client.streams import ProgramStream
+
         path = f"/stream{self._path('/exec')}"
         request = {"command": list(command), "tty": tty, "rows": size[0], "cols": size[1], "env": dict(env or {})}
         async with self._transport.websocket(path, self._owner(), for_bytes=True) as socket:
@@ -243,6 +283,9 @@ class AsyncComputeSession(Area):
 
         Raises BackendAPIError if the server refuses. EndpointUnreachable: it does not answer.
         """
+
+        from ai.backend.client.tunnels import AppStream, tunnel_query
+
         path = f"/stream{self._path('/tcpproxy')}"
         query = self._owner(**tunnel_query(app, port, envs, arguments))
         async with self._transport.websocket(path, query, for_bytes=True) as socket:
@@ -262,6 +305,9 @@ class AsyncComputeSession(Area):
 
         ``report`` is called with the error of each failed connection. Raises BackendClientError if ``bind`` is taken.
         """
+
+        from ai.backend.client.tunnels import LocalPort
+
         local_port = LocalPort(lambda: self.connect_app(app, port=port, envs=envs, arguments=arguments), report)
         return local_port.listening(*bind)
 
@@ -270,6 +316,9 @@ class AsyncComputeSession(Area):
 
         ``opened`` is called once the server listens: later events are not missed.
         """
+
+        from ai.backend.client.events import follow
+
         session_query = {"sessionId": str(self.id)} if self.id else self._owner(sessionName=self.name)
         async for event in follow(self._transport, "/events/session", {**session_query, "scope": scope}, opened=opened):
             yield event
@@ -294,6 +343,9 @@ class AsyncComputeSession(Area):
 
         Raises BackendClientError if a file is missing, no regular file, or outside of ``basedir``.
         """
+
+        import asyncio
+
         from ai.backend.client.multipart import collect
 
         await self.upload_contents(await asyncio.to_thread(collect, files, basedir))
@@ -308,6 +360,8 @@ class AsyncComputeSession(Area):
 
     async def download(self, files: Sequence[str], dest: str | os.PathLike[str] = ".") -> list[Path]:
         """Fetches files of the session into the directory ``dest``; returns the paths that were written."""
+        from pathlib import Path
+
         from ai.backend.client.multipart import extract, tar_parts
 
         written_paths: list[Path] = []
@@ -336,10 +390,9 @@ class AsyncComputeSessions(Area):
         """
         return await self.create(creation_call(self._transport.config, image, **options))
 
-    async def create(self, call: Call, *, early: PendingReply | None = None) -> AsyncComputeSession:
-        """Creates a session by a call of :func:`creation_call`; ``early`` is its reply if it was sent before."""
-        reply = await early.wait() if early is not None else None
-        answer = (reply or await self._transport.request(call)).object()
+    async def create(self, call: Call) -> AsyncComputeSession:
+        """Creates a session by a call of :func:`creation_call`."""
+        answer = (await self._transport.request(call)).object()
         session = AsyncComputeSession(self._transport, call.json["name"], call.json["owner_access_key"])
         session.id = _as_uuid(str(answer.get("sessionId", "")))
         if session.id is None:

@@ -64,8 +64,10 @@ class AsyncDotfile(Area):
         """Stores a new dotfile; it is in sessions that start from now on."""
         await self._request("POST", owner, {"path": path, "data": data, "permission": permission})
 
-    async def update(self, path: str, data: str, permission: str = "755", **owner: Unpack[DotfileOwner]) -> None:
-        """Replaces a dotfile."""
+    async def update(self, path: str, data: str, permission: str | None = None, **owner: Unpack[DotfileOwner]) -> None:
+        """Replaces a dotfile, which keeps its permission if none is given."""
+        if permission is None:
+            permission = (await self.get(path, **owner))["permission"]
         await self._request("PATCH", owner, {"path": path, "data": data, "permission": permission})
 
     async def get(self, path: str, **owner: Unpack[DotfileOwner]) -> dict[str, str]:

@@ -6,7 +6,6 @@ await folder.upload(["bigdata.csv"])
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -200,6 +199,9 @@ class AsyncVFolder(Area):
             BackendClientError: a file is missing, is a directory without ``recursive``, or is outside of ``basedir``.
             BackendAPIError: the server refuses.
         """
+
+        import asyncio
+
         collected, directories = await asyncio.to_thread(collect, files, basedir, recursive)
         prefix = PurePosixPath(dst_dir or "")
         top = prefix.parent if [name for name, _ in collected] == ["."] else prefix
