@@ -25,6 +25,7 @@ from ai.backend.common.wire.agent import (
     RestartKernel,
 )
 from ai.backend.common.wire.execution import (
+    CloseRoute,
     Complete,
     DownloadFiles,
     Execute,
@@ -34,8 +35,10 @@ from ai.backend.common.wire.execution import (
     ListProcesses,
     OpenPort,
     OpenPty,
+    OpenRoute,
     ProcessInfo,
     ReadLogs,
+    RouteOpened,
     RunResult,
     ServiceState,
     StartService,
@@ -91,6 +94,8 @@ class FakeAgent:
     logs: bytes = b"hello\n"
     kernels: dict[str, Held] = field(default_factory=dict)
     services: dict[str, str] = field(default_factory=dict)
+    routes: dict[str, OpenRoute] = field(default_factory=dict)
+    closed_routes: list[str] = field(default_factory=list)
     created: list[KernelSpec] = field(default_factory=list)
     destroyed: list[DestroyKernel] = field(default_factory=list)
     uploads: list[UploadFiles] = field(default_factory=list)
@@ -297,3 +302,16 @@ class FakeAgent:
 
     async def open_port(self, req: OpenPort) -> ByteStream:
         raise Unavailable("nothing listens here")
+
+    async def open_route(self, req: OpenRoute) -> RouteOpened:
+        if req.kernel_id not in self.kernels:
+            raise NotFound(f"no kernel {req.kernel_id}")
+        for name, opened in self.routes.items():
+            if opened == req:
+                return RouteOpened(name=name, host="127.0.0.1", port=6443, certificate="PEM of the gateway")
+        self.routes[f"r{len(self.closed_routes) + len(self.routes)}"] = req
+        return await self.open_route(req)
+
+    async def close_route(self, req: CloseRoute) -> None:
+        if self.routes.pop(req.name, None) is not None:
+            self.closed_routes.append(req.name)

@@ -14,10 +14,11 @@ SESSION_CRASH_POINTS = _before_and_after(
 """Passed by every session that is created, restarted and destroyed, in this order."""
 
 RARE_CRASH_POINTS = (
-    *_before_and_after("commit-dispatch", "commit-abandon", "commit-rename", "keep-answer"),
+    *_before_and_after("commit-dispatch", "commit-abandon", "commit-rename", "commit-release", "keep-answer"),
     "database-before-commit",
 )
-"""Passed if an agent is slow, refuses or is lost, by a renamed session, and by calls with a client token."""
+"""Passed if an agent is slow, refuses or is lost, by a renamed session, by held elements of arrays, by calls with a
+client token."""
 
 FOLDER_CRASH_POINTS = (
     *_before_and_after("commit-folder"),

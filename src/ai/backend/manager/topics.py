@@ -14,5 +14,8 @@ LAUNCH = "manager.launch"
 TERMINATE = "manager.terminate"
 """Bus topic, payload session id or DestroyKernels: kernels are to be ended."""
 
+ARRAY = "manager.array"
+"""Bus topic: elements of arrays may be released."""
+
 CALLBACK = "manager.callback"
 """Bus topic: a webhook is to be sent."""

@@ -33,6 +33,8 @@ from ai.backend.common.wire.execution import (
 from ai.backend.common.wire.link import PtyStream
 from ai.backend.infra.bus import Bus
 from ai.backend.infra.database import Database
+from ai.backend.infra.http.errors import PROBLEM_TYPE
+from ai.backend.infra.http.openapi import problem_statuses
 from ai.backend.infra.http.routes import ROUTED
 from ai.backend.infra.rpc.memory import MemoryLink
 from ai.backend.manager.composition.app import build_app
@@ -145,20 +147,25 @@ class ApiAgent(FakeAgent):
 
 
 async def check_declared(undeclared: list[str], request: web.BaseRequest, response: web.StreamResponse) -> None:
-    """Notes a success whose status, media type or fields its endpoint does not declare, and so openapi.json neither."""
+    """Notes a reply whose status, media type or fields its endpoint does not declare, and so openapi.json neither."""
     routed = request.get(ROUTED)
     call = routed.call if routed is not None else None
-    if call is None or response.status >= 400:
+    if call is None:
         return
     endpoint, what = call.endpoint, f"{call.endpoint.template}: {response.status}"
+    if response.content_type == PROBLEM_TYPE:
+        if response.status not in problem_statuses(endpoint):
+            undeclared.append(f"{what} is no status of its problems")
+        return
     if response.status not in endpoint.statuses:
         undeclared.append(f"{what} is none of {endpoint.statuses}")
     if response.status == 204 or endpoint.kind in ("stream", "socket"):
         return
     if response.content_type not in endpoint.produces:
         undeclared.append(f"{what} is {response.content_type}, none of {endpoint.produces}")
-
-    if endpoint.reply is not None and isinstance(response, web.Response) and isinstance(response.body, bytes):
+    if endpoint.reply is None or response.content_type != "application/json":
+        return
+    if isinstance(response, web.Response) and isinstance(response.body, bytes):
         told = msgspec.json.decode(response.body)
         try:
             declared = msgspec.json.decode(msgspec.json.encode(msgspec.convert(told, endpoint.reply)))

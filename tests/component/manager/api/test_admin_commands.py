@@ -156,6 +156,10 @@ async def test_the_installation_as_a_whole(api: Api, shell: Shell) -> None:
     assert (await shell("manager", "status"))["status"] == "frozen"
     assert (await shell("manager", "unfreeze"))["status"] == "running"
     await shell("manager", "freeze", "--wait", "--force-kill", fails="exclude each other")
+    await shell("manager", "freeze", "--force-kill", fails="use -y")
+    assert (await shell("manager", "status"))["status"] == "running"
+    assert (await shell("manager", "freeze", "--force-kill", "-y"))["status"] == "frozen"
+    await shell("manager", "unfreeze")
     await shell("manager", "freeze", by=api.user, fails="superadmins")
     await shell("manager", "freeze", "--wait")  # nothing runs, so nothing is waited for
     await shell("manager", "unfreeze")

@@ -108,7 +108,7 @@ async def test_a_registry_names_viewers_of_what_is_not_restricted(stocked: Api) 
         for path in ("/artifact-registries/hub", f"/artifacts/{OPEN}"):
             refused = await stocked.admin.request("PATCH", path, json={"viewers": viewers})
             assert refused.status in (400, 404), (viewers, refused.body)
-            assert "viewers" in refused.json()["data"]
+            assert any(field.startswith("viewers") for field in refused.json()["data"])
 
 
 async def test_a_model_that_becomes_gated_is_closed_until_somebody_opens_it(stocked: Api, depot: FakeDepot) -> None:

@@ -39,6 +39,7 @@ async def test_templates_and_dotfiles_by_command(api: Api, monkeypatch: pytest.M
     assert json.loads(await run("--output", "json", "dotfile", "list"))[0]["permission"] == "600"
     await run("dotfile", "update", ".tool", given="two")
     assert (await run("dotfile", "get", ".tool")).strip() == "two"
+    assert json.loads(await run("--output", "json", "dotfile", "list"))[0]["permission"] == "600", "as before"
     assert "RUNNING" in await run("start-template", "-t", "by-command", template)
     (spec,) = api.agent.created
     assert (spec.environ["MYCONFIG"], spec.dotfiles[0].data) == ("MAIN", b"two")

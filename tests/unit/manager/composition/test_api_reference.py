@@ -25,6 +25,28 @@ def test_every_reference_leads_somewhere(told: dict[str, Any]) -> None:
     assert found <= told["components"]["schemas"].keys()
 
 
+def test_every_reply_has_its_fields(told: dict[str, Any]) -> None:
+    texts = {"text/plain", "text/html", "text/event-stream", "multipart/mixed", "application/yaml"}
+    for path, methods in told["paths"].items():
+        for operation in methods.values():
+            assert "default" not in operation["responses"], path
+            for status, response in operation["responses"].items():
+                if "$ref" in response or status in ("101", "204"):
+                    continue
+                for media_type, content in response["content"].items():
+                    schema = content["schema"]
+                    is_declared = schema.get("$ref") or schema.get("type") in ("array", "object") or "anyOf" in schema
+                    assert is_declared or media_type in texts or path == "/user-config/bootstrap-script", path
+
+
+def test_a_body_may_be_null_where_the_server_drops_null(told: dict[str, Any]) -> None:
+    schemas = told["components"]["schemas"]
+    assert {"type": "null"} in schemas["CreateSessionBody"]["properties"]["clusterSize"]["anyOf"]
+    assert "anyOf" not in schemas["CreateSessionBody"]["properties"]["image"]
+    assert told["paths"]["/session"]["post"]["requestBody"]["required"]
+    assert not told["paths"]["/resource/check-presets"]["post"]["requestBody"]["required"]
+
+
 def test_every_operation_says_what_it_does(told: dict[str, Any]) -> None:
     ids = []
     for path, methods in told["paths"].items():

@@ -7,6 +7,7 @@ import pytest
 from ai.backend.common.errors import ImageNotFound
 from ai.backend.common.states import AgentStatus
 from ai.backend.common.wire.reports import ImageReport
+from ai.backend.manager.images.model import ImageAlias
 from ai.backend.manager.images.service import merge_images, resolve_image
 from tests.contract.store.builders import make_agent
 
@@ -46,6 +47,23 @@ def test_agents_are_merged() -> None:
 )
 def test_names_aliases_and_tags_resolve(wanted: str, architecture: str | None, name: str) -> None:
     assert resolve_image(merge_images(AGENTS), wanted, architecture).name == name
+
+
+@pytest.mark.parametrize(
+    ("alias", "reference", "architecture", "name"),
+    [
+        (ImageAlias(alias="python", image="lab/torch:1.0"), "python", None, "lab/torch:1.0"),
+        (ImageAlias(alias="python", image="lab/torch:1.0", architecture="aarch64"), "python", None, "host/python:3.11"),
+        (ImageAlias(alias="python", image="gone:1"), "python", None, "host/python:3.11"),
+    ],
+)
+def test_an_administrators_alias_is_preferred(
+    alias: ImageAlias, reference: str, architecture: str | None, name: str
+) -> None:
+    """If the image of the alias exists, an agent's alias of the same name no longer names another image."""
+    images = merge_images(AGENTS, aliases=[alias])
+    assert resolve_image(images, reference, architecture).name == name
+    assert [image.name for image in images if "python" in image.aliases] == [name]
 
 
 def test_what_is_not_there_is_explained() -> None:

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal, TypedDict
 
 import msgspec
 from msgspec import Meta
 
-from ai.backend.common.wire.agent import OperateDevice
-from ai.backend.infra.http.fields import Name
+from ai.backend.common.wire.agent import DeviceOperation, DeviceOptions, OperateDevice
 from ai.backend.infra.http.routes import Call, Nothing, Schema, route
-from ai.backend.manager.access.requests import caller_of
+from ai.backend.manager.access.requests import OBJECT_PROBLEMS, SESSION_PROBLEMS, caller_of
 from ai.backend.manager.agents.service import AgentService, WatcherService
 
 AgentName = Annotated[str, Meta(min_length=1, max_length=64)]
 
 
 class DeviceOperationBody(Schema, frozen=True):
-    action: Name
+    action: Literal["partition", "unpartition", "power-on", "power-off", "reset", "program", "attach", "detach"]
     device_id: Annotated[str, Meta(min_length=1, max_length=512)]
     argument: Annotated[str, Meta(max_length=4096)] = ""
 
@@ -30,27 +29,26 @@ class SchedulerBody(Schema, frozen=True):
 class AgentsApi:
     """Routes of agents, for superadmins."""
 
+    problems = SESSION_PROBLEMS
+
     def __init__(self, agents: AgentService) -> None:
         self._agents = agents
 
     @route("GET", "/resource/agents/{agent_id}/devices/{device_name}/operations")
-    async def device_operations(self, call: Call) -> dict[str, Any]:
+    async def device_operations(self, call: Call) -> DeviceOptions:
         """List the operations that the devices of an agent's plugin offer."""
         params = call.params
-        options = await self._agents.device_options(caller_of(call), params["agent_id"], params["device_name"])
-        reply: dict[str, Any] = msgspec.to_builtins(options)
-        return reply
+        return await self._agents.device_options(caller_of(call), params["agent_id"], params["device_name"])
 
     @route("POST", "/resource/agents/{agent_id}/devices/{device_name}/operations", body=DeviceOperationBody)
-    async def operate_device(self, call: Call[DeviceOperationBody]) -> dict[str, Any]:
+    async def operate_device(self, call: Call[DeviceOperationBody]) -> DeviceOperation:
         """Operate an unused device of an agent; answers when the operation is done.
 
         ``action`` is partition, unpartition, power-on, power-off, reset, program, attach or detach; the answer has the
         id of the device, or of the new partition.
         """
         operation = OperateDevice(device_name=call.params["device_name"], **msgspec.structs.asdict(call.body))
-        result = await self._agents.operate_device(caller_of(call), call.params["agent_id"], operation)
-        return {"device_id": result.device_id}
+        return await self._agents.operate_device(caller_of(call), call.params["agent_id"], operation)
 
     @route("POST", "/manager/scheduler/operation", body=SchedulerBody)
     async def operate_scheduler(self, call: Call[SchedulerBody]) -> None:
@@ -63,21 +61,33 @@ class WatcherBody(Schema, frozen=True):
     agent_id: AgentName
 
 
+WatcherReply = TypedDict("WatcherReply", {"agent-status": str})
+"""The status of an agent's service, as systemd names it."""
+
+
+class AgentAction(TypedDict):
+    result: Literal["ok"]
+
+
 class WatchersApi:
     """Routes of the watchers of agents, for superadmins."""
+
+    problems = OBJECT_PROBLEMS
 
     def __init__(self, watchers: WatcherService) -> None:
         self._watchers = watchers
 
     @route("GET", "/resource/watcher", query=WatcherBody)
-    async def status(self, call: Call[Nothing, WatcherBody]) -> dict[str, Any]:
+    async def status(self, call: Call[Nothing, WatcherBody]) -> WatcherReply:
         """Return the status of an agent from its watcher."""
-        return dict(await self._watchers.status(caller_of(call), call.query.agent_id))
+        reply = await self._watchers.status(caller_of(call), call.query.agent_id)
+        return {"agent-status": str(reply.get("agent-status", "unknown"))}
 
     @route("POST", "/resource/watcher/agent/start", body=WatcherBody)
     @route("POST", "/resource/watcher/agent/stop", body=WatcherBody)
     @route("POST", "/resource/watcher/agent/restart", body=WatcherBody)
-    async def act(self, call: Call[WatcherBody]) -> dict[str, Any]:
+    async def act(self, call: Call[WatcherBody]) -> AgentAction:
         """Start, stop or restart an agent; its sessions go on."""
         action = call.endpoint.path.rpartition("/")[2]
-        return dict(await self._watchers.act(caller_of(call), call.body.agent_id, action))
+        await self._watchers.act(caller_of(call), call.body.agent_id, action)
+        return {"result": "ok"}

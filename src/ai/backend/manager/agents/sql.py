@@ -14,6 +14,7 @@ from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import AgentStatus
 from ai.backend.common.wire.reports import OverlayReport
 from ai.backend.infra.database import Database
+from ai.backend.infra.database.prepared import Prepared, parameter
 from ai.backend.manager.agents import tables
 from ai.backend.manager.agents.model import Agent, SlotTypeInfo
 from ai.backend.manager.query.model import ListQuery, Page
@@ -22,6 +23,11 @@ from ai.backend.manager.query.sql import compile_filter, compile_order
 _AGENT_FIELDS = tuple(
     agent_field.name for agent_field in fields(Agent) if agent_field.name not in ("live_stat", "occupied_slots")
 )
+
+_IS_OF_GROUP = tables.agents.c.scaling_group == parameter(tables.agents.c.scaling_group)
+_AGENTS = Prepared(select(tables.agents).order_by(tables.agents.c.id))
+_AGENTS_OF_GROUP = Prepared(select(tables.agents).where(_IS_OF_GROUP).order_by(tables.agents.c.id))
+_AGENT = Prepared(select(tables.agents).where(tables.agents.c.id == parameter(tables.agents.c.id)))
 
 
 class SqlAgentStore:
@@ -52,17 +58,13 @@ class SqlAgentStore:
         await self._db.run_write(update_agent)
 
     async def agent(self, agent_id: AgentId) -> Agent | None:
-        def read_agent(connection: Connection) -> Agent | None:
-            row = (connection.execute(select(tables.agents).where(tables.agents.c.id == agent_id))).one_or_none()
-            return Agent(**row._mapping) if row is not None else None
-
-        return await self._db.run_read(read_agent)
+        rows = await self._db.fetch(_AGENT, {"id": agent_id})
+        return Agent(**rows[0]._mapping) if rows else None
 
     async def agents(self, *, scaling_group: str | None = None) -> list[Agent]:
-        query = select(tables.agents).order_by(tables.agents.c.id)
-        if scaling_group is not None:
-            query = query.where(tables.agents.c.scaling_group == scaling_group)
-        return await self._db.run_read(lambda connection: [Agent(**row._mapping) for row in connection.execute(query)])
+        query = _AGENTS if scaling_group is None else _AGENTS_OF_GROUP
+        rows = await self._db.fetch(query, {"scaling_group": scaling_group})
+        return [Agent(**row._mapping) for row in rows]
 
     async def underlays(self) -> dict[AgentId, OverlayReport]:
         columns = tables.agents.c

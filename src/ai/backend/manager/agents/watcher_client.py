@@ -13,7 +13,7 @@ from ai.backend.common.errors import InvalidInput, Unavailable
 
 TOKEN_HEADER = "X-BackendAI-Watcher-Token"
 _HTTP_TIMEOUT = aiohttp.ClientTimeout(total=75.0, connect=5.0)
-"""Longer than the minute for which a watcher waits for its agent."""
+"""The timeout of a request, longer than the minute for which a watcher waits for its agent."""
 _MAX_REPLY_BYTES = 65_536
 
 

@@ -19,7 +19,7 @@ from ai.backend.infra.http.routes import Call, Nothing, Reply, route
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.access.checks import is_permitted
 from ai.backend.manager.access.permissions import Operation
-from ai.backend.manager.access.requests import caller_of
+from ai.backend.manager.access.requests import STORAGE_PROBLEMS, caller_of
 from ai.backend.manager.artifacts import schemas as schema
 from ai.backend.manager.artifacts.facade import Artifacts
 from ai.backend.manager.artifacts.gateway import ScanRequest
@@ -100,6 +100,8 @@ _MAX_UPLOAD_BODY = 16 << 20
 class ArtifactRegistriesApi:
     """Routes about registries. ``{r}`` is a name or an id. Superadmins manage them, monitors may read."""
 
+    problems = STORAGE_PROBLEMS
+
     artifacts: Artifacts
 
     @route("GET", "/artifact-registries", reply=list[schema.RegistryItem])
@@ -158,6 +160,8 @@ class ArtifactsApi:
     """Routes about artifacts and revisions. ``{a}`` is the name or id of an artifact, ``{v}`` the id of a revision or
     ``ARTIFACT[@VERSION]``. Only superadmins and monitors see revisions that are not available, and artifacts that are
     restricted to others."""
+
+    problems = STORAGE_PROBLEMS
 
     artifacts: Artifacts
 

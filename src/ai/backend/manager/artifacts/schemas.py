@@ -15,7 +15,19 @@ from ai.backend.manager.artifacts.model import EVERYONE, ArtifactFile, ImportPro
 
 Ref = Annotated[str, Meta(min_length=1, max_length=600)]
 Credentials = Annotated[dict[Word, Annotated[str, Meta(max_length=4_096)]], Meta(max_length=8)]
-Viewers = Annotated[list[Annotated[str, Meta(max_length=300)]], Meta(max_length=256)]
+Viewers = Annotated[
+    list[
+        Annotated[
+            str,
+            Meta(
+                max_length=300,
+                pattern="^(everyone|(domain|group|user):.+)$",
+                description="everyone, or domain:, group: or user: with a name",
+            ),
+        ]
+    ],
+    Meta(max_length=256),
+]
 """``everyone``, ``domain:NAME``, ``group:NAME`` or ``user:EMAIL``; groups and users also by their ids."""
 ImportBytes = Annotated[int, Meta(ge=0, le=2**53)]
 Storages = Annotated[dict[Word, Word], Meta(max_length=8)]

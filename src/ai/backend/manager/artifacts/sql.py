@@ -295,11 +295,12 @@ class SqlArtifactStore:
             clauses.append(_with_revision(revisions.c.status == query.status))
 
         def work(s: Connection) -> Page[ArtifactRow]:
+            visible = list(clauses)
             if query.viewer is not None:
-                clauses.extend((_with_revision(_IS_AVAILABLE), is_open_to(s, query.viewer)))
+                visible += (_with_revision(_IS_AVAILABLE), is_open_to(s, query.viewer))
             counted = select(func.count()).select_from(artifacts)
-            total = s.execute(counted.join(registries).where(*clauses)).scalar_one()
-            ordered = _artifacts().where(*clauses).order_by(artifacts.c.name, artifacts.c.type, artifacts.c.id)
+            total = s.execute(counted.join(registries).where(*visible)).scalar_one()
+            ordered = _artifacts().where(*visible).order_by(artifacts.c.name, artifacts.c.type, artifacts.c.id)
             page = ordered.limit(query.limit).offset(query.offset)
             items = _with_revisions(s, page, available_only=query.viewer is not None)
             return Page(items=items, total_count=total)

@@ -18,6 +18,7 @@ from ai.backend.infra.http.server import HttpOptions, HttpServer
 from ai.backend.infra.http.signature import Authenticator
 from ai.backend.infra.telemetry import Metrics
 from ai.backend.manager.agents.api import AgentsApi, WatchersApi
+from ai.backend.manager.arrays.api import ArraysApi
 from ai.backend.manager.artifacts.api import ArtifactRegistriesApi, ArtifactsApi
 from ai.backend.manager.composition.manager import Manager
 from ai.backend.manager.composition.services import Services
@@ -82,6 +83,8 @@ def api_endpoints(services: Services, metrics: Metrics, readiness: Readiness | N
         groups.append(("images", (ImagesApi(images, commits),)))
         if artifacts is not None:
             groups.append(("artifacts", (ImageInstallsApi(ImageInstaller(artifacts.mounts, images.preloader)),)))
+    if services.arrays is not None:
+        groups.append(("sessions", (ArraysApi(services.arrays),)))
     if services.usage is not None:
         groups.append(("usage", (UsageApi(services.usage),)))
     endpoints = [endpoint for tag, apis in groups for api in apis for endpoint in endpoints_of(api, tag=tag)]

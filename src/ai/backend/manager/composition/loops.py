@@ -8,6 +8,7 @@ from typing import Any
 
 from ai.backend.core.lifecycle.effects import DestroyKernels
 from ai.backend.infra.loop import PeriodicLoop
+from ai.backend.manager.arrays.loop import ArrayLoop
 from ai.backend.manager.composition.services import Services
 from ai.backend.manager.events.webhook_gateway import WebhookSender
 from ai.backend.manager.events.webhook_loop import WebhookLoop
@@ -17,7 +18,7 @@ from ai.backend.manager.scheduling.loop import ScheduleLoop
 from ai.backend.manager.sessions.lifecycle.launch import LaunchLoop
 from ai.backend.manager.sessions.lifecycle.terminate import TerminateLoop
 from ai.backend.manager.sessions.lifecycle.watchdog import WatchdogLoop
-from ai.backend.manager.topics import CALLBACK, LAUNCH, SCHEDULE, TERMINATE
+from ai.backend.manager.topics import ARRAY, CALLBACK, LAUNCH, SCHEDULE, TERMINATE
 
 _MAX_MESSAGES = 10_000
 
@@ -75,7 +76,9 @@ class Loops:
         self.webhooks = WebhookLoop(stores.sessions, sender, clock, settings.callbacks)
         retention = RetentionLoop(stores.sessions, stores.answers, clock, settings.retention, stores.errors)
         folders, artifacts = services.folders, services.artifacts
-        self._others: list[PeriodicLoop] = [retention]
+        self.arrays = ArrayLoop(stores.arrays, writer, self._bus) if stores.arrays is not None else None
+        self._others: list[PeriodicLoop] = [retention, services.ended_apps]
+        self._others += [self.arrays] if self.arrays is not None else []
         self._stopping = [self.launch.stop, self.terminate.stop, self.webhooks.stop]
         if folders is not None:
             self._others += [folders.loop, folders.quota_loop]
@@ -99,7 +102,7 @@ class Loops:
             await stop()
 
     async def _wake_by_messages(self) -> None:
-        with self._bus.subscribe(SCHEDULE, LAUNCH, TERMINATE, CALLBACK, limit=_MAX_MESSAGES) as messages:
+        with self._bus.subscribe(SCHEDULE, LAUNCH, TERMINATE, CALLBACK, ARRAY, limit=_MAX_MESSAGES) as messages:
             while True:
                 self._dispatch(*await messages.get())
 
@@ -109,6 +112,9 @@ class Loops:
             self.launch.push(launched)
         elif topic == TERMINATE and isinstance(payload, DestroyKernels):
             self.terminate.push(payload)
+        elif topic == ARRAY:
+            if self.arrays is not None:
+                self.arrays.wake()
         else:
             by_topic = {SCHEDULE: self.schedule, LAUNCH: self.launch, CALLBACK: self.webhooks}
             by_topic.get(topic, self.terminate).wake()

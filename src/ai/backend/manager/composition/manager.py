@@ -197,6 +197,7 @@ class Manager:
         await services.tasks.stop()
         await services.hooks.stop()
         await self._proxies.close()
+        await services.coordinators.close()
         flushes = [service.flush for service in (services.identity, services.stats, services.audit, services.activity)]
         if self._leadership is not None:
             flushes.append(self._leadership.stop)

@@ -15,6 +15,7 @@ from ai.backend.manager.agents.service import AgentService, WatcherService
 from ai.backend.manager.agents.slots import SlotCatalogue
 from ai.backend.manager.agents.store import AgentGateway
 from ai.backend.manager.agents.watcher_client import HttpWatcherGateway
+from ai.backend.manager.arrays.service import ArrayService
 from ai.backend.manager.artifacts.facade import Artifacts
 from ai.backend.manager.artifacts.gateway import ArtifactGateway, Reservoirs
 from ai.backend.manager.composition.stores import Stores
@@ -43,6 +44,8 @@ from ai.backend.manager.resources.presets import PresetService
 from ai.backend.manager.resources.service import ResourceService
 from ai.backend.manager.secrets.config import SealedConfigStore
 from ai.backend.manager.secrets.sealer import Sealer
+from ai.backend.manager.service_ports.app_proxies import AppProxies, EndedAppsLoop
+from ai.backend.manager.service_ports.app_proxy_client import HttpCoordinators
 from ai.backend.manager.service_ports.service import ServicePorts
 from ai.backend.manager.service_ports.tunnels import TunnelService
 from ai.backend.manager.sessions.creation.factory import SessionFactory
@@ -59,6 +62,7 @@ from ai.backend.manager.system.configuration import ConfigService
 from ai.backend.manager.system.service import ManagerState
 from ai.backend.manager.tasks.service import TaskService
 from ai.backend.manager.templates.service import TemplateService
+from ai.backend.manager.topics import ARRAY
 from ai.backend.manager.usage.service import UsageService
 from ai.backend.manager.volumes.gateway import VolumeGateway
 from ai.backend.manager.volumes.service import VolumeService
@@ -215,14 +219,34 @@ class Services:
             stores.templates, stores.identities, self.identity, self.sessions, clock, self.id_generator
         )
 
+        self.arrays: ArrayService | None = None
+        if stores.arrays is not None:
+            self.arrays = ArrayService(
+                store=stores.arrays,
+                sessions=self.sessions,
+                factory=factory,
+                writer=self.writer,
+                identity=self.identity,
+                bus=self.bus,
+                clock=clock,
+                id_generator=self.id_generator,
+                settings=settings,
+            )
+
     def _forget_session(self, session: Session) -> None:
+        if session.array_parallel is not None:
+            self.bus.publish(ARRAY)
         self.stats.forget(kernel.id for kernel in session.kernels)
         self.activity.forget(session)
+        self.ended_apps.wake()
 
     def _build_session_access(self) -> None:
         stores, finder, gateway = self.stores, self.finder, self.gateway
         self.events = EventService(stores.sessions, finder, self.bus)
-        self.service_ports = ServicePorts(finder, gateway)
+        self.coordinators = HttpCoordinators()
+        self.ended_apps = EndedAppsLoop(stores.resource_groups, stores.sessions, self.coordinators)
+        app_proxies = AppProxies(stores.resource_groups, self.coordinators)
+        self.service_ports = ServicePorts(finder, gateway, app_proxies)
         self.tunnels = TunnelService(self.service_ports, self.settings.tunnels, self.activity)
         self.idle = IdleService(
             stores.activities, self.activity, stores.identities, stores.config, self.stats, self.clock

@@ -8,6 +8,8 @@ from ai.backend.infra.config_store import ConfigStore, MemoryConfigStore, SQLite
 from ai.backend.infra.database import Database
 from ai.backend.manager.agents.sql import SqlAgentStore
 from ai.backend.manager.agents.store import AgentStore
+from ai.backend.manager.arrays.sql import SqlArrayStore
+from ai.backend.manager.arrays.store import ArrayStore
 from ai.backend.manager.artifacts.sql import SqlArtifactStore, link_artifacts
 from ai.backend.manager.artifacts.store import ArtifactStore
 from ai.backend.manager.dotfiles.sql import SqlDotfileStore
@@ -67,14 +69,17 @@ class Stores:
     artifacts: ArtifactStore | None = None
     images: ImageStore | None = None
     usage: UsageStore | None = None
+    arrays: ArrayStore | None = None
     leases: LeaseStore | None = None
     """Set if several managers share the stores; one of them runs the loops."""
 
     @classmethod
     def sql(cls, database: Database, sealer: Sealer | None = None, config: ConfigStore | None = None) -> Stores:
+        sessions = SqlSessionStore(database, insert_steps=(link_mounts, link_artifacts))
         return cls(
             leases=SqlLeaseStore(database) if database.is_shared else None,
-            sessions=SqlSessionStore(database, insert_steps=(link_mounts, link_artifacts)),
+            sessions=sessions,
+            arrays=SqlArrayStore(database, sessions),
             agents=SqlAgentStore(database),
             presets=SqlPresetStore(database),
             identities=SqlIdentityStore(database, sealer, remove_links),

@@ -4,39 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
-from urllib.parse import quote
 
 from pydantic import Field, SecretStr
 
-from ai.backend.infra.database import Pool
 from ai.backend.infra.settings import Settings
 from ai.backend.infra.settings.published import accept_only, fixed_field, unused_field
 from ai.backend.infra.settings.tables import Address, TlsSettings
-
-
-class DbSettings(Settings):
-    """The table ``[db]``: the parts of a PostgreSQL URL; ``database.url`` overrides them."""
-
-    type: Literal["postgresql"] = Field("postgresql", description="The kind of database.")
-    addr: Address = Field(description="{host, port}, or host:port.")
-    name: str = Field("backend", description="Name of the database.")
-    user: str = Field("postgres", description="Who asks.")
-    password: SecretStr = Field(SecretStr(""), description="Its password.")
-    pool_size: int = Field(8, ge=1, le=1000, description="Connections kept, at most.")
-    max_overflow: int = Field(5, ge=-1, description="Further connections while all are in use; -1: any number.")
-    pool_recycle: float = Field(-1, description="Seconds after which a connection is replaced; -1: never.")
-    pool_pre_ping: bool = Field(False, description="Whether a connection is tried before each use.")
-    lock_conn_timeout: float | None = unused_field(None, "no connection of the database is held as a lock")
-
-    @property
-    def pool(self) -> Pool:
-        return Pool(self.pool_size, self.max_overflow, self.pool_recycle, self.pool_pre_ping)
-
-    @property
-    def url(self) -> str:
-        secret = self.password.get_secret_value()
-        account = quote(self.user, safe="") + (f":{quote(secret, safe='')}" if secret else "")
-        return f"postgresql://{account}@{self.addr.host}:{self.addr.port}/{quote(self.name, safe='')}"
 
 
 class ManagerProcessSettings(TlsSettings):

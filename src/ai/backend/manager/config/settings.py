@@ -8,11 +8,10 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from ai.backend.infra.settings import Settings
-from ai.backend.infra.settings.tables import DebugSettings, EtcdSettings, LoggingSettings, RedisSettings
+from ai.backend.infra.settings.tables import DbSettings, DebugSettings, EtcdSettings, LoggingSettings, RedisSettings
 from ai.backend.manager.agents.settings import AgentSettings
 from ai.backend.manager.artifacts.model import ArtifactSettings
 from ai.backend.manager.config.published import (
-    DbSettings,
     DockerRegistrySettings,
     ManagerProcessSettings,
     OtelSettings,

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, Connection, String, Table, Text, and_, delete, false, insert, or_, select
+from sqlalchemy import Column, ColumnElement, Connection, String, Table, Text, and_, delete, insert, select
 
 from ai.backend.common.ids import AccessKey
 from ai.backend.infra.database import Database
 from ai.backend.infra.database.columns import EnumText
+from ai.backend.infra.database.prepared import IsOneOf, Prepared, parameter
 from ai.backend.infra.database.rows import row_of
 from ai.backend.manager.db.metadata import metadata, required
 from ai.backend.manager.dotfiles.model import Dotfile, DotfileOwner, DotfileScope, with_dotfile
@@ -33,6 +34,15 @@ _SCRIPT_TABLE = Table(
 )
 
 _COLUMNS = _DOTFILE_TABLE.c
+_IS_OF_OWNERS = IsOneOf(_COLUMNS.scope.concat(" ").concat(_COLUMNS.owner), "owners")
+_DOTFILES_OF = Prepared(
+    select(_COLUMNS.scope, _COLUMNS.path, _COLUMNS.permission, _COLUMNS.data)
+    .where(_IS_OF_OWNERS)
+    .order_by(_COLUMNS.scope, _COLUMNS.path)
+)
+_SCRIPT_OF = Prepared(
+    select(_SCRIPT_TABLE.c.script).where(_SCRIPT_TABLE.c.access_key == parameter(_SCRIPT_TABLE.c.access_key))
+)
 _OWNER_KEYS: Mapping[DotfileScope, Column[Any]] = {
     DotfileScope.DOMAIN: domains.c.name,
     DotfileScope.GROUP: groups.c.id,
@@ -70,14 +80,11 @@ class SqlDotfileStore:
         return bool(await self._db.execute(delete(_DOTFILE_TABLE).where(_is_of_owner(owner), _COLUMNS.path == path)))
 
     async def dotfiles_of(self, owners: Sequence[DotfileOwner]) -> list[tuple[DotfileScope, Dotfile]]:
-        query = select(_COLUMNS.scope, _COLUMNS.path, _COLUMNS.permission, _COLUMNS.data).order_by(
-            _COLUMNS.scope, _COLUMNS.path
-        )
-        rows = await self._db.fetch(query.where(or_(false(), *map(_is_of_owner, owners))))
+        rows = await self._db.fetch(_DOTFILES_OF, {"owners": [f"{owner.scope} {owner.name}" for owner in owners]})
         return [(row.scope, Dotfile(path=row.path, permission=row.permission, data=row.data)) for row in rows]
 
     async def bootstrap_script(self, access_key: AccessKey) -> str:
-        rows = await self._db.fetch(select(_SCRIPT_TABLE.c.script).where(_SCRIPT_TABLE.c.access_key == access_key))
+        rows = await self._db.fetch(_SCRIPT_OF, {"access_key": access_key})
         return rows[0].script if rows else ""
 
     async def put_bootstrap_script(self, access_key: AccessKey, script: str) -> None:

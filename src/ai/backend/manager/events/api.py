@@ -15,7 +15,7 @@ from ai.backend.infra.http.streams import SseEvent, send_events
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.access.checks import is_permitted
 from ai.backend.manager.access.permissions import Operation
-from ai.backend.manager.access.requests import caller_of
+from ai.backend.manager.access.requests import OBJECT_PROBLEMS, caller_of
 from ai.backend.manager.events.service import EventFilter, EventService
 from ai.backend.manager.identity.service import IdentityService
 from ai.backend.manager.sessions.service import SessionService
@@ -43,13 +43,14 @@ class SessionEventsQuery(
     owner: Ref | None = None
     group: Ref = "*"
     scope: Literal["*", "session", "kernel", "session,kernel"] = "*"
-    last_event_id: Ref | None = None
+    last_event_id: Annotated[str, Meta(pattern="^[0-9]{0,18}$")] | None = None
 
 
 class EventsApi:
     """Streams the events of sessions; a stream resumes after ``Last-Event-ID``."""
 
     owner_key = OwnerKey.NAMED
+    problems = OBJECT_PROBLEMS
 
     def __init__(self, sessions: SessionService, identity: IdentityService, events: EventService) -> None:
         self._sessions = sessions

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import replace
 from typing import Any
 
@@ -15,13 +14,11 @@ from ai.backend.common.wire.execution import FileBlob, FileListing, RunResult
 from ai.backend.infra.http.decode import refuse
 from ai.backend.infra.http.multipart import PART_OVERHEAD_BYTES, UploadedFile, read_files, send_archives
 from ai.backend.infra.http.routes import Call, Endpoint, Nothing, OwnerKey, endpoints_of, route
-from ai.backend.manager.access.requests import caller_of
+from ai.backend.manager.access.requests import SESSION_PROBLEMS, caller_of
 from ai.backend.manager.execution import schemas
 from ai.backend.manager.execution.service import ExecutionService, RunRequest
 from ai.backend.manager.sessions.settings import FileSettings
 from ai.backend.manager.sessions.views import session_of
-
-_UUID_PATTERN = re.compile(r"[0-9a-fA-F]{8}-?(?:[0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}")
 
 
 def run_request(mode: str, code: str, run_id: str | None, options: schemas.RunOptions) -> RunRequest:
@@ -42,6 +39,7 @@ class ExecutionApi:
     """Serves runs, completion, logs and files. Every call raises NotFound for a session that the caller may not see."""
 
     owner_key = OwnerKey.NAMED
+    problems = SESSION_PROBLEMS
 
     def __init__(self, execution: ExecutionService, limits: FileSettings) -> None:
         self._execution = execution
@@ -51,28 +49,27 @@ class ExecutionApi:
         limit = self._limits.max_upload_files * (self._limits.max_upload_bytes + PART_OVERHEAD_BYTES)
         return [replace(entry, max_body=limit) if entry.kind == "upload" else entry for entry in endpoints_of(self)]
 
-    @route("POST", "/session/{s}", body=schemas.ExecuteBody, reply=schemas.ResultReply, max_body=4 << 20, audited=False)
-    async def execute(self, call: Call[schemas.ExecuteBody]) -> schemas.ResultReply:
+    @route("POST", "/session/{s}", body=schemas.ExecuteBody, max_body=4 << 20, audited=False)
+    async def execute(self, call: Call[schemas.ExecuteBody]) -> schemas.RunReply:
         """Make one step of a run: start it, wait for output, or give it input."""
         body = call.body
         request = run_request(body.mode, body.code, body.run_id, body.options)
-        return schemas.ResultReply(run_result(await self._execution.execute(**session_of(call), request=request)))
+        result = await self._execution.execute(**session_of(call), request=request, flush_timeout_s=body.flush_seconds)
+        return {"result": run_result(result)}
 
     @route("POST", "/session/{s}/interrupt")
     async def interrupt(self, call: Call) -> None:
         """Interrupt the running code."""
         await self._execution.interrupt(**session_of(call))
 
-    @route("POST", "/session/{s}/complete", body=schemas.CompleteBody, reply=schemas.ResultReply, audited=False)
-    async def complete(self, call: Call[schemas.CompleteBody]) -> schemas.ResultReply:
+    @route("POST", "/session/{s}/complete", body=schemas.CompleteBody, audited=False)
+    async def complete(self, call: Call[schemas.CompleteBody]) -> schemas.Completions:
         """List completions at the cursor."""
         options = msgspec.structs.asdict(call.body.options)
-        return schemas.ResultReply(
-            await self._execution.complete(**session_of(call), code=call.body.code, options=options)
-        )
+        return {"result": await self._execution.complete(**session_of(call), code=call.body.code, options=options)}
 
     @route("GET", "/session/{s}/logs", query=schemas.KernelQuery)
-    async def logs(self, call: Call[Nothing, schemas.KernelQuery]) -> dict[str, Any]:
+    async def logs(self, call: Call[Nothing, schemas.KernelQuery]) -> schemas.LogReply:
         """Read the console log of one kernel: ``kernel`` is its host name or id, by default the main one."""
         return {"result": {"logs": await self._execution.logs(**session_of(call), kernel=call.query.kernel)}}
 
@@ -86,13 +83,12 @@ class ExecutionApi:
     @route("GET", "/session/_/logs", query=schemas.LogsQuery, produces=("text/plain",))
     async def task_logs(self, call: Call[Nothing, schemas.LogsQuery]) -> web.Response:
         """Read the console log of a batch session as plain text."""
-        if _UUID_PATTERN.fullmatch(call.query.task_id) is None:
-            raise refuse({"taskId": "not a session id"})
-        log = await self._execution.logs(caller_of(call), call.query.task_id, owner_access_key=call.owner_access_key)
+        ref = str(call.query.task_id)
+        log = await self._execution.logs(caller_of(call), ref, owner_access_key=call.owner_access_key)
         return web.Response(body=log.encode(), headers={"Content-Type": "text/plain; charset=utf-8"})
 
     @route("GET", "/session/{s}/files", query=schemas.FilesQuery)
-    async def list_files(self, call: Call[Nothing, schemas.FilesQuery]) -> dict[str, Any]:
+    async def list_files(self, call: Call[Nothing, schemas.FilesQuery]) -> schemas.FileListingReply:
         """List the files of a directory below the home."""
         return file_listing(await self._execution.list_files(**session_of(call), path=call.query.path))
 
@@ -116,11 +112,11 @@ class ExecutionApi:
         )
 
 
-def run_result(result: RunResult) -> dict[str, Any]:
+def run_result(result: RunResult) -> schemas.RunResultView:
     """Returns the Execution Result Object (spec 03-07)."""
-    result_object: dict[str, Any] = {
+    result_object: schemas.RunResultView = {
         "runId": result.run_id,
-        "status": result.status.value,
+        "status": result.status,
         "exitCode": result.exit_code,
         "console": result.console,
         "options": result.options,
@@ -131,7 +127,7 @@ def run_result(result: RunResult) -> dict[str, Any]:
     return result_object
 
 
-def file_listing(listing: FileListing) -> dict[str, Any]:
+def file_listing(listing: FileListing) -> schemas.FileListingReply:
     """Returns the listing; ``files`` is JSON inside of JSON (spec 03-08)."""
     entries = [
         {"filename": entry.filename, "size": entry.size, "mtime": entry.mtime, "mode": entry.mode, "kind": entry.kind}

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Literal, TypedDict
 
 from msgspec import Meta
 
 from ai.backend.infra.http.routes import Call, OwnerKey, Schema, route
 from ai.backend.manager.access.checks import is_permitted
 from ai.backend.manager.access.permissions import Operation
-from ai.backend.manager.access.requests import caller_of
+from ai.backend.manager.access.requests import SESSION_PROBLEMS, caller_of
 from ai.backend.manager.execution.commits import Commit, CommitService
 from ai.backend.manager.images.facade import Images
 from ai.backend.manager.images.service import is_allowed
@@ -24,28 +24,47 @@ class ImagifyBody(Schema, frozen=True):
     image_owner: str | None = None
 
 
+class CommitReply(TypedDict):
+    """A commit under way: the ids of its task, session and kernel, and the path of the archive on the agent."""
+
+    bgtask_id: str
+    kernel: str
+    session: str
+    path: str | None
+
+
+class ImageCommitReply(CommitReply):
+    task_id: str
+
+
+class CommitStatus(TypedDict):
+    status: Literal["ongoing", "ready"]
+    kernel: str
+
+
 class ImagesApi:
     """Serves commits of sessions and the names of registries."""
 
     owner_key = OwnerKey.NAMED
+    problems = SESSION_PROBLEMS
 
     def __init__(self, images: Images, commits: CommitService) -> None:
         self._images = images
         self._commits = commits
 
     @route("POST", "/session/{s}/commit", status=201)
-    async def commit(self, call: Call) -> dict[str, Any]:
+    async def commit(self, call: Call) -> CommitReply:
         """Make an archive of the session's root file system on its agent; ``bgtask_id`` names the task."""
         return _commit_view(await self._commits.archive(**session_of(call)))
 
     @route("GET", "/session/{s}/commit")
-    async def commit_status(self, call: Call) -> dict[str, Any]:
+    async def commit_status(self, call: Call) -> CommitStatus:
         """Report ``ongoing`` while a commit of the session is under way, else ``ready``."""
         session, is_busy = await self._commits.is_under_way(**session_of(call))
         return {"status": "ongoing" if is_busy else "ready", "kernel": str(session.main.id)}
 
     @route("POST", "/session/{s}/imagify", body=ImagifyBody, status=201)
-    async def imagify(self, call: Call[ImagifyBody]) -> dict[str, Any]:
+    async def imagify(self, call: Call[ImagifyBody]) -> ImageCommitReply:
         """Push an image of the session, for its owner alone, to the registry that administrators chose."""
         commit = await self._commits.image(**session_of(call), name=call.body.image_name)
         return {**_commit_view(commit), "task_id": str(commit.task_id)}
@@ -61,7 +80,7 @@ class ImagesApi:
         return {name: registry.url for name, registry in registries.items() if is_allowed(name, allowed_names)}
 
 
-def _commit_view(commit: Commit) -> dict[str, Any]:
+def _commit_view(commit: Commit) -> CommitReply:
     return {
         "bgtask_id": str(commit.task_id),
         "kernel": str(commit.session.main.id),

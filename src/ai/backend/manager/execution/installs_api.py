@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from ai.backend.infra.http.fields import Word
 from ai.backend.infra.http.routes import Call, Reply, Schema, route
-from ai.backend.manager.access.requests import caller_of
+from ai.backend.manager.access.requests import STORAGE_PROBLEMS, caller_of
 from ai.backend.manager.artifacts.schemas import TaskStarted
 from ai.backend.manager.execution.installs import ImageInstaller
 
@@ -25,6 +25,8 @@ class InstallBody(Schema, frozen=True):
 @dataclass(frozen=True, slots=True)
 class ImageInstallsApi:
     """Installs artifacts as images. ``{v}`` is the id of a revision or ``ARTIFACT[@VERSION]``."""
+
+    problems = STORAGE_PROBLEMS
 
     installer: ImageInstaller
 

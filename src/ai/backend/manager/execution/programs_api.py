@@ -22,6 +22,7 @@ from ai.backend.infra.http.errors import problem
 from ai.backend.infra.http.routes import Call, Schema, route
 from ai.backend.infra.http.streams import open_socket
 from ai.backend.infra.loop import cancel_all
+from ai.backend.manager.access.requests import SESSION_PROBLEMS
 from ai.backend.manager.execution.service import ExecutionService, ProgramRequest
 from ai.backend.manager.sessions.service import SessionService
 from ai.backend.manager.sessions.views import session_of
@@ -56,6 +57,8 @@ class ControlMessage(Schema, frozen=True):
 
 class ProgramsApi:
     """Starts programs in sessions. ``{s}`` is a name or id, as in the REST calls."""
+
+    problems = SESSION_PROBLEMS
 
     def __init__(self, sessions: SessionService, execution: ExecutionService) -> None:
         self._sessions = sessions

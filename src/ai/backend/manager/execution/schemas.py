@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
+from uuid import UUID
 
 import msgspec
 from msgspec import Meta
 
+from ai.backend.common.states import RunStatus
 from ai.backend.infra.http.fields import LongText, Path
 from ai.backend.infra.http.routes import Schema
 
@@ -26,7 +28,7 @@ class KernelQuery(Schema, frozen=True):
 
 
 class LogsQuery(Schema, frozen=True, rename={"task_id": "taskId"}):
-    task_id: Annotated[str, Meta(max_length=36)]
+    task_id: UUID
 
 
 class RunOptions(Schema, frozen=True, rename={"build_log": "buildLog"}):
@@ -38,13 +40,17 @@ class RunOptions(Schema, frozen=True, rename={"build_log": "buildLog"}):
     exec: LongText | None = None
 
 
-class ExecuteBody(Schema, frozen=True, rename={"run_id": "runId"}):
-    """The body of a step of a run; ``continued`` is the same as ``continue``."""
+class ExecuteBody(Schema, frozen=True, rename={"run_id": "runId", "flush_seconds": "flushSeconds"}):
+    """The body of a step of a run; ``continued`` is the same as ``continue``.
+
+    The step is answered after ``flushSeconds`` with the output so far, if it has not ended before.
+    """
 
     mode: Literal["query", "batch", "continue", "continued", "input"]
     code: str = ""
     run_id: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
     options: RunOptions = msgspec.field(default_factory=RunOptions)
+    flush_seconds: Annotated[float, Meta(ge=0, le=10)] = 2.0
 
 
 class CursorOptions(Schema, frozen=True):
@@ -82,5 +88,37 @@ class ProcessList(msgspec.Struct, frozen=True):
     result: list[ProcessRow]
 
 
-class ResultReply(msgspec.Struct, frozen=True):
-    result: Any
+class RunResultView(TypedDict):
+    """The Execution Result Object (spec 03-07); ``console`` items are pairs of a kind and its data."""
+
+    runId: str
+    status: RunStatus
+    exitCode: int | None
+    console: list[list[Any]]
+    options: dict[str, Any] | None
+    files: list[dict[str, Any]]
+    reason: NotRequired[str]
+
+
+class RunReply(TypedDict):
+    result: RunResultView
+
+
+class Completions(TypedDict):
+    result: list[str]
+
+
+class ConsoleLog(TypedDict):
+    logs: str
+
+
+class LogReply(TypedDict):
+    result: ConsoleLog
+
+
+class FileListingReply(TypedDict):
+    """Files of a directory; ``files`` is JSON text (spec 03-08)."""
+
+    files: str
+    folder_path: str
+    errors: str

@@ -10,7 +10,7 @@ import asyncio
 import base64
 import binascii
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -27,6 +27,7 @@ from ai.backend.infra.http.errors import problem
 from ai.backend.infra.http.routes import Call, Nothing, OwnerKey, Schema, route
 from ai.backend.infra.http.streams import open_socket
 from ai.backend.infra.loop import cancel_all
+from ai.backend.manager.access.requests import SESSION_PROBLEMS
 from ai.backend.manager.execution.api import run_request, run_result
 from ai.backend.manager.execution.schemas import StreamRequest
 from ai.backend.manager.execution.service import ExecutionService, RunRequest
@@ -62,6 +63,7 @@ class StreamsApi:
     """Serves streams of sessions. ``{s}`` is a name or id, as in the REST calls."""
 
     owner_key = OwnerKey.NAMED
+    problems = SESSION_PROBLEMS
 
     def __init__(self, sessions: SessionService, execution: ExecutionService) -> None:
         self._sessions = sessions
@@ -80,7 +82,7 @@ class StreamsApi:
         """Open a terminal; messages are JSON in text frames. ``app`` is a service of the session (spec 03-08:1162)."""
         app = call.query.app or call.query.service
         session = await self._sessions.get(**session_of(call))
-        if app is not None and app not in {port["name"] for port in session.service_ports}:
+        if app is not None and session.service_name(app) not in {port["name"] for port in session.service_ports}:
             raise NotFound(f"The session has no service {app!r}.", data={"app": "unknown"})
         stream = await self._execution.open_pty(**session_of(call))
         try:
@@ -157,7 +159,7 @@ class _StreamRun:
                         request = replace(request, mode=RunMode.INPUT, code=await self._inbox.get())
                     is_asked = False
 
-    async def _send(self, frame: dict[str, Any]) -> None:
+    async def _send(self, frame: Mapping[str, Any]) -> None:
         await self._socket.send_str(msgspec.json.encode(frame).decode())
 
     async def _send_error(self, error: BackendError) -> None:

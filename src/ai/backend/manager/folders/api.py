@@ -14,7 +14,7 @@ from ai.backend.common.slots import BinarySize
 from ai.backend.infra.http.decode import refuse
 from ai.backend.infra.http.routes import Call, Nothing, OwnerKey, Reply, route
 from ai.backend.manager.access.caller import Caller
-from ai.backend.manager.access.requests import caller_of
+from ai.backend.manager.access.requests import STORAGE_PROBLEMS, caller_of
 from ai.backend.manager.folders import schemas as schema
 from ai.backend.manager.folders import views
 from ai.backend.manager.folders.facade import Folders
@@ -31,13 +31,6 @@ def _quota_bytes(value: int | str | None) -> int | None:
     if size > schema.MAX_BYTES:
         raise refuse({"quota": f"at most {schema.MAX_BYTES} bytes"})
     return size or None
-
-
-def _group_id(text: str | None) -> Any:
-    try:
-        return UUID(text) if text is not None else None
-    except ValueError:
-        raise refuse({"group_id": "not an id"}) from None
 
 
 def _folder_ref(call: Call[Any, Any]) -> tuple[Caller, str]:
@@ -65,6 +58,7 @@ class FoldersApi:
     """Routes about whole folders and their files. ``{f}`` is a name or an id."""
 
     owner_key = OwnerKey.ASSUMED
+    problems = STORAGE_PROBLEMS
 
     def __init__(self, folders: Folders) -> None:
         self._service = folders.service
@@ -85,7 +79,7 @@ class FoldersApi:
     @route("GET", "/folders/_/hosts", query=schema.HostsQuery)
     async def hosts(self, call: Call[Nothing, schema.HostsQuery]) -> schema.HostsReply:
         """Lists the storage hosts that the caller may use."""
-        return views.hosts_reply(*await self._service.hosts(caller_of(call), _group_id(call.query.group_id)))
+        return views.hosts_reply(*await self._service.hosts(caller_of(call), call.query.group_id))
 
     @route("GET", "/folders/_/all_hosts")
     @route("GET", "/folders/_/all-hosts")
@@ -101,7 +95,7 @@ class FoldersApi:
         return ["user", "group"]
 
     @route("GET", "/folders/_/id", query=schema.NameQuery)
-    async def id_of(self, call: Call[Nothing, schema.NameQuery]) -> dict[str, str]:
+    async def id_of(self, call: Call[Nothing, schema.NameQuery]) -> schema.FolderId:
         """Returns the id of a folder, also of one in the trash."""
         return {"id": str((await self._service.get(caller_of(call), call.query.name)).folder.id)}
 
@@ -283,6 +277,7 @@ class FolderSharingApi:
     """Routes about invitations and shares."""
 
     owner_key = OwnerKey.ASSUMED
+    problems = STORAGE_PROBLEMS
 
     def __init__(self, folders: Folders) -> None:
         self._sharing = folders.sharing
@@ -348,7 +343,7 @@ class FolderSharingApi:
         return {"unshared_emails": await self._sharing.unshare(*_folder_ref(call), call.query.emails)}
 
     @route("GET", "/folders/_/shared", query=schema.SharedQuery)
-    async def shares(self, call: Call[Nothing, schema.SharedQuery]) -> dict[str, Any]:
+    async def shares(self, call: Call[Nothing, schema.SharedQuery]) -> schema.SharesReply:
         """Lists the shares of the caller's folders."""
         shares = await self._sharing.shares(caller_of(call), call.query.vfolder_id)
         return {"shared": [views.share_item(access, share) for access, share in shares]}

@@ -9,14 +9,17 @@ import msgspec
 from msgspec import Meta
 
 from ai.backend.common.folders import FolderPermission, UsageMode
-from ai.backend.infra.http.fields import Word
+from ai.backend.common.ids import GroupId
+from ai.backend.infra.http.fields import FileName, Word
 from ai.backend.infra.http.routes import Schema
 
 MAX_BYTES = 2**53 - 1
 """The largest size that clients in JavaScript can represent (spec 03-07:721)."""
 Path = Annotated[str, Meta(max_length=4_096)]
-Emails = Annotated[list[Annotated[str, Meta(max_length=256)]], Meta(max_length=256)]
-Paths = Annotated[list[Path], Meta(min_length=1, max_length=1_000)]
+FilePath = Annotated[str, Meta(min_length=1, max_length=4_096)]
+"""The path of a file or directory in a folder, not that of the folder itself."""
+Emails = Annotated[list[Annotated[str, Meta(max_length=256)]], Meta(min_length=1, max_length=256)]
+Paths = Annotated[list[FilePath], Meta(min_length=1, max_length=1_000)]
 
 
 class ListQuery(Schema, frozen=True):
@@ -29,7 +32,7 @@ class ListQuery(Schema, frozen=True):
 
 
 class HostsQuery(Schema, frozen=True):
-    group_id: Word | None = None
+    group_id: GroupId | None = None
 
 
 class CreateFolderBody(Schema, frozen=True):
@@ -89,7 +92,7 @@ class UpdateBody(Schema, frozen=True):
 
 
 class MakeDirectoryBody(Schema, frozen=True):
-    path: Path | Paths
+    path: FilePath | Paths
     parents: bool = True
     exist_ok: bool = False
 
@@ -103,7 +106,7 @@ class FilesQuery(Schema, frozen=True):
 
 
 class UploadBody(Schema, frozen=True):
-    path: Path
+    path: FilePath
     size: Annotated[int, Meta(ge=0, le=2**53)]
 
 
@@ -115,14 +118,14 @@ class DownloadBody(Schema, frozen=True):
 class RenameFileBody(Schema, frozen=True):
     """``is_dir`` says whether a directory is meant (spec 03-08:2424); without it, either may be."""
 
-    target_path: Path
-    new_name: Annotated[str, Meta(max_length=1_024)]
+    target_path: FilePath
+    new_name: FileName
     is_dir: bool | None = None
 
 
 class MoveFileBody(Schema, frozen=True):
-    src: Path
-    dst: Path
+    src: FilePath
+    dst: FilePath
 
 
 class DeleteFilesQuery(Schema, frozen=True):
@@ -249,6 +252,36 @@ class FolderInfo(FolderItem, frozen=True, kw_only=True):
     numFiles: int | None  # noqa: N815  # the wire's name
     used_bytes: int | None
     cur_size: int | None
+
+
+class FolderId(TypedDict):
+    id: str
+
+
+class UserRef(TypedDict):
+    uuid: str
+    email: str
+
+
+ShareItem = TypedDict(
+    "ShareItem",
+    {
+        "vfolder_id": str,
+        "vfolder_name": str,
+        "owner": str | None,
+        "shared_by": str,
+        "status": str,
+        "type": str,
+        "shared_to": UserRef,
+        "shared-to": UserRef,
+        "perm": str,
+    },
+)
+"""A share; ``shared-to`` is the spelling of spec 03-08."""
+
+
+class SharesReply(TypedDict):
+    shared: list[ShareItem]
 
 
 class HostsReply(TypedDict):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any
 from uuid import UUID
 
 from sqlalchemy import ColumnElement, Connection, Row, Select, and_, delete, func, insert, or_, select, update
-from sqlalchemy.exc import IntegrityError
 
 from ai.backend.common.errors import Conflict, InvalidInput
 from ai.backend.common.folders import FolderStatus
@@ -31,8 +30,6 @@ from ai.backend.manager.folders.tables import folder_invitations, folder_permiss
 from ai.backend.manager.identity.model import User
 from ai.backend.manager.query.model import Filter, Junction, ListQuery, Page
 from ai.backend.manager.query.sql import compile_filter, compile_order
-
-T = TypeVar("T")
 
 
 def _filters_status(query_filter: Filter | None) -> bool:
@@ -91,21 +88,15 @@ class SqlFolderStore(SqlFolderSharing, SqlQuotaLimits):
             usage = f"the session {session!r} mounts it" if session is not None else f"it is being cloned as {clone!r}"
             raise Conflict(f"The folder {folder.name!r} is in use: {usage}.", data={"name": folder.name})
 
-    async def _write(self, name: Callable[[], str], work: Callable[[Connection], T]) -> T:
-        """Runs a write transaction. Raises FolderAlreadyExists if it would give two live folders one name."""
-        try:
-            return await self._db.run_write(work)
-        except IntegrityError:
-            raise r.name_taken(name()) from None
-
     async def insert(self, folder: Folder, *, max_count: int = 0) -> None:
         def work(s: Connection) -> None:
             if folder.user_id is not None and r.uses_name(s, folder.user_id, folder.name, except_id=folder.id):
                 raise r.name_taken(folder.name)
-            s.execute(insert(folders), row_of(folder))
+            with r.unique_name(folder.name):
+                s.execute(insert(folders), row_of(folder))
             r.check_count(s, folder.user_id, folder.group_id, max_count)
 
-        await self._write(lambda: folder.name, work)
+        await self._db.run_write(work)
 
     async def get(self, folder_id: FolderId, *, user_id: UserId | None = None) -> FolderRow | None:
         rows = await self._db.fetch(r.FOLDER_BY_ID, {"me": user_id, "id": folder_id})
@@ -143,7 +134,6 @@ class SqlFolderStore(SqlFolderSharing, SqlQuotaLimits):
         return await self._db.execute(update(folders).where(is_expired).values(values))
 
     async def hand_over(self, folder_id: FolderId, to: User, *, max_count: int = 0) -> None:
-        folder_names: list[str] = []
         columns = folder_invitations.c
         is_answered = and_(
             columns.folder_id == folder_id, columns.invitee == to.email, columns.state == InvitationState.PENDING
@@ -153,17 +143,17 @@ class SqlFolderStore(SqlFolderSharing, SqlQuotaLimits):
             row = s.execute(select(folders).where(folders.c.id == folder_id).with_for_update()).one_or_none()
             if row is None or row.user_id is None or row.status is not FolderStatus.READY:
                 raise Conflict("Only a user's folder that is ready can change hands.", data={"vfolder": "not ready"})
-            folder_names.append(row.name)
             self._check_unused(s, row)
             if r.uses_name(s, to.uuid, row.name, except_id=folder_id):
                 raise r.name_taken(row.name)
             values = {"user_id": to.uuid, "domain_name": to.domain_name}
-            s.execute(update(folders).where(folders.c.id == folder_id).values(values))
+            with r.unique_name(row.name):
+                s.execute(update(folders).where(folders.c.id == folder_id).values(values))
             r.set_share(s, folder_id, to.uuid, None)
             s.execute(delete(folder_invitations).where(is_answered))
             r.check_count(s, to.uuid, None, max_count)
 
-        await self._write(lambda: folder_names[0], work)
+        await self._db.run_write(work)
 
     async def move(
         self,
@@ -179,7 +169,6 @@ class SqlFolderStore(SqlFolderSharing, SqlQuotaLimits):
         values: dict[str, Any] = {"status": to, "status_changed": at, "status_info": info}
         if to is not FolderStatus.CLONING:
             values["cloned_from"] = None
-        folder_names: list[str] = []
         restores = to.is_live and not all(status.is_live for status in allowed)
         status_update = update(folders).where(folders.c.id == folder_id, folders.c.status.in_(allowed)).values(values)
 
@@ -191,14 +180,14 @@ class SqlFolderStore(SqlFolderSharing, SqlQuotaLimits):
                 return False
             if unless_used:
                 self._check_unused(s, row)
-            folder_names.append(row.name)
             if restores and row.user_id is not None and r.uses_name(s, row.user_id, row.name, except_id=folder_id):
                 raise r.name_taken(row.name)
-            s.execute(status_update)
+            with r.unique_name(row.name):
+                s.execute(status_update)
             r.check_count(s, row.user_id, row.group_id, max_count)
             return True
 
-        return await self._write(lambda: folder_names[0], work)
+        return await self._db.run_write(work)
 
     async def change(self, folder_id: FolderId, **values: Any) -> None:
         name = values.get("name")
@@ -207,6 +196,7 @@ class SqlFolderStore(SqlFolderSharing, SqlQuotaLimits):
             owner = s.execute(select(folders.c.user_id).where(folders.c.id == folder_id)).scalar()
             if name is not None and owner is not None and r.uses_name(s, owner, name, except_id=folder_id):
                 raise r.name_taken(name)
-            s.execute(update(folders).where(folders.c.id == folder_id).values(values))
+            with r.unique_name(str(name)):
+                s.execute(update(folders).where(folders.c.id == folder_id).values(values))
 
-        await self._write(lambda: str(name), work)
+        await self._db.run_write(work)

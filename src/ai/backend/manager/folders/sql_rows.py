@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any
 
 from sqlalchemy import Connection, Row, Select, and_, bindparam, delete, func, insert, or_, select
+from sqlalchemy.exc import IntegrityError
 
 from ai.backend.common.errors import FolderAlreadyExists, LimitExceeded
 from ai.backend.common.folders import DELETED_FOLDER_STATUSES, FolderPermission, FolderStatus
 from ai.backend.common.ids import FolderId, GroupId, UserId
 from ai.backend.infra.database import GUID
+from ai.backend.infra.database.prepared import IsOneOf, Prepared, is_any
 from ai.backend.manager.folders.model import Folder, FolderRow
 from ai.backend.manager.folders.tables import folder_permissions, folders
 from ai.backend.manager.identity import tables as identity_tables
 
 FOLDER_FIELDS = tuple(field.name for field in fields(Folder))
-LIVE_FOLDER = folders.c.status.not_in(DELETED_FOLDER_STATUSES)
+LIVE_FOLDER = ~is_any(folders.c.status, DELETED_FOLDER_STATUSES)
 
 
 def name_taken(name: str) -> FolderAlreadyExists:
     return FolderAlreadyExists(f"There is a folder {name!r} already.", data={"name": "taken"})
+
+
+@contextmanager
+def unique_name(name: str) -> Iterator[None]:
+    """Raises FolderAlreadyExists if the block's statement would give two live folders one name."""
+    try:
+        yield
+    except IntegrityError:
+        raise name_taken(name) from None
 
 
 def _select_folders() -> Select[Any]:
@@ -46,7 +59,7 @@ def _select_accessible() -> Select[Any]:
     columns = folders.c
     accessible = or_(
         columns.user_id == bindparam("me", type_=GUID()),
-        columns.group_id.in_(bindparam("groups", type_=GUID(), expanding=True)),
+        IsOneOf(columns.group_id, "groups"),
         folder_permissions.c.permission.is_not(None),
     )
     query = FOLDER_ROWS.where(accessible, columns.status != FolderStatus.DELETE_COMPLETE)
@@ -63,14 +76,14 @@ def _select_same_name() -> Select[Any]:
 
 # Every request about a folder executes these, so they are built once.
 FOLDER_ROWS = _select_folders()
-FOLDER_BY_ID = FOLDER_ROWS.where(folders.c.id == bindparam("id", type_=GUID()))
-ACCESSIBLE_QUERY = _select_accessible()
-ACCESSIBLE_BY_NAME_QUERY = ACCESSIBLE_QUERY.where(folders.c.name == bindparam("name"))
-_SAME_NAME_QUERY = _select_same_name()
+FOLDER_BY_ID = Prepared(FOLDER_ROWS.where(folders.c.id == bindparam("id", type_=GUID())))
+ACCESSIBLE_QUERY = Prepared(_select_accessible())
+ACCESSIBLE_BY_NAME_QUERY = Prepared(_select_accessible().where(folders.c.name == bindparam("name")))
+_SAME_NAME_QUERY = Prepared(_select_same_name())
 
 
 def folder_of(row: Row[Any]) -> Folder:
-    return Folder(**{name: row._mapping[folders.c[name]] for name in FOLDER_FIELDS})
+    return Folder(**{name: row._mapping[name] for name in FOLDER_FIELDS})
 
 
 def folder_row_of(row: Row[Any]) -> FolderRow:
@@ -80,7 +93,7 @@ def folder_row_of(row: Row[Any]) -> FolderRow:
 
 def uses_name(s: Connection, user_id: UserId, name: str, *, except_id: FolderId) -> bool:
     """Returns whether a user owns or shares another live folder of that name."""
-    return s.execute(_SAME_NAME_QUERY, {"me": user_id, "name": name, "but": except_id}).first() is not None
+    return _SAME_NAME_QUERY.first(s, {"me": user_id, "name": name, "but": except_id}) is not None
 
 
 def check_count(s: Connection, user_id: UserId | None, group_id: GroupId | None, max_count: int) -> None:

@@ -8,7 +8,16 @@ from typing import Any
 
 from ai.backend.infra.http.fields import iso
 from ai.backend.manager.folders.model import FileInfo, FolderAccess, FolderUsage, Invitation, Share
-from ai.backend.manager.folders.schemas import FileItem, FilesReply, FolderInfo, FolderItem, HostsReply, InvitationItem
+from ai.backend.manager.folders.schemas import (
+    FileItem,
+    FilesReply,
+    FolderInfo,
+    FolderItem,
+    HostsReply,
+    InvitationItem,
+    ShareItem,
+    UserRef,
+)
 from ai.backend.manager.volumes.model import Volume
 
 _FOLDER_FIELDS = ("name", "host", "status_info", "creator", "unmanaged_path", "cloneable", "max_size")
@@ -117,9 +126,8 @@ def invitation_item(invitation: Invitation) -> InvitationItem:
     }
 
 
-def share_item(access: FolderAccess, share: Share) -> dict[str, Any]:
-    """Returns a share; ``shared-to`` is the spelling of spec 03-08."""
-    shared_to = {"uuid": str(share.user_id), "email": share.email}
+def share_item(access: FolderAccess, share: Share) -> ShareItem:
+    shared_to: UserRef = {"uuid": str(share.user_id), "email": share.email}
     return {
         "vfolder_id": str(access.folder.id),
         "vfolder_name": access.folder.name,

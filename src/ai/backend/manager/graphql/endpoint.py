@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NotRequired, TypedDict
 
 import msgspec
 from aiohttp import web
@@ -31,6 +31,25 @@ class GraphQLBody(Schema, frozen=True, rename={"operation_name": "operationName"
     variables: dict[str, Any] = msgspec.field(default_factory=dict)
     operation_name: Annotated[str, Meta(max_length=256)] | None = None
     extensions: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+class GraphQLLocation(TypedDict):
+    line: int
+    column: int
+
+
+class GraphQLProblem(TypedDict):
+    """An error; ``extensions`` has the ``code``, ``type``, ``status`` and ``data`` of a problem."""
+
+    message: str
+    locations: NotRequired[list[GraphQLLocation]]
+    path: NotRequired[list[str | int]]
+    extensions: NotRequired[dict[str, Any]]
+
+
+class GraphQLReply(TypedDict):
+    data: dict[str, Any] | None
+    errors: NotRequired[list[GraphQLProblem]]
 
 
 class GraphQLApi:
@@ -60,8 +79,8 @@ class GraphQLApi:
 
         return web.Response(text=ExplorerGraphiQL(title="Manager API").html(None), content_type="text/html")
 
-    @route("POST", "/spec/graphiql", body=GraphQLBody, audited=False)
-    @route("POST", "/admin/gql", body=GraphQLBody, audited=False)
+    @route("POST", "/spec/graphiql", body=GraphQLBody, audited=False, reply=GraphQLReply)
+    @route("POST", "/admin/gql", body=GraphQLBody, audited=False, reply=GraphQLReply)
     async def query(self, call: Call[GraphQLBody]) -> dict[str, Any]:
         """Answer a GraphQL query; errors come with status 200, beside the data."""
         from ai.backend.manager.graphql.context import Context

@@ -17,11 +17,11 @@ from ai.backend.manager.graphql.settings import GraphQLSettings
 
 MAX_TOKENS = 2_000
 MAX_REPETITIONS = 8
-"""How often a query may ask for one key of its reply: validation compares each such pair of fields."""
+"""The largest number of fields with one key in the reply: validation compares each pair of them."""
 MAX_DEFINITIONS = 64
-"""Operations and fragments of a document: validation looks for the variables of each operation in each fragment."""
+"""The largest number of operations and fragments of a document: validation compares each with each."""
 MAX_WIDTH = 64
-"""Arguments, directives, variables or fields of an input in one place: the messages of validation repeat them all."""
+"""The largest number of arguments, directives, variables or fields of an input in one place: messages repeat them."""
 MAX_PAGE = 100
 MAX_LIST = 1_000
 """The longest list without pages."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal, TypedDict
 
 from msgspec import Meta
 
-from ai.backend.common.errors import InvalidInput, NotSupported
-from ai.backend.infra.http.fields import Name
+from ai.backend.common.errors import AuthenticationFailed, Forbidden, InvalidInput, NotSupported
+from ai.backend.infra.http.fields import EmptyReply, Name
 from ai.backend.infra.http.routes import Call, Nothing, Schema, route
 from ai.backend.manager.access.caller import ADMIN_ROLES
 from ai.backend.manager.access.requests import caller_of
@@ -63,6 +63,41 @@ class UpdatePasswordUnsignedBody(Schema, frozen=True):
     domain: LoginName | None = None
 
 
+class PublicKey(TypedDict):
+    ssh_public_key: str
+
+
+class KeyPair(PublicKey):
+    ssh_private_key: str
+
+
+class Roles(TypedDict):
+    """The roles of the caller; ``group_role`` is null without a group of the caller in the query."""
+
+    global_role: str
+    domain_role: Literal["admin", "user"]
+    group_role: Literal["admin", "user"] | None
+
+
+class SignedIn(TypedDict):
+    response_type: Literal["success"]
+    access_key: str
+    secret_key: str
+    role: str
+    status: str
+
+
+class AuthorizeReply(TypedDict):
+    data: SignedIn
+
+
+class PasswordReply(TypedDict):
+    error_msg: None
+
+
+_REFUSALS = (AuthenticationFailed, Forbidden)
+
+
 class AuthApi:
     """Routes of sign-in, sign-out, roles, passwords and SSH keys."""
 
@@ -72,54 +107,61 @@ class AuthApi:
         self._ssh_keys = ssh_keys
 
     @route("POST", "/auth/signout", body=SignoutBody, max_body=65_536)
-    async def sign_out(self, call: Call[SignoutBody]) -> dict[str, Any]:
+    async def sign_out(self, call: Call[SignoutBody]) -> EmptyReply:
         """Makes the caller and all of their keypairs inactive."""
         caller, body = caller_of(call), call.body
         await self._passwords.sign_out(caller, body.email or body.username or caller.email, body.password)
         return {}
 
-    @route("POST", "/auth/signup", auth=False, audited=False, max_body=65_536)
+    @route("POST", "/auth/signup", auth=False, audited=False, max_body=65_536, problems=(NotSupported,))
     async def sign_up(self, call: Call) -> None:
         """Refuses: administrators make the accounts of this server."""
         raise NotSupported("Nobody signs up here by themselves: no sign-up hook is installed; ask an administrator.")
 
     @route("GET", "/auth/ssh-keypair")
-    async def ssh_key(self, call: Call) -> dict[str, str]:
+    async def ssh_key(self, call: Call) -> PublicKey:
         """Returns the public key that opens the sessions of the caller's keypair; empty for none."""
         return {"ssh_public_key": await self._ssh_keys.public_key(caller_of(call))}
 
     @route("PATCH", "/auth/ssh-keypair")
-    async def generate_ssh_key(self, call: Call) -> dict[str, str]:
+    async def generate_ssh_key(self, call: Call) -> KeyPair:
         """Replaces the SSH key by a generated one. The private half is returned only once and not stored."""
         public, private = await self._ssh_keys.generate(caller_of(call))
         return {"ssh_public_key": public, "ssh_private_key": private}
 
     @route("POST", "/auth/ssh-keypair", body=SshKeyBody)
-    async def upload_ssh_key(self, call: Call[SshKeyBody]) -> dict[str, str]:
+    async def upload_ssh_key(self, call: Call[SshKeyBody]) -> KeyPair:
         """Replaces the SSH key by an uploaded one, which opens sessions created from now on."""
         public = await self._ssh_keys.upload(caller_of(call), call.body.pubkey, call.body.privkey)
         return {"ssh_public_key": public, "ssh_private_key": ""}
 
     @route("GET", "/auth/role", query=RoleQuery)
-    async def role(self, call: Call[Nothing, RoleQuery]) -> dict[str, Any]:
+    async def role(self, call: Call[Nothing, RoleQuery]) -> Roles:
         """Returns the roles of the caller: in the installation, in the domain, in a group."""
         caller = caller_of(call)
-        admin = "admin" if caller.role in ADMIN_ROLES else "user"
+        admin: Literal["admin", "user"] = "admin" if caller.role in ADMIN_ROLES else "user"
         is_member = call.query.group is not None and await self._identity.groups(caller, name=call.query.group)
         return {"global_role": caller.role.value, "domain_role": admin, "group_role": admin if is_member else None}
 
-    @route("POST", "/auth/authorize", body=AuthorizeBody, auth=False, audited=True)
-    async def authorize(self, call: Call[AuthorizeBody]) -> dict[str, Any]:
+    @route("POST", "/auth/authorize", body=AuthorizeBody, auth=False, audited=True, problems=_REFUSALS)
+    async def authorize(self, call: Call[AuthorizeBody]) -> AuthorizeReply:
         """Returns the main keypair of a user for an e-mail address and a password."""
         body = call.body
         user, keypair = await self._passwords.sign_in(
             body.username, body.password, address=call.address, domain_name=body.domain or None
         )
-        keys = {"access_key": keypair.access_key, "secret_key": keypair.secret_key}
-        return {"data": {"response_type": "success", **keys, "role": user.role.value, "status": user.status.value}}
+        return {
+            "data": {
+                "response_type": "success",
+                "access_key": keypair.access_key,
+                "secret_key": keypair.secret_key,
+                "role": user.role.value,
+                "status": user.status.value,
+            }
+        }
 
     @route("POST", "/auth/update-password", body=UpdatePasswordBody)
-    async def update_password(self, call: Call[UpdatePasswordBody]) -> dict[str, Any]:
+    async def update_password(self, call: Call[UpdatePasswordBody]) -> PasswordReply:
         """Changes the caller's password."""
         body = call.body
         if body.new_password != body.new_password2:
@@ -127,8 +169,15 @@ class AuthApi:
         await self._passwords.change_own(caller_of(call), body.old_password, body.new_password)
         return {"error_msg": None}
 
-    @route("POST", "/auth/update-password-no-auth", body=UpdatePasswordUnsignedBody, auth=False, audited=True)
-    async def update_password_unsigned(self, call: Call[UpdatePasswordUnsignedBody]) -> dict[str, Any]:
+    @route(
+        "POST",
+        "/auth/update-password-no-auth",
+        body=UpdatePasswordUnsignedBody,
+        auth=False,
+        audited=True,
+        problems=_REFUSALS,
+    )
+    async def update_password_unsigned(self, call: Call[UpdatePasswordUnsignedBody]) -> PasswordReply:
         """Changes a password that must be changed before its user signs in."""
         body = call.body
         await self._passwords.change_required(

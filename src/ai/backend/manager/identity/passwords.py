@@ -170,7 +170,9 @@ class PasswordService:
         remaining_s = last + LOCKOUT_S - now
         if remaining_s > 0 and count >= MAX_FAILURES:
             self._failures[email] = (count, last)
-            raise RateLimitExceeded(f"Too many wrong passwords; try again in {int(remaining_s) + 1} s.")
+            wait_s = int(remaining_s) + 1
+            message = f"Too many wrong passwords; try again in {wait_s} s."
+            raise RateLimitExceeded(message, data={"retry_after": wait_s})
         self._failures[email] = (count + 1 if remaining_s > 0 else 1, now)
         if len(self._failures) > _MAX_TRACKED_EMAILS:
             self._failures.popitem(last=False)

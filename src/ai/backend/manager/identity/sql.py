@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import (
+    ColumnElement,
     Connection,
     Row,
     Select,
@@ -29,6 +30,7 @@ from ai.backend.common.states import GroupType, UserStatus
 from ai.backend.common.volume_paths import QuotaScopeKind
 from ai.backend.infra.database import GUID
 from ai.backend.infra.database.batching import chunks
+from ai.backend.infra.database.prepared import Prepared
 from ai.backend.infra.database.rows import add_row, row_of
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.identity import tables
@@ -75,16 +77,37 @@ def _is_active(row: Row[Any]) -> bool:
     return may_sign(row.role, row.status, is_keypair_active=row.is_active, is_domain_active=row.is_domain_active)
 
 
+_MEMBERS = tables.memberships.c
+_IS_MEMBER = tables.groups.c.id.in_(
+    select(_MEMBERS.group_id).where(_MEMBERS.user_id == bindparam("user", type_=GUID()))
+)
+
+
 def _select_visible_groups() -> Select[Any]:
     """Selects the groups of a user and the model stores, with the column ``is_member``."""
-    members, groups = tables.memberships.c, tables.groups.c
-    is_member = groups.id.in_(select(members.group_id).where(members.user_id == bindparam("user", type_=GUID())))
+    groups = tables.groups.c
     is_store = (groups.type == GroupType.MODEL_STORE) & groups.is_active.is_(True)
     return (
-        select(tables.groups, is_member.label("is_member"))
-        .where(or_(is_member, is_store))
+        select(tables.groups, _IS_MEMBER.label("is_member"))
+        .where(or_(_IS_MEMBER, is_store))
         .order_by(groups.name, groups.id)
     )
+
+
+def _select_groups(*conditions: ColumnElement[bool]) -> Select[Any]:
+    """Selects the groups of a domain."""
+    groups = tables.groups.c
+    return select(tables.groups).where(groups.domain_name == bindparam("domain"), *conditions).order_by(groups.name)
+
+
+def _select_credentials() -> Select[Any]:
+    keys, users = tables.keypairs.c, tables.users.c
+    query = _signing_query(
+        keys.secret_key, keys.is_admin, keys.resource_policy, keys.rate_limit, keys.concurrency_limit,
+        keys.ssh_public_key,
+        users.uuid.label("user_id"), users.email, users.username, users.domain_name, users.allowed_client_ip,
+    )  # fmt: skip
+    return query.where(keys.access_key == bindparam("access_key"))
 
 
 def _select_storage_policy() -> Select[Any]:
@@ -94,10 +117,14 @@ def _select_storage_policy() -> Select[Any]:
 
 
 # Every request about folders runs these queries, so they are built once.
-_DOMAIN_QUERY = select(tables.domains).where(tables.domains.c.name == bindparam("domain"))
-_POLICY_QUERY = select(tables.policies).where(tables.policies.c.name == bindparam("policy"))
-_VISIBLE_GROUPS_QUERY = _select_visible_groups()
-_STORAGE_POLICY_QUERY = _select_storage_policy()
+_DOMAIN_QUERY = Prepared(select(tables.domains).where(tables.domains.c.name == bindparam("domain")))
+_POLICY_QUERY = Prepared(select(tables.policies).where(tables.policies.c.name == bindparam("policy")))
+_POLICIES_QUERY = Prepared(select(tables.policies).order_by(tables.policies.c.name))
+_VISIBLE_GROUPS_QUERY = Prepared(_select_visible_groups())
+_STORAGE_POLICY_QUERY = Prepared(_select_storage_policy())
+_DOMAIN_GROUPS_QUERY = Prepared(_select_groups())
+_MEMBER_GROUPS_QUERY = Prepared(_select_groups(_IS_MEMBER))
+_CREDENTIALS_QUERY = Prepared(_select_credentials())
 
 
 class SqlIdentityStore(SqlUserStore):
@@ -141,6 +168,10 @@ class SqlIdentityStore(SqlUserStore):
     async def groups(
         self, *, domain_name: str | None = None, user_id: UserId | None = None, name: str | None = None
     ) -> list[Group]:
+        if domain_name is not None and name is None:
+            prepared = _DOMAIN_GROUPS_QUERY if user_id is None else _MEMBER_GROUPS_QUERY
+            rows = await self._db.fetch(prepared, {"domain": domain_name, "user": user_id})
+            return [Group(**row._mapping) for row in rows]
         columns, members = tables.groups.c, tables.memberships.c
         query = select(tables.groups).order_by(columns.name)
         if domain_name is not None:
@@ -155,14 +186,14 @@ class SqlIdentityStore(SqlUserStore):
         arguments = {"domain": domain_name, "user": user_id, "policy": policy}
 
         def work(s: Connection) -> UserScope:
-            domain = s.execute(_DOMAIN_QUERY, arguments).one_or_none()
-            visible = s.execute(_VISIBLE_GROUPS_QUERY, arguments)
+            domain = _DOMAIN_QUERY.first(s, arguments)
+            visible = _VISIBLE_GROUPS_QUERY.all(s, arguments)
             groups = [
-                (Group(**{column.name: row._mapping[column] for column in tables.groups.c}), row.is_member)
+                (Group(**{name: value for name, value in row._mapping.items() if name != "is_member"}), row.is_member)
                 for row in visible
             ]
-            keypair_policy = s.execute(_POLICY_QUERY, arguments).one_or_none()
-            storage = s.execute(_STORAGE_POLICY_QUERY, arguments).one_or_none()
+            keypair_policy = _POLICY_QUERY.first(s, arguments)
+            storage = _STORAGE_POLICY_QUERY.first(s, arguments)
             return UserScope(
                 domain=Domain(**domain._mapping) if domain is not None else None,
                 groups=tuple(group for group, is_member in groups if is_member),
@@ -190,8 +221,7 @@ class SqlIdentityStore(SqlUserStore):
         await self._db.run_write(work)
 
     async def policies(self, *, name: str | None = None) -> list[ResourcePolicy]:
-        query = select(tables.policies).order_by(tables.policies.c.name)
-        rows = await self._db.fetch(query if name is None else query.where(tables.policies.c.name == name))
+        rows = await self._db.fetch(_POLICIES_QUERY if name is None else _POLICY_QUERY, {"policy": name})
         return [ResourcePolicy(**row._mapping) for row in rows]
 
     async def storage_policies(self, kind: QuotaScopeKind, *, name: str | None = None) -> list[StoragePolicy]:
@@ -266,18 +296,12 @@ class SqlIdentityStore(SqlUserStore):
         return await self._db.run_read(work)
 
     async def credentials(self, access_key: str) -> Credentials | None:
-        keys, users = tables.keypairs.c, tables.users.c
-        query = _signing_query(
-            keys.secret_key, keys.is_admin, keys.resource_policy, keys.rate_limit, keys.concurrency_limit,
-            keys.ssh_public_key,
-            users.uuid.label("user_id"), users.email, users.username, users.domain_name, users.allowed_client_ip,
-        )  # fmt: skip
-        rows = await self._db.fetch(query.where(keys.access_key == access_key))
+        rows = await self._db.fetch(_CREDENTIALS_QUERY, {"access_key": access_key})
         if not rows:
             return None
         row = rows[0]
         return Credentials(
-            caller=Caller(**{name: row._mapping[name] for name in _CALLER_FIELDS}),
+            caller=Caller(**{name: getattr(row, name) for name in _CALLER_FIELDS}),
             secret_key=opened(self._sealer, row.access_key, row.secret_key),
             is_active=_is_active(row),
             ssh_public_key=row.ssh_public_key,

@@ -202,7 +202,10 @@ def _is_in(image: Image, allowed: Collection[str] | None) -> bool:
 def merge_images(
     agents: Iterable[Agent], registered: Iterable[RegisteredImage] = (), aliases: Iterable[ImageAlias] = ()
 ) -> list[Image]:
-    """Merges images by name and architecture, those of agents first, in order of appearance."""
+    """Merges images by name and architecture, those of agents first, in order of appearance.
+
+    An alias of an administrator is taken from images that have it by their agents.
+    """
     merged: dict[tuple[str, str], Image] = {}
     for agent in agents:
         if agent.status is AgentStatus.TERMINATED:
@@ -215,9 +218,12 @@ def merge_images(
         existing = merged.get(key) or Image(name=key[0], architecture=key[1], size_bytes=image.size_bytes)
         merged[key] = replace(existing, digest=image.digest, labels=image.labels, is_registered=True)
     for alias in aliases:
-        for key in [found for found in merged if found[0] == alias.image and alias.architecture in (None, found[1])]:
-            names = tuple(dict.fromkeys((*merged[key].aliases, alias.alias)))
-            merged[key] = replace(merged[key], aliases=names)
+        architectures = {key[1] for key in merged if key[0] == alias.image and alias.architecture in (None, key[1])}
+        for key, merged_image in merged.items():
+            if key[1] in architectures:
+                others = tuple(name for name in merged_image.aliases if name != alias.alias)
+                names = (*others, alias.alias) if key[0] == alias.image else others
+                merged[key] = replace(merged_image, aliases=names)
     return list(merged.values())
 
 

@@ -16,6 +16,7 @@ from sqlalchemy import (
     String,
     Table,
     and_,
+    bindparam,
     delete,
     func,
     insert,
@@ -30,6 +31,7 @@ from ai.backend.common.errors import Conflict, InvalidInput
 from ai.backend.common.images import ImageName
 from ai.backend.infra.database import Database, JSONText, UTCDateTime
 from ai.backend.infra.database.batching import chunks
+from ai.backend.infra.database.prepared import IsOneOf, Prepared
 from ai.backend.manager.db.metadata import metadata, required
 from ai.backend.manager.images.model import ImageAlias, RegisteredImage, ScannedImage
 
@@ -60,6 +62,11 @@ image_aliases = Table(
     required("image", String(512), index=True),
     required("architecture", String(32)),
 )
+
+_NAMED_IMAGES = Prepared(select(images).where(IsOneOf(images.c.name, "names")))
+_HAS_REFERENCE = or_(images.c.name == bindparam("reference"), images.c.repository == bindparam("reference"))
+_IMAGES_OF_REFERENCE = Prepared(select(images).where(_HAS_REFERENCE).order_by(images.c.name))
+_ALIAS = Prepared(select(image_aliases).where(image_aliases.c.alias == bindparam("alias")))
 
 
 def _image_of(row: Row[Any]) -> RegisteredImage:
@@ -123,9 +130,8 @@ class SqlImageStore:
 
     async def lookup(self, reference: str) -> list[RegisteredImage]:
         def work(s: Connection) -> list[RegisteredImage]:
-            clauses = or_(images.c.name == reference, images.c.repository == reference)
-            matches = [_image_of(row) for row in s.execute(select(images).where(clauses).order_by(images.c.name))]
-            alias = s.execute(select(image_aliases).where(image_aliases.c.alias == reference)).one_or_none()
+            matches = [_image_of(row) for row in _IMAGES_OF_REFERENCE.all(s, {"reference": reference})]
+            alias = _ALIAS.first(s, {"alias": reference}) if not matches else None
             if not matches and alias is not None:
                 query = select(images).where(images.c.name == alias.image)
                 if alias.architecture != ANY_ARCHITECTURE:
@@ -136,8 +142,7 @@ class SqlImageStore:
         return await self._db.run_read(work)
 
     async def named(self, names: Collection[str]) -> list[RegisteredImage]:
-        queries = [select(images).where(images.c.name.in_(chunk)) for chunk in chunks(names)]
-        return await self._db.run_read(lambda s: [_image_of(row) for query in queries for row in s.execute(query)])
+        return [_image_of(row) for row in await self._db.fetch(_NAMED_IMAGES, {"names": names})]
 
     async def forget(self, name: str, architecture: str | None = None) -> int:
         def work(s: Connection) -> int:
@@ -163,9 +168,8 @@ class SqlImageStore:
         return await self._db.run_read(lambda s: [_alias_of(row) for row in s.execute(query)])
 
     async def alias(self, alias: str) -> ImageAlias | None:
-        query = select(image_aliases).where(image_aliases.c.alias == alias)
-        row = await self._db.run_read(lambda s: s.execute(query).one_or_none())
-        return _alias_of(row) if row is not None else None
+        rows = await self._db.fetch(_ALIAS, {"alias": alias})
+        return _alias_of(rows[0]) if rows else None
 
     async def put_alias(self, alias: ImageAlias) -> None:
         values = {**asdict(alias), "architecture": alias.architecture or ANY_ARCHITECTURE}

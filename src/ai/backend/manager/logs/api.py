@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypedDict
 
 from msgspec import Meta
 from msgspec.structs import asdict
 
 from ai.backend.infra.http.decode import refuse
+from ai.backend.infra.http.fields import Success
 from ai.backend.infra.http.routes import Call, Nothing, Schema, route
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.access.requests import caller_of
@@ -45,6 +46,32 @@ class ErrorsQuery(Schema, frozen=True):
     page_size: Annotated[int, Meta(ge=1, le=MAX_PAGE)] = 20
 
 
+class Reported(Success):
+    log_id: str
+
+
+class ErrorItem(TypedDict):
+    """A reported error; ``created_at`` is in seconds since 1970, ``user`` the id of the reporter."""
+
+    log_id: str
+    created_at: float
+    user: str
+    is_read: bool
+    severity: str
+    source: str
+    message: str
+    context_lang: str
+    context_env: dict[str, Any]
+    request_url: str | None
+    request_status: int | None
+    traceback: str | None
+
+
+class ErrorPage(TypedDict):
+    logs: list[ErrorItem]
+    count: int
+
+
 class ErrorLogApi:
     """Routes of reported errors: users see their own, administrators those of their domain."""
 
@@ -53,7 +80,7 @@ class ErrorLogApi:
         self._now = now
 
     @route("POST", "/logs/error", body=ErrorBody, audited=False)
-    async def report(self, call: Call[ErrorBody]) -> dict[str, Any]:
+    async def report(self, call: Call[ErrorBody]) -> Reported:
         """Reports an error."""
         caller, body = caller_of(call), call.body
         values = {name: value for name, value in asdict(body).items() if name not in ("user", "context_env")}
@@ -68,7 +95,7 @@ class ErrorLogApi:
         )
         return {"success": True, "log_id": str(number)}
 
-    @route("GET", "/logs/error", query=ErrorsQuery)
+    @route("GET", "/logs/error", query=ErrorsQuery, reply=ErrorPage)
     async def errors(self, call: Call[Nothing, ErrorsQuery]) -> dict[str, Any]:
         """Returns reported errors, newest first; ``mark_read`` marks those of this page."""
         query = call.query
@@ -81,7 +108,7 @@ class ErrorLogApi:
         return {"logs": [_error_view(error) for error in page.items], "count": page.total_count}
 
     @route("POST", "/logs/error/{log_id}/clear", repeatable=True)
-    async def clear(self, call: Call) -> dict[str, Any]:
+    async def clear(self, call: Call) -> Success:
         """Hides an error from the lists."""
         text = call.params["log_id"]
         number = int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0

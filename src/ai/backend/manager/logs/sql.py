@@ -10,11 +10,13 @@ from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, 
 
 from ai.backend.common.ids import UserId
 from ai.backend.infra.database import Database
+from ai.backend.infra.database.prepared import insertion
 from ai.backend.infra.database.rows import row_of
 from ai.backend.manager.logs import tables
 from ai.backend.manager.logs.model import AuditRecord, ErrorReport, StoredError
 from ai.backend.manager.query.model import Page
 
+_INSERT_RECORD = insertion(tables.audit_logs, tuple(field.name for field in fields(AuditRecord)))
 _REPORT_FIELDS = tuple(field.name for field in fields(ErrorReport))
 
 
@@ -26,7 +28,8 @@ class SqlAuditStore:
 
     async def append(self, records: Sequence[AuditRecord]) -> None:
         if records:
-            await self._db.execute(insert(tables.audit_logs), [row_of(record) for record in records])
+            rows = [row_of(record) for record in records]
+            await self._db.run_write(lambda s: _INSERT_RECORD.execute(s, *rows))
 
     async def recent(self, limit: int) -> list[AuditRecord]:
         columns = [tables.audit_logs.c[field.name] for field in fields(AuditRecord)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,6 +23,7 @@ from ai.backend.manager.resource_groups.order_plugins import plugged_order
 from ai.backend.manager.resource_groups.placement_plugins import plugged
 from ai.backend.manager.resource_groups.store import ResourceGroupStore, ResourceGroupUse
 
+_URL_PATTERN = re.compile(r"https?://[A-Za-z0-9._:\[\]-]+/?")
 DRIVERS = ("static",)
 """How the agents of a group are started (spec 03-09, ``driver``): ``static`` is by hand."""
 
@@ -143,6 +145,7 @@ def _checked_fields(values: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("driver_opts", "scheduler_opts"):
         if not isinstance(fields.get(name, {}), Mapping):
             raise InvalidInput(f"{name} is an object.", data={name: "malformed"})
+    _check_app_proxy(fields)
     options = fields.get("scheduler_opts", {})
     strategy = options.get("agent_selection_strategy")
     plugins = {strategy} if isinstance(strategy, str) and plugged(strategy) is not None else set()
@@ -153,6 +156,13 @@ def _checked_fields(values: Mapping[str, Any]) -> dict[str, Any]:
     if order is not None:
         fields["scheduler"] = order_name(order) or order
     return fields
+
+
+def _check_app_proxy(fields: Mapping[str, Any]) -> None:
+    """Checks the address of the coordinator of the app proxy; an empty text is none. Raises InvalidInput."""
+    address = fields.get("wsproxy_addr")
+    if address and _URL_PATTERN.fullmatch(str(address)) is None:
+        raise InvalidInput("wsproxy_addr is http://HOST:PORT or https://HOST.", data={"wsproxy_addr": "malformed"})
 
 
 def _no_group(name: str) -> NotFound:

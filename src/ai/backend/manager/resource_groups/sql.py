@@ -8,12 +8,19 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, delete, insert, or_, select
 
 from ai.backend.infra.database import Database
+from ai.backend.infra.database.prepared import IsOneOf, Prepared, parameter
 from ai.backend.infra.database.rows import add_row, change_row, put_row, row_of
 from ai.backend.manager.resource_groups import tables
 from ai.backend.manager.resource_groups.model import Beneficiary, ResourceGroup
 
 _GROUP_COLUMNS = tables.resource_groups.c
 _LINK_COLUMNS = tables.resource_group_links.c
+_IS_LINKED = IsOneOf(_LINK_COLUMNS.kind + " " + _LINK_COLUMNS.target, "links")
+_LINKED = _GROUP_COLUMNS.name.in_(select(_LINK_COLUMNS.scaling_group).where(_IS_LINKED))
+_GROUP = Prepared(select(tables.resource_groups).where(_GROUP_COLUMNS.name == parameter(_GROUP_COLUMNS.name)))
+_ALL_GROUPS = select(tables.resource_groups).order_by(_GROUP_COLUMNS.name)
+_GROUPS = Prepared(_ALL_GROUPS)
+_OPEN_GROUPS = Prepared(_ALL_GROUPS.where(or_(_GROUP_COLUMNS.is_public.is_(True), _LINKED)))
 
 
 class SqlResourceGroupStore:
@@ -43,21 +50,17 @@ class SqlResourceGroupStore:
         return await self._db.run_write(work)
 
     async def resource_group(self, name: str) -> ResourceGroup | None:
-        query = select(tables.resource_groups).where(_GROUP_COLUMNS.name == name)
-        row = await self._db.run_read(lambda s: s.execute(query).one_or_none())
-        return ResourceGroup(**row._mapping) if row is not None else None
+        rows = await self._db.fetch(_GROUP, {"name": name})
+        return ResourceGroup(**rows[0]._mapping) if rows else None
 
     async def resource_groups(
         self, beneficiaries: Sequence[Beneficiary] = (), *, is_active: bool | None = None
     ) -> list[ResourceGroup]:
-        query = select(tables.resource_groups).order_by(_GROUP_COLUMNS.name)
-        if is_active is not None:
-            query = query.where(_GROUP_COLUMNS.is_active == is_active)
-        if beneficiaries:
-            linked = select(_LINK_COLUMNS.scaling_group).where(or_(*map(_is_link_of, beneficiaries)))
-            query = query.where(or_(_GROUP_COLUMNS.is_public.is_(True), _GROUP_COLUMNS.name.in_(linked)))
-        rows = await self._db.run_read(lambda s: s.execute(query).all())
-        return [ResourceGroup(**row._mapping) for row in rows]
+        links = [f"{beneficiary.kind} {beneficiary.id}" for beneficiary in beneficiaries]
+        query = _OPEN_GROUPS if beneficiaries else _GROUPS
+        rows = await self._db.fetch(query, {"links": links})
+        groups = [ResourceGroup(**row._mapping) for row in rows]
+        return groups if is_active is None else [group for group in groups if group.is_active == is_active]
 
     async def associate(self, name: str, beneficiary: Beneficiary) -> None:
         def work(s: Connection) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, TypedDict
 
 import msgspec
 
+from ai.backend.common.devices import VariantMatchMode
 from ai.backend.common.slots import ResourceSlot
+from ai.backend.common.states import SlotType
 from ai.backend.infra.http.fields import Name
 from ai.backend.infra.http.routes import Call, Nothing, OwnerKey, Schema, route
-from ai.backend.manager.access.requests import caller_of
+from ai.backend.manager.access.requests import OBJECT_PROBLEMS, caller_of
 from ai.backend.manager.resources.model import ResourcePreset
 from ai.backend.manager.resources.presets import PresetService
 from ai.backend.manager.resources.service import ResourceService
@@ -32,10 +34,86 @@ class CheckPresetsBody(Schema, frozen=True):
     scaling_group: Name | None = None
 
 
+class NumberFormat(TypedDict):
+    binary: bool
+    round_length: int
+
+
+class SlotDetails(TypedDict):
+    """The display data of a slot."""
+
+    slot_name: str
+    slot_type: SlotType
+    description: str
+    human_readable_name: str
+    display_unit: str
+    number_format: NumberFormat
+    display_icon: str
+
+
+class VariantItem(TypedDict):
+    """A property of devices, with the number of healthy devices that have it, by resource group."""
+
+    property: str
+    namespace: str
+    feature: str
+    value: str
+    match_mode: VariantMatchMode
+    device_names: list[str]
+    devices: dict[str, int]
+
+
+class VariantsReply(TypedDict):
+    variant_properties: list[VariantItem]
+
+
+Slots = dict[str, str]
+"""Slot -> quantity."""
+
+
+class PresetItem(TypedDict):
+    """The Resource Preset Object (spec 03-07)."""
+
+    name: str
+    resource_slots: Slots
+    shared_memory: int | None
+
+
+class PresetsReply(TypedDict):
+    presets: list[PresetItem]
+
+
+class CheckedPreset(PresetItem):
+    allocatable: bool
+
+
+class GroupSlots(TypedDict):
+    using: Slots
+    remaining: Slots
+
+
+class PresetCheckReply(TypedDict):
+    """Presets, and the quotas of the keypair, the group and the domain."""
+
+    keypair_limits: Slots
+    keypair_using: Slots
+    keypair_remaining: Slots
+    group_limits: Slots
+    group_using: Slots
+    group_remaining: Slots
+    domain_limits: Slots
+    domain_using: Slots
+    domain_remaining: Slots
+    scaling_group_remaining: Slots
+    scaling_groups: dict[str, GroupSlots]
+    presets: list[CheckedPreset]
+
+
 class ResourcesApi:
     """Routes of slots, device variants and presets, for every user."""
 
     owner_key = OwnerKey.ASSUMED
+    problems = OBJECT_PROBLEMS
 
     def __init__(self, resources: ResourceService, presets: PresetService) -> None:
         self._resources = resources
@@ -47,7 +125,7 @@ class ResourcesApi:
         """Returns the type of every slot that an agent ever reported, by name."""
         return {info.slot_name: info.slot_type.value for info in self._resources.slot_types()}
 
-    @route("GET", "/config/resource-slots/details", query=SlotsQuery)
+    @route("GET", "/config/resource-slots/details", query=SlotsQuery, reply=dict[str, SlotDetails])
     async def resource_slot_details(self, call: Call[Nothing, SlotsQuery]) -> dict[str, Any]:
         """Returns the display data of slots, by name; with ``sgroup`` only of those that the resource group has now."""
         group, slots = call.query.sgroup, self._resources.slot_types()
@@ -56,13 +134,13 @@ class ResourcesApi:
             slots = [info for info in slots if info.slot_name in offered]
         return {info.slot_name: dict(info.metadata) for info in slots}
 
-    @route("GET", "/resource/variant-properties", query=VariantsQuery)
+    @route("GET", "/resource/variant-properties", query=VariantsQuery, reply=VariantsReply)
     async def variant_properties(self, call: Call[Nothing, VariantsQuery]) -> dict[str, Any]:
         """Lists what sessions may require of devices (``config.variant_requirements``), with numbers of devices."""
         variants = await self._resources.variants(caller_of(call), call.query.scaling_group)
         return {"variant_properties": [variant.to_json() for variant in variants]}
 
-    @route("GET", "/resource/presets")
+    @route("GET", "/resource/presets", reply=PresetsReply)
     async def presets(self, call: Call) -> msgspec.Raw:
         """Lists the named combinations of resources."""
         now = time.monotonic()
@@ -74,7 +152,7 @@ class ResourcesApi:
             self._encoded_presets = (now + PRESETS_TTL_S, encoded)
         return encoded
 
-    @route("POST", "/resource/check-presets", body=CheckPresetsBody, audited=False)
+    @route("POST", "/resource/check-presets", body=CheckPresetsBody, audited=False, reply=PresetCheckReply)
     async def check_presets(self, call: Call[CheckPresetsBody]) -> dict[str, Any]:
         """Returns the presets, whether each is allocatable now, and the remaining quotas of the caller."""
         body = call.body
@@ -102,7 +180,7 @@ class ResourcesApi:
         }
 
 
-def _preset_view(preset: ResourcePreset, slot_names: set[Any]) -> dict[str, Any]:
+def _preset_view(preset: ResourcePreset, slot_names: set[Any]) -> PresetItem:
     """Returns the view of a preset without the slots that nobody offers (spec 03-07, "Resource Preset Object")."""
     slots = {name: text for name, text in preset.resource_slots.to_json().items() if name in slot_names}
     return {"name": preset.name, "resource_slots": slots, "shared_memory": preset.shared_memory}

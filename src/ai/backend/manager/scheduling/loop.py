@@ -20,6 +20,7 @@ from ai.backend.core.scheduling.plan import Placement, Plan, Skip, SkipReason
 from ai.backend.core.scheduling.policy import PLACEMENTS, Policy, Rng
 from ai.backend.core.scheduling.snapshot import Snapshot
 from ai.backend.infra.clock import Clock
+from ai.backend.infra.database.batching import chunks
 from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.infra.process.memory import collector_paused
 from ai.backend.manager.agents.capabilities import DeviceReader, from_allocation
@@ -47,6 +48,8 @@ log = logging.getLogger(__name__)
 _SLOW_PASS_S = 5.0
 _CAUSE = "schedule loop"
 _COMPARE_EVERY = 100
+_REWORD_S, _MAX_REWORDED = 10.0, 200
+"""The age from which the text of an unchanged reason is stored again, and for how many sessions in one pass."""
 _MAX_RUNTIME_S = 10 * 365 * 86_400.0
 
 
@@ -152,10 +155,10 @@ class ScheduleLoop(PeriodicLoop):
         """Returns the snapshot and the policy of the next pass over a resource group."""
         pending = await self.sessions.by_status([SessionStatus.PENDING])
         sessions = [session for session in pending if session.scaling_group == name]
-        return await self.snapshot(name, sessions), group_policy(await self.resource_groups.resource_group(name))
+        return await self.snapshot(name, sessions)
 
-    async def snapshot(self, name: str, sessions: Sequence[Session]) -> Snapshot:
-        """Returns the scheduler's input for a group; also for dumps that ``mgr scheduler replay`` reads."""
+    async def snapshot(self, name: str, sessions: Sequence[Session]) -> tuple[Snapshot, Policy]:
+        """Returns the scheduler's input for a group, and its policy."""
         agents = await self.agents.agents(scaling_group=name)
         if self.images is not None:
             agents = await self.images.with_fetchable(
@@ -171,7 +174,7 @@ class ScheduleLoop(PeriodicLoop):
         policy = group_policy(group)
         options = read(group.scheduler_opts) if group is not None else GroupOptions()
         if group is None or not (policy.needs_usage or policy.preempts):
-            return replace(snapshot, last_agent=memory.last_agent)
+            return replace(snapshot, last_agent=memory.last_agent), policy
         owners = {s.id: s for s in await self.sessions.get_many({holding.session_id for holding in holdings})}
         slots_by_scope = [
             (scope_of(owner), h.slots) for h in holdings if (owner := owners.get(h.session_id)) is not None
@@ -179,7 +182,7 @@ class ScheduleLoop(PeriodicLoop):
         now, now_used = self.clock.now(), occupied(slots_by_scope)
         min_runtime = timedelta(seconds=min(options.preemption.min_runtime_s, _MAX_RUNTIME_S))
         running = running_sessions(owners.values(), since=now - min_runtime, preemption=options.preemption)
-        return replace(
+        complete = replace(
             snapshot,
             last_agent=memory.last_agent,
             running=running if policy.preempts else (),
@@ -187,10 +190,10 @@ class ScheduleLoop(PeriodicLoop):
             used_lately=await self._shares.used_lately(group, now_used, now),
             weights=options.weights,
         )
+        return complete, policy
 
     async def _schedule(self, name: str, sessions: Sequence[Session], now: datetime) -> None:
-        policy = group_policy(await self.resource_groups.resource_group(name))
-        snapshot = await self.snapshot(name, sessions)
+        snapshot, policy = await self.snapshot(name, sessions)
         plan = self._group_states[name].decide(snapshot, policy, now=now, rng=self.rng)
         for agent_id, fault_text in plan.broken_agents:
             log.warning("agent %s is left out of scheduling: %s", agent_id, fault_text)
@@ -203,18 +206,19 @@ class ScheduleLoop(PeriodicLoop):
         await self._evict(plan, now)
         await self._explain([*plan.skips, *without_network], by_id, now)
 
-    async def _commit(self, placed: Sequence[Change]) -> None:
+    async def _commit(self, changes: Sequence[Change]) -> None:
         """Saves all changes at once; one by one if one of them has conflicted."""
-        if not placed:
+        if not changes:
             return
         try:
-            await self.writer.commit(placed, point="commit-schedule")
+            await self.writer.commit(changes, point="commit-schedule")
         except (StaleVersion, InsufficientResource):
-            for change in placed:
+            for change in changes:
                 try:
                     await self.writer.commit([change], point="commit-schedule")
                 except (StaleVersion, InsufficientResource) as e:
-                    log.info("session %s was not placed: %s", change.old.id, e)
+                    log.info("session %s was not changed: %s", change.old.id, e)
+                    self.wake()
 
     @staticmethod
     def _place(session: Session, placement: Placement, now: datetime) -> Change | None:
@@ -251,33 +255,44 @@ class ScheduleLoop(PeriodicLoop):
         """Ends the sessions that are preempted; their slots stay reserved for the preempting sessions."""
         evictions = {eviction.session_id: eviction for eviction in plan.evictions}
         sessions = await self.sessions.get_many(list(evictions)) if evictions else []
+        changes: list[Change | None] = []
         for session in sessions:
             event = (
                 SessionStartOverRequested(stimulus_id=_CAUSE)
                 if evictions[session.id].starts_over
                 else SessionDestroyRequested(reason=KernelEventReason.PREEMPTED, stimulus_id=_CAUSE)
             )
-            await self._commit_one(advance(session, event, now=now))
-
-    async def _commit_one(self, change: Change | None) -> None:
-        try:
-            if change is not None:
-                await self.writer.commit([change], point="commit-schedule")
-        except StaleVersion:
-            self.wake()
+            changes.append(advance(session, event, now=now))
+        await self._commit([change for change in changes if change is not None])
 
     async def _explain(self, skips: Iterable[Skip], sessions: Mapping[SessionId, Session], now: datetime) -> None:
-        """Stores why sessions wait, if the reason has changed."""
+        """Stores why sessions wait, if the reason has changed; a mere change of amounts in its text, which every end of
+        a session causes, only once in a while and for some of them."""
+        changes: list[Change] = []
+        reworded_count = 0
         for skip in skips:
             session = sessions[skip.session_id]
             explained = _explanation_change(session, skip, now)
+            if explained is not None and session.status_info == skip.reason.value and not skip.is_final:
+                reworded_count += 1
+                if reworded_count > _MAX_REWORDED or not _is_old(session, now):
+                    continue
             change = explained
             if skip.is_final:
                 event = SessionDestroyRequested(reason=KernelEventReason.DEPENDENCY_FAILED, stimulus_id=_CAUSE)
                 change = advance(session, event, now=now)
                 if change is not None and explained is not None:
                     change = replace(change, new=replace(change.new, status_data=explained.new.status_data))
-            await self._commit_one(change)
+            if change is not None:
+                changes.append(change)
+        for chunk in chunks(changes):
+            await self._commit(chunk)
+
+
+def _is_old(session: Session, now: datetime) -> bool:
+    """Returns True if the explanation of a session was stored some time ago."""
+    stored_at = datetime.fromisoformat(session.status_data["scheduler"]["at"])
+    return not timedelta() <= now - stored_at < timedelta(seconds=_REWORD_S)
 
 
 def _explanation_change(session: Session, skip: Skip, now: datetime) -> Change | None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from ai.backend.common.errors import NotSupported
 from ai.backend.infra.http.decode import refuse
 from ai.backend.infra.http.routes import Call, Nothing, OwnerKey, Reply, route
-from ai.backend.manager.access.requests import caller_of
+from ai.backend.manager.access.requests import SESSION_PROBLEMS, caller_of
 from ai.backend.manager.sessions import schemas
 from ai.backend.manager.sessions.service import SessionService
 from ai.backend.manager.sessions.views import (
@@ -25,6 +24,7 @@ class SessionsApi:
     """Serves sessions. ``{s}`` is a name, an id or an unambiguous prefix of an id; sessions of others are not found."""
 
     owner_key = OwnerKey.NAMED
+    problems = SESSION_PROBLEMS
 
     def __init__(self, sessions: SessionService) -> None:
         self._sessions = sessions
@@ -91,7 +91,7 @@ class SessionsApi:
         return {"result": dict(await self._sessions.status_history(**session_of(call)))}
 
     @route("GET", "/session/{s}/dependency-graph")
-    async def dependency_graph(self, call: Call) -> dict[str, Any]:
+    async def dependency_graph(self, call: Call) -> schemas.DependencyTree:
         """Describe a session and its dependencies as a tree."""
         return dependency_tree(await self._sessions.dependency_graph(**session_of(call)))
 

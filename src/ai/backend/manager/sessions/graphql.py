@@ -58,7 +58,7 @@ _SESSION_ATTRIBUTES = (
     *("id", "tag", "name", "type", "image", "architecture", "cluster_mode", "cluster_size", "domain_name"),
     *("group_name", "group_id", "user_email", "user_id", "access_key", "status", "status_info", "status_changed"),
     *("created_at", "scheduled_at", "starts_at", "started_at", "terminated_at", "startup_command", "result"),
-    *("scaling_group", "mounts", "variant_requirements", "num_queries"),
+    *("scaling_group", "mounts", "variant_requirements", "num_queries", "array_id", "array_name", "array_index"),
 )
 _ORDER_ALIASES = {
     "created_user_email": "user_email",
@@ -73,7 +73,7 @@ _KERNEL_ATTRIBUTES = (
     "exit_code",
 )
 _MAIN_ROLE = "master"
-"""What the manual calls the role of the main kernel (spec 03-09:753); published clients read ``cluster_role``."""
+"""The value of the field ``role`` for a main kernel (spec 03-09:753); published clients read ``cluster_role``."""
 
 
 def session_view(session: Session, caller: Caller) -> View:

@@ -64,6 +64,9 @@ class MemorySessionStore:
     def _live_by_name(self, access_key: AccessKey, name: str, *, but: SessionId | None = None) -> model.Session | None:
         return next((s for s in self._live if (s.access_key, s.name) == (access_key, name) and s.id != but), None)
 
+    async def live_named(self, access_key: AccessKey, name: str) -> model.Session | None:
+        return self._live_by_name(access_key, name)
+
     async def insert(
         self, session: model.Session, *, events: Sequence[EventDraft], limits: model.OwnerLimits = UNLIMITED
     ) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 from ai.backend.common import ids, states
 from ai.backend.common.errors import LimitExceeded
@@ -18,6 +19,9 @@ from ai.backend.core.lifecycle.kernel import HOLDING
 from ai.backend.core.lifecycle.transition import Path
 from ai.backend.manager.folders.model import FolderMount
 from ai.backend.manager.query.model import ListQuery
+
+SERVICE_ALIASES: Mapping[str, str] = {"jupyter": "jupyterlab"}
+"""Other names of services for sessions without a service of that name (spec 03-11:433)."""
 
 
 def line_between(first: ids.AgentId, second: ids.AgentId) -> str:
@@ -130,6 +134,8 @@ class Session:
         reason: the cause of its status; the first cause of an end is kept.
         not_before: the scheduler ignores it until then, after a creation that failed temporarily.
         starting_over: it is TERMINATING and becomes PENDING again, see ``core/lifecycle/session.py``.
+        array_id, array_name, array_index: the array that it is an element of, and which one.
+        array_parallel: how many elements of its array may be scheduled at a time; None is all.
         story: its last transitions as this process has seen them; not stored.
     """
 
@@ -183,6 +189,10 @@ class Session:
     scheduled_at: datetime | None = None
     started_at: datetime | None = None
     terminated_at: datetime | None = None
+    array_id: UUID | None = None
+    array_name: str | None = None
+    array_index: int | None = None
+    array_parallel: int | None = None
     kernels: tuple[Kernel, ...]
     story: Path = field(default=(), compare=False)
 
@@ -207,6 +217,12 @@ class Session:
     @property
     def service_ports(self) -> tuple[Mapping[str, Any], ...]:
         return self.main.service_ports
+
+    def service_name(self, name: str) -> str:
+        """Returns the declared name of a service for a name or an alias; any other name is returned as it is."""
+        declared = {port["name"] for port in self.service_ports}
+        alias_of = SERVICE_ALIASES.get(name, name)
+        return alias_of if alias_of in declared and name not in declared else name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from ai.backend.common.states import ClusterMode, SessionType
-from ai.backend.infra.http.fields import LongText, Path, Port, PortText, Word
+from ai.backend.infra.http.fields import Duration, LongText, Path, Port, PortText, SessionName, Word
 from ai.backend.infra.http.routes import Schema
 
 Variant = Annotated[str, Meta(min_length=1, max_length=400)]
@@ -67,7 +67,7 @@ class CreateSessionBody(Schema, frozen=True, rename={**_CAMEL_CASE_NAMES, "max_w
     """
 
     image: Word
-    name: Annotated[str, Meta(min_length=4, max_length=64)] | None = None
+    name: SessionName | None = None
     type: SessionType = SessionType.INTERACTIVE
     tag: Annotated[str, Meta(max_length=64)] | None = None
     domain: Word | None = None
@@ -82,7 +82,7 @@ class CreateSessionBody(Schema, frozen=True, rename={**_CAMEL_CASE_NAMES, "max_w
     startup_command: LongText | None = None
     bootstrap_script: LongText | None = None
     starts_at: Annotated[str, Meta(max_length=64)] | None = None
-    batch_timeout: Annotated[float, Meta(gt=0)] | Annotated[str, Meta(max_length=32)] | None = None
+    batch_timeout: Annotated[float, Meta(gt=0)] | Duration | None = None
     exec_timeout: Annotated[float, Meta(gt=0)] | None = None
     dependencies: Annotated[list[Word], Meta(max_length=256)] = msgspec.field(default_factory=list)
     priority: Annotated[int, Meta(ge=0, le=100)] | None = None
@@ -192,6 +192,16 @@ class StatusHistory(TypedDict):
     result: dict[str, str | None]
 
 
+class DependencyTree(TypedDict):
+    """A session and what it depends on; ``status`` is ``KernelStatus.X``, for the published tree printer."""
+
+    session_id: str
+    session_name: str
+    status: str
+    status_changed: str
+    depends_on: list[DependencyTree]
+
+
 class SlotAuditReply(TypedDict):
     """``drift``: agent -> what is recorded, and what its kernels hold, by slot."""
 
@@ -205,7 +215,7 @@ class DestroyQuery(Schema, frozen=True):
 
 
 class RenameQuery(Schema, frozen=True):
-    name: Annotated[str, Meta(min_length=4, max_length=64)]
+    name: SessionName
 
 
 class MatchQuery(Schema, frozen=True):

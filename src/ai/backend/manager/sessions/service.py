@@ -86,7 +86,7 @@ class SessionService:
         if existing is not None:
             return await self._await_start(existing, request, created=False)
         session, limits = await self.factory.build(caller, owner, request, session_id)
-        await self.hooks.check_session(_hook_request(owner, session))
+        await self.check_hooks(owner, session)
         try:
             await self.writer.insert(session, [enqueued_event(session)], limits=limits)
         except SessionAlreadyExists:
@@ -95,6 +95,10 @@ class SessionService:
                 raise
             return await self._await_start(existing, request, created=False)
         return await self._await_start(session, request, created=True)
+
+    async def check_hooks(self, owner: Caller, session: model.Session) -> None:
+        """Raises what a hook plugin answers to a new session of an owner."""
+        await self.hooks.check_session(_hook_request(owner, session))
 
     async def _existing_session(
         self, owner: Caller, request: model.CreateSession, session_id: SessionId | None
@@ -106,12 +110,12 @@ class SessionService:
                 return created
         if request.name is None:
             return None
-        namesakes = [s for s in await self.store.find_live(owner.access_key, request.name) if s.name == request.name]
-        if not namesakes:
-            return None
-        if not request.reuse_if_exists or not await self.factory.is_image_of(namesakes[0], request.image):
-            raise SessionAlreadyExists(data={"existingSessionId": str(namesakes[0].id)})
-        return namesakes[0]
+        namesake = await self.store.live_named(owner.access_key, request.name)
+        if namesake is not None and not (
+            request.reuse_if_exists and await self.factory.is_image_of(namesake, request.image)
+        ):
+            raise SessionAlreadyExists(data={"existingSessionId": str(namesake.id)})
+        return namesake
 
     async def _await_start(
         self, session: model.Session, request: model.CreateSession, *, created: bool

@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import Any, TypeAlias
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Connection, Row, String, TextClause, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Select, String, TextClause, func, literal_column, or_, select, update
 from sqlalchemy import cast as sql_cast
 from sqlalchemy.exc import IntegrityError
 
@@ -20,7 +20,8 @@ from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import SessionStatus
 from ai.backend.core.lifecycle.kernel import HOLDING
 from ai.backend.infra.database import Database
-from ai.backend.infra.database.batching import MAX_CHUNK_ITEMS, BatchWriter, chunks
+from ai.backend.infra.database.batching import MAX_CHUNK_ITEMS, BatchWriter
+from ai.backend.infra.database.prepared import IsOneOf, Prepared, insertion, is_any, parameter, updating
 from ai.backend.manager.agents import tables as agents_tables
 from ai.backend.manager.agents.model import KernelOccupancy
 from ai.backend.manager.folders.model import FolderMount
@@ -37,6 +38,8 @@ _SESSION_FIELDS = tuple(field.name for field in fields(model.Session) if field.n
 _KERNEL_FIELDS = tuple(field.name for field in fields(model.Kernel) if field.name != "live_stat")
 _session_values, _kernel_values = attrgetter(*_SESSION_FIELDS), attrgetter(*_KERNEL_FIELDS)
 _SESSION_COLUMNS, _KERNEL_COLUMNS = tables.sessions.c.keys(), tables.kernels.c.keys()
+MAX_COUNTED = 10_000
+"""The sessions after a page that its total counts at most (docs/decisions/0255)."""
 _HIDDEN = frozenset({"environ", "network", "bootstrap_script", "callback_url", "version"})
 
 
@@ -55,13 +58,13 @@ def _changed_columns(
     return {name: after for name, before, after in compared if after is not before and after != before}
 
 
-def _load(conn: Connection, rows: Sequence[Row[Any]]) -> list[model.Session]:
+def _load(conn: Connection, rows: Sequence[Any]) -> list[model.Session]:
     """Returns sessions with their kernels, in the order of ``rows``."""
+    if not rows:
+        return []
     kernels: dict[UUID, list[model.Kernel]] = {}
-    for ids in chunks([row.id for row in rows]):
-        query = select(tables.kernels).where(tables.kernels.c.session_id.in_(ids)).order_by(tables.kernels.c.local_rank)
-        for row in conn.execute(query):
-            kernels.setdefault(row.session_id, []).append(model.Kernel(**dict(zip(_KERNEL_COLUMNS, row, strict=True))))
+    for row in _KERNELS_OF.all(conn, {"ids": [row.id for row in rows]}):
+        kernels.setdefault(row.session_id, []).append(model.Kernel(**dict(zip(_KERNEL_COLUMNS, row, strict=True))))
     return [
         model.Session(**dict(zip(_SESSION_COLUMNS, row, strict=True)), kernels=tuple(kernels[row.id])) for row in rows
     ]
@@ -76,6 +79,42 @@ def _equalities(query: model.SessionQuery, *columns: ColumnElement[Any]) -> list
     """Returns an equality condition for each of the columns that has a value in the query."""
     column_values = ((column, getattr(query, str(column.key))) for column in columns)
     return [column == value for column, value in column_values if value is not None]
+
+
+def _sessions_where(*conditions: ColumnElement[bool] | TextClause) -> Select[Any]:
+    return select(tables.sessions).where(*conditions).order_by(_S.created_at, _S.id)
+
+
+def _select_held() -> Select[Any]:
+    renamed = _K.id.label("kernel_id"), _K.occupied_slots.label("slots")
+    details = _K.session_id, _K.agent, _S.access_key, _K.status, _K.status_changed, _K.attempt, _K.devices
+    joined = select(*renamed, *details).join(tables.sessions, _S.id == _K.session_id)
+    return joined.where(IsOneOf(_K.agent, "agents"), is_any(_K.status, HOLDING))
+
+
+_S, _K = tables.sessions.c, tables.kernels.c
+_IS_OWNED = _S.access_key == parameter(_S.access_key)
+_INSERT_SESSION, _INSERT_KERNEL = insertion(tables.sessions, _SESSION_FIELDS), insertion(tables.kernels, _KERNEL_FIELDS)
+_KERNELS_OF = Prepared(select(tables.kernels).where(IsOneOf(_K.session_id, "ids")).order_by(_K.local_rank))
+_BY_ID = Prepared(_sessions_where(_S.id == parameter(_S.id)))
+_BY_IDS = Prepared(_sessions_where(IsOneOf(_S.id, "ids")))
+_BY_STATUS = Prepared(_sessions_where(IsOneOf(_S.status, "statuses")))
+_VERSIONS = Prepared(select(_S.id, _S.version).where(IsOneOf(_S.status, "statuses")).order_by(_S.created_at, _S.id))
+_OF_KERNELS = Prepared(_sessions_where(_S.id.in_(select(_K.session_id).where(IsOneOf(_K.id, "kernel_ids")))))
+_IS_NAMED = _S.name == parameter(_S.name)
+_LIVE_NAMED = Prepared(_sessions_where(tables.LIVE, _IS_OWNED, _IS_NAMED))
+_NEWEST_NAMED = Prepared(
+    select(tables.sessions).where(_IS_OWNED, _IS_NAMED).order_by(_S.created_at.desc(), _S.id).limit(1)
+)
+_HELD = Prepared(_select_held())
+_KEY = identity_tables.keypairs.c.access_key
+_LOCK_OWNER = Prepared(select(_KEY).where(parameter(_KEY) == _KEY).with_for_update())
+_COUNT_LIVE = Prepared(select(func.count().label("live")).select_from(tables.sessions).where(tables.LIVE, _IS_OWNED))
+_PENDING_OF_OWNER = Prepared(
+    select(_S.id, _K.requested_slots)
+    .join(tables.kernels, _K.session_id == _S.id)
+    .where(_IS_OWNED, _S.status == SessionStatus.PENDING)
+)
 
 
 InsertStep: TypeAlias = Callable[[Connection, SessionId, Sequence[FolderMount], datetime], None]
@@ -108,8 +147,7 @@ class SqlSessionStore(SqlOutbox):
         except IntegrityError as e:
             existing = await self.get(session.id)
             if existing is None:
-                namesakes = await self.find_live(session.access_key, session.name)
-                existing = next((row for row in namesakes if row.name == session.name), None)
+                existing = await self.live_named(session.access_key, session.name)
             if existing is None:
                 raise
             raise _already_exists(e, existing.id) from None
@@ -127,15 +165,29 @@ class SqlSessionStore(SqlOutbox):
             return await asyncio.gather(*inserts, return_exceptions=True)
         return [None] * len(batch)
 
-    async def _insert_all(self, batch: Sequence[_NewSession]) -> None:
+    async def insert_together(
+        self,
+        sessions: Sequence[tuple[model.Session, EventDraft]],
+        *,
+        limits: model.OwnerLimits,
+        first: Callable[[Connection], None],
+    ) -> None:
+        """Inserts sessions of one owner in one transaction, all or none, after ``first``; errors as :meth:`insert`."""
+        try:
+            await self._insert_all([_NewSession(session, [event], limits) for session, event in sessions], first)
+        except IntegrityError as e:
+            raise SessionAlreadyExists("A live session has the name of one of these.") from e
+
+    async def _insert_all(
+        self, batch: Sequence[_NewSession], first: Callable[[Connection], None] = lambda _: None
+    ) -> None:
         def work(conn: Connection) -> None:
-            conn.execute(insert(tables.sessions), [_session_row(new.session) for new in batch])
-            conn.execute(
-                insert(tables.kernels), [_kernel_row(kernel) for new in batch for kernel in new.session.kernels]
-            )
+            first(conn)
+            _INSERT_SESSION.execute(conn, *(_session_row(new.session) for new in batch))
+            _INSERT_KERNEL.execute(conn, *(_kernel_row(kernel) for new in batch for kernel in new.session.kernels))
             links = [{"session_id": new.session.id, "depends_on": d} for new in batch for d in new.session.dependencies]
             if links:
-                conn.execute(insert(tables.session_dependencies), links)
+                insertion(tables.session_dependencies).execute(conn, *links)
             for session in (new.session for new in batch):
                 for step in self._insert_steps:
                     step(conn, session.id, session.vfolder_mounts, session.created_at)
@@ -152,22 +204,13 @@ class SqlSessionStore(SqlOutbox):
     def _check_limits(conn: Connection, session: model.Session, limits: model.OwnerLimits) -> None:
         if limits.max_live is None and not limits.counts_pending:
             return
-        key, owned, owner = session.access_key, tables.sessions.c, identity_tables.keypairs.c.access_key
+        owner = {"access_key": session.access_key}
         # SQLite has one writer; elsewhere the lock makes creations of one key wait for each other.
-        conn.execute(select(owner).where(owner == key).with_for_update())
-        if limits.max_live is not None:
-            count = select(func.count()).select_from(tables.sessions).where(tables.LIVE, owned.access_key == key)
-            if conn.execute(count).scalar_one() > limits.max_live:
-                raise model.too_many_sessions(limits.max_live)
+        _LOCK_OWNER.all(conn, owner)
+        if limits.max_live is not None and _COUNT_LIVE.first(conn, owner).live > limits.max_live:
+            raise model.too_many_sessions(limits.max_live)
         if limits.counts_pending:
-            kernel = tables.kernels.c
-            pending_conditions = (owned.access_key == key, owned.status == SessionStatus.PENDING)
-            pending = (
-                select(owned.id, kernel.requested_slots)
-                .join(tables.kernels, kernel.session_id == owned.id)
-                .where(*pending_conditions)
-            )
-            rows = conn.execute(pending).all()
+            rows = _PENDING_OF_OWNER.all(conn, owner)
             limits.check_pending(len({row[0] for row in rows}), sum((row[1] for row in rows), ResourceSlot()))
 
     async def save(self, changes: Sequence[Change], *, ack: ObservationAck | None = None) -> None:
@@ -196,8 +239,9 @@ class SqlSessionStore(SqlOutbox):
         ]
         if len(updates) == 1:
             old, new_values = updates[0]
-            is_unchanged = (tables.sessions.c.id == old.id, tables.sessions.c.version == old.version)
-            if conn.execute(update(tables.sessions).where(*is_unchanged).values(new_values)).rowcount != 1:
+            statement = updating(tables.sessions, ("id", "version"), tuple(new_values))
+            row = {f"new_{name}": value for name, value in new_values.items()}
+            if statement.execute(conn, {**row, "id": old.id, "version": old.version}) != 1:
                 raise StaleVersion(f"session {old.id} is not at version {old.version} any more")
         elif updates:
             check_versions(conn, {old.id: old.version for old, _ in updates})
@@ -219,72 +263,67 @@ class SqlSessionStore(SqlOutbox):
         limited_query = query.limit(limit) if limit is not None else query
         return await self._db.run_read(lambda conn: _load(conn, conn.execute(limited_query).all()))
 
+    async def _read(self, statement: Prepared, values: Mapping[str, Any]) -> list[model.Session]:
+        return await self._db.run_read(lambda conn: _load(conn, statement.all(conn, values)))
+
     async def get(self, session_id: SessionId) -> model.Session | None:
-        sessions = await self._select(tables.sessions.c.id == session_id)
+        sessions = await self._read(_BY_ID, {"id": session_id})
         return sessions[0] if sessions else None
 
     async def get_many(self, ids: Iterable[SessionId]) -> list[model.Session]:
-        sessions: list[model.Session] = []
-        for chunk in chunks(dict.fromkeys(ids)):
-            sessions += await self._select(tables.sessions.c.id.in_(chunk))
-        return sessions
+        return await self._read(_BY_IDS, {"ids": list(ids)})
+
+    async def live_named(self, access_key: AccessKey, name: str) -> model.Session | None:
+        sessions = await self._read(_LIVE_NAMED, {"access_key": access_key, "name": name})
+        return sessions[0] if sessions else None
 
     async def find_live(self, access_key: AccessKey | None, ref: str, *, limit: int = 10) -> list[model.Session]:
         cols = tables.sessions.c
         live_of_owner = [tables.LIVE] if access_key is None else [tables.LIVE, cols.access_key == access_key]
-        as_text = sql_cast(cols.id, String)
-        exact_matches = await self._select(*live_of_owner, or_(cols.name == ref, as_text == ref.lower()), limit=limit)
+        if access_key is not None:
+            named = await self.live_named(access_key, ref)
+            exact_matches = [named] if named is not None else []
+        else:
+            exact_matches = await self._select(tables.LIVE, cols.name == ref, limit=limit)
         if exact_matches or not ref:
             return exact_matches
+        as_text = sql_cast(cols.id, String)
         has_prefix = or_(cols.name.startswith(ref, autoescape=True), as_text.startswith(ref.lower(), autoescape=True))
         return await self._select(*live_of_owner, has_prefix, limit=limit)
 
     async def newest_named(self, access_key: AccessKey, name: str) -> model.Session | None:
-        cols = tables.sessions.c
-        order = (cols.created_at.desc(), cols.id)
-        newest = await self._select(cols.access_key == access_key, cols.name == name, order=order, limit=1)
+        newest = await self._read(_NEWEST_NAMED, {"access_key": access_key, "name": name})
         return newest[0] if newest else None
 
     async def by_status(self, statuses: Collection[SessionStatus]) -> list[model.Session]:
-        return await self._select(tables.sessions.c.status.in_(list(statuses)))
+        return await self._read(_BY_STATUS, {"statuses": statuses})
 
     async def refreshed(
         self, statuses: Collection[SessionStatus], cached: Callable[[SessionId], model.Session | None]
     ) -> list[model.Session]:
-        cols = tables.sessions.c
-        query = select(cols.id, cols.version).where(cols.status.in_(list(statuses))).order_by(cols.created_at, cols.id)
-
         def work(conn: Connection) -> list[model.Session]:
-            versions = {row[0]: row[1] for row in conn.execute(query)}
+            versions = dict(_VERSIONS.all(conn, {"statuses": statuses}))
             current = {i: known for i, v in versions.items() if (known := cached(i)) is not None and known.version == v}
-            for chunk in chunks([session_id for session_id in versions if session_id not in current]):
-                rows = conn.execute(select(tables.sessions).where(cols.id.in_(chunk))).all()
-                current.update((session.id, session) for session in _load(conn, rows))
+            if missing_ids := [session_id for session_id in versions if session_id not in current]:
+                loaded = _load(conn, _BY_IDS.all(conn, {"ids": missing_ids}))
+                current.update((session.id, session) for session in loaded)
             return [current[session_id] for session_id in versions]
 
         return await self._db.run_read(work)
 
     async def of_kernels(self, kernel_ids: Collection[KernelId]) -> list[model.Session]:
-        owners = select(tables.kernels.c.session_id).where(tables.kernels.c.id.in_(list(kernel_ids)))
-        return await self._select(tables.sessions.c.id.in_(owners))
+        return await self._read(_OF_KERNELS, {"kernel_ids": kernel_ids})
 
     async def on_agent(self, agent_id: AgentId) -> list[model.Session]:
         owners = select(tables.kernels.c.session_id).where(tables.kernels.c.agent == agent_id)
         return await self._select(tables.LIVE, tables.sessions.c.id.in_(owners))
 
     async def held(self, agent_ids: Collection[AgentId]) -> list[KernelOccupancy]:
-        k, access_key = tables.kernels.c, tables.sessions.c.access_key
-        renamed = k.id.label("kernel_id"), k.occupied_slots.label("slots")
-        query = (
-            select(*renamed, k.session_id, k.agent, access_key, k.status, k.status_changed, k.attempt, k.devices)
-            .join(tables.sessions, tables.sessions.c.id == k.session_id)
-            .where(k.agent.in_(list(agent_ids)), k.status.in_(HOLDING))
-        )
-        return await self._db.run_read(lambda conn: [KernelOccupancy(**row._mapping) for row in conn.execute(query)])
+        return [KernelOccupancy(**row._mapping) for row in await self._db.fetch(_HELD, {"agents": agent_ids})]
 
     async def networks(self) -> list[tuple[int, model.SessionNetwork]]:
         cols = tables.sessions.c
-        query = select(cols.vni, cols.network, cols.status).where(cols.vni.is_not(None))
+        query = select(cols.vni, cols.network, cols.status).where(cols.vni > 0)
         rows = await self._db.run_read(lambda conn: conn.execute(query).all())
         return [(vni, model.lasting(network, status)) for vni, network, status in rows]
 
@@ -297,7 +336,9 @@ class SqlSessionStore(SqlOutbox):
         order = compile_order(tables.sessions, query.order, (cols.created_at.desc(), cols.id.asc()), hidden=_HIDDEN)
 
         def work(conn: Connection) -> Page[model.Session]:
-            total = conn.execute(select(func.count()).select_from(tables.sessions).where(*conditions)).scalar_one()
+            matching: Select[Any] = select(literal_column("1")).select_from(tables.sessions).where(*conditions)
+            counted = matching.limit(query.offset + query.limit + MAX_COUNTED).subquery()
+            total = conn.execute(select(func.count()).select_from(counted)).scalar_one()
             page = select(tables.sessions).where(*conditions).order_by(*order).limit(query.limit).offset(query.offset)
             return Page(items=_load(conn, conn.execute(page).all()), total_count=total)
 

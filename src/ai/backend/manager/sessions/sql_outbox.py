@@ -10,6 +10,7 @@ from sqlalchemy import Connection, delete, func, insert, select, update
 
 from ai.backend.common.ids import AgentId, KernelId
 from ai.backend.infra.database import Database
+from ai.backend.infra.database.prepared import Prepared, insertion, parameter, updating
 from ai.backend.manager.sessions import tables
 from ai.backend.manager.sessions.changes import Event, EventDraft, ObservationAck, Webhook, event_rows, webhook_rows
 from ai.backend.manager.sessions.model import Session
@@ -17,19 +18,32 @@ from ai.backend.manager.sessions.model import Session
 SessionEvents: TypeAlias = tuple[Session, Sequence[EventDraft], datetime]
 """A session, its events, and their time."""
 
+_ACKS, _EVENTS = tables.agent_acks.c, tables.session_events.c
+_ACKED = Prepared(
+    select(_ACKS.seq).where(_ACKS.agent_id == parameter(_ACKS.agent_id), _ACKS.epoch == parameter(_ACKS.epoch))
+)
+_EVENTS_AFTER = Prepared(
+    select(tables.session_events)
+    .where(_EVENTS.id > parameter(_EVENTS.id))
+    .order_by(_EVENTS.id)
+    .limit(parameter(_EVENTS.id, "limit"))
+)
+
 
 def insert_events(conn: Connection, batch: Sequence[SessionEvents]) -> None:
     """Inserts events in their order, and the webhooks that they cause, in the caller's transaction."""
     for table, rows_of in ((tables.session_events, event_rows), (tables.session_callbacks, webhook_rows)):
         rows = [row for session_events in batch for row in rows_of(*session_events)]
         if rows:
-            conn.execute(insert(table), rows)
+            insertion(table, tuple(rows[0])).execute(conn, *rows)
 
 
 def acknowledge(conn: Connection, ack: ObservationAck) -> None:
     """Records, in the caller's transaction, up to where the observations of an agent are applied."""
-    conn.execute(delete(tables.agent_acks).where(tables.agent_acks.c.agent_id == ack.agent_id))
-    conn.execute(insert(tables.agent_acks), {"agent_id": ack.agent_id, "epoch": ack.epoch, "seq": ack.seq})
+    statement = updating(tables.agent_acks, ("agent_id",), ("epoch", "seq"))
+    new_values = {"agent_id": ack.agent_id, "new_epoch": ack.epoch, "new_seq": ack.seq}
+    if statement.execute(conn, new_values) == 0:
+        insertion(tables.agent_acks).execute(conn, {"agent_id": ack.agent_id, "epoch": ack.epoch, "seq": ack.seq})
 
 
 class SqlOutbox:
@@ -39,14 +53,12 @@ class SqlOutbox:
         self._db = database
 
     async def acked(self, agent_id: AgentId, epoch: int) -> int:
-        cols = tables.agent_acks.c
-        query = select(cols.seq).where(cols.agent_id == agent_id, cols.epoch == epoch)
-        return await self._db.run_read(lambda conn: conn.execute(query).scalar_one_or_none() or 0)
+        rows = await self._db.fetch(_ACKED, {"agent_id": agent_id, "epoch": epoch})
+        return rows[0].seq if rows else 0
 
     async def events_after(self, after_id: int, *, limit: int = 1000) -> list[Event]:
-        table = tables.session_events
-        query = select(table).where(table.c.id > after_id).order_by(table.c.id).limit(limit)
-        return await self._db.run_read(lambda conn: [Event(**row._mapping) for row in conn.execute(query)])
+        rows = await self._db.fetch(_EVENTS_AFTER, {"id": after_id, "limit": limit})
+        return [Event(**row._mapping) for row in rows]
 
     async def last_event_id(self) -> int:
         query = select(func.max(tables.session_events.c.id))

@@ -15,7 +15,7 @@ from ai.backend.manager.folders.model import FolderMount
 from ai.backend.manager.sessions.model import SessionNetwork
 
 LIVE = text(f"status NOT IN ({', '.join(repr(status.value) for status in sorted(states.FINAL_SESSION_STATUSES))})")
-"""In these words SQLite sees that the partial index of live sessions answers a query."""
+"""The condition of live sessions, in the wording with which SQLite uses their partial index."""
 
 agent_acks = Table(
     "agent_acks",
@@ -29,7 +29,7 @@ sessions = Table(
     "sessions",
     metadata,
     Column("id", GUID, primary_key=True),
-    required("name", String(64), index=True),
+    required("name", String(64)),
     required("type", EnumText(states.SessionType)),
     required("status", EnumText(states.SessionStatus), index=True),
     Column("status_info", Text),
@@ -78,10 +78,16 @@ sessions = Table(
     Column("scheduled_at", UTCDateTime),
     Column("started_at", UTCDateTime),
     Column("terminated_at", UTCDateTime),
+    Column("array_id", GUID),
+    Column("array_name", String(64)),
+    Column("array_index", Whole),
+    Column("array_parallel", Whole),
+    Index("ix_sessions_array", "array_id", "array_index"),
     Index("uq_sessions_live_name", "access_key", "name", unique=True, sqlite_where=LIVE, postgresql_where=LIVE),
     Index("uq_sessions_vni", "vni", unique=True),
     Index("ix_sessions_created", "created_at", "id"),
     Index("ix_sessions_owner", "access_key", "created_at"),
+    Index("ix_sessions_named", "name", "access_key", "created_at"),
 )
 
 LIVE_SESSIONS = select(sessions.c.id, sessions.c.name).where(LIVE)

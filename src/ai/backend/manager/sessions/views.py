@@ -14,7 +14,13 @@ from ai.backend.infra.http.routes import Call
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.access.requests import caller_of
 from ai.backend.manager.sessions.model import CreateReply, CreateSession, DependencyNode, Session
-from ai.backend.manager.sessions.schemas import CreatedSession, CreateSessionBody, ServicePort, SessionInfo
+from ai.backend.manager.sessions.schemas import (
+    CreatedSession,
+    CreateSessionBody,
+    DependencyTree,
+    ServicePort,
+    SessionInfo,
+)
 
 _MIB = 1_048_576
 
@@ -164,7 +170,7 @@ def _metric(metrics: Mapping[str, Any], key: str, part: str = "current") -> int:
         return 0
 
 
-def dependency_tree(node: DependencyNode) -> dict[str, Any]:
+def dependency_tree(node: DependencyNode) -> DependencyTree:
     """Returns a tree with the status as ``KernelStatus.X`` and times without ``T``, as the published tree printer
     needs."""
     session = node.session

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypedDict
 
 from msgspec import Meta
 
 from ai.backend.infra.http.decode import refuse
 from ai.backend.infra.http.routes import Call, Nothing, Schema, route
-from ai.backend.manager.access.requests import caller_of
+from ai.backend.manager.access.requests import OBJECT_PROBLEMS, caller_of
 from ai.backend.manager.system.configuration import ConfigService
 from ai.backend.manager.system.service import FROZEN, Announcement, LiveSessions, ManagerState
 
@@ -33,6 +33,19 @@ class AnnouncementBody(Schema, frozen=True):
     message: Annotated[str, Meta(max_length=65_536)] | None = None
 
 
+class StatusReply(TypedDict):
+    """The status of the installation; ``nodes`` is empty, for the published client."""
+
+    status: str
+    active_sessions: int
+    nodes: list[str]
+
+
+class AnnouncementReply(TypedDict):
+    enabled: bool
+    message: str
+
+
 class StateApi:
     """Routes of the installation's status and announcement: everybody reads them, superadmins change them."""
 
@@ -42,7 +55,7 @@ class StateApi:
         self._announcement = announcement
 
     @route("GET", "/manager/status", query=StatusQuery)
-    async def status(self, call: Call[Nothing, StatusQuery]) -> dict[str, Any]:
+    async def status(self, call: Call[Nothing, StatusQuery]) -> StatusReply:
         """Returns the status of the installation and the number of active sessions."""
         active, status = await self._sessions.count_active(), await self._state.status()
         return {"status": status, "active_sessions": active, "nodes": []}
@@ -56,7 +69,7 @@ class StateApi:
             await self._sessions.destroy_all(caller)
 
     @route("GET", "/manager/announcement")
-    async def announcement(self, call: Call) -> dict[str, Any]:
+    async def announcement(self, call: Call) -> AnnouncementReply:
         """Returns the announcement of the administrators."""
         announcement = await self._state.announcement(self._announcement)
         return {"enabled": announcement.enabled, "message": announcement.message}
@@ -87,25 +100,37 @@ class ValueBody(Schema, frozen=True):
     value: Any
 
 
+class ConfigValue(TypedDict):
+    """The value of a key, or the keys below a prefix as nested objects; null if there is none."""
+
+    result: Any
+
+
+class ConfigChanged(TypedDict):
+    result: Literal["ok"]
+
+
 class ConfigApi:
     """Routes of the shared configuration, for superadmins; others get 403."""
+
+    problems = OBJECT_PROBLEMS
 
     def __init__(self, config: ConfigService) -> None:
         self._config = config
 
     @route("POST", "/config/get", body=KeyBody, audited=False)
-    async def get(self, call: Call[KeyBody]) -> dict[str, Any]:
+    async def get(self, call: Call[KeyBody]) -> ConfigValue:
         """Returns the value of a key, or with ``prefix`` the keys below it as nested objects."""
         return {"result": await self._config.get(caller_of(call), call.body.key, prefix=call.body.prefix)}
 
     @route("POST", "/config/set", body=ValueBody)
-    async def set(self, call: Call[ValueBody]) -> dict[str, str]:
+    async def set(self, call: Call[ValueBody]) -> ConfigChanged:
         """Sets a key; an object sets every key in it, all or nothing."""
         await self._config.set(caller_of(call), call.body.key, call.body.value)
         return {"result": "ok"}
 
     @route("POST", "/config/delete", body=KeyBody)
-    async def delete(self, call: Call[KeyBody]) -> dict[str, str]:
+    async def delete(self, call: Call[KeyBody]) -> ConfigChanged:
         """Removes a key, or with ``prefix`` all at and below it."""
         await self._config.delete(caller_of(call), call.body.key, prefix=call.body.prefix)
         return {"result": "ok"}

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Annotated
 from uuid import UUID
 
 from aiohttp import web
-from msgspec import Meta
 
 from ai.backend.common.ids import TaskId
 from ai.backend.infra.http.decode import either, refuse
 from ai.backend.infra.http.routes import Call, Nothing, Schema, route
 from ai.backend.infra.http.streams import SseEvent, send_events
 from ai.backend.manager.access.caller import Caller
-from ai.backend.manager.access.requests import caller_of
+from ai.backend.manager.access.requests import OBJECT_PROBLEMS, caller_of
 from ai.backend.manager.tasks.model import Task
 from ai.backend.manager.tasks.service import TaskService
 
@@ -22,12 +20,14 @@ from ai.backend.manager.tasks.service import TaskService
 class TaskEventsQuery(Schema, frozen=True, rename={"camel": "taskId"}):
     """The query of a task's events: ``task_id`` of the published client, or ``taskId`` of the spec."""
 
-    task_id: Annotated[str, Meta(max_length=36)] | None = None
-    camel: Annotated[str, Meta(max_length=36)] | None = None
+    task_id: UUID | None = None
+    camel: UUID | None = None
 
 
 class TasksApi:
     """Streams the events of background tasks."""
+
+    problems = OBJECT_PROBLEMS
 
     def __init__(self, tasks: TaskService) -> None:
         self._tasks = tasks
@@ -35,13 +35,10 @@ class TasksApi:
     @route("GET", "/events/background-task", kind="stream", query=TaskEventsQuery)
     async def task_events(self, call: Call[Nothing, TaskEventsQuery]) -> web.StreamResponse:
         """Stream the progress and the end of a background task; then ``server_close``."""
-        task_id_text = either(call.query.task_id, call.query.camel, "task_id", "taskId")
-        if task_id_text is None:
+        value = either(call.query.task_id, call.query.camel, "task_id", "taskId")
+        if value is None:
             raise refuse({"task_id": "required"})
-        try:
-            task_id = TaskId(UUID(task_id_text))
-        except ValueError:
-            raise refuse({"task_id": "not a UUID"}) from None
+        task_id = TaskId(value)
         caller = caller_of(call)
         await self._tasks.get(caller, task_id)
         return await send_events(call.request, self._progress_events(caller, task_id))

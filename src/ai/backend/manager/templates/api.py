@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypedDict
 
 from aiohttp import web
 from msgspec import Meta
 
 from ai.backend.common.states import ClusterMode, SessionType
 from ai.backend.infra.http.decode import refuse
-from ai.backend.infra.http.fields import LongText, Path, Port, PortText, Word, duration_s, port_number
+from ai.backend.infra.http.fields import (
+    Duration,
+    LongText,
+    Path,
+    Port,
+    PortText,
+    SessionName,
+    Success,
+    Word,
+    duration_s,
+    port_number,
+)
 from ai.backend.infra.http.routes import Call, Nothing, OwnerKey, Reply, Schema, route
 from ai.backend.manager.access.caller import Caller
-from ai.backend.manager.access.requests import caller_of
+from ai.backend.manager.access.requests import SESSION_PROBLEMS, caller_of
 from ai.backend.manager.sessions.model import CreateReply
 from ai.backend.manager.sessions.schemas import CREATE_ALIASES, CreatedSession, Environ, MountOption, Quantity, Variant
 from ai.backend.manager.sessions.views import created_session
@@ -21,6 +32,7 @@ from ai.backend.manager.templates.documents import MAX_PAYLOAD_BYTES
 from ai.backend.manager.templates.model import Template, TemplateKind
 from ai.backend.manager.templates.service import TemplateService, template_id_of
 
+_DOCUMENT_TYPES = ("application/yaml", "application/json")
 Payload = Annotated[str, Meta(min_length=1, max_length=MAX_PAYLOAD_BYTES)]
 
 
@@ -76,7 +88,7 @@ class FromTemplateBody(
 
     template_id: Annotated[str, Meta(min_length=1, max_length=64)]
     image: Word | None = None
-    name: Annotated[str, Meta(min_length=4, max_length=64)] | None = None
+    name: SessionName | None = None
     type: SessionType | None = None
     tag: Annotated[str, Meta(max_length=64)] | None = None
     domain: Word | None = None
@@ -90,7 +102,7 @@ class FromTemplateBody(
     startup_command: LongText | None = None
     bootstrap_script: LongText | None = None
     starts_at: Annotated[str, Meta(max_length=64)] | None = None
-    batch_timeout_s: Annotated[float, Meta(gt=0)] | Annotated[str, Meta(max_length=32)] | None = None
+    batch_timeout_s: Annotated[float, Meta(gt=0)] | Duration | None = None
     exec_timeout_s: Annotated[float, Meta(gt=0)] | None = None
     dependencies: Annotated[list[Word], Meta(max_length=256)] | None = None
     priority: Annotated[int, Meta(ge=0, le=100)] | None = None
@@ -122,6 +134,30 @@ def overrides_of(body: FromTemplateBody) -> dict[str, Any]:
     }
 
 
+class CreatedTemplate(TypedDict):
+    id: str
+    user: str
+
+
+class ChangedTemplate(Success):
+    id: str
+
+
+class TemplateItem(TypedDict):
+    """A template; ``user`` and ``group`` are ids."""
+
+    id: str
+    name: str
+    created_at: str
+    is_owner: bool
+    type: Literal["user"]
+    user: str
+    user_email: str | None
+    group: str
+    group_name: str | None
+    domain_name: str
+
+
 def _template_view(template: Template, caller: Caller) -> dict[str, Any]:
     return {
         **{name: getattr(template, name) for name in ("name", "user_email", "group_name", "domain_name")},
@@ -138,13 +174,14 @@ class TemplatesApi:
     """Routes of templates, and of sessions created from them."""
 
     owner_key = OwnerKey.NAMED
+    problems = SESSION_PROBLEMS
 
     def __init__(self, templates: TemplateService) -> None:
         self._templates = templates
 
     @route("POST", "/template/session", body=TemplateBody)
     @route("POST", "/template/cluster", body=TemplateBody)
-    async def create(self, call: Call[TemplateBody]) -> list[dict[str, str]]:
+    async def create(self, call: Call[TemplateBody]) -> list[CreatedTemplate]:
         """Stores the templates of a payload in YAML or JSON, and returns their ids."""
         body = call.body
         templates = await self._templates.create(
@@ -157,8 +194,8 @@ class TemplatesApi:
         )
         return [{"id": str(template.id), "user": str(template.user_id)} for template in templates]
 
-    @route("GET", "/template/session", query=ListTemplatesQuery)
-    @route("GET", "/template/cluster", query=ListTemplatesQuery)
+    @route("GET", "/template/session", query=ListTemplatesQuery, reply=list[TemplateItem])
+    @route("GET", "/template/cluster", query=ListTemplatesQuery, reply=list[TemplateItem])
     async def templates(self, call: Call[Nothing, ListTemplatesQuery]) -> list[dict[str, Any]]:
         """Returns the caller's templates, or with ``all`` those that the caller may see."""
         caller, query = caller_of(call), call.query
@@ -169,8 +206,8 @@ class TemplatesApi:
             if query.group_id in (None, str(template.group_id), template.group_name)
         ]
 
-    @route("GET", "/template/session/{id}", query=TemplateQuery, produces=("application/yaml", "application/json"))
-    @route("GET", "/template/cluster/{id}", query=TemplateQuery, produces=("application/yaml", "application/json"))
+    @route("GET", "/template/session/{id}", query=TemplateQuery, produces=_DOCUMENT_TYPES, reply=dict[str, Any])
+    @route("GET", "/template/cluster/{id}", query=TemplateQuery, produces=_DOCUMENT_TYPES, reply=dict[str, Any])
     async def get(self, call: Call[Nothing, TemplateQuery]) -> web.Response:
         """Returns the text of a template, in YAML or JSON."""
         form = call.query.format
@@ -179,7 +216,7 @@ class TemplatesApi:
 
     @route("PUT", "/template/session/{id}", body=TemplateBody)
     @route("PUT", "/template/cluster/{id}", body=TemplateBody)
-    async def update(self, call: Call[TemplateBody]) -> dict[str, Any]:
+    async def update(self, call: Call[TemplateBody]) -> ChangedTemplate:
         """Replaces a template."""
         template_id = template_id_of(call.params["id"])
         changed = await self._templates.update(caller_of(call), _kind(call), template_id, call.body.payload)
@@ -187,7 +224,7 @@ class TemplatesApi:
 
     @route("DELETE", "/template/session/{id}")
     @route("DELETE", "/template/cluster/{id}")
-    async def delete(self, call: Call) -> dict[str, Any]:
+    async def delete(self, call: Call) -> Success:
         """Deletes a template; its sessions stay."""
         await self._templates.delete(caller_of(call), _kind(call), template_id_of(call.params["id"]))
         return {"success": True}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from typing import Annotated, Any
+from typing import Annotated, Any, TypedDict
 from uuid import UUID
 
 from msgspec import Meta
@@ -14,18 +14,19 @@ from ai.backend.common.ids import GroupId
 from ai.backend.common.images import split_image
 from ai.backend.common.slots import ResourceSlot, format_quantity
 from ai.backend.infra.http.routes import Call, Nothing, Schema, route
-from ai.backend.manager.access.requests import caller_of
+from ai.backend.manager.access.requests import OBJECT_PROBLEMS, caller_of
 from ai.backend.manager.usage.model import METRICS, GroupUsage, Timeline, UsedKernel
 from ai.backend.manager.usage.service import UsageService
 
-Date = Annotated[str, Meta(max_length=16)]
+Date = Annotated[str, Meta(pattern="^[0-9]{8}$", description="a day as YYYYMMDD")]
+Month = Annotated[str, Meta(pattern="^[0-9]{6}$", description="a month as YYYYMM")]
 _MS_PER_S = 1_000
 
 
 class MonthQuery(Schema, frozen=True):
     """The month as YYYYMM, and groups; without ``group_ids``, or with an empty list, all that the caller sees."""
 
-    month: Date
+    month: Month
     group_ids: Annotated[list[UUID], Meta(max_length=1_000)] | None = None
 
 
@@ -37,13 +38,92 @@ class PeriodQuery(Schema, frozen=True):
     end_date: Date
 
 
+class ContainerUsage(TypedDict):
+    """A kernel; sizes are in bytes, ``smp`` is processor cores, ``cpu_used`` seconds of a core."""
+
+    id: str
+    session_id: str
+    container_id: str | None
+    domain_name: str
+    group_id: str
+    group_name: str
+    name: str
+    access_key: str
+    email: str
+    agent: str | None
+    cluster_mode: str
+    smp: float
+    cpu_allocated: float
+    mem_allocated: int
+    gpu_mem_allocated: int
+    cpu_used: float
+    mem_used: int
+    io_read: int
+    io_write: int
+    disk_used: int
+    slots: dict[str, str]
+    device_type: list[str]
+    nfs: list[str]
+    image_name: str
+    image_id: str
+    used_time: str
+    used_days: int | None
+    created_at: str
+    started_at: str
+    terminated_at: str
+    status: str
+    status_info: str | None
+
+
+class GroupUsageReport(TypedDict, total=False):
+    """The sums of a group, and its kernels; without any field if there are none in a period."""
+
+    g_id: str
+    g_name: str
+    domain_name: str
+    g_smp: float
+    g_cpu_allocated: float
+    g_mem_allocated: int
+    g_gpu_mem_allocated: int
+    g_cpu_used: float
+    g_mem_used: int
+    g_io_read: int
+    g_io_write: int
+    g_disk_used: int
+    g_device_type: list[str]
+    g_slots: dict[str, str]
+    g_slot_seconds: dict[str, str]
+    c_count: int
+    c_infos: list[ContainerUsage]
+
+
+class Amount(TypedDict):
+    value: float
+    unit_hint: str
+
+
+class UsageBin(TypedDict):
+    """A quarter of an hour that begins at ``date``, in seconds since 1970."""
+
+    date: float
+    num_sessions: Amount
+    cpu_allocated: Amount
+    mem_allocated: Amount
+    gpu_allocated: Amount
+    io_read_bytes: Amount
+    io_write_bytes: Amount
+    disk_used: Amount
+
+
 class UsageApi:
     """Reports the kernels that ran at any time in a period. Times are in UTC."""
+
+    problems = OBJECT_PROBLEMS
 
     def __init__(self, usage: UsageService) -> None:
         self._usage = usage
 
-    @route("GET", "/resource/usage/month", query=MonthQuery)
+    @route("GET", "/resource/usage/month", query=MonthQuery, reply=list[GroupUsageReport])
     async def month(self, call: Call[Nothing, MonthQuery]) -> list[dict[str, Any]]:
         """Report the usage of groups in a month, for administrators: sums, and the first 10,000 containers."""
         query = call.query
@@ -51,19 +131,19 @@ class UsageApi:
         usages = await self._usage.of_month(caller_of(call), query.month, group_ids)
         return await asyncio.to_thread(lambda: [_group_report(usage) for usage in usages])
 
-    @route("GET", "/resource/usage/period", query=PeriodQuery)
+    @route("GET", "/resource/usage/period", query=PeriodQuery, reply=GroupUsageReport)
     async def period(self, call: Call[Nothing, PeriodQuery]) -> dict[str, Any]:
         """Report the usage of a group between two days, for administrators; an empty object if there is none."""
         query = call.query
         usage = await self._usage.of_period(caller_of(call), GroupId(query.group_id), query.start_date, query.end_date)
         return await asyncio.to_thread(_group_report, usage) if usage is not None else {}
 
-    @route("GET", "/resource/stats/user/month")
+    @route("GET", "/resource/stats/user/month", reply=list[UsageBin])
     async def own_statistics(self, call: Call) -> list[dict[str, Any]]:
         """Report the usage of the caller in each quarter of an hour of the last 30 days."""
         return await asyncio.to_thread(_timeline_report, await self._usage.own_timeline(caller_of(call)))
 
-    @route("GET", "/resource/stats/admin/month")
+    @route("GET", "/resource/stats/admin/month", reply=list[UsageBin])
     async def statistics(self, call: Call) -> list[dict[str, Any]]:
         """Report the usage of everybody, or of an administrator's domain, in the same form."""
         return await asyncio.to_thread(_timeline_report, await self._usage.timeline(caller_of(call)))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, TypedDict
 
 from msgspec import Meta
 
 from ai.backend.common.errors import NotSupported
 from ai.backend.infra.http.fields import Word
 from ai.backend.infra.http.routes import Call, Nothing, Schema, route
-from ai.backend.manager.access.requests import caller_of
+from ai.backend.manager.access.requests import STORAGE_PROBLEMS, caller_of
 from ai.backend.manager.volumes.service import VolumeService
 
 _Option = Annotated[str, Meta(max_length=4_096)]
@@ -36,19 +36,41 @@ class MountBody(Schema, frozen=True):
     edit_fstab: bool = False
 
 
+class MetricReply(TypedDict):
+    """The I/O counters of a volume, by name."""
+
+    metric: dict[str, float]
+
+
+class MountsView(TypedDict):
+    success: bool
+    mounts: list[str]
+    message: str
+
+
+class MountsReply(TypedDict):
+    """The file systems of volumes, by storage proxy; ``agents`` is empty, for the published client."""
+
+    manager: MountsView
+    storage_proxy: dict[str, MountsView]
+    agents: dict[str, MountsView]
+
+
 class VolumesApi:
     """Shows volumes and mounts. Nodes mount file systems with their own tools, so requests to mount are refused."""
+
+    problems = STORAGE_PROBLEMS
 
     def __init__(self, volumes: VolumeService) -> None:
         self._volumes = volumes
 
     @route("GET", "/folders/_/perf-metric", query=HostQuery)
-    async def metric(self, call: Call[Nothing, HostQuery]) -> dict[str, Any]:
+    async def metric(self, call: Call[Nothing, HostQuery]) -> MetricReply:
         """Returns the I/O counters of a volume."""
         return {"metric": dict(await self._volumes.metric(caller_of(call), call.query.folder_host))}
 
     @route("GET", "/folders/_/mounts")
-    async def mounts(self, call: Call) -> dict[str, Any]:
+    async def mounts(self, call: Call) -> MountsReply:
         """Lists the file systems under the volumes of each storage proxy (spec 03-01)."""
         mounts_by_proxy = await self._volumes.mounts(caller_of(call))
         lines = {
@@ -78,5 +100,5 @@ class VolumesApi:
         await self.mount(call)
 
 
-def _mounts_view(mounts: list[str]) -> dict[str, Any]:
+def _mounts_view(mounts: list[str]) -> MountsView:
     return {"success": True, "mounts": mounts, "message": ""}

@@ -20,6 +20,7 @@ from ai.backend.manager.agents.slots import SlotCatalogue
 from ai.backend.manager.agents.store import AgentStore
 from ai.backend.manager.dotfiles.service import DotfileService
 from ai.backend.manager.folders.model import FolderMount
+from ai.backend.manager.identity.model import ResourcePolicy
 from ai.backend.manager.identity.store import IdentityStore
 from ai.backend.manager.images.model import Image
 from ai.backend.manager.images.service import ImageService, merge_images, resolve_image
@@ -187,10 +188,10 @@ class SessionFactory:
     ) -> OwnerLimits:
         """Returns the limits of the owner, which the insertion of the session checks. Raises LimitExceeded for a
         session that would exceed them even if it were the only one, since it would wait forever (spec 03-08:333)."""
-        max_live = self.settings.max_live_sessions or None
         policies = await self.identities.policies(name=owner.resource_policy)
+        limits = self._owner_limits(owner, policies)
         if not policies:
-            return OwnerLimits(max_live=owner.concurrency_limit or max_live)
+            return limits
         policy = policies[0]
         if request.cluster_size > policy.max_containers_per_session:
             limit = policy.max_containers_per_session
@@ -202,6 +203,17 @@ class SessionFactory:
                 f"Your policy allows {policy.limit_of(excess)} of {excess} in all; the session needs {total[excess]}."
             )
             raise LimitExceeded(message, data={"config.resources": f"{excess}: more than your policy allows"})
+        return limits
+
+    async def limits_of(self, owner: Caller) -> OwnerLimits:
+        """Returns the limits of an owner, which the insertion of sessions checks."""
+        return self._owner_limits(owner, await self.identities.policies(name=owner.resource_policy))
+
+    def _owner_limits(self, owner: Caller, policies: Sequence[ResourcePolicy]) -> OwnerLimits:
+        max_live = self.settings.max_live_sessions or None
+        if not policies:
+            return OwnerLimits(max_live=owner.concurrency_limit or max_live)
+        policy = policies[0]
         return OwnerLimits(
             max_live=min(filter(None, (policy.max_concurrent_sessions, owner.concurrency_limit)), default=max_live),
             max_pending=policy.max_pending_session_count or None,

@@ -43,6 +43,8 @@ _REQUIREMENTS = "requirements"
 """Key in the data of an UnsupportedResource if the slot exists, but no device meets the requirements any more; the
 session goes back to the scheduler."""
 _CAUSE = "launch loop"
+_FIRST_REPORT_S = 0.1
+"""How long the first report of an agent that has accepted a session is awaited."""
 _LAUNCHABLE = (SessionStatus.SCHEDULED, SessionStatus.RESTARTING)
 
 
@@ -136,12 +138,11 @@ class LaunchLoop(PeriodicLoop):
             return advance(session, SessionDispatched(stimulus_id=_CAUSE), now=self.clock.now())
 
         # An agent that starts at once has its observations on the way: one write less on the path to RUNNING.
-        for _ in range(3):
-            await asyncio.sleep(0.01)
-            cached_session = self.writer.written(session_id)
-            if cached_session is None or cached_session.status is not SessionStatus.SCHEDULED:
-                return
-        await self.writer.transition(session_id, make_change, point="commit-dispatch")
+        reached = await self.writer.wait_until(
+            session_id, lambda session: session.status is not SessionStatus.SCHEDULED, timeout_s=_FIRST_REPORT_S
+        )
+        if reached is None:
+            await self.writer.transition(session_id, make_change, point="commit-dispatch")
 
     async def _fail(
         self,

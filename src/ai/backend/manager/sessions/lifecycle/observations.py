@@ -89,6 +89,8 @@ class ObservationService:
             changes = self._decide(agent, fresh, sessions)
             ends_session = any(change.new.status.is_final for change in changes)
             crash_point_name = "commit-terminate" if ends_session else "commit-observe"
+            if not changes:
+                return  # a report that changes nothing is applied again without effect, so it needs no record
             try:
                 await self.writer.commit(changes, point=crash_point_name, ack=ack)
             except StaleVersion:
