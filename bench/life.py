@@ -19,6 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 from bench.cluster import Api, Cluster, free_port, temporary_folder, wait_until_serving
 from bench.figures import Figure, benchmark
@@ -88,6 +89,23 @@ def traced_calls(trace: str) -> Counter[str]:
     return counts
 
 
+def _await_tracer(pids: Sequence[str], tracer: subprocess.Popen[bytes]) -> None:
+    """Waits until a tracer is attached to every one of these processes that lives."""
+    deadline = time.monotonic() + 30
+    for pid in pids:
+        while "\nTracerPid:\t0\n" in _status(pid):
+            if tracer.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"strace is not attached to the process {pid}")
+            time.sleep(0.01)
+
+
+def _status(pid: str) -> str:
+    try:
+        return Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return ""  # it has ended
+
+
 @contextmanager
 def traced(cluster: Cluster) -> Iterator[Counter[str]]:
     """Yields the counts of system calls of all the cluster's processes, which are there when the block has ended."""
@@ -96,8 +114,8 @@ def traced(cluster: Cluster) -> Iterator[Counter[str]]:
     attached = [word for pid in tree(cluster.pid) for word in ("-p", str(pid))]
     command = ["strace", "-f", "-qq", "-e", f"trace={','.join('?' + call for call in _COUNT_OF)}", "-s", "0"]
     tracer = subprocess.Popen([*command, "-o", str(output), *attached], stderr=subprocess.DEVNULL)
-    time.sleep(1.0)  # strace does not say when it is attached
     try:
+        _await_tracer(attached[1::2], tracer)
         yield counts
     finally:
         tracer.send_signal(signal.SIGINT)

@@ -11,6 +11,7 @@ import asyncio
 import json
 import os
 import signal
+import sqlite3
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +22,7 @@ from sqlalchemy import Engine, event
 from ai.backend.cli.main import main
 
 COUNTS: Counter[str] = Counter()
+_COUNT_OF_WORD = {"COMMIT": "commits", "ROLLBACK": "read transactions"}
 _run_in_executor = asyncio.BaseEventLoop.run_in_executor
 
 
@@ -29,17 +31,17 @@ def _hop(loop: asyncio.BaseEventLoop, executor: Any, function: Callable[..., Any
     return _run_in_executor(loop, executor, function, *arguments)
 
 
-def _statement(connection: object, cursor: object, statement: str, *_: object) -> None:
-    if not statement.startswith("BEGIN"):
+def _statement(statement: str) -> None:
+    """Counts what a connection of the manager's database executes; the driver names commits and rollbacks too."""
+    word = statement.partition(" ")[0]
+    if word in _COUNT_OF_WORD:
+        COUNTS[_COUNT_OF_WORD[word]] += 1
+    elif word not in ("BEGIN", "PRAGMA"):
         COUNTS["SQL statements"] += 1
 
 
-def _commit(_: object) -> None:
-    COUNTS["commits"] += 1
-
-
-def _read_end(_: object) -> None:
-    COUNTS["read transactions"] += 1
+def _trace(connection: sqlite3.Connection, _: object) -> None:
+    connection.set_trace_callback(_statement)
 
 
 def _write_counts(*_: object) -> None:
@@ -50,9 +52,7 @@ def _write_counts(*_: object) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.BaseEventLoop.run_in_executor = _hop  # type: ignore[assignment, method-assign]
-    event.listen(Engine, "before_cursor_execute", _statement)
-    event.listen(Engine, "commit", _commit)
-    event.listen(Engine, "rollback", _read_end)
+    asyncio.BaseEventLoop.run_in_executor = _hop  # type: ignore[assignment, method-assign]  # every call of a thread is counted
+    event.listen(Engine, "connect", _trace)
     signal.signal(signal.SIGUSR1, _write_counts)
     main()

@@ -22,9 +22,11 @@ def wall_seconds(command: Sequence[str], env: dict[str, str] | None = None) -> f
     return taken
 
 
-def cpu_seconds(command: Sequence[str]) -> float:
+def cpu_seconds(command: Sequence[str], env: dict[str, str] | None = None) -> float:
     """Run a command to its successful end and return the CPU time (user and system) of it and its children."""
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode != 0:

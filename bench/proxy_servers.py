@@ -1,0 +1,142 @@
+"""Servers of `bench/proxy.py`, each a process that prints its port: an app, a bare proxy on aiohttp, and our plane.
+
+Usage: python -m bench.proxy_servers app | bare PORT | plane PORT
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+from collections.abc import Awaitable, Callable
+from uuid import uuid4
+
+import aiohttp
+from aiohttp import web
+
+from ai.backend.appproxy.worker.access.gate import Gate
+from ai.backend.appproxy.worker.access.tokens import Tokens
+from ai.backend.appproxy.worker.planes.embedded.plane import EmbeddedPlane, Frontend
+from ai.backend.appproxy.worker.upstreams import RouteDialer
+from ai.backend.common.wire.appproxy import AppMode, Circuit, FrontendMode, ProxyProtocol, RouteInfo
+from ai.backend.core.proxy.changes import Changes
+
+BODY = b"x" * 64
+_HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "upgrade", "host"}
+
+
+async def _app(_port: int) -> None:
+    async def hello(_request: web.Request) -> web.Response:
+        return web.Response(body=BODY)
+
+    async def echo(request: web.Request) -> web.WebSocketResponse:
+        ws = web.WebSocketResponse(compress=False)
+        await ws.prepare(request)
+        async for message in ws:
+            await ws.send_bytes(message.data)
+        return ws
+
+    app = web.Application()
+    app.router.add_get("/ws", echo)
+    app.router.add_get("/", hello)
+    await _serve(app)
+
+
+async def _bare(port: int) -> None:
+    """A reverse proxy without users, limits or routes, in the fewest lines."""
+    target = f"http://127.0.0.1:{port}"
+    connector = aiohttp.TCPConnector(limit=0)
+    session = aiohttp.ClientSession(connector=connector, auto_decompress=False)
+
+    async def forward(request: web.Request) -> web.StreamResponse:
+        if request.headers.get("Upgrade", "").lower() == "websocket":
+            return await _relay(request, session, target)
+        headers = {name: value for name, value in request.headers.items() if name.lower() not in _HOP_BY_HOP}
+        async with session.request(request.method, target + request.path_qs, headers=headers) as upstream:
+            response = web.StreamResponse(status=upstream.status, headers={"Content-Type": upstream.content_type})
+            response.content_length = upstream.content_length
+            await response.prepare(request)
+            async for data in upstream.content.iter_any():
+                await response.write(data)
+            return response
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", forward)
+    await _serve(app)
+
+
+async def _relay(request: web.Request, session: aiohttp.ClientSession, target: str) -> web.WebSocketResponse:
+    client = web.WebSocketResponse(compress=False)
+    await client.prepare(request)
+    async with session.ws_connect(target + request.path_qs, compress=0) as upstream:
+
+        async def inward() -> None:
+            async for message in client:
+                await upstream.send_bytes(message.data)
+
+        task = asyncio.create_task(inward())
+        async for message in upstream:
+            await client.send_bytes(message.data)
+        task.cancel()
+    return client
+
+
+async def start_plane(frontend: Frontend) -> EmbeddedPlane:
+    """Returns a running plane."""
+    gate = Gate(Tokens(shared_secret="x" * 32, permit_secret="y" * 32, started_at=0.0), is_secure=False)
+    plane = EmbeddedPlane(frontend, gate, RouteDialer())
+    await plane.start()
+    return plane
+
+
+def circuit_to(port: int, *, slot: int | None = None, subdomain: str | None = None) -> Circuit:
+    """Returns a public circuit to a port of this host."""
+    route = RouteInfo(session_id=uuid4(), kernel_host="127.0.0.1", kernel_port=port, protocol=ProxyProtocol.HTTP)
+    return Circuit(
+        id=uuid4(),
+        app="app",
+        protocol=ProxyProtocol.HTTP,
+        worker=uuid4(),
+        app_mode=AppMode.INTERACTIVE,
+        frontend_mode=FrontendMode.WILDCARD if slot is None else FrontendMode.PORT,
+        open_to_public=True,
+        port=slot,
+        subdomain=subdomain,
+        route_info=[route],
+        created_at="",
+        updated_at="",
+    )
+
+
+async def _plane(port: int) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        own = probe.getsockname()[1]
+    plane = await start_plane(Frontend(host="127.0.0.1", ports={own: own}))
+    await plane.apply(Changes(version=1, circuits=(circuit_to(port, slot=own),)))
+    _print_port(own)
+
+
+async def _serve(app: web.Application) -> None:
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0, backlog=1024).start()
+    _print_port(runner.addresses[0][1])
+
+
+def _print_port(port: int) -> None:
+    sys.stdout.write(f"{port}\n")
+    sys.stdout.flush()
+
+
+def main() -> None:
+    servers: dict[str, Callable[[int], Awaitable[None]]] = {"app": _app, "bare": _bare, "plane": _plane}
+
+    async def run() -> None:
+        await servers[sys.argv[1]](int(sys.argv[2]) if len(sys.argv) > 2 else 0)
+        await asyncio.Event().wait()
+
+    asyncio.run(run())
+
+
+if __name__ == "__main__":
+    main()
