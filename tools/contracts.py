@@ -64,10 +64,16 @@ def survey(src: Path) -> Tree:
             packages[package.name] = tuple(f"{PREFIX}.{package.name}.{portion}" for portion in portions)
         names = {p.stem for p in package.iterdir() if p.suffix == ".py" or (p.is_dir() and any(p.rglob("*.py")))}
         children[package.name] = tuple(sorted(names - {"__init__", "__pycache__"}))
-    files = [path for daemon in FEATURES for path in sorted((base / daemon).rglob("*.py")) if path.stem != "__init__"]
-    parts = [path.relative_to(base).with_suffix("").parts for path in files]
-    modules = tuple(".".join((PREFIX, *p)) for p in parts if len(p) > 2 and p[1] not in WITHOUT_TIERS[p[0]])
+    modules = tuple(module for daemon in FEATURES for module in _modules_with_tiers(base, daemon))
     return Tree(packages, children, modules)
+
+
+def _modules_with_tiers(base: Path, daemon: str) -> Iterator[str]:
+    folder = base.joinpath(*daemon.split("."))
+    for path in sorted(folder.rglob("*.py")):
+        parts = path.relative_to(folder).with_suffix("").parts
+        if path.stem != "__init__" and len(parts) > 1 and parts[0] not in WITHOUT_TIERS[daemon]:
+            yield ".".join((PREFIX, daemon, *parts))
 
 
 def unchecked_packages(tree: Tree) -> list[str]:
@@ -140,13 +146,13 @@ def exceptions(text: str) -> list[str]:
 
 def _features(tree: Tree, allowed: Sequence[str]) -> Iterator[str]:
     for daemon in FEATURES:
-        if not tree.packages.get(daemon):
+        if not any(portion == f"{PREFIX}.{daemon}" for portion in tree.portions(tree.packages)):
             continue
         options: dict[str, str | Sequence[str]] = {"type": "features", "daemon": daemon}
         own = [line for line in allowed if line.startswith(f"{PREFIX}.{daemon}.")]
         if own:
             options["exceptions"] = own
-        yield _section(f"features-of-{daemon}", **options)
+        yield _section(f"features-of-{daemon.replace('.', '-')}", **options)
 
 
 def configuration(tree: Tree, allowed: Sequence[str] = ()) -> str:

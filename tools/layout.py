@@ -47,7 +47,7 @@ FEATURES: Mapping[str, tuple[tuple[str, ...], ...]] = {
         ("composition",),
         ("config", "serving"),
         ("scheduling", "execution", "service_ports"),
-        ("resources", "idle", "templates", "events", "usage", "maintenance"),
+        ("resources", "idle", "templates", "events", "usage", "maintenance", "arrays"),
         ("sessions",),
         ("artifacts", "images", "dotfiles"),
         ("folders", "agents"),
@@ -62,7 +62,7 @@ FEATURES: Mapping[str, tuple[tuple[str, ...], ...]] = {
         ("composition", "watcher_daemon"),
         ("link",),
         ("lifecycle",),
-        ("images", "metrics", "networks", "service_ports"),
+        ("gateway", "images", "metrics", "networks", "service_ports"),
         ("kernels",),
         ("channel", "devices"),
         ("directory", "kit", "runtimes"),
@@ -74,7 +74,32 @@ FEATURES: Mapping[str, tuple[tuple[str, ...], ...]] = {
         ("artifacts", "folders"),
         ("transfers",),
         ("volumes",),
-        ("tasks", "auth", "config", "crash_points"),
+        ("tasks", "config", "crash_points"),
+    ),
+    "appproxy.coordinator": (
+        ("main",),
+        ("composition",),
+        ("endpoints",),
+        ("circuits",),
+        ("workers",),
+        ("config", "db", "errors"),
+    ),
+    "appproxy.worker": (
+        ("main",),
+        ("composition",),
+        ("metrics",),
+        ("link",),
+        ("planes",),
+        ("access", "upstreams"),
+        ("config",),
+    ),
+    "web": (
+        ("server",),
+        ("main",),
+        ("composition",),
+        ("relay", "pages"),
+        ("login",),
+        ("managers", "guard", "cookies", "config"),
     ),
 }
 """Features of each daemon, upper rows first. A module or folder that is in no row fails the check."""
@@ -137,7 +162,10 @@ WITHOUT_TIERS: Mapping[str, frozenset[str]] = {
         ]
     ),
     "agent": frozenset(["server", "watcher", "main", "composition", "directory", "kit", "runtimes", "config"]),
-    "storage": frozenset(["server", "main", "tasks", "auth", "config", "crash_points"]),
+    "storage": frozenset(["server", "main", "tasks", "config", "crash_points"]),
+    "appproxy.coordinator": frozenset(["main", "composition", "config", "db", "errors"]),
+    "appproxy.worker": frozenset(["main", "composition", "config", "metrics", "upstreams"]),
+    "web": frozenset(["server", "main", "composition", "managers", "guard", "cookies", "config"]),
 }
 
 

@@ -90,7 +90,7 @@ class Published:
     timeout_s: float = 40.0
 
     def environment(self) -> dict[str, str]:
-        base = {name: value for name, value in os.environ.items() if not name.startswith("BACKEND")}
+        base = {name: value for name, value in os.environ.items() if not name.startswith(("BACKEND", "PYTHON"))}
         return {
             **base,
             **self.keys,

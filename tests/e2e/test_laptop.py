@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from tests.support.cluster import Cluster
+from tests.support.cluster import Cluster, free_port
 
 RESOURCES = ("-r", "cpu=1", "-r", "mem=256m")
 
@@ -73,6 +76,7 @@ def test_a_shell_on_a_terminal(cluster: Cluster, session: str, tmp_path: Path) -
     assert b"/dev/pts/" in done.stdout
 
 
+@pytest.mark.timeout(120)
 @pytest.mark.needs("ssh")
 def test_openssh_and_rsync_by_the_written_configuration(cluster: Cluster, session: str, tmp_path: Path) -> None:
     programs = tmp_path / "bin"
@@ -114,8 +118,46 @@ def test_openssh_and_rsync_by_the_written_configuration(cluster: Cluster, sessio
             done = run("rsync", "-a", "-e", " ".join(ssh), source, target)
             assert done.returncode == 0, done.stderr
         assert (tmp_path / "back/big").read_bytes() == (tmp_path / "tree/big").read_bytes()
+    check_forwarded_port(ssh, f"{session}.backend.ai", bare)
     done = run(*ssh, "no-such-session.backend.ai", "true")
     assert (done.returncode, b"no such session" in done.stderr) == (255, True)
+
+
+def check_forwarded_port(ssh: list[str], host: str, environment: dict[str, str]) -> None:
+    """Bytes go both ways through `ssh -L`, to a program that listens in the session, for connections side by side."""
+    inner, outer = free_port(), free_port()
+    command = [*ssh, "-L", f"127.0.0.1:{outer}:127.0.0.1:{inner}", "-o", "ExitOnForwardFailure=yes", host]
+    program = f"exec python3 -c {shlex.quote(_REVERSING_SERVER.format(port=inner))}"
+    data = os.urandom(2_000_000)
+    with subprocess.Popen([*command, program], stdout=subprocess.PIPE, env=environment) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"listens\n"
+            with socket.create_connection(("127.0.0.1", outer), 30) as idle, ThreadPoolExecutor(3) as threads:
+                assert set(threads.map(lambda _: reversed_by(outer, data) == data[::-1], range(3))) == {True}
+                idle.sendall(b"ab")
+                idle.shutdown(socket.SHUT_WR)
+                assert idle.makefile("rb").read() == b"ba"
+        finally:
+            process.terminate()
+
+
+def reversed_by(port: int, data: bytes) -> bytes:
+    with socket.create_connection(("127.0.0.1", port), 30) as connection:
+        connection.sendall(data)
+        connection.shutdown(socket.SHUT_WR)
+        return connection.makefile("rb").read()
+
+
+_REVERSING_SERVER = """
+import socketserver
+class Reverse(socketserver.StreamRequestHandler):
+    def handle(self):
+        self.wfile.write(self.rfile.read()[::-1])
+with socketserver.ThreadingTCPServer(("127.0.0.1", {port}), Reverse) as server:
+    print("listens", flush=True)
+    server.serve_forever()
+"""
 
 
 def test_the_service_of_app_runs_before_success_is_printed(cluster: Cluster, session: str) -> None:

@@ -131,6 +131,7 @@ class FakeApi:
                 web.get("/manager/announcement", self._announcement),
                 web.get("/manager/status", self._status),
                 web.get("/config/resource-slots", self._slots),
+                web.get("/arrays", self._arrays),
             ]
         )
         return app
@@ -374,6 +375,9 @@ class FakeApi:
 
     async def _slots(self, request: web.Request) -> web.Response:
         return self._json(request, {"cpu": "count", "mem": "bytes", "mock.device": "count"})
+
+    async def _arrays(self, request: web.Request) -> web.Response:
+        return self._json(request, {"items": [], "totalCount": 0})
 
     async def _graphql(self, request: web.Request) -> web.Response:
         body = await request.json()

@@ -79,6 +79,7 @@ class ForkServer:
                 stdout=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 cwd=ROOT,
+                env=None if self.python == sys.executable else {**os.environ, "PYTHONPATH": ""},
             )
         self._owner = os.getpid()
         atexit.register(_end, ours, process)

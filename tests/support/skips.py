@@ -120,6 +120,7 @@ PROBES: dict[str, Callable[[], str | None]] = {
     "crun": _program("crun", "crun"),
     "registry": _program("docker-registry", "docker-registry"),
     "postgres": postgres.why_not,
+    "haproxy": _program("haproxy", "haproxy"),
     "redis": _program("redis-server", "redis-server"),
     "etcd": _program("etcd", "etcd-server"),
     "xfs": _xfs,

@@ -25,6 +25,7 @@ from ai.backend.common.wire.execution import (
     FileListing,
     ProcessInfo,
     PtyFrame,
+    RouteOpened,
     RunResult,
     ServiceState,
     TarFile,
@@ -211,6 +212,13 @@ class Commands:
         self._note("open_port", req)
         self.connections.append(Loop())
         return self.connections[-1]
+
+    async def open_route(self, req: Any) -> RouteOpened:
+        self._note("open_route", req)
+        return RouteOpened(name="r0", host="127.0.0.1", port=req.port, certificate="PEM")
+
+    async def close_route(self, req: Any) -> None:
+        self._note("close_route", req)
 
 
 class Reports:

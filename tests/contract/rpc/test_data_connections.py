@@ -16,6 +16,7 @@ import pytest_asyncio
 
 from ai.backend.common.errors import DeadlineExceeded, Unavailable
 from ai.backend.common.wire.execution import OpenPty
+from ai.backend.infra.pending import PendingConnections
 from ai.backend.infra.rpc import streams
 from ai.backend.infra.rpc.data import connection as data_connection
 from ai.backend.infra.rpc.data import dialer
@@ -312,10 +313,8 @@ class TestStrangers:
             for sock in silent:
                 sock.close()
 
-    async def test_room_is_made_where_the_most_are(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(data_server, "_MAX_PENDING", 4)
-        monkeypatch.setattr(data_server, "_MAX_PENDING_OF_ADDRESS", 3)
-        strangers = data_server.PendingConnections()
+    async def test_room_is_made_where_the_most_are(self) -> None:
+        strangers = PendingConnections(max_total=4, max_of_address=3)
         tasks: dict[str, asyncio.Task[None]] = {}
         for name in ("a1", "a2", "b1", "a3", "a4", "b2", "c1"):
             tasks[name] = asyncio.create_task(asyncio.sleep(60))

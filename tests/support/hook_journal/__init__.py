@@ -96,6 +96,7 @@ class JournalHook(AbstractLifecycleHook):
         act = script[nth] if nth < len(script) else "good"
         self._write(method, "begin")
         state.data["calls"] = state.data.get("calls", 0) + 1
+        self._write(method, "saving")
         await state.save()
         self._write(method, "saved")
         if act == "die":

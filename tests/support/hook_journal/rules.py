@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -41,11 +41,10 @@ def _of_one_life(life: Sequence[Line], may_repeat: Iterable[str]) -> list[str]:
     for method, letter in _LETTERS.items():
         if sequence.count(letter) > _MAX_REPEATS and method not in may_repeat:
             broken.append(f"{method} was called {sequence.count(letter)} times")
-    durable: tuple[Any, Any] = ({}, 1)
-    for line in life:
+    for line, possible in zip(life, _possible_states(life), strict=True):
         if line["event"] == "begin":
-            if (line["state"], line["version"]) != durable:
-                broken.append(f"{line['method']} found {line['state']}, {line['version']} instead of {durable}")
+            if (line["state"], line["version"]) not in possible:
+                broken.append(f"{line['method']} found {line['state']}, {line['version']} instead of one of {possible}")
             earlier = [b for b in begins[: begins.index(line)] if b["method"] == line["method"]]
             after_crash = any(b["agent"] != line["agent"] for b in earlier)
             if after_crash and line["cause"] != "recover":
@@ -56,9 +55,25 @@ def _of_one_life(life: Sequence[Line], may_repeat: Iterable[str]) -> list[str]:
                 broken.append(f"{line['method']} was told the workload {line['workload']!r}")
             if not line["held"]:
                 broken.append(f"{line['method']} was told no devices")
-        else:
-            durable = (line["state"], line["version"])
     return broken
+
+
+def _possible_states(life: Sequence[Line]) -> Iterator[list[tuple[Any, Any]]]:
+    """Yields the managed states that each line may find.
+
+    An acknowledged save is durable. A save without its acknowledgement, and what a call leaves at its end, are too if
+    the agent lives on; if it was killed then, the state before is as good.
+    """
+    possible: list[tuple[Any, Any]] = [({}, 1)]
+    previous: Line | None = None
+    for line in life:
+        state = (line["state"], line["version"])
+        is_same_agent = previous is not None and previous["agent"] == line["agent"]
+        if line["event"] == "begin" and is_same_agent and previous is not None and previous["event"] == "end":
+            possible = possible[-1:]
+        yield possible
+        possible = [state] if line["event"] in ("begin", "saved") else [*possible, state]
+        previous = line
 
 
 def _between_lives(lines: Sequence[Line]) -> list[str]:

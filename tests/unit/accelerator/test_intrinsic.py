@@ -51,6 +51,15 @@ async def test_reserved_cores_are_no_devices(tmp_path: Path) -> None:
     assert await cpu(tmp_path, reserved_cpu=9).available_slots() == {"cpu": 0}
 
 
+async def test_declared_processors_share_the_cores_in_turn(tmp_path: Path) -> None:
+    plugin = cpu(tmp_path, declared_cpu=5, reserved_cpu=1)
+    devices = await plugin.list_devices()
+    assert [(d.device_id, d.numa_node) for d in devices] == [("1", 0), ("3", 1), ("1.1", 0), ("3.1", 1), ("1.2", 0)]
+    config = await config_of(plugin, "cpu", {"1": 1, "1.2": 1, "3.1": 1})
+    assert (config.cpuset, config.cpu_limit) == ((1, 3), 3.0)
+    assert await cpu(tmp_path, declared_cpu=5, reserved_cpu=9).available_slots() == {"cpu": 0}
+
+
 async def test_a_workload_is_bound_to_its_cores(tmp_path: Path) -> None:
     config = await config_of(cpu(tmp_path), "cpu", {"3": 1, "0": 1})
     assert (config.cpuset, config.cpu_limit) == ((0, 3), 2.0)

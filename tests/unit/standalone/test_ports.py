@@ -24,3 +24,21 @@ def test_port_zero_is_any_free_port_although_the_default_is_taken(tmp_path: Path
     for each in sockets:
         each.close()
     assert cluster.port not in (0, DEFAULT_PORT)
+
+
+def test_clusters_that_start_at_once_have_ranges_of_their_own_for_apps(tmp_path: Path) -> None:
+    prepared = []
+    for name in ("one", "two"):
+        layout = Layout(tmp_path / name)
+        layout.make()
+        prepared.append(prepare(layout, UpOptions(port=0, mock="none")))
+    (first, first_sockets), (second, second_sockets) = prepared
+    ranges = [range(low, high + 1) for low, high in (first.app_ports, second.app_ports)]
+    assert not set(ranges[0]) & set(ranges[1])
+    assert len(ranges[0]) == len(ranges[1]) == 96
+    for each in first_sockets:
+        each.close()
+    again, sockets = prepare(Layout(tmp_path / "one"), UpOptions(port=0, mock="none"))
+    assert again.app_ports == first.app_ports
+    for each in (*second_sockets, *sockets):
+        each.close()

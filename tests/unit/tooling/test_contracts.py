@@ -69,6 +69,24 @@ CLEAN = {
     "storage/folders/service.py": "from ai.backend.storage.volumes import registry\n",
     "storage/volumes/__init__.py": "",
     "storage/volumes/registry.py": "",
+    "appproxy/coordinator/__init__.py": "",
+    "appproxy/coordinator/main.py": "from ai.backend.appproxy.coordinator.circuits import service\n",
+    "appproxy/coordinator/circuits/__init__.py": "",
+    "appproxy/coordinator/circuits/service.py": "from ai.backend.appproxy.coordinator.workers import model\n",
+    "appproxy/coordinator/workers/__init__.py": "",
+    "appproxy/coordinator/workers/model.py": "",
+    "appproxy/worker/__init__.py": "",
+    "appproxy/worker/main.py": "from ai.backend.appproxy.worker.link import link\n",
+    "appproxy/worker/access/__init__.py": "",
+    "appproxy/worker/access/gate.py": "",
+    "appproxy/worker/link/__init__.py": "",
+    "appproxy/worker/link/link.py": "from ai.backend.appproxy.worker.access import gate\n",
+    "web/__init__.py": "",
+    "web/main.py": "from ai.backend.web.relay import api\n",
+    "web/login/__init__.py": "",
+    "web/login/service.py": "",
+    "web/relay/__init__.py": "",
+    "web/relay/api.py": "from ai.backend.web.login import service\n",
     "simulator/__init__.py": "from ai.backend.core import planner\nfrom ai.backend.manager import main\n",
     "standalone/__init__.py": "from ai.backend.manager import main\nfrom ai.backend.agent import main as agent\n",
     "cli/__init__.py": "from ai.backend.client import session\n",
@@ -85,6 +103,7 @@ PLANTS = [
     ("stack", "accelerator/mock/bad.py", "import ai.backend.runtime.process\n"),
     ("stack", "infra/bad.py", "import ai.backend.manager.main\n"),
     ("stack", "client/bad.py", "import ai.backend.cli\n"),
+    ("stack", "appproxy/worker/bad.py", "import ai.backend.appproxy.coordinator.main\n"),
     ("stack", "simulator/bad.py", "import ai.backend.standalone\n"),
     ("pure", "core/bad.py", "import asyncio\n"),
     ("pure", "core/bad.py", "from concurrent.futures import Future\n"),
@@ -94,6 +113,14 @@ PLANTS = [
     ("features-of-manager", "manager/folders/bad.py", "import ai.backend.manager.sessions.model\n"),
     ("features-of-agent", "agent/kernels/bad.py", "import ai.backend.agent.lifecycle.supervisor\n"),
     ("features-of-storage", "storage/volumes/bad.py", "import ai.backend.storage.folders.service\n"),
+    (
+        "features-of-appproxy-coordinator",
+        "appproxy/coordinator/workers/bad.py",
+        "import ai.backend.appproxy.coordinator.circuits.service\n",
+    ),
+    ("features-of-appproxy-worker", "appproxy/worker/access/bad.py", "import ai.backend.appproxy.worker.link.link\n"),
+    ("features-of-web", "web/login/bad.py", "import ai.backend.web.relay.api\n"),
+    ("only-adapters-import-sql", "appproxy/coordinator/circuits/bad.py", "import sqlalchemy\n"),
     # Features of one row import each other.
     ("features-of-manager", "manager/folders/bad.py", "import ai.backend.manager.agents.model\n"),
     ("features-of-storage", "storage/folders/bad.py", "import ai.backend.storage.artifacts.bad\n"),
@@ -191,7 +218,7 @@ def test_an_exception_needs_a_reason() -> None:
 
 @pytest.mark.parametrize(
     ("path", "message"),
-    [("misc/__init__.py", "is in no layer"), ("web/main.py", "no __init__.py")],
+    [("misc/__init__.py", "is in no layer"), ("kubeacc/main.py", "no __init__.py")],
 )
 def test_an_unknown_package_fails(tmp_path: Path, path: str, message: str) -> None:
     done = check(build(tmp_path, {**CLEAN, path: ""}))

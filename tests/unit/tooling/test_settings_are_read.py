@@ -19,6 +19,7 @@ from ai.backend.manager.config.settings import ManagerSettings
 from ai.backend.runtime.docker.settings import DockerRuntimeSettings
 from ai.backend.runtime.process.settings import ProcessRuntimeSettings
 from ai.backend.storage.config.settings import StorageSettings
+from ai.backend.web.config.settings import WebSettings
 
 SRC = Path(__file__).parents[3] / "src" / "ai" / "backend"
 READ_OTHERWISE = {
@@ -87,7 +88,8 @@ def is_read(model: type[BaseModel], table: str, name: str) -> bool:
 
 
 @pytest.mark.parametrize(
-    "model", [ManagerSettings, AgentSettings, StorageSettings, ProcessRuntimeSettings, DockerRuntimeSettings]
+    "model",
+    [ManagerSettings, AgentSettings, StorageSettings, WebSettings, ProcessRuntimeSettings, DockerRuntimeSettings],
 )
 def test_every_setting_has_effect_or_says_that_it_has_none(model: type[BaseModel]) -> None:
     dead = [

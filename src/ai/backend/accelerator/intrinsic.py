@@ -160,6 +160,13 @@ class CPUSettings(PluginSettings):
     """Settings of the plugin, ``[plugins.cpu]`` of agent.toml."""
 
     reserved_cpu: int = Field(default=0, ge=0, description="How many cores, the first ones, sessions never get.")
+    declared_cpu: int = Field(
+        default=0,
+        ge=0,
+        le=4096,
+        description="How many processors the node declares; 0: those that it has. More than it has over-commits them:"
+        " sessions share cores in turn.",
+    )
     affinity_policy: AffinityPolicy = Field(
         default=AffinityPolicy.PREFER_SINGLE_NODE,
         description="A session's cores are of one NUMA node where they can be, or in turn of every node.",
@@ -174,6 +181,11 @@ class MemorySettings(PluginSettings):
         default=AffinityPolicy.PREFER_SINGLE_NODE,
         description="A session's memory is of one NUMA node where it can be, or in equal parts of every node.",
     )
+
+
+def _core_of(processor: DeviceId) -> int:
+    """Returns the number of the core of a declared processor."""
+    return int(processor.partition(".")[0])
 
 
 class IntrinsicPlugin(AbstractComputePlugin):
@@ -233,22 +245,29 @@ class CPUPlugin(IntrinsicPlugin):
         return [
             ComputeDevice(
                 device_name=self.key,
-                device_id=DeviceId(str(core)),
+                device_id=device_id,
                 hw_location="root",
-                numa_node=self._host.numa_node(core),
+                numa_node=self._host.numa_node(_core_of(device_id)),
                 processing_units=1,
                 compute_units=(ComputeUnit(name="core", count=1),),
                 model_name=model,
                 slots=self._slot(1),
             )
-            for core in self._host.cores()[self._config.reserved_cpu :]
+            for device_id in self._processors()
         ]
+
+    def _processors(self) -> list[DeviceId]:
+        """Returns the declared processors: every core, and in the next turns the cores again as ``CORE.TURN``."""
+        cores = self._host.cores()[self._config.reserved_cpu :]
+        count = (self._config.declared_cpu or len(cores)) if cores else 0
+        turns = (divmod(number, len(cores)) for number in range(count))
+        return [DeviceId(f"{cores[index]}.{turn}" if turn else str(cores[index])) for turn, index in turns]
 
     async def configure(self, workload: Workload, device_alloc: DeviceAllocation) -> WorkloadConfig:
         """Binds a workload to its cores, and limits its CPU time to that of the cores."""
-        cores = sorted(map(int, self._held(device_alloc)))
-        limit = float(device_alloc.total(self.display.slot_name)) if cores else None
-        return WorkloadConfig(cpuset=tuple(cores), cpu_limit=limit)
+        processors = self._held(device_alloc)
+        limit = float(device_alloc.total(self.display.slot_name)) if processors else None
+        return WorkloadConfig(cpuset=tuple(sorted(set(map(_core_of, processors)))), cpu_limit=limit)
 
     async def alloc_to_devices(self, device_alloc: DeviceAllocation) -> Sequence[AttachedDevice]:
         held = self._held(device_alloc)

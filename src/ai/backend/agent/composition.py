@@ -15,6 +15,7 @@ from ai.backend.agent.config.settings import INTRINSIC_PLUGINS, AgentSettings
 from ai.backend.agent.devices.inventory import Inventory
 from ai.backend.agent.devices.operations import DeviceOperations
 from ai.backend.agent.devices.plugins import PluginSet
+from ai.backend.agent.gateway.server import ServiceGateway
 from ai.backend.agent.images.jobs import ImageJobs
 from ai.backend.agent.kernels.files import DirectoryState
 from ai.backend.agent.kernels.observer import ObservationQueue
@@ -32,9 +33,10 @@ from ai.backend.agent.networks.networks import Networks
 from ai.backend.agent.networks.underlay import encryption_mark, overlay_report
 from ai.backend.agent.runtimes import load_runtime
 from ai.backend.agent.service_ports.services import Kits, PortForwarder, ServiceManager
-from ai.backend.common.errors import BackendError, Unavailable
-from ai.backend.common.wire.link import AgentCommands, ManagerReports
+from ai.backend.common.errors import BackendError, Conflict, Unavailable
+from ai.backend.common.wire.link import AgentCommands, ByteStream, ManagerReports
 from ai.backend.common.wire.reports import OverlayReport
+from ai.backend.core.lifecycle.kernel_phase import Phase
 from ai.backend.infra.loop import PeriodicCall, PeriodicLoop
 from ai.backend.node.linux import ipsec
 from ai.backend.node.linux.ipsec import SecuredLine
@@ -132,6 +134,7 @@ class Agent:
         inventory = Inventory(plugins, epoch)
         ports = PortForwarder(runtime, settings.services)
         host.kits.open()
+        gateway = ServiceGateway(settings, host.state.gateway_values(), partial(self._connect, ports))
         context = AgentContext(
             settings=settings,
             epoch=epoch,
@@ -139,6 +142,7 @@ class Agent:
             runtime=runtime,
             networks=Networks(runtime, host.secure),
             services=ServiceManager(runtime, ports, host.kits, settings.runs),
+            gateway=gateway,
             plugins=plugins,
             inventory=inventory,
             records=host.state.kernel_records(),
@@ -180,6 +184,7 @@ class Agent:
             images=images,
             ports=ports,
             services=context.services,
+            gateway=gateway,
             settings=settings.runs,
             recovered=self._recovered,
         )
@@ -190,6 +195,8 @@ class Agent:
             await reporter.refresh_images()
         context.observer.restore()
         await recovery.recover()
+        parts.push_async_callback(gateway.stop)
+        await gateway.start(supervisor.kernels)
         self._recovered.set()
         plugins.changed = refreshes.wake
         loops: tuple[PeriodicLoop, ...] = (
@@ -209,6 +216,15 @@ class Agent:
         self._spawn(health.run(), "health")
         self._spawn(watch_exits(runtime, supervisor), "exits")
         self._spawn(context.observer.deliver(), "observations")
+
+    async def _connect(self, ports: PortForwarder, kernel_id: str, port: int) -> ByteStream:
+        """Connects to a port of a running kernel. Raises Unavailable, NotFound, Conflict, or as ``ports.open``."""
+        if self.supervisor is None:
+            raise Unavailable("the agent stops")
+        kernel = self.supervisor.get(kernel_id)
+        if kernel.phase is not Phase.RUNNING:
+            raise Conflict(f"the kernel {kernel_id} is {kernel.status}")
+        return await ports.open(kernel, port)
 
     def _spawn(self, loop: Coroutine[Any, Any, None], name: str) -> None:
         self._tasks.append(asyncio.create_task(loop, name=f"agent-{name}"))

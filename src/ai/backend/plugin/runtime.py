@@ -95,6 +95,8 @@ class WorkloadSpec:
         network: from ``create_network``; the workload has the address of its ``hostname`` there. None: the runtime's
             own.
         runtime_class: a name of ``RuntimeInfo.runtime_classes``; empty: what the runtime does by itself.
+        program: the shell command of a batch session, which the first run will execute. A runtime may make it the
+            workload's own (:attr:`WorkloadExit.program`) if it starts a runner before the first message that needs one.
     """
 
     key: WorkloadKey
@@ -112,16 +114,19 @@ class WorkloadSpec:
     labels: Mapping[str, str] = field(default_factory=dict)
     network: NetworkView | None = None
     runtime_class: str = ""
+    program: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadExit:
-    """Describes the end of a workload. ``signal`` excludes ``code``; ``oom`` if the memory limit ended it."""
+    """Describes the end of a workload. ``signal`` excludes ``code``; ``oom`` if the memory limit ended it; ``program``
+    if it is the end of :attr:`WorkloadSpec.program`, by itself or by ``cancel``."""
 
     code: int | None = None
     signal: int | None = None
     oom: bool = False
     reason: str = ""
+    program: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

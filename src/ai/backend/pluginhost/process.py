@@ -292,7 +292,22 @@ class HostProcess:
             return
 
     async def stop(self) -> None:
-        """Closes the socket, which ends the host; kills it if that is not enough. ``ended`` is not called."""
+        """Closes the socket, which ends the host; kills it if that is not enough. ``ended`` is not called.
+
+        A caller that is cancelled goes on when the host has ended.
+        """
+        stopping = asyncio.create_task(self._stop(), name=f"end of host of {self._label}")
+        cancellation: asyncio.CancelledError | None = None
+        while not stopping.done():
+            try:
+                await asyncio.wait([stopping])
+            except asyncio.CancelledError as error:
+                cancellation = error
+        if cancellation is not None:
+            raise cancellation
+        stopping.result()
+
+    async def _stop(self) -> None:
         self._stopping = True
         if self._writer is not None:
             self._writer.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -192,6 +191,6 @@ async def launch(
         hello: Hello = await host.call("load", (reference, tuple(sys.path)), deadline_s)
     except BaseException:
         host.kill("it was not loaded")
-        await asyncio.shield(host.stop())
+        await host.stop()
         raise
     return _class_of(hello)(host, settings_of(hello.key), deadline_s)

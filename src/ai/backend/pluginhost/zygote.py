@@ -33,9 +33,9 @@ class Zygote:
         self._hosts: dict[int, int] = {}
         """The descriptor of each ``life``, and the host's pid."""
         self._unreported: set[int] = set()
-        """Those of them whose host's end is still to be told."""
+        """The descriptors of hosts whose end is not reported yet."""
         self._to_reap: set[int] = set()
-        """Those of them whose host is to be reaped."""
+        """The descriptors of hosts that are to be reaped."""
         self._woken, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._poll = select.poll()
 

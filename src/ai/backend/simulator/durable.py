@@ -29,6 +29,7 @@ class Disk:
         self.kernels: dict[str, bytes] = {}
         self.runs: dict[str, bytes] = {}
         self.leftovers: dict[str, bytes] = {}
+        self.gateway: dict[str, bytes] = {}
         self.outbox: list[bytes] = []
         self.epoch = 0
         self.is_full = False
@@ -113,6 +114,26 @@ class MemoryState:
 
     def outbox(self) -> _Outbox:
         return _Outbox(self._disk)
+
+    def gateway_values(self) -> _NamedValues:
+        return _NamedValues(self._disk)
+
+
+class _NamedValues:
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+
+    def items(self) -> dict[str, bytes]:
+        return dict(self._disk.gateway)
+
+    def get(self, key: str) -> bytes | None:
+        return self._disk.gateway.get(key)
+
+    def put(self, key: str, value: bytes) -> None:
+        self._disk.put(self._disk.gateway, key, value)
+
+    def delete(self, key: str) -> None:
+        self._disk.forget(self._disk.gateway, key)
 
 
 class _Records:

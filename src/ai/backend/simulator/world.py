@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Coroutine
-from contextvars import copy_context
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
+from contextvars import Context, copy_context
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
 from typing import Any, TypeVar
 from uuid import UUID
 
-from ai.backend.common.errors import Unavailable
-from ai.backend.simulator.virtual_time import CURRENT_PROCESS, Process, VirtualLoop
+from ai.backend.common.errors import BackendError, Unavailable
+from ai.backend.simulator.virtual_time import CURRENT_PROCESS, Process, ProcessDied, VirtualLoop
 
 T = TypeVar("T")
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
@@ -29,6 +30,8 @@ class Faults:
         lose, repeat, late: of a message between a manager and an agent, either way.
         refuse, slow, lose_answer: of a transaction of the database; whoever loses an answer does not know whether it
             was committed.
+        lose_power: at a transaction, for the manager's host: all transactions that it has begun are one group, which is
+            committed or not, and none of them is answered.
         misbehave: of a call of a runtime or a plugin, which fails, hangs or lies.
         write_fails: of a write of an agent: its disk is full, or the agent dies at it.
         skew_s: seconds by which wall clocks may be wrong.
@@ -40,13 +43,23 @@ class Faults:
     refuse: float = 0.01
     slow: float = 0.03
     lose_answer: float = 0.01
+    lose_power: float = 0.0005
     misbehave: float = 0.02
     write_fails: float = 0.004
     skew_s: float = 45.0
 
 
 NO_FAULTS = Faults(
-    lose=0.0, repeat=0.0, late=0.0, refuse=0.0, slow=0.0, lose_answer=0.0, misbehave=0.0, write_fails=0.0, skew_s=0.0
+    lose=0.0,
+    repeat=0.0,
+    late=0.0,
+    refuse=0.0,
+    slow=0.0,
+    lose_answer=0.0,
+    lose_power=0.0,
+    misbehave=0.0,
+    write_fails=0.0,
+    skew_s=0.0,
 )
 
 
@@ -63,6 +76,8 @@ class World:
         """The full trace; None unless requested."""
         self._digest = blake2b(digest_size=16)
         self._ids = random.Random(seed ^ 0x5EED)
+        self._begun: dict[Process, list[_Transaction]] = {}
+        """The transactions of each process that wait for their commit."""
 
     @property
     def now(self) -> float:
@@ -112,13 +127,21 @@ class World:
     # ---- the database
 
     async def transaction(self, name: str, work: Callable[[], Awaitable[T]]) -> T:
-        """Runs a transaction, which may be slow, refused, or committed without an answer."""
+        """Runs a transaction, which may be slow, refused, or committed without an answer. Raises ProcessDied."""
         faults, rng = self.faults, self.rng
         if self.chance(faults.refuse):
             self.trace("refused", name)
             raise Unavailable("the database refuses")
         slow = self.chance(faults.slow)
-        await asyncio.sleep(rng.uniform(0.1, 6.0) if slow else rng.choice(_LATENCIES_S))
+        process, transaction = CURRENT_PROCESS.get(), _Transaction(name, work, copy_context())
+        begun = self._begun.setdefault(process, []) if process is not None else []
+        begun.append(transaction)
+        try:
+            await asyncio.sleep(rng.uniform(0.1, 6.0) if slow else rng.choice(_LATENCIES_S))
+            if process is not None and self.chance(faults.lose_power):
+                self._lose_power(process, begun)
+        finally:
+            begun.remove(transaction)
         self.trace("commit", name)
         result = await work()
         if self.chance(faults.lose_answer):
@@ -126,6 +149,32 @@ class World:
             raise Unavailable("nobody knows whether it was committed")
         await asyncio.sleep(0.0)
         return result
+
+    def _lose_power(self, process: Process, group: Sequence[_Transaction]) -> None:
+        """Ends a process before or after the commit of the group of its transactions. Raises ProcessDied."""
+        is_committed = self.rng.random() < 0.5
+        self.trace("power lost", "after" if is_committed else "before", "the commit of", len(group))
+        for transaction in group if is_committed else ():
+            self.trace("commit", transaction.name)
+            transaction.run()
+        process.kill()
+        raise ProcessDied
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Transaction:
+    """A transaction that has begun, with the context of its caller."""
+
+    name: str
+    work: Callable[[], Awaitable[Any]]
+    context: Context
+
+    def run(self) -> None:
+        """Runs the transaction at once; the stores of the simulation never wait. Its error is its own."""
+        steps = self.work().__await__()
+        with suppress(StopIteration, BackendError):
+            self.context.run(next, steps)
+            raise RuntimeError(f"{self.name} waits within its transaction")
 
 
 def answer(task: asyncio.Task[T], reply: asyncio.Future[T]) -> None:

@@ -16,10 +16,17 @@ from ai.backend.common.errors import Conflict, InvalidInput, Unavailable
 from ai.backend.infra.telemetry import configure_logging
 from ai.backend.standalone.agent_daemon import AgentDaemon
 from ai.backend.standalone.agent_files import check as check_agent_files
+from ai.backend.standalone.app_proxy_daemon import AppProxyDaemon
 from ai.backend.standalone.instance import ClusterFile, read_cluster_file, write_cluster_file
 from ai.backend.standalone.layout import Layout
 from ai.backend.standalone.manager_daemon import ManagerDaemon, keys_of, listen
-from ai.backend.standalone.options import DEFAULT_PORT, SESSIONS_GO_ON_MESSAGE, UpOptions, agent_ids
+from ai.backend.standalone.options import (
+    DEFAULT_COORDINATOR_PORT,
+    DEFAULT_PORT,
+    SESSIONS_GO_ON_MESSAGE,
+    UpOptions,
+    agent_ids,
+)
 from ai.backend.standalone.storage_daemon import StorageDaemon
 
 log = logging.getLogger(__name__)
@@ -58,12 +65,18 @@ async def run_cluster(layout: Layout, options: UpOptions, *, ready_fd: int | Non
         sys.stdout.write(f"\nStopped. {SESSIONS_GO_ON_MESSAGE}\n")
 
 
+_MAX_APP_RANGES = 100
+
+
 class Sockets(NamedTuple):
-    """The listening sockets of the API, and of the storage proxy for clients and for managers."""
+    """The listening sockets of the API, of the storage proxy for clients and for managers, and of the coordinator; and
+    the one that claims the ports of apps."""
 
     api: socket.socket
     storage: socket.socket
     storage_manager: socket.socket
+    coordinator: socket.socket
+    app_ports: socket.socket
 
 
 def prepare(layout: Layout, options: UpOptions) -> tuple[ClusterFile, Sockets]:
@@ -76,16 +89,28 @@ def prepare(layout: Layout, options: UpOptions) -> tuple[ClusterFile, Sockets]:
         if options.port is not None:
             raise
         sock = listen(options.host, 0)
+    app_ports, claim = options.app_ports or previous.app_ports, socket.socket(socket.AF_UNIX)
+    if options.app_ports is None:
+        try:
+            app_ports = _claim_ports(claim, options.host, previous.app_ports)
+        except Conflict:
+            sock.close()
+            claim.close()
+            raise
     sockets = Sockets(
         sock,
         _listen_again(options.host, previous.storage_port),
         _listen_again("127.0.0.1", previous.storage_manager_port),
+        _listen_again(options.host, previous.coordinator_port or DEFAULT_COORDINATOR_PORT),
+        claim,
     )
     cluster = ClusterFile(
         host=options.host,
         port=_bound_port(sockets.api),
         storage_port=_bound_port(sockets.storage),
         storage_manager_port=_bound_port(sockets.storage_manager),
+        coordinator_port=_bound_port(sockets.coordinator),
+        app_ports=app_ports,
         rpc_port=_rpc_port(previous) if options.separate else 0,
         agents=options.agents or previous.agents,
         runtime=options.runtime or previous.runtime,
@@ -101,6 +126,35 @@ def prepare(layout: Layout, options: UpOptions) -> tuple[ClusterFile, Sockets]:
         raise
     write_cluster_file(layout.cluster, cluster)
     return cluster, sockets
+
+
+def _claim_ports(claim: socket.socket, host: str, first_choice: tuple[int, int]) -> tuple[int, int]:
+    """Returns a range of ports for apps, most of which are free: the first choice, or one of the ranges after it.
+
+    ``claim`` is bound to a name that stands for the range, in Linux' abstract namespace, which vanishes with the
+    process: clusters that start at the same moment choose different ranges.
+
+    Raises:
+        Conflict: no range is left.
+    """
+    length = first_choice[1] - first_choice[0] + 1
+    for first in range(first_choice[0], min(first_choice[0] + _MAX_APP_RANGES * length, 65_536 - length), length):
+        app_ports = first, first + length - 1
+        if sum(_is_free(host, port) for port in range(first, first + length)) * 2 > length:
+            try:
+                claim.bind(f"\0backendai-app-ports-{first}")
+            except OSError:
+                continue
+            return app_ports
+    raise Conflict("The ports of apps are in use: name others with --app-ports.", data={"app_ports": "in use"})
+
+
+def _is_free(host: str, port: int) -> bool:
+    try:
+        listen(host, port).close()
+    except Conflict:
+        return False
+    return True
 
 
 def _bound_port(sock: socket.socket) -> int:
@@ -128,6 +182,9 @@ async def _start_embedded(stack: AsyncExitStack, layout: Layout, cluster: Cluste
     storage = StorageDaemon(layout, cluster, sockets.storage, sockets.storage_manager)
     stack.push_async_callback(storage.stop)
     await storage.start()
+    app_proxy = AppProxyDaemon(layout, cluster, sockets.coordinator)
+    stack.push_async_callback(app_proxy.stop)
+    await app_proxy.start()
     link = MemoryLink()
     manager = ManagerDaemon(layout, link.manager, sockets.api, cluster=cluster)
     stack.push_async_callback(manager.stop)
@@ -143,10 +200,10 @@ async def _start_separate(stack: AsyncExitStack, layout: Layout, cluster: Cluste
     from ai.backend.infra.process.workers import ProcessSupervisor
     from ai.backend.standalone.daemon import make_keys
 
-    for sock in sockets:
+    for sock in sockets[:-1]:  # the daemons listen themselves; the claim on the ports of apps stays with this process
         sock.close()
     make_keys(layout, agent_ids(cluster.agents))
-    commands = {name: layout.daemon_command(name) for name in ("storage", "manager")}
+    commands = {name: layout.daemon_command(name) for name in ("storage", "manager", "app-proxy")}
     for agent_id in agent_ids(cluster.agents):
         commands[f"agent-{agent_id}"] = layout.daemon_command("agent", agent_id)
     supervisor = ProcessSupervisor(commands, logs=layout.logs, first_delay_s=0.2)
@@ -166,9 +223,12 @@ async def _wait_ready(layout: Layout, cluster: ClusterFile, stop: asyncio.Event)
 
 
 async def _is_ready(cluster: ClusterFile) -> bool:
-    return await _answers_http(cluster.host, cluster.port) and await _answers_http(
-        "127.0.0.1", cluster.storage_manager_port
+    endpoints = (
+        (cluster.host, cluster.port),
+        ("127.0.0.1", cluster.storage_manager_port),
+        (cluster.host, cluster.coordinator_port),
     )
+    return all([await _answers_http(host, port) for host, port in endpoints])
 
 
 async def _answers_http(host: str, port: int) -> bool:

@@ -1,5 +1,5 @@
-"""Runs a daemon of a separate cluster: python -m ai.backend.standalone.daemon DATA_DIR (storage | manager | agent
-ID)."""
+"""Runs a daemon of a separate cluster: python -m ai.backend.standalone.daemon DATA_DIR (storage | manager | app-proxy |
+agent ID)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def make_keys(layout: Layout, agents: Sequence[str]) -> None:
     """Makes CURVE keys of manager and agents and the storage proxy's secrets once; only these agents may connect."""
     from ai.backend.standalone.storage_daemon import secret
 
-    for name in ("manager", "tokens"):
+    for name in ("storage-manager", "storage-tokens", "app-proxy"):
         secret(layout, name)
     load_or_generate_keypair(layout.keys / "manager")
     directory = AgentKeyDirectory(layout.keys / "agents")
@@ -114,6 +114,10 @@ def main(arguments: Sequence[str]) -> int:
             from ai.backend.standalone.storage_daemon import StorageDaemon
 
             name, make_daemon = "storage", StorageDaemon
+        case [data_dir, "app-proxy"]:
+            from ai.backend.standalone.app_proxy_daemon import AppProxyDaemon
+
+            name, make_daemon = "app-proxy", AppProxyDaemon
         case [data_dir, "agent", agent_id]:
             name, make_daemon = f"agent-{agent_id}", partial(make_agent, agent_id=agent_id)
         case _:

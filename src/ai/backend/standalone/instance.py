@@ -32,6 +32,8 @@ class ClusterFile(msgspec.Struct, frozen=True, kw_only=True):
     agent_config: str | None = None
     storage_port: int = 0
     storage_manager_port: int = 0
+    coordinator_port: int = 0
+    app_ports: tuple[int, int] = (10205, 10300)
 
     @property
     def endpoint(self) -> str:
@@ -41,6 +43,11 @@ class ClusterFile(msgspec.Struct, frozen=True, kw_only=True):
     def storage_url(self) -> str:
         """The URL at which clients send and fetch files."""
         return self._url(self.storage_port)
+
+    @property
+    def coordinator_url(self) -> str:
+        """The URL of the coordinator of the app proxy, for browsers, the manager and the worker."""
+        return self._url(self.coordinator_port)
 
     def _url(self, port: int) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host

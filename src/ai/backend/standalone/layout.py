@@ -18,6 +18,7 @@ class Layout:
         self.cluster = root / "cluster.json"
         self.database = root / "manager" / "backendai.db"
         self.keys = root / "keys"
+        self.app_proxy = root / "app-proxy"
         self.data_socket = root / "link" / "data.sock"
         self.logs = root / "logs"
         self.user_env = root / "env.sh"

@@ -30,6 +30,16 @@ data_dir_option = click.option(
 )
 
 
+def _parse_ports(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, int] | None:
+    """Parses two ports as FIRST-LAST."""
+    if value is None:
+        return None
+    first, _, last = value.partition("-")
+    if first.isdecimal() and last.isdecimal() and 0 < int(first) <= int(last) < 65_536:
+        return int(first), int(last)
+    raise click.BadParameter(f"{value!r} is not FIRST-LAST, such as 10205-10300")
+
+
 def _layout(data_dir: Path | None) -> Layout:
     return Layout(Path(os.path.abspath((data_dir or default_data_dir()).expanduser())))  # noqa: PTH100  # drops `..`
 
@@ -71,6 +81,13 @@ def _fail(error: BackendError) -> None:
     metavar="PATH",
     help="What agents have of their own, as in agent.toml: a file for all of them, a folder of files such as"
     " i-local-2.toml, or `none`.  [default: as last time, or none]",
+)
+@click.option(
+    "--app-ports",
+    callback=_parse_ports,
+    default=None,
+    metavar="FIRST-LAST",
+    help="Ports at which apps of sessions open in browsers.  [default: as last time, or 10205-10300]",
 )
 @click.option("--detach", is_flag=True, help="Return once the cluster serves, and leave it running.")
 def up(data_dir: Path | None, detach: bool, **values: Any) -> None:

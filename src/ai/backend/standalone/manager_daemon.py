@@ -18,7 +18,7 @@ from ai.backend.manager.composition.manager import Manager
 from ai.backend.manager.config.settings import ManagerSettings
 from ai.backend.standalone.instance import ClusterFile, Keys, read_env_file, write_env_file
 from ai.backend.standalone.layout import Layout
-from ai.backend.standalone.storage_daemon import FOLDER_HOST, shared_configuration
+from ai.backend.standalone.storage_daemon import FOLDER_HOST, secret, shared_configuration
 
 log = logging.getLogger(__name__)
 _DEFAULT_USERS = {"admin@local": "administrator", "user@local": "user"}
@@ -58,6 +58,7 @@ class ManagerDaemon:
         await self.manager.migrate()
         await self._register_storage()
         await self._bootstrap()
+        await self._register_app_proxy()
         await self.manager.start()
         await self._endpoint.start(self.manager.reports)
         await serve_on(self._runner, self._sock)
@@ -71,6 +72,16 @@ class ManagerDaemon:
         await store.put_many(entries)
         if await store.get("volumes/default_host") is None:
             await store.put_many({"volumes/default_host": FOLDER_HOST})
+
+    async def _register_app_proxy(self) -> None:
+        """Gives resource groups without an app proxy the cluster's own, and those that have it its address."""
+        if not self._cluster.coordinator_port:
+            return
+        groups, own_secret = self.manager.stores.resource_groups, secret(self._layout, "app-proxy")
+        for group in await groups.resource_groups():
+            if group.wsproxy_api_token in (None, own_secret):
+                values = {"wsproxy_addr": self._cluster.coordinator_url, "wsproxy_api_token": own_secret}
+                await groups.change_resource_group(group.name, **values)
 
     async def _bootstrap(self) -> None:
         """Creates default identities, and env files with their keys again if they were lost."""

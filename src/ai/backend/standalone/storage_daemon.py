@@ -8,11 +8,15 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
+from ai.backend.agent.config.settings import AgentSettings
+from ai.backend.common.errors import InvalidInput
 from ai.backend.infra.files import write_atomically
 from ai.backend.infra.settings import load_settings
-from ai.backend.runtime.process.settings import ProcessRuntimeSettings
+from ai.backend.runtime.settings import RuntimeSettings
+from ai.backend.standalone.agent_files import merged, own_settings
 from ai.backend.standalone.instance import ClusterFile
 from ai.backend.standalone.layout import Layout
+from ai.backend.standalone.options import agent_ids
 from ai.backend.storage.config.settings import StorageSettings
 from ai.backend.storage.main import StorageProxy
 
@@ -21,11 +25,12 @@ VOLUME_NAME = "volume1"
 FOLDER_HOST = f"{PROXY_NAME}:{VOLUME_NAME}"
 """How users name the volume."""
 _SECRET_BYTES = 32
+_OWNER_KEYS = ("kernel-uid", "kernel_uid", "kernel-gid", "kernel_gid")
 
 
 def secret(layout: Layout, name: str) -> str:
     """Returns a secret of the cluster, made the first time."""
-    path = layout.keys / f"storage-{name}.secret"
+    path = layout.keys / f"{name}.secret"
     if not path.exists():
         write_atomically(path, secrets.token_hex(_SECRET_BYTES).encode())
     return path.read_text().strip()
@@ -39,7 +44,7 @@ def shared_configuration(layout: Layout, cluster: ClusterFile) -> dict[str, str]
     return {
         f"{key_prefix}/client_api": cluster.storage_url,
         f"{key_prefix}/manager_api": f"http://127.0.0.1:{cluster.storage_manager_port}",
-        f"{key_prefix}/secret": secret(layout, "manager"),
+        f"{key_prefix}/secret": secret(layout, "storage-manager"),
         f"{key_prefix}/ssl_verify": "false",
     }
 
@@ -49,10 +54,10 @@ def settings(layout: Layout, cluster: ClusterFile) -> StorageSettings:
 
     As root, files belong to the user that sessions run as.
     """
-    runtime = ProcessRuntimeSettings.model_validate({})
-    owner = {"user": runtime.kernel_uid, "group": runtime.kernel_gid} if os.geteuid() == 0 else {}
+    user, group = _owner(cluster)
+    owner = {"user": user, "group": group} if os.geteuid() == 0 else {}
     proxy_settings = {
-        "storage-proxy": {"node-id": PROXY_NAME, "secret": secret(layout, "tokens"), **owner},
+        "storage-proxy": {"node-id": PROXY_NAME, "secret": secret(layout, "storage-tokens"), **owner},
         "api": {
             "client": {
                 "service-addr": {"host": cluster.host, "port": cluster.storage_port},
@@ -60,7 +65,7 @@ def settings(layout: Layout, cluster: ClusterFile) -> StorageSettings:
             },
             "manager": {
                 "service-addr": {"host": "127.0.0.1", "port": cluster.storage_manager_port},
-                "secret": secret(layout, "manager"),
+                "secret": secret(layout, "storage-manager"),
             },
         },
         "volume": {VOLUME_NAME: {"backend": "vfs", "path": str(volume_path(layout))}},
@@ -69,6 +74,22 @@ def settings(layout: Layout, cluster: ClusterFile) -> StorageSettings:
     if file.exists():
         return load_settings(StorageSettings, name="storage-proxy", path=file, fixed=proxy_settings)
     return StorageSettings.model_validate(proxy_settings)
+
+
+def _owner(cluster: ClusterFile) -> tuple[int, int]:
+    """Returns the user and group that sessions run as. Raises InvalidInput if agents of the cluster differ in it."""
+    owners: dict[tuple[int, int], str] = {}
+    for agent_id in agent_ids(cluster.agents):
+        base = {"agent": {"id": agent_id, "runtime": cluster.runtime}}
+        agent = AgentSettings.model_validate(merged(base, own_settings(cluster.agent_config, agent_id)))
+        runtime = RuntimeSettings.model_validate(
+            {key: value for key, value in agent.runtime_settings.items() if key in _OWNER_KEYS}
+        )
+        owners.setdefault((runtime.kernel_uid, runtime.kernel_gid), agent_id)
+    if len(owners) > 1:
+        message = f"{' and '.join(owners.values())} have different kernel-uid or kernel-gid: folders have one owner"
+        raise InvalidInput(message, data={"runtime.kernel-uid": "differs"})
+    return next(iter(owners))
 
 
 def volume_path(layout: Layout) -> Path:

@@ -20,6 +20,7 @@ from ai.backend.common.errors import BackendError, InvalidInput
 from ai.backend.common.volume_paths import VFolderId
 from ai.backend.infra.http.health import HealthApi
 from ai.backend.infra.http.routes import endpoints_of
+from ai.backend.infra.http.secret import SecretAuthenticator
 from ai.backend.infra.http.server import HttpOptions, HttpServer, make_runner, serve_on, tls_of
 from ai.backend.infra.process.daemon import config_option, log_level_option, run_daemon
 from ai.backend.infra.process.pid_file import PidFile
@@ -33,7 +34,6 @@ from ai.backend.storage.artifacts.archive import Archive, Storages
 from ai.backend.storage.artifacts.fetcher import Fetcher
 from ai.backend.storage.artifacts.imports import Imports
 from ai.backend.storage.artifacts.model import Limits
-from ai.backend.storage.auth import SecretAuthenticator
 from ai.backend.storage.config.settings import ClientApiSettings, ManagerApiSettings, StorageSettings
 from ai.backend.storage.folders.api import FileApi, FolderApi
 from ai.backend.storage.folders.service import Folders
@@ -46,6 +46,7 @@ from ai.backend.storage.volumes.quotas import QuotaAccounting
 from ai.backend.storage.volumes.registry import Volumes
 
 log = logging.getLogger(__name__)
+SECRET_HEADER = "X-BackendAI-Storage-Auth-Token"
 MIN_SECRET_LENGTH = 32
 """Characters: HMAC-SHA256 requires a key as long as its digest (RFC 7518, 3.2)."""
 _WORKER_CODE = "from ai.backend.storage.main import main; main()"
@@ -91,7 +92,7 @@ class StorageProxy:
             HealthApi(metrics, self._readiness),
         )
         endpoints = [endpoint for api in manager_apis for endpoint in endpoints_of(api)]
-        authenticator = SecretAuthenticator(manager_secret)
+        authenticator = SecretAuthenticator(manager_secret, SECRET_HEADER)
         server = HttpServer(endpoints, metrics=metrics, authenticator=authenticator)
         self._manager_runner = make_runner(server.application())
         client_endpoints = [*endpoints_of(self._client), *endpoints_of(ArtifactClientApi(self._archive, tokens))]

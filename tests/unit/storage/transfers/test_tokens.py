@@ -108,8 +108,8 @@ def test_a_token_without_a_claim_is_refused(name: str) -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"nbf": int(time.time()) + 600},
-        {"iat": int(time.time()) + 600},
+        {"nbf": 2**40},
+        {"iat": 2**40},
         {"aud": "another"},
         {"exp": "later"},
         {"exp": [2**40]},

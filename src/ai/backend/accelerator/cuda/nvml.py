@@ -33,9 +33,9 @@ class Code(IntEnum):
 
 
 LIBRARY_FAILURES = frozenset({Code.UNINITIALIZED, Code.DRIVER_NOT_LOADED, Code.LIB_RM_VERSION_MISMATCH})
-"""The library as a whole is not usable: it must be opened again."""
+"""Errors after which the library cannot be used until it is opened again."""
 DEVICE_FAILURES = frozenset({Code.GPU_IS_LOST, Code.RESET_REQUIRED})
-"""The device is not usable."""
+"""Errors after which the device cannot be used."""
 SENTENCES = {
     Code.DRIVER_NOT_LOADED: "the NVIDIA driver is not loaded",
     Code.LIBRARY_NOT_FOUND: "there is no NVIDIA driver here: libnvidia-ml.so.1 was not found",

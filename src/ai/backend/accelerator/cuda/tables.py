@@ -75,7 +75,7 @@ class Blame(StrEnum):
     APPLICATION = "application"
     """The program's, or it can simply be started again: the device goes on."""
     NOTICE = "notice"
-    """The device dealt with it; worth a look at the next service."""
+    """The device has handled the error; it is to be inspected at the next maintenance."""
     DEVICE = "device"
     """The device must be reset or mended before it is used again."""
 

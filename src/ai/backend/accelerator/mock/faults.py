@@ -78,7 +78,7 @@ LIES: Mapping[str, Mapping[str, Callable[[Any], Any]]] = {
     "wrong-type": {call: lambda _: 7 for call in CALLS if call not in ("init", "cleanup", *HOOKS[1:])},
     "empty": {"list_devices": lambda _: [], "available_slots": lambda _: {}},
 }
-"""Behaviour -> call -> what becomes of the true answer."""
+"""Behaviour -> call -> the function that falsifies the true answer."""
 
 _ALL_CALLS = frozenset(CALLS)
 BEHAVIOURS: Mapping[str, frozenset[str]] = {
@@ -93,7 +93,7 @@ BEHAVIOURS: Mapping[str, frozenset[str]] = {
     "unknown-device": frozenset({"watch_health"}),
     **{name: frozenset(lies) - {"watch_health"} for name, lies in LIES.items()},
 }
-"""Behaviour -> the calls that can show it."""
+"""Behaviour -> the calls that it applies to."""
 NEEDS_ISOLATION = frozenset({"block", "exit"})
 
 

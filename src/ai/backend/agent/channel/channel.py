@@ -28,7 +28,7 @@ Frame = Mapping[str, Any]
 Chunk = tuple[int, str]
 """The number of an archive, and a part of it in base64."""
 _CHUNK_OVERHEAD = 512
-"""What a chunk costs besides its text, so that empty ones are bounded too."""
+"""The bytes that a chunk counts for in addition to its text; they bound the number of empty chunks."""
 OpenChannel = Callable[[int], Awaitable[RunnerChannel]]
 """Opens the stream behind a sequence number."""
 _REOPEN_BACKOFF = Backoff(0.05, 2.0)
@@ -73,7 +73,7 @@ class KernelChannel:
     received: int
     next_request: int
     problem: str | None = field(default=None, init=False)
-    """What the runner could not prepare for the session, such as the image's own start script."""
+    """The runner's message about a failed preparation of the session, such as an image's start script that fails."""
     _stream: RunnerChannel | None = field(default=None, init=False)
     _reader: asyncio.Task[None] | None = field(default=None, init=False)
     _pending_requests: dict[int, _Request] = field(default_factory=dict, init=False)

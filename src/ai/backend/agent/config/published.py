@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from ipaddress import AddressValueError, IPv4Address
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from ai.backend.infra.settings import Settings
 from ai.backend.infra.settings.published import accept_only, fixed_field, unused_field
 from ai.backend.infra.settings.tables import Address, DebugSettings
 from ai.backend.plugin.settings import Size
 
-_NO_PORTS = "services of sessions are reached through tunnels, and no port of the node is opened for them"
+Port = Annotated[int, Field(ge=1, le=65_535)]
 _NO_EVENT_LOGS = "set the level of a logger in logging.pkg-ns instead, as \"ai.backend.agent.link\" = 'DEBUG'"
 
 
@@ -53,8 +53,10 @@ class ContainerSettings(Settings):
         accept_only("hostdir", because="homes are directories of the node: hostdir; limit them by runtime.home-bytes"),
     ] = fixed_field("hostdir", "homes are always directories of the node")
     scratch_size: Size | None = unused_field(None, "homes of the type hostdir have no size; see runtime.home-bytes")
-    port_range: tuple[int, int] | None = unused_field(None, _NO_PORTS)
-    bind_host: str = unused_field("", _NO_PORTS)
+    port_range: tuple[Port, Port] = Field(
+        (30_000, 31_000), description="The ports of the node that services get where `gateway.direct` is set."
+    )
+    bind_host: str = Field("", description="The address of the node at which services are reached; see `[gateway]`.")
     sandbox_type: Annotated[
         Literal["docker", "jail"],
         accept_only("docker", because="there is no jail: see runtime.seccomp for system calls"),
@@ -62,6 +64,12 @@ class ContainerSettings(Settings):
     jail_args: Annotated[
         list[str], accept_only([], because="there is no jail: see runtime.seccomp for system calls")
     ] = fixed_field(list, "there is no jail")
+
+    @model_validator(mode="after")
+    def _range_is_ordered(self) -> Self:
+        if self.port_range[0] > self.port_range[1]:
+            raise ValueError("container.port-range: the first port is the lowest")
+        return self
 
     def of_runtime(self, runtime: str) -> dict[str, Any]:
         """Returns the settings of a runtime that this table stands for. Raises ValueError for a wrong stats-type."""

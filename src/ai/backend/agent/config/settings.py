@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -213,6 +214,31 @@ class ServiceSettings(Settings):
     )
 
 
+class GatewaySettings(Settings):
+    """The service gateway: where app proxies reach services of sessions."""
+
+    service_addr: Address | None = Field(
+        None,
+        description="Where it listens, from the first route on; port 0 is any free one, which is kept over restarts."
+        " Unset: at such a port of `container.bind-host`, or else of the host of `agent.rpc-listen-addr`, or else of"
+        " 127.0.0.1.",
+    )
+    announce_addr: Address | None = Field(
+        None, description="What app proxies are told to connect to, if that is another address; port 0 is the same one."
+    )
+    direct: bool = Field(
+        False,
+        description="In a trusted network: give each service a port of `container.port-range` that anybody may connect"
+        " to, without TLS, instead of a route of the gateway.",
+    )
+    max_connections: int = Field(
+        16_384, ge=1, description="How many connections are open at once; no more than the agent has descriptors for."
+    )
+    max_connections_per_route: int = Field(4_096, ge=1, description="How many of them may be to one service.")
+    handshake_timeout: float = Field(5.0, gt=0, description="Seconds until a client is authenticated.")
+    idle_timeout: float = Field(86_400.0, gt=0, description="Seconds without a byte until a connection is cut.")
+
+
 class RuntimeClassSettings(Settings):
     """The declaration of a runtime class, `[runtime-classes.NAME]`."""
 
@@ -249,6 +275,7 @@ class AgentSettings(Settings):
     kernel_lifecycles: LifecycleSettings = LifecycleSettings()
     runs: RunSettings = RunSettings()
     services: ServiceSettings = ServiceSettings()
+    gateway: GatewaySettings = GatewaySettings()
     plugins: dict[str, dict[str, Any]] = Field(
         default_factory=dict, description="Settings of each accelerator plugin, by its device name."
     )
@@ -281,6 +308,21 @@ class AgentSettings(Settings):
     @property
     def underlay_address(self) -> str:
         return self.underlay.address or self.agent.reachable_address
+
+    @property
+    def gateway_address(self) -> HostPort:
+        """Returns the address at which the service gateway listens."""
+        host = self.container.bind_host or self.agent.reachable_address or "127.0.0.1"
+        return self.gateway.service_addr or HostPort(host=host, port=0)
+
+    @property
+    def gateway_announced(self) -> HostPort:
+        """Returns the address at which clients reach the service gateway; port 0 is the one that it listens at."""
+        if self.gateway.announce_addr is not None:
+            return self.gateway.announce_addr
+        host = self.gateway_address.host
+        is_any = host in ("0.0.0.0", "::")  # compared, not bound
+        return HostPort(host=(self.underlay_address or socket.getfqdn()) if is_any else host, port=0)
 
     @property
     def plugin_settings(self) -> dict[str, dict[str, Any]]:

@@ -101,7 +101,7 @@ class PluginHandle:
                 raise PluginError(f"its host process ended: {plugin.host.reason}")
         except BaseException as e:
             if isinstance(plugin, HostedPlugin):
-                await asyncio.shield(plugin.close())
+                await plugin.close()
             if not isinstance(e, Exception | SystemExit):
                 raise
             reason = (

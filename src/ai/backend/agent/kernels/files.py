@@ -166,6 +166,9 @@ class DirectoryState(DataDirectory):
     def outbox(self) -> FileOutbox:
         return FileOutbox(self.path / "outbox.jsonl")
 
+    def gateway_values(self) -> RecordTable:
+        return self._database.table("gateway")
+
 
 def _read_all(table: RecordTable) -> list[KernelRecord]:
     records = (_decode_record(key, value, KernelRecord) for key, value in table.items().items())

@@ -18,6 +18,11 @@ from ai.backend.common.wire.reports import UnhealthyDevice
 from ai.backend.core.lifecycle.kernel_phase import Phase
 from ai.backend.plugin.runtime import WorkloadKey
 
+# Computed once: ``structs.fields`` evaluates every annotation, which takes milliseconds.
+_REQUIRED_FIELDS = tuple(
+    field.name for field in msgspec.structs.fields(KernelSpec) if field.required and field.name != "slots"
+)
+
 
 class Termination(Record, frozen=True, kw_only=True):
     """The final status of a kernel and its reason.
@@ -45,7 +50,7 @@ class PluginState(Record, frozen=True, kw_only=True):
 class KernelRecord(Record, frozen=True, kw_only=True):
     """The state of a kernel, stored before each step.
 
-    ``status`` is the last one reported, ``step`` the one under way, ``allocation`` slot -> device -> quantity. Of the
+    ``status`` is the last one reported, ``allocation`` slot -> device -> quantity. Of the
     present workload: ``hooked`` are the plugins whose ``pre_create`` may have been called, in order; ``begun`` is
     plugin -> hook method -> the agent's epoch of its first call; ``hook_slots`` is plugin -> its slots; ``owed`` are
     the plugins whose ``post_create`` has failed since ``owed_since``; ``deferred_until`` ends the deferrals of its
@@ -60,7 +65,6 @@ class KernelRecord(Record, frozen=True, kw_only=True):
     spec: KernelSpec
     phase: Phase
     status: KernelStatus
-    step: str = ""
     allocation: dict[str, dict[str, str]] = {}
     hooked: list[str] = []
     begun: dict[str, dict[str, int]] = {}
@@ -106,12 +110,11 @@ class KernelRecord(Record, frozen=True, kw_only=True):
 
     def tombstone(self) -> KernelRecord:
         """Returns a record of the ended kernel with only the fields that late commands need."""
-        required_fields = [
-            field.name for field in msgspec.structs.fields(KernelSpec) if field.required and field.name != "slots"
-        ]
         kept_fields = ("status", "workload_id", "ending", "created_at", "ended_at")
         return KernelRecord(
-            spec=KernelSpec(**{field_name: getattr(self.spec, field_name) for field_name in required_fields}, slots={}),
+            spec=KernelSpec(
+                **{field_name: getattr(self.spec, field_name) for field_name in _REQUIRED_FIELDS}, slots={}
+            ),
             phase=Phase.ENDED,
             **{field_name: getattr(self, field_name) for field_name in kept_fields},
         )

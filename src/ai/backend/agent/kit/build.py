@@ -28,7 +28,7 @@ _UNNEEDED_NAMES = frozenset(
      "pydoc_data", "distutils", "sqlite3", "unittest", "venv", "curses", "dbm"}
 )  # fmt: skip
 _LATER_LIBRARIES = ("libnss_files.so.2", "libnss_dns.so.2", "libresolv.so.2")
-"""What an older C library loads by itself, beside the others."""
+"""Libraries that an older C library loads by itself at run time."""
 
 
 class KitFailed(Exception):

@@ -11,6 +11,7 @@ from ai.backend.agent.channel.runs import RunQueue
 from ai.backend.agent.channel.terminals import Terminals
 from ai.backend.agent.config.settings import RunSettings
 from ai.backend.agent.devices.operations import DeviceOperations
+from ai.backend.agent.gateway.server import ServiceGateway
 from ai.backend.agent.images.jobs import ImageJobs
 from ai.backend.agent.lifecycle.supervisor import Supervisor
 from ai.backend.agent.metrics.statistics import Statistics
@@ -32,6 +33,7 @@ class Commands:
     images: ImageJobs
     ports: PortForwarder
     services: ServiceManager
+    gateway: ServiceGateway
     settings: RunSettings
     recovered: asyncio.Event
 
@@ -127,3 +129,12 @@ class Commands:
     async def open_port(self, req: execution.OpenPort) -> ByteStream:
         await self._wait_running(req.kernel_id)
         return await self.ports.open(self.supervisor.get(req.kernel_id), req.port)
+
+    async def open_route(self, req: execution.OpenRoute) -> execution.RouteOpened:
+        await self._wait_running(req.kernel_id)
+        await self.ports.check(self.supervisor.get(req.kernel_id), req.port)
+        return await self.gateway.open(req.kernel_id, req.port, req.authority)
+
+    async def close_route(self, req: execution.CloseRoute) -> None:
+        await self._wait_recovered()
+        self.gateway.close(req.name)

@@ -11,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 import msgspec
 
+from ai.backend.agent.gateway.metrics import gateway_families
 from ai.backend.agent.kernels.model import Termination
 from ai.backend.agent.lifecycle.context import AgentContext
 from ai.backend.agent.lifecycle.supervisor import Supervisor
@@ -153,7 +154,7 @@ async def report_statistics(
         node=statistics.node,
         devices=statistics.devices,
         kernels=statistics.kernels,
-        families=statistics.families,
+        families=[*statistics.families, *gateway_families(context.gateway)],
     )
     await manager.report_stats(report)
 

@@ -38,7 +38,7 @@ class WorkloadTotal:
 
 
 class Exposition:
-    """Collects samples into families. A name that another kind of metric has is left out."""
+    """Collects samples into families. Drops a sample whose name belongs to a metric of another kind."""
 
     def __init__(self) -> None:
         self._families: dict[str, MetricFamily] = {}

@@ -81,7 +81,7 @@ class Statistics:
     families: list[MetricFamily] = field(default_factory=list, init=False)
     _started_at: float = field(init=False)
     _series_of_node: dict[str | tuple[str, str], Series] = field(default_factory=dict, init=False)
-    """By the key of a metric, or by the key and the device."""
+    """The series of the node by the key of a metric, those of a device by the key and the device."""
     _of_workloads: dict[WorkloadKey, SeriesOfWorkload] = field(default_factory=dict, init=False)
     _indexes: dict[str, int] = field(default_factory=dict, init=False)
     _filters: dict[str, MeasurementFilter] = field(default_factory=dict, init=False)

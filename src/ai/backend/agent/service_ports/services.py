@@ -80,12 +80,18 @@ class PortForwarder:
             raise Forbidden(_SHARED_NETWORK_MESSAGE, data={"exposure": exposure.value})
         return exposure
 
-    async def open(self, kernel: Kernel, port: int) -> ByteStream:
-        """Connects to a kernel's port. Raises InvalidInput, or as ``require_consent`` and ``runtime.open_port``."""
+    async def check(self, kernel: Kernel, port: int) -> None:
+        """Raises InvalidInput if there is no such port, or as ``require_consent``."""
         if not 1 <= port <= MAX_PORT:
             raise InvalidInput(f"{port} is no port", data={"port": port})
-        if port not in {port for service in INTRINSIC_SERVICES for port in service.ports}:
+        if port in {port for service in INTRINSIC_SERVICES for port in service.ports}:
+            await self._runtime.port_exposure(kernel.key)
+        else:
             await self.require_consent(kernel)
+
+    async def open(self, kernel: Kernel, port: int) -> ByteStream:
+        """Connects to a kernel's port. Raises as ``check`` and ``runtime.open_port``."""
+        await self.check(kernel, port)
         return await self._runtime.open_port(kernel.key, port)
 
 

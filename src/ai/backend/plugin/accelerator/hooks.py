@@ -219,7 +219,7 @@ _CLOSED_PATHS = ("/proc", "/sys", "/dev", "/home/config", "/opt/backend.ai/kerne
 _KEPT_PATHS = ("/home/work", "/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/tmp", "/var/tmp")
 """No plugin mounts anything at or above these; below it may."""
 _FOREIGN_PROCESS_PATH = re.compile(r"/proc(/(\d+|self|thread-self)(/.*)?)?")
-"""No plugin shows a session the processes of others: their memory is behind these."""
+"""Paths of processes in /proc, which no plugin may mount: the memory of the processes can be read there."""
 _BASIC_DEVICES = frozenset(
     f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts", "shm", "console")
 )

@@ -23,9 +23,9 @@ from ai.backend.plugin.volume import AbstractVolume, ArchiveEntry, FileKind
 MAX_ARCHIVES_PER_REQUESTER = 4
 _READ_CHUNK_BYTES = 1 << 20
 _MAX_BYTES_IN_MEMORY = 4 << 20
-"""What is kept in memory of an archive's directory, and of what was not sent yet; the rest is in temporary files."""
+"""The limit in memory of an archive's directory, and of its unsent bytes; the rest is in temporary files."""
 _MAX_LINKS = 200_000
-"""Symbolic links of one archive, whose names are remembered."""
+"""The largest number of symbolic links in one archive; the names of all of them are kept in memory."""
 _MIN_ZIP_YEAR = 1980
 _MAX_ZIP_TIME_S = 4_354_732_799.0  # the end of 2107 in any time zone
 _INFO_FIELDS = ("external_attr", "flag_bits", "extract_version", "CRC", "compress_size", "file_size", "header_offset")

@@ -29,7 +29,7 @@ _MAX_KEYS_BYTES = 256 * 1024
 _PIECE_BYTES = 64 * 1024
 _GRACE_S = 5.0
 _KEPT_VARIABLES = ("LANG", "LC_", "TERM", "COLORTERM")
-"""Variables that a client may bring along."""
+"""Environment variables that a client may set, by the beginning of their names."""
 
 
 class Server(asyncssh.SSHServer):

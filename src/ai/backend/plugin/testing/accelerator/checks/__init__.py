@@ -19,4 +19,4 @@ from ai.backend.plugin.testing.accelerator.checks.subject import Subject
 __all__ = ["CHECKS", "Check", "CheckFailed", "NotApplicable", "Outcome", "Result", "Subject", "run_all", "run_check"]
 
 CHECKS: tuple[Check, ...] = (*devices.CHECKS, *allocation.CHECKS, *hooks.CHECKS, *metrics.CHECKS, *powers.CHECKS)
-"""In the order in which they are run: the first say most plainly what is wrong."""
+"""All checks in the order of their execution: the first ones have the clearest messages."""
