@@ -132,6 +132,7 @@ class Agent:
         plugins = PluginSet(sources, settings)
         parts.push_async_callback(plugins.stop)
         inventory = Inventory(plugins, epoch)
+        parts.push_async_callback(inventory.close)
         ports = PortForwarder(runtime, settings.services)
         host.kits.open()
         gateway = ServiceGateway(settings, host.state.gateway_values(), partial(self._connect, ports))
@@ -199,6 +200,7 @@ class Agent:
         await gateway.start(supervisor.kernels)
         self._recovered.set()
         plugins.changed = refreshes.wake
+        inventory.changed = heartbeat.wake
         loops: tuple[PeriodicLoop, ...] = (
             heartbeat,
             PeriodicCall(

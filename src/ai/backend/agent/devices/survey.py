@@ -75,6 +75,7 @@ async def survey(settings: AgentSettings, only: str | None = None) -> list[Plugi
             if only is None or only == handle.key or _is_meant(only, handle.source)
         ]
     finally:
+        await inventory.close()
         await plugins.stop()
 
 
