@@ -41,6 +41,7 @@ from ai.backend.plugin.accelerator.shapes import (
     write_answer,
 )
 from ai.backend.plugin.discovery import make_plugin
+from ai.backend.plugin.tracebacks import place_of
 from ai.backend.pluginhost.external_alloc_map import Allocate, allocator, serve_choices
 from ai.backend.pluginhost.protocol import (
     TO_HOST,
@@ -257,5 +258,7 @@ def _failure(call_id: int, error: BaseException, state: ManagedState | None) -> 
             return Failure(id=call_id, kind="deadline", name="", message="", state=stored)
         case InvalidResponse():
             return Failure(id=call_id, kind="nonsense", name="", message=text, state=stored)
+    if place := place_of(error):
+        text = f"{text} ({place})"
     trace = "".join(traceback.format_exception(error))[-MAX_TEXT:].encode(errors="replace").decode()
     return Failure(id=call_id, kind="other", name=type(error).__name__, message=text, trace=trace, state=stored)

@@ -15,6 +15,7 @@ from ai.backend.infra.retry import Backoff
 from ai.backend.plugin.accelerator import AbstractComputePlugin, TerminationDeferred
 from ai.backend.plugin.accelerator.shapes import InvalidResponse
 from ai.backend.plugin.discovery import PluginSource, make_plugin
+from ai.backend.plugin.tracebacks import description_of
 from ai.backend.pluginhost import HostedPlugin, launch
 from ai.backend.pluginhost.process import GRACE_S, HostedCallFailed
 
@@ -233,7 +234,7 @@ def _description_of(error: BaseException) -> str:
             return error.message
         case HostedCallFailed() | InvalidResponse():
             return str(error)
-    return f"{type(error).__name__}: {error}"
+    return description_of(error)
 
 
 class PluginSet:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
+from typing import Any, get_args, get_origin
 
 import msgspec
 
@@ -132,6 +132,9 @@ SHAPES: Mapping[str, ResponseShape] = {**DIRECT, **HOST_CALLS}
 
 def write_answer(method: str, answer: Any) -> bytes:
     """Encodes a method's answer. Raises InvalidResponse: foreign objects, inexact quantities, or too large."""
+    expected = _expected_collection(method)
+    if expected and (isinstance(answer, str | bytes) or not isinstance(answer, expected[0])):
+        raise InvalidResponse(f"is a {type(answer).__name__}; {expected[1]} is expected")
     try:
         if method == "list_devices":
             _require_exact(
@@ -150,6 +153,17 @@ def write_answer(method: str, answer: Any) -> bytes:
     if len(data) > MAX_FRAME - 1024:
         raise InvalidResponse(f"is {len(data) >> 20} MiB large; {MAX_FRAME >> 20} MiB are allowed")
     return data
+
+
+def _expected_collection(method: str) -> tuple[type, str] | None:
+    """Returns the kind of collection that a method answers with, and its description; None for another value."""
+    result = SHAPES[method].result if method in SHAPES else None
+    origin, arguments = get_origin(result), [getattr(item, "__name__", str(item)) for item in get_args(result)]
+    if origin is tuple and method in DIRECT:
+        return Sequence, f"a sequence of {arguments[0]}"
+    if origin is dict and method in DIRECT:
+        return Mapping, f"a mapping of {arguments[0]} to {arguments[1]}"
+    return None
 
 
 def _require_exact(quantities: Any) -> None:
