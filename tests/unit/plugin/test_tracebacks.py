@@ -19,7 +19,7 @@ def test_the_last_place_of_the_plugin_is_named() -> None:
 
 
 def test_frames_of_python_and_of_the_platform_are_left_out() -> None:
-    with pytest.raises(ValueError) as of_python:
+    with pytest.raises(ValueError, match="Expecting") as of_python:
         json.loads("{")
     assert "test_tracebacks.py" in description_of(of_python.value)
     with pytest.raises(Exception) as of_platform:  # noqa: PT011  # any error from inside the platform

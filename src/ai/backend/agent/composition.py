@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from ai.backend.agent.config.settings import INTRINSIC_PLUGINS, AgentSettings
+from ai.backend.agent.devices.cdi import CdiSpecifications
 from ai.backend.agent.devices.inventory import Inventory
 from ai.backend.agent.devices.operations import DeviceOperations
 from ai.backend.agent.devices.plugins import PluginSet
@@ -146,6 +147,7 @@ class Agent:
             gateway=gateway,
             plugins=plugins,
             inventory=inventory,
+            cdi=CdiSpecifications(plugins, lambda: runtime.info().cdi_directories, agent_id=node.id),
             records=host.state.kernel_records(),
             leftovers=host.state.leftovers(),
             observer=ObservationQueue(outbox, self._manager, agent_id=node.id, epoch=epoch, wall_clock=host.wall_clock),
@@ -209,6 +211,7 @@ class Agent:
                 partial(report_statistics, context, supervisor, statistics, self._manager),
             ),
             refreshes,
+            PeriodicCall("cdi", intervals.inventory, context.cdi.refresh),
             PeriodicCall("images", intervals.images, refresh_images),
             PeriodicCall("sync", intervals.sync, recovery.sync),
             PeriodicCall("kits", _KIT_CLEANING_PERIOD_S, host.kits.clean),

@@ -54,7 +54,7 @@ def test_a_plugin_that_lacks_methods_is_told_which() -> None:
             return []
 
     with pytest.raises(
-        PluginError, match="shows 0 .*: Half lacks alloc_map_spec, alloc_to_devices, configurable_slots$"
+        PluginError, match=r"shows 0 .*: Half lacks alloc_map_spec, alloc_to_devices, configurable_slots$"
     ):
         plugin_of(SimpleNamespace(Half=Half), "x")
 

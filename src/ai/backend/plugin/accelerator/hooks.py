@@ -61,7 +61,7 @@ class Mount:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceMapping:
     """Describes a device node in the workload. ``permissions`` is a subset of ``rwm``; ``cdi_name`` is used where the
-    runtime has CDI."""
+    runtime finds a specification of it."""
 
     source: str
     target: str | None = None

@@ -171,6 +171,7 @@ class ProcessRuntime(AbstractRuntime):
             capabilities=findings.capabilities,
             no_session_networks=findings.no_session_networks,
             no_multi_node_networks=findings.no_multi_node_networks,
+            cdi_directories=creation.cdi_directories(self._state.path),
         )
 
     async def list_images(self) -> Sequence[RuntimeImage]:
