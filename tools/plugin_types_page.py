@@ -33,7 +33,10 @@ def page() -> str:
     for name, (module, item) in sorted(types.items(), key=lambda entry: entry[0].lower()):
         lines += ["", f"## {name}", "", f"`from {module} import {name}`", "", *_description(item)]
         if isinstance(item, type) and issubclass(item, enum.Enum):
-            lines += ["", *(f"- `{member.name}` = `{member.value!r}`{_note(item, member.name)}" for member in item)]
+            lines += [
+                "",
+                *(f"- `{member.name}` = `{member.value!r}`{_text_below(item, member.name)}" for member in item),
+            ]
         elif dataclasses.is_dataclass(item):
             lines += ["", *_fields(item)]
         elif isinstance(item, type) and not issubclass(item, BaseException):
@@ -73,24 +76,24 @@ def _description(item: type) -> list[str]:
     return [line.replace("Attributes:", "Fields:").replace("::", ":") for line in lines]
 
 
-def _source_notes(item: type) -> Mapping[str, str]:
+def _texts_below(item: type) -> Mapping[str, str]:
     """Return the strings that stand below fields and members of a class, by name."""
-    notes: dict[str, str] = {}
+    texts: dict[str, str] = {}
     (definition,) = ast.parse(dedent(inspect.getsource(item))).body
     body = definition.body if isinstance(definition, ast.ClassDef) else []
     for statement, below in pairwise(body):
         target = statement.target if isinstance(statement, ast.AnnAssign) else None
         if isinstance(statement, ast.Assign):
             target = statement.targets[0]  # type: ignore[assignment]  # a name here, since these are enumerations
-        is_note = isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
-        if isinstance(target, ast.Name) and is_note and isinstance(below.value.value, str):  # type: ignore[attr-defined]  # as checked above
-            notes[target.id] = " ".join(_text(below.value.value).split())  # type: ignore[attr-defined]  # as above
-    return notes
+        is_text = isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
+        if isinstance(target, ast.Name) and is_text and isinstance(below.value.value, str):  # type: ignore[attr-defined]  # as checked above
+            texts[target.id] = " ".join(_text(below.value.value).split())  # type: ignore[attr-defined]  # as above
+    return texts
 
 
-def _note(item: type, name: str) -> str:
-    note = _source_notes(item).get(name)
-    return f": {note}" if note else ""
+def _text_below(item: type, name: str) -> str:
+    text = _texts_below(item).get(name)
+    return f": {text}" if text else ""
 
 
 def _fields(item: Any) -> Iterator[str]:
@@ -101,7 +104,7 @@ def _fields(item: Any) -> Iterator[str]:
         if field.default is not dataclasses.MISSING:
             shown = field.default.name if isinstance(field.default, enum.Enum) else repr(field.default)
             default = f" = {shown}"
-        yield f"- `{field.name}: {annotations.get(field.name, field.type)}{default}`{_note(item, field.name)}"
+        yield f"- `{field.name}: {annotations.get(field.name, field.type)}{default}`{_text_below(item, field.name)}"
 
 
 def _methods(item: type) -> Iterator[str]:

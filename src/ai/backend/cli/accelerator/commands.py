@@ -25,6 +25,7 @@ accelerator = LazyGroup(
     help="Accelerator plugins and devices of this node. No cluster is needed.",
     entries={
         "list": Entry(_LISTING_MODULE + "accelerator_list", "List the plugins that are installed on this node."),
+        "top": Entry(_LISTING_MODULE + "accelerator_top", "Show what the devices of this node do now."),
         "show": Entry(_LISTING_MODULE + "accelerator_show", "Show the devices of this node and how they are linked."),
     },
 )

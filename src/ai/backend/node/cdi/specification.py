@@ -74,7 +74,7 @@ class NetDevice(_Value, frozen=True, kw_only=True):
 
 
 class ContainerEdits(_Value, frozen=True, kw_only=True):
-    """What a device adds to a container."""
+    """Holds what a device adds to a container."""
 
     env: tuple[str, ...] = ()
     device_nodes: tuple[DeviceNode, ...] = ()
@@ -92,7 +92,7 @@ class CdiDevice(_Value, frozen=True, kw_only=True):
 
 
 class CdiSpecification(_Value, frozen=True, kw_only=True):
-    """One file: the devices of one kind, and what each of them adds besides its own edits."""
+    """Holds one file: the devices of one kind, and the edits that each of them makes besides its own."""
 
     cdi_version: str
     kind: str
