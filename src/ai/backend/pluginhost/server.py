@@ -198,6 +198,12 @@ class _Host:
             state=state,
             previous_allocation=hook_call.previous_allocation,
             deadline_s=hook_call.deadline_s,
+            image=hook_call.image,
+            cluster_role=hook_call.cluster_role,
+            cluster_rank=hook_call.cluster_rank,
+            cluster_size=hook_call.cluster_size,
+            end_reason=hook_call.end_reason,
+            is_forced=hook_call.is_forced,
         )
         hook = self._plugin.create_lifecycle_hook(hook_call.workload, hook_call.device_alloc, context)
         result = await getattr(hook, hook_call.method)()

@@ -22,6 +22,7 @@ from ai.backend.plugin.accelerator import (
     StatContext,
     Workload,
     WorkloadConfig,
+    WorkloadImage,
 )
 
 MAX_FRAME = 16 << 20
@@ -68,6 +69,12 @@ class HookCall(msgspec.Struct, frozen=True, kw_only=True):
     deadline_s: float
     state: KeptState
     previous_allocation: DeviceAllocation | None
+    image: WorkloadImage | None = None
+    cluster_role: str = "main"
+    cluster_rank: int = 0
+    cluster_size: int = 1
+    end_reason: str = ""
+    is_forced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
