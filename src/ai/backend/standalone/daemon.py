@@ -1,5 +1,5 @@
 """Runs a daemon of a separate cluster: python -m ai.backend.standalone.daemon DATA_DIR (storage | manager | app-proxy |
-agent ID)."""
+web | agent ID)."""
 
 from __future__ import annotations
 
@@ -118,6 +118,10 @@ def main(arguments: Sequence[str]) -> int:
             from ai.backend.standalone.app_proxy_daemon import AppProxyDaemon
 
             name, make_daemon = "app-proxy", AppProxyDaemon
+        case [data_dir, "web"]:
+            from ai.backend.standalone.web_daemon import WebDaemon
+
+            name, make_daemon = "web", WebDaemon
         case [data_dir, "agent", agent_id]:
             name, make_daemon = f"agent-{agent_id}", partial(make_agent, agent_id=agent_id)
         case _:

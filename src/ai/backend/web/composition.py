@@ -55,7 +55,7 @@ class WebServer:
         )
         sign_in = ManagerSignIn(self.managers)
         self.logins = logins = LoginService(self._store, sign_in, limits, SystemClock())
-        cookies = CookiePolicy(scheme=scheme, max_age_s=session.max_age)
+        cookies = CookiePolicy(scheme=scheme, base_name=session.cookie_name, max_age_s=session.max_age)
         metrics = Metrics("web")
         apis = (
             LoginApi(logins, cookies, domain=settings.api.domain),

@@ -181,6 +181,12 @@ class SessionSettings(Settings):
     file: Path = Field(
         Path("./web-sessions.db"), description="SQLite file of the login sessions where no Redis is configured."
     )
+    cookie_name: str = Field(
+        "backendai",
+        pattern=r"^[A-Za-z0-9_-]{1,64}$",
+        description="The cookie of login sessions; `__Host-` is put before it where browsers use TLS. Web servers of "
+        "one host name need different ones, since browsers do not tell ports apart.",
+    )
     max_age: int = Field(604_800, ge=MIN_LOGIN_S, description="Seconds until a login session ends.")
     flush_on_startup: bool = Field(False, description="End all login sessions when the server starts.")
     login_block_time: int = Field(1_200, ge=0, description="Seconds for which a name is refused after failures.")
