@@ -10,7 +10,7 @@ import aiohttp
 
 from ai.backend.standalone.instance import ClusterFile
 from ai.backend.standalone.layout import Layout
-from ai.backend.standalone.manager_daemon import listen
+from ai.backend.standalone.listeners import listen
 from ai.backend.standalone.passwords import forget_password, hash_of_random, make_password, stored_password
 from ai.backend.standalone.web_daemon import WebDaemon
 

@@ -19,7 +19,8 @@ from ai.backend.standalone.agent_files import check as check_agent_files
 from ai.backend.standalone.app_proxy_daemon import AppProxyDaemon
 from ai.backend.standalone.instance import ClusterFile, read_cluster_file, write_cluster_file
 from ai.backend.standalone.layout import Layout
-from ai.backend.standalone.manager_daemon import ManagerDaemon, keys_of, listen
+from ai.backend.standalone.listeners import listen
+from ai.backend.standalone.manager_daemon import ManagerDaemon, keys_of
 from ai.backend.standalone.options import (
     DEFAULT_COORDINATOR_PORT,
     DEFAULT_PORT,

@@ -53,7 +53,8 @@ def make_keys(layout: Layout, agents: Sequence[str]) -> None:
 def make_manager(layout: Layout, cluster: ClusterFile) -> Daemon:
     from ai.backend.infra.rpc.data.server import DataServer
     from ai.backend.infra.rpc.zmq.manager import ZmqManagerEndpoint
-    from ai.backend.standalone.manager_daemon import ManagerDaemon, listen
+    from ai.backend.standalone.listeners import listen
+    from ai.backend.standalone.manager_daemon import ManagerDaemon
 
     endpoint = ZmqManagerEndpoint(
         bind=f"tcp://127.0.0.1:{cluster.rpc_port}",

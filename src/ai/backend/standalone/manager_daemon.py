@@ -6,7 +6,7 @@ import logging
 import socket
 from collections.abc import Mapping
 
-from ai.backend.common.errors import Conflict, Unavailable
+from ai.backend.common.errors import Unavailable
 from ai.backend.infra.bus import Bus
 from ai.backend.infra.config_store import SQLiteConfigStore
 from ai.backend.infra.database import Database
@@ -24,22 +24,6 @@ from ai.backend.standalone.storage_daemon import FOLDER_HOST, secret, shared_con
 
 log = logging.getLogger(__name__)
 _DEFAULT_USERS = {"admin@local": "administrator", "user@local": "user"}
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """Returns a listening socket; the caller owns it. Raises Conflict if the port is taken or the address is not
-    ours."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind((host, port))
-        sock.listen(1024)
-        sock.setblocking(False)
-    except OSError as e:
-        sock.close()
-        raise Conflict(f"Cannot listen on {host}:{port}: {e.strerror}. Name another one with --port.") from None
-    return sock
 
 
 class ManagerDaemon:

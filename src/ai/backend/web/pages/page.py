@@ -69,9 +69,6 @@ def boot_data(settings: WebSettings, *, language: str) -> dict[str, Any]:
             "maskUserInfo": service.mask_user_info,
             "twoFactor": service.enable_2fa,
             "artifacts": service.enable_reservoir,
-            "singleSignOn": list(service.single_sign_on_vendors),
-            "menuBlocklist": list(settings.ui.menu_blocklist),
-            "maxUploadBytes": int(settings.resources.max_file_upload_size),
         },
         "version": version("backendai"),
     }
