@@ -1,4 +1,4 @@
-"""What a build in this user's cache is doing, for those who wait for it."""
+"""Records what a build in this user's cache is doing, and reads it for those who wait for it."""
 
 from __future__ import annotations
 
