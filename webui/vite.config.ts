@@ -44,6 +44,7 @@ export default defineConfig({
   build: {
     target: 'es2022',
     sourcemap: false,
+    cssCodeSplit: false, // one small file, so that the first page makes few requests
     manifest: 'manifest.json',
     modulePreload: { polyfill: false },
     assetsInlineLimit: 0,

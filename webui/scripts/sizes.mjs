@@ -25,7 +25,7 @@ const sumOf = (files, suffix) =>
   [...new Set(files)].filter((file) => file.endsWith(suffix)).reduce((sum, file) => sum + (sizes.get(file) ?? 0), 0);
 
 const shell = filesOf('index.html');
-const first = ['index.html', 'src/i18n/en.ts'].flatMap((key) => filesOf(key));
+const first = ['index.html', 'src/i18n/en.ts', 'style.css'].flatMap((key) => filesOf(key));
 const pages = Object.keys(manifest).filter((key) => key.endsWith('Page.tsx'));
 const own = (key) => filesOf(key).filter((file) => !shell.includes(file));
 const largest = Math.max(...pages.map((key) => sumOf(own(key), '.js')));
@@ -39,7 +39,7 @@ const budgets = [
   ['largest lazy page', largest, 40_000],
   ['whole bundle', [...sizes.values()].reduce((sum, size) => sum + size, 0), 800_000],
 ];
-if (requests > 8) throw new Error(`The first page makes ${requests} requests.`);
+if (requests > 8) throw new Error(`The first page makes ${requests} requests, not 8 or fewer.`);
 const lines = [...sizes]
   .sort((a, b) => b[1] - a[1])
   .map(([name, size]) => `${kilobytes(size).padStart(8)} kB  ${name}`);
