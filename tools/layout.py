@@ -24,8 +24,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 DAEMONS = LAYERS[2]
 # The runner inside a workload is in no layer: nothing imports it, and it imports nothing of ours.
 STANDING_ALONE = ("runner",)
-# Programs inside workloads: the standard library alone.
-STDLIB_ONLY = ("node.relay",)
+# Programs inside workloads, and what the hook that builds wheels runs: the standard library alone.
+STDLIB_ONLY = ("node.relay", "infra.console")
 
 # Restrictions inside the allowed layers. Only direct imports count.
 NEIGHBOURS: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (

@@ -12,11 +12,12 @@ class CookiePolicy:
     """The cookie of login sessions: ``__Host-`` binds it to this host and to TLS where browsers use TLS."""
 
     scheme: str
+    base_name: str = "backendai"
     max_age_s: int
 
     @property
     def name(self) -> str:
-        return "__Host-backendai" if self.scheme == "https" else "backendai"
+        return f"__Host-{self.base_name}" if self.scheme == "https" else self.base_name
 
     def token_of(self, request: web.BaseRequest) -> str | None:
         """Returns the token that a request carries."""

@@ -140,6 +140,8 @@ async def _chunks(request: web.Request) -> AsyncIterator[bytes]:
 async def _send_back(request: web.Request, response: aiohttp.ClientResponse) -> web.StreamResponse:
     headers = [(name, value) for name, value in response.headers.items() if name.lower() not in _NOT_RETURNED]
     reply = web.StreamResponse(status=response.status, reason=response.reason, headers=headers)
+    if response.content_type == "text/event-stream":
+        reply.headers["X-Accel-Buffering"] = "no"  # reverse proxies would hold events back
     await reply.prepare(request)
     try:
         with request.app[STREAMS].opened(request):
