@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import flask
@@ -93,6 +94,11 @@ class _Token:
         return self.scope
 
 
+@cache
+def _new_key() -> RSAKey:
+    return RSAKey.generate_key(2048, {"kid": "first", "use": "sig"})
+
+
 @dataclass
 class OidcProvider:
     """Signs in ``claims`` without asking. ``forge`` may replace each ID token by another."""
@@ -100,7 +106,7 @@ class OidcProvider:
     return_urls: list[str]
     claims: dict[str, Any] = field(default_factory=dict)
     forge: Callable[[OidcProvider, str], str] = lambda provider, token: token
-    key: RSAKey = field(default_factory=lambda: RSAKey.generate_key(2048, {"kid": "first", "use": "sig"}))
+    key: RSAKey = field(default_factory=_new_key)
 
     def __post_init__(self) -> None:
         self.codes: dict[str, _Code] = {}
