@@ -66,7 +66,7 @@ class ProviderClient:
         if age_s > KEYS_S or (key_id not in self._keys and age_s > REFRESH_S):
             document = await self._read("GET", await self.endpoint("jwks_uri"))
             try:
-                keys = jwt.PyJWKSet.from_dict(document).keys
+                keys = jwt.PyJWKSet.from_dict(dict(document)).keys
             except jwt.PyJWTError as e:
                 raise ProviderFailed(f"its keys are malformed: {e}") from None
             self._keys = {key.key_id or "": key for key in keys if key.public_key_use in (None, "sig")}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypedDict
+from typing import Annotated, Any, TypedDict
 
 from msgspec import Meta
 
@@ -147,5 +147,5 @@ class AccountsApi:
         keypair = await self._users.rotate_keypair(caller, caller.access_key)
         return {"access_key": keypair.access_key, "secret_key": keypair.secret_key}
 
-    async def _own_user(self, call: Call) -> User:
+    async def _own_user(self, call: Call[Any, Any]) -> User:
         return await self._identity.user(caller_of(call))

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
-from typing import Any
 from uuid import UUID
 
 from ai.backend.common.errors import ImageNotFound, InvalidInput, InvalidQuantity, LimitExceeded, UnsupportedResource
@@ -125,7 +124,7 @@ class SessionFactory:
         )
         return session, limits
 
-    def _environ(self, owner: Caller, requested: Mapping[str, Any] | None) -> dict[str, str]:
+    def _environ(self, owner: Caller, requested: Mapping[str, str]) -> dict[str, str]:
         """Returns the checked variables of a session; only an administrator says that its user may become root."""
         environ = dict(checks.check_environ(requested, max_bytes=self.settings.max_environ_bytes))
         environ.pop(_SUDO_VARIABLE, None)
