@@ -14,7 +14,7 @@ from ai.backend.plugin.settings import PluginSettings
 
 
 class GroupRule(PluginSettings):
-    """What the members of a group get."""
+    """Domain and projects of the members of a group."""
 
     domain: str = Field("default", min_length=1, description="The domain that members are in.")
     projects: list[str] = Field([], description="The projects of that domain that members are in.")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ai.backend.manager.identity.settings import PasswordPolicy, SignUp, SignUpSettings
+from ai.backend.manager.identity.settings import PasswordPolicy, SignUpSettings
 from ai.backend.plugin.hooks import AbstractHook, Account, HookDenied, SignUpRequest
 from tests.component.manager.api.conftest import Api
 from tests.component.manager.api.test_folders_api import call
@@ -55,7 +55,7 @@ class OpenHouse(AbstractHook):
 def house(api: Api) -> OpenHouse:
     services, hook = api.cluster.manager.services, OpenHouse()
     services.hooks.plugins = [("house", hook)]
-    services.sign_up._settings = SignUpSettings(mode=SignUp.HOOKS)
+    services.sign_up._settings = SignUpSettings(mode="hooks")
     return hook
 
 

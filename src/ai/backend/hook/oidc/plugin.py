@@ -28,7 +28,7 @@ _REQUIRED_CLAIMS = ["exp", "iat", "iss", "aud", "sub", "nonce"]
 
 
 class _Flow(msgspec.Struct, frozen=True, kw_only=True):
-    """What one sign-in is bound by; only the manager and the provider see its parts."""
+    """Random values that bind the steps of one sign-in; only the manager and the provider see them."""
 
     state: str
     nonce: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
+from typing import Literal
 
 from pydantic import Field
 
@@ -11,7 +11,7 @@ from ai.backend.manager.identity.model import MAX_PASSWORD_HISTORY
 
 
 class PasswordPolicy(Settings):
-    """What new passwords must be, and how long they are good. Passwords that a hook plugin verifies are not judged."""
+    """Rules of new passwords, and how long they are good. Passwords that a hook plugin verifies are not judged."""
 
     min_length: int = Field(8, ge=8, le=128, description="The fewest characters of a password.")
     min_kinds: int = Field(
@@ -34,18 +34,11 @@ class TotpSettings(Settings):
     issuer: str = Field("Backend.AI", min_length=1, description="The name that authenticator apps show.")
 
 
-class SignUp(StrEnum):
-    """Who may sign up."""
-
-    CLOSED = "closed"
-    HOOKS = "hooks"
-
-
 class SignUpSettings(Settings):
     """People who make their own accounts."""
 
-    mode: SignUp = Field(
-        SignUp.CLOSED,
+    mode: Literal["closed", "hooks"] = Field(
+        "closed",
         description="`closed`: administrators make all accounts. `hooks`: whom a hook plugin admits signs up, and"
         " proves the e-mail address by a token that a plugin delivers.",
     )

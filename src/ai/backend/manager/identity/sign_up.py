@@ -18,7 +18,7 @@ from ai.backend.manager.hooks import Hooks
 from ai.backend.manager.identity.model import User
 from ai.backend.manager.identity.passwords import PasswordService, check_address
 from ai.backend.manager.identity.service import IdentityService
-from ai.backend.manager.identity.settings import SignUp, SignUpSettings
+from ai.backend.manager.identity.settings import SignUpSettings
 from ai.backend.manager.identity.site_users import DEFAULT_DOMAIN
 from ai.backend.manager.identity.store import IdentityStore
 from ai.backend.manager.identity.users import EMAIL_PATTERN, free_username
@@ -54,7 +54,7 @@ class SignUpService:
             NotSupported: nobody signs up here. Forbidden: a plugin refuses, or none admits.
             InvalidInput: no e-mail address, or a password against the policy. Unavailable: no plugin delivers tokens.
         """
-        if self._settings.mode is SignUp.CLOSED:
+        if self._settings.mode == "closed":
             raise NotSupported("Nobody signs up here by themselves: ask an administrator.")
         if not EMAIL_PATTERN.fullmatch(email):
             raise InvalidInput("That is no e-mail address.", data={"email": "malformed"})
