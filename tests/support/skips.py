@@ -123,6 +123,7 @@ PROBES: dict[str, Callable[[], str | None]] = {
     "haproxy": _program("haproxy", "haproxy"),
     "redis": _program("redis-server", "redis-server"),
     "etcd": _program("etcd", "etcd-server"),
+    "slapd": _program("slapd", "slapd"),
     "xfs": _xfs,
 }
 

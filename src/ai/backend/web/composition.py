@@ -21,6 +21,7 @@ from ai.backend.web.login.api import LoginApi
 from ai.backend.web.login.passwords_api import PasswordApi
 from ai.backend.web.login.service import LoginLimits, LoginService
 from ai.backend.web.login.sql import SqlLoginStore
+from ai.backend.web.login.sso_api import SsoApi
 from ai.backend.web.login.store import LoginStore
 from ai.backend.web.managers.pool import ManagerPool
 from ai.backend.web.managers.sign_in import ManagerSignIn
@@ -59,6 +60,7 @@ class WebServer:
         metrics = Metrics("web")
         apis = (
             LoginApi(logins, cookies, domain=settings.api.domain),
+            SsoApi(logins, sign_in, cookies, domain=settings.api.domain),
             PasswordApi(sign_in, domain=settings.api.domain, scheme=scheme),
             RelayApi(self.managers, logins, cookies),
             HealthApi(metrics, self._readiness),

@@ -35,6 +35,31 @@ class CookiePolicy:
             secure=self.scheme == "https",
         )
 
+    @property
+    def ticket_name(self) -> str:
+        return f"{self.name}-ticket"
+
+    def ticket_of(self, request: web.BaseRequest) -> str | None:
+        """Returns the ticket that a request carries of a sign-in at another service."""
+        return request.cookies.get(self.ticket_name)
+
+    def set_ticket(self, response: web.StreamResponse, ticket: str, *, max_age_s: int) -> None:
+        """Gives the browser the ticket that it brings back from a sign-in service. It is ``Lax``, as it comes back from
+        another site."""
+        response.set_cookie(
+            self.ticket_name,
+            ticket,
+            max_age=max_age_s,
+            path="/",
+            httponly=True,
+            samesite="Lax",
+            secure=self.scheme == "https",
+        )
+
+    def clear_ticket(self, response: web.StreamResponse) -> None:
+        """Makes the browser forget the ticket."""
+        response.del_cookie(self.ticket_name, path="/", httponly=True, samesite="Lax", secure=self.scheme == "https")
+
     def clear(self, response: web.StreamResponse) -> None:
         """Makes the browser forget the token."""
         response.del_cookie(self.name, path="/", httponly=True, samesite="Strict", secure=self.scheme == "https")

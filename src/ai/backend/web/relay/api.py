@@ -25,9 +25,11 @@ from ai.backend.web.managers.pool import Keypair, ManagerPool
 PREFIX = "/func"
 ANONYMOUS_PATHS = ("/", "/ping")
 ANONYMOUS_PREFIXES = (
-    "/auth/signup", "/cloud/", "/custom-auth/", "/openid/", "/saml/", "/totp/anon", "/folders/_/tus/upload/",
+    "/auth/signup", "/auth/verify-email",
+    "/cloud/", "/custom-auth/", "/openid/", "/saml/", "/totp/anon", "/folders/_/tus/upload/",
 )  # fmt: skip
 _PASSWORD_PATH = "/auth/update-password"
+_ROTATION_PATH = "/auth/keypair/rotate"
 _HOP_BY_HOP = frozenset(
     [
         *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer"),
@@ -95,6 +97,8 @@ class RelayApi:
         async with response:
             if login is not None and response.status == 200 and raw_target.partition("?")[0] == _PASSWORD_PATH:
                 await self._logins.end_others(login)
+            if login is not None and response.status == 200 and raw_target.partition("?")[0] == _ROTATION_PATH:
+                await self._logins.sign_out(login, everywhere=True)  # their secret is refused from now on
             return await _send_back(request, response)
 
     async def _relay_socket(self, call: Call, raw_target: str, keypair: Keypair) -> web.StreamResponse:
