@@ -172,6 +172,7 @@ class ProcessRuntime(AbstractRuntime):
             no_session_networks=findings.no_session_networks,
             no_private_ports=findings.no_private_ports,
             no_multi_node_networks=findings.no_multi_node_networks,
+            cdi_directories=creation.cdi_directories(self._state.path),
         )
 
     async def list_images(self) -> Sequence[RuntimeImage]:
