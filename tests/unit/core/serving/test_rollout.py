@@ -302,12 +302,14 @@ def test_what_ends_drains_first_and_not_for_ever() -> None:
         replicas = (replace(draining, in_flight=in_flight),)
         return plan_rollout(RolloutSnapshot(desired=0, active=OLD, replicas=replicas), policy, now)
 
-    assert plan(2.0, 0).actions == () and plan(2.0, 0).wake_at == 3.0
+    assert plan(2.0, 0).actions == ()
+    assert plan(2.0, 0).wake_at == 3.0
     assert plan(3.0, 0).actions == (StepReplica(draining.id, ReplicaTrigger.DRAINED, ServingReason.DRAINED),)
     for in_flight in (1, None):
         assert plan(599.0, in_flight).actions == ()
         [step] = plan(600.0, in_flight).actions
-        assert isinstance(step, StepReplica) and step.trigger is ReplicaTrigger.DRAIN_TIMED_OUT
+        assert isinstance(step, StepReplica)
+        assert step.trigger is ReplicaTrigger.DRAIN_TIMED_OUT
 
 
 def test_failed_replicas_of_the_served_revision_are_replaced_with_growing_delays() -> None:
