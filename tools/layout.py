@@ -90,6 +90,7 @@ FEATURES: Mapping[str, tuple[tuple[str, ...], ...]] = {
         ("metrics",),
         ("link",),
         ("planes",),
+        ("inference",),
         ("access", "upstreams"),
         ("config",),
     ),

@@ -44,10 +44,11 @@ class _Body(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRequest:
-    """A request to a model. ``prompt`` is the JSON text of its input; ``body`` is what the engine gets.
+    """A request to a model.
 
-    ``strips_usage``:
-    the client has not asked for the tokens of its stream. ``max_output`` is None if it names no maximum."""
+    ``prompt`` is the JSON text of its input, ``body`` is what the engine gets. ``strips_usage``: the client has not
+    asked for the tokens of its stream. ``max_output`` is None if it names no maximum.
+    """
 
     model: str
     prompt: bytes
@@ -56,10 +57,7 @@ class ModelRequest:
     strips_usage: bool = False
     max_output: int | None = None
     salt: str = ""
-
-    @property
-    def prompt_tokens(self) -> int:
-        return len(self.prompt) // BYTES_PER_TOKEN
+    prompt_tokens: int = 0
 
 
 def read_request(body: bytes) -> ModelRequest:
@@ -82,6 +80,7 @@ def read_request(body: bytes) -> ModelRequest:
         strips_usage=strips,
         max_output=limits[0] if limits else None,
         salt=parsed.cache_salt if isinstance(parsed.cache_salt, str) else "",
+        prompt_tokens=len(prompt) // BYTES_PER_TOKEN,
     )
 
 
