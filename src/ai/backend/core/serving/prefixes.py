@@ -15,7 +15,7 @@ from ai.backend.core.proxy.routing import RouteKey
 
 BLOCK_BYTES = 512
 """Bytes of one block: about 128 tokens."""
-MAX_BLOCKS = 256
+MAX_BLOCKS = 128
 """Blocks of a prompt that are looked at: the cost of a pick does not grow with longer prompts."""
 DEFAULT_CAPACITY = 8192
 """Blocks that the cache of a replica holds if its engine does not say."""
@@ -45,9 +45,9 @@ class PrefixIndex:
     def __len__(self) -> int:
         return len(self._holders)
 
-    def matches(self, blocks: Sequence[bytes]) -> dict[RouteKey, int]:
-        """Returns the replicas that have the longest beginning of a prompt, with the number of its blocks. Whoever has
-        a block has those before it, so that the length is found by halving."""
+    def holders(self, blocks: Sequence[bytes]) -> tuple[list[RouteKey], int]:
+        """Returns the replicas that have the longest beginning of a prompt, and the number of its blocks. Those that
+        got it first come first. Whoever has a block has those before it, so that the length is found by halving."""
         low, high = 0, len(blocks)
         while low < high:
             middle = (low + high + 1) // 2
@@ -55,7 +55,7 @@ class PrefixIndex:
                 low = middle
             else:
                 high = middle - 1
-        return dict.fromkeys(self._fresh(blocks[low - 1]), low) if low else {}
+        return (self._fresh(blocks[low - 1]), low) if low else ([], 0)
 
     def _fresh(self, block: bytes) -> list[RouteKey]:
         holders, received, capacity = self._holders.get(block), self._received, self._capacity
@@ -75,8 +75,9 @@ class PrefixIndex:
                 number += 1
                 continue
             all_holders.move_to_end(block)
-            before = holders.pop(key, None)
+            before = holders.get(key)
             if before is None or number - before >= self._capacity:
+                holders.pop(key, None)
                 number += 1
             holders[key] = number
             if len(holders) > _MAX_HOLDERS:

@@ -19,6 +19,9 @@ from ai.backend.core.proxy.routing import RouteKey, SmoothWeights, Target, key_o
 from ai.backend.core.serving.prefixes import BLOCK_BYTES, PrefixIndex
 
 SCAN_LIMIT = 32
+SATURATION_TOKENS = 32_768
+"""Uncached tokens that a replica may have to compute before others get the prompts that it knows: some seconds of work.
+A smaller limit copies prompts to other replicas at each burst, where they displace others (``serving-routing``)."""
 _MIN_HIT = 0.8
 _EXPLORATION = 0.01
 _BYTES_PER_TOKEN = 4
@@ -95,8 +98,7 @@ def _point(text: str) -> int:
 class ReplicaPicker:
     """The routes of one endpoint with their loads. Deterministic for the same ``dice``.
 
-    ``saturation_tokens``: a replica with more uncached tokens to compute loses the prompts that it has computed before
-    to others.
+    ``saturation_tokens``: as :data:`SATURATION_TOKENS`.
     """
 
     def __init__(
@@ -105,7 +107,7 @@ class ReplicaPicker:
         *,
         kind: RoutingKind = RoutingKind.LEAST_OUTSTANDING,
         dice: Dice,
-        saturation_tokens: int = 8192,
+        saturation_tokens: int = SATURATION_TOKENS,
         index: PrefixIndex | None = None,
     ) -> None:
         self.kind = kind
@@ -114,6 +116,7 @@ class ReplicaPicker:
         self._index = index or PrefixIndex()
         self._weights: SmoothWeights[Hashable] = SmoothWeights()
         self._groups: dict[Hashable, _Group] = {}
+        self._places: dict[RouteKey, tuple[Hashable, Target]] = {}
         self.loads: dict[RouteKey, Load] = {}
         self.update(routes)
 
@@ -134,6 +137,7 @@ class ReplicaPicker:
             if former is not None and former.members == group.members:
                 group.ring = former.ring
         self._groups = groups
+        self._places = {target.key: (name, target) for name, group in groups.items() for target in group.members}
         self._weights.retain(groups)
         kept = {
             target.key: self.loads.get(target.key) or Load() for group in groups.values() for target in group.members
@@ -162,11 +166,12 @@ class ReplicaPicker:
         hit, reason = 0, PickReason.LEAST_LOAD
         if len(members) == 1:
             target, reason = members[0], PickReason.ONLY
-            hit = self._index.matches(blocks).get(target.key, 0) if blocks else 0
+            hit = self._holders(revision, blocks, excluded)[1] if blocks else 0
         elif prompt.session_key:
             target, reason = _on_ring(group, prompt.session_key), PickReason.SESSION
         elif blocks:
-            target, hit, reason = self._by_prefix(members, blocks, prompt.tokens)
+            holders, hit = self._holders(revision, blocks, excluded)
+            target, hit, reason = self._by_prefix(members, holders, hit, len(blocks), prompt.tokens)
         else:
             target = self._least(members)
         if blocks:
@@ -203,31 +208,40 @@ class ReplicaPicker:
     def _draw(self, members: list[Target]) -> Target:
         return members[int(self._dice.random() * len(members))]
 
-    def _by_prefix(self, members: list[Target], blocks: Sequence[bytes], tokens: int) -> tuple[Target, int, PickReason]:
+    def _holders(
+        self, revision: Hashable, blocks: Sequence[bytes], excluded: Container[RouteKey]
+    ) -> tuple[list[Target], int]:
+        """Returns the members of a revision that have the longest beginning of a prompt, and how many blocks it has."""
+        keys, hit = self._index.holders(blocks)
+        places = [self._places[key] for key in keys if key in self._places and key not in excluded]
+        targets = [target for own, target in places if own == revision]
+        return targets, hit if targets else 0
+
+    def _by_prefix(
+        self, members: list[Target], holders: list[Target], hit: int, blocks: int, tokens: int
+    ) -> tuple[Target, int, PickReason]:
         """Keeps to the replica that has most of the prompt until it is saturated; then goes by the work that each of
         a few replicas would have with it."""
         loads = self.loads
         if self._dice.random() < _EXPLORATION:
             return self._draw(members), 0, PickReason.EXPLORATION
-        matches = self._index.matches(blocks)
-        own = [target for target in members if target.key in matches] if matches else []
-        hit = matches[own[0].key] if own else 0
-        if own and hit >= _MIN_HIT * len(blocks):
-            best = min(own, key=lambda target: loads[target.key].uncached_tokens)
-            if loads[best.key].uncached_tokens <= self._saturation_tokens:
-                return best, hit, PickReason.PREFIX
+        if hit >= _MIN_HIT * blocks:
+            # One replica keeps the prompt while it can: a copy elsewhere takes the place of other prompts.
+            for target in holders:
+                if loads[target.key].uncached_tokens <= self._saturation_tokens:
+                    return target, hit, PickReason.PREFIX
         others = members if len(members) <= SCAN_LIMIT else [self._draw(members) for _ in range(_DRAWS)]
-        saved = hit * BLOCK_BYTES // _BYTES_PER_TOKEN
+        saved, keys = hit * BLOCK_BYTES // _BYTES_PER_TOKEN, {target.key for target in holders}
 
         def work(target: Target) -> tuple[int, int]:
             load = loads[target.key]
-            return load.uncached_tokens + max(0, tokens - (saved if target.key in matches else 0)), load.requests
+            return load.uncached_tokens + max(0, tokens - (saved if target.key in keys else 0)), load.requests
 
-        chosen = min([*own, *others], key=work)
+        chosen = min([*holders, *others], key=work)
         if len(members) <= SCAN_LIMIT:
             members.remove(chosen)
             members.append(chosen)
-        return chosen, matches.get(chosen.key, 0), PickReason.LEAST_LOAD
+        return chosen, hit if chosen.key in keys else 0, PickReason.LEAST_LOAD
 
     def begin(self, pick: Pick) -> None:
         """Counts a request at its replica."""
