@@ -16,7 +16,7 @@ from ai.backend.core.proxy.breaker import Breaker
 from ai.backend.core.proxy.routing import RouteKey
 from ai.backend.core.serving.limits import Estimate, InferenceMeter, Refusal, Reservation
 from ai.backend.core.serving.routing import Pick, Prompt, ReplicaPicker, RetryBudget
-from ai.backend.core.serving.usage import Cost, UsageBook, UsageKey
+from ai.backend.core.serving.usage import Cost, UsageTracker, UsageKey
 
 RELEASE_PER_REPLICA = 16
 """Requests that a replica gets at once of those that waited; each further one when another one has ended."""
@@ -31,7 +31,7 @@ class Counters:
     """What all endpoints of a worker share: limits by token, rows of usage, and whom to tell when requests wait."""
 
     meter: InferenceMeter = field(default_factory=InferenceMeter)
-    book: UsageBook = field(default_factory=UsageBook)
+    book: UsageTracker = field(default_factory=UsageTracker)
     dice: random.Random = field(default_factory=random.Random)
     clock: Callable[[], float] = time.monotonic
     on_waiting: Callable[[], None] = _do_nothing
@@ -158,10 +158,10 @@ class ServedEndpoint:
             lines += "".join(f"x-ratelimit-{key}-{name}: {value}\r\n" for key, value in values).encode()
         return lines
 
-    def settle(self, reservation: Reservation | None, cost: Cost) -> None:
+    def complete(self, reservation: Reservation | None, cost: Cost) -> None:
         """Ends what :meth:`admit` reserved."""
         if reservation is not None:
-            self.counters.meter.settle(reservation, Estimate(prompt=cost.prompt, output=cost.output))
+            self.counters.meter.complete(reservation, Estimate(prompt=cost.prompt, output=cost.output))
 
     def count(
         self,

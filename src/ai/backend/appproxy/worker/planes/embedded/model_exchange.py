@@ -317,7 +317,7 @@ class ModelExchange(Exchange):
     def _count(self) -> None:
         """Counts what the request cost. One that no replica has begun to answer costs nothing."""
         cost = self._reader.cost if self._reader is not None else Cost()
-        self._endpoint.settle(self._reservation, cost)
+        self._endpoint.complete(self._reservation, cost)
         if self._last is not None:
             is_error = self._is_broken or self._status >= 500
             self._endpoint.count(
