@@ -15,7 +15,7 @@ from ai.backend.common.wire.appproxy import (
     TokenWindow,
 )
 from ai.backend.core.serving.limits import Estimate, InferenceMeter, Refusal, Reservation
-from ai.backend.core.serving.usage import MAX_ROWS, Cost, UsageTracker, UsageKey, quantile_s
+from ai.backend.core.serving.usage import MAX_ROWS, Cost, UsageKey, UsageTracker, quantile_s
 
 arrivals = st.lists(st.tuples(st.floats(0.0, 7.0), st.integers(0, 60), st.integers(0, 60)), max_size=60)
 

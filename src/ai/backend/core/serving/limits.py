@@ -95,7 +95,7 @@ class Quota:
 
 @dataclass(slots=True)
 class Reservation:
-    """An admitted request, which :meth:`InferenceMeter.complete` ends. ``tokens`` are what each window counted for it."""
+    """An admitted request; :meth:`InferenceMeter.complete` ends it. ``tokens`` are what each window counted for it."""
 
     token: str
     at: float

@@ -16,7 +16,7 @@ from ai.backend.core.proxy.breaker import Breaker
 from ai.backend.core.proxy.routing import RouteKey
 from ai.backend.core.serving.limits import Estimate, InferenceMeter, Refusal, Reservation
 from ai.backend.core.serving.routing import Pick, Prompt, ReplicaPicker, RetryBudget
-from ai.backend.core.serving.usage import Cost, UsageTracker, UsageKey
+from ai.backend.core.serving.usage import Cost, UsageKey, UsageTracker
 
 RELEASE_PER_REPLICA = 16
 """Requests that a replica gets at once of those that waited; each further one when another one has ended."""
@@ -28,7 +28,7 @@ def _do_nothing() -> None: ...
 
 @dataclass(slots=True)
 class Counters:
-    """What all endpoints of a worker share: limits by token, rows of usage, and whom to tell when requests wait."""
+    """The parts that all endpoints of a worker share: limits by token, rows of usage, the call when requests wait."""
 
     meter: InferenceMeter = field(default_factory=InferenceMeter)
     book: UsageTracker = field(default_factory=UsageTracker)
