@@ -36,6 +36,7 @@ from ai.backend.manager.identity.api import AuthApi
 from ai.backend.manager.logs.api import CallAudit, ErrorLogApi
 from ai.backend.manager.resource_groups.api import ResourceGroupsApi
 from ai.backend.manager.resources.api import ResourcesApi
+from ai.backend.manager.scheduling.api import ExplanationsApi, SchedulingApi
 from ai.backend.manager.service_ports.api import ServicePortsApi
 from ai.backend.manager.service_ports.tunnels_api import TunnelsApi
 from ai.backend.manager.sessions.api import SessionsApi
@@ -58,6 +59,7 @@ def api_endpoints(services: Services, metrics: Metrics, readiness: Readiness | N
     folders, artifacts, settings = services.folders, services.artifacts, services.settings
     groups: list[tuple[str, tuple[object, ...]]] = [
         ("sessions", (SessionsApi(sessions), ServicePortsApi(services.service_ports))),
+        ("scheduling", (ExplanationsApi(services.explanations), SchedulingApi(services.scheduling))),
         ("streams", (StreamsApi(sessions, services.execution), TunnelsApi(services.tunnels))),
         ("streams", (ProgramsApi(sessions, services.execution),)),
         ("events", (EventsApi(sessions, services.identity, services.events), TasksApi(services.tasks))),

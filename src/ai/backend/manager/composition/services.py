@@ -42,6 +42,10 @@ from ai.backend.manager.metrics.live import LiveMetrics
 from ai.backend.manager.resource_groups.service import ResourceGroupService
 from ai.backend.manager.resources.presets import PresetService
 from ai.backend.manager.resources.service import ResourceService
+from ai.backend.manager.scheduling.explanations import ExplanationService
+from ai.backend.manager.scheduling.overview import SchedulingOverview
+from ai.backend.manager.scheduling.queues import QueueReader
+from ai.backend.manager.scheduling.reading import SnapshotReader
 from ai.backend.manager.secrets.config import SealedConfigStore
 from ai.backend.manager.secrets.sealer import Sealer
 from ai.backend.manager.service_ports.app_proxies import AppProxies, EndedAppsLoop
@@ -219,6 +223,7 @@ class Services:
             stores.templates, stores.identities, self.identity, self.sessions, clock, self.id_generator
         )
 
+        self._build_explanations(factory)
         self.arrays: ArrayService | None = None
         if stores.arrays is not None:
             self.arrays = ArrayService(
@@ -232,6 +237,26 @@ class Services:
                 id_generator=self.id_generator,
                 settings=settings,
             )
+
+    def _build_explanations(self, factory: SessionFactory) -> None:
+        stores = self.stores
+        reader = SnapshotReader(
+            stores.sessions,
+            stores.agents,
+            stores.identities,
+            stores.resource_groups,
+            self.clock,
+            stores.shares,
+            self.devices,
+            self.images.service if self.images is not None else None,
+        )
+        queues = QueueReader(reader, self.clock)
+        self.explanations = ExplanationService(
+            queues=queues, factory=factory, finder=self.finder, identity=self.identity, clock=self.clock
+        )
+        self.scheduling = SchedulingOverview(
+            queues=queues, resource_groups=self.resource_groups, identities=stores.identities, clock=self.clock
+        )
 
     def _forget_session(self, session: Session) -> None:
         if session.array_parallel is not None:
