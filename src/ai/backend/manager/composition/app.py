@@ -17,7 +17,7 @@ from ai.backend.infra.http.routes import Endpoint, endpoints_of
 from ai.backend.infra.http.server import HttpOptions, HttpServer
 from ai.backend.infra.http.signature import Authenticator
 from ai.backend.infra.telemetry import Metrics
-from ai.backend.manager.agents.api import AgentsApi, WatchersApi
+from ai.backend.manager.agents.api import AgentsApi, FleetApi, WatchersApi
 from ai.backend.manager.arrays.api import ArraysApi
 from ai.backend.manager.artifacts.api import ArtifactRegistriesApi, ArtifactsApi
 from ai.backend.manager.composition.manager import Manager
@@ -63,7 +63,14 @@ def api_endpoints(services: Services, metrics: Metrics, readiness: Readiness | N
         ("streams", (StreamsApi(sessions, services.execution), TunnelsApi(services.tunnels))),
         ("streams", (ProgramsApi(sessions, services.execution),)),
         ("events", (EventsApi(sessions, services.identity, services.events), TasksApi(services.tasks))),
-        ("cluster", (ResourcesApi(services.resources, services.presets), AgentsApi(services.agents))),
+        (
+            "cluster",
+            (
+                ResourcesApi(services.resources, services.presets),
+                AgentsApi(services.agents),
+                FleetApi(services.fleet, services.agents),
+            ),
+        ),
         ("cluster", (ResourceGroupsApi(services.resource_groups),)),
         ("cluster", (StateApi(services.state, sessions, announcement=settings.api.announcement),)),
         ("auth", (AuthApi(services.identity, services.passwords, services.ssh_keys),)),

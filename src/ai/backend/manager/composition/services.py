@@ -10,6 +10,7 @@ from ai.backend.infra.bus import Bus
 from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.infra.http.client_tokens import ClientTokens
 from ai.backend.manager.agents.capabilities import DeviceReader
+from ai.backend.manager.agents.fleet import FleetService
 from ai.backend.manager.agents.registration import AgentRegistry, Assignments
 from ai.backend.manager.agents.service import AgentService, WatcherService
 from ai.backend.manager.agents.slots import SlotCatalogue
@@ -38,6 +39,7 @@ from ai.backend.manager.images.client.scanner import scan_registry
 from ai.backend.manager.images.facade import Images
 from ai.backend.manager.logs.audit import AuditService
 from ai.backend.manager.logs.errors import ErrorLogService
+from ai.backend.manager.metrics.history import MetricHistory
 from ai.backend.manager.metrics.live import LiveMetrics
 from ai.backend.manager.resource_groups.service import ResourceGroupService
 from ai.backend.manager.resources.presets import PresetService
@@ -124,7 +126,9 @@ class Services:
 
     def _build_resources(self) -> None:
         stores = self.stores
-        self.stats = LiveMetrics(stores.sessions)
+        history = MetricHistory(max_bytes=self.settings.metrics.history_mib << 20)
+        self.stats = LiveMetrics(stores.sessions, history=history)
+        self.fleet = FleetService(stores.agents, stores.sessions, self.clock)
         self.devices = DeviceReader()
         self.slots = SlotCatalogue(stores.agents, LiveSlotUse(stores.sessions))
         self.assignments = Assignments(stores.config)

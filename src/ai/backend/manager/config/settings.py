@@ -22,6 +22,7 @@ from ai.backend.manager.folders.model import FolderSettings
 from ai.backend.manager.graphql.settings import GraphQLSettings
 from ai.backend.manager.hooks import HookSettings
 from ai.backend.manager.maintenance.loop import RetentionSettings
+from ai.backend.manager.metrics.settings import MetricSettings
 from ai.backend.manager.service_ports.settings import TunnelSettings
 from ai.backend.manager.sessions.settings import FileSettings, SessionSettings
 
@@ -121,6 +122,7 @@ class ManagerSettings(Settings):
     graphql: GraphQLSettings = Field(GraphQLSettings(), description="GraphQL queries.")
     callbacks: WebhookSettings = Field(WebhookSettings(), description="Calling the URLs that sessions name.")
     retention: RetentionSettings = Field(RetentionSettings(), description="How long the past is kept.")
+    metrics: MetricSettings = Field(MetricSettings(), description="The metrics of the last day.")
     hooks: HookSettings = Field(HookSettings(), description="Plugins of the site: sign-on and policies.")
     artifacts: ArtifactSettings = Field(ArtifactSettings(), description="Importing artifacts.")
 
