@@ -1,4 +1,4 @@
-"""What it costs to explain a request: a pass of the scheduler over 1,000 agents and a queue, and smaller requests."""
+"""Measures the explanation of a request: a pass of the scheduler over 1,000 agents, and smaller requests."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ class FleetApi:
         encoded = await self._fleet.fleet(caller_of(call))
         headers = {"ETag": encoded.etag, "Cache-Control": "private, no-cache"}
         if call.request.headers.get("If-None-Match") == encoded.etag:
-            return web.Response(status=304, headers=headers)
+            return web.Response(status=304, headers=headers, content_type="application/json")
         response = web.Response(body=encoded.body, headers=headers, content_type="application/json")
         response.enable_compression()
         return response

@@ -287,7 +287,7 @@ def _total(session: Session) -> ResourceSlot:
 
 
 class _Request(TypedDict):
-    """What an explanation repeats of the session or request that it is about."""
+    """The fields of an explanation that repeat the session or request that it is about."""
 
     resource_group: str
     requested: dict[str, str]

@@ -1,4 +1,4 @@
-"""What the scheduler would do, as clients are told it; every text and number is what the caller may see.
+"""Replies about what the scheduler would do; their texts and numbers are those that the caller may see.
 
 Source: docs/howto/why-it-waits.md. Slots are maps of names to decimal text, as everywhere on the wire.
 """

@@ -194,7 +194,7 @@ class StatusHistory(TypedDict):
 
 
 class MetricHistory(TypedDict):
-    """What each kernel used, by its id."""
+    """The histories of the kernels of a session, by their ids."""
 
     kernels: dict[str, MetricSeries]
 
