@@ -59,6 +59,7 @@ def test_a_request_that_fits_starts_now_and_counts_its_agents() -> None:
     trial = attempt(snapshot, session("a", slots(cpu=2, mem="1g")))
     assert (trial.outcome, trial.placed, list(trial.startable)) == (Outcome.NOW, 1, ["i-1"])
     assert trial.exclusions == {Exclusion.NOT_SCHEDULABLE: ["i-2"], Exclusion.BUSY: ["i-3"]}
+    assert trial.largest_free == slots(cpu=4, mem="8g")
 
 
 def test_several_sessions_are_tried_together() -> None:

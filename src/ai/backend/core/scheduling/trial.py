@@ -92,6 +92,7 @@ class Trial:
         placed: how many of the watched sessions were placed.
         startable: agents that could take the first watched session, or its largest kernel, at its turn.
         exclusions: the other agents of the resource group, each once.
+        largest_free: the most of each slot that is free on one agent then.
         proposals: smaller requests that seem to fit; only a trial of one tells.
     """
 
@@ -101,6 +102,7 @@ class Trial:
     placed: int = 0
     startable: Sequence[AgentId] = ()
     exclusions: Mapping[Exclusion, Sequence[AgentId]] = field(default_factory=dict)
+    largest_free: ResourceSlot = field(default_factory=ResourceSlot)
     proposals: Sequence[Proposal] = ()
 
     @property
@@ -191,12 +193,14 @@ class _ObservedCycle(SchedulingCycle):
         self._subject: QueuedSession | None = None
         self._startable: list[AgentId] = []
         self._exclusions: dict[Exclusion, list[AgentId]] = {}
+        self._largest_free = ResourceSlot()
 
     def _observe(self, queued: QueuedSession) -> None:
         session_id = queued.session.session_id
         self._order.append(session_id)
         if self._subject is None and session_id in self._subjects:
             self._subject = queued
+            self._largest_free = _largest_free(self._index)
             self._startable, self._exclusions = _sort_agents(self._index, self._snapshot, queued, self._reserved)
 
     def run_trial(self, subjects: Sequence[SessionId]) -> Trial:
@@ -218,6 +222,7 @@ class _ObservedCycle(SchedulingCycle):
             placed=len(subjects) - len(waiting_ids),
             startable=self._startable,
             exclusions=self._exclusions,
+            largest_free=self._largest_free,
             proposals=proposals,
         )
 
@@ -235,6 +240,18 @@ def _skip_of(plan: Plan, session_id: SessionId) -> Skip | None:
 def _largest_demand(equivalence_class: EquivalenceClass) -> Demand:
     """Returns what one agent must provide: for the whole session, or for the largest kernel of a multi-node one."""
     return equivalence_class.whole or equivalence_class.parts[equivalence_class.hardest[0]]
+
+
+def _largest_free(index: AgentIndex) -> ResourceSlot:
+    """Returns the most of each slot that is free on one agent; each slot may be free on another one."""
+    if not index.size:
+        return ResourceSlot()
+    return ResourceSlot(
+        {
+            slot: index.agents[slot_index.richest_rank(index.all_agents)].available[slot]
+            for slot, slot_index in index.indexes.items()
+        }
+    )
 
 
 def _sort_agents(

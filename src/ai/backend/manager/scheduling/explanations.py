@@ -239,6 +239,7 @@ class ExplanationService:
                 startable=len(trial.startable),
                 names=[str(agent_id) for agent_id in trial.startable] if sees_agents else [],
                 excluded=excluded,
+                largest_free=trial.largest_free.to_json(),
             ),
             limits=_limits(quotas, _total(session)),
             waiting=len(state.sessions),

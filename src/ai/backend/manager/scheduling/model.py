@@ -53,13 +53,14 @@ class AgentsVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """The agents of the resource group: all, those that could take it now, and why the others could not.
 
     ``names`` are those of ``startable``, for callers who may see agents. A multi-node session is judged by its largest
-    kernel.
+    kernel. ``largest_free``: the most of each slot that is free on one agent, though of two slots perhaps on two agents.
     """
 
     total: int = 0
     startable: int = 0
     names: list[str] = []
     excluded: list[ExcludedAgents] = []
+    largest_free: Slots = {}
 
 
 class NearestRequest(msgspec.Struct, frozen=True, kw_only=True):
