@@ -1,0 +1,152 @@
+import type { QueryClient } from '@tanstack/react-query';
+import {
+  createRootRouteWithContext,
+  createRoute,
+  createRouter,
+  lazyRouteComponent,
+  Outlet,
+  redirect,
+  type SearchSchemaInput,
+  stripSearchParams,
+} from '@tanstack/react-router';
+import { loginQuery, meOptions } from '../api/me';
+import { prefix } from '../api/prefix';
+import { Failed, NotFound } from './Fallbacks';
+import { HomePage } from './home/HomePage';
+import { Shell } from './Shell';
+
+interface Context {
+  client: QueryClient;
+}
+
+function textOf(value: unknown): string {
+  return typeof value === 'string' ? value : typeof value === 'number' ? String(value) : '';
+}
+
+const root = createRootRouteWithContext<Context>()({
+  component: Outlet,
+  notFoundComponent: NotFound,
+  errorComponent: Failed,
+});
+
+const login = createRoute({
+  getParentRoute: () => root,
+  path: '/login',
+  validateSearch: (search): { next?: string } => (typeof search.next === 'string' ? { next: search.next } : {}),
+  component: lazyRouteComponent(() => import('../features/login/pages/LoginPage')),
+});
+
+const shell = createRoute({
+  getParentRoute: () => root,
+  id: 'shell',
+  component: Shell,
+  notFoundComponent: NotFound,
+  beforeLoad: async ({ context, location }) => {
+    const known = await context.client.ensureQueryData(loginQuery);
+    if (known === null) {
+      context.client.removeQueries({ queryKey: loginQuery.queryKey });
+      throw redirect({ to: '/login', search: location.href === '/' ? {} : { next: location.href } });
+    }
+    void context.client.prefetchQuery(meOptions);
+  },
+});
+
+const home = createRoute({
+  getParentRoute: () => shell,
+  path: '/',
+  component: HomePage,
+});
+
+/** The filter, order and scope of the list of sessions. */
+export interface SessionsSearch {
+  q: string;
+  status: string;
+  sort: string;
+  whose: string;
+}
+
+const sessionsDefaults: SessionsSearch = { q: '', status: 'live', sort: '-created_at', whose: '' };
+const sessions = createRoute({
+  getParentRoute: () => shell,
+  path: '/sessions',
+  validateSearch: (search: Partial<SessionsSearch> & SearchSchemaInput): SessionsSearch => ({
+    q: textOf(search.q),
+    status: textOf(search.status) || sessionsDefaults.status,
+    sort: textOf(search.sort) || sessionsDefaults.sort,
+    whose: textOf(search.whose),
+  }),
+  search: { middlewares: [stripSearchParams(sessionsDefaults)] },
+  component: lazyRouteComponent(() => import('../features/sessions/pages/SessionsPage')),
+});
+
+const session = createRoute({
+  getParentRoute: () => shell,
+  path: '/sessions/$id',
+  component: lazyRouteComponent(() => import('../features/sessions/pages/SessionPage')),
+});
+
+const sessionTab = createRoute({
+  getParentRoute: () => shell,
+  path: '/sessions/$id/$tab',
+  validateSearch: (search): { q?: string } => (textOf(search.q) === '' ? {} : { q: textOf(search.q) }),
+  component: lazyRouteComponent(() => import('../features/sessions/pages/SessionPage')),
+});
+
+const images = createRoute({
+  getParentRoute: () => shell,
+  path: '/images',
+  validateSearch: (search): { q?: string } => (textOf(search.q) === '' ? {} : { q: textOf(search.q) }),
+  component: lazyRouteComponent(() => import('../features/images/pages/ImagesPage')),
+});
+
+const account = createRoute({
+  getParentRoute: () => shell,
+  path: '/account',
+  component: lazyRouteComponent(() => import('../features/account/pages/AccountPage')),
+});
+
+const people = createRoute({
+  getParentRoute: () => shell,
+  path: '/people',
+  validateSearch: (search): { tab?: string; q?: string; sort?: string } => ({
+    ...(textOf(search.tab) === '' ? {} : { tab: textOf(search.tab) }),
+    ...(textOf(search.q) === '' ? {} : { q: textOf(search.q) }),
+    ...(textOf(search.sort) === '' ? {} : { sort: textOf(search.sort) }),
+  }),
+  component: lazyRouteComponent(() => import('../features/people/pages/PeoplePage')),
+});
+
+const policies = createRoute({
+  getParentRoute: () => shell,
+  path: '/policies',
+  component: lazyRouteComponent(() => import('../features/people/pages/PoliciesPage')),
+});
+
+const system = createRoute({
+  getParentRoute: () => shell,
+  path: '/system',
+  component: lazyRouteComponent(() => import('../features/system/pages/SystemPage')),
+});
+
+const tree = root.addChildren([
+  login,
+  shell.addChildren([home, sessions, session, sessionTab, images, account, people, policies, system]),
+]);
+
+export function makeRouter(client: QueryClient) {
+  return createRouter({
+    routeTree: tree,
+    basepath: prefix,
+    context: { client },
+    defaultPreload: 'intent',
+    defaultErrorComponent: Failed,
+    defaultNotFoundComponent: NotFound,
+    scrollRestoration: true,
+  });
+}
+
+declare module '@tanstack/react-router' {
+  interface Register {
+    router: ReturnType<typeof makeRouter>;
+  }
+}

@@ -1,0 +1,49 @@
+import { Table } from '@mantine/core';
+import type { ReactNode } from 'react';
+
+export interface SimpleColumn<T> {
+  label: string;
+  cell: (row: T) => ReactNode;
+}
+
+/** A table of few rows, which scrolls sideways on small screens. */
+export function SimpleTable<T>({
+  label,
+  columns,
+  rows,
+  idOf,
+  minWidth = 560,
+}: {
+  label: string;
+  columns: readonly SimpleColumn<T>[];
+  rows: readonly T[];
+  idOf: (row: T) => string;
+  minWidth?: number;
+}) {
+  return (
+    <Table.ScrollContainer
+      minWidth={minWidth}
+      bg="var(--app-surface)"
+      scrollAreaProps={{ viewportProps: { tabIndex: 0, role: 'region', 'aria-label': label } }}
+    >
+      <Table withTableBorder verticalSpacing="xs" aria-label={label}>
+        <Table.Thead>
+          <Table.Tr>
+            {columns.map((column) => (
+              <Table.Th key={column.label}>{column.label}</Table.Th>
+            ))}
+          </Table.Tr>
+        </Table.Thead>
+        <Table.Tbody>
+          {rows.map((row) => (
+            <Table.Tr key={idOf(row)}>
+              {columns.map((column) => (
+                <Table.Td key={column.label}>{column.cell(row)}</Table.Td>
+              ))}
+            </Table.Tr>
+          ))}
+        </Table.Tbody>
+      </Table>
+    </Table.ScrollContainer>
+  );
+}
