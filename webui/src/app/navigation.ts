@@ -1,10 +1,21 @@
-import { IconAdjustments, IconBox, IconHome, IconServer2, IconStack2, IconUser, IconUsers } from '@tabler/icons-react';
+import {
+  IconAdjustments,
+  IconBox,
+  IconHome,
+  IconListNumbers,
+  IconRocket,
+  IconServer2,
+  IconStack2,
+  IconTopologyStar3,
+  IconUser,
+  IconUsers,
+} from '@tabler/icons-react';
 import type { Role } from '../api/me';
 
 /** A page of the navigation. Pages of other features are added here, and in the route table. */
 export interface Destination {
   path: string;
-  label: 'home' | 'sessions' | 'images' | 'account' | 'people' | 'policies' | 'system';
+  label: 'home' | 'sessions' | 'launch' | 'queue' | 'fleet' | 'images' | 'account' | 'people' | 'policies' | 'system';
   icon: typeof IconHome;
   group: 'work' | 'administration';
   /** Who may see it; everybody if absent. */
@@ -18,8 +29,18 @@ const administrators: readonly Role[] = ['admin', 'superadmin', 'monitor'];
 export const destinations: readonly Destination[] = [
   { path: '/', label: 'home', icon: IconHome, group: 'work', shortcut: 'h' },
   { path: '/sessions', label: 'sessions', icon: IconStack2, group: 'work', shortcut: 's' },
+  { path: '/sessions/new', label: 'launch', icon: IconRocket, group: 'work', shortcut: 'n' },
+  { path: '/queue', label: 'queue', icon: IconListNumbers, group: 'work', shortcut: 'q' },
   { path: '/images', label: 'images', icon: IconBox, group: 'work', shortcut: 'i' },
   { path: '/account', label: 'account', icon: IconUser, group: 'work', shortcut: 'a' },
+  {
+    path: '/fleet',
+    label: 'fleet',
+    icon: IconTopologyStar3,
+    group: 'administration',
+    roles: ['superadmin', 'monitor'],
+    shortcut: 'f',
+  },
   { path: '/people', label: 'people', icon: IconUsers, group: 'administration', roles: administrators, shortcut: 'p' },
   { path: '/policies', label: 'policies', icon: IconAdjustments, group: 'administration', roles: administrators },
   { path: '/system', label: 'system', icon: IconServer2, group: 'administration', roles: administrators },
