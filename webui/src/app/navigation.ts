@@ -46,6 +46,16 @@ export const destinations: readonly Destination[] = [
   { path: '/system', label: 'system', icon: IconServer2, group: 'administration', roles: administrators },
 ];
 
+/** Returns the page of the navigation that a path belongs to: the one with the longest address. */
+export function destinationOf(pathname: string): Destination | undefined {
+  return destinations
+    .filter(({ path }) => (path === '/' ? pathname === '/' : pathname === path || pathname.startsWith(`${path}/`)))
+    .reduce<Destination | undefined>(
+      (best, each) => (each.path.length > (best?.path.length ?? 0) ? each : best),
+      undefined,
+    );
+}
+
 /** Returns the pages that a role sees. */
 export function destinationsFor(role: Role): Destination[] {
   return destinations.filter((destination) => destination.roles === undefined || destination.roles.includes(role));

@@ -95,6 +95,7 @@ def test_a_reserved_agent_is_no_room_for_others() -> None:
     assert trial.skip.reason is SkipReason.BEHIND_ANOTHER
     assert trial.exclusions == {Exclusion.RESERVED: ["i-1"]}
     assert trial.reserved_for(head.session_id) == ["i-1"]
+    assert not trial.largest_free.nonzero(), "what is kept for others is not free"
     assert not trial.proposals
     watched = TrialScheduler().run(snapshot, Policy(), now=NOW, rng=random.Random(1), watched=[head.session_id])
     assert watched.exclusions == {Exclusion.BUSY: ["i-1"]}

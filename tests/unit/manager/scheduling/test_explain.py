@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 import pytest
@@ -27,6 +28,10 @@ async def explain(world: Installation, user: str, request: CreateSession, *, cou
     return await world.manager.services.explanations.explain_request(world.callers[user], request, count=count)
 
 
+def _accelerators(count: int) -> dict[str, Any]:
+    return {"cuda_device": count} if count else {}
+
+
 machines_ = st.lists(st.tuples(st.integers(1, 4), st.integers(1, 6), st.integers(0, 3)), min_size=1, max_size=3)
 requests_ = st.lists(
     st.tuples(st.integers(1, 4), st.integers(1, 5), st.integers(0, 3), st.integers(1, 3), st.booleans()),
@@ -42,12 +47,14 @@ async def test_a_verdict_agrees_with_what_the_scheduler_then_does(
 ) -> None:
     """Each request is explained, created, and scheduled together with all that wait since before."""
     agents = [
-        make_agent(f"i-{number}", cpu=cpu, mem=mem * 64, **({"cuda_device": cuda} if cuda else {}))
+        make_agent(f"i-{number}", cpu=cpu, mem=mem * 64, **_accelerators(cuda))
         for number, (cpu, mem, cuda) in enumerate(machines)
     ]
     world = await Installation.make(*agents)
     for number, (cpu, mem, cuda, size, is_apart) in enumerate(requests):
-        resources = {"cpu": cpu, "mem": f"{mem * 64}m", **({"cuda.device": cuda} if cuda else {})}
+        resources: dict[str, str | int | float] = {"cpu": cpu, "mem": f"{mem * 64}m"}
+        if cuda:
+            resources["cuda.device"] = cuda
         mode = ClusterMode.MULTI_NODE if is_apart else ClusterMode.SINGLE_NODE
         request = CreateSession(image="python", resources=resources, cluster_size=size, cluster_mode=mode)
         try:

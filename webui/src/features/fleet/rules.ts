@@ -246,6 +246,46 @@ export function layoutTopology(all: readonly Device[]): Topology {
   };
 }
 
+/** Returns the line of a link: below two devices of one row, else from the lower edge of the upper one. */
+export function linkPath(from: Placed, to: Placed): string {
+  const [upper, lower] = from.y <= to.y ? [from, to] : [to, from];
+  const x1 = upper.x + box.width / 2;
+  const x2 = lower.x + box.width / 2;
+  const y1 = upper.y + box.height;
+  if (upper.y === lower.y) {
+    const depth = Math.min(2.6 * box.gap, 14 + Math.abs(x2 - x1) / 12);
+    return `M ${x1} ${y1} C ${x1} ${y1 + depth} ${x2} ${y1 + depth} ${x2} ${y1}`;
+  }
+  return `M ${x1} ${y1} C ${x1} ${y1 + box.gap} ${x2} ${lower.y - box.gap} ${x2} ${lower.y}`;
+}
+
+export interface MetricChart {
+  name: string;
+  series: { label: string; values: (number | null)[] }[];
+}
+
+/** Returns a chart for each metric; its devices, named `metric/device`, are series of one chart. */
+export function chartsOf(metrics: Record<string, (number | null)[]>): MetricChart[] {
+  const charts = new Map<string, MetricChart>();
+  for (const [name, values] of Object.entries(metrics)) {
+    const [metric = name, device] = name.split('/');
+    const isOfDevice = device !== undefined;
+    const key = isOfDevice ? `${metric}/` : metric;
+    const chart = charts.get(key) ?? { name: metric, series: [] };
+    chart.series.push({ label: device ?? metric, values });
+    charts.set(key, chart);
+  }
+  // What each device used says more than their sum.
+  return [...charts].filter(([key]) => !charts.has(`${key}/`)).map(([, chart]) => chart);
+}
+
+const bytes = /^(mem|disk|io_|net_)|(^|_)mem$/;
+
+/** Returns whether a metric counts bytes. */
+export function isOfBytes(metric: string): boolean {
+  return bytes.test(metric);
+}
+
 export interface Holder {
   id: string;
   session: string;

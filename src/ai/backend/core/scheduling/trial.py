@@ -200,7 +200,7 @@ class _ObservedCycle(SchedulingCycle):
         self._order.append(session_id)
         if self._subject is None and session_id in self._subjects:
             self._subject = queued
-            self._largest_free = _largest_free(self._index)
+            self._largest_free = _largest_free(self._index, self._reserved)
             self._startable, self._exclusions = _sort_agents(self._index, self._snapshot, queued, self._reserved)
 
     def run_trial(self, subjects: Sequence[SessionId]) -> Trial:
@@ -242,13 +242,14 @@ def _largest_demand(equivalence_class: EquivalenceClass) -> Demand:
     return equivalence_class.whole or equivalence_class.parts[equivalence_class.hardest[0]]
 
 
-def _largest_free(index: AgentIndex) -> ResourceSlot:
-    """Returns the most of each slot that is free on one agent; each slot may be free on another one."""
-    if not index.size:
-        return ResourceSlot()
+def _largest_free(index: AgentIndex, reserved_mask: int) -> ResourceSlot:
+    """Returns the most of each slot that is free on one agent that is not reserved; of two slots perhaps on two."""
+    agent_mask = index.all_agents & ~reserved_mask
+    if not agent_mask:
+        return ResourceSlot(dict.fromkeys(index.indexes, Decimal(0)))
     return ResourceSlot(
         {
-            slot: index.agents[slot_index.richest_rank(index.all_agents)].available[slot]
+            slot: index.agents[slot_index.richest_rank(agent_mask)].available[slot]
             for slot, slot_index in index.indexes.items()
         }
     )

@@ -53,7 +53,7 @@ class AgentsVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """The agents of the resource group: all, those that could take it now, and why the others could not.
 
     ``names`` are those of ``startable``, for callers who may see agents. A multi-node session is judged by its largest
-    kernel. ``largest_free``: the most of each slot that is free on one agent, though of two slots perhaps on two agents.
+    kernel. ``largest_free``: the most of each slot that one agent has free and does not keep for another session.
     """
 
     total: int = 0

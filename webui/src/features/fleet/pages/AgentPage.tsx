@@ -16,9 +16,10 @@ import { StatusBadge } from '../../../components/StatusBadge';
 import { formatBytes, formatNumber } from '../../../i18n/format';
 import { TopologyDrawing } from '../parts/TopologyDrawing';
 import { type AgentDetails, type Span, useAgent, useAgentHistory } from '../queries';
-import { devicesOf, holdersOf, usedPart } from '../rules';
+import { chartsOf, devicesOf, holdersOf, isOfBytes, usedPart } from '../rules';
+import classes from './AgentPage.module.css';
 
-const maxCharts = 8;
+const maxCharts = 12;
 
 function Metrics({ id }: { id: string }) {
   const { t, i18n } = useTranslation('fleet');
@@ -38,25 +39,21 @@ function Metrics({ id }: { id: string }) {
       />
       <Query query={query}>
         {(history) => {
-          const shown = Object.entries(history.metrics).slice(0, maxCharts);
-          if (shown.length === 0) return <Text c="dimmed">{t('metrics.none')}</Text>;
-          const length = shown[0]?.[1].length ?? 0;
+          const charts = chartsOf(history.metrics).slice(0, maxCharts);
+          if (charts.length === 0) return <Text c="dimmed">{t('metrics.none')}</Text>;
+          const length = charts[0]?.series[0]?.values.length ?? 0;
           const times = Array.from({ length }, (_, place) => history.end_s - (length - place) * history.step_s);
           return (
             <SimpleGrid cols={{ base: 1, md: 2 }}>
-              {shown.map(([name, values]) => (
-                <figure key={name} style={{ margin: 0 }}>
-                  <figcaption>{name}</figcaption>
+              {charts.map((chart) => (
+                <figure key={`${chart.name} ${chart.series.length}`} className={classes.figure}>
+                  <figcaption>{chart.name}</figcaption>
                   <Chart
                     times={times}
-                    series={[{ label: name, values }]}
+                    series={chart.series}
                     capacity={null}
-                    format={(value) =>
-                      name.startsWith('mem') || name.includes('_mem')
-                        ? formatBytes(value, i18n.language)
-                        : formatNumber(value, i18n.language)
-                    }
-                    label={name}
+                    format={(value) => (isOfBytes(chart.name) ? formatBytes : formatNumber)(value, i18n.language)}
+                    label={chart.name}
                   />
                 </figure>
               ))}

@@ -1,5 +1,5 @@
 import { useTranslation } from 'react-i18next';
-import { box, type Device, layoutTopology, usedPart } from '../rules';
+import { box, type Device, layoutTopology, linkPath, usedPart } from '../rules';
 import classes from './TopologyDrawing.module.css';
 
 /** Draws the accelerators of an agent by NUMA node, what of each is in use, and their direct links. */
@@ -7,7 +7,6 @@ export function TopologyDrawing({ devices }: { devices: readonly Device[] }) {
   const { t } = useTranslation('fleet');
   const topology = layoutTopology(devices);
   if (topology.devices.length === 0) return null;
-  const centre = ({ x, y }: { x: number; y: number }) => [x + box.width / 2, y + box.height / 2] as const;
   return (
     // biome-ignore lint/a11y/noNoninteractiveTabindex: a region that scrolls
     <section className={classes.frame} tabIndex={0} aria-label={t('topology.drawing')}>
@@ -33,21 +32,6 @@ export function TopologyDrawing({ devices }: { devices: readonly Device[] }) {
             </text>
           </g>
         ))}
-        {topology.links.map((link) => {
-          const [x1, y1] = centre(link.from);
-          const [x2, y2] = centre(link.to);
-          const middle = (x1 + x2) / 2;
-          const bend = y1 === y2 ? y1 + box.height / 2 + 18 : (y1 + y2) / 2;
-          return (
-            <path
-              key={`${link.from.device.id} ${link.to.device.id}`}
-              d={`M ${x1} ${y1} Q ${middle} ${bend + 14} ${x2} ${y2}`}
-              className={classes.link}
-            >
-              <title>{`${link.from.device.id} – ${link.to.device.id}: ${link.kind}`}</title>
-            </path>
-          );
-        })}
         {topology.devices.map(({ device, x, y }) => {
           const isFailed = device.health !== 'healthy';
           const used = usedPart(device);
@@ -81,6 +65,15 @@ export function TopologyDrawing({ devices }: { devices: readonly Device[] }) {
             </g>
           );
         })}
+        {topology.links.map((link) => (
+          <path
+            key={`${link.from.device.id} ${link.to.device.id}`}
+            d={linkPath(link.from, link.to)}
+            className={classes.link}
+          >
+            <title>{`${link.from.device.id} – ${link.to.device.id}: ${link.kind}`}</title>
+          </path>
+        ))}
       </svg>
     </section>
   );
