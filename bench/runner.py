@@ -33,6 +33,7 @@ MODULES = (
     "fragmentation",
     "scheduler",
     "enqueue",
+    "explain",
 )
 
 USAGE = "usage: bench/run --list | bench/run [--data FOLDER] NAME...\n"

@@ -31,7 +31,7 @@ import { useLive } from '../api/useLive';
 import { changeLanguage, type Language, languages } from '../i18n';
 import { Banners } from './Banners';
 import { ExpiredDialog } from './ExpiredDialog';
-import { type Destination, destinationsFor } from './navigation';
+import { type Destination, destinationOf, destinationsFor } from './navigation';
 import { openPalette, Palette } from './Palette';
 import classes from './Shell.module.css';
 
@@ -54,7 +54,7 @@ function Navigation({ destinations, onGo }: { destinations: Destination[]; onGo:
           {t(`nav.${group}`)}
         </Text>
         {members.map(({ path, label, icon: Icon }) => {
-          const isHere = path === '/' ? pathname === '/' : pathname.startsWith(path);
+          const isHere = destinationOf(pathname)?.path === path;
           return (
             <NavLink
               key={path}

@@ -11,6 +11,7 @@ import {
 } from '@tanstack/react-router';
 import { loginQuery, meOptions } from '../api/me';
 import { prefix } from '../api/prefix';
+import { draftOf, searchOf } from '../features/launch/rules';
 import { ExpiredDialog } from './ExpiredDialog';
 import { Failed, NotFound } from './Fallbacks';
 import { HomePage } from './home/HomePage';
@@ -173,6 +174,40 @@ const system = createRoute({
   component: lazyRouteComponent(() => import('../features/system/pages/SystemPage')),
 });
 
+const launch = createRoute({
+  getParentRoute: () => shell,
+  path: '/sessions/new',
+  validateSearch: (search: Record<string, unknown>) => searchOf(draftOf(search)),
+  component: lazyRouteComponent(() => import('../features/launch/pages/LaunchPage')),
+});
+
+const queue = createRoute({
+  getParentRoute: () => shell,
+  path: '/queue',
+  validateSearch: (search): { group?: string; page?: number } => ({
+    ...(textOf(search.group) === '' ? {} : { group: textOf(search.group) }),
+    ...(Number(search.page) > 1 ? { page: Number(search.page) } : {}),
+  }),
+  component: lazyRouteComponent(() => import('../features/queue/pages/QueuePage')),
+});
+
+const fleet = createRoute({
+  getParentRoute: () => shell,
+  path: '/fleet',
+  validateSearch: (search): { view?: string; by?: string; q?: string } => ({
+    ...(textOf(search.view) === '' ? {} : { view: textOf(search.view) }),
+    ...(textOf(search.by) === '' ? {} : { by: textOf(search.by) }),
+    ...(textOf(search.q) === '' ? {} : { q: textOf(search.q) }),
+  }),
+  component: lazyRouteComponent(() => import('../features/fleet/pages/FleetPage')),
+});
+
+const agent = createRoute({
+  getParentRoute: () => shell,
+  path: '/fleet/$id',
+  component: lazyRouteComponent(() => import('../features/fleet/pages/AgentPage')),
+});
+
 const tree = root.addChildren([
   login,
   bare.addChildren([terminal]),
@@ -184,6 +219,10 @@ const tree = root.addChildren([
     folders,
     folder,
     folderFiles,
+    launch,
+    queue,
+    fleet,
+    agent,
     images,
     account,
     people,

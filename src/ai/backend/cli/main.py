@@ -73,8 +73,8 @@ ALIASES = frozenset({"create", "destroy", "session-template", "ssh-proxy", "coor
 SECTIONS = {
     "Common commands": ("up", "down", "run", "start", "submit", "ps", "exec", "logs", "ssh", "rm"),
     "Commands on sessions": (
-        "info", "top", "watch", "events", "status-history", "interrupt", "restart", "rename", "commit", "complete",
-        "start-template",
+        "info", "explain", "top", "watch", "events", "status-history", "interrupt", "restart", "rename", "commit",
+        "complete", "start-template",
     ),
     "Files and services of sessions": ("upload", "download", "ls", "scp", "sftp", "apps", "app", "ssh-config"),
     "Management commands": (

@@ -10,6 +10,7 @@ from ai.backend.infra.bus import Bus
 from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.infra.http.client_tokens import ClientTokens
 from ai.backend.manager.agents.capabilities import DeviceReader
+from ai.backend.manager.agents.fleet import FleetService
 from ai.backend.manager.agents.registration import AgentRegistry, Assignments
 from ai.backend.manager.agents.service import AgentService, WatcherService
 from ai.backend.manager.agents.slots import SlotCatalogue
@@ -42,10 +43,15 @@ from ai.backend.manager.images.client.scanner import scan_registry
 from ai.backend.manager.images.facade import Images
 from ai.backend.manager.logs.audit import AuditService
 from ai.backend.manager.logs.errors import ErrorLogService
+from ai.backend.manager.metrics.history import MetricHistory
 from ai.backend.manager.metrics.live import LiveMetrics
 from ai.backend.manager.resource_groups.service import ResourceGroupService
 from ai.backend.manager.resources.presets import PresetService
 from ai.backend.manager.resources.service import ResourceService
+from ai.backend.manager.scheduling.explanations import ExplanationService
+from ai.backend.manager.scheduling.overview import SchedulingOverview
+from ai.backend.manager.scheduling.queues import QueueReader
+from ai.backend.manager.scheduling.reading import SnapshotReader
 from ai.backend.manager.secrets.config import SealedConfigStore
 from ai.backend.manager.secrets.sealer import Sealer
 from ai.backend.manager.service_ports.app_proxies import AppProxies, EndedAppsLoop
@@ -142,7 +148,9 @@ class Services:
 
     def _build_resources(self) -> None:
         stores = self.stores
-        self.stats = LiveMetrics(stores.sessions)
+        history = MetricHistory(max_bytes=self.settings.metrics.history_mib << 20)
+        self.stats = LiveMetrics(stores.sessions, history=history)
+        self.fleet = FleetService(stores.agents, stores.sessions, self.clock)
         self.devices = DeviceReader()
         self.slots = SlotCatalogue(stores.agents, LiveSlotUse(stores.sessions))
         self.assignments = Assignments(stores.config)
@@ -241,6 +249,7 @@ class Services:
             stores.templates, stores.identities, self.identity, self.sessions, clock, self.id_generator
         )
 
+        self._build_explanations(factory)
         self.arrays: ArrayService | None = None
         if stores.arrays is not None:
             self.arrays = ArrayService(
@@ -254,6 +263,26 @@ class Services:
                 id_generator=self.id_generator,
                 settings=settings,
             )
+
+    def _build_explanations(self, factory: SessionFactory) -> None:
+        stores = self.stores
+        reader = SnapshotReader(
+            stores.sessions,
+            stores.agents,
+            stores.identities,
+            stores.resource_groups,
+            self.clock,
+            stores.shares,
+            self.devices,
+            self.images.service if self.images is not None else None,
+        )
+        queues = QueueReader(reader, self.clock)
+        self.explanations = ExplanationService(
+            queues=queues, factory=factory, finder=self.finder, identity=self.identity, clock=self.clock
+        )
+        self.scheduling = SchedulingOverview(
+            queues=queues, resource_groups=self.resource_groups, identities=stores.identities, clock=self.clock
+        )
 
     def _forget_session(self, session: Session) -> None:
         if session.array_parallel is not None:
