@@ -128,9 +128,12 @@ const system = createRoute({
   component: lazyRouteComponent(() => import('../features/system/pages/SystemPage')),
 });
 
+// Within the shell, so that the navigation is there and the address is told to nobody who has not logged in.
+const unknown = createRoute({ getParentRoute: () => shell, path: '$', component: NotFound });
+
 const tree = root.addChildren([
   login,
-  shell.addChildren([home, sessions, session, sessionTab, images, account, people, policies, system]),
+  shell.addChildren([home, sessions, session, sessionTab, images, account, people, policies, system, unknown]),
 ]);
 
 export function makeRouter(client: QueryClient) {
