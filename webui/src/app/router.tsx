@@ -5,6 +5,7 @@ import {
   createRouter,
   lazyRouteComponent,
   Outlet,
+  type RouterHistory,
   redirect,
   type SearchSchemaInput,
   stripSearchParams,
@@ -136,8 +137,10 @@ const tree = root.addChildren([
   shell.addChildren([home, sessions, session, sessionTab, images, account, people, policies, system, unknown]),
 ]);
 
-export function makeRouter(client: QueryClient) {
+/** Makes the router; `history` is that of the browser unless a test has another. */
+export function makeRouter(client: QueryClient, history?: RouterHistory) {
   return createRouter({
+    ...(history === undefined ? {} : { history }),
     routeTree: tree,
     basepath: prefix,
     context: { client },
