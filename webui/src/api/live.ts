@@ -61,11 +61,13 @@ export class LiveEvents {
         };
       });
     const request = () => {
-      if (!('locks' in navigator)) {
+      // Pages without TLS have no locks: each tab has a stream of its own then.
+      const locks = navigator.locks as LockManager | undefined | null;
+      if (!locks) {
         void lead();
         return;
       }
-      navigator.locks.request(lockName, { signal: abort.signal }, lead).catch(() => {
+      locks.request(lockName, { signal: abort.signal }, lead).catch(() => {
         // Aborted: nobody listens any more.
       });
     };

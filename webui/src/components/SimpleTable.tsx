@@ -24,7 +24,7 @@ export function SimpleTable<T>({
     <Table.ScrollContainer
       minWidth={minWidth}
       bg="var(--app-surface)"
-      scrollAreaProps={{ viewportProps: { tabIndex: 0, role: 'region', 'aria-label': label } }}
+      scrollAreaProps={{ viewportProps: { tabIndex: 0, role: 'group', 'aria-label': label } }}
     >
       <Table withTableBorder verticalSpacing="xs" aria-label={label}>
         <Table.Thead>
