@@ -109,6 +109,7 @@ PROBES: dict[str, Callable[[], str | None]] = {
     "go": _language("go"),
     "R": _language("R"),
     "ssh": _program("ssh", "openssh-client"),
+    "chromium": _program("chromium", "chromium"),
     "git": _program("git", "git"),
     "ip": _program("ip", "iproute2"),
     "root": _root,

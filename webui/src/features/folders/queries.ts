@@ -83,9 +83,12 @@ export function requestUpload(id: string, path: string, size: number) {
   return dataOf(rest.POST('/folders/{f}/request-upload', { params: { path: { f: id } }, body: { path, size } }));
 }
 
-function useChange<T, R>(mutationFn: (input: T) => Promise<R>) {
+function useChange<T, R>(mutationFn: (input: T) => Promise<R>, refetchType: 'active' | 'none' = 'active') {
   const client = useQueryClient();
-  return useMutation({ mutationFn, onSettled: () => client.invalidateQueries({ queryKey: folderKeys.all }) });
+  return useMutation({
+    mutationFn,
+    onSettled: () => client.invalidateQueries({ queryKey: folderKeys.all, refetchType }),
+  });
 }
 
 export const useCreateFolder = () =>
@@ -94,7 +97,7 @@ export const useCreateFolder = () =>
   );
 
 export const useTrashFolder = () =>
-  useChange((id: string) => dataOf(rest.DELETE('/folders', { params: { query: { id } } })));
+  useChange((id: string) => dataOf(rest.DELETE('/folders', { params: { query: { id } } })), 'none'); // the page of the folder is left: nothing about it is asked again
 
 export const useRestoreFolder = () =>
   useChange((id: string) => dataOf(rest.POST('/folders/restore-from-trash-bin', { body: { id } })));
@@ -103,7 +106,7 @@ export const usePurgeFolder = () =>
   useChange((id: string) => dataOf(rest.POST('/folders/delete-from-trash-bin', { body: { id } })));
 
 export const useLeaveFolder = () =>
-  useChange((id: string) => dataOf(rest.POST('/folders/{f}/leave', { params: { path: { f: id } }, body: {} })));
+  useChange((id: string) => dataOf(rest.POST('/folders/{f}/leave', { params: { path: { f: id } }, body: {} })), 'none');
 
 export const useRenameFolder = () =>
   useChange(({ id, name }: { id: string; name: string }) =>

@@ -12,6 +12,7 @@ from ai.backend.web.config.settings import WebSettings
 from ai.backend.web.pages.bundle import BOOT_MARK, NONCE_MARK, PREFIX_MARK
 
 BUILD_COMMAND = "backend.ai web build"
+_SITE_NAME = "Backend.AI"
 LANGUAGES = ("en", "ko")
 _NOTICE_STYLE = (
     ":root{color-scheme:light dark}"
@@ -60,7 +61,7 @@ def boot_data(settings: WebSettings, *, language: str) -> dict[str, Any]:
     service = settings.service
     return {
         "language": language,
-        "siteName": settings.api.text,
+        "siteName": settings.api.text or _SITE_NAME,
         "features": {
             "signup": service.enable_signup,
             "anonymousPasswordChange": service.allow_anonymous_change_password,

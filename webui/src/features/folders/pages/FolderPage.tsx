@@ -1,4 +1,4 @@
-import { Breadcrumbs, Button, Grid, Text } from '@mantine/core';
+import { Breadcrumbs, Button, Grid, Stack, Text } from '@mantine/core';
 import { useQuery } from '@tanstack/react-query';
 import { useNavigate, useParams } from '@tanstack/react-router';
 import { useState } from 'react';
@@ -155,34 +155,36 @@ export function FolderPage() {
                 />
               </Grid.Col>
               <Grid.Col span={{ base: 12, md: 4 }}>
-                <Card title={t('facts')}>
-                  <Facts
-                    rows={[
-                      [t('column.owner'), details.group_name ?? details.user_email ?? details.creator],
-                      [t('column.access'), t(`access.${permissionOf(details.permission)}`)],
-                      [
-                        t('fact.used'),
-                        details.used_bytes === null ? null : formatBytes(details.used_bytes, i18n.language),
-                      ],
-                      [t('fact.limit'), details.max_size ? formatBytes(details.max_size, i18n.language) : null],
-                      [
-                        t('fact.files'),
-                        details.num_files === null ? null : formatNumber(details.num_files, i18n.language),
-                      ],
-                      [t('column.host'), details.host],
-                      [t('fact.usage'), details.usage_mode],
-                      [t('column.created'), <RelativeTime key="created" at={details.created_at} />],
-                      [
-                        t('fact.mount'),
-                        <span key="mount">
-                          <code>-m {details.name}</code>{' '}
-                          <Copy value={`-m ${details.name}`} label={t('fact.copyMount')} />
-                        </span>,
-                      ],
-                    ]}
-                  />
-                </Card>
-                {details.is_owner && details.ownership_type === 'user' && <ShareCard id={details.id} />}
+                <Stack>
+                  <Card title={t('facts')}>
+                    <Facts
+                      rows={[
+                        [t('column.owner'), details.group_name ?? details.user_email ?? details.creator],
+                        [t('column.access'), t(`access.${permissionOf(details.permission)}`)],
+                        [
+                          t('fact.used'),
+                          details.used_bytes === null ? null : formatBytes(details.used_bytes, i18n.language),
+                        ],
+                        [t('fact.limit'), details.max_size ? formatBytes(details.max_size, i18n.language) : null],
+                        [
+                          t('fact.files'),
+                          details.num_files === null ? null : formatNumber(details.num_files, i18n.language),
+                        ],
+                        [t('column.host'), details.host],
+                        [t('fact.usage'), details.usage_mode],
+                        [t('column.created'), <RelativeTime key="created" at={details.created_at} />],
+                        [
+                          t('fact.mount'),
+                          <span key="mount">
+                            <code>-m {details.name}</code>{' '}
+                            <Copy value={`-m ${details.name}`} label={t('fact.copyMount')} />
+                          </span>,
+                        ],
+                      ]}
+                    />
+                  </Card>
+                  {details.is_owner && details.ownership_type === 'user' && <ShareCard id={details.id} />}
+                </Stack>
               </Grid.Col>
             </Grid>
           )}

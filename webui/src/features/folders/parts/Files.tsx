@@ -32,9 +32,13 @@ function PathLinks({ id, name, path }: { id: string; name: string; path: string 
   return (
     <nav aria-label={t('path')}>
       <Breadcrumbs>
-        <AnchorLink to="/folders/$id" params={{ id }}>
-          {name}
-        </AnchorLink>
+        {parts.length === 0 ? (
+          <span>{name}</span>
+        ) : (
+          <AnchorLink to="/folders/$id" params={{ id }}>
+            {name}
+          </AnchorLink>
+        )}
         {parts.map((part, index) => {
           const here = joinPath(...parts.slice(0, index + 1));
           return index === parts.length - 1 ? (
@@ -50,17 +54,20 @@ function PathLinks({ id, name, path }: { id: string; name: string; path: string 
   );
 }
 
-/** Returns the uploads of a folder; those that are under way stop when the page is left. */
+const queues = new Map<string, UploadQueue>();
+
+/** Returns the uploads of a folder, which go on while other pages are shown. */
 function useUploads(id: string) {
   const client = useQueryClient();
-  const [queue] = useState(
-    () =>
-      new UploadQueue({
-        folder: id,
-        requestTicket: (path, size) => requestUpload(id, path, size),
-        onDone: () => void client.invalidateQueries({ queryKey: folderKeys.all }),
-      }),
-  );
+  let queue = queues.get(id);
+  if (queue === undefined) {
+    queue = new UploadQueue({
+      folder: id,
+      requestTicket: (path, size) => requestUpload(id, path, size),
+      onDone: () => void client.invalidateQueries({ queryKey: folderKeys.all }),
+    });
+    queues.set(id, queue);
+  }
   const items = useSyncExternalStore(queue.subscribe, queue.snapshot);
   const isBusy = items.some((item) => item.state === 'sending' || item.state === 'waiting');
   useEffect(() => {

@@ -48,6 +48,7 @@ export function Screen({ label, isReadAloud, onText, onBytes, onSize, onLongPast
       cursorBlink: !window.matchMedia('(prefers-reduced-motion: reduce)').matches,
       fontFamily: 'ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace',
       fontSize: 14,
+      lineHeight: 1.15, // of 1 the underscores of some fonts are cut off
       scrollback,
       allowProposedApi: false,
     });
