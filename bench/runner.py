@@ -21,6 +21,7 @@ MODULES = (
     "terminal",
     "tunnel",
     "proxy",
+    "serving",
     "gateway",
     "command_line",
     "sleepers",
@@ -32,6 +33,7 @@ MODULES = (
     "fragmentation",
     "scheduler",
     "enqueue",
+    "explain",
 )
 
 USAGE = "usage: bench/run --list | bench/run [--data FOLDER] NAME...\n"

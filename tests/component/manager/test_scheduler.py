@@ -21,7 +21,7 @@ from ai.backend.core.scheduling.snapshot import load_json
 from ai.backend.infra.clock import Clock
 from ai.backend.manager.main import main
 from ai.backend.manager.scheduling.fair_share import FairShareAccounting
-from ai.backend.manager.scheduling.loop import group_policy
+from ai.backend.manager.scheduling.reading import group_policy
 from ai.backend.manager.scheduling.snapshot import scope_of
 from ai.backend.manager.sessions.changes import Change
 from ai.backend.manager.sessions.model import CreateSession, Session

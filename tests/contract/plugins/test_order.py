@@ -16,7 +16,7 @@ from ai.backend.core.scheduling.policy import Policy
 from ai.backend.core.scheduling.snapshot import Snapshot
 from ai.backend.manager.resource_groups.model import ResourceGroup
 from ai.backend.manager.resource_groups.order_plugins import adapt_order, plugged_order
-from ai.backend.manager.scheduling.loop import group_policy
+from ai.backend.manager.scheduling.reading import group_policy
 from ai.backend.plugin.ordering import AbstractOrder, Usage, Waiting
 from ai.backend.plugin.testing.ordering import OrderContract
 from tests.plugins.smallest_first import SmallestFirst

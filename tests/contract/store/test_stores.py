@@ -302,6 +302,7 @@ class StoreContract:
         tagless = Condition(field="tag", op="is", value=None)
         assert await names(SessionQuery(order=by_name, filter=late)) == ["3", "4"]
         assert await names(SessionQuery(order=by_name, filter=tagless)) == ["1", "3"]
+        assert await stores.sessions.count_by_status(SessionQuery(filter=tagless, statuses=())) == {"PENDING": 2}
         either = Junction(kind="|", terms=(tagless, Condition(field="tag", op="contains", value="2")))
         assert await names(SessionQuery(order=by_name, filter=either)) == ["1", "2", "3"]
         status = Condition(field="status", op="==", value="pending")

@@ -23,6 +23,13 @@ CONTAINERS = columns(
     "device_type/wide: Devices | cpu_used: CPU Used (s) | started_at/time: From | terminated_at/time: To"
 )
 _SLOT_COLUMNS = columns("slot | type | human_readable_name: Name | display_unit: Unit | description/wide")
+_QUEUE_COLUMNS = columns(
+    "position/number: Place | name | id/short/wide | user_email/roomy: User | requested_slots: Requested | "
+    "cluster_size/number/wide: Kernels | priority/number/wide | reason | message/wide | enqueued_at/time: Waiting Since"
+)
+_SHARE_COLUMNS = columns(
+    "level | name | weight/number | share/number | weighted_share/number: Weighted | occupied: Now | used/wide: Lately"
+)
 _VARIANT_COLUMNS = columns(
     "property | meets: Meets a Requirement of | device_names: Devices | devices: Healthy, by Resource Group"
 )
@@ -41,6 +48,51 @@ async def query_slots(api: AsyncSession) -> None:
 
 
 admin_resource.add_command(query_slots)
+
+
+@resource.command("queue", cls=ListCommand)
+@click.argument("resource_group", default="default")
+@click.option("--limit", type=click.IntRange(1, 100), default=50, show_default=True, help="How many sessions.")
+@click.option("--offset", type=click.IntRange(0), default=0, help="How many to skip.")
+async def queue(api: AsyncSession, resource_group: str, limit: int, offset: int) -> None:
+    """List the sessions that wait in RESOURCE_GROUP, in the order of their turn: yours, or all that you may see."""
+    screen = screen_of()
+    view = await api.Resource.queue(resource_group, limit=limit, offset=offset)
+    if screen.is_json:
+        screen.json(view)
+        return
+    displays = await slot_displays(api)
+    rows = [{**entry, "requested_slots": describe_slots(entry["requested_slots"], displays)} for entry in view["items"]]
+    if rows:
+        screen.table(rows, _QUEUE_COLUMNS)
+    hidden_count = view["waiting"] - view["total_count"]
+    shown_text = f"{len(rows)} of {view['total_count']} sessions are shown" if rows else "no session of yours waits"
+    screen.inform(f"{shown_text}; {hidden_count} of others wait too" if hidden_count else shown_text)
+
+
+@resource.command("shares", cls=ListCommand)
+@click.argument("resource_group", default="default")
+async def shares(api: AsyncSession, resource_group: str) -> None:
+    """List fair shares in RESOURCE_GROUP: of your domain, projects and user, or of all that you may see."""
+    screen = screen_of()
+    view = await api.Resource.shares(resource_group)
+    if screen.is_json:
+        screen.json(view)
+        return
+    displays = await slot_displays(api)
+    rows = [
+        {
+            **item,
+            "share": f"{item['share']:.1%}",
+            "weighted_share": f"{item['weighted_share']:.1%}",
+            "occupied": describe_slots(item["occupied"], displays),
+            "used": describe_slots(item["used"], displays),
+        }
+        for item in view["items"]
+    ]
+    screen.table(rows, _SHARE_COLUMNS)
+    if view["order"] not in ("fair-share", "drf"):
+        screen.inform(f"{resource_group} schedules by {view['order']}: shares do not decide")
 
 
 @resource.command("variants", cls=ListCommand)

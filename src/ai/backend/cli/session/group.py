@@ -16,6 +16,7 @@ SESSION_COMMANDS = {
     "start": Entry("ai.backend.cli.session.start:start", "Start a session and leave it running."),
     "ps": Entry("ai.backend.cli.session.ps:ps", "List sessions."),
     "info": Entry(_SESSION_MODULE + "info", "Show the details of a session."),
+    "explain": Entry("ai.backend.cli.session.explain:explain", "Tell why a session waits, and what would help."),
     "logs": Entry("ai.backend.cli.session.logs:logs", "Print the console log of a session."),
     "top": Entry("ai.backend.cli.session.top:top", "Show what the processes of a session use."),
     "rm": Entry(_SESSION_MODULE + "rm", "Terminate sessions, or cancel pending ones."),

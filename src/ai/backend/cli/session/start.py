@@ -9,6 +9,7 @@ import click
 from ai.backend.cli.framework.invoke import call
 from ai.backend.cli.framework.lazy import Leaf, screen_of
 from ai.backend.cli.framework.output import MutedScreen
+from ai.backend.cli.session.explain import print_dry_run
 from ai.backend.cli.session.options import creation_of, creation_options
 
 if TYPE_CHECKING:
@@ -30,13 +31,20 @@ if TYPE_CHECKING:
     "--batch-timeout", metavar="TIME", help="End the program of a batch session after seconds, or 30m, 2h, 1d."
 )
 @click.option("--enqueue-only", is_flag=True, help="Return once the session is queued.")
+@click.option("--dry-run", is_flag=True, help="Only say whether it would start now, and if not, what would.")
+@click.option(
+    "--count", type=click.IntRange(1, 100), default=1, show_default=True, help="With --dry-run: how many such sessions."
+)
 @click.option("-q", "--quiet", is_flag=True, help="Print no progress.")
 @click.option("--max-wait", type=click.IntRange(0), default=0, metavar="SECONDS", help="Wait no longer for the start.")
 @creation_options
-def start(image: str, enqueue_only: bool, quiet: bool, max_wait: int, **options: Any) -> None:
+def start(
+    image: str, enqueue_only: bool, dry_run: bool, count: int, quiet: bool, max_wait: int, **options: Any
+) -> None:
     """Start a session of IMAGE and leave it running.
 
-    Exits with 1 if it does not start, and with 124 if --max-wait runs out first (it stays in the queue then).
+    Exits with 1 if it does not start, and with 124 if --max-wait runs out first (it stays in the queue then). With
+    --dry-run nothing is created, and 0 means that it would start now.
 
     \b
       backend.ai start -t mysession -r cpu=1 -r mem=256m python
@@ -49,7 +57,12 @@ def start(image: str, enqueue_only: bool, quiet: bool, max_wait: int, **options:
     if creation["batch_timeout"] and creation["type_"] != "batch":
         raise click.UsageError("--batch-timeout is for batch sessions (--type batch)")
 
+    if count > 1 and not dry_run:
+        raise click.UsageError("--count is for --dry-run; `backend.ai submit` makes arrays of sessions")
+
     async def work(api: AsyncSession) -> int:
+        if dry_run:
+            return await print_dry_run(api, screen, image, creation, count)
         from ai.backend.cli.session.progress import NotStarted, create_running, print_start
 
         if enqueue_only:

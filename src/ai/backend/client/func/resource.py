@@ -31,6 +31,19 @@ class AsyncResource(Area):
         body = {"group": group or self._transport.config.group, "scaling_group": scaling_group}
         return await self._change("POST", "/resource/check-presets", body)
 
+    async def queue(self, scaling_group: str, *, limit: int = 50, offset: int = 0) -> dict[str, Any]:
+        """Returns a page of the waiting sessions of a resource group that the caller sees, in the order of their turn,
+        with their true places."""
+        return await self._get("/scheduling/queue", scaling_group=scaling_group, limit=limit, offset=offset)
+
+    async def shares(self, scaling_group: str) -> dict[str, Any]:
+        """Returns the fair shares in a resource group that the caller sees, with their weights and decayed use."""
+        return await self._get("/scheduling/shares", scaling_group=scaling_group)
+
+    async def fleet(self) -> dict[str, Any]:
+        """Returns all agents in a compact form; ``columns`` names what the entries of each row are."""
+        return await self._get("/resource/fleet")
+
     async def get_docker_registries(self) -> dict[str, Any]:
         """Returns the registries of images by their names."""
         return await self._get("/config/docker-registries")

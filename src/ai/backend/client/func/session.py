@@ -93,6 +93,15 @@ class AsyncComputeSession(Area):
 
     get_status_history = status_history
 
+    async def explain(self) -> dict[str, Any]:
+        """Returns why the session waits: ``verdict``, ``reason``, ``message``, its ``position`` in the queue, what it
+        lacks and who holds that."""
+        return await self._get(self._path("/explain"), **self._owner())
+
+    async def metric_history(self, span: str = "hour") -> dict[str, Any]:
+        """Returns what each kernel used in the last ``hour`` (by 5 s) or ``day`` (by minutes), by metric."""
+        return await self._get(self._path("/metrics/history"), **self._owner(), span=span)
+
     async def detail(self, fields: Sequence[str] = LIST_FIELDS) -> dict[str, Any] | None:
         """Returns the session's GraphQL object with these fields, or None."""
         session_id = self.id or await self.resolve_id()
@@ -389,6 +398,14 @@ class AsyncComputeSessions(Area):
         Returns when it runs, unless ``enqueue_only`` or ``max_wait`` says otherwise; see ``status``.
         """
         return await self.create(creation_call(self._transport.config, image, **options))
+
+    async def explain_request(self, image: str, *, count: int = 1, **options: Unpack[CreateOptions]) -> dict[str, Any]:
+        """Returns whether ``count`` such sessions would start now, without creating them: ``verdict`` is ``now``,
+        ``waits`` or ``never``; ``nearest`` are smaller requests that would start."""
+        creation = creation_call(self._transport.config, image, **options)
+        body, query = creation.json, {"count": str(count)}
+        call = Call(method="POST", path="/session/_/explain", params=query, json=body, repeatable=True)
+        return (await self._transport.request(call)).object()
 
     async def create(self, call: Call) -> AsyncComputeSession:
         """Creates a session by a call of :func:`creation_call`."""

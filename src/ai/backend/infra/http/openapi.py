@@ -169,6 +169,8 @@ def _success_response(endpoint: Endpoint, status: int, schema_refs: dict[Any, An
     if endpoint.auth and endpoint.method not in SAFE_METHODS:
         names.append("X-BackendAI-Replayed")
     response: dict[str, Any] = {"headers": _header_refs(*names)}
+    if status == 304:
+        return {**response, "description": "Unchanged, without a body."}
     if status == 204:
         return {**response, "description": "Done, without a body."}
     if endpoint.kind == "stream":

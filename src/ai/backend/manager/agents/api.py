@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Annotated, Literal, TypedDict
 
 import msgspec
+from aiohttp import web
 from msgspec import Meta
 
 from ai.backend.common.wire.agent import DeviceOperation, DeviceOptions, OperateDevice
 from ai.backend.infra.http.routes import Call, Nothing, Schema, route
 from ai.backend.manager.access.requests import OBJECT_PROBLEMS, SESSION_PROBLEMS, caller_of
+from ai.backend.manager.agents.fleet import FleetService, FleetView
+from ai.backend.manager.agents.schemas import HistoryQuery, MetricSeries, metric_series
 from ai.backend.manager.agents.service import AgentService, WatcherService
 
 AgentName = Annotated[str, Meta(min_length=1, max_length=64)]
@@ -60,6 +63,33 @@ class AgentsApi:
         """Allow or forbid agents to take new sessions."""
         is_included = call.body.op == "include-agents"
         await self._agents.set_schedulable(caller_of(call), call.body.args, is_included)
+
+
+class FleetApi:
+    """Routes about all agents at once, for those who may see agents."""
+
+    problems = OBJECT_PROBLEMS
+
+    def __init__(self, fleet: FleetService, agents: AgentService) -> None:
+        self._fleet = fleet
+        self._agents = agents
+
+    @route("GET", "/resource/fleet", reply=FleetView, also=(304,))
+    async def fleet(self, call: Call) -> web.Response:
+        """List all agents in a compact form; 304 if ``If-None-Match`` has the tag of what has not changed."""
+        encoded = await self._fleet.fleet(caller_of(call))
+        headers = {"ETag": encoded.etag, "Cache-Control": "private, no-cache"}
+        if call.request.headers.get("If-None-Match") == encoded.etag:
+            return web.Response(status=304, headers=headers, content_type="application/json")
+        response = web.Response(body=encoded.body, headers=headers, content_type="application/json")
+        response.enable_compression()
+        return response
+
+    @route("GET", "/resource/agents/{agent_id}/metrics/history", query=HistoryQuery)
+    async def metric_history(self, call: Call[Nothing, HistoryQuery]) -> MetricSeries:
+        """Report what an agent and its devices used in the last hour or day, by metric."""
+        series = await self._agents.metric_history(caller_of(call), call.params["agent_id"], call.query.span)
+        return metric_series(series)
 
 
 class WatcherBody(Schema, frozen=True):

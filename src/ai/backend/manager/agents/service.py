@@ -20,6 +20,7 @@ from ai.backend.manager.access.permissions import Operation
 from ai.backend.manager.agents.model import Agent, KernelOccupancy
 from ai.backend.manager.agents.registration import Assignments
 from ai.backend.manager.agents.store import AgentGateway, AgentStore, Occupancy, WatcherGateway
+from ai.backend.manager.metrics.history import Series, Span
 from ai.backend.manager.metrics.live import LiveMetrics
 from ai.backend.manager.query.model import ListQuery, Page
 from ai.backend.manager.resource_groups.store import ResourceGroupStore
@@ -55,6 +56,11 @@ class AgentService:
         if not is_permitted(caller, Operation.SEE_AGENTS):
             raise _not_found(agent_id)
         return self._with_statistics(await self._existing_agent(agent_id))
+
+    async def metric_history(self, caller: Caller, agent_id: str, span: Span) -> Series:
+        """Returns what a node and its devices used lately. Raises NotFound, also for callers who may not see agents."""
+        agent = await self.agent(caller, agent_id)
+        return self.metrics.history_of_agent(agent.id, span)
 
     async def living(self) -> Sequence[Agent]:
         return [agent for agent in await self.store.agents() if agent.status is AgentStatus.ALIVE]

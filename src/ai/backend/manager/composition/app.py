@@ -17,7 +17,7 @@ from ai.backend.infra.http.routes import Endpoint, endpoints_of
 from ai.backend.infra.http.server import HttpOptions, HttpServer
 from ai.backend.infra.http.signature import Authenticator
 from ai.backend.infra.telemetry import Metrics
-from ai.backend.manager.agents.api import AgentsApi, WatchersApi
+from ai.backend.manager.agents.api import AgentsApi, FleetApi, WatchersApi
 from ai.backend.manager.arrays.api import ArraysApi
 from ai.backend.manager.artifacts.api import ArtifactRegistriesApi, ArtifactsApi
 from ai.backend.manager.composition.manager import Manager
@@ -32,10 +32,13 @@ from ai.backend.manager.execution.programs_api import ProgramsApi
 from ai.backend.manager.execution.streams_api import StreamsApi
 from ai.backend.manager.folders.api import FoldersApi, FolderSharingApi, FolderTypesApi
 from ai.backend.manager.graphql.endpoint import SCHEMA_OPEN_KEY, GraphQLApi
+from ai.backend.manager.identity.accounts_api import AccountsApi
 from ai.backend.manager.identity.api import AuthApi
+from ai.backend.manager.identity.sign_in_api import SignInApi
 from ai.backend.manager.logs.api import CallAudit, ErrorLogApi
 from ai.backend.manager.resource_groups.api import ResourceGroupsApi
 from ai.backend.manager.resources.api import ResourcesApi
+from ai.backend.manager.scheduling.api import ExplanationsApi, SchedulingApi
 from ai.backend.manager.service_ports.api import ServicePortsApi
 from ai.backend.manager.service_ports.tunnels_api import TunnelsApi
 from ai.backend.manager.sessions.api import SessionsApi
@@ -58,13 +61,23 @@ def api_endpoints(services: Services, metrics: Metrics, readiness: Readiness | N
     folders, artifacts, settings = services.folders, services.artifacts, services.settings
     groups: list[tuple[str, tuple[object, ...]]] = [
         ("sessions", (SessionsApi(sessions), ServicePortsApi(services.service_ports))),
+        ("scheduling", (ExplanationsApi(services.explanations), SchedulingApi(services.scheduling))),
         ("streams", (StreamsApi(sessions, services.execution), TunnelsApi(services.tunnels))),
         ("streams", (ProgramsApi(sessions, services.execution),)),
         ("events", (EventsApi(sessions, services.identity, services.events), TasksApi(services.tasks))),
-        ("cluster", (ResourcesApi(services.resources, services.presets), AgentsApi(services.agents))),
+        (
+            "cluster",
+            (
+                ResourcesApi(services.resources, services.presets),
+                AgentsApi(services.agents),
+                FleetApi(services.fleet, services.agents),
+            ),
+        ),
         ("cluster", (ResourceGroupsApi(services.resource_groups),)),
         ("cluster", (StateApi(services.state, sessions, announcement=settings.api.announcement),)),
         ("auth", (AuthApi(services.identity, services.passwords, services.ssh_keys),)),
+        ("auth", (SignInApi(services.sign_in, services.sign_up, services.passwords),)),
+        ("auth", (AccountsApi(services.identity, services.users, services.totp, services.sign_in),)),
         ("error log", (ErrorLogApi(services.errors, services.clock.now),)),
         ("templates", (TemplatesApi(services.templates),)),
         ("session defaults", (SessionDefaultsApi(services.dotfiles),)),

@@ -10,6 +10,7 @@ from ai.backend.infra.bus import Bus
 from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.infra.http.client_tokens import ClientTokens
 from ai.backend.manager.agents.capabilities import DeviceReader
+from ai.backend.manager.agents.fleet import FleetService
 from ai.backend.manager.agents.registration import AgentRegistry, Assignments
 from ai.backend.manager.agents.service import AgentService, WatcherService
 from ai.backend.manager.agents.slots import SlotCatalogue
@@ -29,8 +30,12 @@ from ai.backend.manager.folders.gateway import FolderGateway
 from ai.backend.manager.hooks import load_hooks
 from ai.backend.manager.identity.passwords import PasswordService
 from ai.backend.manager.identity.service import IdentityService
+from ai.backend.manager.identity.sign_in import SignInService
+from ai.backend.manager.identity.sign_up import SignUpService
+from ai.backend.manager.identity.site_users import SiteUsers
 from ai.backend.manager.identity.ssh_keys import SshKeyService
 from ai.backend.manager.identity.tenants import TenantService
+from ai.backend.manager.identity.totp import TotpService
 from ai.backend.manager.identity.users import UserService
 from ai.backend.manager.idle.activity import ActivityTracker
 from ai.backend.manager.idle.service import IdleService
@@ -38,10 +43,15 @@ from ai.backend.manager.images.client.scanner import scan_registry
 from ai.backend.manager.images.facade import Images
 from ai.backend.manager.logs.audit import AuditService
 from ai.backend.manager.logs.errors import ErrorLogService
+from ai.backend.manager.metrics.history import MetricHistory
 from ai.backend.manager.metrics.live import LiveMetrics
 from ai.backend.manager.resource_groups.service import ResourceGroupService
 from ai.backend.manager.resources.presets import PresetService
 from ai.backend.manager.resources.service import ResourceService
+from ai.backend.manager.scheduling.explanations import ExplanationService
+from ai.backend.manager.scheduling.overview import SchedulingOverview
+from ai.backend.manager.scheduling.queues import QueueReader
+from ai.backend.manager.scheduling.reading import SnapshotReader
 from ai.backend.manager.secrets.config import SealedConfigStore
 from ai.backend.manager.secrets.sealer import Sealer
 from ai.backend.manager.service_ports.app_proxies import AppProxies, EndedAppsLoop
@@ -114,13 +124,33 @@ class Services:
         self.identity = IdentityService(stores.identities, stores.sessions, clock, self.id_generator)
         self.ssh_keys = SshKeyService(stores.identities, self.identity, clock)
         self.hooks = load_hooks(self.settings.hooks)
+        self._build_accounts()
+
+    def _build_accounts(self) -> None:
+        stores, clock, settings = self.stores, self.clock, self.settings.accounts
+        users, identity, hooks = stores.identities, self.identity, self.hooks
+        self.totp = TotpService(stores.accounts, clock, settings.totp)
         self.passwords = PasswordService(
-            stores.identities, self.identity, clock, self.hash_password, self.verify_password, self.hooks
+            users, identity, clock, self.hash_password, self.verify_password, settings.passwords, self.totp
         )
+        self.sign_in = SignInService(
+            users,
+            stores.accounts,
+            identity,
+            self.passwords,
+            self.totp,
+            SiteUsers(users, identity),
+            hooks,
+            self.sealer,
+            clock,
+        )
+        self.sign_up = SignUpService(users, identity, self.passwords, hooks, self.sealer, settings.sign_up, clock)
 
     def _build_resources(self) -> None:
         stores = self.stores
-        self.stats = LiveMetrics(stores.sessions)
+        history = MetricHistory(max_bytes=self.settings.metrics.history_mib << 20)
+        self.stats = LiveMetrics(stores.sessions, history=history)
+        self.fleet = FleetService(stores.agents, stores.sessions, self.clock)
         self.devices = DeviceReader()
         self.slots = SlotCatalogue(stores.agents, LiveSlotUse(stores.sessions))
         self.assignments = Assignments(stores.config)
@@ -219,6 +249,7 @@ class Services:
             stores.templates, stores.identities, self.identity, self.sessions, clock, self.id_generator
         )
 
+        self._build_explanations(factory)
         self.arrays: ArrayService | None = None
         if stores.arrays is not None:
             self.arrays = ArrayService(
@@ -232,6 +263,26 @@ class Services:
                 id_generator=self.id_generator,
                 settings=settings,
             )
+
+    def _build_explanations(self, factory: SessionFactory) -> None:
+        stores = self.stores
+        reader = SnapshotReader(
+            stores.sessions,
+            stores.agents,
+            stores.identities,
+            stores.resource_groups,
+            self.clock,
+            stores.shares,
+            self.devices,
+            self.images.service if self.images is not None else None,
+        )
+        queues = QueueReader(reader, self.clock)
+        self.explanations = ExplanationService(
+            queues=queues, factory=factory, finder=self.finder, identity=self.identity, clock=self.clock
+        )
+        self.scheduling = SchedulingOverview(
+            queues=queues, resource_groups=self.resource_groups, identities=stores.identities, clock=self.clock
+        )
 
     def _forget_session(self, session: Session) -> None:
         if session.array_parallel is not None:
@@ -275,7 +326,7 @@ class Services:
         self.deleted_users = DeletedUsersLoop(stores.sessions, stores.identities, self.writer, self.clock)
         owned = (stores.identities, self.identity, owned_sessions, leaving, self.clock, self.id_generator)
         self.tenants = TenantService(*owned, (folders.quota_loop,) if folders is not None else ())
-        self.users = UserService(*owned, self.hash_password, self.deleted_users)
+        self.users = UserService(*owned, self.passwords, self.totp, self.deleted_users)
 
     def _build_registry(self) -> None:
         stores, clock, settings = self.stores, self.clock, self.settings

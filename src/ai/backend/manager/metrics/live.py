@@ -13,6 +13,7 @@ import msgspec
 from ai.backend.common.ids import AgentId, KernelId, SessionId
 from ai.backend.common.wire.reports import MetricFamily, StatReport
 from ai.backend.manager.metrics.families import check_families, merge_families
+from ai.backend.manager.metrics.history import MetricHistory, Series, Span, numbers_of, numbers_of_agent
 
 log = logging.getLogger(__name__)
 STALE_S = 30.0
@@ -37,8 +38,15 @@ class StatisticsStore(Protocol):
 class LiveMetrics:
     """Holds the latest statistics that agents reported. What :meth:`flush` has not written is lost with the process."""
 
-    def __init__(self, store: StatisticsStore, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        store: StatisticsStore,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        history: MetricHistory | None = None,
+    ) -> None:
         self._store = store
+        self._history = history if history is not None else MetricHistory()
         self._clock = clock
         self._kernels: dict[KernelId, bytes] = {}
         self._dirty: set[KernelId] = set()
@@ -56,6 +64,8 @@ class LiveMetrics:
         for reported_id, kernel_id in kernels.items():
             self._kernels[kernel_id] = bytes(report.kernels[reported_id])
             self._dirty.add(kernel_id)
+            self._history.put(str(kernel_id), dict(numbers_of(self.of_kernel(kernel_id) or {})))
+        self._history.put(f"agent {agent_id}", numbers_of_agent(report.node, report.devices))
 
     def count_query(self, session_id: SessionId) -> None:
         self._queries[session_id] = self._queries.get(session_id, 0) + 1
@@ -72,6 +82,14 @@ class LiveMetrics:
         """Returns the latest statistics of an agent's node; None if it has not reported lately."""
         node = self._fresh().get(agent_id)
         return node.live_stat if node is not None else None
+
+    def history_of_kernel(self, kernel_id: KernelId, span: Span) -> Series:
+        """Returns what a kernel used; of one that has ended too, until others need the room."""
+        return self._history.read(str(kernel_id), span)
+
+    def history_of_agent(self, agent_id: AgentId, span: Span) -> Series:
+        """Returns what a node and its devices used; metrics of a device are named ``metric/device``."""
+        return self._history.read(f"agent {agent_id}", span)
 
     def queries_of(self, session_id: SessionId) -> int:
         """Returns the number of queries that have not been written yet."""

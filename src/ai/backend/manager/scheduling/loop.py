@@ -14,10 +14,8 @@ from ai.backend.common.states import KernelEventReason, SessionStatus
 from ai.backend.core.lifecycle.events import SessionDestroyRequested, SessionScheduled, SessionStartOverRequested
 from ai.backend.core.scheduling.decide import IncrementalScheduler, decide
 from ai.backend.core.scheduling.index.agent_state import NodeClassCache
-from ai.backend.core.scheduling.options import DEFAULT_ORDER, GroupOptions, order_name, read
-from ai.backend.core.scheduling.ordering.fair_share import occupied
 from ai.backend.core.scheduling.plan import Placement, Plan, Skip, SkipReason
-from ai.backend.core.scheduling.policy import PLACEMENTS, Policy, Rng
+from ai.backend.core.scheduling.policy import Policy, Rng
 from ai.backend.core.scheduling.snapshot import Snapshot
 from ai.backend.infra.clock import Clock
 from ai.backend.infra.database.batching import chunks
@@ -27,13 +25,9 @@ from ai.backend.manager.agents.capabilities import DeviceReader, from_allocation
 from ai.backend.manager.agents.store import AgentStore
 from ai.backend.manager.identity.store import IdentityStore
 from ai.backend.manager.images.service import ImageService
-from ai.backend.manager.resource_groups.model import ResourceGroup
-from ai.backend.manager.resource_groups.order_plugins import plugged_order
-from ai.backend.manager.resource_groups.placement_plugins import FALLBACK, plugged
 from ai.backend.manager.resource_groups.store import ResourceGroupStore
-from ai.backend.manager.resources.quotas import QuotaUsage
-from ai.backend.manager.scheduling.fair_share import FairShareAccounting
-from ai.backend.manager.scheduling.snapshot import build_snapshot, running_sessions, scope_of
+from ai.backend.manager.scheduling.explanations import message_of
+from ai.backend.manager.scheduling.reading import SnapshotReader
 from ai.backend.manager.scheduling.store import ShareStore
 from ai.backend.manager.sessions.changes import Change
 from ai.backend.manager.sessions.model import Session
@@ -50,26 +44,6 @@ _CAUSE = "schedule loop"
 _COMPARE_EVERY = 100
 _REWORD_S, _MAX_REWORDED = 10.0, 200
 """The age from which the text of an unchanged reason is stored again, and for how many sessions in one pass."""
-_MAX_RUNTIME_S = 10 * 365 * 86_400.0
-
-
-def group_policy(group: ResourceGroup | None) -> Policy:
-    """Returns the policy of a resource group, with defaults for unknown words. An order or placement that is not built
-    in is the name of a plugin."""
-    if group is None:
-        return Policy()
-    options = read(group.scheduler_opts)
-    plugin = None if options.placement in PLACEMENTS else plugged(options.placement)
-    order = order_name(group.scheduler)
-    order_plugin = plugged_order(group.scheduler) if order is None else None
-    return Policy(
-        order=order or (group.scheduler if order_plugin is not None else DEFAULT_ORDER),
-        plugged_order=order_plugin,
-        placement=options.placement if options.placement in PLACEMENTS or plugin else FALLBACK,
-        plugged=plugin,
-        preempts=options.preemption.enabled,
-        oldest_first=options.preemption.order == "oldest",
-    )
 
 
 @dataclass(slots=True)
@@ -119,14 +93,22 @@ class ScheduleLoop(PeriodicLoop):
     key_id: Callable[[], str]
 
     def __post_init__(self) -> None:
-        self._quotas = QuotaUsage(self.sessions, self.identities)
-        self._shares = FairShareAccounting(self.shares, self.sessions, self.agents, self.resource_groups, self.clock)
+        self._reader = SnapshotReader(
+            self.sessions,
+            self.agents,
+            self.identities,
+            self.resource_groups,
+            self.clock,
+            self.shares,
+            self.devices,
+            self.images,
+        )
         self._node_classes = NodeClassCache()
         self._group_states: dict[str, _GroupState] = {}
 
     async def once(self) -> None:
         try:
-            await self._shares.sample()
+            await self._reader.shares.sample()
         except BackendError as e:
             log.warning("could not store the usage for fair share: %s", e)
         pending = await self.sessions.refreshed([SessionStatus.PENDING], self.writer.written)
@@ -159,38 +141,8 @@ class ScheduleLoop(PeriodicLoop):
 
     async def snapshot(self, name: str, sessions: Sequence[Session]) -> tuple[Snapshot, Policy]:
         """Returns the scheduler's input for a group, and its policy."""
-        agents = await self.agents.agents(scaling_group=name)
-        if self.images is not None:
-            agents = await self.images.with_fetchable(
-                agents, {kernel.image for session in sessions for kernel in session.kernels}
-            )
-        holdings = await self.sessions.held([agent.id for agent in agents])
-        ids = [dependency for session in sessions for dependency in session.dependencies]
-        dependencies = {dependency.id: dependency for dependency in await self.sessions.get_many(ids)} if ids else {}
-        quotas = await self._quotas.quotas(sessions)
-        group = await self.resource_groups.resource_group(name)
-        snapshot = build_snapshot(name, agents, holdings, sessions, dependencies, quotas, self.devices)
         memory = self._group_states.setdefault(name, _GroupState(self._node_classes))
-        policy = group_policy(group)
-        options = read(group.scheduler_opts) if group is not None else GroupOptions()
-        if group is None or not (policy.needs_usage or policy.preempts):
-            return replace(snapshot, last_agent=memory.last_agent), policy
-        owners = {s.id: s for s in await self.sessions.get_many({holding.session_id for holding in holdings})}
-        slots_by_scope = [
-            (scope_of(owner), h.slots) for h in holdings if (owner := owners.get(h.session_id)) is not None
-        ]
-        now, now_used = self.clock.now(), occupied(slots_by_scope)
-        min_runtime = timedelta(seconds=min(options.preemption.min_runtime_s, _MAX_RUNTIME_S))
-        running = running_sessions(owners.values(), since=now - min_runtime, preemption=options.preemption)
-        complete = replace(
-            snapshot,
-            last_agent=memory.last_agent,
-            running=running if policy.preempts else (),
-            occupied=now_used,
-            used_lately=await self._shares.used_lately(group, now_used, now),
-            weights=options.weights,
-        )
-        return complete, policy
+        return await self._reader.snapshot(name, sessions, last_agent=memory.last_agent)
 
     async def _schedule(self, name: str, sessions: Sequence[Session], now: datetime) -> None:
         snapshot, policy = await self.snapshot(name, sessions)
@@ -204,7 +156,7 @@ class ScheduleLoop(PeriodicLoop):
         changes, without_network = await self._with_networks(changes, name)
         await self._commit(changes)
         await self._evict(plan, now)
-        await self._explain([*plan.skips, *without_network], by_id, now)
+        await self._explain([*_without_strangers(plan, by_id), *without_network], by_id, now)
 
     async def _commit(self, changes: Sequence[Change]) -> None:
         """Saves all changes at once; one by one if one of them has conflicted."""
@@ -287,6 +239,15 @@ class ScheduleLoop(PeriodicLoop):
                 changes.append(change)
         for chunk in chunks(changes):
             await self._commit(chunk)
+
+
+def _without_strangers(plan: Plan, sessions: Mapping[SessionId, Session]) -> Iterable[Skip]:
+    """Yields the waiting sessions; the texts for their owners name no session of another user."""
+    holders = {sessions[session_id].user_id for _, session_id in plan.reserved if session_id in sessions}
+    for skip in plan.skips:
+        session = sessions[skip.session_id]
+        is_own = holders <= {session.user_id}
+        yield replace(skip, message=message_of(skip.reason, skip.message, holder=session if is_own else None))
 
 
 def _is_old(session: Session, now: datetime) -> bool:

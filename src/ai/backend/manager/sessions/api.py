@@ -8,6 +8,7 @@ from ai.backend.common.errors import NotSupported
 from ai.backend.infra.http.decode import refuse
 from ai.backend.infra.http.routes import Call, Nothing, OwnerKey, Reply, route
 from ai.backend.manager.access.requests import SESSION_PROBLEMS, caller_of
+from ai.backend.manager.agents.schemas import HistoryQuery, metric_series
 from ai.backend.manager.sessions import schemas
 from ai.backend.manager.sessions.service import SessionService
 from ai.backend.manager.sessions.views import (
@@ -89,6 +90,12 @@ class SessionsApi:
     async def status_history(self, call: Call) -> schemas.StatusHistory:
         """Report when a session entered each status, in lower case; null if it never did."""
         return {"result": dict(await self._sessions.status_history(**session_of(call)))}
+
+    @route("GET", "/session/{s}/metrics/history", query=HistoryQuery)
+    async def metric_history(self, call: Call[Nothing, HistoryQuery]) -> schemas.MetricHistory:
+        """Report what each kernel used in the last hour or day, by metric."""
+        history = await self._sessions.metric_history(**session_of(call), span=call.query.span)
+        return {"kernels": {str(kernel_id): metric_series(series) for kernel_id, series in history.items()}}
 
     @route("GET", "/session/{s}/dependency-graph")
     async def dependency_graph(self, call: Call) -> schemas.DependencyTree:

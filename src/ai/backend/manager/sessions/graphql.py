@@ -150,7 +150,13 @@ class SessionResolvers:
             group_id=_uuid_text(args.get("group_id"), "group_id"),
         )
         page = await self._sessions.search(context.caller, selection)
-        return {"items": [session_view(s, context.caller) for s in page.items], "total_count": page.total_count}
+        items = [session_view(s, context.caller) for s in page.items]
+        return {"items": items, "total_count": page.total_count, "selection": selection}
+
+    @field("ComputeSessionList", "status_counts")
+    async def status_counts(self, view: View, info: Info) -> str:
+        counts = await self._sessions.count_by_status(context_of(info).caller, view["selection"])
+        return json.dumps(dict(sorted(counts.items())))
 
     @field("ComputeSession", "dependencies")
     async def session_dependencies(self, view: View, info: Info) -> list[View]:

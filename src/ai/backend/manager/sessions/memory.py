@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -203,6 +204,10 @@ class MemorySessionStore:
             and query.group_id in (None, str(session.group_id))
         ]
         return select(sorted(sessions, key=lambda conn: str(conn.id)), query)
+
+    async def count_by_status(self, query: model.SessionQuery) -> Mapping[str, int]:
+        page = await self.search(replace(query, statuses=None, offset=0, limit=10_000))
+        return Counter(session.status.value for session in page.items)
 
     async def dependents(self, session_id: SessionId) -> list[model.Session]:
         return [session for session in self._live if session_id in session.dependencies]

@@ -14,6 +14,7 @@ from msgspec import Meta
 from ai.backend.common.states import ClusterMode, SessionType
 from ai.backend.infra.http.fields import Duration, LongText, Path, Port, PortText, SessionName, Word
 from ai.backend.infra.http.routes import Schema
+from ai.backend.manager.agents.schemas import MetricSeries
 
 Variant = Annotated[str, Meta(min_length=1, max_length=400)]
 Quantity = str | int | float
@@ -190,6 +191,12 @@ class StatusHistory(TypedDict):
     """Status in lower case -> ISO time of its last entry."""
 
     result: dict[str, str | None]
+
+
+class MetricHistory(TypedDict):
+    """The histories of the kernels of a session, by their ids."""
+
+    kernels: dict[str, MetricSeries]
 
 
 class DependencyTree(TypedDict):

@@ -18,6 +18,7 @@ from ai.backend.manager.access.checks import is_permitted, require, scope_of
 from ai.backend.manager.access.permissions import Operation, Scope
 from ai.backend.manager.hooks import Hooks
 from ai.backend.manager.identity.service import IdentityService
+from ai.backend.manager.metrics.history import Series, Span
 from ai.backend.manager.metrics.live import LiveMetrics
 from ai.backend.manager.query.model import Page
 from ai.backend.manager.sessions import model
@@ -139,17 +140,33 @@ class SessionService:
     async def search(self, caller: Caller, query: model.SessionQuery) -> Page[model.Session]:
         """Returns sessions with live statistics: users see their own, admins their domain, superadmins all. Raises
         Forbidden for a plain user who names another access key."""
-        scope = scope_of(caller, Operation.SEE_SESSIONS)
-        if scope is Scope.DOMAIN:
-            query = replace(query, domain_name=caller.domain_name)
-        elif scope is not Scope.ALL:
-            if query.access_key is not None:
-                await self.identity.resolve_owner(caller, query.access_key)
-            query = replace(query, access_key=query.access_key or caller.access_key)
-        page = await self.store.search(query)
+        page = await self.store.search(await self._visible(caller, query))
         return Page(
             items=[with_live_statistics(session, self.stats) for session in page.items], total_count=page.total_count
         )
+
+    async def _visible(self, caller: Caller, query: model.SessionQuery) -> model.SessionQuery:
+        """Returns the query in the scope of the caller. Raises Forbidden as :meth:`search`."""
+        scope = scope_of(caller, Operation.SEE_SESSIONS)
+        if scope is Scope.DOMAIN:
+            return replace(query, domain_name=caller.domain_name)
+        if scope is Scope.ALL:
+            return query
+        if query.access_key is not None:
+            await self.identity.resolve_owner(caller, query.access_key)
+        return replace(query, access_key=query.access_key or caller.access_key)
+
+    async def metric_history(
+        self, caller: Caller, ref: str, span: Span, *, owner_access_key: str | None = None
+    ) -> Mapping[KernelId, Series]:
+        """Returns what each kernel of a session used lately. Raises as :meth:`get`."""
+        session = await self.finder.one(caller, ref, owner_access_key=owner_access_key)
+        return {kernel.id: self.stats.history_of_kernel(kernel.id, span) for kernel in session.kernels}
+
+    async def count_by_status(self, caller: Caller, query: model.SessionQuery) -> Mapping[str, int]:
+        """Returns how many sessions of a query there are in each status, whatever statuses the query names; of the
+        sessions that :meth:`search` returns."""
+        return await self.store.count_by_status(await self._visible(caller, query))
 
     async def of_kernel(self, caller: Caller, kernel_id: KernelId) -> model.Session | None:
         """Returns the session of a kernel with live statistics; None if the caller does not see it."""

@@ -81,6 +81,13 @@ def _equalities(query: model.SessionQuery, *columns: ColumnElement[Any]) -> list
     return [column == value for column, value in column_values if value is not None]
 
 
+def _conditions(query: model.SessionQuery) -> list[ColumnElement[bool]]:
+    """Returns the conditions of a query but for its statuses."""
+    cols = tables.sessions.c
+    conditions = compile_filter(tables.sessions, query.filter, hidden=_HIDDEN)
+    return [*conditions, *_equalities(query, cols.access_key, cols.domain_name, cols.group_id)]
+
+
 def _sessions_where(*conditions: ColumnElement[bool] | TextClause) -> Select[Any]:
     return select(tables.sessions).where(*conditions).order_by(_S.created_at, _S.id)
 
@@ -329,10 +336,9 @@ class SqlSessionStore(SqlOutbox):
 
     async def search(self, query: model.SessionQuery) -> Page[model.Session]:
         cols = tables.sessions.c
-        conditions = compile_filter(tables.sessions, query.filter, hidden=_HIDDEN)
+        conditions = _conditions(query)
         if query.statuses is not None:
             conditions.append(cols.status.in_(query.statuses))
-        conditions += _equalities(query, cols.access_key, cols.domain_name, cols.group_id)
         order = compile_order(tables.sessions, query.order, (cols.created_at.desc(), cols.id.asc()), hidden=_HIDDEN)
 
         def work(conn: Connection) -> Page[model.Session]:
@@ -343,6 +349,11 @@ class SqlSessionStore(SqlOutbox):
             return Page(items=_load(conn, conn.execute(page).all()), total_count=total)
 
         return await self._db.run_read(work)
+
+    async def count_by_status(self, query: model.SessionQuery) -> Mapping[str, int]:
+        counted = select(tables.sessions.c.status).where(*_conditions(query)).limit(MAX_COUNTED).subquery()
+        by_status = select(counted.c.status, func.count()).group_by(counted.c.status)
+        return await self._db.run_read(lambda conn: {str(status): count for status, count in conn.execute(by_status)})
 
     async def dependents(self, session_id: SessionId) -> list[model.Session]:
         cols = tables.session_dependencies.c

@@ -73,6 +73,11 @@ class SessionStore(Protocol):
 
     async def search(self, query: SessionQuery) -> Page[Session]: ...
 
+    async def count_by_status(self, query: SessionQuery) -> Mapping[str, int]:
+        """Returns the numbers of the sessions of a query by status, without regard to its statuses and page; of the
+        first 10,000 that there are."""
+        ...
+
     async def dependents(self, session_id: SessionId) -> list[Session]:
         """Returns live sessions that depend directly on a session."""
         ...

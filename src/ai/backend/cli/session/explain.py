@@ -1,0 +1,117 @@
+"""`backend.ai explain`, and what `start --dry-run` prints: whether a session starts, and if not, why and what would."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ai.backend.cli.framework.invoke import slot_displays
+from ai.backend.cli.framework.lazy import Leaf, Outcome, screen_of
+from ai.backend.cli.framework.output import Screen
+from ai.backend.cli.framework.values import SlotDisplays, describe_slots
+from ai.backend.cli.session.commands import find_session, owner_option
+
+if TYPE_CHECKING:
+    from ai.backend.client.func.creation import CreateOptions
+    from ai.backend.client.session import AsyncSession
+
+_REMEDIES = {
+    "time": "It starts by itself.",
+    "others": "It starts when somebody frees what it lacks.",
+    "change": "It never starts as it is: change the request, or the cluster.",
+}
+_EXCLUSIONS = {
+    "not-schedulable": "not taking sessions",
+    "not-designated": "not among the chosen agents",
+    "architecture": "of another architecture",
+    "feature": "without a feature that it needs",
+    "image": "without the image",
+    "no-such-device": "without such resources",
+    "too-small": "too small, even empty",
+    "reserved": "kept for a session that came first",
+    "busy": "busy",
+    "scattered": "free, but not on one device",
+}
+_MAX_NAMES = 5
+
+
+def verdict_line(explanation: Mapping[str, Any]) -> str:
+    """Returns the verdict in one line."""
+    message, verdict = str(explanation.get("message") or ""), explanation["verdict"]
+    if verdict in ("now", "started", "ended"):
+        return message
+    word = "cannot" if verdict == "never" else "waits"
+    detail = message.removeprefix("waits ")
+    return f"{word}: {detail}" if detail == message or verdict == "never" else f"waits {detail}"
+
+
+def fact_rows(explanation: Mapping[str, Any], displays: SlotDisplays) -> Iterator[tuple[str, str]]:
+    """Yields what is known about a wait as headings and texts, without what says nothing."""
+    if explanation.get("reason"):
+        yield "Reason", str(explanation["reason"])
+    if explanation.get("remedy"):
+        yield "Remedy", _REMEDIES[explanation["remedy"]]
+    if explanation.get("count", 1) > 1:
+        yield "Start Now", f"{explanation['placed']} of {explanation['count']}"
+    if explanation.get("position"):
+        ahead = _names(explanation["ahead"])
+        yield "Place", f"{explanation['position']} of {explanation['waiting']}" + (f"; ahead: {ahead}" if ahead else "")
+    if explanation.get("behind"):
+        yield "Behind", str(explanation["behind"]["name"])
+    if reserved := explanation.get("reserved"):
+        named = f": {', '.join(reserved['agents'][:_MAX_NAMES])}" if reserved["agents"] else ""
+        yield "Kept for It", f"{reserved['count']} agents{named}"
+    if holders := _names(explanation.get("holders") or {}):
+        yield "Held by", holders
+    agents = explanation.get("agents") or {}
+    if agents.get("total"):
+        counts = [f"{each['count']} {_EXCLUSIONS.get(each['reason'], each['reason'])}" for each in agents["excluded"]]
+        yield "Agents", "; ".join([f"{agents['startable']} of {agents['total']} could take it", *counts])
+    for limit in explanation.get("limits") or ():
+        slot = limit["slot"]
+        amounts = (describe_slots({slot: limit[name]}, displays) for name in ("limit", "used", "requested"))
+        yield f"Limit of {limit['scope'].title()}", "{}; used {}; requested {}".format(*amounts)
+    for nearest in explanation.get("nearest") or ():
+        kernels = f", {nearest['cluster_size']} kernels" if nearest["cluster_size"] > 1 else ""
+        yield "Would Start Now", describe_slots(nearest["resources"], displays) + kernels
+
+
+def _names(sessions: Mapping[str, Any]) -> str:
+    """Formats sessions: the names of those that the user may see, and the number of the others."""
+    count, visible = sessions.get("count", 0), sessions.get("visible", [])
+    names = [str(session["name"]) for session in visible[:_MAX_NAMES]]
+    if count > len(names):
+        names.append(f"{count - len(names)} {'more' if names else 'sessions of others'}")
+    return ", ".join(names)
+
+
+async def print_explanation(api: AsyncSession, screen: Screen, explanation: Mapping[str, Any]) -> None:
+    """Prints an explanation: its verdict, and below what is known about it."""
+    if screen.is_json:
+        screen.json(dict(explanation))
+        return
+    screen.say(verdict_line(explanation))
+    displays = await slot_displays(api)
+    screen.facts(fact_rows(explanation, displays))
+
+
+async def print_dry_run(api: AsyncSession, screen: Screen, image: str, creation: CreateOptions, count: int) -> int:
+    """Prints what would become of a request. Returns 0 if it would start now, else 1."""
+    explanation = await api.ComputeSession.explain_request(image, count=count, **creation)
+    await print_explanation(api, screen, explanation)
+    return 0 if explanation["verdict"] == "now" else 1
+
+
+@click.command(cls=Leaf)
+@click.argument("session")
+@owner_option
+async def explain(api: AsyncSession, session: str, owner: str | None) -> Outcome:
+    """Tell why SESSION waits: its place in the queue, what it lacks, and who holds that.
+
+    `backend.ai start --dry-run` tells the same about a session before there is one.
+    """
+    found_session = await find_session(api, session, owner)
+    await print_explanation(api, screen_of(), await found_session.explain())
+    return None

@@ -1,0 +1,361 @@
+"""Judges sessions before they are created: would they start now, what excludes each agent, which smaller ones would.
+
+A trial is a decision on the present snapshot in which the sessions that are tried wait at the end of the queue, so it
+says what the scheduler would do, with every session, reservation, quota and policy that there is. Nothing is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from decimal import ROUND_FLOOR, Decimal
+from enum import StrEnum
+from itertools import islice
+
+from ai.backend.common.ids import AgentId, SessionId
+from ai.backend.common.slots import ResourceSlot
+from ai.backend.core.scheduling.decide import IncrementalScheduler, SchedulingCycle
+from ai.backend.core.scheduling.index.agent_state import NodeClassCache
+from ai.backend.core.scheduling.index.agents import AgentIndex, Demand
+from ai.backend.core.scheduling.index.equivalence import EquivalenceClass, QueuedSession
+from ai.backend.core.scheduling.index.slot_index import members
+from ai.backend.core.scheduling.ordering.queue import Queue
+from ai.backend.core.scheduling.plan import Plan, Skip, SkipReason
+from ai.backend.core.scheduling.policy import Policy, Rng
+from ai.backend.core.scheduling.snapshot import PendingSession, Snapshot
+
+MAX_PROPOSALS = 4
+_MIB = 2**20
+
+
+class Outcome(StrEnum):
+    """Says what becomes of a session: it starts in this pass, a change may let it start, or no waiting will."""
+
+    NOW = "now"
+    WAITS = "waits"
+    NEVER = "never"
+
+
+_HOPELESS = frozenset(
+    {
+        SkipReason.DEPENDENCY_FAILED,
+        SkipReason.NO_AGENT,
+        SkipReason.NO_MATCHING_AGENT,
+        SkipReason.UNSUPPORTED_RESOURCE,
+        SkipReason.NO_MATCHING_DEVICE,
+        SkipReason.DEVICES_FAILED,
+        SkipReason.NEVER_FITS,
+    }
+)
+"""Reasons that end only when somebody changes the cluster or the request."""
+
+
+def outcome_of(reason: SkipReason | None) -> Outcome:
+    """Returns the outcome for the reason why a session was not placed; None: it was placed."""
+    if reason is None:
+        return Outcome.NOW
+    return Outcome.NEVER if reason in _HOPELESS else Outcome.WAITS
+
+
+class Exclusion(StrEnum):
+    """Says why an agent cannot take a kernel now; the first that applies, in this order."""
+
+    NOT_SCHEDULABLE = "not-schedulable"
+    NOT_DESIGNATED = "not-designated"
+    ARCHITECTURE = "architecture"
+    FEATURE = "feature"
+    IMAGE = "image"
+    NO_SUCH_DEVICE = "no-such-device"
+    TOO_SMALL = "too-small"
+    RESERVED = "reserved"
+    BUSY = "busy"
+    SCATTERED = "scattered"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """A smaller request: the slots of each kernel, and the number of kernels."""
+
+    slots: ResourceSlot
+    kernels: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """The result of a decision with sessions that were watched.
+
+    Attributes:
+        plan: the whole plan.
+        order: every pending session as it was tried.
+        skip: why the first watched session that was not placed was not; None if all were placed.
+        placed: how many of the watched sessions were placed.
+        startable: agents that could take the first watched session, or its largest kernel, at its turn.
+        exclusions: the other agents of the resource group, each once.
+        largest_free: the most of each slot that is free on one agent then.
+        proposals: smaller requests that seem to fit; only a trial of one tells.
+    """
+
+    plan: Plan
+    order: Sequence[SessionId]
+    skip: Skip | None = None
+    placed: int = 0
+    startable: Sequence[AgentId] = ()
+    exclusions: Mapping[Exclusion, Sequence[AgentId]] = field(default_factory=dict)
+    largest_free: ResourceSlot = field(default_factory=ResourceSlot)
+    proposals: Sequence[Proposal] = ()
+
+    @property
+    def outcome(self) -> Outcome:
+        return outcome_of(self.skip.reason if self.skip is not None else None)
+
+    def reserved_for(self, session_id: SessionId) -> list[AgentId]:
+        """Returns the agents that are held back for a session."""
+        return [agent_id for agent_id, holder in self.plan.reserved if holder == session_id]
+
+
+class TrialScheduler:
+    """Keeps a scheduler for repeated trials on the snapshots of one resource group."""
+
+    def __init__(self, node_classes: NodeClassCache | None = None) -> None:
+        self._node_classes = node_classes if node_classes is not None else NodeClassCache()
+        self._scheduler: IncrementalScheduler | None = None
+        self._trials = 0
+
+    def run(
+        self,
+        snapshot: Snapshot,
+        policy: Policy,
+        *,
+        now: datetime,
+        rng: Rng,
+        tried: Sequence[PendingSession] = (),
+        watched: Collection[SessionId] = (),
+    ) -> Trial:
+        """Decides with the sessions ``tried`` in the queue as well. ``watched``: pending sessions that the trial is
+        about, in place of those.
+
+        Raises:
+            InvalidInput: the policy names an unknown order or placement.
+        """
+        policy.check()
+        extended = replace(snapshot, pending=(*snapshot.pending, *tried)) if tried else snapshot
+        scheduler, self._scheduler = self._scheduler, None  # not used again after a failure: its state is unknown
+        self._trials += 1
+        if scheduler is None or self._trials % _RENEW_AFTER == 0 or not scheduler.update(extended):
+            scheduler = IncrementalScheduler(extended, self._node_classes)
+        subjects = tuple(session.session_id for session in tried) or tuple(watched)
+        cycle = _ObservedCycle(scheduler, policy, now=now, rng=rng, subjects=frozenset(subjects))
+        trial = cycle.run_trial(subjects)
+        for placement in trial.plan.placements:
+            scheduler.withdraw(placement.session_id)
+        self._scheduler = scheduler
+        return trial
+
+
+_RENEW_AFTER = 500
+"""After so many trials a scheduler is made anew, since it caches every request that it has seen."""
+
+
+class _ObservedQueue:
+    """Calls ``observe`` with each session before it is tried."""
+
+    def __init__(self, queue: Queue, observe: Callable[[QueuedSession], None]) -> None:
+        self._queue = queue
+        self._observe = observe
+
+    def __iter__(self) -> Iterator[QueuedSession]:
+        for queued in self._queue:
+            self._observe(queued)
+            yield queued
+
+    def placed(self, queued: QueuedSession) -> None:
+        self._queue.placed(queued)
+
+
+class _ObservedCycle(SchedulingCycle):
+    """Records the order of the queue, and how the agents stand when the first of the subjects is tried."""
+
+    def __init__(
+        self,
+        scheduler: IncrementalScheduler,
+        policy: Policy,
+        *,
+        now: datetime,
+        rng: Rng,
+        subjects: frozenset[SessionId],
+    ) -> None:
+        super().__init__(scheduler, policy, now=now, rng=rng)
+        self._snapshot = scheduler.snapshot
+        self._queue = _ObservedQueue(self._queue, self._observe)
+        self._subjects = subjects
+        self._order: list[SessionId] = []
+        self._subject: QueuedSession | None = None
+        self._startable: list[AgentId] = []
+        self._exclusions: dict[Exclusion, list[AgentId]] = {}
+        self._largest_free = ResourceSlot()
+
+    def _observe(self, queued: QueuedSession) -> None:
+        session_id = queued.session.session_id
+        self._order.append(session_id)
+        if self._subject is None and session_id in self._subjects:
+            self._subject = queued
+            self._largest_free = _largest_free(self._index, self._reserved)
+            self._startable, self._exclusions = _sort_agents(self._index, self._snapshot, queued, self._reserved)
+
+    def run_trial(self, subjects: Sequence[SessionId]) -> Trial:
+        plan = self.run()
+        placed_ids = {placement.session_id for placement in plan.placements}
+        waiting_ids = [session_id for session_id in subjects if session_id not in placed_ids]
+        skip = _skip_of(plan, waiting_ids[0]) if waiting_ids else None
+        proposals: Sequence[Proposal] = ()
+        if skip is not None and self._subject is not None and self._subject.session.session_id == skip.session_id:
+            reserved_mask = 0
+            for rank, holder in self._holders.items():
+                if holder.session_id not in self._subjects:
+                    reserved_mask |= 1 << rank
+            proposals = tuple(islice(_propose(self._index, self._subject, reserved_mask), MAX_PROPOSALS))
+        return Trial(
+            plan=plan,
+            order=self._order,
+            skip=skip,
+            placed=len(subjects) - len(waiting_ids),
+            startable=self._startable,
+            exclusions=self._exclusions,
+            largest_free=self._largest_free,
+            proposals=proposals,
+        )
+
+
+def _skip_of(plan: Plan, session_id: SessionId) -> Skip | None:
+    for wait in plan.waits:
+        if session_id in wait.session_ids:
+            return Skip(session_id=session_id, reason=wait.reason, message=wait.message, is_final=wait.is_final)
+    return None
+
+
+# ---- agents
+
+
+def _largest_demand(equivalence_class: EquivalenceClass) -> Demand:
+    """Returns what one agent must provide: for the whole session, or for the largest kernel of a multi-node one."""
+    return equivalence_class.whole or equivalence_class.parts[equivalence_class.hardest[0]]
+
+
+def _largest_free(index: AgentIndex, reserved_mask: int) -> ResourceSlot:
+    """Returns the most of each slot that is free on one agent that is not reserved; of two slots perhaps on two."""
+    agent_mask = index.all_agents & ~reserved_mask
+    if not agent_mask:
+        return ResourceSlot(dict.fromkeys(index.indexes, Decimal(0)))
+    return ResourceSlot(
+        {
+            slot: index.agents[slot_index.richest_rank(agent_mask)].available[slot]
+            for slot, slot_index in index.indexes.items()
+        }
+    )
+
+
+def _sort_agents(
+    index: AgentIndex, snapshot: Snapshot, queued: QueuedSession, reserved_mask: int
+) -> tuple[list[AgentId], dict[Exclusion, list[AgentId]]]:
+    """Returns the agents that could take the session, and the others by what excludes them."""
+    session, equivalence_class = queued.session, queued.quota_class.equivalence_class
+    demand = _largest_demand(equivalence_class)
+    designated_mask = (
+        index.designated_mask(session.designated_agents) if session.designated_agents else index.all_agents
+    )
+    capable_mask = index.capable_mask(demand)
+    fitting_mask = demand.fitting_mask() & capable_mask
+    exclusions: dict[Exclusion, list[AgentId]] = {}
+
+    def exclude(why: Exclusion, mask: int) -> None:
+        if mask:
+            exclusions.setdefault(why, []).extend(agent.agent_id for agent in index.members(mask))
+
+    unavailable = [view.agent_id for view in snapshot.agents if view.agent_id not in index.ranks]
+    if unavailable:
+        exclusions[Exclusion.NOT_SCHEDULABLE] = unavailable
+    exclude(Exclusion.NOT_DESIGNATED, index.all_agents & ~designated_mask)
+    for agent in index.members(designated_mask & ~demand.matching_mask):
+        architectures = {kernel.architecture for kernel in session.kernels} - {None}
+        features = frozenset[str]().union(*(kernel.needs for kernel in session.kernels))
+        if architectures and agent.view.architecture not in architectures:
+            why = Exclusion.ARCHITECTURE
+        else:
+            why = Exclusion.IMAGE if features <= agent.view.features else Exclusion.FEATURE
+        exclusions.setdefault(why, []).append(agent.agent_id)
+    exclude(Exclusion.NO_SUCH_DEVICE, demand.matching_mask & ~demand.supporting_mask)
+    exclude(Exclusion.TOO_SMALL, demand.supporting_mask & ~capable_mask)
+    exclude(Exclusion.RESERVED, capable_mask & reserved_mask)
+    open_mask = capable_mask & ~reserved_mask
+    exclude(Exclusion.BUSY, open_mask & ~(fitting_mask | demand.refused_mask))
+    exclude(Exclusion.SCATTERED, open_mask & demand.refused_mask)
+    return [agent.agent_id for agent in index.members(open_mask & fitting_mask)], exclusions
+
+
+# ---- smaller requests
+
+
+def _propose(index: AgentIndex, queued: QueuedSession, reserved_mask: int) -> Iterator[Proposal]:
+    """Yields smaller requests that seem to fit what is free, the closest to the request first: less of one slot, then
+    fewer kernels, then less of everything. Only for sessions whose kernels are alike."""
+    session, equivalence_class = queued.session, queued.quota_class.equivalence_class
+    kernel_count, slots = len(session.kernels), session.kernels[0].slots
+    demand = _largest_demand(equivalence_class)
+    agent_mask = demand.supporting_mask & ~reserved_mask
+    if not agent_mask or any(kernel.slots != slots for kernel in session.kernels):
+        return
+    together = kernel_count if equivalence_class.whole is not None else 1
+    seen = {Proposal(slots=slots, kernels=kernel_count)}
+
+    def is_new(proposal: Proposal) -> bool:
+        is_known = proposal in seen
+        seen.add(proposal)
+        return not is_known
+
+    for slot in demand.order:
+        sufficient_mask = agent_mask
+        for (slot_index, amount_micro), name in zip(demand.ranked, demand.order, strict=True):
+            if name != slot:
+                sufficient_mask &= slot_index.mask_with_free(amount_micro)
+        if not sufficient_mask:
+            continue
+        richest = index.agents[index.indexes[slot].richest_rank(sufficient_mask)]
+        amount = _step_down(richest.available[slot] / together, slots[slot])
+        if 0 < amount < slots[slot]:
+            proposal = Proposal(slots=ResourceSlot({**slots, slot: amount}), kernels=kernel_count)
+            if is_new(proposal):
+                yield proposal
+    if kernel_count > 1 and (fewer := min(kernel_count - 1, _room(index, agent_mask, slots, together))) > 0:
+        proposal = Proposal(slots=slots, kernels=fewer)
+        if is_new(proposal):
+            yield proposal
+    closest = index.agents[index.closest_rank(demand, agent_mask)]
+    clamped_slots = ResourceSlot(
+        {
+            slot: min(amount, _step_down(closest.available[slot] / together, amount))
+            for slot, amount in slots.nonzero().items()
+        }
+    )
+    if all(clamped_slots[slot] > 0 for slot in slots.nonzero()):
+        proposal = Proposal(slots=clamped_slots, kernels=kernel_count)
+        if is_new(proposal):
+            yield proposal
+
+
+def _room(index: AgentIndex, agent_mask: int, slots: ResourceSlot, together: int) -> int:
+    """Returns how many kernels of these slots fit what is free: on one agent, or on all where they may be apart."""
+    rooms = []
+    for rank in members(agent_mask):
+        free = index.agents[rank].available
+        rooms.append(min(int(free[slot] / amount) for slot, amount in slots.nonzero().items()))
+    return max(rooms, default=0) if together > 1 else sum(rooms)
+
+
+def _step_down(amount: Decimal, requested: Decimal) -> Decimal:
+    """Rounds an amount down to the kind of number that was requested: mebibytes, whole numbers or hundredths."""
+    if requested >= _MIB and requested % _MIB == 0:
+        return (amount / _MIB).to_integral_value(ROUND_FLOOR) * _MIB
+    if requested == requested.to_integral_value():
+        return amount.to_integral_value(ROUND_FLOOR)
+    return amount.quantize(Decimal("0.01"), ROUND_FLOOR)

@@ -1,0 +1,149 @@
+"""Keeps what sessions and agents used: an hour by 5 seconds and a day by minutes, in memory and bounded.
+
+The history is this process's own: it begins anew with the manager, and another manager has that of its own agents.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Span = Literal["hour", "day"]
+STEPS: Mapping[Span, tuple[int, int]] = {"hour": (5, 720), "day": (60, 1440)}
+"""The seconds of a step, and the number of steps that are kept."""
+_BYTES_OF_SERIES = sum(steps for _, steps in STEPS.values()) * 4
+_MAX_METRICS = 64
+"""Of one kernel or agent; metrics beyond are not kept."""
+_MAX_NAME_LENGTH = 128
+_BUSY_S = 120.0
+"""What reported within this time is not displaced by something new."""
+_NOTHING = float("nan")
+
+
+class _Ring:
+    """Values by step; a step has the value that came last in it. Steps without one are gaps."""
+
+    __slots__ = ("newest", "step_s", "steps", "values")
+
+    def __init__(self, step_s: int, steps: int) -> None:
+        self.step_s = step_s
+        self.steps = steps
+        self.newest = -1
+        self.values = array("f")
+
+    def put(self, at_s: float, value: float) -> None:
+        step = int(at_s // self.step_s)
+        if self.newest < 0 or step - self.newest >= self.steps:
+            self.values = array("f", [value])
+        elif step > self.newest:
+            self.values.extend([_NOTHING] * (step - self.newest - 1) + [value])
+            if len(self.values) > self.steps + self.steps // 8:
+                del self.values[: len(self.values) - self.steps]
+        elif self.newest - step < len(self.values):
+            self.values[len(self.values) - 1 - (self.newest - step)] = value
+            return
+        else:
+            return  # older than everything that is kept
+        self.newest = step
+
+    def read(self, now_s: float) -> list[float | None]:
+        """Returns the values of all steps up to now, the oldest first; the last one may still change."""
+        last = int(now_s // self.step_s)
+        values: list[float | None] = [None] * self.steps
+        offset = self.steps - 1 - (last - self.newest)
+        for place, value in enumerate(reversed(self.values)):
+            index = offset - place
+            if 0 <= index < self.steps:
+                values[index] = None if math.isnan(value) else value
+        return values
+
+
+@dataclass(slots=True)
+class _Subject:
+    """The series of one kernel or agent by the names of metrics."""
+
+    updated_s: float = 0.0
+    series: dict[str, dict[Span, _Ring]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """The history of one kernel or agent: ``end_s`` is the end of the last step in seconds since the epoch; a value is
+    None where nothing was reported."""
+
+    step_s: int
+    end_s: int
+    metrics: Mapping[str, Sequence[float | None]]
+
+
+class MetricHistory:
+    """Keeps series by kernel or agent, in ``max_bytes`` at most. Where there is no room, what was silent for longest is
+    dropped; if all of it is in use, newcomers are not kept."""
+
+    def __init__(self, *, max_bytes: int = 64 << 20, wall_clock: Callable[[], float] = time.time) -> None:
+        self._max_series = max(1, max_bytes // _BYTES_OF_SERIES)
+        self._wall_clock = wall_clock
+        self._subjects: dict[str, _Subject] = {}
+        self._count = 0
+
+    def put(self, subject_id: str, values: Mapping[str, float]) -> None:
+        """Records values of a kernel or agent, by the name of the metric, as of now."""
+        now_s = self._wall_clock()
+        subject = self._subjects.pop(subject_id, None) or _Subject()
+        for name, value in values.items():
+            rings = subject.series.get(name)
+            if rings is None:
+                if len(subject.series) >= _MAX_METRICS or not self._has_room(now_s):
+                    continue
+                rings = subject.series[name] = {span: _Ring(*shape) for span, shape in STEPS.items()}
+                self._count += 1
+            for ring in rings.values():
+                ring.put(now_s, value)
+        if subject.series:
+            subject.updated_s = now_s
+            self._subjects[subject_id] = subject  # at the end: the first is the one that was silent for longest
+
+    def _has_room(self, now_s: float) -> bool:
+        while self._count >= self._max_series and self._subjects:
+            oldest_id = next(iter(self._subjects))
+            if now_s - self._subjects[oldest_id].updated_s < _BUSY_S:
+                return False
+            self._count -= len(self._subjects.pop(oldest_id).series)
+        return self._count < self._max_series
+
+    def read(self, subject_id: str, span: Span) -> Series:
+        """Returns the history of a kernel or agent; without metrics if there is none."""
+        step_s, _ = STEPS[span]
+        now_s = self._wall_clock()
+        subject = self._subjects.get(subject_id)
+        series = subject.series if subject is not None else {}
+        return Series(
+            step_s=step_s,
+            end_s=(int(now_s // step_s) + 1) * step_s,
+            metrics={name: rings[span].read(now_s) for name, rings in sorted(series.items())},
+        )
+
+
+def numbers_of(metrics: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
+    """Yields the present values of metrics; what has no finite number is left out."""
+    for name, metric in metrics.items():
+        try:
+            value = float(metric["current"])
+        except (KeyError, TypeError, ValueError):
+            continue
+        if math.isfinite(value) and len(prefix) + len(name) <= _MAX_NAME_LENGTH:
+            yield prefix + name, value
+
+
+def numbers_of_agent(node: Mapping[str, Any], devices: Mapping[str, Any]) -> dict[str, float]:
+    """Returns the present values of a node and of its devices, the latter named ``metric/device``."""
+    values = dict(numbers_of(node))
+    for name, metric_of_device in devices.items():
+        if isinstance(metric_of_device, Mapping):
+            for device, metric in metric_of_device.items():
+                values.update(numbers_of({f"{name}/{device}": metric}))
+    return values

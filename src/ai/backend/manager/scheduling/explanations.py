@@ -1,0 +1,346 @@
+"""Says what the scheduler would do with a request, and why sessions wait."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypedDict
+from uuid import uuid4
+
+import msgspec
+
+from ai.backend.common.errors import BackendError, ImageNotFound, LimitExceeded, ResourceError
+from ai.backend.common.ids import AgentId, KernelId, SessionId
+from ai.backend.common.slots import ResourceSlot
+from ai.backend.common.states import LIVE_SESSION_STATUSES, SessionStatus
+from ai.backend.core.scheduling.plan import SkipReason
+from ai.backend.core.scheduling.snapshot import PendingSession, Quota
+from ai.backend.core.scheduling.trial import Exclusion, Outcome, Proposal, Trial
+from ai.backend.infra.clock import Clock
+from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.access.checks import is_permitted
+from ai.backend.manager.access.permissions import Operation
+from ai.backend.manager.identity.service import IdentityService
+from ai.backend.manager.scheduling.model import (
+    AgentsVerdict,
+    ExcludedAgents,
+    Explanation,
+    Limit,
+    NearestRequest,
+    Remedy,
+    SessionCount,
+    SessionRef,
+)
+from ai.backend.manager.scheduling.queues import QueueReader, QueueState, is_delayed
+from ai.backend.manager.sessions.creation.factory import SessionFactory
+from ai.backend.manager.sessions.lookup import SessionFinder, sees
+from ai.backend.manager.sessions.model import CreateSession, OwnerLimits, Session, SessionQuery, too_many_sessions
+
+MAX_COUNT = 100
+"""The most sessions that one request may ask about."""
+_MAX_LISTED, _MAX_NEAREST = 20, 3
+_MAX_HOLDING_AGENTS, _MAX_HOLDERS = 32, 200
+_MAX_QUEUE_FOR_NEAREST = 2_000
+"""Smaller requests are tried only with fewer waiting sessions than this, as each is a pass over the queue."""
+_MAX_KEPT = 512
+_REFUSALS = (ResourceError, LimitExceeded, ImageNotFound)
+"""Errors of a creation that say that the resources cannot be had; others are faults of the request."""
+_TIME = frozenset({SkipReason.NOT_YET, SkipReason.DEPENDENCY_UNFINISHED, SkipReason.BEHIND_ANOTHER})
+_OTHERS = frozenset({SkipReason.QUOTA_EXCEEDED, SkipReason.INSUFFICIENT_RESOURCE})
+
+
+def remedy_of(reason: SkipReason) -> Remedy:
+    """Returns what ends a wait for a reason."""
+    if reason in _TIME or reason is SkipReason.PREEMPTING:
+        return "time"
+    return "others" if reason in _OTHERS else "change"
+
+
+def message_of(reason: SkipReason, message: str, *, holder: Session | None) -> str:
+    """Returns the text of a reason without the name of another session, unless ``holder`` is one that may be seen."""
+    if reason is SkipReason.BEHIND_ANOTHER and holder is None:
+        return "waits behind another session, which came first"
+    return message
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class ExplanationService:
+    """Explains requests and waiting sessions. Answers are at most a second old, and equal questions share one."""
+
+    queues: QueueReader
+    factory: SessionFactory
+    finder: SessionFinder
+    identity: IdentityService
+    clock: Clock
+    _kept: OrderedDict[bytes, tuple[float, Explanation]] = field(default_factory=OrderedDict, init=False)
+
+    async def explain_request(self, caller: Caller, request: CreateSession, *, count: int = 1) -> Explanation:
+        """Returns what would become of ``count`` equal new sessions. Nothing is created, and hooks are not asked.
+
+        Raises what :meth:`SessionService.create` raises for a request that is wrong in itself; that resources or limits
+        do not allow it is an explanation.
+        """
+        key = msgspec.json.encode([caller.access_key, count, request])
+        kept_at, kept = self._kept.get(key, (0.0, None))
+        if kept is not None and self.clock.monotonic() - kept_at < self.queues.keep_s:
+            return kept
+        explanation = await self._explain_request(caller, request, count)
+        self._kept[key] = self.clock.monotonic(), explanation
+        if len(self._kept) > _MAX_KEPT:
+            self._kept.popitem(last=False)
+        return explanation
+
+    async def _explain_request(self, caller: Caller, request: CreateSession, count: int) -> Explanation:
+        owner = await self.identity.resolve_owner(caller, request.owner_access_key)
+        try:
+            session, owner_limits = await self.factory.build(caller, owner, request)
+            await self._check_owner_limits(session, owner_limits, count)
+        except _REFUSALS as e:
+            return self._refusal(request, count, e)
+        images = frozenset(kernel.image for kernel in session.kernels)
+        state = await self.queues.state(session.scaling_group, images=images)
+        quotas = await self.queues.quotas_of(session)
+        candidate = await self.queues.candidate(session, quotas)
+        trial = state.run(_copies(candidate, count), quotas)
+        nearest: list[NearestRequest] = []
+        if trial.outcome is not Outcome.NOW and not request.roles and len(state.sessions) < _MAX_QUEUE_FOR_NEAREST:
+            nearest = await self._nearest(caller, owner, request, trial.proposals, state, count)
+        explanation = await self._describe(caller, session, trial, state, quotas)
+        return msgspec.structs.replace(
+            explanation,
+            count=count,
+            placed=trial.placed,
+            nearest=nearest,
+            message=_now_message(trial, count) if trial.outcome is Outcome.NOW else explanation.message,
+        )
+
+    async def _check_owner_limits(self, session: Session, limits: OwnerLimits, count: int) -> None:
+        """Raises LimitExceeded as the insertion of the last of the sessions would."""
+        sessions = self.queues.reader.sessions
+        if limits.max_live is not None:
+            live = (await sessions.count_live([session.access_key])).get(session.access_key, 0)
+            if live + count > limits.max_live:
+                raise too_many_sessions(limits.max_live)
+        if limits.counts_pending:
+            pending = await sessions.by_status([SessionStatus.PENDING])
+            owned = [each for each in pending if each.access_key == session.access_key]
+            slots = sum((_total(each) for each in (*owned, *[session] * count)), ResourceSlot())
+            limits.check_pending(len(owned) + count, slots)
+
+    def _refusal(self, request: CreateSession, count: int, error: BackendError) -> Explanation:
+        is_limit = isinstance(error, LimitExceeded)
+        return Explanation(
+            verdict="never",
+            reason=error.code,
+            remedy="others" if is_limit and {"concurrency", "pending"} & set(error.data) else "change",
+            message=error.message,
+            is_refused=True,
+            resource_group=request.scaling_group or "",
+            count=count,
+            cluster_size=request.cluster_size,
+            at=self.clock.now().isoformat(),
+        )
+
+    async def _nearest(
+        self,
+        caller: Caller,
+        owner: Caller,
+        request: CreateSession,
+        proposals: Sequence[Proposal],
+        state: QueueState,
+        count: int,
+    ) -> list[NearestRequest]:
+        """Returns the proposals that a creation accepts and the scheduler would start at once."""
+        nearest: list[NearestRequest] = []
+        for proposal in proposals:
+            resources = proposal.slots.to_json()
+            smaller = replace(request, resources=resources, cluster_size=proposal.kernels)
+            try:
+                session, _ = await self.factory.build(caller, owner, smaller)
+            except BackendError:
+                continue
+            quotas = await self.queues.quotas_of(session)
+            candidate = await self.queues.candidate(session, quotas)
+            if state.run(_copies(candidate, count), quotas).outcome is Outcome.NOW:
+                nearest.append(NearestRequest(resources=resources, cluster_size=proposal.kernels))
+            if len(nearest) == _MAX_NEAREST:
+                break
+        return nearest
+
+    # ---- sessions
+
+    async def explain_session(self, caller: Caller, ref: str, *, owner_access_key: str | None = None) -> Explanation:
+        """Returns why a session waits, as of now. Raises SessionNotFound and TooManySessionsMatched."""
+        session = await self.finder.one(caller, ref, owner_access_key=owner_access_key)
+        state = await self.queues.state(session.scaling_group)
+        if session.status is SessionStatus.PENDING and session.id not in state.sessions:
+            state = await self.queues.state(session.scaling_group, anew=True)  # it was created since
+            if session.id not in state.sessions:  # or it has been scheduled since
+                session = await self.finder.one(caller, str(session.id))
+        if session.status is not SessionStatus.PENDING:
+            return Explanation(
+                verdict="ended" if session.status.is_final else "started",
+                message=f"The session is {session.status.value}.",
+                **_request_of(session),
+                at=state.at.isoformat(),
+            )
+        waiting = len(state.sessions)
+        if session.id not in state.sessions or is_delayed(session, state.at):
+            retry_at = session.not_before.isoformat(timespec="seconds") if session.not_before is not None else "once"
+            return Explanation(
+                verdict="waits",
+                reason=SkipReason.NOT_YET.value,
+                remedy="time",
+                message=f"its start failed and is tried again at {retry_at}",
+                waiting=waiting,
+                **_request_of(session),
+                at=state.at.isoformat(),
+            )
+        trial = state.watch(session.id)
+        quotas = await self.queues.quotas_of(session)
+        explanation = await self._describe(caller, session, trial, state, quotas)
+        place = trial.order.index(session.id)
+        reserved = trial.reserved_for(session.id)
+        return msgspec.structs.replace(
+            explanation,
+            placed=trial.placed,
+            position=place + 1,
+            ahead=_count(caller, [state.sessions[each] for each in trial.order[:place]]),
+            reserved=_excluded(caller, "reserved", reserved) if reserved else None,
+            evictions=sum(eviction.in_favour_of == session.id for eviction in trial.plan.evictions),
+            message=_now_message(trial, 1) if trial.outcome is Outcome.NOW else explanation.message,
+        )
+
+    # ---- the parts of an explanation
+
+    async def _describe(
+        self, caller: Caller, session: Session, trial: Trial, state: QueueState, quotas: Mapping[str, Quota]
+    ) -> Explanation:
+        assert state.snapshot is not None
+        skip = trial.skip
+        behind = self._session_in_front(caller, trial, state) if skip is not None else None
+        holders = SessionCount()
+        if skip is not None and skip.reason is SkipReason.INSUFFICIENT_RESOURCE:
+            busy = [*trial.exclusions.get(Exclusion.BUSY, ()), *trial.exclusions.get(Exclusion.SCATTERED, ())]
+            holders = await self._holders_on(caller, busy, session.requested_slots)
+        elif skip is not None and skip.reason is SkipReason.QUOTA_EXCEEDED:
+            holders = await self._holders_of_key(caller, session)
+        excluded = [_excluded(caller, why.value, trial.exclusions[why]) for why in Exclusion if why in trial.exclusions]
+        sees_agents = is_permitted(caller, Operation.SEE_AGENTS)
+        return Explanation(
+            verdict=trial.outcome.value,
+            reason=skip.reason.value if skip is not None else None,
+            remedy=remedy_of(skip.reason) if skip is not None else None,
+            message=message_of(skip.reason, skip.message, holder=behind) if skip is not None else "",
+            **_request_of(session),
+            agents=AgentsVerdict(
+                total=len(state.snapshot.agents),
+                startable=len(trial.startable),
+                names=[str(agent_id) for agent_id in trial.startable] if sees_agents else [],
+                excluded=excluded,
+                largest_free=trial.largest_free.to_json(),
+            ),
+            limits=_limits(quotas, _total(session)),
+            waiting=len(state.sessions),
+            behind=_ref(behind) if behind is not None else None,
+            holders=holders,
+            at=state.at.isoformat(),
+        )
+
+    @staticmethod
+    def _session_in_front(caller: Caller, trial: Trial, state: QueueState) -> Session | None:
+        """Returns the session for which an agent is kept that the watched session needs, if the caller may see it."""
+        reserved_agents = set(trial.exclusions.get(Exclusion.RESERVED, ()))
+        for agent_id, session_id in trial.plan.reserved:
+            holder = state.sessions.get(session_id)
+            if agent_id in reserved_agents and holder is not None:
+                return holder if sees(caller, holder) else None
+        return None
+
+    async def _holders_on(self, caller: Caller, agents: Sequence[AgentId], wanted: ResourceSlot) -> SessionCount:
+        """Returns the sessions that hold any wanted slot on the first of these agents."""
+        sessions = self.queues.reader.sessions
+        scarce = [name for name in wanted.nonzero() if name not in ("cpu", "mem")] or list(wanted.nonzero())
+        holdings = await sessions.held(list(agents[:_MAX_HOLDING_AGENTS]))
+        ids = {each.session_id: None for each in holdings if any(each.slots[name] for name in scarce)}
+        return _count(caller, await sessions.get_many(list(ids)[:_MAX_HOLDERS]), total=len(ids))
+
+    async def _holders_of_key(self, caller: Caller, session: Session) -> SessionCount:
+        """Returns the live sessions of the owner that hold slots."""
+        query = SessionQuery(limit=_MAX_LISTED, access_key=session.access_key, statuses=LIVE_SESSION_STATUSES)
+        page = await self.queues.reader.sessions.search(query)
+        holding = [each for each in page.items if each.id != session.id and len(each.occupying_slots.nonzero())]
+        return _count(caller, holding)
+
+
+def _copies(candidate: PendingSession, count: int) -> list[PendingSession]:
+    """Returns the session and as many others like it."""
+    copies = [candidate]
+    for _ in range(count - 1):
+        kernels = tuple(replace(kernel, kernel_id=KernelId(uuid4())) for kernel in candidate.kernels)
+        copies.append(replace(candidate, session_id=SessionId(uuid4()), kernels=kernels))
+    return copies
+
+
+def _total(session: Session) -> ResourceSlot:
+    return sum((kernel.requested_slots for kernel in session.kernels), ResourceSlot())
+
+
+class _Request(TypedDict):
+    """The fields of an explanation that repeat the session or request that it is about."""
+
+    resource_group: str
+    requested: dict[str, str]
+    cluster_size: int
+
+
+def _request_of(session: Session) -> _Request:
+    return {
+        "resource_group": session.scaling_group,
+        "requested": _total(session).to_json(),
+        "cluster_size": session.cluster_size,
+    }
+
+
+def _now_message(trial: Trial, count: int) -> str:
+    excluded = sum(map(len, trial.exclusions.values()))
+    startable = len(trial.startable)
+    started = "starts now" if count == 1 else f"all {count} start now"
+    return f"{started}; {startable} of {startable + excluded} agents could take it"
+
+
+def _limits(quotas: Mapping[str, Quota], requested: ResourceSlot) -> list[Limit]:
+    limits = []
+    for name, quota in quotas.items():
+        for slot, limit in quota.limit.items():
+            if not requested[slot]:
+                continue
+            values = {"limit": limit, "used": quota.used[slot], "requested": requested[slot]}
+            limits.append(
+                Limit(
+                    scope=name.partition(":")[0],
+                    slot=slot,
+                    **{key: ResourceSlot({slot: value}).to_json()[slot] for key, value in values.items()},
+                    is_exceeded=quota.used[slot] + requested[slot] > limit,
+                )
+            )
+    return limits
+
+
+def _excluded(caller: Caller, reason: str, agents: Collection[AgentId]) -> ExcludedAgents:
+    sees_agents = is_permitted(caller, Operation.SEE_AGENTS)
+    return ExcludedAgents(
+        reason=reason, count=len(agents), agents=[str(agent_id) for agent_id in agents] if sees_agents else []
+    )
+
+
+def _ref(session: Session) -> SessionRef:
+    slots = session.occupying_slots if len(session.occupying_slots.nonzero()) else _total(session)
+    return SessionRef(id=str(session.id), name=session.name, status=session.status.value, slots=slots.to_json())
+
+
+def _count(caller: Caller, sessions: Sequence[Session], *, total: int | None = None) -> SessionCount:
+    """Counts sessions, and names the first of those that the caller may see."""
+    visible = [_ref(session) for session in sessions if sees(caller, session)][:_MAX_LISTED]
+    return SessionCount(count=len(sessions) if total is None else total, visible=visible)

@@ -1,0 +1,135 @@
+"""Keeps what the scheduler would do with each resource group, for at most a second."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+
+from ai.backend.common.ids import SessionId
+from ai.backend.common.slots import ResourceSlot
+from ai.backend.common.states import SessionStatus
+from ai.backend.core.scheduling.index.agent_state import NodeClassCache
+from ai.backend.core.scheduling.policy import Policy
+from ai.backend.core.scheduling.snapshot import PendingSession, Quota, Snapshot
+from ai.backend.core.scheduling.trial import Trial, TrialScheduler
+from ai.backend.infra.clock import Clock
+from ai.backend.infra.process.memory import collector_paused
+from ai.backend.manager.resources.quotas import quota_names
+from ai.backend.manager.scheduling.reading import SnapshotReader
+from ai.backend.manager.scheduling.snapshot import pending_session
+from ai.backend.manager.sessions.model import Session
+from ai.backend.manager.sessions.transitions import MAX_RETRY_AFTER_S
+
+_MAX_IMAGES = 64
+_NEVER = datetime.min.replace(tzinfo=UTC)
+
+
+@dataclass(eq=False, repr=False)
+class QueueState:
+    """A resource group as it was read, with its waiting sessions. Sessions that wait before another attempt are not in
+    ``snapshot``, as in the passes of the loop."""
+
+    name: str
+    scheduler: TrialScheduler
+    read_at: float = 0.0
+    at: datetime = _NEVER
+    images: frozenset[str] = frozenset()
+    snapshot: Snapshot | None = None
+    policy: Policy = field(default_factory=Policy)
+    sessions: Mapping[SessionId, Session] = field(default_factory=dict)
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    whole: Trial | None = None
+    """The pass over the queue as it is."""
+
+    def run(self, tried: Sequence[PendingSession] = (), quotas: Mapping[str, Quota] | None = None) -> Trial:
+        """Tries sessions at the end of the queue, with the quotas that count them."""
+        assert self.snapshot is not None
+        snapshot = self.snapshot
+        if quotas:
+            snapshot = replace(snapshot, quotas=_merge_quotas(snapshot.quotas, quotas))
+        return self._run(snapshot, tried=tried)
+
+    def watch(self, session_id: SessionId) -> Trial:
+        """Runs a pass about a session of the queue."""
+        assert self.snapshot is not None
+        return self._run(self.snapshot, watched=[session_id])
+
+    def pass_over(self) -> Trial:
+        """Returns the pass over the queue as it is."""
+        if self.whole is None:
+            assert self.snapshot is not None
+            self.whole = self._run(self.snapshot)
+        return self.whole
+
+    def _run(
+        self, snapshot: Snapshot, *, tried: Sequence[PendingSession] = (), watched: Sequence[SessionId] = ()
+    ) -> Trial:
+        with collector_paused():
+            return self.scheduler.run(
+                snapshot, self.policy, now=self.at, rng=random.Random(0), tried=tried, watched=watched
+            )
+
+
+def _merge_quotas(quotas: Mapping[str, Quota], others: Mapping[str, Quota]) -> dict[str, Quota]:
+    """Returns all quotas; of one name with the limits of both, since each has the slots that its sessions request."""
+    merged = dict(quotas)
+    for name, quota in others.items():
+        known_quota = merged.get(name)
+        limit = ResourceSlot({**known_quota.limit, **quota.limit}) if known_quota is not None else quota.limit
+        merged[name] = replace(quota, limit=limit)
+    return merged
+
+
+@dataclass(eq=False, repr=False)
+class QueueReader:
+    """Reads the queues of resource groups; a reader waits for a read of the same group that is under way.
+
+    Attributes:
+        keep_s: how long what was read is used, in seconds.
+    """
+
+    reader: SnapshotReader
+    clock: Clock
+    keep_s: float = 1.0
+    _states: dict[str, QueueState] = field(default_factory=dict, init=False)
+    _node_classes: NodeClassCache = field(default_factory=NodeClassCache, init=False)
+
+    async def state(self, group: str, *, images: frozenset[str] = frozenset(), anew: bool = False) -> QueueState:
+        """Returns the state of an existing resource group, for requests of these images; read again with ``anew``."""
+        state = self._states.get(group)
+        if state is None:
+            state = self._states[group] = QueueState(group, TrialScheduler(self._node_classes))
+        async with state.lock:
+            is_fresh = not anew and state.snapshot is not None and self.clock.monotonic() - state.read_at < self.keep_s
+            if not is_fresh or not images <= state.images:
+                kept_images = state.images if is_fresh and len(state.images) < _MAX_IMAGES else frozenset()
+                await self._read(state, images | kept_images)
+        return state
+
+    async def _read(self, state: QueueState, images: frozenset[str]) -> None:
+        now = self.clock.now()
+        pending = await self.reader.sessions.by_status([SessionStatus.PENDING])
+        in_group = [session for session in pending if session.scaling_group == state.name]
+        tried = [session for session in in_group if not is_delayed(session, now)]
+        state.snapshot, state.policy = await self.reader.snapshot(state.name, tried, images=sorted(images))
+        state.images, state.at, state.read_at = images, now, self.clock.monotonic()
+        state.sessions = {session.id: session for session in in_group}
+        state.whole = None
+
+    async def quotas_of(self, session: Session) -> Mapping[str, Quota]:
+        """Returns the quotas that count a session."""
+        return await self.reader.quotas.quotas([session])
+
+    async def candidate(self, session: Session, quotas: Mapping[str, Quota]) -> PendingSession:
+        """Returns a session that is not in the queue in the scheduler's form."""
+        dependencies = {each.id: each for each in await self.reader.sessions.get_many(session.dependencies)}
+        return pending_session(session, dependencies, [name for name in quota_names(session) if name in quotas])
+
+
+def is_delayed(session: Session, now: datetime) -> bool:
+    """Returns whether the loop leaves a session out because an attempt to start it failed shortly before."""
+    not_before = session.not_before
+    return not_before is not None and now < not_before <= now + timedelta(seconds=MAX_RETRY_AFTER_S)

@@ -1,0 +1,107 @@
+"""Reads the input of a scheduling decision from the stores: for the loop, and for those who ask what it would do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+
+from ai.backend.common.ids import AgentId
+from ai.backend.core.scheduling.options import DEFAULT_ORDER, GroupOptions, order_name, read
+from ai.backend.core.scheduling.ordering.fair_share import occupied
+from ai.backend.core.scheduling.policy import PLACEMENTS, Policy
+from ai.backend.core.scheduling.snapshot import Snapshot
+from ai.backend.infra.clock import Clock
+from ai.backend.manager.agents.capabilities import DeviceReader
+from ai.backend.manager.agents.store import AgentStore
+from ai.backend.manager.identity.store import IdentityStore
+from ai.backend.manager.images.service import ImageService
+from ai.backend.manager.resource_groups.model import ResourceGroup
+from ai.backend.manager.resource_groups.order_plugins import plugged_order
+from ai.backend.manager.resource_groups.placement_plugins import FALLBACK, plugged
+from ai.backend.manager.resource_groups.store import ResourceGroupStore
+from ai.backend.manager.resources.quotas import QuotaUsage
+from ai.backend.manager.scheduling.fair_share import FairShareAccounting
+from ai.backend.manager.scheduling.snapshot import build_snapshot, running_sessions, scope_of
+from ai.backend.manager.scheduling.store import ShareStore
+from ai.backend.manager.sessions.model import Session
+from ai.backend.manager.sessions.store import SessionStore
+
+_MAX_RUNTIME_S = 10 * 365 * 86_400.0
+
+
+def group_policy(group: ResourceGroup | None) -> Policy:
+    """Returns the policy of a resource group, with defaults for unknown words. An order or placement that is not built
+    in is the name of a plugin."""
+    if group is None:
+        return Policy()
+    options = read(group.scheduler_opts)
+    plugin = None if options.placement in PLACEMENTS else plugged(options.placement)
+    order = order_name(group.scheduler)
+    order_plugin = plugged_order(group.scheduler) if order is None else None
+    return Policy(
+        order=order or (group.scheduler if order_plugin is not None else DEFAULT_ORDER),
+        plugged_order=order_plugin,
+        placement=options.placement if options.placement in PLACEMENTS or plugin else FALLBACK,
+        plugged=plugin,
+        preempts=options.preemption.enabled,
+        oldest_first=options.preemption.order == "oldest",
+    )
+
+
+@dataclass(eq=False, repr=False)
+class SnapshotReader:
+    """Reads snapshots of resource groups."""
+
+    sessions: SessionStore
+    agents: AgentStore
+    identities: IdentityStore
+    resource_groups: ResourceGroupStore
+    clock: Clock
+    share_store: ShareStore
+    devices: DeviceReader
+    images: ImageService | None
+    quotas: QuotaUsage = field(init=False)
+    shares: FairShareAccounting = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.quotas = QuotaUsage(self.sessions, self.identities)
+        self.shares = FairShareAccounting(
+            self.share_store, self.sessions, self.agents, self.resource_groups, self.clock
+        )
+
+    async def snapshot(
+        self, name: str, sessions: Sequence[Session], *, last_agent: AgentId | None = None, images: Sequence[str] = ()
+    ) -> tuple[Snapshot, Policy]:
+        """Returns the scheduler's input for a resource group with these pending sessions, and the group's policy.
+        ``images``: others that agents may fetch."""
+        agents = await self.agents.agents(scaling_group=name)
+        if self.images is not None:
+            names = {kernel.image for session in sessions for kernel in session.kernels}
+            agents = await self.images.with_fetchable(agents, names.union(images))
+        holdings = await self.sessions.held([agent.id for agent in agents])
+        ids = [dependency for session in sessions for dependency in session.dependencies]
+        dependencies = {dependency.id: dependency for dependency in await self.sessions.get_many(ids)} if ids else {}
+        quotas = await self.quotas.quotas(sessions)
+        group = await self.resource_groups.resource_group(name)
+        snapshot = build_snapshot(name, agents, holdings, sessions, dependencies, quotas, self.devices)
+        policy = group_policy(group)
+        options = read(group.scheduler_opts) if group is not None else GroupOptions()
+        if group is None or not (policy.needs_usage or policy.preempts):
+            return replace(snapshot, last_agent=last_agent), policy
+        owners = {s.id: s for s in await self.sessions.get_many({holding.session_id for holding in holdings})}
+        slots_by_scope = [
+            (scope_of(owner), h.slots) for h in holdings if (owner := owners.get(h.session_id)) is not None
+        ]
+        now, now_used = self.clock.now(), occupied(slots_by_scope)
+        min_runtime = timedelta(seconds=min(options.preemption.min_runtime_s, _MAX_RUNTIME_S))
+        running = running_sessions(owners.values(), since=now - min_runtime, preemption=options.preemption)
+        complete = replace(
+            snapshot,
+            last_agent=last_agent,
+            running=running if policy.preempts else (),
+            occupied=now_used,
+            used_lately=await self.shares.used_lately(group, now_used, now),
+            weights=options.weights,
+        )
+        return complete, policy

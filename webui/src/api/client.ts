@@ -1,0 +1,47 @@
+import createClient from 'openapi-fetch';
+import { expiry } from './expiry';
+import type { paths } from './generated/rest';
+import { prefix } from './prefix';
+import { Problem, problemFrom } from './problems';
+
+export const apiBase = `${prefix}func`;
+
+/**
+ * Sends a request to the manager through the web server and returns its successful response.
+ *
+ * When the login session has ended, reads wait for the next login and are repeated; writes are not, since the person
+ * has to say again that they want them. Throws Problem.
+ */
+export async function send(
+  request: Request,
+  isRead = request.method === 'GET' || request.url.endsWith('/check-presets'),
+): Promise<Response> {
+  const repeat = isRead ? request.clone() : null;
+  let response: Response;
+  try {
+    response = await fetch(request);
+  } catch (error) {
+    if (request.signal.aborted) throw error;
+    throw new Problem({ type: 'about:offline', title: 'offline', status: 0 });
+  }
+  if (response.ok) return response;
+  if (response.status === 401) {
+    expiry.report();
+    if (repeat !== null) {
+      await expiry.renewal();
+      return send(repeat, false);
+    }
+  }
+  throw problemFrom(response.status, await response.json().catch(() => null), response.headers);
+}
+
+/** The REST API of the manager by its paths. Its calls throw Problem, so `data` is there whenever they return. */
+export const rest = createClient<paths>({
+  baseUrl: `${window.location.origin}${apiBase}`,
+  fetch: (request) => send(request),
+});
+
+/** Returns the data of a reply of `rest`. */
+export async function dataOf<T>(reply: Promise<{ data?: T }>): Promise<T> {
+  return (await reply).data as T;
+}

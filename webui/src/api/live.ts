@@ -1,0 +1,145 @@
+import { openEvents, type SessionEvent, type StreamState } from './events';
+
+const lockName = 'backendai-events';
+const joinMs = 250;
+const hiddenMs = 5 * 60_000;
+
+type Listener = (events: SessionEvent[]) => void;
+type Message = { kind: 'event'; event: SessionEvent } | { kind: 'state'; state: StreamState };
+
+/** Returns how long to wait before the next try after so many failed ones, in milliseconds: up to half a minute. */
+export function retryDelay(failures: number, random: () => number = Math.random): number {
+  return Math.min(1000 * 2 ** failures, 30_000) * (0.5 + random() / 2);
+}
+
+/**
+ * Receives the events of all sessions that the user sees, by one stream for all tabs of the browser.
+ *
+ * The tab that holds the lock has the stream and passes events on; when it is closed, another takes over and resumes
+ * after the last event. Bursts are joined. A tab that is hidden for five minutes lets go of the lock.
+ */
+export class LiveEvents {
+  private readonly listeners = new Set<Listener>();
+  private readonly stateListeners = new Set<() => void>();
+  private readonly channel = 'BroadcastChannel' in globalThis ? new BroadcastChannel(lockName) : null;
+  private pending: SessionEvent[] = [];
+  private timer: ReturnType<typeof setTimeout> | undefined;
+  private lastId = '';
+  private streamState: StreamState = 'connecting';
+  private stop: (() => void) | null = null;
+
+  /** Calls a listener with the joined events; begins to receive with the first one. Returns how to end it. */
+  readonly subscribe = (listener: Listener): (() => void) => {
+    this.listeners.add(listener);
+    if (this.listeners.size === 1) this.start();
+    return () => {
+      this.listeners.delete(listener);
+      if (this.listeners.size === 0) this.end();
+    };
+  };
+
+  readonly subscribeState = (listener: () => void): (() => void) => {
+    this.stateListeners.add(listener);
+    return () => this.stateListeners.delete(listener);
+  };
+
+  readonly state = (): StreamState => this.streamState;
+
+  private start(): void {
+    const abort = new AbortController();
+    let hiddenTimer: ReturnType<typeof setTimeout> | undefined;
+    let release: (() => void) | null = null;
+    const onMessage = (message: MessageEvent<Message>) => this.receive(message.data);
+    this.channel?.addEventListener('message', onMessage);
+
+    const lead = () =>
+      new Promise<void>((resolve) => {
+        let failures = 0;
+        let retryTimer: ReturnType<typeof setTimeout> | undefined;
+        let close: () => void = () => undefined;
+        const open = () => {
+          close = openEvents(
+            { after: this.lastId },
+            (event) => this.share({ kind: 'event', event }),
+            (state) => {
+              this.share({ kind: 'state', state });
+              if (state === 'open') failures = 0;
+              // A browser reconnects by itself after a broken connection, but not after a refusal.
+              if (state === 'down') {
+                close();
+                clearTimeout(retryTimer);
+                retryTimer = setTimeout(open, retryDelay(failures));
+                failures += 1;
+              }
+            },
+          );
+        };
+        open();
+        release = () => {
+          release = null;
+          clearTimeout(retryTimer);
+          close();
+          resolve();
+        };
+      });
+    const request = () => {
+      // Pages without TLS have no locks: each tab has a stream of its own then.
+      const locks = navigator.locks as LockManager | undefined | null;
+      if (!locks) {
+        void lead();
+        return;
+      }
+      locks.request(lockName, { signal: abort.signal }, lead).catch(() => {
+        // Aborted: nobody listens any more.
+      });
+    };
+    const onVisibility = () => {
+      clearTimeout(hiddenTimer);
+      if (document.hidden) hiddenTimer = setTimeout(() => release?.(), hiddenMs);
+      else if (release === null) request();
+    };
+    document.addEventListener('visibilitychange', onVisibility);
+    request();
+    this.stop = () => {
+      abort.abort();
+      release?.();
+      clearTimeout(hiddenTimer);
+      document.removeEventListener('visibilitychange', onVisibility);
+      this.channel?.removeEventListener('message', onMessage);
+    };
+  }
+
+  private end(): void {
+    this.stop?.();
+    this.stop = null;
+    clearTimeout(this.timer);
+    this.timer = undefined;
+    this.pending = [];
+  }
+
+  private share(message: Message): void {
+    this.channel?.postMessage(message);
+    this.receive(message);
+  }
+
+  private receive(message: Message): void {
+    if (message.kind === 'state') {
+      if (this.streamState === message.state) return;
+      this.streamState = message.state;
+      for (const listener of this.stateListeners) listener();
+      return;
+    }
+    this.lastId = message.event.id || this.lastId;
+    this.pending.push(message.event);
+    this.timer ??= setTimeout(() => this.deliver(), joinMs);
+  }
+
+  private deliver(): void {
+    const events = this.pending;
+    this.pending = [];
+    this.timer = undefined;
+    for (const listener of this.listeners) listener(events);
+  }
+}
+
+export const live = new LiveEvents();

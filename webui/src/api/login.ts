@@ -1,0 +1,76 @@
+import { prefix } from './prefix';
+import { Problem, problemFrom } from './problems';
+
+/** Who has logged in, as the web server says. */
+export interface Login {
+  accessKey: string;
+  role: string;
+}
+
+export interface Credentials {
+  username: string;
+  password: string;
+  otp?: string;
+}
+
+async function post(path: string, body?: unknown): Promise<Response> {
+  try {
+    return await fetch(`${prefix}server/${path}`, {
+      method: 'POST',
+      credentials: 'same-origin',
+      headers: body === undefined ? {} : { 'Content-Type': 'application/json' },
+      body: body === undefined ? null : JSON.stringify(body),
+    });
+  } catch {
+    throw new Problem({ type: 'about:offline', title: 'offline', status: 0 });
+  }
+}
+
+async function read(response: Response): Promise<Record<string, unknown>> {
+  const body: unknown = await response.json().catch(() => null);
+  if (!response.ok && !(response.status === 502 && body !== null)) {
+    throw problemFrom(response.status, body, response.headers);
+  }
+  return (body ?? {}) as Record<string, unknown>;
+}
+
+function loginOf(reply: Record<string, unknown>): Login | null {
+  const data = reply.data as Record<string, unknown> | null | undefined;
+  if (reply.authenticated !== true || !data) return null;
+  return { accessKey: String(data.access_key ?? ''), role: String(data.role ?? 'user') };
+}
+
+/** Asks whether this browser has a login session. Throws Problem. */
+export async function checkLogin(): Promise<Login | null> {
+  return loginOf(await read(await post('login-check')));
+}
+
+/** Signs in. Throws Problem: what the manager says, or 429 with the seconds to wait. */
+export async function signIn(credentials: Credentials): Promise<Login> {
+  const response = await post('login', credentials);
+  const reply = await read(response);
+  const login = loginOf(reply);
+  if (login !== null) return login;
+  const data = (reply.data ?? {}) as Record<string, unknown>;
+  throw new Problem({
+    type: String(data.type ?? 'about:blank'),
+    title: String(data.title ?? 'Login failed'),
+    detail: String(data.details ?? ''),
+    status: response.status === 200 ? 401 : response.status,
+  });
+}
+
+/** Ends the login session of this browser, or all of the user. Throws Problem. */
+export async function signOut(everywhere = false): Promise<void> {
+  await read(await post('logout', { everywhere }));
+}
+
+/** Begins the life of the login session anew and returns its end. Throws Problem. */
+export async function extendLogin(): Promise<string> {
+  return String((await read(await post('extend-login-session'))).expires ?? '');
+}
+
+/** Changes a password that must be changed before a sign-in. Throws Problem. */
+export async function changeExpiredPassword(username: string, current: string, wanted: string): Promise<void> {
+  await read(await post('update-password-no-auth', { username, current_password: current, new_password: wanted }));
+}

@@ -1,0 +1,257 @@
+import type { QueryClient } from '@tanstack/react-query';
+import {
+  createRootRouteWithContext,
+  createRoute,
+  createRouter,
+  lazyRouteComponent,
+  Outlet,
+  type RouterHistory,
+  redirect,
+  type SearchSchemaInput,
+  stripSearchParams,
+} from '@tanstack/react-router';
+import { loginQuery, meOptions } from '../api/me';
+import { prefix } from '../api/prefix';
+import { draftOf, searchOf } from '../features/launch/rules';
+import { ExpiredDialog } from './ExpiredDialog';
+import { Failed, NotFound } from './Fallbacks';
+import { HomePage } from './home/HomePage';
+import { Shell } from './Shell';
+
+interface Context {
+  client: QueryClient;
+}
+
+function textOf(value: unknown): string {
+  return typeof value === 'string' ? value : typeof value === 'number' ? String(value) : '';
+}
+
+const root = createRootRouteWithContext<Context>()({
+  component: Outlet,
+  notFoundComponent: NotFound,
+  errorComponent: Failed,
+});
+
+const login = createRoute({
+  getParentRoute: () => root,
+  path: '/login',
+  validateSearch: (search): { next?: string } => (typeof search.next === 'string' ? { next: search.next } : {}),
+  component: lazyRouteComponent(() => import('../features/login/pages/LoginPage')),
+});
+
+/** Leads who is not logged in to the login page, and back afterwards. */
+async function requireLogin({ context, location }: { context: Context; location: { href: string } }): Promise<void> {
+  const known = await context.client.ensureQueryData(loginQuery);
+  if (known === null) {
+    context.client.removeQueries({ queryKey: loginQuery.queryKey });
+    throw redirect({ to: '/login', search: location.href === '/' ? {} : { next: location.href } });
+  }
+  void context.client.prefetchQuery(meOptions);
+}
+
+const shell = createRoute({
+  getParentRoute: () => root,
+  id: 'shell',
+  component: Shell,
+  notFoundComponent: NotFound,
+  beforeLoad: requireLogin,
+});
+
+/** Pages that fill the window, without the frame. */
+const bare = createRoute({
+  getParentRoute: () => root,
+  id: 'bare',
+  component: () => (
+    <>
+      <Outlet />
+      <ExpiredDialog />
+    </>
+  ),
+  beforeLoad: requireLogin,
+});
+
+const terminal = createRoute({
+  getParentRoute: () => bare,
+  path: '/sessions/$id/terminal',
+  component: lazyRouteComponent(() => import('../features/terminal/pages/TerminalPage')),
+});
+
+const folders = createRoute({
+  getParentRoute: () => shell,
+  path: '/folders',
+  validateSearch: (search): { q?: string; view?: 'trash' } => ({
+    ...(textOf(search.q) === '' ? {} : { q: textOf(search.q) }),
+    ...(search.view === 'trash' ? { view: 'trash' } : {}),
+  }),
+  component: lazyRouteComponent(() => import('../features/folders/pages/FoldersPage')),
+});
+
+const folder = createRoute({
+  getParentRoute: () => shell,
+  path: '/folders/$id',
+  component: lazyRouteComponent(() => import('../features/folders/pages/FolderPage')),
+});
+
+const folderFiles = createRoute({
+  getParentRoute: () => shell,
+  path: '/folders/$id/files/$',
+  component: lazyRouteComponent(() => import('../features/folders/pages/FolderPage')),
+});
+
+const home = createRoute({
+  getParentRoute: () => shell,
+  path: '/',
+  component: HomePage,
+});
+
+/** The filter, order and scope of the list of sessions. */
+export interface SessionsSearch {
+  q: string;
+  status: string;
+  sort: string;
+  whose: string;
+}
+
+const sessionsDefaults: SessionsSearch = { q: '', status: 'live', sort: '-created_at', whose: '' };
+const sessions = createRoute({
+  getParentRoute: () => shell,
+  path: '/sessions',
+  validateSearch: (search: Partial<SessionsSearch> & SearchSchemaInput): SessionsSearch => ({
+    q: textOf(search.q),
+    status: textOf(search.status) || sessionsDefaults.status,
+    sort: textOf(search.sort) || sessionsDefaults.sort,
+    whose: textOf(search.whose),
+  }),
+  search: { middlewares: [stripSearchParams(sessionsDefaults)] },
+  component: lazyRouteComponent(() => import('../features/sessions/pages/SessionsPage')),
+});
+
+const session = createRoute({
+  getParentRoute: () => shell,
+  path: '/sessions/$id',
+  component: lazyRouteComponent(() => import('../features/sessions/pages/SessionPage')),
+});
+
+const sessionTab = createRoute({
+  getParentRoute: () => shell,
+  path: '/sessions/$id/$tab',
+  validateSearch: (search): { q?: string } => (textOf(search.q) === '' ? {} : { q: textOf(search.q) }),
+  component: lazyRouteComponent(() => import('../features/sessions/pages/SessionPage')),
+});
+
+const images = createRoute({
+  getParentRoute: () => shell,
+  path: '/images',
+  validateSearch: (search): { q?: string } => (textOf(search.q) === '' ? {} : { q: textOf(search.q) }),
+  component: lazyRouteComponent(() => import('../features/images/pages/ImagesPage')),
+});
+
+const account = createRoute({
+  getParentRoute: () => shell,
+  path: '/account',
+  component: lazyRouteComponent(() => import('../features/account/pages/AccountPage')),
+});
+
+const people = createRoute({
+  getParentRoute: () => shell,
+  path: '/people',
+  validateSearch: (search): { tab?: string; q?: string; sort?: string } => ({
+    ...(textOf(search.tab) === '' ? {} : { tab: textOf(search.tab) }),
+    ...(textOf(search.q) === '' ? {} : { q: textOf(search.q) }),
+    ...(textOf(search.sort) === '' ? {} : { sort: textOf(search.sort) }),
+  }),
+  component: lazyRouteComponent(() => import('../features/people/pages/PeoplePage')),
+});
+
+const policies = createRoute({
+  getParentRoute: () => shell,
+  path: '/policies',
+  component: lazyRouteComponent(() => import('../features/people/pages/PoliciesPage')),
+});
+
+const system = createRoute({
+  getParentRoute: () => shell,
+  path: '/system',
+  component: lazyRouteComponent(() => import('../features/system/pages/SystemPage')),
+});
+
+const launch = createRoute({
+  getParentRoute: () => shell,
+  path: '/sessions/new',
+  validateSearch: (search: Record<string, unknown>) => searchOf(draftOf(search)),
+  component: lazyRouteComponent(() => import('../features/launch/pages/LaunchPage')),
+});
+
+const queue = createRoute({
+  getParentRoute: () => shell,
+  path: '/queue',
+  validateSearch: (search): { group?: string; page?: number } => ({
+    ...(textOf(search.group) === '' ? {} : { group: textOf(search.group) }),
+    ...(Number(search.page) > 1 ? { page: Number(search.page) } : {}),
+  }),
+  component: lazyRouteComponent(() => import('../features/queue/pages/QueuePage')),
+});
+
+const fleet = createRoute({
+  getParentRoute: () => shell,
+  path: '/fleet',
+  validateSearch: (search): { view?: string; by?: string; q?: string } => ({
+    ...(textOf(search.view) === '' ? {} : { view: textOf(search.view) }),
+    ...(textOf(search.by) === '' ? {} : { by: textOf(search.by) }),
+    ...(textOf(search.q) === '' ? {} : { q: textOf(search.q) }),
+  }),
+  component: lazyRouteComponent(() => import('../features/fleet/pages/FleetPage')),
+});
+
+const agent = createRoute({
+  getParentRoute: () => shell,
+  path: '/fleet/$id',
+  component: lazyRouteComponent(() => import('../features/fleet/pages/AgentPage')),
+});
+
+// Within the shell, so that the navigation is there and the address is told to nobody who has not logged in.
+const unknown = createRoute({ getParentRoute: () => shell, path: '$', component: NotFound });
+
+const tree = root.addChildren([
+  login,
+  bare.addChildren([terminal]),
+  shell.addChildren([
+    home,
+    sessions,
+    session,
+    sessionTab,
+    folders,
+    folder,
+    folderFiles,
+    launch,
+    queue,
+    fleet,
+    agent,
+    images,
+    account,
+    people,
+    policies,
+    system,
+    unknown,
+  ]),
+]);
+
+/** Makes the router; `history` is that of the browser unless a test has another. */
+export function makeRouter(client: QueryClient, history?: RouterHistory) {
+  return createRouter({
+    ...(history === undefined ? {} : { history }),
+    routeTree: tree,
+    basepath: prefix,
+    context: { client },
+    defaultPreload: 'intent',
+    defaultErrorComponent: Failed,
+    defaultNotFoundComponent: NotFound,
+    scrollRestoration: true,
+  });
+}
+
+declare module '@tanstack/react-router' {
+  interface Register {
+    router: ReturnType<typeof makeRouter>;
+  }
+}

@@ -1,0 +1,52 @@
+import { SimpleGrid, Text, UnstyledButton } from '@mantine/core';
+import { useTranslation } from 'react-i18next';
+import { Slots } from '../../../components/Slots';
+import { StatusBadge } from '../../../components/StatusBadge';
+import { useVerdicts } from '../queries';
+import { bodyOf, type Draft, sortByVerdict, verdictTone } from '../rules';
+import classes from './PresetCards.module.css';
+
+const maxPresets = 9;
+
+export interface Preset {
+  name: string;
+  resource_slots: Record<string, string>;
+}
+
+/** Named amounts, each with its verdict; those that start now come first. */
+export function PresetCards({
+  presets,
+  draft,
+  onTake,
+}: {
+  presets: readonly Preset[];
+  draft: Draft;
+  onTake: (amounts: Record<string, string>) => void;
+}) {
+  const { t } = useTranslation('launch');
+  const shown = presets.slice(0, maxPresets);
+  const verdicts = useVerdicts(shown.map((preset) => bodyOf({ ...draft, amounts: preset.resource_slots, name: '' })));
+  const cards = sortByVerdict(
+    shown.map((preset, place) => ({ ...preset, told: verdicts[place]?.data, verdict: verdicts[place]?.data?.verdict })),
+  );
+  return (
+    <SimpleGrid cols={{ base: 1, xs: 2, md: 3 }} spacing="xs">
+      {cards.map((card) => (
+        <UnstyledButton
+          key={card.name}
+          className={classes.card}
+          onClick={() => onTake(card.resource_slots)}
+          title={card.told?.message}
+        >
+          <Text fw={600}>{card.name}</Text>
+          <Text size="sm">
+            <Slots amounts={card.resource_slots} />
+          </Text>
+          {card.told && (
+            <StatusBadge tone={verdictTone(card.told)} label={t(`verdict.${card.told.verdict}` as 'verdict.now')} />
+          )}
+        </UnstyledButton>
+      ))}
+    </SimpleGrid>
+  );
+}

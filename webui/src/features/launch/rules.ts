@@ -1,0 +1,196 @@
+import type { components } from '../../api/generated/rest';
+
+export type Explanation = components['schemas']['Explanation'];
+export type CreateBody = components['schemas']['CreateSessionBody'];
+
+/** What a person wants, as it is in the address of the page; amounts are texts of the command line. */
+export interface Draft {
+  image: string;
+  name: string;
+  type: 'interactive' | 'batch';
+  command: string;
+  project: string;
+  group: string;
+  amounts: Record<string, string>;
+  size: number;
+  mode: 'single-node' | 'multi-node';
+  count: number;
+  mounts: string[];
+}
+
+export const emptyDraft: Draft = {
+  image: '',
+  name: '',
+  type: 'interactive',
+  command: '',
+  project: '',
+  group: '',
+  amounts: {},
+  size: 1,
+  mode: 'single-node',
+  count: 1,
+  mounts: [],
+};
+
+/** The search parameters of the page; what has its default is absent. */
+export interface LaunchSearch {
+  image?: string;
+  name?: string;
+  type?: string;
+  command?: string;
+  project?: string;
+  group?: string;
+  r?: string;
+  size?: number;
+  mode?: string;
+  count?: number;
+  mounts?: string;
+}
+
+function textOf(value: unknown): string {
+  return typeof value === 'string' ? value : typeof value === 'number' ? String(value) : '';
+}
+
+function countOf(value: unknown, largest: number): number {
+  const count = Math.floor(Number(value));
+  return Number.isFinite(count) ? Math.min(Math.max(count, 1), largest) : 1;
+}
+
+/** Reads the search parameters; what cannot be read has its default. */
+export function draftOf(search: Record<string, unknown>): Draft {
+  const amounts: Record<string, string> = {};
+  for (const part of textOf(search.r).split(',')) {
+    const [slot, amount] = part.split('=');
+    if (slot && amount) amounts[slot] = amount;
+  }
+  return {
+    image: textOf(search.image),
+    name: textOf(search.name),
+    type: search.type === 'batch' ? 'batch' : 'interactive',
+    command: textOf(search.command),
+    project: textOf(search.project),
+    group: textOf(search.group),
+    amounts,
+    size: countOf(search.size ?? 1, 1024),
+    mode: search.mode === 'multi-node' ? 'multi-node' : 'single-node',
+    count: countOf(search.count ?? 1, 100),
+    mounts: textOf(search.mounts).split(',').filter(Boolean),
+  };
+}
+
+/** Returns the search parameters of a draft, without those that have their defaults. */
+export function searchOf(draft: Draft): LaunchSearch {
+  const r = Object.entries(draft.amounts)
+    .filter(([, amount]) => amount !== '')
+    .map(([slot, amount]) => `${slot}=${amount}`)
+    .join(',');
+  return {
+    ...(draft.image && { image: draft.image }),
+    ...(draft.name && { name: draft.name }),
+    ...(draft.type === 'batch' && { type: draft.type }),
+    ...(draft.command && { command: draft.command }),
+    ...(draft.project && { project: draft.project }),
+    ...(draft.group && { group: draft.group }),
+    ...(r && { r }),
+    ...(draft.size > 1 && { size: draft.size }),
+    ...(draft.mode === 'multi-node' && { mode: draft.mode }),
+    ...(draft.count > 1 && { count: draft.count }),
+    ...(draft.mounts.length > 0 && { mounts: draft.mounts.join(',') }),
+  };
+}
+
+/** Returns the body of a creation; null while the draft lacks what every request needs. */
+export function bodyOf(draft: Draft): CreateBody | null {
+  if (draft.image === '' || (draft.type === 'batch' && draft.command.trim() === '')) return null;
+  const resources = Object.fromEntries(
+    Object.entries(draft.amounts).filter(([, amount]) => Number.parseFloat(amount) > 0),
+  );
+  return {
+    image: draft.image,
+    ...(draft.name && { name: draft.name }),
+    type: draft.type,
+    ...(draft.type === 'batch' && { startupCommand: draft.command }),
+    ...(draft.project && { group: draft.project }),
+    clusterSize: draft.size,
+    clusterMode: draft.mode,
+    enqueueOnly: true,
+    reuseIfExists: false,
+    config: {
+      resources,
+      ...(draft.group && { scalingGroup: draft.group }),
+      ...(draft.mounts.length > 0 && { mounts: draft.mounts }),
+    },
+  } as CreateBody;
+}
+
+/** Returns a word of a POSIX shell that stands for a text. */
+export function shellWord(text: string): string {
+  return /^[A-Za-z0-9_.,:/@%+=-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`;
+}
+
+/** Returns the line of the command line that does the same. */
+export function commandOf(draft: Draft): string {
+  const words = ['backend.ai', 'start'];
+  if (draft.name) words.push('-t', draft.name);
+  if (draft.type === 'batch') words.push('--type', 'batch', '-c', draft.command);
+  for (const [slot, amount] of Object.entries(draft.amounts)) {
+    if (Number.parseFloat(amount) > 0) words.push('-r', `${slot}=${amount}`);
+  }
+  if (draft.size > 1) words.push('--cluster-size', String(draft.size));
+  if (draft.mode === 'multi-node') words.push('--cluster-mode', draft.mode);
+  if (draft.project) words.push('--group', draft.project);
+  if (draft.group) words.push('--resource-group', draft.group);
+  for (const mount of draft.mounts) words.push('-m', mount);
+  return [...words, draft.image || 'IMAGE'].map(shellWord).join(' ');
+}
+
+const suffixes: Record<string, number> = { k: 2 ** 10, m: 2 ** 20, g: 2 ** 30, t: 2 ** 40 };
+
+/** Returns an amount as a number; sizes have the suffixes of the command line. NaN for what is no amount. */
+export function amountOf(text: string): number {
+  const match = /^([0-9]+(?:\.[0-9]+)?)([kmgt])?$/i.exec(text.trim());
+  if (match === null) return Number.NaN;
+  return Number(match[1]) * (suffixes[match[2]?.toLowerCase() ?? ''] ?? 1);
+}
+
+/** What bounds a quantity: the rest of the person's limits, of the resource group, and of the best single agent. */
+export interface Limits {
+  policy: number;
+  group: number;
+  agent: number;
+}
+
+/** Returns which of the limits an amount of each of `kernels` kernels exceeds, the strictest first. */
+export function exceeded(amount: number, kernels: number, together: boolean, limits: Limits): (keyof Limits)[] {
+  const total = amount * kernels;
+  const onOneAgent = together ? total : amount;
+  const names: (keyof Limits)[] = [];
+  if (onOneAgent > limits.agent) names.push('agent');
+  if (total > limits.group) names.push('group');
+  if (total > limits.policy) names.push('policy');
+  return names;
+}
+
+/** Returns the largest amount of one kernel that exceeds no limit. */
+export function largest(kernels: number, together: boolean, limits: Limits): number {
+  const least = Math.min(limits.policy / kernels, limits.group / kernels, limits.agent / (together ? kernels : 1));
+  return Math.max(0, least);
+}
+
+export type VerdictTone = 'good' | 'busy' | 'wait' | 'bad';
+
+/** Returns how a verdict looks: three kinds of waits are never one grey word. */
+export function verdictTone(explanation: Pick<Explanation, 'verdict' | 'remedy'>): VerdictTone {
+  if (explanation.verdict === 'now') return 'good';
+  if (explanation.verdict === 'never') return 'bad';
+  return explanation.remedy === 'time' ? 'busy' : 'wait';
+}
+
+const order: Record<string, number> = { now: 0, waits: 1, never: 2 };
+
+/** Sorts presets: those that start now, those that wait, those that never start; the others by name at the end. */
+export function sortByVerdict<T extends { name: string; verdict: string | undefined }>(presets: readonly T[]): T[] {
+  return [...presets].sort(
+    (a, b) => (order[a.verdict ?? ''] ?? 3) - (order[b.verdict ?? ''] ?? 3) || a.name.localeCompare(b.name),
+  );
+}

@@ -1,0 +1,20 @@
+import type { Problem } from '../../api/problems';
+
+/** What a refused sign-in asks for. */
+export type Refusal = 'otp' | 'expired-password' | 'blocked' | 'wrong' | 'other';
+
+/** Returns why a sign-in was refused, from the problem of the web server. */
+export function refusalOf(problem: Problem): Refusal {
+  if (problem.status === 429) return 'blocked';
+  if (/otp/i.test(problem.detail)) return 'otp';
+  if (/password-(expired|change)|must be changed/i.test(`${problem.code} ${problem.detail}`)) return 'expired-password';
+  return problem.status === 401 ? 'wrong' : 'other';
+}
+
+/** Returns where to go after a sign-in: a path of this site, never an address of another. */
+export function safeNext(next: unknown): string {
+  if (typeof next !== 'string' || !next.startsWith('/') || /^\/[/\\]/.test(next)) return '/';
+  // Browsers drop tabs and line ends of URLs, so that "/\t/evil" would be another host.
+  const hasControl = [...next].some((character) => character.charCodeAt(0) < 0x20 || character === '\\');
+  return hasControl || next.startsWith('/login') ? '/' : next;
+}

@@ -1,0 +1,125 @@
+import { Breadcrumbs, Button, Tabs } from '@mantine/core';
+import { IconPlayerStop, IconTerminal2 } from '@tabler/icons-react';
+import { useNavigate, useParams } from '@tanstack/react-router';
+import { lazy, Suspense, useState } from 'react';
+import { useTranslation } from 'react-i18next';
+import { AnchorLink } from '../../../components/AnchorLink';
+import { ButtonLink } from '../../../components/ButtonLink';
+import { EmptyState } from '../../../components/EmptyState';
+import { Page } from '../../../components/Page';
+import { Query, Waiting } from '../../../components/Query';
+import { AppsTab } from '../parts/AppsTab';
+import { DevicesTab } from '../parts/DevicesTab';
+import { EventsTab } from '../parts/EventsTab';
+import { LogsTab } from '../parts/LogsTab';
+import { OverviewTab } from '../parts/OverviewTab';
+import { SessionStatus } from '../parts/SessionStatus';
+import { TerminateDialog } from '../parts/TerminateDialog';
+import { type SessionDetails, useSession } from '../queries';
+import { isLive } from '../rules';
+import classes from './SessionPage.module.css';
+
+const MetricsTab = lazy(() => import('../parts/MetricsTab'));
+
+/** The tabs of a session; others are added here, with a message `tab.NAME`. */
+const tabs = {
+  overview: OverviewTab,
+  logs: LogsTab,
+  apps: AppsTab,
+  metrics: MetricsTab,
+  devices: DevicesTab,
+  events: EventsTab,
+} as const;
+type TabName = keyof typeof tabs;
+
+function SessionTabs({ session, tab }: { session: SessionDetails; tab: TabName }) {
+  const { t } = useTranslation('sessions');
+  const navigate = useNavigate();
+  const Content = tabs[tab];
+  const id = session.id ?? '';
+  return (
+    <Tabs
+      value={tab}
+      onChange={(name) => void navigate({ to: '/sessions/$id/$tab', params: { id, tab: name ?? 'overview' } })}
+      keepMounted={false}
+    >
+      <Tabs.List className={classes.tabs ?? ''} aria-label={t('tabs')}>
+        {Object.keys(tabs).map((name) => (
+          <Tabs.Tab key={name} value={name}>
+            {t(`tab.${name as TabName}`)}
+          </Tabs.Tab>
+        ))}
+      </Tabs.List>
+      <Tabs.Panel value={tab} pt="md">
+        <Suspense fallback={<Waiting />}>
+          <Content session={session} />
+        </Suspense>
+      </Tabs.Panel>
+    </Tabs>
+  );
+}
+
+/** One session: what it is, why it is in its status, and what can be done with it. */
+export function SessionPage() {
+  const { t } = useTranslation('sessions');
+  const { id = '', tab: wanted = 'overview' } = useParams({ strict: false });
+  const query = useSession(id);
+  const [isTerminating, setTerminating] = useState(false);
+  const session = query.data;
+  const tab: TabName = wanted in tabs ? (wanted as TabName) : 'overview';
+  return (
+    <>
+      <Breadcrumbs mb="xs" className={classes.crumbs ?? ''}>
+        <AnchorLink to="/sessions" size="sm">
+          {t('title')}
+        </AnchorLink>
+        <span className={classes.here}>{session?.name ?? id}</span>
+      </Breadcrumbs>
+      <Page
+        title={session?.name ?? t('one')}
+        badge={session && <SessionStatus status={session.status} />}
+        actions={
+          session &&
+          isLive(session.status) && (
+            <>
+              {(session.status === 'RUNNING' || session.status === 'RUNNING_DEGRADED') && (
+                <ButtonLink
+                  to="/sessions/$id/terminal"
+                  params={{ id: session.id ?? id }}
+                  leftSection={<IconTerminal2 size={16} aria-hidden />}
+                >
+                  {t('openTerminal')}
+                </ButtonLink>
+              )}
+              <Button
+                variant="default"
+                leftSection={<IconPlayerStop size={16} aria-hidden />}
+                onClick={() => setTerminating(true)}
+              >
+                {t('terminate.action')}
+              </Button>
+            </>
+          )
+        }
+      >
+        <Query query={query}>
+          {(data) =>
+            data === null ? (
+              <EmptyState title={t('missing.title')}>{t('missing.detail')}</EmptyState>
+            ) : (
+              <SessionTabs session={data} tab={tab} />
+            )
+          }
+        </Query>
+      </Page>
+      {isTerminating && session && (
+        <TerminateDialog
+          sessions={[{ id: session.id ?? id, name: session.name ?? id }]}
+          onClose={() => setTerminating(false)}
+          onDone={() => undefined}
+        />
+      )}
+    </>
+  );
+}
+export default SessionPage;
