@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
 from ai.backend.accelerator.mock import MockPlugin
-from ai.backend.agent.composition import Agent
+from ai.backend.agent.composition import Agent, this_host
 from ai.backend.common.errors import Conflict, InsufficientResource, InvalidInput, NotFound, PluginError
 from ai.backend.common.ids import DeviceId
 from ai.backend.common.states import KernelStatus
@@ -72,7 +73,8 @@ def slow(bench: Bench, tmp_path: Path) -> Iterator[type[Slow]]:
 
 def _agent(bench: Bench, load: object) -> Agent:
     source = PluginSource("mock", load)  # type: ignore[arg-type]  # a loader
-    agent = Agent(bench.settings(), bench.runtime, bench.manager, plugins=[source])
+    host = replace(this_host(bench.settings()), wall_clock=bench._now)
+    agent = Agent(bench.settings(), bench.runtime, bench.manager, plugins=[source], host=host)
     bench._agents.append(agent)  # it is closed with the others
     return agent
 
@@ -155,3 +157,73 @@ async def test_what_cannot_be_done_is_told(
     with pytest.raises(error, match=words):
         await agent.commands.operate_device(request_)
     await bench.run(agent, slots={"mock.device": "2"})
+
+
+async def test_a_cordoned_device_takes_nothing_new_and_keeps_its_kernels(slow: type[Slow], bench: Bench) -> None:
+    agent = await bench.start()
+    holder = await bench.run(agent, slots={"mock.device": "1"}, devices={"mock.device": {"a": "1"}})
+    cordon = OperateDevice(device_name="mock", device_id="a", action="cordon", argument="the fan\nis loud")
+    await agent.commands.operate_device(cordon)
+    report = await _devices(bench)
+    assert report["a"] == ("unhealthy", "cordoned: the fan is loud")
+    assert report["b"][0] == "healthy"
+    assert all(not o.unhealthy_devices for o in bench.manager.observations), "the device has not failed"
+    options = await agent.commands.device_options(DeviceOptionsOf(device_name="mock"))
+    assert options.cordons == {"a": "cordoned: the fan is loud"}
+    assert {"cordon", "uncordon"} <= set(options.actions)
+    await agent.commands.destroy_kernel(DestroyKernel(kernel_id=holder.kernel_id, attempt=1))
+    await bench.until(holder, KernelStatus.TERMINATED)
+    first = await bench.run(agent, slots={"mock.device": "1"})
+    assert (await bench.until(first, KernelStatus.RUNNING)).devices == {"mock.device": {"b": "1"}}
+    with pytest.raises(InsufficientResource):
+        await agent.commands.create_kernels(CreateKernels(kernels=[bench.spec(slots={"mock.device": "1"})]))
+    await agent.commands.operate_device(op("uncordon", "a"))
+    second = await bench.run(agent, slots={"mock.device": "1"})
+    assert (await bench.until(second, KernelStatus.RUNNING)).devices == {"mock.device": {"a": "1"}}
+
+
+async def test_a_cordon_survives_a_restart_and_ends(
+    slow: type[Slow], bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ai.backend.agent.composition._CORDON_PERIOD_S", 0.05)
+    clock = [1_800_000_000.0]
+    bench.wall_clock = lambda: clock[0]
+    agent = await bench.start()
+    cordon = OperateDevice(
+        device_name="mock", device_id="a", action="cordon", argument="firmware", expires_after_s=3600.0
+    )
+    await agent.commands.operate_device(cordon)
+    await agent.stop()
+    await bench.start()
+    assert (await _devices(bench))["a"] == ("unhealthy", "cordoned until 2027-01-15 09:00Z: firmware")
+    clock[0] += 3601
+    async with asyncio.timeout(10):
+        while (await _devices(bench))["a"][0] != "healthy":
+            pass
+
+
+@pytest.mark.parametrize(
+    ("operation", "error"),
+    [
+        (OperateDevice(device_name="mock", device_id="a", action="cordon", argument=" "), InvalidInput),
+        (OperateDevice(device_name="mock", device_id="zzz", action="cordon", argument="x"), NotFound),
+        (OperateDevice(device_name="nobody", device_id="a", action="cordon", argument="x"), NotFound),
+        (OperateDevice(device_name="mock", device_id="zzz", action="uncordon"), NotFound),
+        (
+            OperateDevice(device_name="mock", device_id="a", action="cordon", argument="x", expires_after_s=-1.0),
+            InvalidInput,
+        ),
+    ],
+)
+async def test_a_cordon_that_makes_no_sense(
+    slow: type[Slow], bench: Bench, operation: OperateDevice, error: type[Exception]
+) -> None:
+    agent = await bench.start()
+    with pytest.raises(error):
+        await agent.commands.operate_device(operation)
+    await agent.commands.operate_device(op("uncordon", "a"))
+
+
+async def _devices(bench: Bench) -> dict[str, tuple[str, str]]:
+    await bench.manager.next_heartbeat()
+    return {d["device_id"]: (d["health"], d["health_reason"]) for d in bench.manager.heartbeats[-1].devices}

@@ -198,6 +198,39 @@ async def test_a_container_is_what_was_asked_for(
     assert any(view.shown_pid == 1 for view in processes)
 
 
+MOVE_PAGES = "import ctypes; libc = ctypes.CDLL(None, use_errno=True); print(libc.syscall(279, 0, 0, 0, 0, 0, 0))"
+CARDS = "import os; print(*sorted(os.listdir('/sys/class/net')))"
+
+
+@contextmanager
+def networks_of(engine: DockerEngine, *names: str) -> Iterator[None]:
+    """Networks of the engine without a way out, as those that a plugin names."""
+    for name in names:
+        body = json.dumps({"Name": name, "Driver": "bridge", "Internal": True}).encode()
+        status, _ = engine.call("POST", "/networks/create", body)
+        assert status == 201
+    try:
+        yield
+    finally:
+        for name in names:
+            engine.call("DELETE", f"/networks/{name}")
+
+
+async def test_networks_and_calls_of_plugins_reach_a_container(
+    runtime: DockerRuntime, docker_engine: DockerEngine
+) -> None:
+    names = [f"fabric-{uuid4().hex[:8]}" for _ in range(2)]
+    assert (await said(runtime, spec_of(), f"{CARDS}\n{MOVE_PAGES}")).split() == ["lo", "-1"]
+    with networks_of(docker_engine, *names):
+        spec = spec_of(config=WorkloadConfig(networks=tuple(names), extra_syscalls=("move_pages",)))
+        assert (await said(runtime, spec, f"{CARDS}\n{MOVE_PAGES}")).split() == ["eth0", "eth1", "lo", "0"]
+        await runtime.remove(spec.key)
+    missing = spec_of(config=WorkloadConfig(networks=(names[0],)))
+    with pytest.raises(CreationDenied, match=f"no network '{names[0]}'") as denied:
+        await runtime.create(missing)
+    assert denied.value.data == {"field": "networks", "key": names[0]}
+
+
 async def test_the_engine_can_be_asked_for_statistics(tmp_path: Path, docker_engine: DockerEngine) -> None:
     async with running(tmp_path / "state", docker_engine, stats_type="docker") as runtime:
         spec = spec_of()

@@ -13,6 +13,7 @@ from typing import Any
 
 from ai.backend.agent.config.settings import INTRINSIC_PLUGINS, AgentSettings
 from ai.backend.agent.devices.cdi import CdiSpecifications
+from ai.backend.agent.devices.cordons import Cordons
 from ai.backend.agent.devices.inventory import Inventory
 from ai.backend.agent.devices.operations import DeviceOperations
 from ai.backend.agent.devices.plugins import PluginSet
@@ -45,6 +46,7 @@ from ai.backend.plugin.discovery import PluginSource, find_plugins
 from ai.backend.plugin.runtime import AbstractRuntime, RuntimeInfo
 
 log = logging.getLogger(__name__)
+_CORDON_PERIOD_S = 5.0
 _KIT_CLEANING_PERIOD_S = 3600.0
 
 
@@ -127,10 +129,7 @@ class Agent:
         node, intervals, now = settings.agent, settings.intervals, asyncio.get_running_loop().time
         epoch, outbox = host.state.next_epoch(), host.state.outbox()
         parts.callback(outbox.close)
-        if (sources := self._sources) is None:
-            allowed, blocked = node.allow_compute_plugins, node.block_compute_plugins
-            sources = find_plugins(allowed, blocked, INTRINSIC_PLUGINS, node.in_process_compute_plugins)
-        plugins = PluginSet(sources, settings)
+        plugins = PluginSet(self._plugin_sources(), settings)
         parts.push_async_callback(plugins.stop)
         inventory = Inventory(plugins, epoch)
         parts.push_async_callback(inventory.close)
@@ -179,11 +178,13 @@ class Agent:
 
         refreshes = PeriodicCall("inventory", intervals.inventory, refresh)
         health = HealthLoop(context, supervisor, refresh=refreshes.wake, beat=heartbeat.wake)
+        cordons = Cordons(host.state.cordons(), host.wall_clock)
+        operations = DeviceOperations(plugins, inventory, cordons, refresh=refresh_and_report)
         self._commands = Commands(
             supervisor=supervisor,
             runtime=runtime,
             statistics=statistics,
-            devices=DeviceOperations(plugins, inventory, refresh=refresh_and_report),
+            devices=operations,
             images=images,
             ports=ports,
             services=context.services,
@@ -211,6 +212,7 @@ class Agent:
                 partial(report_statistics, context, supervisor, statistics, self._manager),
             ),
             refreshes,
+            PeriodicCall("cordons", _CORDON_PERIOD_S, operations.expire_cordons),
             PeriodicCall("cdi", intervals.inventory, context.cdi.refresh),
             PeriodicCall("images", intervals.images, refresh_images),
             PeriodicCall("sync", intervals.sync, recovery.sync),
@@ -221,6 +223,13 @@ class Agent:
         self._spawn(health.run(), "health")
         self._spawn(watch_exits(runtime, supervisor), "exits")
         self._spawn(context.observer.deliver(), "observations")
+
+    def _plugin_sources(self) -> Sequence[PluginSource]:
+        if self._sources is not None:
+            return self._sources
+        node = self.settings.agent
+        allowed, blocked = node.allow_compute_plugins, node.block_compute_plugins
+        return find_plugins(allowed, blocked, INTRINSIC_PLUGINS, node.in_process_compute_plugins)
 
     async def _connect(self, ports: PortForwarder, kernel_id: str, port: int) -> ByteStream:
         """Connects to a port of a running kernel. Raises Unavailable, NotFound, Conflict, or as ``ports.open``."""

@@ -30,6 +30,7 @@ class Disk:
         self.runs: dict[str, bytes] = {}
         self.leftovers: dict[str, bytes] = {}
         self.gateway: dict[str, bytes] = {}
+        self.cordons: dict[str, bytes] = {}
         self.outbox: list[bytes] = []
         self.epoch = 0
         self.is_full = False
@@ -116,24 +117,28 @@ class MemoryState:
         return _Outbox(self._disk)
 
     def gateway_values(self) -> _NamedValues:
-        return _NamedValues(self._disk)
+        return _NamedValues(self._disk, self._disk.gateway)
+
+    def cordons(self) -> _NamedValues:
+        return _NamedValues(self._disk, self._disk.cordons)
 
 
 class _NamedValues:
-    def __init__(self, disk: Disk) -> None:
+    def __init__(self, disk: Disk, values: dict[str, bytes]) -> None:
         self._disk = disk
+        self._values = values
 
     def items(self) -> dict[str, bytes]:
-        return dict(self._disk.gateway)
+        return dict(self._values)
 
     def get(self, key: str) -> bytes | None:
-        return self._disk.gateway.get(key)
+        return self._values.get(key)
 
     def put(self, key: str, value: bytes) -> None:
-        self._disk.put(self._disk.gateway, key, value)
+        self._disk.put(self._values, key, value)
 
     def delete(self, key: str) -> None:
-        self._disk.forget(self._disk.gateway, key)
+        self._disk.forget(self._values, key)
 
 
 class _Records:

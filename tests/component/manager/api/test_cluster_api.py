@@ -213,8 +213,12 @@ async def test_superadmins_operate_devices(api: Api) -> None:
     assert (told["actions"], told["devices"]) == (["reset"], ["mock-0"])
     body = {"action": "partition", "device_id": "GPU:0/1", "argument": "1g.10gb"}
     assert (await api.admin.request("POST", path, json=body)).json() == {"device_id": "GPU:0/1:partition:1g.10gb"}
+    cordon = {"action": "cordon", "device_id": "mock-0", "argument": "a loud fan", "expires_after_s": 60}
+    assert (await api.admin.request("POST", path, json=cordon)).status == 200
     refusals = [
         (api.user, path, body, 403),
+        (api.user, path, cordon, 403),
+        (api.admin, path, {**cordon, "expires_after_s": 0}, 400),
         (api.admin, path.replace("agent-1", "nobody"), body, 404),
         (api.admin, path, {**body, "device_id": "busy"}, 409),
         (api.admin, path, {**body, "device_id": ""}, 400),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import partial
@@ -61,7 +61,8 @@ def _raise_unavailable(*_: object) -> DeviceAllocation:
 class DeviceKind:
     """The devices and slots of one accelerator plugin.
 
-    ``answered`` are the devices as the plugin listed them at ``asked_at``; ``devices`` have the health that counts.
+    ``answered`` are the devices as the plugin listed them at ``asked_at``; ``devices`` have the health that counts,
+    and ``evaluated`` that of the devices themselves, also of those that are withheld.
     Allocation gives the same results with equal values.
     """
 
@@ -71,6 +72,7 @@ class DeviceKind:
     spec: AllocMapSpec | None = None
     namespaces: tuple[VariantNamespace, ...] = ()
     answered: tuple[ComputeDevice, ...] = field(default=(), compare=False)
+    evaluated: tuple[ComputeDevice, ...] = field(default=(), compare=False)
     queried_at: float = field(default=0.0, compare=False)
     info: dict[str, str] | None = field(default=None, compare=False)
 
@@ -100,6 +102,7 @@ class Inventory:
         self.kinds: dict[str, DeviceKind] = {}
         self._health: dict[str, DeviceHealthTracker] = {}
         self._reason_of_withheld: dict[tuple[str, DeviceId], str] = {}
+        self._reason_of_cordoned: Mapping[tuple[str, DeviceId], str] = {}
         self._reason_of_uncounted: dict[tuple[str, DeviceId], str] = {}
         self._allocator = NodeAllocator({})
         self._holding_of_kernel: dict[str, _Holding] = {}
@@ -306,12 +309,13 @@ class Inventory:
         """Sets the devices' health from the list and the later changes, and recomputes the slots."""
         tracker = self._health.setdefault(plugin_key, DeviceHealthTracker())
         tracker.retain(device.device_id for device in kind.answered)
-        reason_of_excluded = {**self._reason_of_uncounted, **self._reason_of_withheld}
+        reason_of_excluded = {**self._reason_of_uncounted, **self._reason_of_cordoned, **self._reason_of_withheld}
+        kind.evaluated = tracker.evaluate(kind.answered, kind.queried_at, asyncio.get_running_loop().time())
         kind.devices = tuple(
             device
             if (reason := reason_of_excluded.get((plugin_key, device.device_id))) is None
             else replace(device, health=DeviceHealth.UNHEALTHY, health_reason=reason)
-            for device in tracker.evaluate(kind.answered, kind.queried_at, asyncio.get_running_loop().time())
+            for device in kind.evaluated
         )
         kind.slots = {**kind.slots, **slot_totals(kind.devices)}
 
@@ -330,6 +334,13 @@ class Inventory:
             return False
         self.generation += 1
         return True
+
+    def set_cordons(self, reasons: Mapping[tuple[str, DeviceId], str]) -> None:
+        """Excludes these devices, and no other cordoned ones, from allocation. :meth:`rebuild` must follow."""
+        changed_keys = {key for key, _ in reasons.items() ^ self._reason_of_cordoned.items()}
+        self._reason_of_cordoned = dict(reasons)
+        for plugin_key in {key for key, _ in changed_keys}:
+            self.on_health_changes(plugin_key)
 
     def withhold(self, plugin_key: str, device_id: DeviceId, reason: str) -> None:
         """Excludes a device from allocation until :meth:`restore`. :meth:`rebuild` must follow."""
@@ -360,9 +371,8 @@ class Inventory:
         return [
             UnhealthyDevice(device_name=key, device_id=device.device_id, reason=device.health_reason[:500])
             for key, kind in sorted(self.kinds.items())
-            for device in kind.devices
+            for device in kind.evaluated
             if device.health is not DeviceHealth.HEALTHY
-            and (key, device.device_id) not in self._reason_of_uncounted
             and any(device.device_id in held_slots.get(slot.slot_name, ()) for slot in device.slots)
         ]
 

@@ -1,4 +1,5 @@
-"""Runs operations of administrators on devices that no kernel holds: partitions, power, images, attachment."""
+"""Runs operations of administrators on devices that no kernel holds: partitions, power, images, attachment; and takes
+devices out of scheduling, whoever holds them."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, cast
 
+from ai.backend.agent.devices.cordons import Cordons
 from ai.backend.agent.devices.inventory import Inventory
 from ai.backend.agent.devices.plugins import PluginHandle, PluginSet
 from ai.backend.common.devices import ComputeDevice
@@ -45,14 +47,26 @@ ACTIONS: Mapping[str, _Action] = {
     "attach": _Action("attachable", lambda plugin, device_id, _: plugin.attach(device_id), needs_listed=False),
     "detach": _Action("attachable", lambda plugin, device_id, _: plugin.detach(device_id)),
 }
+CORDON_ACTIONS = ("cordon", "uncordon")
+MAX_CORDON_S = 10 * 365 * 86_400.0
+_MAX_REASON_LENGTH = 300
 
 
 class DeviceOperations:
     """Runs operations on devices, one at a time for each plugin, and awaits ``refresh`` after each operation."""
 
-    def __init__(self, plugins: PluginSet, inventory: Inventory, *, refresh: Callable[[], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        plugins: PluginSet,
+        inventory: Inventory,
+        cordons: Cordons,
+        *,
+        refresh: Callable[[], Awaitable[None]],
+    ) -> None:
         self._plugins = plugins
         self._inventory = inventory
+        self._cordons = cordons
+        inventory.set_cordons(cordons.descriptions())
         self._refresh = refresh
         self._locks: dict[str, asyncio.Lock] = {}
 
@@ -63,10 +77,12 @@ class DeviceOperations:
             InvalidInput: an unknown action, one that the plugin does not support, or a missing argument.
             NotFound: no such device. Conflict: a kernel holds it. PluginError: the plugin failed.
         """
+        if req.action in CORDON_ACTIONS:
+            return await self._change_cordon(req)
         handle = self._plugins.get(req.device_name)
         action = ACTIONS.get(req.action)
         if action is None:
-            action_names = ", ".join(ACTIONS)
+            action_names = ", ".join([*ACTIONS, *CORDON_ACTIONS])
             raise InvalidInput(f"{req.action[:32]!r} is no operation on a device; there are {action_names}")
         if not getattr(handle.plugin.capabilities, action.power):
             supported_actions = ", ".join(sorted(_supported_actions_of(handle.plugin))) or "none"
@@ -75,6 +91,36 @@ class DeviceOperations:
             raise InvalidInput(f"{req.action} needs {action.argument}")
         async with self._locks.setdefault(handle.key, asyncio.Lock()):
             return await self._run_operation(handle, req, action)
+
+    async def _change_cordon(self, req: OperateDevice) -> DeviceOperation:
+        """Takes a device out of scheduling, or gives it back. Its holders go on, and the plugin is not asked: a device
+        of a plugin that has failed can be cordoned, and one that is not listed any more uncordoned."""
+        device_id = DeviceId(req.device_id)
+        kind = self._inventory.kinds.get(req.device_name)
+        is_listed = kind is not None and any(device.device_id == device_id for device in kind.answered)
+        if req.action == "uncordon":
+            if not self._cordons.remove(req.device_name, device_id) and not is_listed:
+                raise NotFound(f"the plugin {req.device_name[:64]} lists no device {req.device_id[:128]!r}")
+        else:
+            if not is_listed:
+                raise NotFound(f"the plugin {req.device_name[:64]} lists no device {req.device_id[:128]!r}")
+            if not req.argument.strip():
+                raise InvalidInput("cordon needs the reason, for whoever wonders why the device takes nothing")
+            if req.expires_after_s is not None and not 0 < req.expires_after_s <= MAX_CORDON_S:
+                raise InvalidInput(f"a cordon ends after more than 0 and at most {MAX_CORDON_S:.0f} seconds")
+            self._cordons.put(req.device_name, device_id, req.argument[:_MAX_REASON_LENGTH], req.expires_after_s)
+        await self._apply_cordons()
+        return DeviceOperation(device_id=req.device_id)
+
+    async def expire_cordons(self) -> None:
+        """Gives back the devices whose cordon has ended."""
+        if self._cordons.expire():
+            await self._apply_cordons()
+
+    async def _apply_cordons(self) -> None:
+        self._inventory.set_cordons(self._cordons.descriptions())
+        await self._inventory.rebuild()
+        await self._refresh()
 
     async def _run_operation(self, handle: PluginHandle, req: OperateDevice, action: _Action) -> DeviceOperation:
         device_id = DeviceId(req.device_id)
@@ -125,7 +171,7 @@ class DeviceOperations:
             )
             attachable_ids = [str(device_id) for device_id in device_ids]
         return DeviceOptions(
-            actions=sorted(_supported_actions_of(handle.plugin)),
+            actions=sorted([*_supported_actions_of(handle.plugin), *CORDON_ACTIONS]),
             devices=[str(device.device_id) for device in devices],
             profiles={
                 device_id: partition_options
@@ -134,6 +180,11 @@ class DeviceOperations:
             },
             images=image_of_device,
             attachable=attachable_ids,
+            cordons={
+                str(device_id): description
+                for (plugin_key, device_id), description in self._cordons.descriptions().items()
+                if plugin_key == handle.key
+            },
         )
 
 

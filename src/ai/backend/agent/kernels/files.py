@@ -169,6 +169,9 @@ class DirectoryState(DataDirectory):
     def gateway_values(self) -> RecordTable:
         return self._database.table("gateway")
 
+    def cordons(self) -> RecordTable:
+        return self._database.table("cordons")
+
 
 def _read_all(table: RecordTable) -> list[KernelRecord]:
     records = (_decode_record(key, value, KernelRecord) for key, value in table.items().items())

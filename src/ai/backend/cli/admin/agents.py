@@ -205,10 +205,11 @@ async def agent_operations(api: AsyncSession, agent_id: str, device_name: str) -
             "device": device,
             "profiles": [f"{p['name']} ({p['available']} more)" for p in options["profiles"].get(device, ())],
             "image": options["images"].get(device),
+            "cordon": (options.get("cordons") or {}).get(device),
         }
         for device in options["devices"]
     ]
-    screen.table(rows, columns("device | profiles | image"))
+    screen.table(rows, columns("device | profiles | image | cordon"))
 
 
 @agent.command("operate")
@@ -217,15 +218,24 @@ async def agent_operations(api: AsyncSession, agent_id: str, device_name: str) -
 @click.argument("action")
 @click.argument("device_id")
 @click.argument("argument", default="")
+@click.option("--for", "hours", type=click.FloatRange(0, min_open=True), metavar="HOURS", help="When a cordon ends.")
 async def agent_operate(
-    api: AsyncSession, agent_id: str, device_name: str, action: str, device_id: str, argument: str
+    api: AsyncSession,
+    agent_id: str,
+    device_name: str,
+    action: str,
+    device_id: str,
+    argument: str,
+    hours: float | None,
 ) -> Outcome:
     """Do ACTION to the device DEVICE_ID of the plugin DEVICE_NAME on the agent AGENT_ID; the device must be unused.
 
     Actions: partition (ARGUMENT is the profile), unpartition, power-on, power-off, reset, program (ARGUMENT is the
-    image, a path on the agent's node), attach, detach. `operations` shows what a plugin knows.
+    image, a path on the agent's node), attach, detach. `operations` shows what a plugin knows. Any device, also one in
+    use: cordon (ARGUMENT is the reason), so that nothing new comes onto it, and uncordon.
     """
-    result_id = await api.Agent.operate_device(agent_id, device_name, action, device_id, argument)
+    expires_after_s = None if hours is None else hours * 3600
+    result_id = await api.Agent.operate_device(agent_id, device_name, action, device_id, argument, expires_after_s)
     result_text = f"Done: {action} of {device_id}." if result_id == device_id else f"Made {result_id} of {device_id}."
     return {"device_id": result_id}, result_text
 

@@ -44,10 +44,19 @@ class AsyncAgent(Area):
         return await self._get(_operations_path(agent_id, device_name))
 
     async def operate_device(
-        self, agent_id: str, device_name: str, action: str, device_id: str, argument: str = ""
+        self,
+        agent_id: str,
+        device_name: str,
+        action: str,
+        device_id: str,
+        argument: str = "",
+        expires_after_s: float | None = None,
     ) -> str:
-        """Applies an action to a device that is not in use; returns the id of the device, or of the resulting one."""
-        body = {"action": action, "device_id": device_id, "argument": argument}
+        """Applies an action to a device that is not in use, or cordons any device for the reason ``argument``, at most
+        for ``expires_after_s``; returns the id of the device, or of the resulting one."""
+        body: dict[str, Any] = {"action": action, "device_id": device_id, "argument": argument}
+        if expires_after_s is not None:
+            body["expires_after_s"] = expires_after_s
         return str((await self._send("POST", _operations_path(agent_id, device_name), body))["device_id"])
 
 

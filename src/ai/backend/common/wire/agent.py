@@ -187,13 +187,14 @@ class ImageJobState(Wire, frozen=True, kw_only=True):
 
 
 class OperateDevice(Wire, frozen=True, kw_only=True):
-    """An operation of an administrator on a device; ``argument`` is a profile (``partition``) or an image
-    (``program``)."""
+    """An operation of an administrator on a device; ``argument`` is a profile (``partition``), an image (``program``)
+    or the reason (``cordon``, which ends after ``expires_after_s``)."""
 
     device_name: str
     device_id: str
     action: str
     argument: str = ""
+    expires_after_s: float | None = None
 
 
 class DeviceOperation(Wire, frozen=True, kw_only=True):
@@ -217,10 +218,11 @@ class PartitionOption(Wire, frozen=True, kw_only=True):
 
 
 class DeviceOptions(Wire, frozen=True, kw_only=True):
-    """The possible operations on a plugin's devices; ``profiles`` and ``images`` are by device."""
+    """The possible operations on a plugin's devices; ``profiles``, ``images`` and ``cordons`` are by device."""
 
     actions: list[str] = []
     devices: list[str] = []
     profiles: dict[str, list[PartitionOption]] = {}
     images: dict[str, str] = {}
     attachable: list[str] = []
+    cordons: dict[str, str] = {}

@@ -19,9 +19,13 @@ AgentName = Annotated[str, Meta(min_length=1, max_length=64)]
 
 
 class DeviceOperationBody(Schema, frozen=True):
-    action: Literal["partition", "unpartition", "power-on", "power-off", "reset", "program", "attach", "detach"]
+    action: Literal[
+        "partition", "unpartition", "power-on", "power-off", "reset", "program", "attach", "detach",
+        "cordon", "uncordon",
+    ]  # fmt: skip
     device_id: Annotated[str, Meta(min_length=1, max_length=512)]
     argument: Annotated[str, Meta(max_length=4096)] = ""
+    expires_after_s: Annotated[float, Meta(gt=0, le=10 * 365 * 86_400)] | None = None
 
 
 class SchedulerBody(Schema, frozen=True):
@@ -45,10 +49,11 @@ class AgentsApi:
 
     @route("POST", "/resource/agents/{agent_id}/devices/{device_name}/operations", body=DeviceOperationBody)
     async def operate_device(self, call: Call[DeviceOperationBody]) -> DeviceOperation:
-        """Operate an unused device of an agent; answers when the operation is done.
+        """Operate an unused device of an agent, or cordon any; answers when the operation is done.
 
         ``action`` is partition, unpartition, power-on, power-off, reset, program, attach or detach; the answer has the
-        id of the device, or of the new partition.
+        id of the device, or of the new partition. cordon takes a device out of scheduling with the reason ``argument``,
+        until uncordon or for ``expires_after_s``; sessions on it go on.
         """
         operation = OperateDevice(device_name=call.params["device_name"], **msgspec.structs.asdict(call.body))
         return await self._agents.operate_device(caller_of(call), call.params["agent_id"], operation)

@@ -1,0 +1,81 @@
+"""Keeps the devices that an operator has taken out of scheduling, with the reason and the end (decision 0353)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+
+import msgspec
+
+from ai.backend.agent.devices.store import CordonStore
+from ai.backend.common.ids import DeviceId
+
+log = logging.getLogger(__name__)
+Key = tuple[str, DeviceId]
+"""The plugin and the device."""
+
+
+class Cordon(msgspec.Struct, frozen=True, kw_only=True):
+    """A device that takes no new workloads. ``until`` is Unix time; None: until somebody uncordons it."""
+
+    device_name: str
+    device_id: str
+    reason: str
+    until: float | None = None
+
+    @property
+    def description(self) -> str:
+        """The reason as a device's health reason has it."""
+        if self.until is None:
+            return f"cordoned: {self.reason}"
+        end = datetime.fromtimestamp(self.until, UTC).isoformat(" ", "minutes").removesuffix("+00:00")
+        return f"cordoned until {end}Z: {self.reason}"
+
+
+class Cordons:
+    """Stores cordons over restarts of the agent. Every method that changes them raises OSError."""
+
+    def __init__(self, store: CordonStore, wall_clock: Callable[[], float]) -> None:
+        self._store = store
+        self._wall_clock = wall_clock
+        self._cordons: dict[Key, Cordon] = {}
+        for name, value in store.items().items():
+            try:
+                cordon = msgspec.json.decode(value, type=Cordon)
+            except msgspec.MsgspecError as e:
+                log.error("the cordon %s cannot be read: %s", name, e)
+                continue
+            self._cordons[cordon.device_name, DeviceId(cordon.device_id)] = cordon
+
+    def descriptions(self) -> Mapping[Key, str]:
+        """Returns why each cordoned device takes nothing."""
+        return {key: cordon.description for key, cordon in self._cordons.items()}
+
+    def put(self, device_name: str, device_id: DeviceId, reason: str, expires_after_s: float | None) -> None:
+        until = None if expires_after_s is None else self._wall_clock() + expires_after_s
+        cordon = Cordon(device_name=device_name, device_id=device_id, reason=" ".join(reason.split()), until=until)
+        self._store.put(_name_of((device_name, device_id)), msgspec.json.encode(cordon))
+        self._cordons[device_name, device_id] = cordon
+
+    def remove(self, device_name: str, device_id: DeviceId) -> bool:
+        """Removes a cordon; returns False if there is none."""
+        key = (device_name, device_id)
+        if key not in self._cordons:
+            return False
+        self._store.delete(_name_of(key))
+        del self._cordons[key]
+        return True
+
+    def expire(self) -> bool:
+        """Removes the cordons whose time is over; returns whether there were any."""
+        now = self._wall_clock()
+        expired = [key for key, cordon in self._cordons.items() if cordon.until is not None and cordon.until <= now]
+        for key in expired:
+            self.remove(*key)
+            log.info("the cordon of the device %s of %s has ended", key[1], key[0])
+        return bool(expired)
+
+
+def _name_of(key: Key) -> str:
+    return msgspec.json.encode(list(key)).decode()
