@@ -1,10 +1,12 @@
-import { Checkbox, NativeSelect, Skeleton, UnstyledButton } from '@mantine/core';
+import { NativeSelect, UnstyledButton } from '@mantine/core';
 import { IconArrowDown, IconArrowUp, IconSelector } from '@tabler/icons-react';
 import { useWindowVirtualizer } from '@tanstack/react-virtual';
 import {
   type CSSProperties,
   type KeyboardEvent,
+  memo,
   type ReactNode,
+  useCallback,
   useEffect,
   useLayoutEffect,
   useRef,
@@ -26,8 +28,10 @@ export interface Column<T> {
   cell: (row: T) => ReactNode;
 }
 
-export interface Selection {
+export interface Selection<T> {
   ids: ReadonlySet<string>;
+  /** Whether a row may be selected; any if absent. */
+  isSelectable?: (row: T) => boolean;
   change: (ids: ReadonlySet<string>) => void;
 }
 
@@ -40,7 +44,7 @@ interface Props<T> {
   /** The order in the server's language, such as `-created_at`. */
   order?: string;
   onOrder?: (order: string) => void;
-  selection?: Selection;
+  selection?: Selection<T>;
 }
 
 const rowHeight = 44;
@@ -114,6 +118,66 @@ function moveFocus(event: KeyboardEvent<HTMLDivElement>): void {
   sibling?.querySelector<HTMLElement>('a')?.focus();
 }
 
+interface RowProps {
+  index: number;
+  start: number;
+  row: unknown;
+  columns: readonly Column<unknown>[];
+  id: string;
+  name: string;
+  /** Null where there is nothing to select. */
+  isSelected: boolean | null;
+  hasSelection: boolean;
+  onToggle: (id: string, isSelected: boolean) => void;
+  measure: (element: HTMLElement | null) => void;
+}
+
+/** A row. It is drawn again only when its own data change, not for each step of scrolling. */
+const DataRow = memo(function DataRow({
+  index,
+  start,
+  row,
+  columns,
+  id,
+  name,
+  isSelected,
+  hasSelection,
+  onToggle,
+  measure,
+}: RowProps) {
+  const { t } = useTranslation('components');
+  return (
+    <div
+      role="row"
+      data-row
+      data-index={index}
+      ref={measure}
+      aria-rowindex={index + 2}
+      className={classes.row}
+      style={{ transform: `translateY(${start}px)` }}
+    >
+      {hasSelection && (
+        <span role="cell" className={classes.check}>
+          {isSelected !== null && (
+            <input
+              type="checkbox"
+              className={classes.box}
+              aria-label={t('table.selectRow', { name })}
+              checked={isSelected}
+              onChange={(event) => onToggle(id, event.currentTarget.checked)}
+            />
+          )}
+        </span>
+      )}
+      {columns.map((column) => (
+        <span key={column.id} role="cell" data-secondary={column.isSecondary} className={classes.cell}>
+          {row === undefined ? <span className={classes.blank} /> : column.cell(row)}
+        </span>
+      ))}
+    </div>
+  );
+});
+
 /**
  * A list of which only the rows on screen are in the document, and only their pages fetched.
  *
@@ -142,13 +206,17 @@ export function DataTable<T>({ label, columns, pages, idOf, nameOf, order, onOrd
 
   const loaded = items.map((item) => pages.rowAt(item.index)).filter((row): row is T & {} => row !== undefined);
   const template = [...(selection ? ['36px'] : []), ...columns.map((column) => column.width)].join(' ');
-  const toggle = (id: string, isSelected: boolean) => {
-    const ids = new Set(selection?.ids);
+  const latest = useRef(selection);
+  latest.current = selection;
+  const onToggle = useCallback((id: string, isSelected: boolean) => {
+    const ids = new Set(latest.current?.ids);
     if (isSelected) ids.add(id);
     else ids.delete(id);
-    selection?.change(ids);
-  };
-  const selectedHere = loaded.filter((row) => selection?.ids.has(idOf(row))).length;
+    latest.current?.change(ids);
+  }, []);
+  const isSelectable = (row: T) => selection?.isSelectable?.(row) ?? true;
+  const selectable = loaded.filter(isSelectable);
+  const selectedHere = selectable.filter((row) => selection?.ids.has(idOf(row))).length;
   return (
     <div>
       {onOrder && <OrderField columns={columns} onOrder={onOrder} {...(order ? { order } : {})} />}
@@ -165,14 +233,19 @@ export function DataTable<T>({ label, columns, pages, idOf, nameOf, order, onOrd
           <div role="row" aria-rowindex={1} className={classes.row}>
             {selection && (
               <span role="columnheader" className={classes.check}>
-                <Checkbox
+                <input
+                  type="checkbox"
+                  className={classes.box}
                   aria-label={t('table.selectAll')}
-                  checked={loaded.length > 0 && selectedHere === loaded.length}
-                  indeterminate={selectedHere > 0 && selectedHere < loaded.length}
+                  checked={selectable.length > 0 && selectedHere === selectable.length}
+                  ref={(element) => {
+                    if (element !== null) element.indeterminate = selectedHere > 0 && selectedHere < selectable.length;
+                  }}
                   onChange={(event) =>
-                    selection.change(new Set(event.currentTarget.checked ? loaded.map((row) => idOf(row)) : []))
+                    selection.change(new Set(event.currentTarget.checked ? selectable.map((row) => idOf(row)) : []))
                   }
                 />
+                <span className={classes.forPhones}>{t('table.selectAll')}</span>
               </span>
             )}
             {columns.map((column) => (
@@ -201,33 +274,23 @@ export function DataTable<T>({ label, columns, pages, idOf, nameOf, order, onOrd
           {items.map((item) => {
             const row = pages.rowAt(item.index);
             return (
-              <div
+              <DataRow
                 key={item.key}
-                role="row"
-                data-row
-                data-index={item.index}
-                ref={virtualizer.measureElement}
-                aria-rowindex={item.index + 2}
-                className={classes.row}
-                style={{ transform: `translateY(${item.start - offset}px)` }}
-              >
-                {selection && (
-                  <span role="cell" className={classes.check}>
-                    {row !== undefined && (
-                      <Checkbox
-                        aria-label={t('table.selectRow', { name: nameOf(row) })}
-                        checked={selection.ids.has(idOf(row))}
-                        onChange={(event) => toggle(idOf(row), event.currentTarget.checked)}
-                      />
-                    )}
-                  </span>
-                )}
-                {columns.map((column) => (
-                  <span key={column.id} role="cell" data-secondary={column.isSecondary} className={classes.cell}>
-                    {row === undefined ? <Skeleton height={12} /> : column.cell(row)}
-                  </span>
-                ))}
-              </div>
+                index={item.index}
+                start={item.start - offset}
+                row={row}
+                columns={columns as readonly Column<unknown>[]}
+                id={row === undefined ? '' : idOf(row)}
+                name={row === undefined ? '' : nameOf(row)}
+                isSelected={
+                  selection === undefined || row === undefined || !isSelectable(row)
+                    ? null
+                    : selection.ids.has(idOf(row))
+                }
+                hasSelection={selection !== undefined}
+                onToggle={onToggle}
+                measure={virtualizer.measureElement}
+              />
             );
           })}
         </div>
