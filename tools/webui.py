@@ -49,9 +49,7 @@ def ensure_packages() -> None:
         return
     environment = node_environment()
     npm = shutil.which("npm", path=environment["PATH"]) or "npm"
-    subprocess.run(
-        [npm, "ci", "--no-audit", "--no-fund", "--ignore-scripts"], cwd=WEBUI, env=environment, check=True
-    )
+    subprocess.run([npm, "ci", "--no-audit", "--no-fund", "--ignore-scripts"], cwd=WEBUI, env=environment, check=True)
     stamp.write_text(lock)
 
 
