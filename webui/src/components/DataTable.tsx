@@ -1,10 +1,12 @@
-import { Checkbox, Skeleton, UnstyledButton } from '@mantine/core';
+import { NativeSelect, UnstyledButton } from '@mantine/core';
 import { IconArrowDown, IconArrowUp, IconSelector } from '@tabler/icons-react';
 import { useWindowVirtualizer } from '@tanstack/react-virtual';
 import {
   type CSSProperties,
   type KeyboardEvent,
+  memo,
   type ReactNode,
+  useCallback,
   useEffect,
   useLayoutEffect,
   useRef,
@@ -74,6 +76,33 @@ function OrderButton({
   );
 }
 
+/** The order as a field, for phones, whose rows have no heads of columns. */
+function OrderField<T>({
+  columns,
+  order,
+  onOrder,
+}: Pick<Props<T>, 'columns' | 'order'> & { onOrder: (order: string) => void }) {
+  const { t } = useTranslation('components');
+  const data = columns.flatMap(({ orderBy, label: name }) =>
+    orderBy === undefined
+      ? []
+      : [
+          { value: orderBy, label: t('table.ascending', { name }) },
+          { value: `-${orderBy}`, label: t('table.descending', { name }) },
+        ],
+  );
+  return (
+    <NativeSelect
+      className={classes.orderField ?? ''}
+      size="xs"
+      aria-label={t('table.order')}
+      data={data}
+      value={order ?? ''}
+      onChange={(event) => onOrder(event.currentTarget.value)}
+    />
+  );
+}
+
 function moveFocus(event: KeyboardEvent<HTMLDivElement>): void {
   const target = event.target as HTMLElement;
   if (event.ctrlKey || event.metaKey || event.altKey || target.closest('input, textarea, [contenteditable]')) return;
@@ -86,6 +115,66 @@ function moveFocus(event: KeyboardEvent<HTMLDivElement>): void {
   const sibling = event.key === 'j' ? row?.nextElementSibling : row?.previousElementSibling;
   sibling?.querySelector<HTMLElement>('a')?.focus();
 }
+
+interface RowProps {
+  index: number;
+  start: number;
+  row: unknown;
+  columns: readonly Column<unknown>[];
+  id: string;
+  name: string;
+  /** Null where there is nothing to select. */
+  isSelected: boolean | null;
+  hasSelection: boolean;
+  onToggle: (id: string, isSelected: boolean) => void;
+  measure: (element: HTMLElement | null) => void;
+}
+
+/** A row. It is drawn again only when its own data change, not for each step of scrolling. */
+const DataRow = memo(function DataRow({
+  index,
+  start,
+  row,
+  columns,
+  id,
+  name,
+  isSelected,
+  hasSelection,
+  onToggle,
+  measure,
+}: RowProps) {
+  const { t } = useTranslation('components');
+  return (
+    <div
+      role="row"
+      data-row
+      data-index={index}
+      ref={measure}
+      aria-rowindex={index + 2}
+      className={classes.row}
+      style={{ transform: `translateY(${start}px)` }}
+    >
+      {hasSelection && (
+        <span role="cell" className={classes.check}>
+          {isSelected !== null && (
+            <input
+              type="checkbox"
+              className={classes.box}
+              aria-label={t('table.selectRow', { name })}
+              checked={isSelected}
+              onChange={(event) => onToggle(id, event.currentTarget.checked)}
+            />
+          )}
+        </span>
+      )}
+      {columns.map((column) => (
+        <span key={column.id} role="cell" data-secondary={column.isSecondary} className={classes.cell}>
+          {row === undefined ? <span className={classes.blank} /> : column.cell(row)}
+        </span>
+      ))}
+    </div>
+  );
+});
 
 /**
  * A list of which only the rows on screen are in the document, and only their pages fetched.
@@ -115,92 +204,88 @@ export function DataTable<T>({ label, columns, pages, idOf, nameOf, order, onOrd
 
   const loaded = items.map((item) => pages.rowAt(item.index)).filter((row): row is T & {} => row !== undefined);
   const template = [...(selection ? ['36px'] : []), ...columns.map((column) => column.width)].join(' ');
-  const toggle = (id: string, isSelected: boolean) => {
-    const ids = new Set(selection?.ids);
+  const latest = useRef(selection);
+  latest.current = selection;
+  const onToggle = useCallback((id: string, isSelected: boolean) => {
+    const ids = new Set(latest.current?.ids);
     if (isSelected) ids.add(id);
     else ids.delete(id);
-    selection?.change(ids);
-  };
+    latest.current?.change(ids);
+  }, []);
   const selectedHere = loaded.filter((row) => selection?.ids.has(idOf(row))).length;
   return (
-    <div
-      role="table"
-      aria-label={label}
-      aria-rowcount={total + 1}
-      aria-busy={pages.isFetching}
-      className={classes.table}
-      style={{ '--template': template } as CSSProperties}
-      onKeyDown={moveFocus}
-    >
-      <div role="rowgroup" className={classes.head}>
-        <div role="row" aria-rowindex={1} className={classes.row}>
-          {selection && (
-            <span role="columnheader" className={classes.check}>
-              <Checkbox
-                aria-label={t('table.selectAll')}
-                checked={loaded.length > 0 && selectedHere === loaded.length}
-                indeterminate={selectedHere > 0 && selectedHere < loaded.length}
-                onChange={(event) =>
-                  selection.change(new Set(event.currentTarget.checked ? loaded.map((row) => idOf(row)) : []))
-                }
-              />
-            </span>
-          )}
-          {columns.map((column) => (
-            <span
-              key={column.id}
-              role="columnheader"
-              aria-sort={sortOf(order, column.orderBy)}
-              data-secondary={column.isSecondary}
-            >
-              {column.orderBy && onOrder ? (
-                <OrderButton
-                  label={column.label}
-                  field={column.orderBy}
-                  onOrder={onOrder}
-                  {...(order ? { order } : {})}
+    <div>
+      {onOrder && <OrderField columns={columns} onOrder={onOrder} {...(order ? { order } : {})} />}
+      <div
+        role="table"
+        aria-label={label}
+        aria-rowcount={total + 1}
+        aria-busy={pages.isFetching}
+        className={classes.table}
+        style={{ '--template': template } as CSSProperties}
+        onKeyDown={moveFocus}
+      >
+        <div role="rowgroup" className={classes.head}>
+          <div role="row" aria-rowindex={1} className={classes.row}>
+            {selection && (
+              <span role="columnheader" className={classes.check}>
+                <input
+                  type="checkbox"
+                  className={classes.box}
+                  aria-label={t('table.selectAll')}
+                  checked={loaded.length > 0 && selectedHere === loaded.length}
+                  ref={(element) => {
+                    if (element !== null) element.indeterminate = selectedHere > 0 && selectedHere < loaded.length;
+                  }}
+                  onChange={(event) =>
+                    selection.change(new Set(event.currentTarget.checked ? loaded.map((row) => idOf(row)) : []))
+                  }
                 />
-              ) : (
-                column.label
-              )}
-            </span>
-          ))}
+                <span className={classes.forPhones}>{t('table.selectAll')}</span>
+              </span>
+            )}
+            {columns.map((column) => (
+              <span
+                key={column.id}
+                role="columnheader"
+                aria-sort={sortOf(order, column.orderBy)}
+                data-secondary={column.isSecondary}
+              >
+                {column.orderBy && onOrder ? (
+                  <OrderButton
+                    label={column.label}
+                    field={column.orderBy}
+                    onOrder={onOrder}
+                    {...(order ? { order } : {})}
+                  />
+                ) : (
+                  column.label
+                )}
+              </span>
+            ))}
+          </div>
+          {pages.isFetching && <div className={classes.bar} />}
         </div>
-        {pages.isFetching && <div className={classes.bar} />}
-      </div>
-      <div role="rowgroup" ref={body} className={classes.body} style={{ height: virtualizer.getTotalSize() }}>
-        {items.map((item) => {
-          const row = pages.rowAt(item.index);
-          return (
-            <div
-              key={item.key}
-              role="row"
-              data-row
-              data-index={item.index}
-              ref={virtualizer.measureElement}
-              aria-rowindex={item.index + 2}
-              className={classes.row}
-              style={{ transform: `translateY(${item.start - offset}px)` }}
-            >
-              {selection && (
-                <span role="cell" className={classes.check}>
-                  {row !== undefined && (
-                    <Checkbox
-                      aria-label={t('table.selectRow', { name: nameOf(row) })}
-                      checked={selection.ids.has(idOf(row))}
-                      onChange={(event) => toggle(idOf(row), event.currentTarget.checked)}
-                    />
-                  )}
-                </span>
-              )}
-              {columns.map((column) => (
-                <span key={column.id} role="cell" data-secondary={column.isSecondary} className={classes.cell}>
-                  {row === undefined ? <Skeleton height={12} /> : column.cell(row)}
-                </span>
-              ))}
-            </div>
-          );
-        })}
+        <div role="rowgroup" ref={body} className={classes.body} style={{ height: virtualizer.getTotalSize() }}>
+          {items.map((item) => {
+            const row = pages.rowAt(item.index);
+            return (
+              <DataRow
+                key={item.key}
+                index={item.index}
+                start={item.start - offset}
+                row={row}
+                columns={columns as readonly Column<unknown>[]}
+                id={row === undefined ? '' : idOf(row)}
+                name={row === undefined ? '' : nameOf(row)}
+                isSelected={selection === undefined || row === undefined ? null : selection.ids.has(idOf(row))}
+                hasSelection={selection !== undefined}
+                onToggle={onToggle}
+                measure={virtualizer.measureElement}
+              />
+            );
+          })}
+        </div>
       </div>
     </div>
   );

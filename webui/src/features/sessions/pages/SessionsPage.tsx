@@ -1,7 +1,7 @@
 import { Button, Group, SegmentedControl, Select, Stack, Text } from '@mantine/core';
 import { IconPlayerStop } from '@tabler/icons-react';
 import { useNavigate, useSearch } from '@tanstack/react-router';
-import { useState } from 'react';
+import { useMemo, useState } from 'react';
 import { useTranslation } from 'react-i18next';
 import { slotsOf } from '../../../api/filters';
 import { useMe, useRole } from '../../../api/me';
@@ -23,73 +23,76 @@ import classes from './SessionsPage.module.css';
 
 function useColumns(isAdministrator: boolean): Column<SessionRow>[] {
   const { t } = useTranslation('sessions');
-  return [
-    {
-      id: 'name',
-      label: t('column.name'),
-      width: 'minmax(140px, 2fr)',
-      orderBy: 'name',
-      cell: (row) => (
-        <AnchorLink to="/sessions/$id" params={{ id: row.id ?? '' }} fw={500} className={classes.name ?? ''}>
-          {row.name}
-        </AnchorLink>
-      ),
-    },
-    {
-      id: 'status',
-      label: t('column.status'),
-      width: 'minmax(170px, 2fr)',
-      orderBy: 'status',
-      cell: (row) => {
-        const wait = waitOf(row);
-        return (
-          <span className={classes.status}>
-            <SessionStatus status={row.status} />
-            {wait ? (
-              <WaitReason wait={wait} />
-            ) : (
-              row.status_info && <span className={classes.info}>{row.status_info}</span>
-            )}
-          </span>
-        );
+  return useMemo(
+    () => [
+      {
+        id: 'name',
+        label: t('column.name'),
+        width: 'minmax(140px, 2fr)',
+        orderBy: 'name',
+        cell: (row) => (
+          <AnchorLink to="/sessions/$id" params={{ id: row.id ?? '' }} fw={500} className={classes.name ?? ''}>
+            {row.name}
+          </AnchorLink>
+        ),
       },
-    },
-    {
-      id: 'slots',
-      label: t('column.resources'),
-      width: 'minmax(180px, 3fr)',
-      isSecondary: true,
-      cell: (row) => <Slots amounts={slotsOf(row.requested_slots)} />,
-    },
-    {
-      id: 'image',
-      label: t('column.image'),
-      width: 'minmax(110px, 2fr)',
-      orderBy: 'image',
-      isSecondary: true,
-      cell: (row) => row.image,
-    },
-    ...(isAdministrator
-      ? [
-          {
-            id: 'owner',
-            label: t('column.owner'),
-            width: 'minmax(110px, 1.5fr)',
-            orderBy: 'user_email',
-            isSecondary: true,
-            cell: (row: SessionRow) => row.user_email,
-          },
-        ]
-      : []),
-    {
-      id: 'created',
-      label: t('column.created'),
-      width: '140px',
-      orderBy: 'created_at',
-      isSecondary: true,
-      cell: (row) => <RelativeTime at={row.created_at} />,
-    },
-  ];
+      {
+        id: 'status',
+        label: t('column.status'),
+        width: 'minmax(170px, 2fr)',
+        orderBy: 'status',
+        cell: (row) => {
+          const wait = waitOf(row);
+          return (
+            <span className={classes.status}>
+              <SessionStatus status={row.status} />
+              {wait ? (
+                <WaitReason wait={wait} />
+              ) : (
+                row.status_info && <span className={classes.info}>{row.status_info}</span>
+              )}
+            </span>
+          );
+        },
+      },
+      {
+        id: 'slots',
+        label: t('column.resources'),
+        width: 'minmax(180px, 3fr)',
+        isSecondary: true,
+        cell: (row) => <Slots amounts={slotsOf(row.requested_slots)} />,
+      },
+      {
+        id: 'image',
+        label: t('column.image'),
+        width: 'minmax(110px, 2fr)',
+        orderBy: 'image',
+        isSecondary: true,
+        cell: (row) => row.image,
+      },
+      ...(isAdministrator
+        ? [
+            {
+              id: 'owner',
+              label: t('column.owner'),
+              width: 'minmax(110px, 1.5fr)',
+              orderBy: 'user_email',
+              isSecondary: true,
+              cell: (row: SessionRow) => row.user_email,
+            },
+          ]
+        : []),
+      {
+        id: 'created',
+        label: t('column.created'),
+        width: '140px',
+        orderBy: 'created_at',
+        isSecondary: true,
+        cell: (row) => <RelativeTime at={row.created_at} />,
+      },
+    ],
+    [t, isAdministrator],
+  );
 }
 
 /** The list of sessions: filtered, ordered and paged by the server, live, with its state in the URL. */
