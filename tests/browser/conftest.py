@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ Journey = Callable[..., None]
 def console() -> Path:
     """The built console, and the packages that drive the browser."""
     ensure_packages()
-    return build_bundle(WEBUI, cache_folder(), report=lambda step: sys.stderr.write(f"{step}\n"))
+    return build_bundle(WEBUI, cache_folder(), report=print)
 
 
 @pytest.fixture(scope="module")

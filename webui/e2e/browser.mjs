@@ -34,7 +34,7 @@ export async function openPage(browser, { scheme = 'light', width = 1280, langua
     locale: language,
     acceptDownloads: true,
   });
-  context.setDefaultTimeout(20_000);
+  context.setDefaultTimeout(60_000);
   const page = await context.newPage();
   const faults = [];
   const report = (text) => {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import shutil
 import subprocess
@@ -14,7 +15,6 @@ import pytest
 
 from ai.backend.agent.kit import build
 from ai.backend.agent.kit.build import KitStore, build_kit
-from ai.backend.agent.kit.programs.ttyd import Server
 from ai.backend.common.errors import Unavailable
 from tests.support.serving import serve
 
@@ -76,7 +76,8 @@ async def test_a_kit_gets_the_terminal_page_once_the_console_is_built(
 
 
 async def test_without_the_console_the_terminal_page_says_what_to_type() -> None:
-    runner, port = await serve(Server().app(), "127.0.0.1", 0)
+    server = importlib.import_module("ai.backend.agent.kit.programs.ttyd").Server()
+    runner, port = await serve(server.app(), "127.0.0.1", 0)
     async with aiohttp.ClientSession() as http, http.get(f"http://127.0.0.1:{port}/") as reply:
         assert "<code>backend.ai web build</code>" in await reply.text()
         assert "default-src 'none'" in reply.headers["Content-Security-Policy"]

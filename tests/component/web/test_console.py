@@ -186,6 +186,15 @@ async def test_where_nothing_is_built_a_page_says_how(tmp_path: Path, monkeypatc
         assert b'id="root"' in body
 
 
+async def test_an_installation_without_sources_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(places, "source_folder", lambda: None)
+    async with running_site(tmp_path) as site:
+        response, body = await read(site, "/")
+        assert response.status == 503
+        assert b"install a wheel" in body
+        assert b"web build" not in body
+
+
 async def _until_ready(site: Site) -> tuple[aiohttp.ClientResponse, bytes]:
     async with asyncio.timeout(10):
         while True:

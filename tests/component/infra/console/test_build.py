@@ -5,6 +5,7 @@ Node.js is a script here: what `npm` does to a project is not what these tests a
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -50,7 +51,12 @@ class Project:
         for folder in (self.sources / "src", self.sources / "node_modules", self.programs, self.reference):
             folder.mkdir(parents=True)
         (self.sources / "index.html").write_text("__BACKENDAI_BOOT__")
-        (self.sources / "package-lock.json").write_text("{}")
+        packages = {
+            "": {},
+            "node_modules/@xterm/xterm": {"version": "6.0.0", "license": "MIT"},
+            "node_modules/build-tool": {"version": "1.0.0", "dev": True},
+        }
+        (self.sources / "package-lock.json").write_text(json.dumps({"packages": packages}))
         (self.sources / "src" / "main.ts").write_text("1")
         (self.sources / "src" / "secret.ts").symlink_to("/etc/passwd")
         (self.reference / "openapi.json").write_text("{}")
@@ -85,9 +91,12 @@ def test_it_is_built_once_and_found_again(project: Project) -> None:
     assert project.builds() == 1
     names = sorted(path.relative_to(bundle).as_posix() for path in bundle.rglob("*") if path.is_file())
     assert names == [
+        "THIRD-PARTY.txt",
         *("console/assets/a.js", "console/index.html", "terminal/LICENSE.addon-fit", "terminal/LICENSE.xterm"),
         *("terminal/addon-fit.js", "terminal/versions.json", "terminal/xterm.css", "terminal/xterm.js"),
     ]
+    assert "@xterm/xterm 6.0.0 (MIT)\n------------------------\nMIT\n" in (bundle / "THIRD-PARTY.txt").read_text()
+    assert "build-tool" not in (bundle / "THIRD-PARTY.txt").read_text()
     progress = read_progress(project.cache)
     assert progress is not None
     assert (progress.step, progress.error, progress.is_running) == ("Done", "", False)

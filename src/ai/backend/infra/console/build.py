@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from ai.backend.infra.console.licences import FILE_NAME, write_licences
 from ai.backend.infra.console.node import ensure_node
 from ai.backend.infra.console.places import (
     CONSOLE_NAME,
@@ -121,6 +122,7 @@ def _build(sources: Path, cache: Path, place: Path, steps: _Steps) -> None:
             raise BuildFailed(f"npm run wrote no dist/{INDEX_NAME}; see {log}.")
         (project / "dist").rename(_made(bundle) / CONSOLE_NAME)
         copy_terminal(project / "node_modules", bundle / TERMINAL_NAME)
+        write_licences(project, bundle / FILE_NAME)
         steps.begin("Done")
         _made(place.parent)
         shutil.rmtree(place, ignore_errors=True)  # what is there is no whole bundle

@@ -7,6 +7,7 @@ import logging
 import time
 from pathlib import Path
 
+from ai.backend.infra.console import places
 from ai.backend.infra.console.places import CONSOLE_NAME, cache_folder, find_bundle
 from ai.backend.infra.console.progress import Progress, read_progress
 from ai.backend.web.pages.bundle import Bundle, BundleDamaged, load_bundle
@@ -39,6 +40,11 @@ class Console:
     async def asset_bundle(self) -> Bundle | None:
         """Returns the bundle that is in memory; looks for one only if none is."""
         return self._loaded[1] if self._loaded is not None else await self.bundle()
+
+    @property
+    def can_be_built(self) -> bool:
+        """True where this installation has the console's sources."""
+        return places.source_folder() is not None
 
     async def progress(self) -> Progress | None:
         """Returns what a build in this user's cache does."""

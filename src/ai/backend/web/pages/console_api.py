@@ -60,7 +60,8 @@ class ConsoleApi:
         nonce = secrets.token_urlsafe(_NONCE_BYTES)
         headers = {"Cache-Control": "no-store", "Content-Type": "text/html; charset=utf-8"}
         if bundle is None:
-            text = progress_page(await self._console.progress(), nonce=nonce)
+            progress = await self._console.progress()
+            text = progress_page(progress, nonce=nonce, has_sources=self._console.can_be_built)
             headers[POLICY] = console_policy(nonce, has_script=False)
             return web.Response(status=503, body=text.encode(), headers={**headers, "Retry-After": "2"})
         language = preferred_language(call.request.headers.get("Accept-Language", ""))

@@ -89,9 +89,15 @@ def fill_page(page: str, *, prefix: str, nonce: str, boot: dict[str, Any]) -> st
     return page
 
 
-def progress_page(progress: Progress | None, *, nonce: str) -> str:
-    """Returns the page that is shown while the console is not built. It reloads itself."""
-    if progress is not None and progress.is_running:
+def progress_page(progress: Progress | None, *, nonce: str, has_sources: bool) -> str:
+    """Returns the page that is shown while the console is not built. It reloads itself.
+
+    ``has_sources``: whether this installation can build it.
+    """
+    if not has_sources:
+        title = "This installation has no console"
+        text = "It was made without one: install a wheel that carries it. Everything else works."
+    elif progress is not None and progress.is_running:
         title = "The console is being built"
         text = f"{html.escape(progress.step)} … {progress.age_s:.0f} s. This page opens the console when it is ready."
     elif progress is not None and progress.error:
