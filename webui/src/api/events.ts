@@ -56,7 +56,10 @@ export function openEvents(
     });
   }
   source.addEventListener('open', () => onState('open'));
-  source.addEventListener('server_close', () => source.close());
+  source.addEventListener('server_close', () => {
+    source.close();
+    onState('down');
+  });
   source.addEventListener('error', () => onState(source.readyState === EventSource.CLOSED ? 'down' : 'connecting'));
   return () => source.close();
 }

@@ -7,6 +7,11 @@ const hiddenMs = 5 * 60_000;
 type Listener = (events: SessionEvent[]) => void;
 type Message = { kind: 'event'; event: SessionEvent } | { kind: 'state'; state: StreamState };
 
+/** Returns how long to wait before the next try after so many failed ones, in milliseconds: up to half a minute. */
+export function retryDelay(failures: number, random: () => number = Math.random): number {
+  return Math.min(1000 * 2 ** failures, 30_000) * (0.5 + random() / 2);
+}
+
 /**
  * Receives the events of all sessions that the user sees, by one stream for all tabs of the browser.
  *
@@ -49,23 +54,42 @@ export class LiveEvents {
 
     const lead = () =>
       new Promise<void>((resolve) => {
-        const close = openEvents(
-          { after: this.lastId },
-          (event) => this.share({ kind: 'event', event }),
-          (state) => this.share({ kind: 'state', state }),
-        );
+        let failures = 0;
+        let retryTimer: ReturnType<typeof setTimeout> | undefined;
+        let close: () => void = () => undefined;
+        const open = () => {
+          close = openEvents(
+            { after: this.lastId },
+            (event) => this.share({ kind: 'event', event }),
+            (state) => {
+              this.share({ kind: 'state', state });
+              if (state === 'open') failures = 0;
+              // A browser reconnects by itself after a broken connection, but not after a refusal.
+              if (state === 'down') {
+                close();
+                clearTimeout(retryTimer);
+                retryTimer = setTimeout(open, retryDelay(failures));
+                failures += 1;
+              }
+            },
+          );
+        };
+        open();
         release = () => {
           release = null;
+          clearTimeout(retryTimer);
           close();
           resolve();
         };
       });
     const request = () => {
-      if (!('locks' in navigator)) {
+      // Pages without TLS have no locks: each tab has a stream of its own then.
+      const locks = navigator.locks as LockManager | undefined | null;
+      if (!locks) {
         void lead();
         return;
       }
-      navigator.locks.request(lockName, { signal: abort.signal }, lead).catch(() => {
+      locks.request(lockName, { signal: abort.signal }, lead).catch(() => {
         // Aborted: nobody listens any more.
       });
     };

@@ -3,7 +3,7 @@ import { graphql, query } from './graphql';
 import { keys } from './keys';
 import { checkLogin } from './login';
 
-const meQuery = graphql(`
+export const meQuery = graphql(`
   query {
     user { uuid email full_name role domain_name groups { id name } resource_policy main_access_key need_password_change }
     keypair { access_key is_admin resource_policy concurrency_used created_at last_used }

@@ -5,6 +5,7 @@ import {
   createRouter,
   lazyRouteComponent,
   Outlet,
+  type RouterHistory,
   redirect,
   type SearchSchemaInput,
   stripSearchParams,
@@ -163,6 +164,9 @@ const agent = createRoute({
   component: lazyRouteComponent(() => import('../features/fleet/pages/AgentPage')),
 });
 
+// Within the shell, so that the navigation is there and the address is told to nobody who has not logged in.
+const unknown = createRoute({ getParentRoute: () => shell, path: '$', component: NotFound });
+
 const tree = root.addChildren([
   login,
   shell.addChildren([
@@ -179,11 +183,14 @@ const tree = root.addChildren([
     people,
     policies,
     system,
+    unknown,
   ]),
 ]);
 
-export function makeRouter(client: QueryClient) {
+/** Makes the router; `history` is that of the browser unless a test has another. */
+export function makeRouter(client: QueryClient, history?: RouterHistory) {
   return createRouter({
+    ...(history === undefined ? {} : { history }),
     routeTree: tree,
     basepath: prefix,
     context: { client },

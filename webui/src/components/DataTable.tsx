@@ -1,4 +1,4 @@
-import { Checkbox, Skeleton, UnstyledButton } from '@mantine/core';
+import { Checkbox, NativeSelect, Skeleton, UnstyledButton } from '@mantine/core';
 import { IconArrowDown, IconArrowUp, IconSelector } from '@tabler/icons-react';
 import { useWindowVirtualizer } from '@tanstack/react-virtual';
 import {
@@ -74,6 +74,33 @@ function OrderButton({
   );
 }
 
+/** The order as a field, for phones, whose rows have no heads of columns. */
+function OrderField<T>({
+  columns,
+  order,
+  onOrder,
+}: Pick<Props<T>, 'columns' | 'order'> & { onOrder: (order: string) => void }) {
+  const { t } = useTranslation('components');
+  const data = columns.flatMap(({ orderBy, label: name }) =>
+    orderBy === undefined
+      ? []
+      : [
+          { value: orderBy, label: t('table.ascending', { name }) },
+          { value: `-${orderBy}`, label: t('table.descending', { name }) },
+        ],
+  );
+  return (
+    <NativeSelect
+      className={classes.orderField ?? ''}
+      size="xs"
+      aria-label={t('table.order')}
+      data={data}
+      value={order ?? ''}
+      onChange={(event) => onOrder(event.currentTarget.value)}
+    />
+  );
+}
+
 function moveFocus(event: KeyboardEvent<HTMLDivElement>): void {
   const target = event.target as HTMLElement;
   if (event.ctrlKey || event.metaKey || event.altKey || target.closest('input, textarea, [contenteditable]')) return;
@@ -123,84 +150,87 @@ export function DataTable<T>({ label, columns, pages, idOf, nameOf, order, onOrd
   };
   const selectedHere = loaded.filter((row) => selection?.ids.has(idOf(row))).length;
   return (
-    <div
-      role="table"
-      aria-label={label}
-      aria-rowcount={total + 1}
-      aria-busy={pages.isFetching}
-      className={classes.table}
-      style={{ '--template': template } as CSSProperties}
-      onKeyDown={moveFocus}
-    >
-      <div role="rowgroup" className={classes.head}>
-        <div role="row" aria-rowindex={1} className={classes.row}>
-          {selection && (
-            <span role="columnheader" className={classes.check}>
-              <Checkbox
-                aria-label={t('table.selectAll')}
-                checked={loaded.length > 0 && selectedHere === loaded.length}
-                indeterminate={selectedHere > 0 && selectedHere < loaded.length}
-                onChange={(event) =>
-                  selection.change(new Set(event.currentTarget.checked ? loaded.map((row) => idOf(row)) : []))
-                }
-              />
-            </span>
-          )}
-          {columns.map((column) => (
-            <span
-              key={column.id}
-              role="columnheader"
-              aria-sort={sortOf(order, column.orderBy)}
-              data-secondary={column.isSecondary}
-            >
-              {column.orderBy && onOrder ? (
-                <OrderButton
-                  label={column.label}
-                  field={column.orderBy}
-                  onOrder={onOrder}
-                  {...(order ? { order } : {})}
+    <div>
+      {onOrder && <OrderField columns={columns} onOrder={onOrder} {...(order ? { order } : {})} />}
+      <div
+        role="table"
+        aria-label={label}
+        aria-rowcount={total + 1}
+        aria-busy={pages.isFetching}
+        className={classes.table}
+        style={{ '--template': template } as CSSProperties}
+        onKeyDown={moveFocus}
+      >
+        <div role="rowgroup" className={classes.head}>
+          <div role="row" aria-rowindex={1} className={classes.row}>
+            {selection && (
+              <span role="columnheader" className={classes.check}>
+                <Checkbox
+                  aria-label={t('table.selectAll')}
+                  checked={loaded.length > 0 && selectedHere === loaded.length}
+                  indeterminate={selectedHere > 0 && selectedHere < loaded.length}
+                  onChange={(event) =>
+                    selection.change(new Set(event.currentTarget.checked ? loaded.map((row) => idOf(row)) : []))
+                  }
                 />
-              ) : (
-                column.label
-              )}
-            </span>
-          ))}
+              </span>
+            )}
+            {columns.map((column) => (
+              <span
+                key={column.id}
+                role="columnheader"
+                aria-sort={sortOf(order, column.orderBy)}
+                data-secondary={column.isSecondary}
+              >
+                {column.orderBy && onOrder ? (
+                  <OrderButton
+                    label={column.label}
+                    field={column.orderBy}
+                    onOrder={onOrder}
+                    {...(order ? { order } : {})}
+                  />
+                ) : (
+                  column.label
+                )}
+              </span>
+            ))}
+          </div>
+          {pages.isFetching && <div className={classes.bar} />}
         </div>
-        {pages.isFetching && <div className={classes.bar} />}
-      </div>
-      <div role="rowgroup" ref={body} className={classes.body} style={{ height: virtualizer.getTotalSize() }}>
-        {items.map((item) => {
-          const row = pages.rowAt(item.index);
-          return (
-            <div
-              key={item.key}
-              role="row"
-              data-row
-              data-index={item.index}
-              ref={virtualizer.measureElement}
-              aria-rowindex={item.index + 2}
-              className={classes.row}
-              style={{ transform: `translateY(${item.start - offset}px)` }}
-            >
-              {selection && (
-                <span role="cell" className={classes.check}>
-                  {row !== undefined && (
-                    <Checkbox
-                      aria-label={t('table.selectRow', { name: nameOf(row) })}
-                      checked={selection.ids.has(idOf(row))}
-                      onChange={(event) => toggle(idOf(row), event.currentTarget.checked)}
-                    />
-                  )}
-                </span>
-              )}
-              {columns.map((column) => (
-                <span key={column.id} role="cell" data-secondary={column.isSecondary} className={classes.cell}>
-                  {row === undefined ? <Skeleton height={12} /> : column.cell(row)}
-                </span>
-              ))}
-            </div>
-          );
-        })}
+        <div role="rowgroup" ref={body} className={classes.body} style={{ height: virtualizer.getTotalSize() }}>
+          {items.map((item) => {
+            const row = pages.rowAt(item.index);
+            return (
+              <div
+                key={item.key}
+                role="row"
+                data-row
+                data-index={item.index}
+                ref={virtualizer.measureElement}
+                aria-rowindex={item.index + 2}
+                className={classes.row}
+                style={{ transform: `translateY(${item.start - offset}px)` }}
+              >
+                {selection && (
+                  <span role="cell" className={classes.check}>
+                    {row !== undefined && (
+                      <Checkbox
+                        aria-label={t('table.selectRow', { name: nameOf(row) })}
+                        checked={selection.ids.has(idOf(row))}
+                        onChange={(event) => toggle(idOf(row), event.currentTarget.checked)}
+                      />
+                    )}
+                  </span>
+                )}
+                {columns.map((column) => (
+                  <span key={column.id} role="cell" data-secondary={column.isSecondary} className={classes.cell}>
+                    {row === undefined ? <Skeleton height={12} /> : column.cell(row)}
+                  </span>
+                ))}
+              </div>
+            );
+          })}
+        </div>
       </div>
     </div>
   );

@@ -1,5 +1,6 @@
-import { Table } from '@mantine/core';
+import { Table, Text } from '@mantine/core';
 import type { ReactNode } from 'react';
+import { useTranslation } from 'react-i18next';
 
 export interface SimpleColumn<T> {
   label: string;
@@ -20,11 +21,13 @@ export function SimpleTable<T>({
   idOf: (row: T) => string;
   minWidth?: number;
 }) {
+  const { t } = useTranslation('components');
+  if (rows.length === 0) return <Text c="dimmed">{t('table.none')}</Text>;
   return (
     <Table.ScrollContainer
       minWidth={minWidth}
       bg="var(--app-surface)"
-      scrollAreaProps={{ viewportProps: { tabIndex: 0, role: 'region', 'aria-label': label } }}
+      scrollAreaProps={{ viewportProps: { tabIndex: 0, role: 'group', 'aria-label': label } }}
     >
       <Table withTableBorder verticalSpacing="xs" aria-label={label}>
         <Table.Thead>

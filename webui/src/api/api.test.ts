@@ -1,0 +1,146 @@
+import { beforeEach, describe, expect, it } from 'vitest';
+import { FakeServer } from '../testing/server';
+import { readBoot } from './boot';
+import { rest } from './client';
+import { eventFrom } from './events';
+import { expiry } from './expiry';
+import { filterOf, slotsOf } from './filters';
+import { graphql, mutate, query } from './graphql';
+import { signIn } from './login';
+import { prefixOf } from './prefix';
+import { Problem, problemFrom } from './problems';
+
+let server: FakeServer;
+beforeEach(() => {
+  server = new FakeServer();
+  server.install();
+});
+
+describe('prefixOf', () => {
+  it.each([
+    ['/', '/'],
+    ['/console/', '/console/'],
+    ['/console/index.html', '/console/'],
+    ['__BACKENDAI_PREFIX__', '/'],
+    [null, '/'],
+  ])('of %s is %s', (base, path) => expect(prefixOf(base, 'http://site')).toBe(path));
+});
+
+describe('readBoot', () => {
+  it('keeps defaults for what is absent', () =>
+    expect(readBoot('{"language":"ko"}')).toMatchObject({ language: 'ko', siteName: 'Backend.AI' }));
+  it.each([null, '__BACKENDAI_BOOT__', '7', '[', 'null'])('survives %s', (text) =>
+    expect(readBoot(text).features).toEqual({}),
+  );
+});
+
+describe('problemFrom', () => {
+  it('reads a problem document', () => {
+    const problem = problemFrom(
+      400,
+      {
+        type: 'https://api.backend.ai/probs/invalid-api-params',
+        title: 'Bad',
+        detail: 'name',
+        data: { name: 'short', n: 3 },
+        request_id: 'r1',
+      },
+      new Headers({ 'Retry-After': '7' }),
+    );
+    expect(problem).toMatchObject({
+      code: 'invalid-api-params',
+      title: 'Bad',
+      status: 400,
+      requestId: 'r1',
+      fields: { name: 'short' },
+      retryAfter: 7,
+    });
+  });
+  it.each([null, 'text', { title: 3 }])('survives a body %s', (body) =>
+    expect(problemFrom(502, body).title).toBe('HTTP 502'),
+  );
+});
+
+describe('send', () => {
+  it('repeats a read after the next login', async () => {
+    let isLoggedIn = false;
+    server.on('GET /func/manager/announcement', () =>
+      isLoggedIn ? { body: { enabled: true, message: 'hello' } } : { status: 401, body: { title: 'no login' } },
+    );
+    const reply = rest.GET('/manager/announcement', {});
+    await expect.poll(() => expiry.isExpired()).toBe(true);
+    isLoggedIn = true;
+    expiry.renew();
+    expect((await reply).data?.message).toBe('hello');
+  });
+  it('does not repeat a write', async () => {
+    server.on('PATCH /func/auth/ssh-keypair', () => ({ status: 401, body: { title: 'no login' } }));
+    await expect(rest.PATCH('/auth/ssh-keypair', {})).rejects.toMatchObject({ status: 401 });
+    expiry.renew();
+    expect(server.requests).toHaveLength(1);
+  });
+});
+
+describe('graphql', () => {
+  const document = graphql('query { user { email } }');
+  it('returns the data', async () => expect((await query(document, {})).user?.email).toBe('ann@example.com'));
+  it('throws the first error', async () => {
+    server.on('gql user', () => ({
+      body: { data: null, errors: [{ message: 'no', extensions: { type: 'x/forbidden', status: 403 } }] },
+    }));
+    await expect(query(document, {})).rejects.toMatchObject({ title: 'no', status: 403, code: 'forbidden' });
+  });
+  it('throws for a reply that is cut off', async () => {
+    server.on('gql user', () => ({ body: undefined }));
+    await expect(query(document, {})).rejects.toBeInstanceOf(Problem);
+  });
+  it('takes ok false for a refusal', async () => {
+    server.graphql('delete_domain', () => ({ delete_domain: { ok: false, msg: 'It has users.' } }));
+    await expect(mutate(graphql('mutation { delete_domain(name: "lab") { ok msg } }'), {})).rejects.toMatchObject({
+      title: 'It has users.',
+    });
+  });
+});
+
+describe('signIn', () => {
+  it('throws the refusal that comes with status 200', async () => {
+    server.on('POST /server/login', () => ({
+      body: { authenticated: false, data: { type: 'x/auth-failed', title: 'no', details: 'OTP not provided' } },
+    }));
+    await expect(signIn({ username: 'a', password: 'b' })).rejects.toMatchObject({
+      status: 401,
+      detail: 'OTP not provided',
+    });
+  });
+  it('throws 502 of a web server without a manager', async () => {
+    server.on('POST /server/login', () => ({ status: 502, body: { authenticated: false, data: { title: 'away' } } }));
+    await expect(signIn({ username: 'a', password: 'b' })).rejects.toMatchObject({ status: 502, title: 'away' });
+  });
+});
+
+describe('filterOf', () => {
+  it.each([
+    ['', null],
+    ['  train ', 'name ilike "%train%"'],
+    ['a"b%\\c', 'name ilike "%abc%"'],
+    ['status == "RUNNING"', 'status == "RUNNING"'],
+    ['isolated', 'name ilike "%isolated%"'],
+  ])('of %s', (text, filter) => expect(filterOf('name', text)).toBe(filter));
+});
+
+describe('slotsOf', () => {
+  it('leaves out zeros', () =>
+    expect(slotsOf('{"cpu":"2","mem":0,"cuda.shares":"0.5"}')).toEqual({ cpu: '2', 'cuda.shares': '0.5' }));
+  it.each([null, '', '{', '3'])('survives %s', (text) => expect(slotsOf(text)).toEqual({}));
+});
+
+describe('eventFrom', () => {
+  it('reads an event', () =>
+    expect(eventFrom('session_started', '7', '{"sessionId":"s","reason":"x"}')).toMatchObject({
+      id: '7',
+      sessionId: 's',
+    }));
+  it.each(['', 'x', '{}', '{"sessionId":3}'])('ignores %s', (text) =>
+    expect(eventFrom('session_started', '7', text)).toBeNull(),
+  );
+});

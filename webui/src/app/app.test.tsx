@@ -1,0 +1,123 @@
+import { screen } from '@testing-library/react';
+import userEvent from '@testing-library/user-event';
+import { beforeEach, describe, expect, it } from 'vitest';
+import { openPage } from '../testing/render';
+import { FakeServer } from '../testing/server';
+import { quotasOf } from './home/rules';
+import { destinationsFor } from './navigation';
+import { installStyleNonce } from './nonce';
+
+let server: FakeServer;
+beforeEach(() => {
+  server = new FakeServer();
+});
+
+describe('quotasOf', () => {
+  it('takes the tightest limit', () =>
+    expect(
+      quotasOf({ cpu: '2' }, [
+        { cpu: 'Infinity', mem: '5' },
+        { cpu: '6', mem: 'Infinity' },
+      ]),
+    ).toEqual([
+      { slot: 'cpu', used: 2, limit: 8 },
+      { slot: 'mem', used: 0, limit: 5 },
+    ]));
+  it('has no limit where nobody sets one', () =>
+    expect(quotasOf({ cpu: '2' }, [{ cpu: 'Infinity' }])[0]?.limit).toBe(Number.POSITIVE_INFINITY));
+});
+
+describe('navigation', () => {
+  it('hides pages of administrators from users', () => {
+    expect(destinationsFor('user').every(({ group }) => group === 'work')).toBe(true);
+    expect(destinationsFor('superadmin').some(({ path }) => path === '/system')).toBe(true);
+  });
+});
+
+describe('installStyleNonce', () => {
+  it('gives style elements the nonce and others none', () => {
+    const original = document.createElement;
+    try {
+      installStyleNonce('n1');
+      expect(document.createElement('style').getAttribute('nonce')).toBe('n1');
+      expect(document.createElement('div').hasAttribute('nonce')).toBe(false);
+    } finally {
+      document.createElement = original;
+    }
+  });
+});
+
+describe('the shell', () => {
+  it('says 403 where a role may not look, and asks nobody', async () => {
+    openPage('/people', server);
+    expect(await screen.findByText(/Your role is user/)).toBeDefined();
+    expect(server.requests.some(({ key }) => key === 'gql user_list')).toBe(false);
+  });
+  it('keeps its navigation around an unknown address', async () => {
+    openPage('/nowhere', server);
+    expect(await screen.findByText('There is no such page')).toBeDefined();
+    expect(screen.getByRole('link', { name: 'Sessions' })).toBeDefined();
+  });
+  it('announces a frozen installation and a message, which can be dismissed', async () => {
+    server.on('GET /func/manager/status', () => ({ body: { status: 'frozen', active_sessions: 0, nodes: [] } }));
+    server.on('GET /func/manager/announcement', () => ({
+      body: { enabled: true, message: '<b>Closed</b> on Sunday' },
+    }));
+    openPage('/nowhere', server);
+    expect(await screen.findByText('The installation is frozen')).toBeDefined();
+    expect(await screen.findByText('<b>Closed</b> on Sunday')).toBeDefined();
+    await userEvent.click(screen.getByRole('button', { name: 'Dismiss' }));
+    expect(screen.queryByText('<b>Closed</b> on Sunday')).toBeNull();
+  });
+  it('asks for the password over the page when the login has ended', async () => {
+    let isLoggedIn = false;
+    server.graphql('images', () => ({ images: [] }));
+    server.on('POST /server/login', () => {
+      isLoggedIn = true;
+      return { body: { authenticated: true, data: { access_key: 'AKIATEST', role: 'user' } } };
+    });
+    server.on('gql images', () =>
+      isLoggedIn ? { body: { data: { images: [] } } } : { status: 401, body: { title: 'no login' } },
+    );
+    openPage('/images', server);
+    await screen.findByText('Your login has ended');
+    await userEvent.type(screen.getByLabelText('Password'), 'secret');
+    await userEvent.click(screen.getByRole('button', { name: 'Log in' }));
+    expect(await screen.findByText('There are no images')).toBeDefined();
+  });
+});
+
+describe('home', () => {
+  it('tells what runs, what waits and why, and what is free', async () => {
+    server.graphql('compute_session_list', ({ status }) => ({
+      compute_session_list: String(status).startsWith('RUNNING')
+        ? { total_count: 0, items: [] }
+        : {
+            total_count: 1,
+            items: [
+              {
+                id: 'w',
+                name: 'big',
+                status: 'PENDING',
+                status_data: '{"scheduler":{"reason":"insufficient-resource","message":"needs 2"}}',
+                created_at: '2026-01-01T00:00:00Z',
+              },
+            ],
+          },
+    }));
+    server.on('POST /func/resource/check-presets', () => ({
+      body: {
+        keypair_using: { cpu: '1' },
+        keypair_remaining: { cpu: '3' },
+        group_remaining: { cpu: 'Infinity' },
+        domain_remaining: {},
+        scaling_groups: { default: { using: {}, remaining: { cpu: '7' } } },
+        presets: [],
+      },
+    }));
+    openPage('/', server);
+    expect(await screen.findByText('None of your sessions runs.')).toBeDefined();
+    expect(await screen.findByText('needs 2')).toBeDefined();
+    expect(await screen.findByText('1 / 4')).toBeDefined();
+  });
+});

@@ -1,0 +1,58 @@
+import { describe, expect, it } from 'vitest';
+import { chooseLanguage } from '.';
+import en from './en';
+import { formatBytes, formatDuration, formatNumber, formatRelative } from './format';
+import ko from './ko';
+
+type Messages = { [key: string]: string | Messages };
+
+function flat(messages: Messages, path = ''): [string, string][] {
+  return Object.entries(messages).flatMap(([key, value]): [string, string][] =>
+    typeof value === 'string' ? [[`${path}${key}`, value]] : flat(value, `${path}${key}.`),
+  );
+}
+const placeholders = (text: string) => [...text.matchAll(/\{\{(\w+)\}\}/g)].map((match) => match[1]).sort();
+
+describe('messages', () => {
+  const english = flat(en as unknown as Messages);
+  const korean = new Map(flat(ko as unknown as Messages));
+  it('have the same keys', () => expect([...korean.keys()].sort()).toEqual(english.map(([key]) => key).sort()));
+  it('have the same placeholders, but for numbers of one', () => {
+    const differing = english.filter(([key, text]) => {
+      const other = placeholders(korean.get(key) ?? '');
+      return !key.endsWith('_one') && !key.endsWith('_other') && placeholders(text).join() !== other.join();
+    });
+    expect(differing).toEqual([]);
+  });
+  it('in Korean put no particle behind a value', () => {
+    expect([...korean.values()].filter((text) => /\}\}(을|를|이|가|은|는|과|와)(\s|$)/.test(text))).toEqual([]);
+  });
+});
+
+describe('chooseLanguage', () => {
+  it.each([
+    ['ko', ['en'], 'ko'],
+    [null, ['fr-FR', 'ko-KR', 'en'], 'ko'],
+    [null, ['fr'], 'en'],
+    ['xx', [], 'en'],
+  ] as const)('%s %s', (stored, preferred, language) => expect(chooseLanguage(stored, preferred)).toBe(language));
+});
+
+describe('formats', () => {
+  it.each([
+    [0.04, '0 s'],
+    [0.26, '0.3 s'],
+    [65, '1 min 5 s'],
+    [3600, '1 h'],
+    [90_061, '1 d 1 h'],
+    [-3, '0 s'],
+  ])('duration %d', (seconds, text) => expect(formatDuration(seconds)).toBe(text));
+  it.each([
+    [0, '0 B'],
+    [1536, '1.5 KiB'],
+    [268_435_456, '256 MiB'],
+    [49_880_760_320, '46.5 GiB'],
+  ])('bytes %d', (bytes, text) => expect(formatBytes(bytes, 'en')).toBe(text));
+  it('infinity', () => expect(formatNumber(Number.POSITIVE_INFINITY, 'en')).toBe('∞'));
+  it('relative', () => expect(formatRelative(new Date(0), new Date(150_000), 'en')).toBe('2 minutes ago'));
+});
