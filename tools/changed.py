@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-LANES = ("unit", "contract", "component", "simulation", "e2e", "conformance")
+LANES = ("unit", "contract", "component", "simulation", "e2e", "conformance", "openapi")
 # beginning of a path that is no module -> the test files and folders that it can affect
 OTHERS: Mapping[str, tuple[str, ...]] = {
     "pyproject.toml": ("tests/unit/tooling",),

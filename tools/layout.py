@@ -15,7 +15,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("cli",),
     ("standalone", "simulator"),
     ("manager", "agent", "storage", "appproxy", "web", "kubeacc"),
-    ("infra", "client", "accelerator", "runtime", "volume", "pluginhost"),
+    ("infra", "client", "accelerator", "runtime", "volume", "hook", "pluginhost"),
     ("node",),
     ("plugin",),
     ("core",),
@@ -24,17 +24,18 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 DAEMONS = LAYERS[2]
 # The runner inside a workload is in no layer: nothing imports it, and it imports nothing of ours.
 STANDING_ALONE = ("runner",)
-# Programs inside workloads: the standard library alone.
-STDLIB_ONLY = ("node.relay",)
+# Programs inside workloads, and what the hook that builds wheels runs: the standard library alone.
+STDLIB_ONLY = ("node.relay", "infra.console")
 
 # Restrictions inside the allowed layers. Only direct imports count.
 NEIGHBOURS: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
     ("accelerators-see-only-the-spi", ("accelerator",), ("core", "infra", "client", "node")),
     ("runtimes-and-volumes-see-the-spi-and-the-node", ("runtime", "volume"), ("core", "infra", "client")),
+    ("hooks-see-only-the-spi", ("hook",), ("core", "infra", "client", "node")),
     (
         "simulator-runs-managers-and-agents-alone",
         ("simulator",),
-        ("storage", "appproxy", "web", "kubeacc", "client", "runtime", "accelerator", "volume"),
+        ("storage", "appproxy", "web", "kubeacc", "client", "runtime", "accelerator", "volume", "hook"),
     ),
     ("client-sees-only-common", ("client",), ("core", "plugin", "infra", "node")),
 )
@@ -90,6 +91,7 @@ FEATURES: Mapping[str, tuple[tuple[str, ...], ...]] = {
         ("metrics",),
         ("link",),
         ("planes",),
+        ("inference",),
         ("access", "upstreams"),
         ("config",),
     ),

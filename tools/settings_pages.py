@@ -14,6 +14,8 @@ from pydantic.fields import FieldInfo
 from ai.backend.agent.config.settings import AgentSettings
 from ai.backend.appproxy.coordinator.config.settings import CoordinatorSettings
 from ai.backend.appproxy.worker.config.settings import WorkerSettings
+from ai.backend.hook.ldap.plugin import LdapSettings
+from ai.backend.hook.oidc.settings import OidcSettings
 from ai.backend.manager.config.settings import ManagerSettings
 from ai.backend.runtime.docker.settings import DockerRuntimeSettings
 from ai.backend.runtime.process.settings import ProcessRuntimeSettings
@@ -58,6 +60,10 @@ def page() -> str:
     for name, model in runtimes.items():
         runtime = reference_page(model, name="agent", env_prefix="BACKEND_AGENT_RUNTIME__")
         parts.append(runtime.replace("## `agent.toml`", f"## `agent.toml`, table `[runtime]`, for the {name} runtime"))
+    hooks: dict[str, type[BaseModel]] = {"ldap": LdapSettings, "oidc": OidcSettings}
+    for name, model in hooks.items():
+        hook = reference_page(model, name="manager", env_prefix=f"BACKEND_MANAGER_HOOKS__OPTIONS__{name.upper()}__")
+        parts.append(hook.replace("## `manager.toml`", f"## `manager.toml`, table `[hooks.options.{name}]`"))
     return "\n".join(parts)
 
 

@@ -55,7 +55,13 @@ export default defineConfig({
         entryFileNames: 'assets/[name].js',
         chunkFileNames: 'assets/[name].js',
         assetFileNames: 'assets/[name][extname]',
-        codeSplitting: { groups: [{ name: 'vendor', test: sharedLibraries }] },
+        codeSplitting: {
+          groups: [
+            { name: 'vendor', test: sharedLibraries },
+            // What the shell and most pages use: one file instead of one each.
+            { name: 'parts', test: /\/src\/(api\/(?!generated)|components\/(ProblemAlert|Query)\.)/ },
+          ],
+        },
       },
     },
   },

@@ -28,10 +28,11 @@ class Installed:
     python: str
 
     def run(self, *arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+        environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH" and not k.startswith("BACKEND")}
         return subprocess.run(
             [self.python, *arguments],
             cwd=cwd or self.folder,
-            env={k: v for k, v in os.environ.items() if k != "PYTHONPATH" and not k.startswith("BACKEND")},
+            env=environment | {"BACKENDAI_CONSOLE": "skip"},
             capture_output=True,
             text=True,
             timeout=120,

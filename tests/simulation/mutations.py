@@ -7,6 +7,7 @@ changed source is compiled, and the code of each function that differs is exchan
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from typing import Any
 from tests.simulation.story import fault_of
 
 _ROOT = "ai.backend."
+_MISSING_NAME = re.compile(r"\b(AttributeError|NameError|ImportError|UnboundLocalError)\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +104,16 @@ def _functions(module: ModuleType) -> Iterator[FunctionType]:
 
 
 def find(mutation: Mutation, *, seeds: int) -> tuple[Mutation, tuple[int, str] | None]:
-    """The fault, with the first of the seeds that finds it and what did not hold."""
+    """Returns the fault, with the first of the seeds that finds it and what did not hold.
+
+    Raises:
+        NoSuchText: the new text names what no longer exists, so that it fails by itself.
+    """
     with applied(mutation):
         for seed in range(seeds):
             _, fault = fault_of(seed)
             if fault is not None:
+                if _MISSING_NAME.search(fault):
+                    raise NoSuchText(f"{mutation.name}: {fault}")
                 return mutation, (seed, fault)
     return mutation, None

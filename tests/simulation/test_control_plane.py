@@ -43,7 +43,7 @@ def test_the_control_plane_comes_to_rest_and_leaves_nothing(block: int) -> None:
         tell(seed)
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_sessions_come_to_rest_in_every_status_that_lasts() -> None:
     missing = {SessionStatus.RUNNING, SessionStatus.TERMINATED, SessionStatus.ERROR, SessionStatus.PENDING}
     for seed in range(300):
@@ -53,7 +53,7 @@ def test_sessions_come_to_rest_in_every_status_that_lasts() -> None:
     assert not missing
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(900)
 def test_no_acknowledged_transaction_is_lost_with_the_power() -> None:
     """Managers lose it much more often than in the other stories."""
     lines: list[str] = []
@@ -185,7 +185,7 @@ def test_a_fault_is_shown_with_its_seed(monkeypatch: pytest.MonkeyPatch, capsys:
 # ---- planted faults
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("place", range(ROTATING))
 def test_a_planted_fault_is_found(place: int) -> None:
     """Five others each day; ``python -m tests.simulation --mutations`` looks for all of them."""

@@ -109,6 +109,7 @@ PROBES: dict[str, Callable[[], str | None]] = {
     "go": _language("go"),
     "R": _language("R"),
     "ssh": _program("ssh", "openssh-client"),
+    "chromium": _program("chromium", "chromium"),
     "git": _program("git", "git"),
     "ip": _program("ip", "iproute2"),
     "root": _root,
@@ -123,6 +124,7 @@ PROBES: dict[str, Callable[[], str | None]] = {
     "haproxy": _program("haproxy", "haproxy"),
     "redis": _program("redis-server", "redis-server"),
     "etcd": _program("etcd", "etcd-server"),
+    "slapd": _program("slapd", "slapd"),
     "xfs": _xfs,
 }
 

@@ -28,7 +28,8 @@ const shell = filesOf('index.html');
 const first = ['index.html', 'src/i18n/en.ts', 'style.css'].flatMap((key) => filesOf(key));
 const pages = Object.keys(manifest).filter((key) => key.endsWith('Page.tsx'));
 const own = (key) => filesOf(key).filter((file) => !shell.includes(file));
-const largest = Math.max(...pages.map((key) => sumOf(own(key), '.js')));
+const terminal = pages.find((key) => key.endsWith('TerminalPage.tsx')); // has an emulator of its own
+const largest = Math.max(...pages.filter((key) => key !== terminal).map((key) => sumOf(own(key), '.js')));
 
 const requests = new Set(first).size + 2; // the page and the colour scheme
 
@@ -37,6 +38,7 @@ const budgets = [
   ['first page, JavaScript', sumOf(first, '.js'), 260_000],
   ['first page, styles', sumOf(first, '.css'), 32_000],
   ['largest lazy page', largest, 40_000],
+  ['terminal', sumOf(own(terminal), '.js'), 135_000],
   ['whole bundle', [...sizes.values()].reduce((sum, size) => sum + size, 0), 800_000],
 ];
 if (requests > 8) throw new Error(`The first page makes ${requests} requests, not 8 or fewer.`);

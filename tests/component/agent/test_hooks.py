@@ -191,6 +191,30 @@ async def test_causes_attempts_and_allocations(bench: Bench) -> None:
     ]
 
 
+async def test_hooks_are_told_of_image_cluster_and_end(bench: Bench) -> None:
+    mem, calls = acting("mem")
+    bench.plugins = [fake_plugin("cpu"), mem]
+    agent, first = await running(bench, cluster_role="sub", local_rank=3)
+    await agent.commands.restart_kernel(RestartKernel(kernel_id=first.kernel_id, attempt=2))
+    second = bench.spec(kernel_id=first.kernel_id, attempt=2)
+    await bench.until(second, S.RUNNING)
+    idle = DestroyKernel(kernel_id=second.kernel_id, attempt=2, reason=R.IDLE_TIMEOUT, forced=True)
+    await agent.commands.destroy_kernel(idle)
+    await bench.until(second, S.TERMINATED)
+    seen = [(method, c.end_reason, c.is_forced) for method, c in calls]
+    assert seen == [
+        ("pre_create", "", False),
+        ("post_create", "", False),
+        ("pre_terminate", "restarting", False),
+        ("post_terminate", "restarting", False),
+        ("pre_create", "", False),
+        ("post_create", "", False),
+        ("pre_terminate", "idle-timeout", True),
+        ("post_terminate", "idle-timeout", True),
+    ]
+    assert {(c.image.name, c.cluster_role, c.cluster_rank) for _, c in calls if c.image} == {("python", "sub", 3)}
+
+
 # ---- managed state
 
 

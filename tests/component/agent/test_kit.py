@@ -9,10 +9,14 @@ import subprocess
 from hashlib import sha256
 from pathlib import Path
 
+import aiohttp
 import pytest
 
-from ai.backend.agent.kit.build import PROGRAMS, KitStore, build_kit
+from ai.backend.agent.kit import build
+from ai.backend.agent.kit.build import KitStore, build_kit
+from ai.backend.agent.kit.programs.ttyd import Server
 from ai.backend.common.errors import Unavailable
+from tests.support.serving import serve
 
 
 @pytest.fixture(scope="module")
@@ -52,14 +56,31 @@ def test_it_is_made_once(kit: Path) -> None:
     assert sha256(repr(sorted(kit.rglob("*"))).encode()).hexdigest() == before
 
 
-def test_the_page_is_what_was_published() -> None:
-    versions = json.loads((PROGRAMS / "xterm" / "versions.json").read_text())
-    files = {name: digest for package in versions.values() for name, digest in package["files"].items()}
-    assert sorted(files) == ["addon-fit.js", "xterm.css", "xterm.js"]
-    for name, digest in files.items():
-        assert sha256((PROGRAMS / "xterm" / name).read_bytes()).hexdigest() == digest
-    assert "MIT" in versions["@xterm/xterm"]["licence"]
-    assert (PROGRAMS / "xterm" / "LICENSE.xterm").read_text().startswith("Copyright")
+async def test_a_kit_gets_the_terminal_page_once_the_console_is_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle: list[Path | None] = [None]
+    monkeypatch.setattr(build, "find_bundle", lambda: bundle[0])
+    store = KitStore(tmp_path / "kits")
+    store.open()
+    before = await store.ensure()
+    assert await store.ensure() == before
+    assert not (store.directory / before / "programs" / "xterm").exists()
+    (tmp_path / "bundle" / "terminal").mkdir(parents=True)
+    (tmp_path / "bundle" / "terminal" / "xterm.js").write_text("1")
+    bundle[0] = tmp_path / "bundle"
+    after = await store.ensure()
+    assert after != before
+    assert (store.directory / after / "programs" / "xterm" / "xterm.js").read_text() == "1"
+    assert await store.ensure() == after
+
+
+async def test_without_the_console_the_terminal_page_says_what_to_type() -> None:
+    runner, port = await serve(Server().app(), "127.0.0.1", 0)
+    async with aiohttp.ClientSession() as http, http.get(f"http://127.0.0.1:{port}/") as reply:
+        assert "<code>backend.ai web build</code>" in await reply.text()
+        assert "default-src 'none'" in reply.headers["Content-Security-Policy"]
+    await runner.cleanup()
 
 
 async def test_where_it_cannot_be_made_services_say_so(tmp_path: Path) -> None:

@@ -220,3 +220,17 @@ async def test_requirements_bind_the_devices_that_satisfy_them(bench: Bench) -> 
         await agent.commands.create_kernels(CreateKernels(kernels=[more]))
     told = {p.name: p.variant_namespaces for p in (await _report(bench)).plugins}["gpu"]
     assert [space["namespace"] for space in told] == ["v"]
+
+
+async def test_slots_that_settings_could_offer_are_reported(bench: Bench) -> None:
+    """A slot is known before a device offers it (spec 01)."""
+
+    async def configurable(self: Any) -> list[SlotDisplay]:
+        names = (SlotName("gpu"), SlotName("gpu.shares"))
+        return [SlotDisplay(slot_name=name, slot_type=SlotType.COUNT) for name in names]
+
+    bench.plugins = [fake_plugin("gpu", configurable_slots=configurable)]
+    await bench.start()
+    await bench.manager.next_heartbeat()
+    slots = {slot.slot_name: slot.amount for slot in bench.manager.heartbeats[-1].slots}
+    assert slots == {"gpu": "4", "gpu.shares": "0"}

@@ -15,6 +15,7 @@ import pytest
 import pytest_asyncio
 
 from ai.backend.agent.composition import Agent
+from ai.backend.agent.kit import build
 from ai.backend.common.errors import Forbidden, InvalidInput, NotFound, Unavailable
 from ai.backend.common.states import KernelStatus
 from ai.backend.common.wire.agent import KernelSpec, RestartKernel
@@ -27,6 +28,17 @@ from tests.support.local_port import local_port
 
 __all__ = ["real"]
 SIZE = "python3 -c 'import os; print(*os.get_terminal_size())'"
+
+
+@pytest.fixture(autouse=True)
+def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A built console, as far as the kit needs it."""
+    terminal = tmp_path / "bundle" / "terminal"
+    terminal.mkdir(parents=True)
+    for name in ("xterm.js", "xterm.css", "addon-fit.js"):
+        (terminal / name).write_text("")
+    monkeypatch.setattr(build, "find_bundle", lambda: tmp_path / "bundle")
+    return tmp_path / "bundle"
 
 
 @pytest_asyncio.fixture

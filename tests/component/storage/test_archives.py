@@ -9,12 +9,13 @@ import os
 import tempfile
 import tracemalloc
 import zipfile
+from contextlib import AbstractContextManager
 
 import aiohttp
 import pytest
 
 from ai.backend.storage.transfers import file_response
-from ai.backend.storage.transfers.archive import MAX_ARCHIVES_PER_REQUESTER
+from ai.backend.storage.transfers.archive import MAX_ARCHIVES_PER_REQUESTER, ArchiveSlots
 from tests.support.storage_proxy import Caller
 
 
@@ -51,15 +52,22 @@ async def test_unread_archives_hinder_nobody_else(caller: Caller) -> None:
 async def test_an_unread_archive_ends(
     caller: Caller, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    taken: list[ArchiveSlots] = []
+    take = ArchiveSlots.take
+
+    def noted_take(slots: ArchiveSlots, requester: str) -> AbstractContextManager[None]:
+        taken.append(slots)
+        return take(slots, requester)
+
+    monkeypatch.setattr(ArchiveSlots, "take", noted_take)
     monkeypatch.setattr(file_response, "_WRITE_TIMEOUT_S", 0.2)
     large, small = await _folders(caller)
     responses = [await _ask(caller, large, "a") for _ in range(MAX_ARCHIVES_PER_REQUESTER)]
-    for _ in range(300):
-        if (await _ask(caller, small, "a")).status == 200:
+    for _ in range(600):
+        if not taken[0].in_use:
             break
         await asyncio.sleep(0.1)
-    else:
-        pytest.fail("the slots were not released")
+    assert (await _ask(caller, small, "a")).status == 200
     for response in responses:
         with pytest.raises((aiohttp.ClientPayloadError, ConnectionError)):
             await asyncio.wait_for(response.read(), 30)

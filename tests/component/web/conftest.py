@@ -28,6 +28,7 @@ class FakeManager:
 
     requests: list[web.Request] = field(default_factory=list)
     sign_ins: list[dict[str, Any]] = field(default_factory=list)
+    otp: str = ""
     broken: asyncio.Event = field(default_factory=asyncio.Event)
     closed_sockets: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -47,6 +48,10 @@ class FakeManager:
         if fields["password"] != PASSWORD:
             problem = {"type": "p", "title": "Refused", "msg": "The address or the password is wrong."}
             return web.json_response(problem, status=401)
+        if self.otp and fields.get("otp") != self.otp:
+            kind = "wrong" if "otp" in fields else "missing"
+            text = "Invalid TOTP code provided" if "otp" in fields else "OTP not provided"
+            return web.json_response({"type": "p", "title": "Refused", "msg": text, "data": {"otp": kind}}, status=401)
         keys = {"access_key": ACCESS_KEY, "secret_key": SECRET_KEY, "role": "user", "status": "active"}
         return web.json_response({"data": {"response_type": "success", **keys}})
 

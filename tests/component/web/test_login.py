@@ -112,7 +112,7 @@ async def test_logins_survive_a_restart_and_their_file_has_no_keys(tmp_path: Pat
     async with running_site(tmp_path) as site:
         assert (await check(site, cookies=cookies))["authenticated"] is True
         with sqlite3.connect(tmp_path / "logins.db") as database:
-            database.execute("UPDATE logins SET sealed = x'00'")
+            database.execute("UPDATE login_sessions SET sealed = x'00'")
         assert (await check(site, cookies=cookies))["authenticated"] is False
     async with running_site(tmp_path, session={"flush-on-startup": True}) as site:
         assert (await check(site, cookies=cookies))["authenticated"] is False
@@ -141,3 +141,43 @@ async def test_the_console_may_encrypt_the_login(site: Site) -> None:
             assert response.status == 400, malformed
     async with site.http.post(f"{site.url}/server/login", data=body, headers=headers) as response:
         assert (await response.json())["authenticated"] is True
+
+
+async def test_login_sessions_are_listed_and_ended_one_by_one(site: Site) -> None:
+    await site.login(headers={"User-Agent": "first"})
+    async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as http:
+        other = Site(site.url, site.manager, http, site.server)
+        await other.login(headers={"User-Agent": "second" * 100})
+        async with site.http.get(f"{site.url}/server/login-sessions") as response:
+            items = (await response.json())["items"]
+        assert [(item["client"][:6], item["is_current"]) for item in items] == [("second", False), ("first", True)]
+        assert items[0]["address"] == "127.0.0.1"
+        assert len(items[0]["client"]) == 256
+        for session_id, status in ((items[0]["session_id"], 200), (items[0]["session_id"], 404), ("x", 404)):
+            async with site.http.delete(f"{site.url}/server/login-sessions/{session_id}") as response:
+                assert response.status == status
+        assert (await check(other))["authenticated"] is False
+        assert (await check(site))["authenticated"] is True
+        async with http.get(f"{site.url}/server/login-sessions") as response:
+            assert response.status == 401
+        path = f"{site.url}/server/login-sessions/{items[1]['session_id']}"
+        async with site.http.delete(path, headers={"Origin": "https://evil.example"}) as response:
+            assert response.status == 403
+        async with site.http.delete(path) as response:
+            assert response.status == 200
+    assert (await check(site))["authenticated"] is False
+
+
+async def test_a_missing_one_time_password_is_no_failure(tmp_path: Path) -> None:
+    async with running_site(tmp_path, session={"login-allowed-fail-count": 2}) as site:
+        site.manager.otp = "123456"
+        for _ in range(4):
+            answer = await site.login()
+            assert answer["data"]["details"] == "OTP not provided"
+        body = {"username": "user@example.com", "password": PASSWORD, "otp": "123456"}
+        async with site.http.post(f"{site.url}/server/login", json=body) as response:
+            assert (await response.json())["authenticated"] is True
+        site.http.cookie_jar.clear()
+        for otp, status in (("1", 200), ("2", 200), ("3", 429)):
+            async with site.http.post(f"{site.url}/server/login", json={**body, "otp": otp}) as response:
+                assert response.status == status

@@ -18,6 +18,8 @@ FIXTURES = Path(__file__).parents[2] / "data" / "nvml"
 class ReplayedContract(ComputePluginContract):
     """On every fixture that there is: a recording needs only to be put beside the others."""
 
+    has_device_files = False
+
     settings = CudaSettings()
 
     @pytest.fixture(params=sorted(FIXTURES.glob("*.json")), ids=lambda path: path.stem)

@@ -190,6 +190,8 @@ class TestBinding:
 class TestRecorded(ComputePluginContract):
     """What ``record`` writes down of the library is played back."""
 
+    has_device_files = False
+
     @pytest.fixture
     async def plugin(self, recording: Path) -> AbstractComputePlugin:
         self.path = recording
@@ -230,6 +232,7 @@ class TestHosted(HostedContract):
     """As the agent runs it: in a process of its own, which loads the library."""
 
     reference = "ai.backend.accelerator.cuda"
+    has_device_files = False
 
     @pytest.fixture(autouse=True)
     def _driver(self, stub: Path, monkeypatch: pytest.MonkeyPatch) -> None:

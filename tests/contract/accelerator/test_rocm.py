@@ -14,6 +14,8 @@ from tests.support.trees import roots
 
 
 class TestRocm(ComputePluginContract):
+    has_device_files = False
+
     @pytest.fixture(params=["rocm-mi300x", "rocm-mi300x-cpx", "rocm-w7900"])
     async def plugin(self, request: pytest.FixtureRequest, tmp_path: Path) -> AbstractComputePlugin:
         return RocmPlugin(RocmSettings(**roots(request.param, tmp_path)))

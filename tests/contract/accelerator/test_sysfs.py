@@ -17,6 +17,8 @@ DATA = Path(families.__file__).parent / "data"
 
 
 class TestFamilies(ComputePluginContract):
+    has_device_files = False
+
     @pytest.fixture(params=packaged_names())
     async def plugin(self, request: pytest.FixtureRequest, tmp_path: Path) -> AbstractComputePlugin:
         made: type[SysfsPlugin] = getattr(families, request.param.replace("-", "_"))
@@ -24,6 +26,8 @@ class TestFamilies(ComputePluginContract):
 
 
 class TestSeveralOwnFiles(ComputePluginContract):
+    has_device_files = False
+
     @pytest.fixture
     async def plugin(self, tmp_path: Path) -> AbstractComputePlugin:
         return SysfsPlugin(SysfsSettings(**roots("rngd", tmp_path), families=(DATA / "ipu.toml", DATA / "rngd.toml")))

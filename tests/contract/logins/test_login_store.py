@@ -49,7 +49,15 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 def login(username: str, *, lives_s: float = 3600) -> StoredLogin:
     expires_at = (datetime.now(UTC) + timedelta(seconds=lives_s)).replace(microsecond=0)
-    return StoredLogin(login_id=uuid4().hex, username=username, sealed=b"\x00sealed\xff", expires_at=expires_at)
+    return StoredLogin(
+        login_id=uuid4().hex,
+        username=username,
+        sealed=b"\x00sealed\xff",
+        expires_at=expires_at,
+        created_at=datetime.now(UTC).replace(microsecond=0),
+        address="192.0.2.1",
+        client="a browser",
+    )
 
 
 def name() -> str:

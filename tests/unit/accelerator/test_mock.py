@@ -91,6 +91,20 @@ async def test_the_example_of_the_spec_as_whole_devices(declared: Path) -> None:
     assert (await plugin.get_node_info()).driver_version == "1.2"
 
 
+@pytest.fixture
+def declared_cudas(declared: Path) -> Path:
+    declared.write_text(declared.read_text().replace('"MockDevice"', '"CUDADevice"'))
+    return declared
+
+
+async def test_devices_that_stand_in_for_cudas_have_its_variables(declared_cudas: Path) -> None:
+    """``device_plugin_name`` is which implementation is pretended (spec 03-06)."""
+    plugin = await ready(MockPlugin(MockSettings(config_path=declared_cudas)))
+    config = await config_of(plugin, {"mydevice.device": {"b": "1"}})
+    assert config.env_vars == {"CUDA_VISIBLE_DEVICES": "b", "CUDA_DEVICE_COUNT": "1"}
+    assert config.resource_data["CUDA_GLOBAL_DEVICE_IDS"] == "0:b"
+
+
 async def test_the_example_of_the_spec_as_shares(declared: Path) -> None:
     """10 subprocessors and 1 GiB are 1.0 (spec 03-06)."""
     text = {"allocation_mode": "fractional", "unit_mem": 1073741824, "unit_proc": 10, "quantum-size": "0.1"}

@@ -56,12 +56,16 @@ async def test_a_full_disk_does_not_end_the_delivery() -> None:
 class RefusingOutbox(FullOutbox):
     """Refuses to remove what was delivered while ``is_full``."""
 
-    is_full = True
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_full = True
+        self.cleared = asyncio.Event()
 
     def replace(self, observations: list[KernelObservation]) -> None:
         if self.is_full:
             raise OSError("No space left on device")
         self.kept = list(observations)
+        self.cleared.set()
 
 
 async def test_delivered_observations_leave_the_outbox_once_the_disk_has_space_again() -> None:
@@ -71,9 +75,8 @@ async def test_delivered_observations_leave_the_outbox_once_the_disk_has_space_a
     observer.report("k", 1, KernelStatus.TERMINATED, KernelEventReason.UNKNOWN)
     await manager.wait_for(lambda o: o.status is KernelStatus.TERMINATED)
     outbox.is_full = False
-    async with asyncio.timeout(10.0):
-        while outbox.kept:
-            await asyncio.sleep(0.01)
+    await asyncio.wait_for(outbox.cleared.wait(), 10.0)
+    assert outbox.kept == []
     delivery.cancel()
 
 

@@ -40,7 +40,8 @@ class Dog(msgspec.Struct, tag="dog"):
     ("annotation", "value", "path", "text"),
     [
         (int, "1", "", "Expected `int`, got `str`"),
-        (Annotated[str, Meta(min_length=4)], "ab", "", "Expected `str` of length >= 4"),
+        (Annotated[str, Meta(min_length=4)], "ab", "", "Expected a text of at least 4 characters"),
+        (Annotated[list[int], Meta(max_length=1)], [1, 2], "", "Expected a list of at most 1 item"),
         (list[Annotated[int, Meta(le=9)]], [1, 10], "[1]", "Expected `int` <= 9"),
         (dict[str, Inner], {"a": {"size": 0}}, "[...].size", "Expected `int` >= 1"),
         (Literal["a", "b"], "c", "", "Expected one of a, b"),

@@ -5,6 +5,9 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
+import pytest
+
+from ai.backend.common.errors import Conflict
 from ai.backend.standalone.cluster import prepare
 from ai.backend.standalone.layout import Layout
 from ai.backend.standalone.options import DEFAULT_PORT, UpOptions
@@ -41,4 +44,18 @@ def test_clusters_that_start_at_once_have_ranges_of_their_own_for_apps(tmp_path:
     again, sockets = prepare(Layout(tmp_path / "one"), UpOptions(port=0, mock="none"))
     assert again.app_ports == first.app_ports
     for each in (*second_sockets, *sockets):
+        each.close()
+
+
+def test_a_second_cluster_finds_another_port_for_its_console(tmp_path: Path) -> None:
+    prepared = []
+    for name in ("one", "two"):
+        layout = Layout(tmp_path / name)
+        layout.make()
+        prepared.append(prepare(layout, UpOptions(port=0, mock="none")))
+    (first, first_sockets), (second, second_sockets) = prepared
+    assert first.web_port != second.web_port
+    with pytest.raises(Conflict, match="--web-port"):
+        prepare(Layout(tmp_path / "two"), UpOptions(port=0, mock="none", web_port=first.web_port))
+    for each in (*first_sockets, *second_sockets):
         each.close()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-LANES = ("unit", "contract", "component", "simulation", "e2e", "conformance")
+LANES = ("unit", "contract", "component", "simulation", "e2e", "conformance", "openapi", "browser")
 
 
 def test_every_test_module_is_in_a_lane() -> None:
@@ -24,7 +24,7 @@ def test_check_knows_every_lane() -> None:
     text = (REPOSITORY / "check").read_text()
     declared = re.search(r'^LANES="([^"]+)"$', text, re.MULTILINE)
     assert declared is not None
-    assert sorted(declared[1].split()) == sorted(["lint", "types", "contracts", *LANES])
+    assert sorted(declared[1].split()) == sorted(["lint", "types", "contracts", "webui", *LANES])
 
 
 def test_the_ci_entry_calls_check_and_nothing_more() -> None:

@@ -1,6 +1,7 @@
 import {
   IconAdjustments,
   IconBox,
+  IconFolder,
   IconHome,
   IconListNumbers,
   IconRocket,
@@ -15,7 +16,18 @@ import type { Role } from '../api/me';
 /** A page of the navigation. Pages of other features are added here, and in the route table. */
 export interface Destination {
   path: string;
-  label: 'home' | 'sessions' | 'launch' | 'queue' | 'fleet' | 'images' | 'account' | 'people' | 'policies' | 'system';
+  label:
+    | 'home'
+    | 'sessions'
+    | 'launch'
+    | 'queue'
+    | 'folders'
+    | 'images'
+    | 'account'
+    | 'fleet'
+    | 'people'
+    | 'policies'
+    | 'system';
   icon: typeof IconHome;
   group: 'work' | 'administration';
   /** Who may see it; everybody if absent. */
@@ -29,6 +41,7 @@ const administrators: readonly Role[] = ['admin', 'superadmin', 'monitor'];
 export const destinations: readonly Destination[] = [
   { path: '/', label: 'home', icon: IconHome, group: 'work', shortcut: 'h' },
   { path: '/sessions', label: 'sessions', icon: IconStack2, group: 'work', shortcut: 's' },
+  { path: '/folders', label: 'folders', icon: IconFolder, group: 'work', shortcut: 'f' },
   { path: '/sessions/new', label: 'launch', icon: IconRocket, group: 'work', shortcut: 'n' },
   { path: '/queue', label: 'queue', icon: IconListNumbers, group: 'work', shortcut: 'q' },
   { path: '/images', label: 'images', icon: IconBox, group: 'work', shortcut: 'i' },
@@ -39,7 +52,7 @@ export const destinations: readonly Destination[] = [
     icon: IconTopologyStar3,
     group: 'administration',
     roles: ['superadmin', 'monitor'],
-    shortcut: 'f',
+    shortcut: 'e',
   },
   { path: '/people', label: 'people', icon: IconUsers, group: 'administration', roles: administrators, shortcut: 'p' },
   { path: '/policies', label: 'policies', icon: IconAdjustments, group: 'administration', roles: administrators },

@@ -13,6 +13,7 @@ import {
 import { loginQuery, meOptions } from '../api/me';
 import { prefix } from '../api/prefix';
 import { draftOf, searchOf } from '../features/launch/rules';
+import { ExpiredDialog } from './ExpiredDialog';
 import { Failed, NotFound } from './Fallbacks';
 import { HomePage } from './home/HomePage';
 import { Shell } from './Shell';
@@ -38,19 +39,63 @@ const login = createRoute({
   component: lazyRouteComponent(() => import('../features/login/pages/LoginPage')),
 });
 
+/** Leads who is not logged in to the login page, and back afterwards. */
+async function requireLogin({ context, location }: { context: Context; location: { href: string } }): Promise<void> {
+  const known = await context.client.ensureQueryData(loginQuery);
+  if (known === null) {
+    context.client.removeQueries({ queryKey: loginQuery.queryKey });
+    throw redirect({ to: '/login', search: location.href === '/' ? {} : { next: location.href } });
+  }
+  void context.client.prefetchQuery(meOptions);
+}
+
 const shell = createRoute({
   getParentRoute: () => root,
   id: 'shell',
   component: Shell,
   notFoundComponent: NotFound,
-  beforeLoad: async ({ context, location }) => {
-    const known = await context.client.ensureQueryData(loginQuery);
-    if (known === null) {
-      context.client.removeQueries({ queryKey: loginQuery.queryKey });
-      throw redirect({ to: '/login', search: location.href === '/' ? {} : { next: location.href } });
-    }
-    void context.client.prefetchQuery(meOptions);
-  },
+  beforeLoad: requireLogin,
+});
+
+/** Pages that fill the window, without the frame. */
+const bare = createRoute({
+  getParentRoute: () => root,
+  id: 'bare',
+  component: () => (
+    <>
+      <Outlet />
+      <ExpiredDialog />
+    </>
+  ),
+  beforeLoad: requireLogin,
+});
+
+const terminal = createRoute({
+  getParentRoute: () => bare,
+  path: '/sessions/$id/terminal',
+  component: lazyRouteComponent(() => import('../features/terminal/pages/TerminalPage')),
+});
+
+const folders = createRoute({
+  getParentRoute: () => shell,
+  path: '/folders',
+  validateSearch: (search): { q?: string; view?: 'trash' } => ({
+    ...(textOf(search.q) === '' ? {} : { q: textOf(search.q) }),
+    ...(search.view === 'trash' ? { view: 'trash' } : {}),
+  }),
+  component: lazyRouteComponent(() => import('../features/folders/pages/FoldersPage')),
+});
+
+const folder = createRoute({
+  getParentRoute: () => shell,
+  path: '/folders/$id',
+  component: lazyRouteComponent(() => import('../features/folders/pages/FolderPage')),
+});
+
+const folderFiles = createRoute({
+  getParentRoute: () => shell,
+  path: '/folders/$id/files/$',
+  component: lazyRouteComponent(() => import('../features/folders/pages/FolderPage')),
 });
 
 const home = createRoute({
@@ -169,15 +214,19 @@ const unknown = createRoute({ getParentRoute: () => shell, path: '$', component:
 
 const tree = root.addChildren([
   login,
+  bare.addChildren([terminal]),
   shell.addChildren([
     home,
     sessions,
+    session,
+    sessionTab,
+    folders,
+    folder,
+    folderFiles,
     launch,
     queue,
     fleet,
     agent,
-    session,
-    sessionTab,
     images,
     account,
     people,

@@ -5,6 +5,7 @@ import app from '../app/locale/en.json';
 import components from '../components/locale/en.json';
 import account from '../features/account/locale/en.json';
 import fleet from '../features/fleet/locale/en.json';
+import folders from '../features/folders/locale/en.json';
 import images from '../features/images/locale/en.json';
 import launch from '../features/launch/locale/en.json';
 import login from '../features/login/locale/en.json';
@@ -12,5 +13,21 @@ import people from '../features/people/locale/en.json';
 import queue from '../features/queue/locale/en.json';
 import sessions from '../features/sessions/locale/en.json';
 import system from '../features/system/locale/en.json';
+import terminal from '../features/terminal/locale/en.json';
 
-export default { account, app, components, home, fleet, images, launch, login, people, queue, sessions, system };
+export default {
+  account,
+  app,
+  components,
+  fleet,
+  folders,
+  home,
+  images,
+  launch,
+  login,
+  people,
+  queue,
+  sessions,
+  system,
+  terminal,
+};

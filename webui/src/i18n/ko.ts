@@ -3,6 +3,7 @@ import app from '../app/locale/ko.json';
 import components from '../components/locale/ko.json';
 import account from '../features/account/locale/ko.json';
 import fleet from '../features/fleet/locale/ko.json';
+import folders from '../features/folders/locale/ko.json';
 import images from '../features/images/locale/ko.json';
 import launch from '../features/launch/locale/ko.json';
 import login from '../features/login/locale/ko.json';
@@ -10,9 +11,25 @@ import people from '../features/people/locale/ko.json';
 import queue from '../features/queue/locale/ko.json';
 import sessions from '../features/sessions/locale/ko.json';
 import system from '../features/system/locale/ko.json';
+import terminal from '../features/terminal/locale/ko.json';
 import type en from './en';
 
-const ko = { account, app, components, home, fleet, images, launch, login, people, queue, sessions, system };
+const ko = {
+  account,
+  app,
+  components,
+  fleet,
+  folders,
+  home,
+  images,
+  launch,
+  login,
+  people,
+  queue,
+  sessions,
+  system,
+  terminal,
+};
 
 // Both ways, so that a key missing in either language does not compile.
 const checked: typeof en = ko;

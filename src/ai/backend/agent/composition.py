@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from ai.backend.agent.config.settings import INTRINSIC_PLUGINS, AgentSettings
+from ai.backend.agent.devices.cdi import CdiSpecifications
 from ai.backend.agent.devices.inventory import Inventory
 from ai.backend.agent.devices.operations import DeviceOperations
 from ai.backend.agent.devices.plugins import PluginSet
@@ -132,6 +133,7 @@ class Agent:
         plugins = PluginSet(sources, settings)
         parts.push_async_callback(plugins.stop)
         inventory = Inventory(plugins, epoch)
+        parts.push_async_callback(inventory.close)
         ports = PortForwarder(runtime, settings.services)
         host.kits.open()
         gateway = ServiceGateway(settings, host.state.gateway_values(), partial(self._connect, ports))
@@ -145,6 +147,7 @@ class Agent:
             gateway=gateway,
             plugins=plugins,
             inventory=inventory,
+            cdi=CdiSpecifications(plugins, lambda: runtime.info().cdi_directories, agent_id=node.id),
             records=host.state.kernel_records(),
             leftovers=host.state.leftovers(),
             observer=ObservationQueue(outbox, self._manager, agent_id=node.id, epoch=epoch, wall_clock=host.wall_clock),
@@ -199,6 +202,7 @@ class Agent:
         await gateway.start(supervisor.kernels)
         self._recovered.set()
         plugins.changed = refreshes.wake
+        inventory.changed = heartbeat.wake
         loops: tuple[PeriodicLoop, ...] = (
             heartbeat,
             PeriodicCall(
@@ -207,6 +211,7 @@ class Agent:
                 partial(report_statistics, context, supervisor, statistics, self._manager),
             ),
             refreshes,
+            PeriodicCall("cdi", intervals.inventory, context.cdi.refresh),
             PeriodicCall("images", intervals.images, refresh_images),
             PeriodicCall("sync", intervals.sync, recovery.sync),
             PeriodicCall("kits", _KIT_CLEANING_PERIOD_S, host.kits.clean),

@@ -22,9 +22,11 @@ def _load_settings(path: Path | None) -> AgentSettings:
     return load_settings(AgentSettings, name="agent", path=path, env_prefix="BACKEND_AGENT_")
 
 
-def survey_node(config: Path | None, only: str | None = None) -> list[PluginInspection]:
-    """Inspects the plugins of this node. Raises InvalidInput for invalid settings."""
-    return asyncio.run(survey(_load_settings(config), only))
+def survey_node(config: Path | None, only: str | None = None, *, is_measured: bool = False) -> list[PluginInspection]:
+    """Inspects the plugins of this node, and measures their devices. Raises InvalidInput for invalid settings."""
+    from ai.backend.agent.metrics.devices import device_metrics
+
+    return asyncio.run(survey(_load_settings(config), only, measure=device_metrics if is_measured else None))
 
 
 @click.group

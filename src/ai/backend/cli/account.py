@@ -1,4 +1,4 @@
-"""One's own password, SSH key and configuration: `update-password`, `keypair ssh-key` and `config`."""
+"""One's own account: passwords, one-time passwords, sign-ins, SSH key and configuration."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from ai.backend.cli.framework.objects import change, print_reply
 if TYPE_CHECKING:
     from ai.backend.client.session import AsyncSession
 
+totp = LazyGroup("totp", help="One-time passwords of your account.")
 ssh_key = LazyGroup("ssh-key", help="The SSH key that opens your sessions.")
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
@@ -36,12 +37,13 @@ def update_password(old_password: str, new_password: str, new_password2: str) ->
 @click.argument("email")
 @click.argument("current_password")
 @click.argument("new_password")
+@click.option("--otp", help="A one-time password, if you have them.")
 async def update_password_no_auth(
-    api: AsyncSession, domain: str, email: str, current_password: str, new_password: str
+    api: AsyncSession, domain: str, email: str, current_password: str, new_password: str, otp: str | None
 ) -> Outcome:
     """Change, without a keypair, a password that must be changed before sign-in. A password of - is asked for."""
     current, new = _ask_if_dash("Current password", current_password), _ask_if_dash("New password", new_password)
-    await api.Auth.update_password_no_auth(domain, email, current, new)
+    await api.Auth.update_password_no_auth(domain, email, current, new, otp=otp)
     return {"updated": "password"}, "The password is changed."
 
 
@@ -77,6 +79,88 @@ async def config(api: AsyncSession) -> None:
         screen.json(facts)
     else:
         screen.facts((name.replace("_", " "), value) for name, value in facts.items())
+
+
+# ---- signing up and in ----
+
+
+@click.command("signup", cls=Leaf, needs_keys=False)
+@click.argument("email")
+@click.argument("password")
+@click.option("-n", "--full-name", default="", help="Your name.")
+@click.option("-d", "--domain", default="", help="The domain of the account; `default` if none.")
+async def sign_up(api: AsyncSession, email: str, password: str, full_name: str, domain: str) -> Outcome:
+    """Ask for an account, where the server lets people. A token comes by e-mail. A password of - is asked for."""
+    await api.Auth.sign_up(email, _ask_if_dash("New password", password), full_name=full_name, domain=domain)
+    return {"signed_up": email}, f"A token is on its way to {email}: give it to `backend.ai verify-email`."
+
+
+@click.command("verify-email", cls=Leaf, needs_keys=False)
+@click.argument("token")
+@click.argument("password")
+async def verify_email(api: AsyncSession, token: str, password: str) -> Outcome:
+    """Prove the address of a new account by the TOKEN that was sent there. A password of - is asked for."""
+    await api.Auth.verify_email(token, _ask_if_dash("Password", password))
+    return {"verified": True}, "The account is active."
+
+
+@click.command("sign-ins", cls=Leaf)
+@click.option("-e", "--email", help="Another user's, for administrators.")
+@click.option("--limit", type=click.IntRange(1, 100), default=20, show_default=True, help="How many at most.")
+def sign_ins(email: str | None, limit: int) -> None:
+    """List the latest sign-ins to your account, and tries of them, newest first."""
+
+    def describe(reply: dict[str, Any]) -> str:
+        rows = [
+            f"{item['at']}  {item['outcome']:<20}  {item['method']:<10}  {item['address']}" for item in reply["items"]
+        ]
+        return "\n".join(rows) or "nobody has signed in"
+
+    print_reply(lambda api: api.Auth.sign_ins(email, limit=limit), describe)
+
+
+# ---- one-time passwords ----
+
+
+@totp.command("status")
+def totp_status() -> None:
+    """Tell whether signing in takes a one-time password, and how many recovery codes are left."""
+
+    def describe(reply: dict[str, Any]) -> str:
+        if not reply["totp_activated"]:
+            return "You sign in by your password alone; see `backend.ai totp enable`."
+        return f"You sign in with one-time passwords; {reply['recovery_codes_left']} recovery codes are left."
+
+    print_reply(lambda api: api.Auth.totp_status(), describe)
+
+
+@totp.command("enable")
+async def totp_enable(api: AsyncSession) -> Outcome:
+    """Begin to sign in with one-time passwords: put the key into an authenticator app, then type the first one."""
+    device = await api.Auth.begin_totp()
+    click.echo(f"Key for your authenticator app: {device['totp_key']}\n{device['totp_uri']}", err=True)
+    codes = await api.Auth.confirm_totp(str(click.prompt("One-time password", err=True)))
+    return {"recovery_codes": codes}, _shown_codes(codes)
+
+
+@totp.command("recovery-codes")
+@click.argument("otp")
+async def totp_recovery_codes(api: AsyncSession, otp: str) -> Outcome:
+    """Replace your recovery codes; OTP is a one-time password or one of them."""
+    codes = await api.Auth.new_recovery_codes(otp)
+    return {"recovery_codes": codes}, _shown_codes(codes)
+
+
+@totp.command("disable")
+@click.argument("otp")
+async def totp_disable(api: AsyncSession, otp: str) -> Outcome:
+    """Sign in by your password alone again; OTP is a one-time password or a recovery code."""
+    await api.Auth.remove_totp(otp)
+    return {"totp_activated": False}, "You sign in by your password alone."
+
+
+def _shown_codes(codes: list[str]) -> str:
+    return "\n".join(["Keep these recovery codes; each is good once:", *codes])
 
 
 # ---- the SSH key ----

@@ -41,6 +41,10 @@ ENTRIES = {
     "update-password-no-auth": Entry(
         "ai.backend.cli.account:update_password_no_auth", "Change a password that must be changed."
     ),
+    "totp": Entry("ai.backend.cli.account:totp", "One-time passwords of your account."),
+    "sign-ins": Entry("ai.backend.cli.account:sign_ins", "List the sign-ins to your account."),
+    "signup": Entry("ai.backend.cli.account:sign_up", "Ask for an account."),
+    "verify-email": Entry("ai.backend.cli.account:verify_email", "Prove the address of a new account."),
     "config": Entry("ai.backend.cli.account:config", "Show the configuration in force."),
     "proxy": Entry("ai.backend.cli.proxy:proxy", "Sign the requests of a local port."),
     "completion": Entry("ai.backend.cli.reference:completion", "Print a completion script for a shell."),
@@ -76,7 +80,10 @@ SECTIONS = {
     "Management commands": (
         "array", "vfolder", "quota", "artifact", "image", "sesstpl", "dotfile", "resource", "accelerator", "session",
     ),
-    "Your account": ("config", "keypair", "update-password", "update-password-no-auth", "proxy", "completion"),
+    "Your account": (
+        *("config", "keypair", "totp", "sign-ins", "update-password", "update-password-no-auth", "signup"),
+        *("verify-email", "proxy", "completion"),
+    ),
     "Administration": (
         "admin", "server-logs", "mgr", "ag", "storage", "web", "app-proxy-coordinator", "app-proxy-worker",
     ),

@@ -38,6 +38,8 @@ class DeviceHealth(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceLink:
+    """A path from a device to its ``peer``; list it at both devices. ``bandwidth_gib_s`` is in GiB/s, one direction."""
+
     peer: DeviceId
     kind: LinkKind
     bandwidth_gib_s: float | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from enum import Enum
 from typing import Any, Literal, get_args, get_origin
@@ -11,6 +12,9 @@ from msgspec import structs
 
 _MAX_CHOICES = 12
 _PATTERN_PROBLEM = "Expected `str` matching regex '"
+_LENGTH_PROBLEM = re.compile(r"Expected `(str|bytes|array|object)` of length (>=|<=|==) (\d+)$")
+_KINDS = {"str": ("a text", "character"), "bytes": ("a value", "byte"), "array": ("a list", "item")}
+_BOUNDS = {">=": "at least ", "<=": "at most ", "==": ""}
 _MAX_TEXT_LENGTH = 200
 """The maximum characters of a message of msgspec, which quotes the input."""
 
@@ -32,6 +36,9 @@ def split_message(error: msgspec.ValidationError, annotation: Any = None) -> tup
         pattern = problem.removeprefix(_PATTERN_PROBLEM).removesuffix("'").replace("\\\\", "\\")
         words = next(_words_of(annotation, pattern), None)
         problem = problem if words is None else f"Expected {words}"
+    elif length := _LENGTH_PROBLEM.match(problem):
+        kind, unit = _KINDS.get(length[1], ("an object", "field"))
+        problem = f"Expected {kind} of {_BOUNDS[length[2]]}{length[3]} {unit}{'' if length[3] == '1' else 's'}"
     return path, problem[:_MAX_TEXT_LENGTH]
 
 

@@ -4,20 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import Field, ValidationError
 
-from ai.backend.common.errors import Forbidden, InvalidInput, Unavailable
+from ai.backend.common.errors import Forbidden, InvalidInput, NotFound, Unavailable
 from ai.backend.infra.settings import Settings
 from ai.backend.plugin.entries import load_class
-from ai.backend.plugin.hooks import ENTRY_POINT_GROUP, AbstractHook, Account, HookDenied, SessionRequest, SignOn
+from ai.backend.plugin.hooks import (
+    ENTRY_POINT_GROUP,
+    AbstractHook,
+    Account,
+    HookDenied,
+    RedirectStart,
+    SessionRequest,
+    SignOn,
+    SignUpRequest,
+    SiteUser,
+)
 from ai.backend.plugin.settings import problems_of
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 class HookSettings(Settings):
@@ -65,36 +76,72 @@ class Hooks:
     async def stop(self) -> None:
         await self._stack.aclose()
 
-    async def sign_on(self, request: SignOn) -> str | None:
-        """Returns the e-mail address of the user whom a plugin knows by this secret; None if none does. Raises
-        Forbidden."""
+    async def sign_on(self, request: SignOn) -> SiteUser | None:
+        """Returns the user whom a plugin knows by this secret; None if none does. Raises Forbidden."""
         for name, plugin in self.plugins:
             try:
                 async with asyncio.timeout(self.timeout_s):
-                    email = await plugin.sign_on(request)
+                    user = await plugin.sign_on_user(request)
             except HookDenied as denial:
                 raise Forbidden(str(denial) or "You may not sign in.") from None
             except Exception:  # a failing plugin must not lock out users who have a password
                 log.exception("the hook %s failed to sign on a user", name)
                 continue
-            if email is not None:
-                return email
+            if user is not None:
+                return user
         return None
+
+    async def begin_redirect(self, name: str, return_url: str) -> RedirectStart:
+        """Returns where the plugin ``name`` leads a browser. Raises NotFound, Forbidden, Unavailable."""
+        start = await self._ask(name, self._plugin(name).begin_redirect(return_url))
+        if start is None:
+            raise NotFound("There is no such sign-in service.", data={"provider": "unknown"})
+        return start
+
+    async def finish_redirect(self, name: str, secret: str, return_url: str, parameters: Mapping[str, str]) -> SiteUser:
+        """Returns whom the plugin ``name`` signed in. Raises NotFound, Forbidden, Unavailable."""
+        return await self._ask(name, self._plugin(name).finish_redirect(secret, return_url, parameters))
+
+    def redirecting(self) -> list[str]:
+        """Returns the names of the plugins that lead browsers somewhere to sign in."""
+        return [name for name, plugin in self.plugins if type(plugin).begin_redirect is not AbstractHook.begin_redirect]
+
+    async def admit_sign_up(self, request: SignUpRequest) -> bool:
+        """Returns True if a plugin admits somebody and none refuses. Raises Forbidden or Unavailable."""
+        return any([await self._ask(name, plugin.admit_sign_up(request)) for name, plugin in self.plugins])
+
+    async def deliver_verification(self, request: SignUpRequest, token: str) -> bool:
+        """Returns True if a plugin has sent the token. Raises Forbidden or Unavailable."""
+        for name, plugin in self.plugins:
+            if await self._ask(name, plugin.deliver_verification(request, token)):
+                return True
+        return False
+
+    async def check_password(self, account: Account, password: str) -> None:
+        """Raises Forbidden or Unavailable unless every plugin accepts a new password."""
+        for name, plugin in self.plugins:
+            await self._ask(name, plugin.check_password(account, password))
 
     async def check_sign_on(self, account: Account, address: str) -> None:
         """Raises Forbidden or Unavailable unless every plugin lets a user sign in."""
         for name, plugin in self.plugins:
-            await self._check(name, plugin.check_sign_on(account, address))
+            await self._ask(name, plugin.check_sign_on(account, address))
 
     async def check_session(self, request: SessionRequest) -> None:
         """Raises Forbidden or Unavailable unless every plugin allows a session."""
         for name, plugin in self.plugins:
-            await self._check(name, plugin.check_session(request))
+            await self._ask(name, plugin.check_session(request))
 
-    async def _check(self, name: str, answer: Awaitable[None]) -> None:
+    def _plugin(self, name: str) -> AbstractHook:
+        for plugin_name, plugin in self.plugins:
+            if plugin_name == name:
+                return plugin
+        raise NotFound("There is no such sign-in service.", data={"provider": "unknown"})
+
+    async def _ask(self, name: str, answer: Awaitable[T]) -> T:
         try:
             async with asyncio.timeout(self.timeout_s):
-                await answer
+                return await answer
         except HookDenied as denial:
             raise Forbidden(str(denial) or "A policy of this site forbids it.", data={"hook": name}) from None
         except Exception:  # a policy that cannot be checked does not hold

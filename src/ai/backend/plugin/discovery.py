@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import inspect
 import logging
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +18,7 @@ from pydantic import BaseModel, ValidationError
 from ai.backend.common.errors import InvalidInput, PluginError
 from ai.backend.common.names import check_slot_name
 from ai.backend.plugin.accelerator import ENTRY_POINT_GROUP, AbstractComputePlugin
-from ai.backend.plugin.settings import problems_of
+from ai.backend.plugin.settings import NO_SUCH_KEY, problems_of
 
 log = logging.getLogger(__name__)
 SPI_VERSION = 30
@@ -37,9 +38,26 @@ def plugin_of(module_or_class: object, where: str) -> type[AbstractComputePlugin
         for item in candidates
         if inspect.isclass(item) and issubclass(item, AbstractComputePlugin) and not inspect.isabstract(item)
     }
+    if len(classes) > 1:  # imported base classes stand beside the plugin
+        own_module = getattr(module_or_class, "__name__", "")
+        classes = {cls for cls in classes if _is_within(cls.__module__, own_module)} or classes
+        classes = {cls for cls in classes if not any(cls in other.__mro__[1:] for other in classes)}
     if len(classes) != 1:
-        raise PluginError(f"{where} shows {len(classes)} compute plugins instead of one")
+        raise PluginError(f"{where} shows {len(classes)} compute plugins instead of one{_abstract_text(candidates)}")
     return classes.pop()
+
+
+def _abstract_text(candidates: Sequence[object]) -> str:
+    """Returns which methods the plugin classes lack that cannot be made; empty if there is no such class."""
+    lacking = {
+        f"{item.__name__} lacks {', '.join(sorted(item.__abstractmethods__))}"
+        for item in candidates
+        if inspect.isclass(item)
+        and issubclass(item, AbstractComputePlugin)
+        and inspect.isabstract(item)
+        and item is not AbstractComputePlugin
+    }
+    return f": {'; '.join(sorted(lacking))}" if lacking else ""
 
 
 def load_plugin(
@@ -48,7 +66,12 @@ def load_plugin(
     """Imports ``package.module`` or ``package.module:Name``; ``adapt`` makes a plugin class of a class of another
     version. Raises PluginError if it shows no plugin of this version, and anything that importing it raises."""
     module, _, name = reference.partition(":")
-    shown: object = importlib.import_module(module)
+    try:
+        shown: object = importlib.import_module(module)
+    except ModuleNotFoundError as e:
+        if e.name is None or not _is_within(module, e.name):
+            raise  # the plugin was found, and imports what is not there
+        raise PluginError(_missing_text(reference, e.name)) from None
     for attribute in name.split(".") if name else ():
         shown = getattr(shown, attribute)
     cls = plugin_of(adapt(shown, reference), reference)
@@ -57,6 +80,15 @@ def load_plugin(
     if cls.spi_version != SPI_VERSION:
         raise PluginError(f"{reference} is written for version {cls.spi_version} of the interface, not {SPI_VERSION}")
     return cls
+
+
+def _missing_text(reference: str, module: str) -> str:
+    groups = (ENTRY_POINT_GROUP, *LEGACY_GROUPS)
+    names = sorted({entry_point.name for group in groups for entry_point in entry_points(group=group)})
+    return (
+        f"no plugin {reference} is installed, and {sys.prefix} has no module {module}; install it there (a running"
+        f" agent sees it after a restart). Installed are {', '.join(names) or 'none'}."
+    )
 
 
 def make_plugin(cls: type[AbstractComputePlugin], values: Mapping[str, Any]) -> AbstractComputePlugin:
@@ -71,7 +103,7 @@ def _settings(cls: type[AbstractComputePlugin], values: Mapping[str, Any]) -> Ba
     names = {name for attribute, field in fields.items() for name in (attribute, field.alias or attribute)}
     extra = model.model_config.get("extra") if model is not None else None
     if extra in (None, "ignore") and (unknown := sorted(set(values) - names)):
-        raise _invalid_settings(cls, dict.fromkeys(unknown, "there is no such key"))
+        raise _invalid_settings(cls, dict.fromkeys(unknown, NO_SUCH_KEY))
     if model is None:
         return None
     try:
@@ -81,6 +113,12 @@ def _settings(cls: type[AbstractComputePlugin], values: Mapping[str, Any]) -> Ba
 
 
 def _invalid_settings(cls: type[AbstractComputePlugin], problems: Mapping[str, str]) -> InvalidInput:
+    fields = cls.settings_model.model_fields if cls.settings_model is not None else {}
+    keys = ", ".join(sorted(field.alias or name for name, field in fields.items())) or "none"
+    problems = {
+        key: f"{problem}; the keys are {keys}" if problem == NO_SUCH_KEY and "." not in key else problem
+        for key, problem in problems.items()
+    }
     places = {f"plugins.{cls.key}.{key}" if key else f"plugins.{cls.key}": problem for key, problem in problems.items()}
     return InvalidInput("; ".join(f"{place}: {problem}" for place, problem in places.items()), data=places)
 

@@ -33,6 +33,53 @@ class SignOn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SiteUser:
+    """A user as a directory or identity provider of the site knows them.
+
+    It has no role: roles are given in the installation. The manager signs the user in whose e-mail address it is.
+
+    Attributes:
+        email: an address that the provider has verified.
+        username, full_name: of a new user; empty ones are made from the address.
+        domain_name: the domain that the user must be in; None leaves that open, and new users come into ``default``.
+        project_names: the projects of that domain that the user is in.
+        managed_projects: the projects that the plugin decides on: the user leaves those that are not in
+            ``project_names``. Others stay as they are.
+        may_create: an unknown user is created.
+        may_be_admin: also users whose role is more than ``user`` may sign in so.
+    """
+
+    email: str
+    username: str = ""
+    full_name: str = ""
+    domain_name: str | None = None
+    project_names: tuple[str, ...] = ()
+    managed_projects: tuple[str, ...] = ()
+    may_create: bool = False
+    may_be_admin: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RedirectStart:
+    """Where a browser signs in. ``secret`` comes back to the plugin with the browser, and nobody can read or change it
+    in between."""
+
+    url: str
+    secret: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignUpRequest:
+    """Somebody who wants an account, from the client at ``address``. Nothing of it is verified."""
+
+    email: str
+    username: str
+    full_name: str
+    domain_name: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
     """An active user of the installation."""
 
@@ -83,6 +130,36 @@ class AbstractHook:
         manager; None: it cannot say, and the next plugin or the manager's own passwords decide. Raises HookDenied: the
         user must not sign in, whatever the others say."""
         return None
+
+    async def sign_on_user(self, request: SignOn) -> SiteUser | None:
+        """As :meth:`sign_on`, with what the site knows of the user; by default the address that it returns, which
+        may be any user's."""
+        email = await self.sign_on(request)
+        return None if email is None else SiteUser(email=email, may_be_admin=True)
+
+    async def begin_redirect(self, return_url: str) -> RedirectStart | None:
+        """Returns where a browser signs in that then comes back to ``return_url``; None: the plugin leads browsers
+        nowhere. Raises HookDenied: not to that URL."""
+        return None
+
+    async def finish_redirect(self, secret: str, return_url: str, parameters: Mapping[str, str]) -> SiteUser:
+        """Returns who signed in. ``secret`` is that of :meth:`begin_redirect` of the same browser, ``parameters`` are
+        the query of the URL at which it came back. Raises HookDenied."""
+        raise HookDenied("This plugin leads browsers nowhere.")
+
+    async def admit_sign_up(self, request: SignUpRequest) -> bool:
+        """Returns True if somebody may sign up, False if others are to decide. Raises HookDenied: nobody
+        else's word counts."""
+        return False
+
+    async def deliver_verification(self, request: SignUpRequest, token: str) -> bool:
+        """Sends the token of a new account to its e-mail address, for ``POST /auth/verify-email``; returns False if the
+        plugin sends nothing. It is called with an empty token for an address that has an account already: it should
+        take as long, and may tell the owner."""
+        return False
+
+    async def check_password(self, account: Account, password: str) -> None:
+        """Raises HookDenied: the user may not have this password."""
 
     async def check_sign_on(self, account: Account, address: str) -> None:
         """Raises HookDenied: the user, whose secret was right, may not sign in now or from there."""

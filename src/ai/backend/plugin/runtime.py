@@ -212,7 +212,10 @@ class RuntimeInfo:
     """Describes a runtime on this node. ``tier`` names the documented set of guarantees; ``enforcement`` maps each
     limit or isolation to what is really done. Of the capabilities ``session-networks`` promises networks of sessions,
     ``multi-node-networks`` such that reach over several nodes; ``no_session_networks`` and ``no_multi_node_networks``
-    say why there are none. ``runtime_classes`` are what can be asked for by name (OCI runtimes of an engine)."""
+    say why there are none, ``no_private_ports`` why workloads share the host's network (empty: they do not, or nothing
+    can be done). ``runtime_classes`` are what can be asked for by name (OCI runtimes of an engine).
+    ``cdi_directories`` are where the runtime looks CDI names up, lowest priority first; the agent writes the
+    specifications of its plugins into the last one. Empty without CDI."""
 
     name: str
     version: str
@@ -222,7 +225,9 @@ class RuntimeInfo:
     capabilities: frozenset[str] = frozenset()
     no_session_networks: str = "this runtime has no networks of sessions"
     no_multi_node_networks: str = "this runtime has no networks over several nodes"
+    no_private_ports: str = ""
     runtime_classes: tuple[str, ...] = ()
+    cdi_directories: tuple[str, ...] = ()
 
 
 class PortExposure(StrEnum):

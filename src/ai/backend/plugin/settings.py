@@ -13,7 +13,8 @@ from ai.backend.common.errors import InvalidInput, InvalidQuantity, PluginError
 from ai.backend.common.slots import BinarySize, parse_quantity
 
 _MAX_FILE_BYTES = 1 << 20
-_MESSAGES = {"extra_forbidden": "there is no such key", "missing": "it is missing"}
+NO_SUCH_KEY = "there is no such key"
+_MESSAGES = {"extra_forbidden": NO_SUCH_KEY, "missing": "it is missing"}
 
 
 def kebab(name: str) -> str:

@@ -44,9 +44,11 @@ async def check_outside(
     patience_s: float = 30.0,
     environment: Sequence[str] = (),
     on_outcome: Callable[[Outcome], None] = lambda _: None,
+    on_begun: Callable[[int, str], None] = lambda _, __: None,
 ) -> Report:
     """Runs all checks of a job. A process that dies in one of them, or is silent for longer than ``patience_s``, fails
-    it, and the rest goes on. ``environment`` names variables that the process gets besides the usual ones."""
+    it, and the rest goes on. ``environment`` names variables that the process gets besides the usual ones. ``on_begun``
+    gets the number and name of each check as it begins."""
     report = Report()
 
     def record(outcome: Outcome) -> None:
@@ -56,7 +58,12 @@ async def check_outside(
     while remaining_checks := _remaining_checks(report):
         check_names = tuple(check.name for check in remaining_checks if check is not LOADING_CHECK)
         death = await _run_in_one_process(
-            msgspec.structs.replace(job, checks=check_names), report, record, patience_s, host_environment(environment)
+            msgspec.structs.replace(job, checks=check_names),
+            report,
+            record,
+            lambda name: on_begun(len(report.outcomes) + 1, name),
+            patience_s,
+            host_environment(environment),
         )
         if death is None:
             break
@@ -82,7 +89,12 @@ def _remaining_checks(report: Report) -> list[Check]:
 
 
 async def _run_in_one_process(
-    job: Job, report: Report, record: Callable[[Outcome], None], patience_s: float, environment: dict[str, str]
+    job: Job,
+    report: Report,
+    record: Callable[[Outcome], None],
+    on_begun: Callable[[str], None],
+    patience_s: float,
+    environment: dict[str, str],
 ) -> tuple[str, str] | None:
     """Runs checks in one process until its end; for a death returns the check it died in, and the reason."""
     report_read_fd, report_write_fd = os.pipe()
@@ -115,7 +127,9 @@ async def _run_in_one_process(
                 if not data:
                     break
                 line = msgspec.json.decode(data, type=Line)
-                begun = line.begun or begun
+                if line.begun is not None:
+                    begun = line.begun
+                    on_begun(begun)
                 report.description = line.description or report.description
                 if line.outcome is not None and line.outcome.check not in {o.check for o in report.outcomes}:
                     record(line.outcome)

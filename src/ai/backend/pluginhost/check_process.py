@@ -18,6 +18,7 @@ from ai.backend.common.errors import BackendError
 from ai.backend.plugin.accelerator import AbstractComputePlugin
 from ai.backend.plugin.discovery import make_plugin
 from ai.backend.plugin.testing.accelerator.checks import CHECKS, Check, Outcome, Result, Subject, run_all
+from ai.backend.plugin.tracebacks import description_of
 from ai.backend.pluginhost.v1.loader import load_any_version
 
 _PR_SET_PDEATHSIG = 1
@@ -83,7 +84,7 @@ def run(job: Job, send: Callable[[Line], None]) -> None:
         settings = {**job.plugins.get(cls.key, {}), **job.settings}
         make_plugin(cls, settings)
     except (Exception, SystemExit) as e:  # noqa: BLE001  # whatever a plugin raises is the result
-        reason = e.message if isinstance(e, BackendError) else f"{type(e).__name__}: {e}"
+        reason = e.message if isinstance(e, BackendError) else description_of(e)
         send(Line(outcome=Outcome(LOADING_CHECK.name, Result.FAILED, reason)))
         return
     verified_on = cls.verified_on

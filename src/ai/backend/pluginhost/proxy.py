@@ -110,6 +110,12 @@ class HostedHook(PluginHook):
             deadline_s=context.deadline_s,
             state=KeptState(data=msgspec.json.encode(context.state.data), version=context.state.version),
             previous_allocation=context.previous_allocation,
+            image=context.image,
+            cluster_role=context.cluster_role,
+            cluster_rank=context.cluster_rank,
+            cluster_size=context.cluster_size,
+            end_reason=context.end_reason,
+            is_forced=context.is_forced,
         )
         deadline_s = min(self._plugin.deadline_s, context.deadline_s)
         return await self._plugin.host.call(

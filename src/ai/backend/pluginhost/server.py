@@ -41,6 +41,7 @@ from ai.backend.plugin.accelerator.shapes import (
     write_answer,
 )
 from ai.backend.plugin.discovery import make_plugin
+from ai.backend.plugin.tracebacks import place_of
 from ai.backend.pluginhost.external_alloc_map import Allocate, allocator, serve_choices
 from ai.backend.pluginhost.protocol import (
     TO_HOST,
@@ -197,6 +198,12 @@ class _Host:
             state=state,
             previous_allocation=hook_call.previous_allocation,
             deadline_s=hook_call.deadline_s,
+            image=hook_call.image,
+            cluster_role=hook_call.cluster_role,
+            cluster_rank=hook_call.cluster_rank,
+            cluster_size=hook_call.cluster_size,
+            end_reason=hook_call.end_reason,
+            is_forced=hook_call.is_forced,
         )
         hook = self._plugin.create_lifecycle_hook(hook_call.workload, hook_call.device_alloc, context)
         result = await getattr(hook, hook_call.method)()
@@ -257,5 +264,7 @@ def _failure(call_id: int, error: BaseException, state: ManagedState | None) -> 
             return Failure(id=call_id, kind="deadline", name="", message="", state=stored)
         case InvalidResponse():
             return Failure(id=call_id, kind="nonsense", name="", message=text, state=stored)
+    if place := place_of(error):
+        text = f"{text} ({place})"
     trace = "".join(traceback.format_exception(error))[-MAX_TEXT:].encode(errors="replace").decode()
     return Failure(id=call_id, kind="other", name=type(error).__name__, message=text, trace=trace, state=stored)

@@ -14,6 +14,7 @@ from ai.backend.manager.composition.stores import Stores
 from ai.backend.manager.dotfiles.sql import SqlDotfileStore
 from ai.backend.manager.idempotency.sql import SqlAnswerStore
 from ai.backend.manager.identity.sql import SqlIdentityStore
+from ai.backend.manager.identity.sql_accounts import SqlAccountStore
 from ai.backend.manager.leadership.memory import MemoryLeaseStore
 from ai.backend.manager.logs.sql import SqlAuditStore, SqlErrorLogStore
 from ai.backend.manager.resource_groups.sql import SqlResourceGroupStore, remove_links
@@ -27,6 +28,7 @@ from ai.backend.simulator.world import World
 
 _TABLE_NAMES = frozenset(
     {"domains", "groups", "users", "memberships", "keypairs", "keypair_resource_policies", "storage_policies"}
+    | {"totp_devices", "recovery_codes", "old_passwords", "sign_ins"}
     | {"dotfiles", "bootstrap_scripts", "session_templates", "error_logs", "audit_logs", "background_tasks"}
     | {"scaling_groups", "scaling_group_links", "resource_presets", "share_histories", "kept_answers"}
 )
@@ -40,6 +42,7 @@ def make_stores(memory: Memory, now: Callable[[], datetime]) -> Stores:
         agents=MemoryAgentStore(memory.agents),
         presets=SqlPresetStore(database),
         identities=SqlIdentityStore(database, on_removal=remove_links),
+        accounts=SqlAccountStore(database),
         resource_groups=SqlResourceGroupStore(database),
         tasks=SqlTaskStore(database),
         shares=SqlShareStore(database),

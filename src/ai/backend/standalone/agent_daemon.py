@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ai.backend.accelerator.mock.declaration import declared_slot
 from ai.backend.agent.composition import Agent
 from ai.backend.agent.config.settings import AgentSettings
 from ai.backend.agent.runtimes import load_runtime
@@ -113,9 +113,4 @@ def agent_settings(
 
 
 def _declared_slot(mock: str) -> str:
-    if mock == DEFAULT_MOCK:
-        return "mock"
-    try:
-        return str(tomllib.loads(Path(mock).read_text()).get("slot_name", "mock"))
-    except (OSError, ValueError):
-        return "mock"  # the plugin itself says what is wrong with the file
+    return "mock" if mock == DEFAULT_MOCK else declared_slot(Path(mock))

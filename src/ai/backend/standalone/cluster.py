@@ -19,15 +19,19 @@ from ai.backend.standalone.agent_files import check as check_agent_files
 from ai.backend.standalone.app_proxy_daemon import AppProxyDaemon
 from ai.backend.standalone.instance import ClusterFile, read_cluster_file, write_cluster_file
 from ai.backend.standalone.layout import Layout
-from ai.backend.standalone.manager_daemon import ManagerDaemon, keys_of, listen
+from ai.backend.standalone.listeners import listen
+from ai.backend.standalone.manager_daemon import ManagerDaemon, keys_of
 from ai.backend.standalone.options import (
     DEFAULT_COORDINATOR_PORT,
     DEFAULT_PORT,
+    DEFAULT_WEB_PORT,
     SESSIONS_GO_ON_MESSAGE,
     UpOptions,
     agent_ids,
 )
+from ai.backend.standalone.passwords import stored_password
 from ai.backend.standalone.storage_daemon import StorageDaemon
+from ai.backend.standalone.web_daemon import WebDaemon
 
 log = logging.getLogger(__name__)
 _READY_TIMEOUT_S = 30.0
@@ -69,13 +73,14 @@ _MAX_APP_RANGES = 100
 
 
 class Sockets(NamedTuple):
-    """The listening sockets of the API, of the storage proxy for clients and for managers, and of the coordinator; and
-    the one that claims the ports of apps."""
+    """The listening sockets of the API, of the storage proxy for clients and for managers, of the coordinator and of
+    the web server; and the one that claims the ports of apps."""
 
     api: socket.socket
     storage: socket.socket
     storage_manager: socket.socket
     coordinator: socket.socket
+    web: socket.socket
     app_ports: socket.socket
 
 
@@ -97,11 +102,21 @@ def prepare(layout: Layout, options: UpOptions) -> tuple[ClusterFile, Sockets]:
             sock.close()
             claim.close()
             raise
+    try:
+        web = _listen_again("127.0.0.1", previous.web_port or DEFAULT_WEB_PORT, only=options.web_port)
+    except Conflict:
+        sock.close()
+        claim.close()
+        raise Conflict(
+            f"Port {options.web_port} is in use: name another one for the console with --web-port.",
+            data={"web_port": "in use"},
+        ) from None
     sockets = Sockets(
         sock,
         _listen_again(options.host, previous.storage_port),
         _listen_again("127.0.0.1", previous.storage_manager_port),
         _listen_again(options.host, previous.coordinator_port or DEFAULT_COORDINATOR_PORT),
+        web,
         claim,
     )
     cluster = ClusterFile(
@@ -110,6 +125,7 @@ def prepare(layout: Layout, options: UpOptions) -> tuple[ClusterFile, Sockets]:
         storage_port=_bound_port(sockets.storage),
         storage_manager_port=_bound_port(sockets.storage_manager),
         coordinator_port=_bound_port(sockets.coordinator),
+        web_port=_bound_port(sockets.web),
         app_ports=app_ports,
         rpc_port=_rpc_port(previous) if options.separate else 0,
         agents=options.agents or previous.agents,
@@ -162,8 +178,13 @@ def _bound_port(sock: socket.socket) -> int:
     return port
 
 
-def _listen_again(host: str, port: int) -> socket.socket:
-    """Listens on the previous port if it is free, so that clients of an earlier daemon reach the next one."""
+def _listen_again(host: str, port: int, *, only: int | None = None) -> socket.socket:
+    """Listens on the previous port if it is free, so that clients of an earlier daemon reach the next one.
+
+    ``only`` is a port that was asked for. Raises Conflict if that one is taken.
+    """
+    if only is not None:
+        return listen(host, only)
     try:
         return listen(host, port)
     except Conflict:
@@ -193,6 +214,9 @@ async def _start_embedded(stack: AsyncExitStack, layout: Layout, cluster: Cluste
         agent = AgentDaemon(layout, agent_id, link.agent_endpoint(agent_id), cluster)
         stack.push_async_callback(agent.stop)
         await agent.start()
+    web = WebDaemon(layout, cluster, sockets.web)
+    stack.push_async_callback(web.stop)
+    await web.start()
     await stack.enter_async_context(trimmed(manager.database.rest))
 
 
@@ -203,7 +227,7 @@ async def _start_separate(stack: AsyncExitStack, layout: Layout, cluster: Cluste
     for sock in sockets[:-1]:  # the daemons listen themselves; the claim on the ports of apps stays with this process
         sock.close()
     make_keys(layout, agent_ids(cluster.agents))
-    commands = {name: layout.daemon_command(name) for name in ("storage", "manager", "app-proxy")}
+    commands = {name: layout.daemon_command(name) for name in ("storage", "manager", "app-proxy", "web")}
     for agent_id in agent_ids(cluster.agents):
         commands[f"agent-{agent_id}"] = layout.daemon_command("agent", agent_id)
     supervisor = ProcessSupervisor(commands, logs=layout.logs, first_delay_s=0.2)
@@ -250,11 +274,18 @@ def _announcement(layout: Layout, cluster: ClusterFile, took_s: float) -> str:
     user, admin = keys_of(layout)
     process_layout = "one process" if not cluster.separate else "a process for each daemon"
     agents = ", ".join(agent_ids(cluster.agents))
+    logins = "   ".join(
+        f"{email}, {f'password {password}' if (password := stored_password(layout, email)) else 'your password'}"
+        for email in ("user@local", "admin@local")
+    )
     return (
         f"The cluster serves {cluster.endpoint} ({process_layout}, agents: {agents}; ready in {took_s:.1f} s).\n"
         f"\n"
         f"  user   access key {user.access_key}   secret key {user.secret_key}\n"
         f"  admin  access key {admin.access_key}   secret key {admin.secret_key}\n"
+        f"\n"
+        f"In a browser: {cluster.web_url}\n"
+        f"  log in as {logins}\n"
         f"\n"
         f"Use it from another shell:\n"
         f"\n"

@@ -1,5 +1,5 @@
 """Runs a daemon of a separate cluster: python -m ai.backend.standalone.daemon DATA_DIR (storage | manager | app-proxy |
-agent ID)."""
+web | agent ID)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ def make_keys(layout: Layout, agents: Sequence[str]) -> None:
 def make_manager(layout: Layout, cluster: ClusterFile) -> Daemon:
     from ai.backend.infra.rpc.data.server import DataServer
     from ai.backend.infra.rpc.zmq.manager import ZmqManagerEndpoint
-    from ai.backend.standalone.manager_daemon import ManagerDaemon, listen
+    from ai.backend.standalone.listeners import listen
+    from ai.backend.standalone.manager_daemon import ManagerDaemon
 
     endpoint = ZmqManagerEndpoint(
         bind=f"tcp://127.0.0.1:{cluster.rpc_port}",
@@ -118,6 +119,10 @@ def main(arguments: Sequence[str]) -> int:
             from ai.backend.standalone.app_proxy_daemon import AppProxyDaemon
 
             name, make_daemon = "app-proxy", AppProxyDaemon
+        case [data_dir, "web"]:
+            from ai.backend.standalone.web_daemon import WebDaemon
+
+            name, make_daemon = "web", WebDaemon
         case [data_dir, "agent", agent_id]:
             name, make_daemon = f"agent-{agent_id}", partial(make_agent, agent_id=agent_id)
         case _:

@@ -34,6 +34,7 @@ class ClusterFile(msgspec.Struct, frozen=True, kw_only=True):
     storage_manager_port: int = 0
     coordinator_port: int = 0
     app_ports: tuple[int, int] = (10205, 10300)
+    web_port: int = 0
 
     @property
     def endpoint(self) -> str:
@@ -48,6 +49,11 @@ class ClusterFile(msgspec.Struct, frozen=True, kw_only=True):
     def coordinator_url(self) -> str:
         """The URL of the coordinator of the app proxy, for browsers, the manager and the worker."""
         return self._url(self.coordinator_port)
+
+    @property
+    def web_url(self) -> str:
+        """The URL of the web server and its console, which browsers of this computer alone reach."""
+        return f"http://127.0.0.1:{self.web_port}"
 
     def _url(self, port: int) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host

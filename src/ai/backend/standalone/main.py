@@ -89,6 +89,12 @@ def _fail(error: BackendError) -> None:
     metavar="FIRST-LAST",
     help="Ports at which apps of sessions open in browsers.  [default: as last time, or 10205-10300]",
 )
+@click.option(
+    "--web-port",
+    type=click.IntRange(1, 65535),
+    default=None,
+    help="Port of the console, on this computer's loopback address.  [default: the last, or 8090, or any free one]",
+)
 @click.option("--detach", is_flag=True, help="Return once the cluster serves, and leave it running.")
 def up(data_dir: Path | None, detach: bool, **values: Any) -> None:
     """Start the embedded cluster: manager, agents and everything they need, with no other service."""

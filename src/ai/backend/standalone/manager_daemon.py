@@ -6,7 +6,7 @@ import logging
 import socket
 from collections.abc import Mapping
 
-from ai.backend.common.errors import Conflict, Unavailable
+from ai.backend.common.errors import Unavailable
 from ai.backend.infra.bus import Bus
 from ai.backend.infra.config_store import SQLiteConfigStore
 from ai.backend.infra.database import Database
@@ -16,28 +16,14 @@ from ai.backend.manager.composition.app import build_app
 from ai.backend.manager.composition.backing_services import BALLAST_BYTES, sealer_of
 from ai.backend.manager.composition.manager import Manager
 from ai.backend.manager.config.settings import ManagerSettings
+from ai.backend.manager.identity.passwords import verify_password
 from ai.backend.standalone.instance import ClusterFile, Keys, read_env_file, write_env_file
 from ai.backend.standalone.layout import Layout
+from ai.backend.standalone.passwords import forget_password, hash_of_random, make_password, stored_password
 from ai.backend.standalone.storage_daemon import FOLDER_HOST, secret, shared_configuration
 
 log = logging.getLogger(__name__)
 _DEFAULT_USERS = {"admin@local": "administrator", "user@local": "user"}
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """Returns a listening socket; the caller owns it. Raises Conflict if the port is taken or the address is not
-    ours."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind((host, port))
-        sock.listen(1024)
-        sock.setblocking(False)
-    except OSError as e:
-        sock.close()
-        raise Conflict(f"Cannot listen on {host}:{port}: {e.strerror}. Name another one with --port.") from None
-    return sock
 
 
 class ManagerDaemon:
@@ -95,6 +81,15 @@ class ManagerDaemon:
                 continue
             keys = Keys(access_key=pair.access_key, secret_key=pair.secret_key)
             write_env_file(path, endpoint=self._cluster.endpoint, keys=keys, role=_DEFAULT_USERS[email])
+            await self._set_password(email)
+
+    async def _set_password(self, email: str) -> None:
+        """Gives a user without a password the one that ``up`` prints, and forgets that one once it is of no use."""
+        stored = await self.manager.bootstrap.identities.password_hash(email)
+        if stored is None:
+            await self.manager.bootstrap.set_password_hash(email, hash_of_random(make_password(self._layout, email)))
+        elif (printed := stored_password(self._layout, email)) and not verify_password(stored, printed):
+            forget_password(self._layout, email)
 
     async def _readiness(self) -> Mapping[str, bool]:
         # The devices of an agent that is only connected are not known yet.

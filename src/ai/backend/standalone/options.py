@@ -9,6 +9,7 @@ import msgspec
 from ai.backend.common.errors import InvalidInput
 
 DEFAULT_PORT = 8091
+DEFAULT_WEB_PORT = 8090
 DEFAULT_COORDINATOR_PORT = 10200
 DEFAULT_MOCK = "default"
 NONE_WORD = "none"
@@ -20,7 +21,7 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     Without a last one: port 8091 or any free one, one agent, the process runtime, no mock devices. ``mock`` is a file,
     ``default`` or ``none``. ``agent_config`` is a file, a folder with an ``AGENT.toml`` for some agents, or ``none``.
-    ``app_ports`` are the first and the last port at which apps open in browsers.
+    ``app_ports`` are the first and the last port at which apps open in browsers, ``web_port`` is the console's.
     """
 
     host: str = "127.0.0.1"
@@ -31,6 +32,7 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
     mock: str | None = None
     agent_config: str | None = None
     app_ports: tuple[int, int] | None = None
+    web_port: int | None = None
 
     def checked(self) -> UpOptions:
         """Returns the options with absolute paths, since a detached cluster runs in another directory. Raises

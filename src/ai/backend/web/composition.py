@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 import ssl
 from collections.abc import Mapping
 
@@ -20,10 +21,14 @@ from ai.backend.web.login.api import LoginApi
 from ai.backend.web.login.passwords_api import PasswordApi
 from ai.backend.web.login.service import LoginLimits, LoginService
 from ai.backend.web.login.sql import SqlLoginStore
+from ai.backend.web.login.sso_api import SsoApi
 from ai.backend.web.login.store import LoginStore
 from ai.backend.web.managers.pool import ManagerPool
 from ai.backend.web.managers.sign_in import ManagerSignIn
 from ai.backend.web.pages.api import PagesApi
+from ai.backend.web.pages.bundle import is_our_console
+from ai.backend.web.pages.console import Console
+from ai.backend.web.pages.console_api import ConsoleApi
 from ai.backend.web.relay.api import RelayApi
 
 log = logging.getLogger(__name__)
@@ -51,14 +56,15 @@ class WebServer:
         )
         sign_in = ManagerSignIn(self.managers)
         self.logins = logins = LoginService(self._store, sign_in, limits, SystemClock())
-        cookies = CookiePolicy(scheme=scheme, max_age_s=session.max_age)
+        cookies = CookiePolicy(scheme=scheme, base_name=session.cookie_name, max_age_s=session.max_age)
         metrics = Metrics("web")
         apis = (
             LoginApi(logins, cookies, domain=settings.api.domain),
+            SsoApi(logins, sign_in, cookies, domain=settings.api.domain),
             PasswordApi(sign_in, domain=settings.api.domain, scheme=scheme),
             RelayApi(self.managers, logins, cookies),
             HealthApi(metrics, self._readiness),
-            PagesApi(settings, scheme=scheme),
+            _pages(settings, scheme=scheme),
         )
         server = HttpServer(
             [endpoint for api in apis for endpoint in endpoints_of(api)],
@@ -72,15 +78,18 @@ class WebServer:
         app.on_response_prepare.append(add_headers)
         self._runner = make_runner(app)
 
-    async def start(self) -> None:
-        """Serves. Raises InvalidInput if the address is taken, Unavailable if the store of logins is away."""
+    async def start(self, listener: socket.socket | None = None) -> None:
+        """Serves on ``listener``, or on the address of the settings.
+
+        Raises InvalidInput if the address is taken, Unavailable if the store of logins is away.
+        """
         await self._store.start()
         if self.settings.session.flush_on_startup:
             await self._store.delete_all()
         await self.managers.start()
         service = self.settings.service
         try:
-            host, port = await serve_on(self._runner, (service.ip, service.port), tls=self._tls)
+            host, port = await serve_on(self._runner, listener or (service.ip, service.port), tls=self._tls)
         except OSError as e:
             raise InvalidInput(f"Cannot listen on {service.ip}:{service.port}: {e.strerror}.") from None
         shown_host = f"[{host}]" if ":" in host else host
@@ -94,6 +103,15 @@ class WebServer:
 
     async def _readiness(self) -> Mapping[str, bool]:
         return {"manager": await self.managers.is_reachable()}
+
+
+def _pages(settings: WebSettings, *, scheme: str) -> ConsoleApi | PagesApi:
+    """Returns the routes of our console, or of a published one that ``service.static-path`` names."""
+    folder = settings.service.static_path
+    folder = folder.expanduser().resolve() if folder is not None else None
+    if folder is not None and not is_our_console(folder):
+        return PagesApi(settings, scheme=scheme)
+    return ConsoleApi(settings, Console(folder), scheme=scheme)
 
 
 def _tls_context(settings: WebSettings) -> ssl.SSLContext | None:

@@ -12,11 +12,12 @@ class CookiePolicy:
     """The cookie of login sessions: ``__Host-`` binds it to this host and to TLS where browsers use TLS."""
 
     scheme: str
+    base_name: str = "backendai"
     max_age_s: int
 
     @property
     def name(self) -> str:
-        return "__Host-backendai" if self.scheme == "https" else "backendai"
+        return f"__Host-{self.base_name}" if self.scheme == "https" else self.base_name
 
     def token_of(self, request: web.BaseRequest) -> str | None:
         """Returns the token that a request carries."""
@@ -33,6 +34,31 @@ class CookiePolicy:
             samesite="Strict",
             secure=self.scheme == "https",
         )
+
+    @property
+    def ticket_name(self) -> str:
+        return f"{self.name}-ticket"
+
+    def ticket_of(self, request: web.BaseRequest) -> str | None:
+        """Returns the ticket that a request carries of a sign-in at another service."""
+        return request.cookies.get(self.ticket_name)
+
+    def set_ticket(self, response: web.StreamResponse, ticket: str, *, max_age_s: int) -> None:
+        """Gives the browser the ticket that it brings back from a sign-in service. It is ``Lax``, as it comes back from
+        another site."""
+        response.set_cookie(
+            self.ticket_name,
+            ticket,
+            max_age=max_age_s,
+            path="/",
+            httponly=True,
+            samesite="Lax",
+            secure=self.scheme == "https",
+        )
+
+    def clear_ticket(self, response: web.StreamResponse) -> None:
+        """Makes the browser forget the ticket."""
+        response.del_cookie(self.ticket_name, path="/", httponly=True, samesite="Lax", secure=self.scheme == "https")
 
     def clear(self, response: web.StreamResponse) -> None:
         """Makes the browser forget the token."""

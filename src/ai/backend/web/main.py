@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -54,3 +56,37 @@ def start_server(config: Path | None, log_level: str | None) -> None:
             await serve(settings, stop)
 
     run_daemon(run, debug=settings.debug.asyncio or None)
+
+
+@main.command()
+@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+def build(quiet: bool) -> None:
+    """Build the console from the sources of this checkout, once for each state of them.
+
+    Uses the Node.js of this computer if it is new enough, else installs one from the Python package index into
+    the cache of this user. Web servers that run, those of `backend.ai up` included, serve the result at once.
+    """
+    from ai.backend.infra.console.build import build_bundle
+    from ai.backend.infra.console.places import PACKAGED_FOLDER, cache_folder, is_bundle, source_folder
+    from ai.backend.infra.console.programs import BuildFailed
+
+    started_at = time.monotonic()
+
+    def report(step: str) -> None:
+        if not quiet:
+            click.echo(f"{time.monotonic() - started_at:5.1f} s  {step}")
+
+    sources = source_folder()
+    if sources is None:
+        if is_bundle(PACKAGED_FOLDER):
+            click.echo("The console is in this installation already.")
+            return
+        click.echo("backend.ai: This installation has no sources of the console; install a wheel with it.", err=True)
+        sys.exit(1)
+    try:
+        folder = build_bundle(sources, cache_folder(), report=report)
+    except BuildFailed as e:
+        click.echo(f"backend.ai: {e}", err=True)
+        sys.exit(1)
+    if not quiet:
+        click.echo(f"The console is built: {folder}")

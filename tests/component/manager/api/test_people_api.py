@@ -82,7 +82,6 @@ BAD_USERS: list[tuple[dict[str, Any], str]] = [
     ({"group_ids": ["00000000-0000-0000-0000-000000000000"]}, "group"),
     ({"username": "-"}, "username"),
     ({"resource_policy": "nothing"}, "policy"),
-    ({"totp_activated": True}, "totp"),
     ({"allowed_client_ip": ["10.0.0"]}, "allowed_client_ip"),
     ({"allowed_client_ip": ["10.0.0.1"] * 65}, "networks"),
 ]

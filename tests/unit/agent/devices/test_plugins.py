@@ -5,14 +5,16 @@ from __future__ import annotations
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from ai.backend.accelerator.mock import plugin as mock_plugin
 from ai.backend.agent.config.settings import INTRINSIC_PLUGINS, AgentSettings
-from ai.backend.common.errors import PluginError
-from ai.backend.plugin.accelerator import ENTRY_POINT_GROUP
-from ai.backend.plugin.discovery import find_plugins, plugin_of
+from ai.backend.common.errors import InvalidInput, PluginError
+from ai.backend.plugin.accelerator import ENTRY_POINT_GROUP, AbstractComputePlugin
+from ai.backend.plugin.discovery import find_plugins, make_plugin, plugin_of
+from ai.backend.plugin.settings import PluginSettings
 from tests.support.agent_fakes import FakePlugin, fake_plugin
 
 
@@ -33,8 +35,38 @@ def test_one_plugin_is_loaded_once() -> None:
 
 def test_a_package_that_is_not_there_is_found_out_on_loading() -> None:
     (source,) = find_plugins(["no.such.package"], [], [])
-    with pytest.raises(ModuleNotFoundError):
+    with pytest.raises(
+        PluginError, match=r"no plugin no\.such\.package is installed, and .* has no module no; .* cpu, "
+    ):
         source.load()
+
+
+def test_a_module_may_import_the_base_class_of_its_plugin() -> None:
+    base = fake_plugin("base")
+    base.__module__ = "vendor.base"
+    plugin = type("Card", (base,), {"__module__": "mine.card"})
+    assert plugin_of(SimpleNamespace(__name__="mine", Base=base, Card=plugin), "mine") is plugin
+
+
+def test_a_plugin_that_lacks_methods_is_told_which() -> None:
+    class Half(AbstractComputePlugin):
+        async def list_devices(self) -> Any:
+            return []
+
+    with pytest.raises(
+        PluginError, match=r"shows 0 .*: Half lacks alloc_map_spec, alloc_to_devices, configurable_slots$"
+    ):
+        plugin_of(SimpleNamespace(Half=Half), "x")
+
+
+def test_a_misspelt_setting_is_told_the_keys() -> None:
+    class Keys(PluginSettings):
+        lease_dir: str = ""
+        speed: int = 1
+
+    plugin = fake_plugin("a", settings_model=Keys)
+    with pytest.raises(InvalidInput, match=r"plugins\.a\.sped: there is no such key; the keys are lease-dir, speed"):
+        make_plugin(plugin, {"sped": 2})
 
 
 def test_a_module_shows_one_plugin() -> None:

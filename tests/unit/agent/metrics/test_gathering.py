@@ -20,6 +20,7 @@ from ai.backend.agent.kernels.model import KernelRecord
 from ai.backend.agent.metrics import statistics as module
 from ai.backend.agent.metrics.statistics import Statistics
 from ai.backend.common.devices import DeviceAllocation
+from ai.backend.common.errors import Unavailable
 from ai.backend.common.ids import DeviceId, KernelId, SlotName
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import KernelStatus, SessionType
@@ -336,6 +337,23 @@ async def test_what_earlier_attempts_used_is_carried_over(scene: Scene) -> None:
     assert last is not None
     assert last["cpu_used"]["current"] == "1700"
     assert await scene.statistics.carried(kernel, 2) == {"cpu_used": 1700.0, "mem": 9000.0, "net_rx": 35.0}
+
+
+async def test_a_runtime_that_does_not_answer_loses_no_use_at_a_restart(scene: Scene) -> None:
+    kernel = scene.kernel(1)
+    scene.runtime.found = {
+        kernel.key: [
+            _m("cpu_used", 1500.0, "msec", kind=MetricKind.ACCUMULATED),
+            _m("mem", 100.0, stats=frozenset({"max"})),
+        ]
+    }
+    await scene.round(kernel)
+
+    def refuses() -> None:
+        raise Unavailable("the engine is away")
+
+    scene.runtime.during = refuses
+    assert await scene.statistics.carried(kernel, kernel.attempt) == {"cpu_used": 1500.0}
 
 
 async def test_sums_over_workloads_count_on_when_one_ends(scene: Scene) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ai.backend.cli.admin.agents import describe_agent, read_agent, troubles
+from ai.backend.cli.admin.agents import describe_agent, metrics_of_device, read_agent, troubles
+from ai.backend.cli.framework.values import describe_metrics
 
 
 def device(kind: str, number: int, **more: Any) -> dict[str, Any]:
@@ -57,3 +58,26 @@ def test_an_agent_of_an_older_server_is_told_as_far_as_it_goes() -> None:
     bare = read_agent({"id": "i-01", "status": "ALIVE", "devices": None, "compute_plugins": None})
     assert list(troubles(bare)) == []
     assert describe_agent(bare, {})["used"] == ""
+
+
+def metric(value: str, hint: str, **more: str) -> dict[str, str]:
+    return {"current": value, "unit_hint": hint, **more}
+
+
+def test_metrics_of_devices_are_shown_with_their_true_units() -> None:
+    devices = {
+        "cuda_util": {"cuda-0": metric("35", "pct"), "cuda-1": metric("1", "pct")},
+        "cuda_power": {"cuda-0": metric("75.5", "pct", unit="watt")},
+    }
+    told = agent(live_stat={"node": {"cpu_util": metric("12", "pct")}, "devices": devices})
+    metrics = metrics_of_device(told, device("cuda", 0))
+    assert metrics == {"cuda_util": metric("35", "pct"), "cuda_power": metric("75.5", "pct", unit="watt")}
+    assert describe_metrics(metrics, prefix="cuda_") == "util 35%, power 75.5 W"
+    assert describe_agent(told, {})["usage"] == "cpu_util 12%"
+
+
+def test_of_devices_with_one_id_each_has_its_plugins_metrics() -> None:
+    same = [{**device("cuda", 0), "device_id": "0"}, {**device("npu", 0), "device_id": "0"}]
+    devices = {"cuda_util": {"0": metric("1", "pct")}, "npu_util": {"0": metric("2", "pct")}}
+    told = agent(devices=same, live_stat={"node": {}, "devices": devices})
+    assert [list(metrics_of_device(told, one)) for one in same] == [["cuda_util"], ["npu_util"]]

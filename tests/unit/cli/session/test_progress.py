@@ -1,8 +1,9 @@
+import json
 from typing import Any
 
 import pytest
 
-from ai.backend.cli.session.progress import describe_devices, describe_history, reason
+from ai.backend.cli.session.progress import describe_devices, describe_history, describe_usage, reason
 
 
 @pytest.mark.parametrize(
@@ -45,3 +46,15 @@ def test_statuses_of_one_moment_stay_in_their_order() -> None:
     moment = "2026-11-21T09:00:00+00:00"
     history = {"pending": moment, "preparing": moment, "creating": moment}
     assert describe_history(history) == "PENDING → PREPARING +0 ms → CREATING +0 ms"
+
+
+def test_the_usage_of_kernels_has_their_devices() -> None:
+    live = {
+        "mem": {"current": "1048576", "capacity": "2097152", "unit_hint": "bytes"},
+        "mock_power": {"current": "75", "unit_hint": "watt"},
+    }
+    main = {"cluster_hostname": "main1", "live_stat": json.dumps(live), "last_stat": None}
+    ended = {"cluster_hostname": "sub1", "live_stat": None, "last_stat": json.dumps({"cpu_util": {"current": "3"}})}
+    assert describe_usage([main]) == "mem 1.0 MiB of 2.0 MiB, mock_power 75 W"
+    assert describe_usage([main, ended]) == "main1: mem 1.0 MiB of 2.0 MiB, mock_power 75 W; sub1: cpu_util 3"
+    assert describe_usage([{"cluster_hostname": "main1"}]) == ""

@@ -52,7 +52,7 @@ def test_everything_said_is_read() -> None:
         ({"weights": ["default"]}, "scheduler_opts.weights: Expected `object`"),
         ({"max_priority": 101}, "scheduler_opts.max_priority: Expected `int` <= 100"),
         ({"max_priority": 1.5}, "scheduler_opts.max_priority: Expected `int`"),
-        ({"allowed_session_types": []}, "scheduler_opts.allowed_session_types: Expected `array` of length >= 1"),
+        ({"allowed_session_types": []}, "scheduler_opts.allowed_session_types: Expected a list of at least 1 item"),
         (
             {"allowed_session_types": ["system"]},
             "allowed_session_types[0]: Expected one of interactive, batch, inference",

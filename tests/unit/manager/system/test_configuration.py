@@ -43,6 +43,16 @@ async def test_objects_are_set_below_the_key_and_come_back_nested() -> None:
     assert await service.get(caller(), "", prefix=True) == {"config": {"api": {"x": "y"}}}
 
 
+@pytest.mark.parametrize("key", ["", "/", "//"])
+async def test_the_root_is_not_deleted(key: str) -> None:
+    store = MemoryConfigStore()
+    await store.put_many({"config/api/x": "y"})
+    for prefix in (False, True):
+        with pytest.raises(InvalidInput):
+            await ConfigService(store).delete(caller(), key, prefix=prefix)
+    assert await store.get_prefix("") == {"config/api/x": "y"}
+
+
 def nested(depth: int) -> Any:
     value: Any = "x"
     for _ in range(depth):

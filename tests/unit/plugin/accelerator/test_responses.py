@@ -124,7 +124,15 @@ class _Explosive:
             "offers 5 npu.device; the devices have 4",
         ),
         (lambda: responses.slots({SLOT: Decimal("NaN")}, listed=[A], displays=DISPLAYS), "npu.device is NaN"),
-        (lambda: responses.slots([SLOT], listed=[A], displays=DISPLAYS), "cannot be read"),
+        (lambda: responses.slots([SLOT], listed=[A], displays=DISPLAYS), "is a list; a mapping of SlotName to Decimal"),
+        (
+            lambda: responses.slots(None, listed=[A], displays=DISPLAYS),
+            "is a NoneType; a mapping of SlotName to Decimal is expected",
+        ),
+        (
+            lambda: responses.displays(None, foreign=lambda _: None),
+            "is a NoneType; a sequence of SlotDisplay is expected",
+        ),
         (lambda: responses.info(NodeInfo(extra=cast("dict[str, str]", {"a": 1}))), "Expected `str`, got `int`"),
         (lambda: responses.info(None), "Expected `object`, got `None`"),
         (lambda: responses.namespaces([VariantNamespace(namespace="x" * 200)]), "namespace is 200 characters long"),

@@ -199,6 +199,12 @@ class _Counter(MockHook):
             type(self).running -= 1
 
 
+async def gives_a_regular_file(self: MockHook) -> WorkloadConfig:
+    config = await MockHook.pre_create(self)
+    device = DeviceMapping(source=__file__, target="/dev/card0")
+    return replace(config, devices=(device,)) if config.env_vars else config
+
+
 async def mounts_proc(self: MockHook) -> WorkloadConfig:
     return WorkloadConfig(mounts=(Mount(source="/tmp", target="/proc/x"),))
 
@@ -357,6 +363,7 @@ FAULTS: Mapping[str, type[Sound]] = {
     "random_requests_keep_the_invariants": mapped(allocate=all_of_one_device),
     "an_allocation_is_applied_again_after_a_restart": broken(alloc_to_devices=knows_what_it_gave),
     "pre_create_gives_a_usable_config": hooked(pre_create=mounts_proc),
+    "sources_of_the_config_are_there": hooked(pre_create=gives_a_regular_file),
     "pre_create_may_be_repeated": hooked(pre_create=remembers_in_state),
     "every_call_may_be_repeated_by_another_instance": hooked(post_create=created_once),
     "the_managed_state_is_small_json": hooked(post_terminate=keeps_too_much),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -14,13 +15,15 @@ from ai.backend.common.ids import KernelId, SessionId
 from ai.backend.plugin.accelerator import DeviceMapping, Mount, WorkloadConfig
 from ai.backend.plugin.runtime import WorkloadKey, WorkloadSpec
 from ai.backend.runtime.docker.capabilities import engine_facts, why_unfit
-from ai.backend.runtime.docker.container_config import EngineFacts, HostPaths, compose, devices
+from ai.backend.runtime.docker.container_config import EngineFacts, HostPaths, compose, devices, networks_of
 from ai.backend.runtime.docker.images import ImageFacts, etc_files
 from ai.backend.runtime.docker.settings import DockerRuntimeSettings
 from ai.backend.runtime.docker.workloads import exit_of
 
-PLAIN = EngineFacts(version="20.10", cgroups=1, cdi=False, network="none", limits=frozenset(), has_seccomp=True)
-WITH_CDI = EngineFacts(version="28.2", cgroups=2, cdi=True, network="bridge", limits=frozenset(), has_seccomp=True)
+PLAIN = EngineFacts(
+    version="20.10", cgroups=1, cdi_directories=(), network="none", limits=frozenset(), has_seccomp=True
+)
+WITH_CDI = replace(PLAIN, version="28.2", cgroups=2, cdi_directories=("/no/cdi",), network="bridge")
 IMAGE = ImageFacts(
     id="sha256:1", python="/usr/bin/python3", injected=False, runtime="python", shell="/bin/bash", runner="/r",
     environ=("PATH", "LANG"), volumes=("/scratch", "/home/work"),
@@ -34,14 +37,17 @@ SCENE = HostPaths(
 
 def body(config: WorkloadConfig | None = None, engine: EngineFacts = PLAIN, **more: Any) -> dict[str, Any]:
     settings = DockerRuntimeSettings(**more.pop("settings", {}))
-    spec = WorkloadSpec(
+    return compose(_spec(config, **more), IMAGE, settings, engine, SCENE)
+
+
+def _spec(config: WorkloadConfig | None, **more: Any) -> WorkloadSpec:
+    return WorkloadSpec(
         key=WorkloadKey(kernel_id=KernelId(UUID(int=1)), attempt=2),
         session_id=SessionId(UUID(int=2)),
         image="x",
         config=config or WorkloadConfig(),
         **more,
     )
-    return compose(spec, IMAGE, settings, engine, SCENE)
 
 
 def test_a_session_has_no_power_of_its_own() -> None:
@@ -97,32 +103,72 @@ def test_no_volume_is_without_a_limit() -> None:
     assert found == [{"Type": "tmpfs", "Target": "/scratch", "TmpfsOptions": options}]
 
 
-def test_networks_are_the_plugins_or_the_settings() -> None:
+def test_networks_of_plugins_are_attached_to_the_default_one() -> None:
     assert body()["HostConfig"]["NetworkMode"] == "none"
     assert body(settings={"network": "host"})["HostConfig"]["NetworkMode"] == "host"
-    asked = body(WorkloadConfig(networks=("fabric", "other")), WITH_CDI, hostname="sub1")
-    assert asked["HostConfig"]["NetworkMode"] == "fabric"
+    config = WorkloadConfig(networks=("fabric", "bridge", "other"))
+    assert networks_of(_spec(config), DockerRuntimeSettings(), WITH_CDI) == ("bridge", "fabric", "other")
+    assert networks_of(_spec(config), DockerRuntimeSettings(network="own"), WITH_CDI)[0] == "own"
+    assert networks_of(_spec(config), DockerRuntimeSettings(), PLAIN) == ("fabric", "bridge", "other")
+    asked = body(config, PLAIN, hostname="sub1")
     assert asked["NetworkingConfig"]["EndpointsConfig"] == {"fabric": {"Aliases": ["sub1"]}}
+    with pytest.raises(CreationDenied) as denied:
+        body(config, settings={"network": "host"})
+    assert denied.value.data == {"field": "networks", "key": "fabric"}
 
 
-def test_devices_by_node_by_cdi_or_by_vendor() -> None:
-    gpu = DeviceMapping(source="", cdi_name="nvidia.com/gpu=GPU-1")
-    both = DeviceMapping(source="/dev/null", target="/dev/acc0", cdi_name="acme.com/npu=0", permissions="rwm")
-    node = {"PathOnHost": "/dev/null", "PathInContainer": "/dev/acc0", "CgroupPermissions": "rwm"}
-    assert devices([gpu, both], WITH_CDI) == {
-        "Devices": [],
-        "DeviceRequests": [{"Driver": "cdi", "DeviceIDs": ["nvidia.com/gpu=GPU-1", "acme.com/npu=0"]}],
-    }
-    plain = devices([gpu, both], PLAIN)
-    assert plain["Devices"] == [node]
-    assert [(r["Driver"], r["DeviceIDs"]) for r in plain["DeviceRequests"]] == [("nvidia", ["GPU-1"])]
-    for bad in (
-        DeviceMapping(source="", cdi_name="acme.com/npu=0"),
-        DeviceMapping(source="/etc/passwd", target="/dev/x"),
-    ):
-        with pytest.raises(CreationDenied) as denied:
-            devices([bad], PLAIN)
-        assert denied.value.data["key"] in ("acme.com/npu=0", "/dev/x")
+NVIDIA = DeviceMapping(source="", cdi_name="nvidia.com/gpu=GPU-1")
+BOTH = DeviceMapping(source="/dev/null", target="/dev/acc0", cdi_name="acme.com/npu=0", permissions="rwm")
+NODE = {"PathOnHost": "/dev/null", "PathInContainer": "/dev/acc0", "CgroupPermissions": "rwm"}
+
+
+def described(folder: Path, *names: str) -> EngineFacts:
+    """An engine whose directory describes these devices."""
+    for name in names:
+        kind, _, device = name.partition("=")
+        edits = {"env": ["A=1"]}
+        content = {"cdiVersion": "0.3.0", "kind": kind, "devices": [{"name": device, "containerEdits": edits}]}
+        (folder / f"{device}.json").write_text(json.dumps(content))
+    return replace(WITH_CDI, cdi_directories=(str(folder),))
+
+
+def requests_of(found: dict[str, Any]) -> list[tuple[str, list[str]]]:
+    return [(request["Driver"], request["DeviceIDs"]) for request in found["DeviceRequests"]]
+
+
+def test_a_cdi_name_is_used_where_a_specification_describes_it(tmp_path: Path) -> None:
+    engine = described(tmp_path, "nvidia.com/gpu=GPU-1", "acme.com/npu=n0")
+    both = replace(BOTH, cdi_name="acme.com/npu=n0")
+    found = devices([NVIDIA, both], engine)
+    assert (found["Devices"], requests_of(found)) == ([], [("cdi", ["nvidia.com/gpu=GPU-1", "acme.com/npu=n0"])])
+
+
+def test_an_engine_that_only_has_directories_for_cdi_falls_back(tmp_path: Path) -> None:
+    """Newer engines always name directories, which may be empty."""
+    engine = described(tmp_path)
+    found = devices([NVIDIA, BOTH], engine)
+    assert (found["Devices"], requests_of(found)) == ([NODE], [("nvidia", ["GPU-1"])])
+
+
+def test_the_vendors_runtime_comes_before_a_bare_node() -> None:
+    """A node alone brings no libraries of the driver."""
+    gpu = replace(NVIDIA, source="/dev/null", target="/dev/nvidia0")
+    assert requests_of(devices([gpu], PLAIN)) == []
+    found = devices([gpu], replace(PLAIN, runtimes=("nvidia",)))
+    assert (found["Devices"], requests_of(found)) == ([], [("nvidia", ["GPU-1"])])
+
+
+@pytest.mark.parametrize(
+    ("bad", "problem"),
+    [
+        (DeviceMapping(source="", cdi_name="acme.com/npu=0"), "no CDI specification in /no/cdi describes it"),
+        (DeviceMapping(source="/etc/passwd", target="/dev/x"), "is no device"),
+    ],
+)
+def test_what_cannot_be_had_is_denied_with_its_name(bad: DeviceMapping, problem: str) -> None:
+    with pytest.raises(CreationDenied, match=problem) as denied:
+        devices([bad], WITH_CDI)
+    assert denied.value.data["key"] in ("acme.com/npu=0", "/dev/x")
 
 
 def test_calls_of_plugins_are_added_to_the_filter() -> None:
@@ -197,6 +243,7 @@ def test_facts_of_engines() -> None:
         "CPUSet": False,
     }
     facts = engine_facts(info, [{"Name": "bridge"}])
-    assert (facts.cdi, facts.cgroups, facts.network, facts.limits) == (True, 2, "bridge", frozenset({"memory"}))
+    assert (facts.cdi_directories, facts.cgroups) == (("/etc/cdi",), 2)
+    assert (facts.network, facts.limits) == ("bridge", frozenset({"memory"}))
     old = engine_facts({"ApiVersion": "1.41"}, [{"Name": "none"}])
-    assert (old.cdi, old.cgroups, old.network, old.has_seccomp) == (False, 1, "none", False)
+    assert (old.cdi_directories, old.cgroups, old.network, old.has_seccomp) == ((), 1, "none", False)

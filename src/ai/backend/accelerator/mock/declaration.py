@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from ai.backend.accelerator.mock.faults import Fault
 from ai.backend.accelerator.mock.metrics import Script
 from ai.backend.common.devices import AllocationStrategy, LinkKind, PrecisionSupport, VariantMatchMode
-from ai.backend.common.errors import InvalidInput, InvalidName
+from ai.backend.common.errors import BackendError, InvalidInput, InvalidName
 from ai.backend.common.names import check_slot_name
 from ai.backend.plugin.settings import PluginSettings, Quantity, Size, problems_of, read_toml
 
@@ -23,6 +23,7 @@ FILE_NAME = "mock-accelerator.toml"
 CONTROL_NAME = "mock-control.toml"
 SEARCH_PATH = (Path(), Path("~/.config/backend.ai"), Path("/etc/backend.ai"))
 MAX_DEVICES = 4096
+CUDA_DEVICE = "CUDADevice"
 M = TypeVar("M", bound=BaseModel)
 
 
@@ -161,7 +162,10 @@ class Declaration(Control):
     """Holds the whole declaration file of mock devices."""
 
     slot_name: str = Field(default="mock", description="First part of the slot names.")
-    device_plugin_name: str = Field(default="MockDevice", description="CUDADevice or MockDevice.")
+    device_plugin_name: str = Field(
+        default="MockDevice",
+        description="MockDevice, or CUDADevice: sessions then have the variables of CUDA's devices.",
+    )
     devices: tuple[MockDevice, ...] = Field(description="The devices to pretend.")
     topology: Literal["nvlink-all", "nvlink-pairs", "pcie-tree"] | None = Field(
         default=None, description="Links of all devices, in the order in which they are declared."
@@ -184,7 +188,7 @@ class Declaration(Control):
     @field_validator("device_plugin_name")
     @classmethod
     def _check_plugin_name(cls, name: str) -> str:
-        if name not in ("CUDADevice", "MockDevice"):
+        if name not in (CUDA_DEVICE, "MockDevice"):
             raise ValueError("known are CUDADevice and MockDevice")
         return name
 
@@ -220,6 +224,16 @@ def find_declaration(path: Path | None) -> Path | None:
         return path
     candidates = (folder.expanduser() / FILE_NAME for folder in SEARCH_PATH)
     return next((candidate for candidate in candidates if candidate.is_file()), None)
+
+
+def declared_slot(path: Path | None) -> str:
+    """Returns the slot name that the declaration at ``path`` or on the search path names, under which the shared
+    configuration has the plugin's settings (spec 03-06); ``mock`` without a readable one, of which the plugin tells."""
+    found = find_declaration(path)
+    try:
+        return str(read_toml(found).get("slot_name", "mock")) if found is not None else "mock"
+    except BackendError:
+        return "mock"
 
 
 def read_table(path: Path, model: type[M]) -> M:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeVar
 from pydantic import BaseModel
 
 from ai.backend.accelerator.mock import metrics
-from ai.backend.accelerator.mock.declaration import Declaration, MockSettings, SlotFormat
+from ai.backend.accelerator.mock.declaration import CUDA_DEVICE, Declaration, MockSettings, SlotFormat
 from ai.backend.accelerator.mock.faults import act
 from ai.backend.accelerator.mock.powers import SimulatedPowers
 from ai.backend.accelerator.mock.state import MockState, faulted
@@ -111,6 +111,9 @@ class MockPlugin(SimulatedPowers, AbstractComputePlugin):
 
     @property
     def env_prefix(self) -> str:
+        """Returns the first part of the variables of sessions and of lines of ``resource.txt``."""
+        if self.declaration.device_plugin_name == CUDA_DEVICE:
+            return "CUDA"
         return re.sub(r"\W", "_", self.declaration.slot_name).upper()
 
     @faulted

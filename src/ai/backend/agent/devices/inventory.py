@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import partial
@@ -28,7 +28,7 @@ from ai.backend.common.errors import (
     UnsupportedResource,
 )
 from ai.backend.common.ids import DeviceId, SlotName
-from ai.backend.common.slots import ResourceSlot
+from ai.backend.common.slots import ResourceSlot, format_quantity
 from ai.backend.common.wire.reports import UnhealthyDevice
 from ai.backend.core.allocation.alloc_map import AbstractAllocMap
 from ai.backend.core.allocation.node import NodeAllocator
@@ -40,6 +40,8 @@ log = logging.getLogger(__name__)
 INTRINSIC = frozenset({"cpu", "mem"})
 """Device names whose slots no other plugin may offer, even if these plugins are blocked."""
 _LOST_REASON = "its plugin lists it no more"
+ANSWER_PATIENCE_S = 3.0
+"""How long :meth:`Inventory.refresh` waits for slow plugins."""
 
 
 async def _alloc_map_spec_of(plugin: AbstractComputePlugin) -> AllocMapSpec | None:
@@ -98,36 +100,81 @@ class Inventory:
         self.kinds: dict[str, DeviceKind] = {}
         self._health: dict[str, DeviceHealthTracker] = {}
         self._reason_of_withheld: dict[tuple[str, DeviceId], str] = {}
+        self._reason_of_uncounted: dict[tuple[str, DeviceId], str] = {}
         self._allocator = NodeAllocator({})
         self._holding_of_kernel: dict[str, _Holding] = {}
         self._offering_keys: frozenset[str] = frozenset()
         self._built_devices: dict[str, tuple[ComputeDevice, ...]] = {}
         self._refreshing = asyncio.Lock()
+        self._queries: dict[PluginHandle, asyncio.Task[DeviceKind]] = {}
+        self._late: dict[PluginHandle, asyncio.Task[None]] = {}
+        self._info_queries: dict[PluginHandle, asyncio.Task[None]] = {}
+        self.changed: Callable[[], None] = lambda: None
+        """Called when the answer of a slow plugin has changed devices or slots, and when versions have changed."""
 
     async def refresh(self, now: float) -> bool:
-        """Queries every plugin; returns True if any device or slot changed. A failed plugin keeps its last devices."""
+        """Queries every plugin; returns True if any device or slot changed. A failed plugin keeps its last devices.
+
+        A slow plugin is waited for ``ANSWER_PATIENCE_S``; its answer is applied when it comes, and then ``changed`` is
+        called.
+        """
         async with self._refreshing:  # the older of two concurrent answers must not win
             await self._plugins.start(now)
+            handles = self._plugins.started()
+            for handle in handles:
+                if handle not in self._queries:
+                    self._queries[handle] = asyncio.create_task(self._query(handle), name=f"agent-query-{handle.key}")
+            if self._queries:
+                await asyncio.wait(self._queries.values(), timeout=ANSWER_PATIENCE_S)
             changed = False
-            for handle in self._plugins.started():
-                try:
-                    changed |= await self._refresh_plugin(handle)
-                except BackendError as e:
-                    log.debug("the inventory of %s is not renewed: %s", handle.key, e)
+            for handle in [handle for handle in self._plugins.handles if handle in self._queries]:
+                if self._queries[handle].done():
+                    changed |= self._apply(handle, self._queries.pop(handle))
+                elif handle not in self._late:
+                    self._late[handle] = asyncio.create_task(self._apply_late(handle), name=f"agent-late-{handle.key}")
             offering = frozenset(handle.key for handle in self._plugins.started())
             changed, self._offering_keys = changed or offering != self._offering_keys, offering
-            if changed or self.is_stale:
-                await self.rebuild()
-            if changed:
-                self.generation += 1
+            await self._finish_refresh(is_changed=changed)
+            await self._refresh_info(handles)
             return changed
+
+    async def _finish_refresh(self, *, is_changed: bool) -> None:
+        if is_changed or self.is_stale:
+            await self.rebuild()
+        if is_changed:
+            self.generation += 1
+
+    async def _apply_late(self, handle: PluginHandle) -> None:
+        """Applies the answer of a slow plugin as soon as it is there."""
+        query = self._queries[handle]
+        try:
+            await asyncio.wait([query])
+            async with self._refreshing:
+                if self._queries.get(handle) is not query:
+                    return  # a refresh has applied it meanwhile
+                is_changed = self._apply(handle, self._queries.pop(handle))
+                await self._finish_refresh(is_changed=is_changed)
+        finally:
+            self._late.pop(handle, None)
+        if is_changed:
+            self.changed()
+
+    async def close(self) -> None:
+        """Cancels queries that have not been answered."""
+        tasks = [*self._queries.values(), *self._late.values(), *self._info_queries.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._queries.clear()
+        self._info_queries.clear()
 
     @property
     def is_stale(self) -> bool:
         """Returns True while the alloc maps lack changes of the devices, so that a rebuild is due."""
         return self._built_devices != {key: kind.devices for key, kind in self.kinds.items()}
 
-    async def _refresh_plugin(self, handle: PluginHandle) -> bool:
+    async def _query(self, handle: PluginHandle) -> DeviceKind:
+        """Returns what a plugin offers now. Raises BackendError."""
         other_owner_of_slot = partial(self._other_owner_of, handle.key)
         queried_at = asyncio.get_running_loop().time()
         displays = await handle.call(
@@ -151,7 +198,7 @@ class Inventory:
         alloc_map_spec = await handle.call(
             "alloc_map_spec", _alloc_map_spec_of, check=partial(responses.alloc_map, listed=listed_devices)
         )
-        kind = DeviceKind(
+        return DeviceKind(
             devices=tuple(listed_devices),
             answered=tuple(listed_devices),
             queried_at=queried_at,
@@ -160,33 +207,54 @@ class Inventory:
             spec=alloc_map_spec,
             namespaces=tuple(namespaces),
         )
+
+    def _apply(self, handle: PluginHandle, query: asyncio.Task[DeviceKind]) -> bool:
+        """Takes over the answer of a plugin; returns True if its devices or slots changed."""
+        if query.cancelled() or isinstance(query.exception(), BackendError):
+            log.debug("the inventory of %s is not renewed: %s", handle.key, query)
+            return False
+        kind = query.result()
+        # Two plugins may have answered at the same time: the first in allocation order keeps a slot of both.
+        for slot_name in sorted(kind.slot_names):
+            if (owner_key := self.owner_of(slot_name)) not in (None, handle.key):
+                handle.complain("list_devices", f"list_devices: {slot_name} belongs to the plugin {owner_key}")
+                return False
         old_kind = self.kinds.get(handle.key)
-        if old_kind is not None and (lost_device_ids := self._lost_devices(old_kind, kind)):
-            return self._keep_lost_devices(handle, old_kind, lost_device_ids)
+        if old_kind is not None:
+            kind.info = old_kind.info
+            if lost_device_ids := self._lost_devices(old_kind, kind):
+                return self._keep_lost_devices(handle, old_kind, kind, lost_device_ids)
         self._update_health(handle.key, kind)
         if old_kind is not None and kind == old_kind:
             old_kind.answered, old_kind.queried_at = kind.answered, kind.queried_at
-            old_kind.info = await self._node_info(handle) if old_kind.info is None else old_kind.info
             return False
-        kind.info = await self._node_info(handle)
-        self._update_health(handle.key, kind)  # again: health may have changed meanwhile
         self.kinds[handle.key] = kind
         return True
 
-    @staticmethod
-    async def _node_info(handle: PluginHandle) -> dict[str, str] | None:
+    async def _refresh_info(self, handles: Sequence[PluginHandle]) -> None:
+        """Asks each plugin for the versions of its node. One that still owes an answer is not asked or waited for."""
+        asked = [handle for handle in handles if handle not in self._info_queries and handle.key in self.kinds]
+        for handle in asked:
+            query = asyncio.create_task(self._query_info(handle), name=f"agent-info-{handle.key}")
+            self._info_queries[handle] = query
+        if asked:
+            await asyncio.wait([self._info_queries[handle] for handle in asked], timeout=ANSWER_PATIENCE_S)
+        for handle in [handle for handle, query in self._info_queries.items() if query.done()]:
+            del self._info_queries[handle]
+
+    async def _query_info(self, handle: PluginHandle) -> None:
+        """Takes over the versions of a plugin's node; a failed plugin keeps its last ones."""
         try:
             node_info = await handle.call("get_node_info", lambda plugin: plugin.get_node_info(), check=responses.info)
-        except BackendError:
-            return None
-        versions = {
-            "driver_version": node_info.driver_version,
-            "runtime_version": node_info.runtime_version,
-        }
-        return {
-            **node_info.extra,
-            **{component: version for component, version in versions.items() if version},
-        }
+        except BackendError as e:
+            log.debug("the versions of %s are not renewed: %s", handle.key, e)
+            return
+        versions = {"driver_version": node_info.driver_version, "runtime_version": node_info.runtime_version}
+        info = {**node_info.extra, **{component: version for component, version in versions.items() if version}}
+        kind = self.kinds.get(handle.key)
+        if kind is not None and kind.info != info:
+            kind.info = info
+            self.changed()
 
     def _other_owner_of(self, plugin_key: str, slot: str) -> str | None:
         """Returns the other plugin that owns a slot by its name or by an existing offer; None without one."""
@@ -214,19 +282,23 @@ class Inventory:
         )
 
     def _keep_lost_devices(
-        self, handle: PluginHandle, old_kind: DeviceKind, lost_device_ids: frozenset[DeviceId]
+        self, handle: PluginHandle, old_kind: DeviceKind, new_kind: DeviceKind, lost_device_ids: frozenset[DeviceId]
     ) -> bool:
-        """Keeps the old devices and marks lost devices as failed: ids must not change under a workload."""
+        """Keeps the old devices and marks lost devices as failed: ids must not change under a workload.
+
+        The other devices have the health of the new answer.
+        """
         shown_ids = ", ".join(sorted(lost_device_ids)[:3])
         handle.complain("list_devices", f"list_devices: {shown_ids:.200} is listed no more, and a kernel holds it")
         previous_devices = old_kind.devices
+        listed_devices = {device.device_id: device for device in new_kind.answered}
         old_kind.answered = tuple(
             replace(device, health=DeviceHealth.UNHEALTHY, health_reason=_LOST_REASON)
-            if device.device_id in lost_device_ids
-            else device
+            if (listed := listed_devices.get(device.device_id)) is None
+            else replace(device, health=listed.health, health_reason=listed.health_reason)
             for device in old_kind.answered
         )
-        old_kind.queried_at = asyncio.get_running_loop().time()
+        old_kind.queried_at = new_kind.queried_at
         self._update_health(handle.key, old_kind)
         return old_kind.devices != previous_devices
 
@@ -234,9 +306,10 @@ class Inventory:
         """Sets the devices' health from the list and the later changes, and recomputes the slots."""
         tracker = self._health.setdefault(plugin_key, DeviceHealthTracker())
         tracker.retain(device.device_id for device in kind.answered)
+        reason_of_excluded = {**self._reason_of_uncounted, **self._reason_of_withheld}
         kind.devices = tuple(
             device
-            if (reason := self._reason_of_withheld.get((plugin_key, device.device_id))) is None
+            if (reason := reason_of_excluded.get((plugin_key, device.device_id))) is None
             else replace(device, health=DeviceHealth.UNHEALTHY, health_reason=reason)
             for device in tracker.evaluate(kind.answered, kind.queried_at, asyncio.get_running_loop().time())
         )
@@ -289,6 +362,7 @@ class Inventory:
             for key, kind in sorted(self.kinds.items())
             for device in kind.devices
             if device.health is not DeviceHealth.HEALTHY
+            and (key, device.device_id) not in self._reason_of_uncounted
             and any(device.device_id in held_slots.get(slot.slot_name, ()) for slot in device.slots)
         ]
 
@@ -320,6 +394,34 @@ class Inventory:
         for kernel_id, holding in self._holding_of_kernel.items():
             self._holding_of_kernel[kernel_id] = self._count_allocation(kernel_id, holding.allocation)
         self._built_devices = {key: kind.devices for key, kind in self.kinds.items()}
+        self._update_uncounted()
+
+    def _update_uncounted(self) -> None:
+        """Excludes the devices that a kernel holds by a slot, or in an amount, that they do not offer any more."""
+        reason_of_uncounted: dict[tuple[str, DeviceId], str] = {}
+        for kernel_id, holding in self._holding_of_kernel.items():
+            for slot, quantities in holding.allocation.slots.items():
+                counted = holding.taken.slots.get(slot, {})
+                for device_id, quantity in quantities.items():
+                    for key in self._owners_of_held(slot) if counted.get(device_id, 0) < quantity else ():
+                        reason = f"the kernel {kernel_id} holds {format_quantity(quantity)} {slot} of it"
+                        reason_of_uncounted[key, device_id] = f"{reason}, which it does not offer now"
+        changed_keys = {key for key, _ in reason_of_uncounted.keys() ^ self._reason_of_uncounted.keys()}
+        self._reason_of_uncounted = reason_of_uncounted
+        for key in changed_keys:
+            self.on_health_changes(key)
+
+    def _owners_of_held(self, slot: str) -> list[str]:
+        """Returns the plugins whose devices a kernel may hold by this slot, which may be from before a restart."""
+        device_name = slot.partition(".")[0]
+        named = [
+            key
+            for key, kind in self.kinds.items()
+            if device_name == key or any(name.partition(".")[0] == device_name for name in kind.slot_names)
+        ]
+        return named or [
+            handle.key for handle in self._plugins.handles if handle.key in self.kinds and not handle.key_is_slot_prefix
+        ]
 
     def _complain(self, plugin_key: str, reason: str | None) -> None:
         for handle in self._plugins.started():
@@ -410,12 +512,15 @@ class Inventory:
     def adopt(self, kernel_id: str, allocation: DeviceAllocation) -> None:
         """Records an existing allocation after a restart of the agent, even if it exceeds the present devices."""
         self._holding_of_kernel[kernel_id] = self._count_allocation(kernel_id, allocation)
+        self._update_uncounted()
 
     def free(self, kernel_id: str) -> None:
         """Frees the allocation of a kernel, if it has one."""
         holding = self._holding_of_kernel.pop(kernel_id, None)
         if holding is not None:
             self._allocator.free(holding.taken)
+            if holding.taken.slots != holding.allocation.slots:
+                self._update_uncounted()
 
     def holds(self, kernel_id: str) -> bool:
         return kernel_id in self._holding_of_kernel

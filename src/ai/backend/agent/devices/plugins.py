@@ -15,6 +15,7 @@ from ai.backend.infra.retry import Backoff
 from ai.backend.plugin.accelerator import AbstractComputePlugin, TerminationDeferred
 from ai.backend.plugin.accelerator.shapes import InvalidResponse
 from ai.backend.plugin.discovery import PluginSource, make_plugin
+from ai.backend.plugin.tracebacks import description_of
 from ai.backend.pluginhost import HostedPlugin, launch
 from ai.backend.pluginhost.process import GRACE_S, HostedCallFailed
 
@@ -22,7 +23,7 @@ log = logging.getLogger(__name__)
 R = TypeVar("R")
 _RETRY_FIRST_S, _RETRY_MAX_S = 1.0, 300.0
 START_PATIENCE_S = 10.0
-"""How long :meth:`PluginSet.start` waits for slow plugins."""
+"""How long :meth:`PluginSet.start` waits for the first start of slow plugins."""
 _MAX_REASON_LENGTH = 500
 
 
@@ -54,6 +55,10 @@ class PluginHandle:
     @property
     def version(self) -> str:
         return self._class.version if self._class is not None else ""
+
+    @property
+    def key_is_slot_prefix(self) -> bool:
+        return self._class is None or self._class.key_is_slot_prefix
 
     @property
     def verified_on(self) -> str | None:
@@ -229,7 +234,7 @@ def _description_of(error: BaseException) -> str:
             return error.message
         case HostedCallFailed() | InvalidResponse():
             return str(error)
-    return f"{type(error).__name__}: {error}"
+    return description_of(error)
 
 
 class PluginSet:
@@ -240,6 +245,7 @@ class PluginSet:
         self._settings = settings.plugin_settings
         self._warned_keys: set[str] = set()
         self._starting: dict[PluginHandle, asyncio.Task[None]] = {}
+        self._attempted: set[PluginHandle] = set()
         self.changed: Callable[[], None] = lambda: None
         timeout_s, environment = settings.kernel_lifecycles.plugin_timeout, settings.agent.plugin_environment
         self.handles = [
@@ -250,15 +256,17 @@ class PluginSet:
         self.changed()
 
     async def start(self, now: float) -> None:
-        """Starts all plugins that are not started. Slow plugins continue in the background, then call ``changed``."""
-        start_tasks = [
-            self._begin_start(handle, now)
-            for handle in self.handles
-            if handle not in self._starting and handle.may_start(now)
-        ]
-        if start_tasks:
-            _, slow_tasks = await asyncio.wait(start_tasks, timeout=START_PATIENCE_S)
-            for task in slow_tasks:
+        """Starts all plugins that are not started. Slow plugins, and those that are started again after a failure,
+        continue in the background, then call ``changed``."""
+        startable = [handle for handle in self.handles if handle not in self._starting and handle.may_start(now)]
+        first_handles = [handle for handle in startable if handle not in self._attempted]
+        self._attempted.update(first_handles)
+        start_tasks = {handle: self._begin_start(handle, now) for handle in startable}
+        first_tasks = [start_tasks[handle] for handle in first_handles]
+        if first_tasks:
+            await asyncio.wait(first_tasks, timeout=START_PATIENCE_S)
+        for task in start_tasks.values():
+            if not task.done():
                 task.add_done_callback(lambda _: self._notify())
         handle_of_key: dict[str, PluginHandle] = {}
         for handle in self.handles:

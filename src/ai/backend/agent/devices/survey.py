@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from importlib.metadata import entry_points
+from typing import Any
 
 from ai.backend.agent.config.settings import INTRINSIC_PLUGINS, AgentSettings
 from ai.backend.agent.devices.inventory import DeviceKind, Inventory
-from ai.backend.agent.devices.plugins import PluginSet
+from ai.backend.agent.devices.plugins import PluginHandle, PluginSet
 from ai.backend.plugin.accelerator import ENTRY_POINT_GROUP
 from ai.backend.plugin.discovery import LEGACY_GROUPS, PluginSource, find_plugins
 
@@ -30,10 +31,17 @@ class PluginInspection:
     is_allowed: bool
     reason: str | None
     kind: DeviceKind | None
+    metrics: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Device -> key -> metric, if the plugin was measured."""
 
 
-async def survey(settings: AgentSettings, only: str | None = None) -> list[PluginInspection]:
-    """Starts the plugins as an agent does, lists their devices, and stops them.
+Measure = Callable[[PluginHandle, DeviceKind], Awaitable[Mapping[str, Mapping[str, Any]]]]
+
+
+async def survey(
+    settings: AgentSettings, only: str | None = None, *, measure: Measure | None = None
+) -> list[PluginInspection]:
+    """Starts the plugins as an agent does, lists their devices, measures them by ``measure``, and stops the plugins.
 
     ``only`` is the device name, entry point or package of the only plugin to inspect.
     """
@@ -60,6 +68,13 @@ async def survey(settings: AgentSettings, only: str | None = None) -> list[Plugi
     try:
         await inventory.refresh(asyncio.get_running_loop().time())
         packages = _packages()
+        measured = [
+            handle for handle in plugins.started() if handle.key in inventory.kinds and _is_chosen(only, handle)
+        ]
+        metrics_of_plugin: dict[str, Mapping[str, Mapping[str, Any]]] = {}
+        if measure is not None:
+            answers = await asyncio.gather(*(measure(handle, inventory.kinds[handle.key]) for handle in measured))
+            metrics_of_plugin = {handle.key: answer for handle, answer in zip(measured, answers, strict=True)}
         return [
             PluginInspection(
                 name=handle.key,
@@ -70,12 +85,18 @@ async def survey(settings: AgentSettings, only: str | None = None) -> list[Plugi
                 is_allowed=handle.source.reference in source_of_allowed,
                 reason=handle.reason,
                 kind=inventory.kinds.get(handle.key) if handle.started else None,
+                metrics=metrics_of_plugin.get(handle.key, {}),
             )
             for handle in plugins.handles
-            if only is None or only == handle.key or _is_meant(only, handle.source)
+            if _is_chosen(only, handle)
         ]
     finally:
+        await inventory.close()
         await plugins.stop()
+
+
+def _is_chosen(only: str | None, handle: PluginHandle) -> bool:
+    return only is None or only == handle.key or _is_meant(only, handle.source)
 
 
 def _is_meant(only: str, source: PluginSource) -> bool:

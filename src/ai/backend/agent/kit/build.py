@@ -1,6 +1,7 @@
 """Makes kits: folders with everything that our interpreter needs to run on this machine's kernel, in any image.
 
-A kit has its own loader and C library. Files are linked if possible, else copied. A kit is named by its content.
+A kit has its own loader and C library, and xterm.js where the console is built. Files are linked if possible, else
+copied. A kit is named by its content.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ from typing import Any
 
 from ai.backend.common.errors import Unavailable
 from ai.backend.common.service_ports import SSHD, TTYD
+from ai.backend.infra.console.places import TERMINAL_NAME, find_bundle
 
 PROGRAMS = Path(__file__).with_name("programs")
 _PROBE_PROGRAM = Path(__file__).with_name("probe.py")
 _PROBE_TIMEOUT_S = 60.0
+_TERMINAL_PLACE, _TERMINAL_SCRIPT = "programs/xterm", "xterm.js"
 _UNNEEDED_NAMES = frozenset(
     {"site-packages", "dist-packages", "test", "tests", "idlelib", "tkinter", "turtledemo", "ensurepip", "lib2to3",
      "pydoc_data", "distutils", "sqlite3", "unittest", "venv", "curses", "dbm"}
@@ -35,20 +38,27 @@ class KitFailed(Exception):
     """Raised when no kit can be made; the text says why."""
 
 
+def find_terminal() -> Path | None:
+    """Returns the folder with xterm.js, for the page of terminals, of the console's bundle; None if it is not built."""
+    bundle = find_bundle()
+    folder = bundle / TERMINAL_NAME if bundle is not None else None
+    return folder if folder is not None and (folder / _TERMINAL_SCRIPT).is_file() else None
+
+
 def build_kit(directory: Path) -> Path:
     """Returns the kit of this interpreter below ``directory``; builds the kit if need be (a second or two). Blocks.
 
     Raises KitFailed if the interpreter or the disk does not permit it.
     """
-    facts = _probe()
-    kit = directory / _digest(facts)
+    facts, terminal = _probe(), find_terminal()
+    kit = directory / _digest(facts, terminal)
     if kit.is_dir():
         return kit
     unfinished = directory / f".{kit.name}.{os.getpid()}"
     try:
         directory.mkdir(mode=0o755, parents=True, exist_ok=True)
         shutil.rmtree(unfinished, ignore_errors=True)
-        _fill_kit(unfinished, facts)
+        _fill_kit(unfinished, facts, terminal)
         try:
             unfinished.rename(kit)
         except OSError:  # another one was faster
@@ -64,7 +74,7 @@ def build_kit(directory: Path) -> Path:
 def remove_unused(directory: Path) -> None:
     """Removes the kits of other versions that no process runs from. Blocks. Raises KitFailed."""
     other_kit_names = {path.name for path in directory.iterdir()}
-    other_kit_names -= {_digest(_probe())} if other_kit_names else set()
+    other_kit_names -= {_digest(_probe(), find_terminal())} if other_kit_names else set()
     if other_kit_names:
         command_lines = list(_process_commands())
         for kit_name in other_kit_names:
@@ -88,7 +98,7 @@ def _probe() -> dict[str, Any]:
     return facts
 
 
-def _digest(facts: dict[str, Any]) -> str:
+def _digest(facts: dict[str, Any], terminal: Path | None) -> str:
     """Returns the kit's name: packages count by the times of their files, programs by their content."""
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
     for path_text in (*facts["packages"].values(), *facts["libraries"]):
@@ -96,13 +106,13 @@ def _digest(facts: dict[str, Any]) -> str:
         for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
             file_status = file.stat()
             digest.update(f"{file} {file_status.st_size} {file_status.st_mtime_ns}\n".encode())
-    for path in sorted(PROGRAMS.rglob("*")):
+    for path in (*sorted(PROGRAMS.rglob("*")), *(sorted(terminal.iterdir()) if terminal is not None else ())):
         if path.is_file() and path.suffix != ".pyc":
             digest.update(path.name.encode() + path.read_bytes())
     return digest.hexdigest()[:16]
 
 
-def _fill_kit(kit: Path, facts: dict[str, Any]) -> None:
+def _fill_kit(kit: Path, facts: dict[str, Any], terminal: Path | None) -> None:
     library_directory, site_packages = kit / "lib", kit / "site"
     for folder in (kit / "bin", library_directory, site_packages):
         folder.mkdir(parents=True, exist_ok=True)
@@ -122,6 +132,8 @@ def _fill_kit(kit: Path, facts: dict[str, Any]) -> None:
         _link_file(path, library_directory / path.name)
         loader_name = path.name if path.name.startswith("ld-") else loader_name
     _link_tree(PROGRAMS, kit / "programs")
+    if terminal is not None:
+        _link_tree(terminal, kit / _TERMINAL_PLACE)
     loader_command = [f"{{kit}}/lib/{loader_name}", "--library-path", "{kit}/lib"] if loader_name else []
     command = [*loader_command, "{kit}/bin/python3", "-I", "-S", "-B", "-X", "utf8"]
     (kit / "launch.json").write_text(json.dumps(command))
@@ -181,6 +193,11 @@ def _link_file(source: Path, target: Path) -> None:
     target.chmod(0o755 if file_mode & 0o100 else 0o644)
 
 
+def _is_current(kit: Path) -> bool:
+    """Returns False for a kit that is gone, or has no xterm.js although the console was built since."""
+    return kit.is_dir() and ((kit / _TERMINAL_PLACE / _TERMINAL_SCRIPT).is_file() or find_terminal() is None)
+
+
 class KitStore:
     """Builds the kits of one agent when a kit is first needed."""
 
@@ -211,7 +228,7 @@ class KitStore:
 
     async def ensure(self) -> str:
         async with self._lock:
-            if self._name is None or not (self._directory / self._name).is_dir():
+            if self._name is None or not await asyncio.to_thread(_is_current, self._directory / self._name):
                 try:
                     self._name = (await asyncio.to_thread(build_kit, self._directory)).name
                 except KitFailed as e:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ai.backend.agent.config.settings import AgentSettings
+from ai.backend.agent.devices.cdi import CdiSpecifications
 from ai.backend.agent.devices.inventory import Inventory
 from ai.backend.agent.devices.plugins import PluginSet
 from ai.backend.agent.gateway.server import ServiceGateway
@@ -35,6 +36,7 @@ class AgentContext:
     gateway: ServiceGateway
     plugins: PluginSet
     inventory: Inventory
+    cdi: CdiSpecifications
     records: KernelRecords
     leftovers: Leftovers
     observer: ObservationQueue

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
@@ -12,8 +13,9 @@ import msgspec
 from ai.backend.agent.kernels.kernel import Kernel
 from ai.backend.agent.kernels.model import PluginState
 from ai.backend.agent.lifecycle.context import AgentContext, StepContext
+from ai.backend.agent.lifecycle.hook_facts import hook_facts
 from ai.backend.common.devices import DeviceAllocation
-from ai.backend.common.errors import DeadlineExceeded, PluginError
+from ai.backend.common.errors import BackendError, DeadlineExceeded, PluginError
 from ai.backend.common.states import KernelEventReason
 from ai.backend.common.wire.reports import HookState, HookTrouble
 from ai.backend.plugin.accelerator import (
@@ -67,6 +69,7 @@ class HookCalls:
         is_repeat = epoch_of_method.get(method, self._context.epoch) != self._context.epoch
         is_over = asyncio.Event()
         state = self._managed_state(plugin_key, kernel, is_over)
+        labels = await self._labels_of(kernel.record.spec.image)
 
         async def run(plugin: AbstractComputePlugin) -> WorkloadConfig | None:
             record, allocation = kernel.record, self._allocation_at_creation(plugin_key, kernel)
@@ -82,6 +85,7 @@ class HookCalls:
                 state=state,
                 previous_allocation=allocation if step.restarting else None,
                 deadline_s=deadline_s,
+                **hook_facts(kernel, method, labels, restarting=step.restarting),
             )
             result = await _call_method(method, plugin.create_lifecycle_hook(workload, allocation, hook_context))
             try:
@@ -105,6 +109,14 @@ class HookCalls:
             is_over.set()
         crash_point(f"hook.{plugin_key}.{method}.after")
         return returned_config
+
+    async def _labels_of(self, image: str) -> Mapping[str, str]:
+        """Returns the labels of an image; none if the runtime cannot tell them now, which must not stop an end."""
+        try:
+            return await self._context.services.labels_of(image)
+        except BackendError as e:
+            log.warning("hooks are not told of the image %s: %s", image, e)
+            return {}
 
     def report(
         self, kernel: Kernel, plugin_key: str, method: Method, problem: object, state: HookState, since: float = 0.0

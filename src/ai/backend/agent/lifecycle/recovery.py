@@ -40,6 +40,8 @@ class Recovery:
                 multi_node_kernels.append(kernel)
             self._context.networks.hold(record)
             self._context.inventory.adopt(kernel_id, record.device_allocation)
+        if self._context.inventory.is_stale:  # devices are withheld that kernels hold by slots of other names
+            await self._context.inventory.rebuild()
         self._forget_ended()
         self._supervisor.restore_leftovers()
         await self.remove_orphans(await self._context.runtime.list_workloads())

@@ -131,6 +131,7 @@ _KEY_OF_FIELD: dict[str, Callable[[Any], str]] = {
     "mounts": lambda mount: mount.target,
     "devices": _device_key,
     "extra_syscalls": str,
+    "networks": str,
 }
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ai.backend.accelerator.mock.declaration import declared_slot
 from ai.backend.agent.config.settings import AgentSettings, LinkSettings
 from ai.backend.common.errors import BackendError, InvalidInput
 from ai.backend.infra.config_store import GLOBAL, MANAGERS, ConfigScope, ScopeKind
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 PLUGINS = "config/plugins/accelerator"
+MOCK_PACKAGE = "ai.backend.accelerator.mock"
 _RETRY_S = 2.0
 
 
@@ -44,6 +47,19 @@ def _read(entries: Mapping[str, str]) -> dict[str, str]:
         except (msgspec.MsgspecError, KeyError):
             log.warning("%s describes no manager", name)
     return managers
+
+
+def _is_mock(plugin_name: str) -> bool:
+    return plugin_name == MOCK_PACKAGE or plugin_name.startswith((f"{MOCK_PACKAGE}.", f"{MOCK_PACKAGE}:"))
+
+
+def _take_over_mock_settings(settings_of_plugin: dict[str, dict[str, Any]], settings: AgentSettings) -> None:
+    """Gives the mock accelerator the settings under the slot name that it declares (spec 03-06). A plugin of that name
+    keeps them as well."""
+    declaration_path = settings.plugins.get("mock", {}).get("config-path")
+    slot = declared_slot(Path(declaration_path) if declaration_path is not None else None)
+    if slot in settings_of_plugin:
+        settings_of_plugin["mock"] = {**settings_of_plugin.get("mock", {}), **settings_of_plugin[slot]}
 
 
 class SharedConfiguration:
@@ -113,6 +129,8 @@ class SharedConfiguration:
             name, _, key = path.removeprefix(PLUGINS + "/").partition("/")
             if name and key and "/" not in key:
                 settings_of_plugin.setdefault(name, {})[key.replace("_", "-")] = value
+        if any(_is_mock(name) for name in settings.agent.allow_compute_plugins):
+            _take_over_mock_settings(settings_of_plugin, settings)
         for name, own_settings in settings.plugins.items():
             settings_of_plugin[name] = {**settings_of_plugin.get(name, {}), **own_settings}
         return settings.model_copy(update={"plugins": settings_of_plugin})

@@ -104,13 +104,15 @@ class HeartbeatReporter:
                     yield replace(device, health=DeviceHealth.UNHEALTHY, health_reason=handle.reason or "")
 
     def _slots(self) -> list[SlotReport]:
+        """Returns the slots of all plugins: the offered ones, and with the amount 0 those that settings could offer."""
         reports = []
         for handle in self._context.plugins.handles:
             kind = self._context.inventory.kinds.get(handle.key)
             if kind is None or not (handle.started or handle.may_return):
                 continue
             display_of_slot = {display.slot_name: display for display in kind.displays}
-            for slot_name, offered_amount in kind.slots.items():
+            configurable_amounts = dict.fromkeys(display_of_slot, Decimal(0))
+            for slot_name, offered_amount in {**configurable_amounts, **kind.slots}.items():
                 amount = offered_amount if handle.started else Decimal(0)
                 display = display_of_slot.get(slot_name)
                 reports.append(

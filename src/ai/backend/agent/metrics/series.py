@@ -40,6 +40,10 @@ class Series:
         return self._numbers[self._offset + 6]
 
     @property
+    def last(self) -> float:
+        return self._numbers[self._offset + 4]
+
+    @property
     def largest(self) -> float:
         return self._numbers[self._offset + 3]
 

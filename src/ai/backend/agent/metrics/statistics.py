@@ -109,7 +109,7 @@ class Statistics:
 
     async def carried(self, kernel: Kernel, attempt: int) -> dict[str, float]:
         """Returns ``carried`` of a kernel's next record: what it has used up to now, while the workload of ``attempt``
-        still runs. If the runtime does not answer in time, that is what the attempts before have used."""
+        still runs. A counter that the runtime does not tell in time keeps the last value that was measured."""
         key = WorkloadKey(kernel_id=kernel.key.kernel_id, attempt=attempt)
         try:
             async with asyncio.timeout(_FINAL_TIMEOUT_S):
@@ -121,10 +121,11 @@ class Statistics:
         self._workload_metrics(key, kernel, measurements.values(), self.clock())
         series = self._of_workloads.pop(key)
         carried = dict(kernel.carried)
+        for name in self._counter_totals:
+            if name in series:
+                carried[name] = max(carried.get(name, 0.0), series[name].last)
         for name, measurement in measurements.items():
-            if measurement.kind is not MetricKind.GAUGE:
-                carried[name] = carried.get(name, 0.0) + measurement.value
-            elif "max" in measurement.stats:
+            if measurement.kind is MetricKind.GAUGE and "max" in measurement.stats:
                 carried[name] = max(carried.get(name, 0.0), series[name].largest)
         return carried
 

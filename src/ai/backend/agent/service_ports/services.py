@@ -25,12 +25,6 @@ KIT_MOUNT_TARGET = "/opt/backend.ai/kit"
 START_TIMEOUT_S = 35.0
 """As the published platform waits (peer facts 3.4)."""
 _STOP_TIMEOUT_S = 12.0
-_SHARED_NETWORK_MESSAGE = (
-    "sessions on this node share the host's network, where every user of the host would reach this service; install"
-    " pasta (package passt) or slirp4netns there and start the agent and the session again, so that sessions have"
-    " networks of their own; or consent with `shared-network = true` below [services] in agent.toml"
-    " (`backend.ai up --agent-config FILE`)"
-)
 _INTRINSIC_NAMES = frozenset(service.name for service in INTRINSIC_SERVICES)
 
 
@@ -52,6 +46,16 @@ class Kits(Protocol):
 
     async def clean(self) -> None:
         """Removes unused kits of earlier versions of the agent. Raises Unavailable."""
+
+
+def shared_network_message(reason: str) -> str:
+    """Returns what a user reads whose session shares the host's network, and what helps against ``reason``."""
+    reason = reason or "the settings of the runtime want it"
+    return (
+        "sessions on this node share the host's network, where every user of the host would reach this service;"
+        f" mend this there and start the agent and the session again: {reason};"
+        " or consent with `shared-network = true` below [services] in agent.toml (`backend.ai up --agent-config FILE`)"
+    )
 
 
 class PortForwarder:
@@ -77,7 +81,8 @@ class PortForwarder:
         """
         exposure = await self._runtime.port_exposure(kernel.key)
         if exposure is PortExposure.HOST and not self._settings.shared_network:
-            raise Forbidden(_SHARED_NETWORK_MESSAGE, data={"exposure": exposure.value})
+            message = shared_network_message(self._runtime.info().no_private_ports)
+            raise Forbidden(message, data={"exposure": exposure.value})
         return exposure
 
     async def check(self, kernel: Kernel, port: int) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import sys
 import tomllib
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ accelerator = LazyGroup(
     help="Accelerator plugins and devices of this node. No cluster is needed.",
     entries={
         "list": Entry(_LISTING_MODULE + "accelerator_list", "List the plugins that are installed on this node."),
+        "top": Entry(_LISTING_MODULE + "accelerator_top", "Show what the devices of this node do now."),
         "show": Entry(_LISTING_MODULE + "accelerator_show", "Show the devices of this node and how they are linked."),
     },
 )
@@ -51,7 +53,7 @@ def check(
     """
     from ai.backend.plugin.testing.accelerator.checks import Result
     from ai.backend.pluginhost.check import check_outside
-    from ai.backend.pluginhost.check_process import Job
+    from ai.backend.pluginhost.check_process import ALL_CHECKS, Job
 
     screen = screen_of()
     reference, path = _locate_plugin(plugin)
@@ -66,7 +68,10 @@ def check(
         may_alter=alter_devices,
         image=image,
     )
-    report = asyncio.run(check_outside(job, patience_s=timeout, environment=("*",)))
+    shows_progress = not screen.is_json and sys.stderr.isatty()
+    begun = partial(_show_progress, total=len(ALL_CHECKS)) if shows_progress else _show_nothing
+    report = asyncio.run(check_outside(job, patience_s=timeout, environment=("*",), on_begun=begun))
+    begun(0, "")
     if screen.is_json:
         screen.json(_report_document(plugin, report))
     else:
@@ -77,15 +82,26 @@ def check(
     sys.exit(0 if report.is_good else 1)
 
 
+def _show_progress(number: int, check_name: str, *, total: int) -> None:
+    """Rewrites the line of standard error that names the check under way; erases it without a name."""
+    line = f"{number}/{total} {check_name.replace('_', ' ')}" if check_name else ""
+    click.echo(f"\r\x1b[K{line}", nl=False, err=True)
+
+
+def _show_nothing(number: int, check_name: str) -> None:
+    return
+
+
 def _locate_plugin(plugin: str) -> tuple[str, tuple[str, ...]]:
     """Returns the module that holds a plugin, and the directories to add to the import path."""
-    if plugin.endswith(".py"):
-        plugin_file = Path(plugin).resolve()
+    file_name, colon, class_name = plugin.partition(":")
+    if file_name.endswith(".py"):
+        plugin_file = Path(file_name).resolve()
         if not plugin_file.is_file():
-            raise click.ClickException(f"there is no file {plugin}")
+            raise click.ClickException(f"there is no file {file_name}")
         if not plugin_file.stem.isidentifier():
             raise click.ClickException(f"{plugin_file.name} cannot be imported: rename it to an identifier")
-        return plugin_file.stem, (str(plugin_file.parent),)
+        return f"{plugin_file.stem}{colon}{class_name}", (str(plugin_file.parent),)
     from ai.backend.plugin.discovery import find_plugins
 
     logging.getLogger("ai.backend").addHandler(logging.NullHandler())  # the check itself says what is wrong

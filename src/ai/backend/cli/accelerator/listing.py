@@ -11,7 +11,7 @@ import click
 
 from ai.backend.cli.framework.lazy import ListCommand, screen_of
 from ai.backend.cli.framework.output import Column, columns
-from ai.backend.cli.framework.values import SlotDisplays, cell, readable_amount, readable_size
+from ai.backend.cli.framework.values import SlotDisplays, cell, describe_metrics, readable_amount, readable_size
 
 if TYPE_CHECKING:
     from ai.backend.agent.main import PluginInspection
@@ -22,20 +22,24 @@ PLUGIN_COLUMNS = columns("name: Plugin | slots | devices | state | verified_on/w
 DEVICE_COLUMNS = columns(
     "plugin | device | model | memory | numa_node/wide: NUMA | location/wide | slots | state: Health"
 )
+USAGE_COLUMNS = columns("plugin | device | model/wide | state: Health | now")
+_INTRINSIC_DEVICES = frozenset({"cpu", "mem"})
 _UNVERIFIED_TEXT = "unverified on hardware"
 _CONFIG_OPTION = click.Option(
     ["-f", "--config", "config"], type=click.Path(path_type=Path), help="agent.toml; searched if it is not given."
 )
 
 
-def _survey_plugins(config: Path | None, plugin_key: str | None) -> list[PluginInspection]:
+def _survey_plugins(
+    config: Path | None, plugin_key: str | None, *, is_measured: bool = False
+) -> list[PluginInspection]:
     from ai.backend.agent.main import survey_node
     from ai.backend.common.errors import BackendError
 
     # What is wrong with a plugin is a part of the result.
     logging.getLogger("ai.backend").addHandler(logging.NullHandler())
     try:
-        return survey_node(config, plugin_key)
+        return survey_node(config, plugin_key, is_measured=is_measured)
     except BackendError as e:
         raise click.ClickException(e.message) from None
 
@@ -141,6 +145,39 @@ def accelerator_show(name: str | None, tree: bool, config: Path | None) -> None:
         if linked_devices:
             screen.say("")
             _print_matrix(screen, linked_devices)
+
+
+@click.command("top", cls=ListCommand, can_follow=False, params=[_CONFIG_OPTION])
+@click.argument("name", required=False)
+def accelerator_top(name: str | None, config: Path | None) -> None:
+    """Show what the devices of this node, or of the plugin NAME, do now: use, memory, power, temperature.
+
+    The plugins are asked here, without an agent. `backend.ai admin agent info AGENT` shows what an agent measures.
+    """
+    screen = screen_of()
+    surveyed = _survey_plugins(config, name, is_measured=True)
+    if name is not None and not surveyed:
+        screen.fail(f"no plugin {name} is installed; `backend.ai accelerator list` names those that are")
+    if screen.is_json:
+        screen.json([{**_plugin_document(plugin), "metrics": plugin.metrics} for plugin in surveyed])
+        return
+    rows = [
+        {**_device_row(device, {}), "now": _now_text(plugin, device)}
+        for plugin in surveyed
+        for device in _found_devices(plugin)
+        if name is not None or device.device_name not in _INTRINSIC_DEVICES
+    ]
+    for plugin in surveyed:
+        if plugin.reason and (name is not None or plugin.is_allowed):
+            screen.inform(cell(f"{plugin.name}: {plugin.reason}"))
+    if rows:
+        screen.table(rows, USAGE_COLUMNS)
+    else:
+        screen.say("no devices were found")
+
+
+def _now_text(plugin: PluginInspection, device: ComputeDevice) -> str:
+    return describe_metrics(plugin.metrics.get(device.device_id, {}), prefix=f"{device.device_name}_")
 
 
 def _device_row(device: ComputeDevice, displays: SlotDisplays) -> Mapping[str, Any]:

@@ -11,7 +11,7 @@ from ai.backend.cli.framework.invoke import slot_displays
 from ai.backend.cli.framework.lazy import LazyGroup, ListCommand, Outcome, screen_of
 from ai.backend.cli.framework.objects import change, required_changes
 from ai.backend.cli.framework.output import columns
-from ai.backend.cli.framework.values import SlotDisplays, cell, decoded, readable_amount, unit_of
+from ai.backend.cli.framework.values import SlotDisplays, cell, decoded, describe_metrics, readable_amount, unit_of
 
 if TYPE_CHECKING:
     from ai.backend.client.session import AsyncSession
@@ -22,7 +22,8 @@ AGENT_COLUMNS = columns(
     "runtime/wide | enforced/wide | watched/wide: Watched Only | none/wide: Not Limited"
 )
 DEVICE_COLUMNS = columns(
-    "device_name: Plugin | device_id: Device | model_name: Model | numa_node: NUMA | health | used: Used / Offered"
+    "device_name: Plugin | device_id: Device | model_name: Model | numa_node: NUMA | health | used: Used / Offered | "
+    "now"
 )
 _FIELDS_SHOWN_ELSEWHERE = frozenset(
     ("available_slots", "occupied_slots", "enforcement", "plugins", "tier", "devices", "hardware_metadata", "live_stat")
@@ -63,6 +64,18 @@ def _offered_amounts(device: Mapping[str, Any]) -> dict[str, Any]:
     return {slot["slot_name"]: slot["amount"] for slot in device.get("slots") or ()}
 
 
+def metrics_of_device(agent: Mapping[str, Any], device: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the newest metrics of a device of a parsed agent. Of two plugins' devices with one id, those whose key
+    begins with the name of the plugin are the device's."""
+    device_id = str(device["device_id"])
+    is_only = sum(str(other["device_id"]) == device_id for other in agent.get("devices") or ()) == 1
+    return {
+        key: by_device[device_id]
+        for key, by_device in ((agent.get("live_stat") or {}).get("devices") or {}).items()
+        if device_id in by_device and (is_only or key.startswith(str(device["device_name"])))
+    }
+
+
 def _count_devices(devices: list[Mapping[str, Any]]) -> list[str]:
     """Returns how many devices there are besides cores and memory: ``mock 2``, ``cuda 8 (1 unhealthy)``."""
     texts = []
@@ -98,6 +111,7 @@ def describe_agent(agent: Mapping[str, Any], displays: SlotDisplays) -> dict[str
         "accelerators": _count_devices(agent.get("devices") or []),
         "plugins": [name if plugin.get("healthy", True) else f"{name} (failed)" for name, plugin in plugins.items()],
         "overlay": _describe_overlay(agent.get("overlay")),
+        "usage": describe_metrics((agent.get("live_stat") or {}).get("node") or {}),
         "runtime": " ".join(str(agent[field]) for field in ("runtime", "tier") if agent.get(field)),
     }
 
@@ -143,7 +157,7 @@ async def agent_list(api: AsyncSession, status: str, scaling_group: str | None) 
 @agent.command("info")
 @click.argument("agent_id")
 async def agent_info(api: AsyncSession, agent_id: str) -> int:
-    """Show the agent AGENT_ID, its plugins, and its devices with what of them is allocated."""
+    """Show the agent AGENT_ID, its plugins, and its devices with what of them is allocated and what they do now."""
     screen = screen_of()
     detail = await api.Agent.detail(agent_id)
     if detail is None:
@@ -160,7 +174,11 @@ async def agent_info(api: AsyncSession, agent_id: str) -> int:
         if heading not in _FIELDS_SHOWN_ELSEWHERE and value not in (None, "", [], {})
     )
     rows = [
-        {**device, "used": _describe_amounts(device.get("allocated") or {}, _offered_amounts(device), displays)}
+        {
+            **device,
+            "used": _describe_amounts(device.get("allocated") or {}, _offered_amounts(device), displays),
+            "now": describe_metrics(metrics_of_device(agent_facts, device), prefix=f"{device['device_name']}_"),
+        }
         for device in agent_facts.get("devices") or ()
     ]
     if rows:

@@ -168,10 +168,28 @@ def remove_users(group: str, users: tuple[str, ...]) -> None:
     _change_members(group, users, "removed", f"{', '.join(users)} left {group}")
 
 
+@group.command("add-admins")
+@_GROUP_ARGUMENT
+@_USERS_ARGUMENT
+def add_admins(group: str, users: tuple[str, ...]) -> None:
+    """Let members USERS (ids or e-mail addresses) administrate GROUP: its members, folders and dotfiles."""
+    _change_members(group, users, "admins", f"{', '.join(users)} administrate {group}")
+
+
+@group.command("remove-admins")
+@_GROUP_ARGUMENT
+@_USERS_ARGUMENT
+def remove_admins(group: str, users: tuple[str, ...]) -> None:
+    """Make USERS (ids or e-mail addresses), who administrate GROUP, plain members."""
+    _change_members(group, users, "members", f"{', '.join(users)} are plain members of {group}")
+
+
 def _change_members(group: str, users: tuple[str, ...], past_verb: str, result_text: str) -> None:
     async def change_group(api: AsyncSession, gid: str) -> None:
         user_ids = [await _user_id(api, user) for user in users]
-        await (api.Group.add_users(gid, user_ids) if past_verb == "added" else api.Group.remove_users(gid, user_ids))
+        groups = api.Group
+        changes = {"added": groups.add_users, "removed": groups.remove_users, "admins": groups.add_admins}
+        await changes.get(past_verb, groups.remove_admins)(gid, user_ids)
 
     change(_with_group(group, change_group), {"group": group, past_verb: list(users)}, result_text)
 

@@ -51,6 +51,15 @@ _user_options = options(
         help="Networks or addresses that they may come from, with commas; an empty text: from anywhere.",
     ),
     click.option("--resource-policy", help="The user resource policy."),
+    click.option(
+        "--sudo-session-enabled", type=bool, help="Whether their sessions are told that they may become root."
+    ),
+)
+_KEYPAIR_NETWORKS = click.option(
+    "--allowed-ip",
+    "allowed_client_ip",
+    callback=_parse_networks,
+    help="Networks or addresses that it may sign from, with commas; an empty text: from anywhere.",
 )
 
 
@@ -103,6 +112,16 @@ def user_update(email: str, **props: Any) -> None:
     change(lambda api: api.User.update(email, **changed_values), {"updated": email}, f"updated {email}")
 
 
+@user.command("reset-totp")
+@_EMAIL_ARGUMENT
+@yes_option
+def user_reset_totp(email: str, yes: bool) -> None:
+    """Take one-time passwords away from the user EMAIL, who has lost them."""
+    confirm(f"Let {email} sign in by the password alone", is_confirmed=yes)
+    reset = {"totp_activated": False}
+    change(lambda api: api.User.update(email, **reset), {"reset": email}, f"{email} signs in by the password alone")
+
+
 @user.command("delete")
 @_EMAIL_ARGUMENT
 def user_delete(email: str) -> None:
@@ -132,6 +151,29 @@ def keypair_info() -> None:
 admin_keypair.add_command(keypair_info)
 
 
+@keypair.command("rotate")
+@yes_option
+async def keypair_rotate(api: AsyncSession, yes: bool) -> Outcome:
+    """Give your own keypair a new secret key and print it. The old one is refused at once; sessions go on."""
+    confirm("Refuse the present secret key from now on", is_confirmed=yes)
+    keys = await api.Auth.rotate_keypair()
+    return {"rotated": keys["access_key"], **keys}, _shown_keys(keys)
+
+
+@admin_keypair.command("rotate")
+@_ACCESS_KEY_ARGUMENT
+@yes_option
+async def admin_keypair_rotate(api: AsyncSession, access_key: str, yes: bool) -> Outcome:
+    """Give a keypair a new secret key and print it. The old one is refused at once; sessions go on."""
+    confirm(f"Refuse the present secret key of {access_key} from now on", is_confirmed=yes)
+    keys = await api.KeyPair.rotate(access_key)
+    return {"rotated": access_key, **keys}, _shown_keys(keys)
+
+
+def _shown_keys(keys: dict[str, Any]) -> str:
+    return f"Access Key: {keys['access_key']}\nSecret Key: {keys['secret_key']}"
+
+
 @admin_keypair.command("list", cls=ListCommand)
 @click.option("-u", "--user-id", metavar="EMAIL", help="Only those of one user.")
 @click.option("--is-active", type=bool, help="Only active ones, or only others.")
@@ -149,10 +191,11 @@ def keypair_list(**query: Any) -> None:
 )
 @negated_flag("-i", "--inactive", "is_active", help="Make it inactive.")
 @_RATE_LIMIT
+@_KEYPAIR_NETWORKS
 async def keypair_add(api: AsyncSession, user_id: str, **props: Any) -> Outcome:
     """Make a keypair of the user USER_ID (an e-mail address) and print it. The secret key is never shown again."""
     keys = await api.KeyPair.create(user_id, **used_options(**props))
-    return {"added": user_id, **keys}, f"Access Key: {keys['access_key']}\nSecret Key: {keys['secret_key']}"
+    return {"added": user_id, **keys}, _shown_keys(keys)
 
 
 @admin_keypair.command("update")
@@ -161,6 +204,7 @@ async def keypair_add(api: AsyncSession, user_id: str, **props: Any) -> Outcome:
 @click.option("--is-admin", type=bool, help="Whether clients are told that it is an administrator's.")
 @click.option("--is-active", type=bool, help="Whether it signs.")
 @_RATE_LIMIT
+@_KEYPAIR_NETWORKS
 def keypair_update(access_key: str, **props: Any) -> None:
     """Change a keypair; what is not named stays as it is."""
     changed = required_changes(props, "--resource-policy")

@@ -10,7 +10,10 @@ from typing import Any
 
 _TIME_PATTERN = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?([+-]\d\d:\d\d|Z)"
 _SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-_METRIC_UNITS = {"percent": "%", "pct": "%", "msec": " ms", "celsius": " C", "watt": " W", "count": ""}
+_METRIC_UNITS = {
+    "percent": "%", "pct": "%", "msec": " ms", "celsius": " C", "Celsius": " C", "watt": " W", "joule": " J",
+    "hertz": " Hz", "count": "",
+}  # fmt: skip
 _DAY_S = 86_400
 _SHORT_ID_LENGTH = 8
 
@@ -103,10 +106,10 @@ def describe_slots(slots: Mapping[str, Any] | None, displays: SlotDisplays = _NO
 
 
 def readable_metric(metric: Mapping[str, Any] | None) -> str:
-    """Returns the current value of a metric with its unit."""
+    """Returns the current value of a metric with its unit; ``unit`` is the true one where ``unit_hint`` may not be."""
     if metric is None:
         return "-"
-    unit = str(metric.get("unit_hint") or "count")
+    unit = str(metric.get("unit") or metric.get("unit_hint") or "count")
     try:
         value = float(metric["current"])
     except (KeyError, TypeError, ValueError):
@@ -114,6 +117,18 @@ def readable_metric(metric: Mapping[str, Any] | None) -> str:
     if unit in {"bytes", "bps"}:
         return readable_size(value) + ("/s" if unit == "bps" else "")
     return cell(f"{value:.4g}{_METRIC_UNITS.get(unit, f' {unit}')}")
+
+
+def describe_metrics(metrics: Mapping[str, Any], *, prefix: str = "") -> str:
+    """Returns the current values of metrics, of bytes with their capacity, without a common prefix of their names:
+    ``util 35%, mem 4g of 16g``."""
+    texts = []
+    for key, metric in metrics.items():
+        text = readable_metric(metric)
+        if metric.get("unit_hint") == "bytes" and metric.get("capacity"):
+            text += f" of {readable_size(metric['capacity'])}"
+        texts.append(f"{cell(key.removeprefix(prefix))} {text}")
+    return ", ".join(texts)
 
 
 def readable_time(text: str, *, timespec: str = "seconds") -> str:

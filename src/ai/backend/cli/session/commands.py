@@ -26,7 +26,7 @@ INFO_FIELDS = (
 )  # fmt: skip
 CONTAINER_FIELDS = (
     "id", "cluster_hostname", "cluster_role", "cluster_idx", "local_rank", "status", "status_data", "agent",
-    "container_id", "occupied_slots", "attached_devices",
+    "container_id", "occupied_slots", "attached_devices", "live_stat", "last_stat",
 )  # fmt: skip
 _JSON_FIELDS = frozenset({"occupying_slots", "resource_opts", "service_ports"})
 
@@ -93,6 +93,7 @@ def describe_info(session: Mapping[str, Any], displays: SlotDisplays) -> Iterato
         "devices": progress.describe_devices(containers),
         "failed devices": progress.describe_failures(session.get("status_data")),
         "plugins": progress.describe_troubles(containers),
+        "usage": progress.describe_usage(containers),
         "life cycle": progress.describe_history(decoded(session.get("status_history")) or {}),
     }
     yield from ((name, text) for name, text in texts_by_field.items() if text)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from ai.backend.cli.framework.values import cell, decoded, describe_slots, readable_metric
+from ai.backend.cli.framework.values import cell, decoded, describe_metrics, describe_slots, readable_metric
 from ai.backend.client.exceptions import BackendError
 
 if TYPE_CHECKING:
@@ -152,6 +152,18 @@ def describe_devices(containers: Iterable[Mapping[str, Any]]) -> str:
                     for device in devices
                 )
     return "; ".join(f"{kind}: {', '.join(devices)}" for kind, devices in sorted(devices_by_kind.items()))
+
+
+def describe_usage(containers: Sequence[Mapping[str, Any]]) -> str:
+    """Returns the newest metrics of each kernel, or its last ones: ``cpu_util 12%, mem 90m of 256m, mock_util 40%``."""
+    usage = {
+        cell(container.get("cluster_hostname") or "main"): describe_metrics(
+            decoded(container.get("live_stat")) or decoded(container.get("last_stat")) or {}
+        )
+        for container in containers
+    }
+    texts = {host: text for host, text in usage.items() if text}
+    return next(iter(texts.values()), "") if len(containers) == 1 else "; ".join(map(": ".join, texts.items()))
 
 
 async def print_start(session: AsyncComputeSession, screen: Screen, *, label: str = "") -> None:

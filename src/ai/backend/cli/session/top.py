@@ -11,11 +11,13 @@ from ai.backend.cli.framework.lazy import ListCommand, screen_of
 from ai.backend.cli.framework.output import Column, columns
 from ai.backend.cli.framework.values import cell, readable_metric
 from ai.backend.cli.session.commands import owner_option
+from ai.backend.cli.session.progress import describe_usage
 
 if TYPE_CHECKING:
     from ai.backend.client.session import AsyncSession
 
 _HEADINGS = {"cpu_util": "CPU", "mem": "Memory", "cpu_used": "CPU Time"}
+_USAGE_FIELDS = ("cluster_hostname", "live_stat", "last_stat")
 _COMMAND_LENGTH = 34
 _SANDBOX_PROGRAMS = frozenset({"bwrap"})
 """Programs that stand around every workload and are none of the user's."""
@@ -37,10 +39,12 @@ def _is_users(process: Mapping[str, Any]) -> bool:
 async def top(api: AsyncSession, session: str, owner: str | None) -> None:
     """Show the busiest processes of SESSION, at most 20 of each kernel, and what they use now.
 
-    With --wide all metrics, whole command lines, and the programs of the sandbox.
+    Below them what the kernels use in all, their devices too. With --wide all metrics, whole command lines, and the
+    programs of the sandbox.
     """
     screen = screen_of()
-    processes = await api.ComputeSession(session, owner).processes()
+    found_session = api.ComputeSession(session, owner)
+    processes = await found_session.processes()
     if screen.is_json:
         screen.json(processes)
         return
@@ -59,3 +63,6 @@ async def top(api: AsyncSession, session: str, owner: str | None) -> None:
     screen.table(
         rows, [*columns("kernel/plain | pid/plain/number: PID"), *usage, Column("command", "Command", short_command)]
     )
+    detail = await found_session.detail([f"containers {{ {' '.join(_USAGE_FIELDS)} }}"]) or {}
+    if total_usage := describe_usage(detail.get("containers") or ()):
+        screen.say(f"\nin all: {total_usage}")

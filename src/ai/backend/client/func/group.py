@@ -60,6 +60,14 @@ class AsyncGroup(Objects):
     async def remove_users(self, gid: UUID | str, user_uuids: Iterable[UUID | str]) -> None:
         await self.update(gid, user_update_mode="remove", user_uuids=[str(user) for user in user_uuids])
 
+    async def add_admins(self, gid: UUID | str, user_uuids: Iterable[UUID | str]) -> None:
+        """Makes members administrators of the project."""
+        await self.update(gid, user_update_mode="add-admins", user_uuids=[str(user) for user in user_uuids])
+
+    async def remove_admins(self, gid: UUID | str, user_uuids: Iterable[UUID | str]) -> None:
+        """Makes administrators of the project plain members again."""
+        await self.update(gid, user_update_mode="remove-admins", user_uuids=[str(user) for user in user_uuids])
+
     async def create(self, domain_name: str, name: str, /, **props: Any) -> dict[str, Any]:
         """Creates a group and returns its ``id`` and ``name``. ``type`` may be ``MODEL_STORE``."""
         props = {"domain_name": domain_name, **props}

@@ -11,7 +11,8 @@ from ai.backend.client.func.base import Area, Objects
 
 USER_FIELDS = (
     "uuid", "username", "role", "email", "full_name", "need_password_change", "status", "status_info", "created_at",
-    "domain_name", "groups { id name }", "main_access_key", "allowed_client_ip",
+    "domain_name", "groups { id name }", "main_access_key", "allowed_client_ip", "totp_activated",
+    "sudo_session_enabled",
 )  # fmt: skip
 KEYPAIR_FIELDS = (
     "user_id", "access_key", "is_active", "is_admin", "created_at", "last_used", "resource_policy", "rate_limit",
@@ -24,7 +25,7 @@ class AsyncUser(Objects):
 
     ``props``: username, full_name, role, status (``active``, ``inactive``, ``deleted``, ``before-verification``),
     need_password_change, description, domain_name, group_ids, resource_policy, main_access_key, password,
-    allowed_client_ip (a list of networks; empty: from anywhere).
+    allowed_client_ip (a list of networks; empty: from anywhere), totp_activated (only False), sudo_session_enabled.
     """
 
     noun = "user"
@@ -64,7 +65,8 @@ class AsyncUser(Objects):
 class AsyncKeyPair(Objects):
     """``api_session.KeyPair``; an access key names a keypair.
 
-    ``props``: is_active, is_admin, resource_policy, rate_limit (requests in 15 minutes; 0: any number).
+    ``props``: is_active, is_admin, resource_policy, rate_limit (requests in 15 minutes; 0: any number),
+    allowed_client_ip (a list of networks beside those of the user; empty: from anywhere).
     """
 
     noun = "keypair"
@@ -75,6 +77,12 @@ class AsyncKeyPair(Objects):
         """Creates a keypair for a user (e-mail address); returns ``access_key`` and, this once, ``secret_key``."""
         arguments, selection = {"user_id": ("String!", user_id)}, "keypair { access_key secret_key }"
         answer = await self._admin.mutate("create_keypair", arguments, self.inputs[0], props, result=selection)
+        return dict(answer["keypair"])
+
+    async def rotate(self, access_key: str) -> dict[str, Any]:
+        """Gives a keypair a new secret; returns ``access_key`` and, this once, ``secret_key``."""
+        arguments, selection = {"access_key": ("String!", access_key)}, "keypair { access_key secret_key }"
+        answer = await self._admin.mutate("rotate_keypair", arguments, result=selection)
         return dict(answer["keypair"])
 
     async def activate(self, access_key: str) -> None:
@@ -105,11 +113,15 @@ class AsyncKeyPair(Objects):
 
 
 class AsyncAuth(Area):
-    """``api_session.Auth``: passwords, keypairs and SSH keys of the caller."""
+    """``api_session.Auth``: passwords, one-time passwords, keypairs and SSH keys of the caller."""
 
-    async def authorize(self, user_id: str, password: str) -> dict[str, Any]:
-        """Returns the keypair of a user, by e-mail address and password: ``access_key``, ``secret_key``, ``role``."""
+    async def authorize(self, user_id: str, password: str, *, otp: str | None = None) -> dict[str, Any]:
+        """Returns the keypair of a user, by e-mail address and password: ``access_key``, ``secret_key``, ``role``.
+
+        ``otp``: a one-time password or a recovery code, for users who have them.
+        """
         body = {"type": "keypair", "domain": self._transport.config.domain, "username": user_id, "password": password}
+        body |= {"otp": otp} if otp else {}
         return dict((await self._send("POST", "/auth/authorize", body, signed=False)).get("data", {}))
 
     async def update_password(self, old_password: str, new_password: str, new_password2: str) -> None:
@@ -117,10 +129,50 @@ class AsyncAuth(Area):
         body = {"old_password": old_password, "new_password": new_password, "new_password2": new_password2}
         await self._send("POST", "/auth/update-password", body)
 
-    async def update_password_no_auth(self, domain: str, user_id: str, current: str, new: str) -> None:
+    async def update_password_no_auth(
+        self, domain: str, user_id: str, current: str, new: str, *, otp: str | None = None
+    ) -> None:
         """Changes a password that must be changed before its user signs in; without a signature."""
         body = {"domain": domain, "username": user_id, "current_password": current, "new_password": new}
+        body |= {"otp": otp} if otp else {}
         await self._send("POST", "/auth/update-password-no-auth", body, signed=False)
+
+    async def sign_up(self, email: str, password: str, *, full_name: str = "", domain: str = "") -> None:
+        """Asks for an account, whose address :meth:`verify_email` proves; without a signature."""
+        body = {"email": email, "password": password, "full_name": full_name, "domain": domain}
+        await self._send("POST", "/auth/signup", body, signed=False)
+
+    async def verify_email(self, token: str, password: str) -> None:
+        """Activates an account by the token that was sent to its address; without a signature."""
+        await self._send("POST", "/auth/verify-email", {"token": token, "password": password}, signed=False)
+
+    async def totp_status(self) -> dict[str, Any]:
+        """Returns ``totp_activated``, ``created_at`` and ``recovery_codes_left``."""
+        return await self._get("/totp")
+
+    async def begin_totp(self) -> dict[str, str]:
+        """Makes a key for an authenticator app: ``totp_key``, and ``totp_uri`` for a QR code."""
+        return await self._send("POST", "/totp", {})
+
+    async def confirm_totp(self, otp: str) -> list[str]:
+        """Activates one-time passwords by the first one; returns recovery codes, this once."""
+        return list((await self._send("POST", "/totp/verify", {"otp": otp}))["recovery_codes"])
+
+    async def new_recovery_codes(self, otp: str) -> list[str]:
+        """Replaces the recovery codes and returns the new ones."""
+        return list((await self._send("POST", "/totp/recovery-codes", {"otp": otp}))["recovery_codes"])
+
+    async def remove_totp(self, otp: str) -> None:
+        """Takes the caller's one-time passwords away, by one or a recovery code."""
+        await self._send("DELETE", "/totp", {"otp": otp})
+
+    async def sign_ins(self, email: str | None = None, *, limit: int = 20, offset: int = 0) -> dict[str, Any]:
+        """Returns ``items`` (``at``, ``address``, ``method``, ``outcome``), newest first, and ``total_count``."""
+        return await self._get("/auth/sign-ins", email=email, limit=limit, offset=offset)
+
+    async def rotate_keypair(self) -> dict[str, Any]:
+        """Gives the caller's keypair a new secret; returns ``access_key`` and, this once, ``secret_key``."""
+        return await self._send("POST", "/auth/keypair/rotate", {})
 
     async def ssh_public_key(self) -> str:
         """Returns the key that opens the sessions of the caller's keypair; empty if there is none."""

@@ -61,6 +61,14 @@ class GatewayRoute(Wire, frozen=True, kw_only=True):
     certificate: str
 
 
+class RevisionShare(Wire, frozen=True, kw_only=True):
+    """The revision of an endpoint that a route belongs to, and its share of the requests: revisions get exactly their
+    weights, however many routes each of them has. Zero: no request, until there is no other revision."""
+
+    id: UUID
+    weight: Ratio
+
+
 class RouteInfo(Wire, frozen=True, kw_only=True):
     """The target of a circuit (spec 03-14, RouteInfo). With ``gateway``, host and port are those of the gateway."""
 
@@ -71,6 +79,68 @@ class RouteInfo(Wire, frozen=True, kw_only=True):
     protocol: ProxyProtocol
     traffic_ratio: Ratio = 1.0
     gateway: GatewayRoute | None = None
+    revision: RevisionShare | None = None
+
+
+class RoutingKind(StrEnum):
+    """How a replica of a revision is picked: the one with the fewest open requests, or the one that has computed the
+    longest part of the prompt before, until it is saturated."""
+
+    LEAST_OUTSTANDING = "least-outstanding"
+    PREFIX = "prefix"
+
+
+Amount = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+
+
+class TokenKind(StrEnum):
+    """The tokens that a limit counts: of prompts, of answers, or both."""
+
+    INPUT = "input"
+    OUTPUT = "output"
+    TOTAL = "total"
+
+
+class RequestWindow(Wire, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """At most ``amount`` requests in any ``seconds``."""
+
+    amount: Amount
+    seconds: Annotated[int, msgspec.Meta(ge=1, le=31 * 86_400)] = 60
+
+
+class TokenWindow(Wire, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """At most ``amount`` tokens of a kind in any ``seconds``."""
+
+    amount: Amount
+    seconds: Annotated[int, msgspec.Meta(ge=1, le=31 * 86_400)] = 60
+    kind: TokenKind = TokenKind.TOTAL
+
+
+class InferenceLimits(Wire, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Limits of one token, or of each token of an endpoint. ``concurrent``: open requests. Each node of a worker counts
+    by itself."""
+
+    requests: Annotated[list[RequestWindow], msgspec.Meta(max_length=8)] = []
+    tokens: Annotated[list[TokenWindow], msgspec.Meta(max_length=8)] = []
+    concurrent: Annotated[int, msgspec.Meta(ge=1, le=2**31)] | None = None
+
+
+class ServingOptions(Wire, frozen=True, kw_only=True):
+    """How requests to an endpoint of a model service are served.
+
+    ``models`` are the names by which the base URL of a worker finds it; without any, its name is used. While it has no
+    route, ``hold_requests`` wait for one for up to ``hold_s``, with ``hold_bytes`` of bodies together. ``limits`` are
+    of each token that has none of its own. ``drain_s``: for the requests of a route that is removed.
+    """
+
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
+    models: Annotated[list[Annotated[str, msgspec.Meta(max_length=256)]], msgspec.Meta(max_length=64)] = []
+    routing: RoutingKind = RoutingKind.LEAST_OUTSTANDING
+    hold_requests: Annotated[int, msgspec.Meta(ge=0, le=100_000)] = 100
+    hold_bytes: Annotated[int, msgspec.Meta(ge=0, le=1 << 30)] = 32 << 20
+    hold_s: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 300.0
+    limits: InferenceLimits | None = None
+    project: UUID | None = None
 
 
 class Circuit(Wire, frozen=True, kw_only=True):
@@ -96,6 +166,7 @@ class Circuit(Wire, frozen=True, kw_only=True):
     endpoint_id: UUID | None = None
     route_info: list[RouteInfo] = []
     session_ids: list[UUID] = []
+    serving: ServingOptions | None = None
     created_at: str
     updated_at: str
 
@@ -193,12 +264,48 @@ class Ack(Frame, frozen=True, kw_only=True, tag="ack"):
 
 
 class CircuitUsage(Wire, frozen=True, kw_only=True):
-    """Requests since the previous counted report; ``last_used`` is unix time, ``open`` counts open connections."""
+    """Requests since the previous counted report; ``last_used`` is unix time, ``open`` counts open connections.
+
+    Of endpoints: ``queued`` requests wait for a route now, ``in_flight`` are with the routes of these sessions now.
+    """
 
     id: UUID
-    requests: Annotated[int, msgspec.Meta(ge=0, le=2**53)] = 0
+    requests: Amount = 0
     last_used: float
     open: Annotated[int, msgspec.Meta(ge=0, le=2**31)] = 0
+    queued: Annotated[int, msgspec.Meta(ge=0, le=2**31)] = 0
+    in_flight: dict[UUID, Annotated[int, msgspec.Meta(ge=0, le=2**31)]] = {}
+
+
+FIRST_BYTE_BOUNDS_S = (*(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0),)
+"""Upper bounds of the buckets of the time to the first byte (OpenTelemetry's ``gen_ai.server.time_to_first_token``)."""
+
+
+class InferenceUsage(Wire, frozen=True, kw_only=True):
+    """The use of one replica of an endpoint by one token in one minute, since the previous counted report.
+
+    ``minute`` is unix time divided by 60; ``token`` is a hash of the token's id, empty for requests without one;
+    ``user`` is whom it was issued for. ``first_bytes`` counts responses by :data:`FIRST_BYTE_BOUNDS_S` and one bucket
+    for what took longer. ``estimated`` requests are those whose engine named no tokens. ``busy_ms`` is the time of all
+    requests.
+    """
+
+    minute: Amount
+    token: Annotated[str, msgspec.Meta(max_length=64)] = ""
+    user: UUID | None = None
+    circuit: UUID
+    endpoint: UUID | None = None
+    project: UUID | None = None
+    revision: UUID | None = None
+    session: UUID | None = None
+    requests: Amount = 0
+    errors: Amount = 0
+    prompt_tokens: Amount = 0
+    cached_tokens: Amount = 0
+    output_tokens: Amount = 0
+    estimated: Amount = 0
+    busy_ms: Amount = 0
+    first_bytes: Annotated[list[Amount], msgspec.Meta(max_length=len(FIRST_BYTE_BOUNDS_S) + 1)] = []
 
 
 class Usage(Frame, frozen=True, kw_only=True, tag="usage"):
@@ -210,6 +317,37 @@ class Usage(Frame, frozen=True, kw_only=True, tag="usage"):
     sequence: Annotated[int, msgspec.Meta(ge=1, le=2**53)]
     time: float
     circuits: list[CircuitUsage]
+    inference: Annotated[list[InferenceUsage], msgspec.Meta(max_length=20_000)] = []
+
+
+class EndpointLoad(Wire, frozen=True, kw_only=True):
+    """An endpoint as all nodes of its worker reported it last. ``in_flight`` are open requests by session."""
+
+    endpoint_id: UUID
+    queued: int = 0
+    in_flight: dict[UUID, int] = {}
+    requests: int = 0
+    last_used: float
+
+
+class EndpointLoads(Wire, frozen=True, kw_only=True):
+    """The reply to ``GET /v2/endpoints/loads``. ``version`` grows when requests begin to wait somewhere."""
+
+    version: int
+    loads: list[EndpointLoad]
+
+
+class UsageRow(Wire, frozen=True, kw_only=True):
+    """A report about an endpoint; ``id`` grows, and names it for ever."""
+
+    id: int
+    usage: InferenceUsage
+
+
+class UsageRows(Wire, frozen=True, kw_only=True):
+    """The reply to ``GET /v2/endpoints/usage?after=ID``: the next reports, oldest first, each for a day."""
+
+    rows: list[UsageRow]
 
 
 class Counted(Frame, frozen=True, kw_only=True, tag="counted"):
@@ -238,13 +376,15 @@ class SetupCode(Wire, frozen=True, kw_only=True):
 
 
 class InferenceToken(Wire, frozen=True, kw_only=True):
-    """The claims of a token of an endpoint: a JWT (HS256) by the key :data:`INFERENCE_KEY`; ``aud`` is the endpoint."""
+    """The claims of a token for endpoints: a JWT (HS256) by the key :data:`INFERENCE_KEY`. ``aud`` are the ids of the
+    endpoints that it is good for, one or several; ``sub`` is the user."""
 
     typ: str = "inference"
-    aud: str
+    aud: str | list[str]
     sub: str
     jti: str
     exp: int
+    limits: InferenceLimits | None = None
 
 
 def purpose_key(secret: str, purpose: str) -> bytes:

@@ -9,8 +9,9 @@ from typing import Any
 
 from ai.backend.common.artifacts import RevisionStatus
 from ai.backend.common.folders import FolderStatus
+from ai.backend.common.serving import EndpointStatus, ReplicaStatus, ServedRevisionStatus
 from ai.backend.common.states import FINAL_KERNEL_STATUSES, KernelStatus
-from ai.backend.core.lifecycle import artifact, folder, kernel, kernel_phase, session
+from ai.backend.core.lifecycle import artifact, endpoint, folder, kernel, kernel_phase, session
 
 _PAGE_HEAD = """\
 Written from the tables in `src/ai/backend/core/lifecycle` by `python -m tools.docs`; do not edit.
@@ -75,6 +76,28 @@ MACHINES = (
         table=artifact.TRANSITIONS,
         initial=(RevisionStatus.SCANNED,),
         refused=tuple(artifact.REFUSALS),
+    ),
+    Machine(
+        title="Endpoint",
+        doc=endpoint.__doc__,
+        table=endpoint.ENDPOINT_TRANSITIONS,
+        initial=(EndpointStatus.PROVISIONING,),
+        final=(EndpointStatus.DESTROYED,),
+        refused=_refused_pairs(endpoint.ENDPOINT_TRANSITIONS, endpoint.ENDPOINT_REQUESTS),
+    ),
+    Machine(
+        title="Revision of an endpoint",
+        doc=None,
+        table=endpoint.REVISION_TRANSITIONS,
+        initial=(ServedRevisionStatus.PENDING,),
+        refused=_refused_pairs(endpoint.REVISION_TRANSITIONS, endpoint.REVISION_REQUESTS),
+    ),
+    Machine(
+        title="Replica of an endpoint",
+        doc=None,
+        table=endpoint.REPLICA_TRANSITIONS,
+        initial=(ReplicaStatus.PROVISIONING,),
+        final=(ReplicaStatus.TERMINATED,),
     ),
 )
 
@@ -141,7 +164,7 @@ def render() -> str:
         machine_rules = (machine.doc or "").partition("Rules:")[2].strip()
         page_parts += [
             f"## {machine.title}",
-            machine_rules,
+            *([machine_rules] if machine_rules else []),
             f"```mermaid\n{mermaid(machine)}\n```",
             _text_table(machine),
         ]

@@ -261,7 +261,7 @@ class HttpServer:
         access_key, key = await self.authenticator.authenticate(
             call.request, method=call.method, read_body=call.read_body
         )
-        if not may_come_from(call.address, key.networks):
+        if not all(may_come_from(call.address, part) for part in (key.networks, key.own_networks)):
             raise errors.Forbidden("This keypair may not be used from where you are.")
         call.access_key, call.identity = access_key, key.identity
         call.request[ACCESS_KEY] = access_key

@@ -34,7 +34,7 @@ class SigningKey:
     """The secret half of an access key.
 
     ``rate_limit`` is in requests per window, None is unlimited. ``identity`` is the daemon's own record of the key's
-    owner. ``networks`` are those that it may be used from; empty is any.
+    owner. It may be used from ``networks`` that are also ``own_networks``; an empty one is any.
     """
 
     secret_key: str = field(repr=False)
@@ -42,6 +42,7 @@ class SigningKey:
     rate_limit: int | None
     identity: Any
     networks: tuple[str, ...] = ()
+    own_networks: tuple[str, ...] = ()
 
 
 class KeyStore(Protocol):

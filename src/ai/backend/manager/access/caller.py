@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ai.backend.common.ids import AccessKey, DomainName, UserId
+from ai.backend.common.ids import AccessKey, DomainName, GroupId, UserId
 from ai.backend.common.states import UserRole
 
 ADMIN_ROLES = frozenset({UserRole.SUPERADMIN, UserRole.ADMIN})
@@ -12,7 +12,8 @@ ADMIN_ROLES = frozenset({UserRole.SUPERADMIN, UserRole.ADMIN})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """A keypair that signed a request, and the user who owns it; ``role`` is the user's."""
+    """A keypair that signed a request, and the user who owns it; ``role`` is the user's. ``administered`` are the
+    groups of which the user is an administrator; sessions of a user with ``sudo_session_enabled`` are told so."""
 
     user_id: UserId
     email: str
@@ -25,6 +26,8 @@ class Caller:
     rate_limit: int
     concurrency_limit: int = 0
     allowed_client_ip: tuple[str, ...] = ()
+    sudo_session_enabled: bool = False
+    administered: frozenset[GroupId] = frozenset()
 
     @property
     def stimulus_id(self) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from ai.backend.common.errors import Forbidden
+from ai.backend.common.ids import GroupId
 from ai.backend.common.states import UserRole
 from ai.backend.manager.access.caller import Caller
-from ai.backend.manager.access.permissions import PERMISSIONS, SPARED_ROLES, Operation, Scope
+from ai.backend.manager.access.permissions import PERMISSIONS, PROJECT_ADMIN_OPERATIONS, SPARED_ROLES, Operation, Scope
 
 
 def scope_of(caller: Caller, operation: Operation) -> Scope:
@@ -22,6 +23,7 @@ def is_permitted(
     domain_name: str | None = None,
     is_own: bool = False,
     owner_role: UserRole | None = None,
+    group_id: GroupId | None = None,
 ) -> bool:
     """Returns whether the caller may perform an operation on an object.
 
@@ -29,7 +31,10 @@ def is_permitted(
         domain_name: the domain of the object; None if the operation has no object, or its object no domain.
         is_own: the object belongs to the caller.
         owner_role: the role of the object's owner, for the operations of :data:`SPARED_ROLES`.
+        group_id: the group that the object belongs to.
     """
+    if operation in PROJECT_ADMIN_OPERATIONS and group_id is not None and group_id in caller.administered:
+        return True
     scope = scope_of(caller, operation)
     is_in_domain = domain_name == caller.domain_name and not is_spared(operation, owner_role)
     return scope is Scope.ALL or (scope is Scope.DOMAIN and is_in_domain) or (is_own and scope is not Scope.NONE)
@@ -51,9 +56,16 @@ def is_spared(operation: Operation, owner_role: UserRole | None) -> bool:
     return owner_role in SPARED_ROLES.get(operation, ())
 
 
-def require(caller: Caller, operation: Operation, *, domain_name: str | None = None, is_own: bool = False) -> None:
+def require(
+    caller: Caller,
+    operation: Operation,
+    *,
+    domain_name: str | None = None,
+    is_own: bool = False,
+    group_id: GroupId | None = None,
+) -> None:
     """Raises Forbidden unless the caller may perform an operation; the arguments are those of :func:`is_permitted`."""
-    if not is_permitted(caller, operation, domain_name=domain_name, is_own=is_own):
+    if not is_permitted(caller, operation, domain_name=domain_name, is_own=is_own, group_id=group_id):
         raise _forbidden(operation)
 
 

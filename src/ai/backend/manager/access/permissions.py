@@ -42,6 +42,7 @@ class Operation(StrEnum):
     SIGN_WITHOUT_DOMAIN = "sign requests while their domain is inactive", _ALL, _NO, _NO, _NO
     SEE_GROUPS = "see groups", _ALL, _DOMAIN, _ALL, _OWN
     CHANGE_GROUPS = "change groups", _ALL, _DOMAIN, _NO, _NO
+    CHANGE_MEMBERS = "change the members of groups", _ALL, _DOMAIN, _NO, _NO
     CHANGE_GROUP_LIMITS = "change the limits of groups", _ALL, _NO, _NO, _NO
     PURGE_GROUPS = "purge groups", _ALL, _NO, _NO, _NO
     SEE_KEYPAIR_POLICIES = "see the policies of keypairs", _ALL, _ALL, _OWN, _OWN
@@ -117,6 +118,16 @@ SPARED_ROLES: Mapping[Operation, frozenset[UserRole]] = {
 }
 """Roles of owners whose objects are outside of the scope ``domain`` of an operation."""
 
+PROJECT_ADMIN_OPERATIONS = frozenset(
+    {
+        Operation.CHANGE_MEMBERS,
+        Operation.CHANGE_SHARED_DOTFILES,
+        Operation.CREATE_GROUP_FOLDERS,
+        Operation.CHANGE_FOLDERS,
+    }
+)
+"""What administrators of a project (spec 03-01:582), who are members, may do on its objects, whatever their role."""
+
 PERMISSIONS: Mapping[tuple[UserRole, Operation], Scope] = {
     (role, operation): scope for operation in Operation for role, scope in operation.scopes.items()
 }
@@ -124,8 +135,13 @@ PERMISSIONS: Mapping[tuple[UserRole, Operation], Scope] = {
 
 def page() -> str:
     """Returns the table of permissions as a page of the reference."""
-    table_head = f"| Operation | {' | '.join(role.value for role in _ROLES)} |\n| --- |{' --- |' * len(_ROLES)}"
-    rows = [f"| {operation.value} | {' | '.join(operation.scopes.values())} |" for operation in Operation]
+    roles = [*(role.value for role in _ROLES), "administrator of a project"]
+    table_head = f"| Operation | {' | '.join(roles)} |\n| --- |{' --- |' * len(roles)}"
+    rows = [
+        f"| {operation.value} | {' | '.join(operation.scopes.values())} | "
+        f"{'project' if operation in PROJECT_ADMIN_OPERATIONS else ''} |"
+        for operation in Operation
+    ]
     spared_lines = [
         f"- {operation.value}: {', '.join(role.value for role in _ROLES if role in roles)}"
         for operation, roles in SPARED_ROLES.items()
@@ -143,6 +159,9 @@ What each role may do, and on which objects.
 - `domain`: on the objects of the caller's domain.
 - `own`: on the caller's own objects, or those of groups that the caller belongs to.
 - `no`: on none.
+
+Members whom an administrator of the domain has made administrators of a project may do what the last column says on the
+objects of that `project`, beside what their role allows.
 
 Rights on storage hosts and on single virtual folders are granted per domain, group, policy and folder, not by role.
 """

@@ -32,7 +32,9 @@ from ai.backend.manager.execution.programs_api import ProgramsApi
 from ai.backend.manager.execution.streams_api import StreamsApi
 from ai.backend.manager.folders.api import FoldersApi, FolderSharingApi, FolderTypesApi
 from ai.backend.manager.graphql.endpoint import SCHEMA_OPEN_KEY, GraphQLApi
+from ai.backend.manager.identity.accounts_api import AccountsApi
 from ai.backend.manager.identity.api import AuthApi
+from ai.backend.manager.identity.sign_in_api import SignInApi
 from ai.backend.manager.logs.api import CallAudit, ErrorLogApi
 from ai.backend.manager.resource_groups.api import ResourceGroupsApi
 from ai.backend.manager.resources.api import ResourcesApi
@@ -74,6 +76,8 @@ def api_endpoints(services: Services, metrics: Metrics, readiness: Readiness | N
         ("cluster", (ResourceGroupsApi(services.resource_groups),)),
         ("cluster", (StateApi(services.state, sessions, announcement=settings.api.announcement),)),
         ("auth", (AuthApi(services.identity, services.passwords, services.ssh_keys),)),
+        ("auth", (SignInApi(services.sign_in, services.sign_up, services.passwords),)),
+        ("auth", (AccountsApi(services.identity, services.users, services.totp, services.sign_in),)),
         ("error log", (ErrorLogApi(services.errors, services.clock.now),)),
         ("templates", (TemplatesApi(services.templates),)),
         ("session defaults", (SessionDefaultsApi(services.dotfiles),)),

@@ -86,6 +86,14 @@ class Bootstrap:
             return None
         return NewKeypair(access_key=user.main_access_key, secret_key=credentials.secret_key)
 
+    async def set_password_hash(self, email: str, password_hash: str) -> None:
+        """Sets the password of a user, for the owner of the database."""
+        user = await self.identities.user(email=email)
+        if user is not None:
+            await self.identities.change_user(
+                user.uuid, password_hash=password_hash, need_password_change=False, modified_at=self.clock.now()
+            )
+
     async def _make_user(self, email: str, username: str, role: UserRole, group: GroupId) -> NewKeypair | None:
         if await self.identities.user(email=email) is not None:
             return None

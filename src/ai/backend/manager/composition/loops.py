@@ -74,7 +74,15 @@ class Loops:
         self.idle = IdleLoop(stores.sessions, services.idle, writer, clock)
         self.deleted_users = services.deleted_users
         self.webhooks = WebhookLoop(stores.sessions, sender, clock, settings.callbacks)
-        retention = RetentionLoop(stores.sessions, stores.answers, clock, settings.retention, stores.errors)
+        retention = RetentionLoop(
+            stores.sessions,
+            stores.answers,
+            clock,
+            settings.retention,
+            stores.errors,
+            stores.accounts,
+            settings.accounts.sign_ins_days,
+        )
         folders, artifacts = services.folders, services.artifacts
         self.arrays = ArrayLoop(stores.arrays, writer, self._bus) if stores.arrays is not None else None
         self._others: list[PeriodicLoop] = [retention, services.ended_apps]

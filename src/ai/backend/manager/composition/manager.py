@@ -156,6 +156,7 @@ class Manager:
             await self._leadership.announce()
         flushes = (
             PeriodicCall("last use of keypairs", 5.0, services.identity.flush),
+            PeriodicCall("history of sign-ins", 2.0, services.sign_in.flush),
             PeriodicCall("statistics", 30.0, services.stats.flush),
             PeriodicCall("audit trail", 0.5, services.audit.flush),
         )
@@ -198,7 +199,8 @@ class Manager:
         await services.hooks.stop()
         await self._proxies.close()
         await services.coordinators.close()
-        flushes = [service.flush for service in (services.identity, services.stats, services.audit, services.activity)]
+        buffered = (services.identity, services.sign_in, services.stats, services.audit, services.activity)
+        flushes = [service.flush for service in buffered]
         if self._leadership is not None:
             flushes.append(self._leadership.stop)
         for flush in flushes:

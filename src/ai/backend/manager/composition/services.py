@@ -30,8 +30,12 @@ from ai.backend.manager.folders.gateway import FolderGateway
 from ai.backend.manager.hooks import load_hooks
 from ai.backend.manager.identity.passwords import PasswordService
 from ai.backend.manager.identity.service import IdentityService
+from ai.backend.manager.identity.sign_in import SignInService
+from ai.backend.manager.identity.sign_up import SignUpService
+from ai.backend.manager.identity.site_users import SiteUsers
 from ai.backend.manager.identity.ssh_keys import SshKeyService
 from ai.backend.manager.identity.tenants import TenantService
+from ai.backend.manager.identity.totp import TotpService
 from ai.backend.manager.identity.users import UserService
 from ai.backend.manager.idle.activity import ActivityTracker
 from ai.backend.manager.idle.service import IdleService
@@ -120,9 +124,27 @@ class Services:
         self.identity = IdentityService(stores.identities, stores.sessions, clock, self.id_generator)
         self.ssh_keys = SshKeyService(stores.identities, self.identity, clock)
         self.hooks = load_hooks(self.settings.hooks)
+        self._build_accounts()
+
+    def _build_accounts(self) -> None:
+        stores, clock, settings = self.stores, self.clock, self.settings.accounts
+        users, identity, hooks = stores.identities, self.identity, self.hooks
+        self.totp = TotpService(stores.accounts, clock, settings.totp)
         self.passwords = PasswordService(
-            stores.identities, self.identity, clock, self.hash_password, self.verify_password, self.hooks
+            users, identity, clock, self.hash_password, self.verify_password, settings.passwords, self.totp
         )
+        self.sign_in = SignInService(
+            users,
+            stores.accounts,
+            identity,
+            self.passwords,
+            self.totp,
+            SiteUsers(users, identity),
+            hooks,
+            self.sealer,
+            clock,
+        )
+        self.sign_up = SignUpService(users, identity, self.passwords, hooks, self.sealer, settings.sign_up, clock)
 
     def _build_resources(self) -> None:
         stores = self.stores
@@ -304,7 +326,7 @@ class Services:
         self.deleted_users = DeletedUsersLoop(stores.sessions, stores.identities, self.writer, self.clock)
         owned = (stores.identities, self.identity, owned_sessions, leaving, self.clock, self.id_generator)
         self.tenants = TenantService(*owned, (folders.quota_loop,) if folders is not None else ())
-        self.users = UserService(*owned, self.hash_password, self.deleted_users)
+        self.users = UserService(*owned, self.passwords, self.totp, self.deleted_users)
 
     def _build_registry(self) -> None:
         stores, clock, settings = self.stores, self.clock, self.settings

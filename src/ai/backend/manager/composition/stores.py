@@ -19,7 +19,8 @@ from ai.backend.manager.folders.store import FolderStore
 from ai.backend.manager.idempotency.sql import SqlAnswerStore
 from ai.backend.manager.idempotency.store import AnswerStore
 from ai.backend.manager.identity.sql import SqlIdentityStore
-from ai.backend.manager.identity.store import IdentityStore
+from ai.backend.manager.identity.sql_accounts import SqlAccountStore
+from ai.backend.manager.identity.store import AccountStore, IdentityStore
 from ai.backend.manager.idle.memory import MemoryActivityStore
 from ai.backend.manager.idle.sql import SqlActivityStore
 from ai.backend.manager.idle.store import ActivityStore
@@ -55,6 +56,7 @@ class Stores:
     agents: AgentStore
     presets: PresetStore
     identities: IdentityStore
+    accounts: AccountStore
     resource_groups: ResourceGroupStore
     tasks: TaskStore
     audit: AuditStore
@@ -83,6 +85,7 @@ class Stores:
             agents=SqlAgentStore(database),
             presets=SqlPresetStore(database),
             identities=SqlIdentityStore(database, sealer, remove_links),
+            accounts=SqlAccountStore(database, sealer),
             resource_groups=SqlResourceGroupStore(database),
             tasks=SqlTaskStore(database),
             audit=SqlAuditStore(database),

@@ -21,6 +21,7 @@ from ai.backend.manager.events.settings import WebhookSettings
 from ai.backend.manager.folders.model import FolderSettings
 from ai.backend.manager.graphql.settings import GraphQLSettings
 from ai.backend.manager.hooks import HookSettings
+from ai.backend.manager.identity.settings import AccountSettings
 from ai.backend.manager.maintenance.loop import RetentionSettings
 from ai.backend.manager.metrics.settings import MetricSettings
 from ai.backend.manager.service_ports.settings import TunnelSettings
@@ -124,6 +125,7 @@ class ManagerSettings(Settings):
     retention: RetentionSettings = Field(RetentionSettings(), description="How long the past is kept.")
     metrics: MetricSettings = Field(MetricSettings(), description="The metrics of the last day.")
     hooks: HookSettings = Field(HookSettings(), description="Plugins of the site: sign-on and policies.")
+    accounts: AccountSettings = Field(AccountSettings(), description="Accounts of users.")
     artifacts: ArtifactSettings = Field(ArtifactSettings(), description="Importing artifacts.")
 
     @model_validator(mode="before")

@@ -83,7 +83,8 @@ class DotfileService:
         if not matches:
             raise NotFound("There is no such group.", data={"group": "unknown"})
         if to_change:
-            require(caller, Operation.CHANGE_SHARED_DOTFILES, domain_name=matches[0].domain_name)
+            group_id = matches[0].id
+            require(caller, Operation.CHANGE_SHARED_DOTFILES, domain_name=matches[0].domain_name, group_id=group_id)
         return DotfileOwner(scope=DotfileScope.GROUP, name=str(matches[0].id))
 
     async def of_domain(self, caller: Caller, domain: str, *, to_change: bool) -> DotfileOwner:

@@ -25,7 +25,11 @@ ANY_STATUS = frozenset(FolderStatus) - {FolderStatus.DELETE_COMPLETE}
 def access_of(caller: Caller, scope: FolderScope, row: FolderRow) -> FolderAccess | None:
     """Returns the caller's access to a folder, or None without access. Pure."""
     folder = row.folder
-    owner: dict[str, Any] = {"domain_name": folder.domain_name, "owner_role": row.owner_role}
+    owner: dict[str, Any] = {
+        "domain_name": folder.domain_name,
+        "owner_role": row.owner_role,
+        "group_id": folder.group_id,
+    }
     is_admin = is_permitted(caller, Operation.CHANGE_FOLDERS, **owner)
     is_visible = is_permitted(caller, Operation.SEE_FOLDERS, **owner)
     is_of_group, is_of_store = folder.group_id in scope.groups, folder.group_id in scope.stores

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, TypedDict
 
 from msgspec import Meta
 
-from ai.backend.common.errors import AuthenticationFailed, Forbidden, InvalidInput, NotSupported
+from ai.backend.common.errors import InvalidInput
 from ai.backend.infra.http.fields import EmptyReply, Name
 from ai.backend.infra.http.routes import Call, Nothing, Schema, route
 from ai.backend.manager.access.caller import ADMIN_ROLES
@@ -38,29 +38,12 @@ class RoleQuery(Schema, frozen=True):
 
 
 Password = Annotated[str, Meta(max_length=MAX_PASSWORD_LENGTH)]
-LoginName = Annotated[str, Meta(max_length=256)]
-
-
-class AuthorizeBody(Schema, frozen=True):
-    """A sign-in by password; ``username`` is an e-mail address."""
-
-    username: LoginName
-    password: Password
-    domain: LoginName | None = None
-    type: Literal["keypair"] = "keypair"
 
 
 class UpdatePasswordBody(Schema, frozen=True):
     old_password: Password
     new_password: Password
     new_password2: Password
-
-
-class UpdatePasswordUnsignedBody(Schema, frozen=True):
-    username: LoginName
-    current_password: Password
-    new_password: Password
-    domain: LoginName | None = None
 
 
 class PublicKey(TypedDict):
@@ -79,27 +62,12 @@ class Roles(TypedDict):
     group_role: Literal["admin", "user"] | None
 
 
-class SignedIn(TypedDict):
-    response_type: Literal["success"]
-    access_key: str
-    secret_key: str
-    role: str
-    status: str
-
-
-class AuthorizeReply(TypedDict):
-    data: SignedIn
-
-
 class PasswordReply(TypedDict):
     error_msg: None
 
 
-_REFUSALS = (AuthenticationFailed, Forbidden)
-
-
 class AuthApi:
-    """Routes of sign-in, sign-out, roles, passwords and SSH keys."""
+    """Routes of sign-out, roles, passwords and SSH keys."""
 
     def __init__(self, identity: IdentityService, passwords: PasswordService, ssh_keys: SshKeyService) -> None:
         self._identity = identity
@@ -112,11 +80,6 @@ class AuthApi:
         caller, body = caller_of(call), call.body
         await self._passwords.sign_out(caller, body.email or body.username or caller.email, body.password)
         return {}
-
-    @route("POST", "/auth/signup", auth=False, audited=False, max_body=65_536, problems=(NotSupported,))
-    async def sign_up(self, call: Call) -> None:
-        """Refuses: administrators make the accounts of this server."""
-        raise NotSupported("Nobody signs up here by themselves: no sign-up hook is installed; ask an administrator.")
 
     @route("GET", "/auth/ssh-keypair")
     async def ssh_key(self, call: Call) -> PublicKey:
@@ -140,25 +103,10 @@ class AuthApi:
         """Returns the roles of the caller: in the installation, in the domain, in a group."""
         caller = caller_of(call)
         admin: Literal["admin", "user"] = "admin" if caller.role in ADMIN_ROLES else "user"
-        is_member = call.query.group is not None and await self._identity.groups(caller, name=call.query.group)
-        return {"global_role": caller.role.value, "domain_role": admin, "group_role": admin if is_member else None}
-
-    @route("POST", "/auth/authorize", body=AuthorizeBody, auth=False, audited=True, problems=_REFUSALS)
-    async def authorize(self, call: Call[AuthorizeBody]) -> AuthorizeReply:
-        """Returns the main keypair of a user for an e-mail address and a password."""
-        body = call.body
-        user, keypair = await self._passwords.sign_in(
-            body.username, body.password, address=call.address, domain_name=body.domain or None
-        )
-        return {
-            "data": {
-                "response_type": "success",
-                "access_key": keypair.access_key,
-                "secret_key": keypair.secret_key,
-                "role": user.role.value,
-                "status": user.status.value,
-            }
-        }
+        groups = await self._identity.groups(caller, name=call.query.group) if call.query.group is not None else ()
+        is_group_admin = any(group.id in caller.administered for group in groups)
+        group_role = ("admin" if is_group_admin else admin) if groups else None
+        return {"global_role": caller.role.value, "domain_role": admin, "group_role": group_role}
 
     @route("POST", "/auth/update-password", body=UpdatePasswordBody)
     async def update_password(self, call: Call[UpdatePasswordBody]) -> PasswordReply:
@@ -167,20 +115,4 @@ class AuthApi:
         if body.new_password != body.new_password2:
             raise InvalidInput("The new passwords differ.", data={"new_password2": "not the same"})
         await self._passwords.change_own(caller_of(call), body.old_password, body.new_password)
-        return {"error_msg": None}
-
-    @route(
-        "POST",
-        "/auth/update-password-no-auth",
-        body=UpdatePasswordUnsignedBody,
-        auth=False,
-        audited=True,
-        problems=_REFUSALS,
-    )
-    async def update_password_unsigned(self, call: Call[UpdatePasswordUnsignedBody]) -> PasswordReply:
-        """Changes a password that must be changed before its user signs in."""
-        body = call.body
-        await self._passwords.change_required(
-            body.username, body.current_password, body.new_password, address=call.address
-        )
         return {"error_msg": None}

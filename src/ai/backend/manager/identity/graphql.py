@@ -32,6 +32,7 @@ def keypair_view(keypair: Keypair) -> View:
         "user": keypair.user_id,
         "user_info": {"email": keypair.user_email, "full_name": keypair.user_full_name},
         "secret_key": None,
+        "allowed_client_ip": list(keypair.allowed_client_ip) or None,
         "ssh_private_key": None,
     }
 
@@ -60,8 +61,6 @@ def user_view(user: User) -> View:
         "role": user.role.value,
         "groups": [{"id": group.id, "name": group.name} for group in user.groups],
         "allowed_client_ip": list(user.allowed_client_ip) or None,
-        "totp_activated": False,
-        "sudo_session_enabled": False,
     }
 
 

@@ -15,7 +15,7 @@ from ai.backend.common.states import GroupType
 from ai.backend.common.volume_paths import QuotaScopeKind
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.graphql.context import Info, caller_of, structured
-from ai.backend.manager.graphql.resolvers import mutation, query
+from ai.backend.manager.graphql.resolvers import field, mutation, query
 from ai.backend.manager.graphql.values import View
 from ai.backend.manager.identity import graphql
 from ai.backend.manager.identity.graphql import change
@@ -97,6 +97,7 @@ _TENANT_FIELDS = ("name", "description", "is_active", "total_resource_slots", "a
 _DOMAIN_FIELDS = (*_TENANT_FIELDS, "allowed_docker_registries")
 _GROUP_FIELDS = (*_TENANT_FIELDS, "domain_name", "type", "resource_policy")
 _POLICY_FIELDS = (*_SLOT_FIELDS, *_COUNT_FIELDS, "default_for_unspecified", "allowed_vfolder_hosts")
+_MEMBER_CHANGES = ("add", "remove", "add-admins", "remove-admins")
 _STORAGE_POLICY_FIELDS = ("max_vfolder_count", "max_quota_scope_size")
 """Fields of each object that are stored. Other fields that clients send are accepted and have no effect."""
 
@@ -169,14 +170,19 @@ class TenantResolvers:
     async def modify_group(self, info: Info, props: View, gid: UUID | None = None, name: str | None = None) -> View:
         async def work(caller: Caller) -> Any:
             mode = props.get("user_update_mode")
-            if mode not in (None, "add", "remove"):
-                raise InvalidInput("user_update_mode is add or remove.", data={"user_update_mode": "unknown"})
+            if mode not in (None, *_MEMBER_CHANGES):
+                words = ", ".join(_MEMBER_CHANGES)
+                raise InvalidInput(f"user_update_mode is one of {words}.", data={"user_update_mode": "unknown"})
             users = [UserId(graphql.uuid_of(text, "user_uuids")) for text in props.get("user_uuids") or ()]
             values = _read_values(_GROUP_FIELDS, props)
-            members = {mode: users} if mode is not None else {}
+            members = {mode.replace("-", "_"): users} if mode is not None else {}
             return await self._tenants.modify_group(caller, await self._group_id(caller, gid, name), values, **members)
 
         return await change(info, "group", str(gid or name), work, graphql.group_view)
+
+    @field("Group", "admins")
+    async def group_admins(self, view: View, info: Info) -> list[str]:
+        return [str(user_id) for user_id in await self._tenants.group_admins(GroupId(view["id"]))]
 
     @query("user_resource_policies")
     @query("project_resource_policies")

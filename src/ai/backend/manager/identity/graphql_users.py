@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any, TypeVar
 from uuid import UUID
 
-from ai.backend.common.errors import InvalidInput, NotSupported
+from ai.backend.common.errors import InvalidInput
 from ai.backend.common.ids import AccessKey, GroupId, UserId
 from ai.backend.common.states import UserRole, UserStatus
 from ai.backend.infra.http.addresses import parse_network
@@ -22,10 +22,9 @@ from ai.backend.manager.identity.users import UserService
 E = TypeVar("E", bound=StrEnum)
 _USER_FIELDS = (
     *("username", "need_password_change", "full_name", "description"),
-    *("domain_name", "resource_policy", "main_access_key"),
+    *("domain_name", "resource_policy", "main_access_key", "totp_activated", "sudo_session_enabled"),
 )
 _KEYPAIR_FIELDS = ("is_active", "is_admin", "resource_policy", "rate_limit", "concurrency_limit")
-_UNSUPPORTED_FIELDS = ("totp_activated", "sudo_session_enabled")
 _MAX_NETWORKS = 64
 
 
@@ -38,9 +37,6 @@ def _enum_member(kind: type[E], field: str, value: Any) -> E:
 
 
 def _user_values(props: Mapping[str, Any]) -> dict[str, Any]:
-    for name in _UNSUPPORTED_FIELDS:
-        if props.get(name):
-            raise NotSupported(f"This server does not support {name}.", data={name: "not supported"})
     values = {name: props[name] for name in _USER_FIELDS if props.get(name) is not None}
     if props.get("role") is not None:
         values["role"] = _enum_member(UserRole, "role", props["role"])
@@ -67,6 +63,8 @@ def _read_networks(texts: list[Any]) -> tuple[str, ...]:
 
 def _keypair_values(props: Mapping[str, Any]) -> dict[str, Any]:
     values = {name: props[name] for name in _KEYPAIR_FIELDS if props.get(name) is not None}
+    if props.get("allowed_client_ip") is not None:
+        values["allowed_client_ip"] = _read_networks(props["allowed_client_ip"])
     for name in ("rate_limit", "concurrency_limit"):
         if values.get(name, 0) < 0:
             raise InvalidInput(f"{name} is 0 (no limit) or more.", data={name: "negative"})
@@ -130,6 +128,15 @@ class UserResolvers:
             return await self._users.modify_keypair(caller, access_key, _keypair_values(props))
 
         return await change(info, "keypair", access_key, work, keypair_view)
+
+    @mutation("rotate_keypair")
+    async def rotate_keypair(self, info: Info, access_key: str) -> View:
+        async def work(caller: Caller) -> View:
+            pair = await self._users.rotate_keypair(caller, access_key)
+            keypair = await self._identity.keypair(caller, access_key)
+            return {**keypair_view(keypair), "secret_key": pair.secret_key}
+
+        return await change(info, "keypair", access_key, work, lambda view: view)
 
     @mutation("delete_keypair")
     async def delete_keypair(self, info: Info, access_key: str) -> View:

@@ -17,21 +17,32 @@ from ai.backend.manager.access.permissions import PERMISSIONS, Operation, Scope
 
 ALL_REGISTRIES = "*"
 """Stands for every configured registry among those that a domain may use."""
+MAX_PASSWORD_HISTORY = 24
+"""Old passwords of a user that are kept, to refuse them again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
-    """The secret and the owner of a keypair; inactive if the keypair, its user or the domain is."""
+    """The secret and the owner of a keypair; inactive if the keypair, its user or the domain is. ``key_networks`` are
+    those from which this keypair may sign, beside those of the user; empty is any."""
 
     caller: Caller
     secret_key: str = field(repr=False)
     is_active: bool
     ssh_public_key: str | None = None
+    key_networks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class User:
-    """A user. ``allowed_client_ip``: networks from which the user may sign and sign in, as text; empty allows all."""
+    """A user.
+
+    Attributes:
+        allowed_client_ip: networks from which the user may sign and sign in, as text; empty allows all.
+        totp_activated: signing in takes a one-time password too.
+        sudo_session_enabled: sessions are told that their user may become root, where their image lets them.
+        password_changed_at: when the password was set; None without one, or if it was set by an older version.
+    """
 
     uuid: UserId
     username: str
@@ -48,6 +59,9 @@ class User:
     main_access_key: AccessKey | None = None
     resource_policy: str = "default"
     allowed_client_ip: tuple[str, ...] = ()
+    totp_activated: bool = False
+    sudo_session_enabled: bool = False
+    password_changed_at: datetime | None = None
     groups: tuple[GroupRef, ...] = ()
 
     @property
@@ -107,7 +121,7 @@ class Domain:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keypair:
     """The public part of a keypair; ``ssh_public_key`` opens its sessions, ``concurrency_limit`` bounds their number
-    beside its policy (0: any number)."""
+    beside its policy (0: any number), ``allowed_client_ip`` are networks from which it may sign (empty: any)."""
 
     access_key: AccessKey
     user_id: UserId
@@ -123,6 +137,7 @@ class Keypair:
     concurrency_limit: int = 0
     num_queries: int = 0
     ssh_public_key: str | None = None
+    allowed_client_ip: tuple[str, ...] = ()
     concurrency_used: int = 0
 
 
@@ -176,6 +191,34 @@ class StoragePolicy:
     created_at: datetime
     max_vfolder_count: int = 0
     max_quota_scope_size: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TotpDevice:
+    """The one-time passwords of a user (RFC 6238).
+
+    Attributes:
+        key: the secret in base32.
+        is_active: signing in takes one; a device that was made and not confirmed is inactive.
+        recovery_codes: how many are left.
+    """
+
+    key: str = field(repr=False)
+    is_active: bool
+    created_at: datetime
+    recovery_codes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignInRecord:
+    """A try to sign in as a user. ``method`` is ``password`` or ``hook``, or the name of the plugin that a browser was
+    led to; ``outcome`` is ``ok`` or the code of the error."""
+
+    user_id: UserId
+    at: datetime
+    address: str
+    method: str
+    outcome: str
 
 
 Tenant = TypeVar("Tenant", Domain, Group, ResourcePolicy, StoragePolicy)

@@ -1,4 +1,4 @@
-"""Signs users in by password, and changes passwords (client wire contract 2.9 and 2.10)."""
+"""Verifies and changes passwords (client wire contract 2.9 and 2.10)."""
 
 from __future__ import annotations
 
@@ -6,25 +6,27 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta
+from functools import partial
 from typing import TypeVar
 
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
 
 from ai.backend.common.errors import AuthenticationFailed, Forbidden, InvalidInput, RateLimitExceeded
+from ai.backend.common.ids import UserId
 from ai.backend.common.states import UserStatus
 from ai.backend.infra.clock import Clock
 from ai.backend.infra.http.addresses import may_come_from
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.access.checks import scope_of
 from ai.backend.manager.access.permissions import Operation, Scope
-from ai.backend.manager.hooks import Hooks
-from ai.backend.manager.identity.model import NewKeypair, User
+from ai.backend.manager.identity.model import User
 from ai.backend.manager.identity.service import IdentityService
+from ai.backend.manager.identity.settings import PasswordPolicy
 from ai.backend.manager.identity.store import IdentityStore
-from ai.backend.plugin.hooks import Account, SignOn
+from ai.backend.manager.identity.totp import TotpService
 
-MIN_PASSWORD_LENGTH = 8
 MAX_PASSWORD_LENGTH = 1_024
 MAX_FAILURES = 10
 """Wrong passwords for one e-mail address before it is refused for :data:`LOCKOUT_S` seconds."""
@@ -59,61 +61,67 @@ class PasswordService:
         clock: Clock,
         hash_: Callable[[str], str],
         verify: Callable[[str, str], bool],
-        hooks: Hooks,
+        policy: PasswordPolicy,
+        totp: TotpService,
     ) -> None:
         self._store = store
         self._identity = identity
         self._clock = clock
         self._hash = hash_
         self._verify = verify
-        self._hooks = hooks
+        self._policy = policy
+        self._totp = totp
         self._failures: OrderedDict[str, tuple[int, float]] = OrderedDict()
         self._dummy: str | None = None
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="passwords")
         self._waiting = 0
 
-    async def sign_in(
-        self, email: str, password: str, *, address: str, domain_name: str | None = None
-    ) -> tuple[User, NewKeypair]:
-        """Signs a user in from the client at ``address`` and returns the user's main keypair. A hook plugin may know
-        the user by another secret than the password.
+    async def authenticate(self, email: str, password: str) -> User:
+        """Returns the active user with this address and password.
 
         Raises:
-            AuthenticationFailed: no active user has this e-mail and password, or the password must be changed first.
-            Forbidden: the user may not sign in from this address, or a hook plugin refuses.
-            RateLimitExceeded: too many wrong passwords lately. Unavailable: a hook plugin fails.
+            AuthenticationFailed: there is none. RateLimitExceeded: too many wrong passwords lately.
         """
-        self._count_attempt(email)  # before the first await, so that parallel attempts stay within the limit
-        known_email = await self._hooks.sign_on(SignOn(name=email, secret=password, address=address))
-        if known_email is None:
-            user = await self._verified_user(email, password)
-        else:
-            user = await self._hook_user(known_email)
-            self._failures.pop(email, None)
-        if domain_name not in (None, user.domain_name):
-            raise _wrong_password()
-        _check_address(user, address)
-        account = Account(email=user.email, username=user.username, domain_name=user.domain_name, role=user.role.value)
-        await self._hooks.check_sign_on(account, address)
-        if user.need_password_change and known_email is None:
-            raise AuthenticationFailed("The password must be changed first.", data={"password": "must be changed"})
-        credentials = await self._identity.credentials(user.main_access_key or "")
-        if credentials is None or not credentials.is_active:
-            raise _wrong_password()
-        return user, NewKeypair(access_key=credentials.caller.access_key, secret_key=credentials.secret_key)
+        self.count_attempt(email)  # before the first await, so that parallel attempts stay within the limit
+        return await self.verified_user(email, password)
 
     async def change_own(self, caller: Caller, old: str, new: str) -> None:
         """Changes the caller's password. Raises AuthenticationFailed for a wrong one, InvalidInput for a short one."""
-        user = await self._authenticate(caller.email, old)
+        user = await self.authenticate(caller.email, old)
         await self._change_password(user, old, new)
 
-    async def change_required(self, email: str, old: str, new: str, *, address: str) -> None:
-        """Changes a password that must be changed before signing in. Raises Forbidden for other users."""
-        user = await self._authenticate(email, old)
-        _check_address(user, address)
-        if not user.need_password_change:
+    async def change_required(self, email: str, old: str, new: str, *, address: str, otp: str = "") -> None:
+        """Changes a password that must be changed before signing in.
+
+        Raises:
+            AuthenticationFailed: a wrong password, or the one-time password is missing or wrong.
+            Forbidden: the user need not change it, or may not sign in from this address.
+            InvalidInput: the new password is against the policy.
+        """
+        user = await self.authenticate(email, old)
+        check_address(user, address)
+        if not user.need_password_change and self.expired_at(user) is None:
             raise Forbidden("You need not change your password here; sign in.")
+        check_password(new, self._policy)  # a one-time password is not spent in vain
+        await self._totp.check(user, otp)
         await self._change_password(user, old, new)
+
+    def expired_at(self, user: User) -> datetime | None:
+        """Returns when the password of a user expired, or None if it is still good."""
+        if not self._policy.max_age_days:
+            return None
+        end = (user.password_changed_at or user.created_at) + timedelta(days=self._policy.max_age_days)
+        return end if end <= self._clock.now() else None
+
+    async def checked_hash(self, password: str, *, user_id: UserId | None = None) -> str:
+        """Returns the hash of a new password. Raises InvalidInput if it is against the policy, such as an old one of
+        the user, and RateLimitExceeded if too many requests wait."""
+        check_password(password, self._policy)
+        if user_id is not None and self._policy.history:
+            for stored in await self._store.old_passwords(user_id, self._policy.history):
+                if await self._in_thread(partial(self._verify, stored, password)):
+                    raise InvalidInput("You have had that password already.", data={"new_password": "an old one"})
+        return await self._in_thread(partial(self._hash, password))
 
     async def sign_out(self, caller: Caller, email: str, password: str) -> None:
         """Makes the caller and all their keypairs inactive; sessions go on. Raises Forbidden for another user's e-mail
@@ -122,7 +130,7 @@ class PasswordService:
             raise Forbidden("You can sign out yourself only.", data={"email": "not your own"})
         if scope_of(caller, Operation.SIGN_OUT) is Scope.NONE:
             raise Forbidden("A superadmin is removed by another one.", data={"email": "a superadmin"})
-        user = await self._authenticate(caller.email, password)
+        user = await self.authenticate(caller.email, password)
         await self._store.change_user(
             user.uuid,
             keypairs={"is_active": False},
@@ -133,37 +141,41 @@ class PasswordService:
         self._identity.invalidate(caller.access_key)
 
     async def _change_password(self, user: User, old: str, new: str) -> None:
-        check_password(new)
         if new == old:
             raise InvalidInput("That is the old password.", data={"new_password": "the same"})
-        hashed = await self._in_thread(lambda: self._hash(new))
+        hashed = await self.checked_hash(new, user_id=user.uuid)
         now = self._clock.now()
-        await self._store.change_user(user.uuid, password_hash=hashed, need_password_change=False, modified_at=now)
+        await self._store.change_user(
+            user.uuid, password_hash=hashed, need_password_change=False, password_changed_at=now, modified_at=now
+        )
 
-    async def _authenticate(self, email: str, password: str) -> User:
-        """Returns the active user with this address and password. Raises AuthenticationFailed, RateLimitExceeded."""
-        self._count_attempt(email)  # before the first await, so that parallel attempts stay within the limit
-        return await self._verified_user(email, password)
-
-    async def _hook_user(self, email: str) -> User:
+    async def verified_user(self, email: str, password: str) -> User:
+        """Returns the active user with this address and password, without counting. Raises AuthenticationFailed."""
         user = await self._store.user(email=email)
+        stored = await self._store.password_hash(email)  # read for unknown users too, for equal work
         if user is None or not user.is_active:
-            raise _wrong_password()
-        return user
-
-    async def _verified_user(self, email: str, password: str) -> User:
-        user = await self._store.user(email=email)
-        stored = await self._store.password_hash(email) if user is not None and user.is_active else None
+            stored = None
         if self._dummy is None:
             self._dummy = await self._in_thread(lambda: self._hash("nobody's password"))
         expected = stored or self._dummy  # an unknown address takes as long as a wrong password
         is_right = await self._in_thread(lambda: self._verify(expected, password[:MAX_PASSWORD_LENGTH]))
         if user is None or stored is None or not is_right:
-            raise _wrong_password()
-        self._failures.pop(email, None)
+            raise wrong_password()
+        self.forget_attempts(email)
         return user
 
-    def _count_attempt(self, email: str) -> None:
+    async def require(self, email: str, stored: str, password: str) -> None:
+        """Raises AuthenticationFailed unless a password has this hash, RateLimitExceeded after too many wrong ones."""
+        self.count_attempt(email)
+        if not await self._in_thread(partial(self._verify, stored, password[:MAX_PASSWORD_LENGTH])):
+            raise wrong_password()
+        self.forget_attempts(email)
+
+    def forget_attempts(self, email: str) -> None:
+        """Forgets the wrong passwords of an address, after a right one."""
+        self._failures.pop(email, None)
+
+    def count_attempt(self, email: str) -> None:
         """Counts an attempt. Raises RateLimitExceeded after too many wrong passwords."""
         now = self._clock.monotonic()
         count, last = self._failures.pop(email, (0, 0.0))
@@ -188,17 +200,24 @@ class PasswordService:
             self._waiting -= 1
 
 
-def check_password(password: str) -> str:
-    """Returns the password. Raises InvalidInput if it is too short or too long."""
-    if not MIN_PASSWORD_LENGTH <= len(password) <= MAX_PASSWORD_LENGTH:
-        raise InvalidInput(f"A password has {MIN_PASSWORD_LENGTH} characters or more.", data={"password": "its length"})
+def check_password(password: str, policy: PasswordPolicy) -> str:
+    """Returns the password. Raises InvalidInput if it is too short, too long, or has too few kinds of characters."""
+    if not policy.min_length <= len(password) <= MAX_PASSWORD_LENGTH:
+        raise InvalidInput(f"A password has {policy.min_length} characters or more.", data={"password": "its length"})
+    kinds = (str.islower, str.isupper, str.isdigit)
+    count = sum(any(map(kind, password)) for kind in kinds) + any(not char.isalnum() for char in password)
+    if count < policy.min_kinds:
+        message = f"A password has {policy.min_kinds} of: small letters, capital letters, digits, other characters."
+        raise InvalidInput(message, data={"password": "its kinds of characters"})
     return password
 
 
-def _check_address(user: User, address: str) -> None:
+def check_address(user: User, address: str) -> None:
+    """Raises Forbidden if a user may not sign in from an address."""
     if not may_come_from(address, user.allowed_client_ip):
         raise Forbidden("You may not sign in from where you are.")
 
 
-def _wrong_password() -> AuthenticationFailed:
+def wrong_password() -> AuthenticationFailed:
+    """Returns the one refusal of wrong passwords, unknown users and inactive ones."""
     return AuthenticationFailed("The address or the password is wrong.")

@@ -72,6 +72,10 @@ class IdentityService:
         )
         return KeypairSecret(keypair=keypair, secret_key=self._id_generator.token(48))
 
+    def new_suffix(self) -> str:
+        """Returns random letters that make a name another one."""
+        return self._id_generator.token(6).lower()
+
     async def make_user(
         self,
         email: str,
@@ -126,6 +130,7 @@ class IdentityService:
             rate_limit=credentials.caller.rate_limit or None,
             identity=credentials.caller,
             networks=credentials.caller.allowed_client_ip,
+            own_networks=credentials.key_networks,
         )
 
     async def active_keys(self, access_keys: Collection[str]) -> set[str]:

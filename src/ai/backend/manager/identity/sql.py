@@ -53,7 +53,7 @@ from ai.backend.manager.secrets.sealer import opened
 
 _HIDDEN_USER_COLUMNS = frozenset({"password"})
 _HIDDEN_KEYPAIR_COLUMNS = frozenset({"secret_key"})
-_CALLER_FIELDS = tuple(field.name for field in fields(Caller))
+_CALLER_FIELDS = tuple(field.name for field in fields(Caller) if field.name != "administered")
 _TABLES_AND_NOUNS: Mapping[type, tuple[Table, str]] = {
     Domain: (tables.domains, "domain"),
     Group: (tables.groups, "group"),
@@ -104,8 +104,9 @@ def _select_credentials() -> Select[Any]:
     keys, users = tables.keypairs.c, tables.users.c
     query = _signing_query(
         keys.secret_key, keys.is_admin, keys.resource_policy, keys.rate_limit, keys.concurrency_limit,
-        keys.ssh_public_key,
+        keys.ssh_public_key, keys.allowed_client_ip.label("key_networks"),
         users.uuid.label("user_id"), users.email, users.username, users.domain_name, users.allowed_client_ip,
+        users.sudo_session_enabled,
     )  # fmt: skip
     return query.where(keys.access_key == bindparam("access_key"))
 
@@ -125,6 +126,9 @@ _STORAGE_POLICY_QUERY = Prepared(_select_storage_policy())
 _DOMAIN_GROUPS_QUERY = Prepared(_select_groups())
 _MEMBER_GROUPS_QUERY = Prepared(_select_groups(_IS_MEMBER))
 _CREDENTIALS_QUERY = Prepared(_select_credentials())
+_ADMINISTERED_QUERY = Prepared(
+    select(_MEMBERS.group_id).where(_MEMBERS.user_id == bindparam("user", type_=GUID()), _MEMBERS.is_admin.is_(True))
+)
 
 
 class SqlIdentityStore(SqlUserStore):
@@ -212,13 +216,38 @@ class SqlIdentityStore(SqlUserStore):
         def work(s: Connection) -> None:
             # Users to be added are removed first, so that no membership exists twice.
             is_changed = members.user_id.in_([*add, *remove])
+            admins = (
+                s.execute(select(members.user_id).where(members.group_id == group_id, members.is_admin.is_(True)))
+                .scalars()
+                .all()
+            )
             s.execute(delete(tables.memberships).where(members.group_id == group_id, is_changed))
             if add:
                 s.execute(
-                    insert(tables.memberships), [{"user_id": user_id, "group_id": group_id} for user_id in set(add)]
+                    insert(tables.memberships),
+                    [{"user_id": user_id, "group_id": group_id, "is_admin": user_id in admins} for user_id in set(add)],
                 )
 
         await self._db.run_write(work)
+
+    async def change_group_admins(self, group_id: GroupId, users: Collection[UserId], *, is_admin: bool) -> bool:
+        members = tables.memberships.c
+        named = (members.group_id == group_id) & members.user_id.in_([*users])
+
+        def work(s: Connection) -> bool:
+            if s.execute(select(func.count()).select_from(tables.memberships).where(named)).scalar_one() != len(
+                {*users}
+            ):
+                return False
+            s.execute(update(tables.memberships).where(named).values(is_admin=is_admin))
+            return True
+
+        return await self._db.run_write(work)
+
+    async def group_admins(self, group_id: GroupId) -> list[UserId]:
+        members = tables.memberships.c
+        query = select(members.user_id).where(members.group_id == group_id, members.is_admin.is_(True))
+        return [UserId(row.user_id) for row in await self._db.fetch(query.order_by(members.user_id))]
 
     async def policies(self, *, name: str | None = None) -> list[ResourcePolicy]:
         rows = await self._db.fetch(_POLICIES_QUERY if name is None else _POLICY_QUERY, {"policy": name})
@@ -300,11 +329,16 @@ class SqlIdentityStore(SqlUserStore):
         if not rows:
             return None
         row = rows[0]
+        admins = await self._db.fetch(_ADMINISTERED_QUERY, {"user": row.user_id})
         return Credentials(
-            caller=Caller(**{name: getattr(row, name) for name in _CALLER_FIELDS}),
+            caller=Caller(
+                **{name: getattr(row, name) for name in _CALLER_FIELDS},
+                administered=frozenset(admin.group_id for admin in admins),
+            ),
             secret_key=opened(self._sealer, row.access_key, row.secret_key),
             is_active=_is_active(row),
             ssh_public_key=row.ssh_public_key,
+            key_networks=row.key_networks,
         )
 
     async def active_keys(self, access_keys: Collection[str]) -> set[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from datetime import datetime
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Row, delete, func, insert, select, update
@@ -15,7 +16,7 @@ from ai.backend.infra.database import Database
 from ai.backend.infra.database.batching import chunks
 from ai.backend.infra.database.rows import row_of
 from ai.backend.manager.identity import tables
-from ai.backend.manager.identity.model import GroupRef, Keypair, User
+from ai.backend.manager.identity.model import MAX_PASSWORD_HISTORY, GroupRef, Keypair, User
 from ai.backend.manager.identity.store import KeypairSecret
 from ai.backend.manager.secrets.sealer import Sealer, sealed
 
@@ -71,6 +72,13 @@ def _count_admins(s: Connection) -> int:
     return int(s.execute(select(func.count()).select_from(joined).where(can_sign)).scalar_one())
 
 
+def _forget_oldest_passwords(s: Connection, user_id: UserId) -> None:
+    old = tables.old_passwords.c
+    kept = select(old.id).where(old.user_id == user_id).order_by(old.id.desc()).limit(MAX_PASSWORD_HISTORY)
+    oldest = min(s.execute(kept).scalars(), default=0)
+    s.execute(delete(tables.old_passwords).where(old.user_id == user_id, old.id < oldest))
+
+
 class SqlUserStore:
     """Implements :class:`ai.backend.manager.identity.store.UserStore`. ``on_removal`` is called with the kind (domain,
     group, keypair) and the keys of what is deleted, in the transaction that deletes it."""
@@ -108,8 +116,12 @@ class SqlUserStore:
             values["password"] = password_hash
 
         def work(s: Connection) -> User | None:
-            if s.execute(select(users.uuid).where(users.uuid == user_id)).first() is None:
+            row = s.execute(select(users.password).where(users.uuid == user_id)).first()
+            if row is None:
                 return None
+            if password_hash is not None and row.password is not None:
+                s.execute(insert(tables.old_passwords), {"user_id": user_id, "password": row.password})
+                _forget_oldest_passwords(s, user_id)
             if values:
                 s.execute(update(tables.users).where(users.uuid == user_id).values(values))
             if keypairs:
@@ -135,6 +147,8 @@ class SqlUserStore:
             keys = s.execute(select(key_columns.access_key).where(key_columns.user_id == user_id)).scalars().all()
             self._on_removal(s, "keypair", keys)
             s.execute(delete(tables.keypairs).where(key_columns.user_id == user_id))
+            for table in (tables.recovery_codes, tables.totp_devices, tables.old_passwords, tables.sign_ins):
+                s.execute(delete(table).where(table.c.user_id == user_id))
             s.execute(delete(tables.memberships).where(members.user_id == user_id))
             return bool(s.execute(delete(tables.users).where(tables.users.c.uuid == user_id)).rowcount)
 
@@ -143,6 +157,21 @@ class SqlUserStore:
     async def password_hash(self, email: str) -> str | None:
         rows = await self._db.fetch(select(tables.users.c.password).where(tables.users.c.email == email))
         return rows[0].password if rows else None
+
+    async def old_passwords(self, user_id: UserId, count: int) -> list[str]:
+        users, old = tables.users.c, tables.old_passwords.c
+
+        def work(s: Connection) -> list[str]:
+            present = s.execute(select(users.password).where(users.uuid == user_id)).scalars().all()
+            query = select(old.password).where(old.user_id == user_id).order_by(old.id.desc()).limit(count)
+            return [text for text in (*present, *s.execute(query).scalars()) if text is not None][:count]
+
+        return await self._db.run_read(work)
+
+    async def rotate_keypair(self, access_key: AccessKey, secret_key: str, *, at: datetime) -> bool:
+        values = {"secret_key": sealed(self._sealer, access_key, secret_key), "modified_at": at}
+        statement = update(tables.keypairs).where(tables.keypairs.c.access_key == access_key).values(values)
+        return bool(await self._db.run_write(lambda s: s.execute(statement).rowcount))
 
     async def put_keypair(self, keypair: KeypairSecret) -> None:
         await self._db.execute(insert(tables.keypairs), keypair_row(self._sealer, keypair))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 from ai.backend.common.ids import AccessKey, GroupId, UserId
@@ -17,8 +17,10 @@ from ai.backend.manager.identity.model import (
     Keypair,
     NewKeypair,
     ResourcePolicy,
+    SignInRecord,
     StoragePolicy,
     Tenant,
+    TotpDevice,
     User,
 )
 from ai.backend.manager.query.model import ListQuery, Page
@@ -78,8 +80,9 @@ class UserStore(Protocol):
         keypairs: dict[str, Any] | None = None,
         **values: Any,
     ) -> User | None:
-        """Sets fields of a user and, with ``keypairs``, of the user's keypairs; ``groups`` replaces memberships.
-        Returns None for a missing user. Raises Conflict if the new username is taken."""
+        """Sets fields of a user and, with ``keypairs``, of the user's keypairs; ``groups`` replaces memberships. The
+        password before ``password_hash`` is kept as an old one. Returns None for a missing user. Raises Conflict if the
+        new username is taken."""
         ...
 
     async def delete_user(self, user_id: UserId) -> bool:
@@ -88,6 +91,14 @@ class UserStore(Protocol):
 
     async def password_hash(self, email: str) -> str | None:
         """Returns a user's password hash; None without such a user or a password."""
+        ...
+
+    async def old_passwords(self, user_id: UserId, count: int) -> list[str]:
+        """Returns the hashes of the present password and of those before it, newest first."""
+        ...
+
+    async def rotate_keypair(self, access_key: AccessKey, secret_key: str, *, at: datetime) -> bool:
+        """Replaces the secret of a keypair; returns False if there is none."""
         ...
 
     async def put_keypair(self, keypair: KeypairSecret) -> None:
@@ -138,6 +149,13 @@ class IdentityStore(UserStore, Protocol):
     ) -> None:
         """Adds and removes members; does nothing for users who are in the group, or out of it, already."""
 
+    async def change_group_admins(self, group_id: GroupId, users: Collection[UserId], *, is_admin: bool) -> bool:
+        """Makes members administrators of their group, or takes that back. Returns False, changing nothing, if one of
+        them is no member."""
+        ...
+
+    async def group_admins(self, group_id: GroupId) -> list[UserId]: ...
+
     async def policies(self, *, name: str | None = None) -> list[ResourcePolicy]: ...
     async def storage_policies(self, kind: QuotaScopeKind, *, name: str | None = None) -> list[StoragePolicy]: ...
     async def delete_policy(self, kind: QuotaScopeKind | None, name: str) -> bool:
@@ -175,6 +193,49 @@ class IdentityStore(UserStore, Protocol):
     ) -> Page[Keypair]: ...
     async def touch(self, used: Mapping[AccessKey, tuple[datetime, int]]) -> None:
         """Sets ``last_used`` of keypairs and adds to ``num_queries``."""
+
+
+class AccountStore(Protocol):
+    """Stores one-time passwords, recovery codes and sign-ins. Every method is one transaction."""
+
+    async def totp(self, user_id: UserId) -> TotpDevice | None: ...
+
+    async def put_totp(self, user_id: UserId, device: TotpDevice) -> bool:
+        """Stores an inactive device in place of an inactive one; returns False if the user has an active one."""
+        ...
+
+    async def activate_totp(self, user_id: UserId, *, step: int, digests: Collection[str]) -> bool:
+        """Activates a device whose first accepted password is of the time step ``step``, with recovery codes. Returns
+        False if there is no inactive device."""
+        ...
+
+    async def delete_totp(self, user_id: UserId) -> bool:
+        """Deletes a device and its recovery codes; returns False if there is none."""
+        ...
+
+    async def replace_recovery_codes(self, user_id: UserId, digests: Collection[str]) -> None: ...
+
+    async def count_totp_try(self, user_id: UserId, *, now: datetime, limit: int, window: timedelta) -> bool:
+        """Counts a try as a failure; returns False, counting nothing, after ``limit`` failures within ``window``."""
+        ...
+
+    async def spend_step(self, user_id: UserId, step: int) -> bool:
+        """Marks the password of a time step as used and forgets failures; returns False if this or a later one was
+        used already."""
+        ...
+
+    async def spend_recovery_code(self, user_id: UserId, digest: str) -> bool:
+        """Deletes a recovery code and forgets failures; returns False if there is no such code."""
+        ...
+
+    async def add_sign_ins(self, records: Sequence[SignInRecord]) -> None:
+        """Stores sign-ins; leaves out those of users who do not exist any more."""
+
+    async def sign_ins(self, user_id: UserId, *, limit: int, offset: int) -> Page[SignInRecord]:
+        """Returns the sign-ins of a user, newest first."""
+        ...
+
+    async def purge_sign_ins(self, *, before: datetime) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

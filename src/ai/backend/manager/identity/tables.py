@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import msgspec
-from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, String, Table, Text, UniqueConstraint
+from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Index, String, Table, Text, UniqueConstraint, false
 
 from ai.backend.common.states import GroupType, UserRole, UserStatus
 from ai.backend.common.volume_paths import QuotaScopeKind
@@ -81,6 +81,48 @@ users = Table(
     Column("main_access_key", String(20)),
     required("resource_policy", String(256), server_default="default"),
     required("allowed_client_ip", JSONTuple(str), server_default="[]"),
+    required("totp_activated", Boolean, server_default=false()),
+    required("sudo_session_enabled", Boolean, server_default=false()),
+    Column("password_changed_at", UTCDateTime),
+)
+
+totp_devices = Table(
+    "totp_devices",
+    metadata,
+    Column("user_id", GUID, ForeignKey("users.uuid", ondelete="CASCADE"), primary_key=True),
+    required("key", Text),  # sealed, see secrets/sealer.py
+    required("is_active", Boolean),
+    required("created_at", UTCDateTime),
+    required("last_step", BigInteger),  # of the newest one-time password that was accepted
+    required("failures", Whole),
+    Column("failed_at", UTCDateTime),
+)
+
+recovery_codes = Table(
+    "recovery_codes",
+    metadata,
+    Column("user_id", GUID, ForeignKey("users.uuid", ondelete="CASCADE"), primary_key=True),
+    Column("digest", String(64), primary_key=True),
+)
+
+old_passwords = Table(
+    "old_passwords",
+    metadata,
+    Column("id", Whole, primary_key=True, autoincrement=True),
+    Column("user_id", GUID, ForeignKey("users.uuid", ondelete="CASCADE"), nullable=False, index=True),
+    required("password", Text),
+)
+
+sign_ins = Table(
+    "sign_ins",
+    metadata,
+    Column("id", Whole, primary_key=True, autoincrement=True),
+    Column("user_id", GUID, ForeignKey("users.uuid", ondelete="CASCADE"), nullable=False),
+    required("at", UTCDateTime, index=True),
+    required("address", String(64)),
+    required("method", String(64)),
+    required("outcome", String(64)),
+    Index("ix_sign_ins_user_id_id", "user_id", "id"),
 )
 
 memberships = Table(
@@ -88,6 +130,7 @@ memberships = Table(
     metadata,
     Column("user_id", GUID, ForeignKey("users.uuid", ondelete="CASCADE"), primary_key=True),
     Column("group_id", GUID, ForeignKey("groups.id", ondelete="CASCADE"), primary_key=True),
+    required("is_admin", Boolean, server_default=false()),
 )
 
 keypairs = Table(
@@ -106,6 +149,7 @@ keypairs = Table(
     required("concurrency_limit", Whole, server_default="0"),
     required("num_queries", Whole),
     Column("ssh_public_key", Text),
+    required("allowed_client_ip", JSONTuple(str), server_default="[]"),
 )
 
 policies = Table(

@@ -86,17 +86,27 @@ class TenantService:
         *,
         add: Collection[UserId] = (),
         remove: Collection[UserId] = (),
+        add_admins: Collection[UserId] = (),
+        remove_admins: Collection[UserId] = (),
     ) -> Group:
-        """Changes a group and its members. Raises InvalidName; InvalidInput for another domain; NotFound also for new
-        members of another domain."""
-        require_any(caller, Operation.CHANGE_GROUPS)
+        """Changes a group, its members and who of them administrates it. An administrator of the project changes its
+        members only. Raises InvalidName; InvalidInput for another domain; NotFound also for new members of another
+        domain, and for new administrators who are no members."""
         fields = without_none(values)
+        is_about_members = not fields and not add_admins and not remove_admins and bool(add or remove)
+        if not (is_about_members and group_id in caller.administered):
+            require_any(caller, Operation.CHANGE_GROUPS)
         group = next((candidate for candidate in await self._identity.groups(caller) if candidate.id == group_id), None)
         if group is None:
             raise NotFound("There is no such group.", data={"gid": "unknown"})
         if fields.pop("domain_name", group.domain_name) != group.domain_name:
             raise InvalidInput("A group stays in its domain.", data={"domain_name": "cannot be changed"})
-        await self._check_group(caller, group.domain_name, fields)
+        if is_about_members:
+            domain_name = group.domain_name
+            require(caller, Operation.CHANGE_MEMBERS, domain_name=domain_name, group_id=group_id)
+            await self._check_removed(caller, group_id, remove)
+        else:
+            await self._check_group(caller, group.domain_name, fields)
         if "name" in fields:
             check_slug(fields["name"], what="name", allow_dots=True)
         for user_id in add:
@@ -109,7 +119,25 @@ class TenantService:
             raise NotFound("There is no such group.", data={"gid": "unknown"})
         if add or remove:
             await self._store.change_members(group_id, add=add, remove=remove)
+        for users, is_admin in ((add_admins, True), (remove_admins, False)):
+            if users and not await self._store.change_group_admins(group_id, users, is_admin=is_admin):
+                raise NotFound("One of them is no member of that group.", data={"user_uuids": "no member"})
+        for user_id in {*remove, *add_admins, *remove_admins}:
+            for access_key in await self._store.keys_of(user_id=user_id):
+                self._identity.invalidate(access_key)
         return changed
+
+    async def group_admins(self, group_id: GroupId) -> Sequence[UserId]:
+        """Returns the members who administrate a group that the caller has seen."""
+        return await self._store.group_admins(group_id)
+
+    async def _check_removed(self, caller: Caller, group_id: GroupId, users: Collection[UserId]) -> None:
+        """Raises Forbidden if an administrator of a project removes another one."""
+        if caller.is_any_admin:
+            return
+        others = {*await self._store.group_admins(group_id)} - {caller.user_id}
+        if others & {*users}:
+            raise Forbidden("Administrators of a project are removed by those of the domain.")
 
     async def group_named(self, caller: Caller, name: str) -> GroupId:
         """Returns the id of the group of this name that the caller sees, in the caller's domain first. Raises NotFound,

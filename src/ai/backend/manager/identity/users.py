@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,15 +19,17 @@ from ai.backend.manager.access.caller import ADMIN_ROLES, Caller
 from ai.backend.manager.access.checks import is_permitted, require, require_any
 from ai.backend.manager.access.permissions import Operation
 from ai.backend.manager.identity.model import Keypair, NewKeypair, User
-from ai.backend.manager.identity.passwords import check_password
+from ai.backend.manager.identity.passwords import PasswordService
 from ai.backend.manager.identity.service import IdentityService, check_policy, existing, without_none
 from ai.backend.manager.identity.store import IdentityStore, OwnedFolders, OwnedSessions
+from ai.backend.manager.identity.totp import TotpService
 from ai.backend.manager.query.model import Condition, ListQuery
 
 _DOMAIN_ADMIN_FIELDS = frozenset(
     {"username", "full_name", "description", "need_password_change", "status", "domain_name", "role", "group_ids"}
-    | {"allowed_client_ip"}
+    | {"allowed_client_ip", "totp_activated", "password_changed_at"}
 )
+EMAIL_PATTERN = re.compile(r"[^@\s\x00-\x1f]{1,128}@[^@\s\x00-\x1f]{1,127}")
 
 
 @dataclass(eq=False, slots=True)
@@ -45,7 +46,8 @@ class UserService:
     _folders: OwnedFolders | None
     _clock: Clock
     _id_generator: IdGenerator
-    _hash: Callable[[str], str]
+    _passwords: PasswordService
+    _totp: TotpService
     _owner_loop: PeriodicLoop
 
     # ---- users ----
@@ -59,14 +61,17 @@ class UserService:
         role = fields.pop("role", UserRole.USER)
         domain = DomainName(fields.pop("domain_name", caller.domain_name))
         _check_rights(caller, domain, role, fields)
-        if not re.fullmatch(r"[^@\s\x00-\x1f]{1,128}@[^@\s\x00-\x1f]{1,127}", email):
+        if fields.pop("totp_activated", False):
+            raise _not_for_others()
+        if not EMAIL_PATTERN.fullmatch(email):
             raise InvalidInput("That is no e-mail address.", data={"email": "malformed"})
         await self._identity.check_domain(domain)
         await check_policy(self._store, QuotaScopeKind.USER, fields)
         groups = await self._check_group_ids(domain, fields.pop("group_ids", None))
-        username = fields.pop("username", "") or await self._free_username(email)
+        username = fields.pop("username", "") or await free_username(self._store, email, self._identity.new_suffix)
         check_slug(username, what="username", allow_dots=True)
-        hashed = await self._hash_in_thread(password)
+        hashed = await self._passwords.checked_hash(password)
+        fields["password_changed_at"] = self._clock.now()
         return await self._identity.make_user(
             email, username, role, domain, groups, password_hash=hashed, **{"full_name": username, **fields}
         )
@@ -98,6 +103,12 @@ class UserService:
             await self._identity.check_domain(domain)
         await check_policy(self._store, QuotaScopeKind.USER, fields)
         await self._check_main_key(user, fields.get("main_access_key"))
+        is_totp_wanted = fields.pop("totp_activated", None)
+        if is_totp_wanted and not user.totp_activated:
+            raise _not_for_others()
+        hashed = await self._passwords.checked_hash(password, user_id=user.uuid) if password is not None else None
+        if hashed is not None:
+            fields["password_changed_at"] = self._clock.now()
         group_ids = fields.pop("group_ids", None)
         groups = (
             await self._check_group_ids(domain, group_ids)
@@ -112,12 +123,15 @@ class UserService:
         changed = await self._store.change_user(
             user.uuid,
             groups=groups,
-            password_hash=await self._hash_in_thread(password) if password is not None else None,
+            password_hash=hashed,
             keypairs=keypairs or None,
             modified_at=self._clock.now(),
             **fields,
         )
         await self._refresh_keypairs(user)
+        if is_totp_wanted is False and user.totp_activated:
+            await self._totp.reset(user.uuid)
+            changed = await self._store.user(uuid=user.uuid)
         return existing(changed, "user")
 
     async def delete_user(self, caller: Caller, email: str) -> None:
@@ -163,9 +177,6 @@ class UserService:
             self._identity.invalidate(key)
         self._owner_loop.wake()
 
-    async def _hash_in_thread(self, password: str) -> str:
-        return await asyncio.to_thread(self._hash, check_password(password))
-
     async def _check_group_ids(self, domain: str, ids: Sequence[GroupId] | None) -> list[GroupId]:
         if ids is None:
             return [group.id for group in await self._store.groups(domain_name=domain, name="default")]
@@ -173,13 +184,6 @@ class UserService:
         if not {*ids} <= existing_ids:
             raise NotFound("There is no such group in the domain.", data={"group_ids": "unknown"})
         return list(ids)
-
-    async def _free_username(self, email: str) -> str:
-        """Returns a username made of an e-mail address, with a suffix if it is taken."""
-        name = re.sub(r"[^A-Za-z0-9]+", "-", email.partition("@")[0]).strip("-")[:56] or "user"
-        same_name = ListQuery(limit=1, filter=Condition(field="username", op="==", value=name))
-        page = await self._store.users(same_name, domain_name=None, status=None)
-        return name if not page.items else f"{name}-{self._id_generator.token(6).lower()}"
 
     async def _check_main_key(self, user: User, access_key: str | None) -> None:
         if access_key is None:
@@ -219,6 +223,18 @@ class UserService:
             raise NotFound("There is no such keypair.")
         self._identity.invalidate(access_key)
 
+    async def rotate_keypair(self, caller: Caller, access_key: str) -> NewKeypair:
+        """Gives a keypair a new secret; the old one is refused at once in this manager, within a second in others. The
+        owner may do it as administrators may."""
+        keypair = await self._identity.keypair(caller, access_key)
+        if keypair.user_id != caller.user_id:
+            await self._check_keypair(caller, await self._owner_of_key(caller, access_key), {})
+        secret_key = self._id_generator.token(48)
+        if not await self._store.rotate_keypair(keypair.access_key, secret_key, at=self._clock.now()):
+            raise NotFound("There is no such keypair.")
+        self._identity.invalidate(access_key)
+        return NewKeypair(access_key=keypair.access_key, secret_key=secret_key)
+
     async def _owner_of_key(self, caller: Caller, access_key: str) -> User:
         require_any(caller, Operation.CHANGE_KEYPAIRS)
         keypair = await self._identity.keypair(caller, access_key)
@@ -226,7 +242,7 @@ class UserService:
 
     async def _check_keypair(self, caller: Caller, owner: User, fields: Mapping[str, Any]) -> None:
         _check_rights(caller, owner.domain_name, owner.role, {})
-        if {*fields} - {"is_active"}:
+        if {*fields} - {"is_active", "allowed_client_ip"}:
             require(caller, Operation.CHANGE_KEYPAIR_LIMITS)
         await check_policy(self._store, None, fields)
 
@@ -236,3 +252,16 @@ def _check_rights(caller: Caller, domain_name: str, role: UserRole, fields: Mapp
         raise Forbidden("You do not administrate that user.")
     if {*fields} - _DOMAIN_ADMIN_FIELDS:
         require(caller, Operation.CHANGE_USER_LIMITS)
+
+
+async def free_username(store: IdentityStore, text: str, new_suffix: Callable[[], str]) -> str:
+    """Returns a username made of a name or an e-mail address, with a suffix if it is taken."""
+    name = re.sub(r"[^A-Za-z0-9]+", "-", text.partition("@")[0]).strip("-")[:56] or "user"
+    same_name = ListQuery(limit=1, filter=Condition(field="username", op="==", value=name))
+    page = await store.users(same_name, domain_name=None, status=None)
+    return name if not page.items else f"{name}-{new_suffix()}"
+
+
+def _not_for_others() -> InvalidInput:
+    message = "Users activate one-time passwords themselves; you may only take them away."
+    return InvalidInput(message, data={"totp_activated": "cannot be activated"})

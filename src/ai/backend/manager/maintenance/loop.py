@@ -1,4 +1,4 @@
-"""Deletes old events, logs of kernels, reported errors and answers to client tokens."""
+"""Deletes old events, logs of kernels, reported errors, sign-ins and answers to client tokens."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from ai.backend.infra.clock import Clock
 from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.infra.settings import Settings
 from ai.backend.manager.idempotency.store import AnswerStore
+from ai.backend.manager.identity.store import AccountStore
 from ai.backend.manager.logs.store import ErrorLogStore
 from ai.backend.manager.sessions.store import SessionStore
 
@@ -34,9 +35,13 @@ class RetentionLoop(PeriodicLoop):
         clock: Clock,
         settings: RetentionSettings,
         errors: ErrorLogStore,
+        accounts: AccountStore,
+        sign_ins_days: float,
     ) -> None:
         super().__init__()
         self._errors = errors
+        self._accounts = accounts
+        self._sign_ins = timedelta(days=sign_ins_days)
         self._store = store
         self._answers = answers
         self._clock = clock
@@ -47,3 +52,4 @@ class RetentionLoop(PeriodicLoop):
         await self._store.purge(before=now - timedelta(days=self._settings.events_days))
         await self._answers.purge(before=now - timedelta(hours=self._settings.tokens_hours))
         await self._errors.purge_errors(before=now - timedelta(days=self._settings.errors_days))
+        await self._accounts.purge_sign_ins(before=now - self._sign_ins)

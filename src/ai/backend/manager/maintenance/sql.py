@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import secrets
 from collections.abc import Callable
 from datetime import datetime
 
@@ -12,7 +14,17 @@ from ai.backend.common.ids import AccessKey
 from ai.backend.infra.database import Database
 from ai.backend.manager.artifacts.tables import registries
 from ai.backend.manager.identity import tables as identity_tables
-from ai.backend.manager.secrets.sealer import Sealer, opened, opened_credentials, sealed, sealed_credentials
+from ai.backend.manager.secrets.sealer import (
+    Sealer,
+    opened,
+    opened_credentials,
+    opened_totp,
+    sealed,
+    sealed_credentials,
+    sealed_totp,
+)
+
+_DEVICES = identity_tables.totp_devices
 
 
 async def missing_keys(database: Database, sealer: Sealer) -> set[str]:
@@ -20,6 +32,7 @@ async def missing_keys(database: Database, sealer: Sealer) -> set[str]:
 
     def work(s: Connection) -> set[str]:
         stored = [*s.execute(select(identity_tables.keypairs.c.secret_key)).scalars()]
+        stored += s.execute(select(_DEVICES.c.key)).scalars()
         for credentials in s.execute(select(registries.c.credentials)).scalars():
             stored += credentials.values()
         return {key for text in stored if (key := sealer.missing_key_id(text)) is not None}
@@ -48,9 +61,18 @@ async def seal_rows(database: Database, sealer: Sealer) -> int:
             text = sealed(sealer, row.access_key, opened(sealer, row.access_key, row.secret_key))
             unchanged = (keys.access_key == row.access_key) & (keys.secret_key == row.secret_key)
             s.execute(update(identity_tables.keypairs).where(unchanged).values(secret_key=text))
-        return len(rows) + _seal_registries(s, sealer)
+        return len(rows) + _seal_totp(s, sealer) + _seal_registries(s, sealer)
 
     return await database.run_write(work)
+
+
+def _seal_totp(s: Connection, sealer: Sealer) -> int:
+    stored = s.execute(select(_DEVICES.c.user_id, _DEVICES.c.key)).all()
+    rows = [row for row in stored if not sealer.is_current(row.key)]
+    for row in rows:
+        text = sealed_totp(sealer, row.user_id, opened_totp(sealer, row.user_id, row.key))
+        s.execute(update(_DEVICES).where(_DEVICES.c.user_id == row.user_id, _DEVICES.c.key == row.key).values(key=text))
+    return len(rows)
 
 
 def _seal_registries(s: Connection, sealer: Sealer) -> int:
@@ -69,7 +91,8 @@ async def reissue(
 ) -> list[tuple[str, AccessKey, str]]:
     """Replaces the secrets of keypairs that cannot be opened; returns e-mail addresses, access keys and new secrets.
 
-    Credentials of artifact registries that cannot be opened are deleted, and an administrator sets them again.
+    Credentials of artifact registries that cannot be opened are deleted, and an administrator sets them again. Keys of
+    one-time passwords that cannot be opened become others that nobody has: their users sign in with recovery codes.
     """
     keys, users = identity_tables.keypairs.c, identity_tables.users.c
 
@@ -87,6 +110,10 @@ async def reissue(
         for row in s.execute(select(registries.c.id, registries.c.credentials)).all():
             if any(sealer.missing_key_id(text) is not None for text in row.credentials.values()):
                 s.execute(update(registries).where(registries.c.id == row.id).values(credentials={}))
+        for row in s.execute(select(_DEVICES.c.user_id, _DEVICES.c.key)).all():
+            if sealer.missing_key_id(row.key) is not None:
+                text = sealed_totp(sealer, row.user_id, base64.b32encode(secrets.token_bytes(20)).decode())
+                s.execute(update(_DEVICES).where(_DEVICES.c.user_id == row.user_id).values(key=text))
         return reissued
 
     return await database.run_write(work)

@@ -162,6 +162,16 @@ def opened(sealer: Sealer, access_key: str, stored: str) -> str:
     return sealer.open(stored, f"keypairs.secret_key:{access_key}")
 
 
+def sealed_totp(sealer: Sealer, user_id: UUID, key: str) -> str:
+    """Seals the key of a user's one-time passwords for its row."""
+    return sealer.seal(key, f"totp_devices.key:{user_id}")
+
+
+def opened_totp(sealer: Sealer, user_id: UUID, stored: str) -> str:
+    """Opens the key of a user's one-time passwords. Raises InternalError if the key that sealed it is missing."""
+    return sealer.open(stored, f"totp_devices.key:{user_id}")
+
+
 def sealed_credentials(sealer: Sealer, registry_id: UUID, credentials: Mapping[str, str]) -> dict[str, str]:
     """Seals the credentials of an artifact registry for its row."""
     return {name: sealer.seal(text, f"{_CREDENTIALS_PLACE}:{registry_id}:{name}") for name, text in credentials.items()}

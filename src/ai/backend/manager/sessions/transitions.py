@@ -275,7 +275,7 @@ def with_health(
     session = replace(session, kernels=kernels, status_data={**data, UNHEALTHY: all_devices} if all_devices else data)
     news = {
         "unhealthy": [device for key, device in new_devices.items() if before.get(key) != device],
-        "recovered": [device for key, device in before.items() if key not in new_devices],
+        "recovered": [{**device, "reason": ""} for key, device in before.items() if key not in new_devices],
     }
     return session, tuple(
         _device_event(session, kernel_id, health, devices) for health, devices in news.items() if devices

@@ -93,6 +93,13 @@ class KeyBody(Schema, frozen=True):
     prefix: bool = False
 
 
+class DeletedKey(Schema, frozen=True):
+    """Names a key below the root, or with ``prefix`` all keys at and below it."""
+
+    key: Annotated[Key, Meta(pattern="[^/]", description="a key below the root, which holds the whole configuration")]
+    prefix: bool = False
+
+
 class ValueBody(Schema, frozen=True):
     """A key with its new value."""
 
@@ -129,8 +136,8 @@ class ConfigApi:
         await self._config.set(caller_of(call), call.body.key, call.body.value)
         return {"result": "ok"}
 
-    @route("POST", "/config/delete", body=KeyBody)
-    async def delete(self, call: Call[KeyBody]) -> ConfigChanged:
+    @route("POST", "/config/delete", body=DeletedKey)
+    async def delete(self, call: Call[DeletedKey]) -> ConfigChanged:
         """Removes a key, or with ``prefix`` all at and below it."""
         await self._config.delete(caller_of(call), call.body.key, prefix=call.body.prefix)
         return {"result": "ok"}

@@ -42,8 +42,14 @@ class ConfigService:
         await self._store.put_many(values)
 
     async def delete(self, caller: Caller, key: str, *, prefix: bool = False) -> int:
-        """Removes a key, or with ``prefix`` all keys at and below; returns the number of removed keys."""
+        """Removes a key, or with ``prefix`` all keys at and below; returns the number of removed keys.
+
+        Raises:
+            InvalidInput: the key is the root, below which is the whole configuration.
+        """
         require(caller, Operation.CONFIGURE)
+        if not key.strip("/"):
+            raise InvalidInput("name a key to delete; the root holds the whole configuration", data={"key": key})
         return await self._store.delete(key.rstrip("/"), prefix=prefix)
 
 

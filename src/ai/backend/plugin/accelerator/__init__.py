@@ -22,6 +22,7 @@ from ai.backend.plugin.accelerator.hooks import (
     TerminationDeferred,
     Workload,
     WorkloadConfig,
+    WorkloadImage,
     check_config,
 )
 from ai.backend.plugin.accelerator.plugin import (
@@ -53,8 +54,8 @@ __all__ = [
     "CreationDeferred", "CreationDenied", "DeviceHealthChange", "DeviceMapping", "DiscreteAllocMap", "ExportedName",
     "FractionalAllocMap", "HealthWatching", "HookContext", "LifecycleCause", "ManagedState", "Measurement",
     "MetricKind", "Mount", "NodeInfo", "PartitionProfile", "Partitionable", "PluginCapabilities", "PowerControllable",
-    "Programmable", "StatContext", "TerminationDeferred", "Workload", "WorkloadConfig", "build_alloc_map",
-    "check_config", "slot_totals",
+    "Programmable", "StatContext", "TerminationDeferred", "Workload", "WorkloadConfig", "WorkloadImage",
+    "build_alloc_map", "check_config", "slot_totals",
 ]  # fmt: skip
 
 ENTRY_POINT_GROUP = "backendai_accelerator_v30"

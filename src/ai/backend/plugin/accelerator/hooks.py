@@ -61,7 +61,7 @@ class Mount:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceMapping:
     """Describes a device node in the workload. ``permissions`` is a subset of ``rwm``; ``cdi_name`` is used where the
-    runtime has CDI."""
+    runtime finds a specification of it."""
 
     source: str
     target: str | None = None
@@ -132,6 +132,17 @@ class ManagedState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadImage:
+    """Describes the image of a workload. ``distribution`` is that of its label, such as ``ubuntu22.04``, or the node's
+    own for an image of its files; ``libc`` is ``glibc`` or ``musl``; either is empty where nobody knows."""
+
+    name: str
+    architecture: str
+    distribution: str = ""
+    libc: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HookContext:
     """Holds the circumstances of one call of a lifecycle hook.
 
@@ -144,6 +155,12 @@ class HookContext:
         state: of this plugin and this attempt.
         previous_allocation: in a restart in place, what the kernel holds before and after: the same devices.
         deadline_s: how long this call may take.
+        image: of the workload, to choose libraries for it.
+        cluster_role, cluster_rank, cluster_size: which member of a cluster session it is; the rank counts from 0.
+        end_reason: for ``pre_terminate`` and ``post_terminate``, why the workload ends: ``user-requested``,
+            ``idle-timeout``, ``out-of-memory``, ``preempted``, ``restarting`` and others (``KernelEventReason``); empty
+            if nobody ended it, as after a creation that failed.
+        is_forced: whether that end was forced, so that it waits for no deferral.
     """
 
     cause: LifecycleCause
@@ -151,6 +168,12 @@ class HookContext:
     state: ManagedState
     previous_allocation: DeviceAllocation | None = None
     deadline_s: float = 30.0
+    image: WorkloadImage | None = None
+    cluster_role: str = "main"
+    cluster_rank: int = 0
+    cluster_size: int = 1
+    end_reason: str = ""
+    is_forced: bool = False
 
 
 class AbstractLifecycleHook(ABC):  # noqa: B024  # every method has a default: a hook overrides what it needs

@@ -189,7 +189,8 @@ class CdiProvider(Protocol):
 
     async def cdi_spec(self) -> Mapping[str, Any]:
         """Returns a CDI specification (``cdiVersion`` 0.6.0) of all healthy devices, as JSON, with the names of
-        ``DeviceMapping.cdi_name``."""
+        ``DeviceMapping.cdi_name``. The agent writes it for the runtime, with the lowest version that its fields need,
+        without devices that another file describes; the process runtime applies the edits itself, but no hooks."""
         ...
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
+from typing import Any, get_args, get_origin
 
 import msgspec
 
@@ -22,6 +22,7 @@ from ai.backend.plugin.accelerator import (
     StatContext,
     Workload,
     WorkloadConfig,
+    WorkloadImage,
 )
 
 MAX_FRAME = 16 << 20
@@ -68,6 +69,12 @@ class HookCall(msgspec.Struct, frozen=True, kw_only=True):
     deadline_s: float
     state: KeptState
     previous_allocation: DeviceAllocation | None
+    image: WorkloadImage | None = None
+    cluster_role: str = "main"
+    cluster_rank: int = 0
+    cluster_size: int = 1
+    end_reason: str = ""
+    is_forced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +139,9 @@ SHAPES: Mapping[str, ResponseShape] = {**DIRECT, **HOST_CALLS}
 
 def write_answer(method: str, answer: Any) -> bytes:
     """Encodes a method's answer. Raises InvalidResponse: foreign objects, inexact quantities, or too large."""
+    expected = _expected_collection(method)
+    if expected and (isinstance(answer, str | bytes) or not isinstance(answer, expected[0])):
+        raise InvalidResponse(f"is a {type(answer).__name__}; {expected[1]} is expected")
     try:
         if method == "list_devices":
             _require_exact(
@@ -150,6 +160,17 @@ def write_answer(method: str, answer: Any) -> bytes:
     if len(data) > MAX_FRAME - 1024:
         raise InvalidResponse(f"is {len(data) >> 20} MiB large; {MAX_FRAME >> 20} MiB are allowed")
     return data
+
+
+def _expected_collection(method: str) -> tuple[type, str] | None:
+    """Returns the kind of collection that a method answers with, and its description; None for another value."""
+    result = SHAPES[method].result if method in SHAPES else None
+    origin, arguments = get_origin(result), [getattr(item, "__name__", str(item)) for item in get_args(result)]
+    if origin is tuple and method in DIRECT:
+        return Sequence, f"a sequence of {arguments[0]}"
+    if origin is dict and method in DIRECT:
+        return Mapping, f"a mapping of {arguments[0]} to {arguments[1]}"
+    return None
 
 
 def _require_exact(quantities: Any) -> None:

@@ -10,12 +10,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable
 from decimal import Decimal
+from typing import TypeVar
 
 import pytest
 
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.plugin.hooks import AbstractHook, Account, HookDenied, SessionRequest, SignOn
 
+T = TypeVar("T")
 WITHIN_S = 5.0
 ACCOUNT = Account(email="user@example.com", username="user", domain_name="default", role="user")
 HOSTILE_TEXTS = (
@@ -47,7 +49,7 @@ def session_request(owner: Account = ACCOUNT, text: str = "python:3.11") -> Sess
     )
 
 
-async def _answer(call: Awaitable[str | None]) -> str | None:
+async def _answer(call: Awaitable[T]) -> T | None:
     """Returns the answer of a plugin, None for a denial, which must have a text."""
     try:
         return await call
@@ -74,8 +76,9 @@ class HookContract:
     async def test_hostile_names_and_secrets_open_nothing(self, hook: AbstractHook, text: str) -> None:
         async with asyncio.timeout(WITHIN_S):
             for name, secret in ((text, "secret"), ("user@example.com", text), (text, text)):
-                answer = _answer(hook.sign_on(SignOn(name=name, secret=secret, address="192.0.2.1")))
-                assert await answer is None
+                request = SignOn(name=name, secret=secret, address="192.0.2.1")
+                assert await _answer(hook.sign_on(request)) is None
+                assert await _answer(hook.sign_on_user(request)) is None
 
     @pytest.mark.parametrize("text", HOSTILE_TEXTS)
     async def test_checks_answer_or_deny_with_a_reason(self, hook: AbstractHook, text: str) -> None:
@@ -83,6 +86,13 @@ class HookContract:
         async with asyncio.timeout(WITHIN_S):
             for check in (hook.check_sign_on(account, text), hook.check_session(session_request(account, text))):
                 await _answer(check)
+
+    @pytest.mark.parametrize("text", HOSTILE_TEXTS)
+    async def test_browsers_that_nobody_sent_are_refused(self, hook: AbstractHook, text: str) -> None:
+        """A plugin may also fail by another error than a denial where the secret is none of its own."""
+        async with asyncio.timeout(WITHIN_S):
+            with pytest.raises(Exception):  # noqa: B017, PT011  # any refuses
+                await hook.finish_redirect(text, text, {"state": text, "code": text})
 
     async def test_equal_requests_get_equal_answers_also_at_once(self, hook: AbstractHook) -> None:
         answers = await asyncio.gather(

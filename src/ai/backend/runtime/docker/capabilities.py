@@ -26,7 +26,7 @@ def engine_facts(engine_info: Mapping[str, Any], networks: Sequence[Mapping[str,
     return EngineFacts(
         version=str(engine_info.get("ServerVersion", "")),
         cgroups=2 if str(engine_info.get("CgroupVersion")) == "2" else 1,
-        cdi=api_version >= MIN_CDI_API_VERSION and bool(engine_info.get("CDISpecDirs")),
+        cdi_directories=tuple(engine_info.get("CDISpecDirs") or ()) if api_version >= MIN_CDI_API_VERSION else (),
         network="bridge" if "bridge" in network_names else "none",
         limits=frozenset(
             limit_or_class for limit_or_class, info_field in _INFO_FIELDS.items() if engine_info.get(info_field)
@@ -85,4 +85,5 @@ def describe(facts: EngineFacts, settings: DockerRuntimeSettings, *, no_overlays
             }
         ),
         no_multi_node_networks=no_overlays,
+        cdi_directories=facts.cdi_directories,
     )  # fmt: skip

@@ -1,4 +1,5 @@
-"""Builds the body of the engine's create call from a workload's specification; reads only device nodes."""
+"""Builds the body of the engine's create call from a workload's specification; reads only device nodes and CDI
+specifications."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ai.backend.common.errors import CreationDenied
+from ai.backend.node.cdi.registry import CdiRegistry
 from ai.backend.node.linux import seccomp
 from ai.backend.node.linux.open_beneath import BENEATH
 from ai.backend.node.network.overlay import mac_of
@@ -27,11 +29,12 @@ _TMPFS_OPTIONS = "rw,exec,nosuid,nodev,mode=1777,size={}"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineFacts:
-    """Describes what the engine supports. ``cgroups`` is 1 or 2; ``cdi``: it injects devices by their CDI names."""
+    """Describes what the engine supports. ``cgroups`` is 1 or 2. It injects devices by their CDI names from the
+    specifications in ``cdi_directories``, which may hold none; lowest priority first, empty without CDI."""
 
     version: str
     cgroups: int
-    cdi: bool
+    cdi_directories: tuple[str, ...]
     network: str
     limits: frozenset[str]
     has_seccomp: bool
@@ -109,10 +112,18 @@ def compose(
 
 
 def networks_of(spec: WorkloadSpec, settings: DockerRuntimeSettings, engine_facts: EngineFacts) -> tuple[str, ...]:
-    """Returns the container's networks: the session's own and those of plugins, or else the default one."""
-    if spec.network is not None:
-        return spec.network.network_id, *(name for name in spec.config.networks if name not in ("none", "host"))
-    return tuple(spec.config.networks) or (settings.network if settings.network != "auto" else engine_facts.network,)
+    """Returns the container's networks: the session's own or the default one, then those that plugins attach.
+
+    Without a network (``none``) a container has those of plugins alone, as engines join nothing to it. Raises
+    CreationDenied where it has the host's, to which nothing can be attached.
+    """
+    default = settings.network if settings.network != "auto" else engine_facts.network
+    own = spec.network.network_id if spec.network is not None else default
+    attached = tuple(name for name in dict.fromkeys(spec.config.networks) if name not in ("none", "host", own))
+    if attached and own == "host":
+        message = f"the network {attached[0]!r} cannot be attached: sessions have the network of the host here"
+        raise CreationDenied(message, data={"field": "networks", "key": attached[0]})
+    return attached if attached and own == "none" else (own, *attached)
 
 
 def environment(spec: WorkloadSpec, image: ImageFacts) -> dict[str, str]:
@@ -149,26 +160,35 @@ def limits(spec: WorkloadSpec, settings: DockerRuntimeSettings) -> dict[str, Any
 
 
 def devices(requested: Sequence[DeviceMapping], engine_facts: EngineFacts) -> dict[str, Any]:
-    """Returns device nodes and requests. CDI names go to an engine that supports CDI; else the device's node is used.
+    """Returns device nodes and requests. A device with a CDI name is had by the first way that there is (decision
+    0350): by that name, where a specification of the engine's describes it; of NVIDIA's, by a request to NVIDIA's own
+    runtime, which brings the driver's libraries; by its device node.
 
-    An NVIDIA device by its CDI name is a request to NVIDIA's own driver where the engine does not know CDI. Raises
-    CreationDenied for what is no device, is not there, or cannot be had by this engine.
+    Raises CreationDenied for what is no device, is not there, or cannot be had by this engine.
     """
+    described = CdiRegistry(engine_facts.cdi_directories).devices() if any(d.cdi_name for d in requested) else {}
     nodes: list[dict[str, str]] = []
     cdi_names: list[str] = []
     nvidia_ids: list[str] = []
     for device in requested:
         cdi_name = device.cdi_name or ""
-        if cdi_name and engine_facts.cdi:
+        is_nvidia = cdi_name.startswith("nvidia.com/gpu=")
+        if cdi_name in described:
             cdi_names.append(cdi_name)
+        elif is_nvidia and (not device.source or "nvidia" in engine_facts.runtimes):
+            nvidia_ids.append(cdi_name.partition("=")[2])
         elif device.source:
             target, permissions = device.target or device.source, workload.device_node(device)[1]
             nodes.append({"PathOnHost": device.source, "PathInContainer": target, "CgroupPermissions": permissions})
-        elif cdi_name.startswith("nvidia.com/gpu="):
-            nvidia_ids.append(cdi_name.partition("=")[2])
         else:
             data = {"field": "devices", "key": cdi_name}
-            raise CreationDenied(f"this node's engine has no CDI, and {cdi_name!r} names no device node", data=data)
+            directories = ", ".join(engine_facts.cdi_directories)
+            why = (
+                f"no CDI specification in {directories} describes it"
+                if directories
+                else "this node's engine has no CDI"
+            )
+            raise CreationDenied(f"{cdi_name!r} cannot be had: {why}, and it names no device node", data=data)
     device_requests: list[dict[str, Any]] = []
     if cdi_names:
         device_requests.append({"Driver": "cdi", "DeviceIDs": cdi_names})

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ai.backend.common.errors import Unavailable, WorkloadError
+from ai.backend.common.errors import CreationDenied, Unavailable, WorkloadError
 from ai.backend.node.linux import syscalls
 from ai.backend.node.linux.open_beneath import BENEATH, open_source
 from ai.backend.node.workload.channel import RelayConnection
@@ -51,6 +51,7 @@ class Creation:
 
     async def run(self) -> DockerRecord:
         """Creates the workload and returns its record. Raises BackendError or OSError; the caller undoes it."""
+        await self._check_networks()
         record, host_paths = await asyncio.to_thread(self._prepare_files)
         container_name = self.state.container_name(self.spec.key)
         try:
@@ -86,6 +87,17 @@ class Creation:
         )
         await asyncio.to_thread(self.folder.write_record, record)
         return record
+
+    async def _check_networks(self) -> None:
+        """Checks that the networks that plugins attach exist. Raises CreationDenied naming the first that does not."""
+        attached = [name for name in self.spec.config.networks if name not in ("none", "host")]
+        if not attached:
+            return
+        known = {str(network.get(key)) for network in await self.engine.networks() for key in ("Name", "Id")}
+        for name in attached:
+            if name not in known:
+                message = f"this node's engine has no network {name!r}"
+                raise CreationDenied(message, data={"field": "networks", "key": name})
 
     def _prepare_files(self) -> tuple[DockerRecord, HostPaths]:
         spec, folder = self.spec, self.folder

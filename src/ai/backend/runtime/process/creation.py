@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ai.backend.common.errors import CreationDenied
+from ai.backend.node.cdi.application import applied
+from ai.backend.node.cdi.registry import SYSTEM_DIRECTORIES, CdiRegistry
 from ai.backend.node.linux import seccomp
 from ai.backend.node.linux.open_beneath import BENEATH
 from ai.backend.node.workload.directory import write_json
@@ -20,6 +23,7 @@ from ai.backend.runtime.process.images import ProcessImage, host_images
 from ai.backend.runtime.process.launch_plan import FILES_VARIABLE, Host, build_plan, egress_of, limits_of
 from ai.backend.runtime.process.networks import hosts_file
 from ai.backend.runtime.process.records import Record, StateDirectory
+from ai.backend.runtime.process.sandbox import SYSTEM_DIRECTORIES as VISIBLE_FOLDERS
 from ai.backend.runtime.process.settings import ProcessRuntimeSettings
 from ai.backend.runtime.workload import record_values
 
@@ -41,6 +45,11 @@ def refresh_rootfs(
     return [*host_images_by_name.values(), *rootfs.list_images(images_directory(settings, state_path))]
 
 
+def cdi_directories(state_path: Path) -> tuple[str, ...]:
+    """Returns where CDI names are looked up: the directories of the system, and one of this runtime."""
+    return *SYSTEM_DIRECTORIES, str(state_path / "cdi")
+
+
 @dataclass(frozen=True, slots=True)
 class Creation:
     """Prepares one workload for its shim."""
@@ -54,11 +63,17 @@ class Creation:
 
     def prepare(self) -> Record:
         """Writes the workload's record, home, files and plan. Raises CreationDenied or OSError; the caller undoes."""
+        registry = CdiRegistry(cdi_directories(self.state.path))
+        visible_folders = VISIBLE_FOLDERS if self.image.rootfs is None else ()
+        config = applied(self.spec.config, registry, visible_folders=visible_folders)
+        return replace(self, spec=replace(self.spec, config=config))._prepare()
+
+    def _prepare(self) -> Record:
         spec = self.spec
         if self.image.rootfs is not None and not self.host.bwrap:
             raise CreationDenied("a rootfs image needs bubblewrap, which does not work on this node")
-        if self.host.bwrap is None and spec.config.mounts:
-            self._check_bare_mounts()
+        if self.host.bwrap is None:
+            self._check_bare_config()
         directory = self.state.workload(spec.key)
         home = self.state.home(spec.key.kernel_id)
         groups = self.host.cgroups.groups(str(spec.key), limits_of(spec, self.settings))
@@ -123,15 +138,43 @@ class Creation:
                 for parent in (self.state.path, self.state.homes):
                     parent.chmod(0o711)
 
-    def _check_bare_mounts(self) -> None:
+    def _check_bare_config(self) -> None:
+        """Checks what a link in the home can stand for. Raises CreationDenied naming the mount or device."""
         for mount in self.spec.config.mounts:
+            data = {"field": "mounts", "key": mount.target}
             if BENEATH in mount.source:
-                raise CreationDenied("without bubblewrap no path in a folder can be mounted")
+                raise CreationDenied("without bubblewrap no path in a folder can be mounted", data=data)
             if not mount.target.startswith(HOME + "/") or "/" in mount.target.removeprefix(HOME + "/"):
-                raise CreationDenied(f"without bubblewrap nothing can be mounted at {mount.target!r}")
+                raise CreationDenied(f"without bubblewrap nothing can be mounted at {mount.target!r}", data=data)
+            if mount.read_only and _is_writable(mount.source, self._session_identity()):
+                message = (
+                    f"without bubblewrap {mount.target!r} would be writable for the session, and is to be read-only"
+                )
+                raise CreationDenied(message, data=data)
+        for device in self.spec.config.devices:
+            if device.target not in (None, "", device.source):
+                message = f"without bubblewrap the device {device.source!r} cannot be at {device.target!r}"
+                raise CreationDenied(message, data={"field": "devices", "key": device.target})
+
+    def _session_identity(self) -> tuple[int, int]:
+        if self.host.is_root:
+            return self.settings.kernel_uid, self.settings.kernel_gid
+        return os.getuid(), os.getgid()
 
     def _link_bare_mounts(self, home: Path) -> None:
         for mount in self.spec.config.mounts:
             link = home / mount.target.removeprefix(HOME + "/")
             if not link.is_symlink():
                 link.symlink_to(mount.source)
+
+
+def _is_writable(path: str, identity: tuple[int, int]) -> bool:
+    """Returns True if a user with this user and group may write a path; a missing one is not."""
+    try:
+        status = os.stat(path)  # noqa: PTH116  # as text, as it was given
+    except OSError:
+        return False
+    uid, gid = identity
+    is_owner, is_in_group = status.st_uid == uid, status.st_gid == gid
+    needed_bit = stat.S_IWUSR if is_owner else stat.S_IWGRP if is_in_group else stat.S_IWOTH
+    return uid == 0 or is_owner or bool(status.st_mode & needed_bit)  # an owner can change the mode

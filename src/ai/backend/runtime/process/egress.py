@@ -43,7 +43,7 @@ def find_helpers(settings: ProcessRuntimeSettings) -> tuple[dict[str, Any], str]
     identity = (settings.kernel_uid, settings.kernel_gid) if is_root else (None, None)
     programs = [path for name in HELPERS if (path := shutil.which(name, path=_search_path()))]
     if not programs:
-        return {}, f"neither {' nor '.join(HELPERS)} is installed"
+        return {}, f"neither {' nor '.join(HELPERS)} (package passt) is installed"
     egress: dict[str, Any] = {}
     reason = ""
     for program in programs:

@@ -59,6 +59,7 @@ class ProbeResult:
     capabilities: frozenset[str] = frozenset()
     no_session_networks: str = ""
     no_multi_node_networks: str = ""
+    no_private_ports: str = ""
     notes: tuple[str, ...] = ()
 
 
@@ -90,6 +91,9 @@ def probe(settings: ProcessRuntimeSettings, state: Path) -> ProbeResult:
     can_limit_late = False
     if bwrap is not None and user_namespace and "pids" not in cgroups.controllers:
         can_limit_late = _can_limit_pids_late(bwrap, settings, is_root)
+    egress, no_private_ports = _find_egress(settings, has_sandbox=bwrap is not None and user_namespace)
+    if no_private_ports:
+        notes.add(f"sessions share the host's network: {no_private_ports}")
     inner_ids = (sandbox.INNER_UID, sandbox.INNER_UID) if user_namespace else (settings.kernel_uid, settings.kernel_gid)
     host = Host(
         bwrap=bwrap,
@@ -103,7 +107,7 @@ def probe(settings: ProcessRuntimeSettings, state: Path) -> ProbeResult:
         can_stage=is_root or (bwrap is not None and _can_execute(_STAGE_CODE)),
         session_uids=session_uids,
         binds_home=is_root and bwrap is None and Path(HOME).parent.is_dir(),
-        egress=_find_egress(settings, notes, has_sandbox=bwrap is not None and user_namespace),
+        egress=egress,
     )
     no_network_reason = why_no_networks(state, has_sandbox=bwrap is not None)
     no_overlay_reason = why_no_multi_node_networks(state, no_network_reason=no_network_reason)
@@ -124,18 +128,16 @@ def probe(settings: ProcessRuntimeSettings, state: Path) -> ProbeResult:
         | {capability for capability, is_available in capabilities.items() if is_available},
         no_session_networks=no_network_reason,
         no_multi_node_networks=no_overlay_reason,
+        no_private_ports=no_private_ports,
         notes=tuple(notes.lines),
     )
 
 
-def _find_egress(settings: ProcessRuntimeSettings, notes: _Notes, *, has_sandbox: bool) -> dict[str, Any]:
-    """Returns the helpers that give sessions a network of their own with a way out; empty without any."""
+def _find_egress(settings: ProcessRuntimeSettings, *, has_sandbox: bool) -> tuple[dict[str, Any], str]:
+    """Returns the helpers that give sessions a network of their own with a way out, and why there is none."""
     if settings.network != "auto":
-        return {}
-    egress, reason = find_helpers(settings) if has_sandbox else ({}, "there is no sandbox with a user namespace")
-    if reason:
-        notes.add(f"sessions share the host's network: {reason}")
-    return egress
+        return {}, ""
+    return find_helpers(settings) if has_sandbox else ({}, "there is no sandbox with a user namespace")
 
 
 def tier_of(has_sandbox: bool, controllers: frozenset[str]) -> str:

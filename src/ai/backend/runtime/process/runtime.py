@@ -170,7 +170,9 @@ class ProcessRuntime(AbstractRuntime):
             enforcement=findings.enforcement,
             capabilities=findings.capabilities,
             no_session_networks=findings.no_session_networks,
+            no_private_ports=findings.no_private_ports,
             no_multi_node_networks=findings.no_multi_node_networks,
+            cdi_directories=creation.cdi_directories(self._state.path),
         )
 
     async def list_images(self) -> Sequence[RuntimeImage]:

@@ -37,6 +37,11 @@ class ArchiveSlots:
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
 
+    @property
+    def in_use(self) -> int:
+        """The number of archives on their way to all requesters."""
+        return self._counts.total()
+
     @contextmanager
     def take(self, requester: str) -> Iterator[None]:
         """Takes a slot for the time of the block. Raises RateLimitExceeded."""

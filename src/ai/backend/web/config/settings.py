@@ -3,6 +3,7 @@ Configuration")."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -15,6 +16,8 @@ from ai.backend.plugin.settings import Settings, Size
 
 MIN_LOGIN_S = 60
 _REQUEST_POLICIES = frozenset({"reject_metadata_local_link_policy", "reject_access_for_unsafe_file_policy"})
+_ORIGIN_PATTERN = re.compile(r"https?://(?:[A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
+_PREFIX_PATTERN = re.compile(r"/(?:[A-Za-z0-9._~-]+/)*(?:[A-Za-z0-9._~-]+)?")
 _RESPONSE_POLICIES = frozenset({"set_content_type_nosniff_policy", "set_self_content_security_policy"})
 
 
@@ -52,7 +55,14 @@ class ServiceSettings(TlsSettings):
     mode: Annotated[Literal["webui", "static"], accept_only("webui", "static", because="webui or static")] = Field(
         "webui", description="webui: unknown paths answer the console's page; static: they answer 404."
     )
-    static_path: Path | None = Field(None, description="The folder of a built console; without one there are no pages.")
+    static_path: Path | None = Field(
+        None,
+        description="The folder of a built console, of this project or a published one; by default the console that "
+        "was installed, or that `backend.ai web build` has built.",
+    )
+    path_prefix: str = Field(
+        "/", description="The path below which a reverse proxy serves the console; the proxy takes it off requests."
+    )
     trusted_proxies: list[str] = Field(
         [], description="Addresses of reverse proxies whose X-Forwarded-For names the client."
     )
@@ -75,6 +85,13 @@ class ServiceSettings(TlsSettings):
     enable_reservoir: bool = Field(False, description="The console shows artifacts.")
     webui_debug: bool = Field(False, description="The console logs to the browser's console.")
     single_sign_on_vendors: Words = Field([], description="Sign-in services that the console offers.")
+
+    @field_validator("path_prefix")
+    @classmethod
+    def _is_a_path(cls, prefix: str) -> str:
+        if _PREFIX_PATTERN.fullmatch(prefix) is None or ".." in prefix:
+            raise ValueError("a path such as /console/, of letters, digits and any of . _ ~ -")
+        return prefix if prefix.endswith("/") else f"{prefix}/"
 
     @model_validator(mode="before")
     @classmethod
@@ -164,6 +181,12 @@ class SessionSettings(Settings):
     file: Path = Field(
         Path("./web-sessions.db"), description="SQLite file of the login sessions where no Redis is configured."
     )
+    cookie_name: str = Field(
+        "backendai",
+        pattern=r"^[A-Za-z0-9_-]{1,64}$",
+        description="The cookie of login sessions; `__Host-` is put before it where browsers use TLS. Web servers of "
+        "one host name need different ones, since browsers do not tell ports apart.",
+    )
     max_age: int = Field(604_800, ge=MIN_LOGIN_S, description="Seconds until a login session ends.")
     flush_on_startup: bool = Field(False, description="End all login sessions when the server starts.")
     login_block_time: int = Field(1_200, ge=0, description="Seconds for which a name is refused after failures.")
@@ -180,9 +203,20 @@ class SecuritySettings(Settings):
     csp: str = Field(
         "default-src 'self'; img-src 'self' data: blob:; font-src 'self' data:; style-src 'self' 'unsafe-inline'; "
         "connect-src 'self' ws: wss:; object-src 'none'; base-uri 'self'; form-action 'self'; frame-ancestors 'none'",
-        description="Content-Security-Policy of the console's pages. `script-src` is added: files of the console, "
-        "and the inline scripts of the page by their hashes.",
+        description="Content-Security-Policy of a published console's pages. `script-src` is added: files of the "
+        "console, and the inline scripts of the page by their hashes. The console of this project has a stricter one.",
     )
+    connect_origins: Words = Field(
+        [], description="Origins of storage proxies, which the console sends files to and fetches them from."
+    )
+
+    @field_validator("connect_origins")
+    @classmethod
+    def _are_origins(cls, origins: list[str]) -> list[str]:
+        for origin in origins:
+            if _ORIGIN_PATTERN.fullmatch(origin) is None:
+                raise ValueError(f"{origin!r} is no origin such as https://storage.example:6021")
+        return origins
 
     @model_validator(mode="after")
     def _has_policies(self) -> Self:

@@ -8,12 +8,12 @@ from typing import Any
 
 from aiohttp import web
 
-from ai.backend.common.errors import AuthenticationFailed, InvalidInput, Unavailable
+from ai.backend.common.errors import AuthenticationFailed, InvalidInput, NotFound, Unavailable
 from ai.backend.infra.http.errors import PROBLEM_BASE
 from ai.backend.infra.http.routes import Call, route
 from ai.backend.web.cookies import CookiePolicy
 from ai.backend.web.login.body_api import MAX_BODY_BYTES, read_fields
-from ai.backend.web.login.model import Login, LoginSecret
+from ai.backend.web.login.model import PUBLIC_ID_LENGTH, Login, LoginSecret
 from ai.backend.web.login.service import LoginService, SignIn
 
 
@@ -43,7 +43,8 @@ class LoginApi:
         if isinstance(fields.get("otp"), str) and fields["otp"]:
             asked["otp"] = fields["otp"]
         try:
-            sign_in = await self._logins.sign_in(asked, address=call.address)
+            client = call.request.headers.get("User-Agent", "")
+            sign_in = await self._logins.sign_in(asked, address=call.address, client=client)
         except Unavailable as error:
             return _refusal(
                 {"type": PROBLEM_BASE + error.code, "title": error.title, "details": error.message},
@@ -61,7 +62,7 @@ class LoginApi:
         login = await self._find(call)
         if login is None:
             return {"authenticated": False, "data": None, "session_id": None}
-        return {"authenticated": True, "data": _public(login.secret), "session_id": login.login_id[:32]}
+        return {"authenticated": True, "data": _public(login.secret), "session_id": login.login_id[:PUBLIC_ID_LENGTH]}
 
     @route("POST", "/server/logout", auth=False, kind="relay", max_body=MAX_BODY_BYTES)
     async def logout(self, call: Call) -> web.Response:
@@ -87,6 +88,41 @@ class LoginApi:
         )
         self._cookies.set(response, token)
         return response
+
+    @route("GET", "/server/login-sessions", auth=False, kind="relay")
+    async def sessions(self, call: Call) -> dict[str, Any]:
+        """Lists the login sessions of the user, newest first."""
+        login = await self._required(call)
+        items = [
+            {
+                "session_id": stored.public_id,
+                "created_at": stored.created_at.isoformat(),
+                "expires_at": stored.expires_at.isoformat(),
+                "address": stored.address,
+                "client": stored.client,
+                "is_current": stored.login_id == login.login_id,
+            }
+            for stored in await self._logins.sessions(login)
+        ]
+        return {"items": items}
+
+    @route("DELETE", "/server/login-sessions/{session_id}", auth=False, kind="relay")
+    async def end_session(self, call: Call) -> web.Response:
+        """Ends one login session of the user."""
+        login = await self._required(call)
+        session_id = call.params["session_id"]
+        if not await self._logins.end(login, session_id):
+            raise NotFound("You have no such login session.")
+        response = web.json_response({})
+        if login.login_id.startswith(session_id):
+            self._cookies.clear(response)
+        return response
+
+    async def _required(self, call: Call) -> Login:
+        login = await self._find(call)
+        if login is None:
+            raise AuthenticationFailed("You are not logged in.")
+        return login
 
     async def _find(self, call: Call) -> Login | None:
         return await self._logins.find(self._cookies.token_of(call.request))

@@ -8,6 +8,8 @@ from datetime import datetime
 
 import msgspec
 
+PUBLIC_ID_LENGTH = 32
+
 
 class LoginSecret(msgspec.Struct, frozen=True, kw_only=True):
     """The keys of a logged-in user, and the role that the manager named.
@@ -31,12 +33,23 @@ class StoredLogin:
         username: in lower case; all sessions of a user end together by it.
         sealed: the encrypted :class:`LoginSecret`.
         expires_at: in UTC.
+        created_at: in UTC.
+        address: of the browser at the sign-in.
+        client: how the browser called itself then (``User-Agent``), shortened.
     """
 
     login_id: str
     username: str
     sealed: bytes
     expires_at: datetime
+    created_at: datetime
+    address: str = ""
+    client: str = ""
+
+    @property
+    def public_id(self) -> str:
+        """Returns the id that is shown, which is no cookie and names the session among those of its user."""
+        return self.login_id[:PUBLIC_ID_LENGTH]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,6 +29,8 @@ class PasswordApi:
         if missing:
             raise InvalidInput("Name, present and new password are needed.", data=missing)
         asked = {**{name: fields[name] for name in _NAMES}, "domain": self._domain}
+        if isinstance(fields.get("otp"), str) and fields["otp"]:
+            asked["otp"] = fields["otp"]
         status, document = await self._manager.update_password(asked, address=call.address)
         return web.json_response(
             document, status=status, content_type="application/json" if status < 400 else PROBLEM_TYPE

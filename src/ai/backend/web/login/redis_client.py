@@ -14,6 +14,8 @@ from ai.backend.web.login.model import StoredLogin
 T = TypeVar("T")
 _PREFIX = "backendai:web:"
 
+_FIELDS = frozenset({b"username", b"sealed", b"expires_at", b"created_at", b"address", b"client"})
+
 
 class RedisLoginStore:
     """See :class:`~ai.backend.web.login.store.LoginStore`. Redis removes what expires.
@@ -33,7 +35,14 @@ class RedisLoginStore:
 
     async def put(self, login: StoredLogin) -> None:
         def write(pipe: Any) -> None:
-            values = {"username": login.username, "sealed": login.sealed, "expires_at": login.expires_at.timestamp()}
+            values: dict[str, Any] = {
+                "username": login.username,
+                "sealed": login.sealed,
+                "expires_at": login.expires_at.timestamp(),
+                "created_at": login.created_at.timestamp(),
+                "address": login.address,
+                "client": login.client,
+            }
             pipe.hset(_login_key(login.login_id), mapping=values)
             pipe.expireat(_login_key(login.login_id), login.expires_at)
             pipe.sadd(_user_key(login.username), login.login_id)
@@ -46,14 +55,26 @@ class RedisLoginStore:
 
     async def get(self, login_id: str, *, now: datetime) -> StoredLogin | None:
         values = await self._call(lambda: self._redis.hgetall(_login_key(login_id)))
-        if not values.keys() >= {b"username", b"sealed", b"expires_at"}:
+        if not values.keys() >= _FIELDS:
             return None
         expires_at = datetime.fromtimestamp(float(values[b"expires_at"]), UTC)
         if expires_at <= now:
             return None
         return StoredLogin(
-            login_id=login_id, username=values[b"username"].decode(), sealed=values[b"sealed"], expires_at=expires_at
+            login_id=login_id,
+            username=values[b"username"].decode(),
+            sealed=values[b"sealed"],
+            expires_at=expires_at,
+            created_at=datetime.fromtimestamp(float(values[b"created_at"]), UTC),
+            address=values[b"address"].decode(),
+            client=values[b"client"].decode(),
         )
+
+    async def of_user(self, username: str, *, now: datetime) -> list[StoredLogin]:
+        members = await self._call(lambda: self._redis.smembers(_user_key(username)))
+        stored = [await self.get(member.decode(), now=now) for member in members]
+        logins = [login for login in stored if login is not None]
+        return sorted(logins, key=lambda login: (login.created_at, login.login_id), reverse=True)
 
     async def extend(self, login_id: str, expires_at: datetime) -> None:
         key = _login_key(login_id)

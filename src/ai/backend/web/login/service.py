@@ -23,6 +23,7 @@ from ai.backend.web.login.store import LoginStore
 log = logging.getLogger(__name__)
 _TOKEN_BYTES = 32
 _MAX_TOKEN_LENGTH = 64
+_MAX_CLIENT_LENGTH = 256
 
 
 class PasswordCheck(Protocol):
@@ -30,6 +31,9 @@ class PasswordCheck(Protocol):
 
     async def authorize(self, fields: Mapping[str, str], *, address: str) -> tuple[int, dict[str, Any]]:
         """Returns the status and the JSON of the manager's answer. Raises Unavailable."""
+
+    async def finish_redirect(self, fields: Mapping[str, Any], *, address: str) -> tuple[int, dict[str, Any]]:
+        """Asks who came back from a sign-in service; returns as :meth:`authorize`. Raises Unavailable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,11 +74,11 @@ class LoginService:
         self._limits = limits
         self._clock = clock
 
-    async def sign_in(self, fields: Mapping[str, str], *, address: str) -> SignIn:
+    async def sign_in(self, fields: Mapping[str, str], *, address: str, client: str = "") -> SignIn:
         """Asks the manager for the keys of a user and stores a new login session.
 
-        Each try counts as a failure before the manager is asked, so that tries at the same moment count too; a success
-        or a manager that is away takes that back.
+        Each try counts as a failure before the manager is asked, so that tries at the same moment count too; a success,
+        a right password that is not enough, or a manager that is away takes that back.
 
         Raises:
             RateLimitExceeded: too many failures of this name or this address.
@@ -88,7 +92,7 @@ class LoginService:
         try:
             status, document = await self._manager.authorize(fields, address=address)
             secret = _secret_of(username, document) if status == 200 else None
-            is_failure = secret is None and status < 500
+            is_failure = secret is None and status < 500 and not _is_password_right(document)
         finally:
             if not is_failure:
                 await self._add(address_key, -1)
@@ -96,7 +100,23 @@ class LoginService:
         if secret is None:
             return SignIn(token=None, secret=None, problem=document)
         await self._store.clear_failures(name_key)
-        return SignIn(token=await self._begin(secret), secret=secret, problem={})
+        return SignIn(token=await self._begin(secret, address, client), secret=secret, problem={})
+
+    async def finish_redirect(self, fields: Mapping[str, Any], *, address: str, client: str) -> SignIn:
+        """Stores a new login session of a user who comes back from a sign-in service.
+
+        Raises:
+            RateLimitExceeded: too many failures of this address. Unavailable: no manager answers, or the store is away.
+        """
+        address_key = f"address:{address}"
+        await self._count(address_key, self._limits.address_failures)
+        status, document = await self._manager.finish_redirect(fields, address=address)
+        secret = _secret_of("", document) if status == 200 else None
+        if secret is not None or status >= 500:
+            await self._add(address_key, -1)
+        if secret is None:
+            return SignIn(token=None, secret=None, problem=document)
+        return SignIn(token=await self._begin(secret, address, client), secret=secret, problem={})
 
     async def find(self, token: str | None) -> Login | None:
         """Returns the login session of a cookie, or None if it has ended or never was. Raises Unavailable."""
@@ -130,11 +150,23 @@ class LoginService:
             await self._store.delete_of_user(login.secret.username)
         await self._store.delete(login.login_id)
 
+    async def sessions(self, login: Login) -> list[StoredLogin]:
+        """Returns the login sessions of a user, newest first. Raises Unavailable."""
+        return await self._store.of_user(login.secret.username, now=self._clock.now())
+
+    async def end(self, login: Login, public_id: str) -> bool:
+        """Ends one login session of the same user; returns False if there is none. Raises Unavailable."""
+        for stored in await self.sessions(login):
+            if stored.public_id == public_id:
+                await self._store.delete(stored.login_id)
+                return True
+        return False
+
     async def end_others(self, login: Login) -> None:
         """Ends the other login sessions of a user, after the password has changed. Raises Unavailable."""
         await self._store.delete_of_user(login.secret.username, except_id=login.login_id)
 
-    async def _begin(self, secret: LoginSecret) -> str:
+    async def _begin(self, secret: LoginSecret, address: str, client: str) -> str:
         token = secrets.token_urlsafe(_TOKEN_BYTES)
         now = self._clock.now()
         stored = StoredLogin(
@@ -142,6 +174,9 @@ class LoginService:
             username=secret.username,
             sealed=_sealer(token).encrypt(msgspec.json.encode(secret)),
             expires_at=now + timedelta(seconds=self._limits.max_age_s),
+            created_at=now,
+            address=address[:64],
+            client=client[:_MAX_CLIENT_LENGTH],
         )
         await self._store.remove_expired(now=now)
         await self._store.put(stored)
@@ -164,10 +199,21 @@ def _secret_of(username: str, document: Mapping[str, Any]) -> LoginSecret | None
     data = document.get("data")
     if not isinstance(data, Mapping) or data.get("response_type", "success") != "success":
         return None
+    # A directory may know the user by another name than the manager does.
+    email = data.get("email")
+    name = email.lower() if isinstance(email, str) and email else username
     try:
-        return msgspec.convert({**data, "username": username}, LoginSecret)
+        return msgspec.convert({**data, "username": name}, LoginSecret)
     except msgspec.ValidationError:
         return None
+
+
+def _is_password_right(document: Mapping[str, Any]) -> bool:
+    """Returns whether a manager refuses only because a one-time password is missing or the password is too old."""
+    data = document.get("data")
+    return isinstance(data, Mapping) and (
+        data.get("otp") == "missing" or data.get("password") in ("must be changed", "expired")
+    )
 
 
 def _sealer(token: str) -> Fernet:

@@ -32,6 +32,9 @@ class SqlLoginStore:
                     username=login.username,
                     sealed=login.sealed,
                     expires_at=login.expires_at,
+                    created_at=login.created_at,
+                    address=login.address,
+                    client=login.client,
                 )
             )
 
@@ -49,10 +52,13 @@ class SqlLoginStore:
     async def get(self, login_id: str, *, now: datetime) -> StoredLogin | None:
         query = select(logins).where(logins.c.login_id == login_id, logins.c.expires_at > now)
         for row in await self._database.fetch(query):
-            return StoredLogin(
-                login_id=row.login_id, username=row.username, sealed=row.sealed, expires_at=row.expires_at
-            )
+            return StoredLogin(**row._mapping)
         return None
+
+    async def of_user(self, username: str, *, now: datetime) -> list[StoredLogin]:
+        query = select(logins).where(logins.c.username == username, logins.c.expires_at > now)
+        rows = await self._database.fetch(query.order_by(logins.c.created_at.desc(), logins.c.login_id))
+        return [StoredLogin(**row._mapping) for row in rows]
 
     async def extend(self, login_id: str, expires_at: datetime) -> None:
         await self._database.execute(update(logins).where(logins.c.login_id == login_id).values(expires_at=expires_at))

@@ -26,6 +26,10 @@ class LoginStore(Protocol):
     async def get(self, login_id: str, *, now: datetime) -> StoredLogin | None:
         """Returns a login session that has not expired."""
 
+    async def of_user(self, username: str, *, now: datetime) -> list[StoredLogin]:
+        """Returns the login sessions of a user that have not expired, newest first."""
+        ...
+
     async def extend(self, login_id: str, expires_at: datetime) -> None:
         """Changes the end of a login session, if it still exists."""
 

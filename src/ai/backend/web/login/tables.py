@@ -9,12 +9,15 @@ from ai.backend.infra.database.columns import UTCDateTime
 metadata = MetaData()
 
 logins = Table(
-    "logins",
+    "login_sessions",
     metadata,
     Column("login_id", String(64), primary_key=True),
     Column("username", String(256), nullable=False, index=True),
     Column("sealed", LargeBinary, nullable=False),
     Column("expires_at", UTCDateTime, nullable=False, index=True),
+    Column("created_at", UTCDateTime, nullable=False),
+    Column("address", String(64), nullable=False),
+    Column("client", String(256), nullable=False),
 )
 
 login_failures = Table(

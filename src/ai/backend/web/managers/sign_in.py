@@ -26,6 +26,18 @@ class ManagerSignIn:
         """Returns status and answer of ``POST /auth/update-password-no-auth``. Raises Unavailable."""
         return await self._post("/auth/update-password-no-auth", fields, address)
 
-    async def _post(self, path: str, fields: Mapping[str, str], address: str) -> tuple[int, dict[str, Any]]:
+    async def begin_redirect(self, fields: Mapping[str, str], *, address: str) -> tuple[int, dict[str, Any]]:
+        """Returns status and answer of ``POST /auth/redirect``. Raises Unavailable."""
+        return await self._post("/auth/redirect", fields, address)
+
+    async def finish_redirect(self, fields: Mapping[str, Any], *, address: str) -> tuple[int, dict[str, Any]]:
+        """Returns status and answer of ``POST /auth/redirect/finish``. Raises Unavailable."""
+        return await self._post("/auth/redirect/finish", fields, address)
+
+    async def providers(self) -> tuple[int, dict[str, Any]]:
+        """Returns status and answer of ``GET /auth/providers``. Raises Unavailable."""
+        return await self._managers.read_json("GET", "/auth/providers")
+
+    async def _post(self, path: str, fields: Mapping[str, Any], address: str) -> tuple[int, dict[str, Any]]:
         headers = {**_JSON, "X-Forwarded-For": address}
         return await self._managers.read_json("POST", path, headers=headers, body=msgspec.json.encode(fields))

@@ -25,9 +25,11 @@ from ai.backend.web.managers.pool import Keypair, ManagerPool
 PREFIX = "/func"
 ANONYMOUS_PATHS = ("/", "/ping")
 ANONYMOUS_PREFIXES = (
-    "/auth/signup", "/cloud/", "/custom-auth/", "/openid/", "/saml/", "/totp/anon", "/folders/_/tus/upload/",
+    "/auth/signup", "/auth/verify-email",
+    "/cloud/", "/custom-auth/", "/openid/", "/saml/", "/totp/anon", "/folders/_/tus/upload/",
 )  # fmt: skip
 _PASSWORD_PATH = "/auth/update-password"
+_ROTATION_PATH = "/auth/keypair/rotate"
 _HOP_BY_HOP = frozenset(
     [
         *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer"),
@@ -95,6 +97,8 @@ class RelayApi:
         async with response:
             if login is not None and response.status == 200 and raw_target.partition("?")[0] == _PASSWORD_PATH:
                 await self._logins.end_others(login)
+            if login is not None and response.status == 200 and raw_target.partition("?")[0] == _ROTATION_PATH:
+                await self._logins.sign_out(login, everywhere=True)  # their secret is refused from now on
             return await _send_back(request, response)
 
     async def _relay_socket(self, call: Call, raw_target: str, keypair: Keypair) -> web.StreamResponse:
@@ -140,6 +144,8 @@ async def _chunks(request: web.Request) -> AsyncIterator[bytes]:
 async def _send_back(request: web.Request, response: aiohttp.ClientResponse) -> web.StreamResponse:
     headers = [(name, value) for name, value in response.headers.items() if name.lower() not in _NOT_RETURNED]
     reply = web.StreamResponse(status=response.status, reason=response.reason, headers=headers)
+    if response.content_type == "text/event-stream":
+        reply.headers["X-Accel-Buffering"] = "no"  # reverse proxies would hold events back
     await reply.prepare(request)
     try:
         with request.app[STREAMS].opened(request):

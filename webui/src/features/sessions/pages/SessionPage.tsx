@@ -1,9 +1,10 @@
 import { Breadcrumbs, Button, Tabs } from '@mantine/core';
-import { IconPlayerStop } from '@tabler/icons-react';
+import { IconPlayerStop, IconTerminal2 } from '@tabler/icons-react';
 import { useNavigate, useParams } from '@tanstack/react-router';
 import { lazy, Suspense, useState } from 'react';
 import { useTranslation } from 'react-i18next';
 import { AnchorLink } from '../../../components/AnchorLink';
+import { ButtonLink } from '../../../components/ButtonLink';
 import { EmptyState } from '../../../components/EmptyState';
 import { Page } from '../../../components/Page';
 import { Query, Waiting } from '../../../components/Query';
@@ -80,13 +81,24 @@ export function SessionPage() {
         actions={
           session &&
           isLive(session.status) && (
-            <Button
-              variant="default"
-              leftSection={<IconPlayerStop size={16} aria-hidden />}
-              onClick={() => setTerminating(true)}
-            >
-              {t('terminate.action')}
-            </Button>
+            <>
+              {(session.status === 'RUNNING' || session.status === 'RUNNING_DEGRADED') && (
+                <ButtonLink
+                  to="/sessions/$id/terminal"
+                  params={{ id: session.id ?? id }}
+                  leftSection={<IconTerminal2 size={16} aria-hidden />}
+                >
+                  {t('openTerminal')}
+                </ButtonLink>
+              )}
+              <Button
+                variant="default"
+                leftSection={<IconPlayerStop size={16} aria-hidden />}
+                onClick={() => setTerminating(true)}
+              >
+                {t('terminate.action')}
+              </Button>
+            </>
           )
         }
       >

@@ -97,7 +97,8 @@ class Server:
         return app
 
     async def page(self, request: web.Request) -> web.Response:
-        return _file_response(_PAGE_FOLDER / "ttyd" / "index.html")
+        is_built = (_PAGE_FOLDER / "xterm" / "xterm.js").is_file()
+        return _file_response(_PAGE_FOLDER / "ttyd" / ("index.html" if is_built else "missing.html"))
 
     async def file(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]

@@ -93,6 +93,7 @@ class CreateWorkload(Step):
         spec = self.workload_spec(kernel, step, labels)
         try:
             check_consent(spec.config, self.context.settings.agent.consented_syscalls)
+            await self.context.cdi.ensure({device.cdi_name for device in spec.config.devices if device.cdi_name})
             async with asyncio.timeout(timeout_s):
                 view = await self.context.runtime.create(spec)
         except TimeoutError:

@@ -33,6 +33,7 @@ from ai.backend.manager.sessions.settings import SessionSettings
 from ai.backend.manager.sessions.store import SessionStore
 from ai.backend.manager.system.service import ManagerState
 
+_SUDO_VARIABLE = "SUDO_SESSION_ENABLED"
 _REQUEST_FIELDS = (
     *("type", "tag", "cluster_mode", "cluster_size", "runtime_class", "startup_command"),
     *("batch_timeout_s", "exec_timeout_s"),
@@ -107,7 +108,7 @@ class SessionFactory:
             requested_slots=slots,
             variant_requirements=checks.check_requirements(request.variant_requirements),
             resource_opts=self._checked_options(request, slots),
-            environ=checks.check_environ(request.environ, max_bytes=self.settings.max_environ_bytes),
+            environ=self._environ(owner, request.environ),
             mounts=tuple(mount.name for mount in mounts),
             vfolder_mounts=mounts,
             bootstrap_script=bootstrap_script,
@@ -122,6 +123,12 @@ class SessionFactory:
             kernels=self._new_kernels(session_id, planned, now),
         )
         return session, limits
+
+    def _environ(self, owner: Caller, requested: Mapping[str, str]) -> dict[str, str]:
+        """Returns the checked variables of a session; only an administrator says that its user may become root."""
+        environ = dict(checks.check_environ(requested, max_bytes=self.settings.max_environ_bytes))
+        environ.pop(_SUDO_VARIABLE, None)
+        return {**environ, _SUDO_VARIABLE: "1"} if owner.sudo_session_enabled else environ
 
     async def is_image_of(self, session: Session, reference: str) -> bool:
         """Returns True if ``reference`` names the image of this session, directly or by a current alias."""
@@ -172,7 +179,7 @@ class SessionFactory:
                 role_image = image  # the request names another image
             resources = {**(role.resources or {}), **((request.resources or {}) if role.name == "main" else {})}
             role_slots = self._requested_slots(resources, role_image)
-            environ = checks.check_environ(role.environ, max_bytes=self.settings.max_environ_bytes)
+            environ = self._environ(owner, role.environ)
             script = checks.check_text(role.bootstrap_script, "bootstrap_script", self.settings.max_script_bytes)
             options = {"environ": environ, **({"bootstrap_script": script} if script else {})}
             if "shmem" in role.resource_opts:

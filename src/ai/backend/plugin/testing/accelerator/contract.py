@@ -32,6 +32,8 @@ class ComputePluginContract:
     """How long a plugin that is not ``blocking`` may hold the event loop in one piece."""
     may_alter: ClassVar[bool] = True
     """Whether devices may be cut, reset and switched off: say no where they are real and somebody's."""
+    has_device_files: ClassVar[bool] = True
+    """Whether the device files and mounted paths of hooks are on this machine: say no for a recording of another."""
     image: ClassVar[str | None] = None
     """Host path of an image that a ``programmable`` plugin can load."""
 
@@ -62,6 +64,7 @@ class ComputePluginContract:
             deadline_s=self.deadline_s,
             max_block_s=self.max_block_s,
             may_alter=self.may_alter,
+            has_device_files=self.has_device_files,
             image=self.image,
         )
         try:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import stat
 from functools import partial
 from typing import Any
 
@@ -31,6 +33,28 @@ _LISTING_METHODS = ("list_devices", "configurable_slots", "available_slots", "va
 async def pre_create_gives_a_usable_config(subject: Subject) -> None:
     """The agent takes the WorkloadConfig as it is."""
     await subject.hook("pre_create", await subject.an_allocation(), ManagedState())
+
+
+@CHECKS.add("WorkloadConfig: devices, mounts")
+async def sources_of_the_config_are_there(subject: Subject) -> None:
+    """The files of devices are character or block devices, and the mounted paths exist, as a runtime wants them."""
+    if not subject.has_device_files:
+        raise NotApplicable("the plugin reads a recording of another machine")
+    config = await subject.hook("pre_create", await subject.an_allocation(), ManagedState())
+    for device in config.devices:
+        if device.source:
+            mode = _mode_of(device.source, "the source of a device")
+            is_device = stat.S_ISCHR(mode) or stat.S_ISBLK(mode)
+            expect(is_device, f"pre_create: {shown(device.source)} is no character or block device")
+    for mount in config.mounts:
+        _mode_of(mount.source, "the source of a mount")
+
+
+def _mode_of(path: str, subject_name: str) -> int:
+    try:
+        return os.stat(path).st_mode  # noqa: PTH116  # as text, as the plugin gave it
+    except OSError as e:
+        raise CheckFailed(f"pre_create: {subject_name}, {shown(path)}, cannot be read: {e.strerror}") from None
 
 
 @CHECKS.add(_HOOKS_SOURCE)

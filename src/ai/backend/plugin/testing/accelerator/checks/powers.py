@@ -23,7 +23,7 @@ _LISTEN_S = 0.15
 _CDI_VERSION = "0.6.0"
 _CDI_KIND = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?/[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 _CDI_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._:-]*[A-Za-z0-9])?")
-_CDI_EDIT_KINDS = frozenset({"env", "deviceNodes", "hooks", "mounts"})
+_CDI_EDIT_KINDS = frozenset({"env", "deviceNodes", "hooks", "mounts", "additionalGids", "intelRdt", "netDevices"})
 
 
 @CHECKS.add(_POWER_SOURCE, power="power_controllable", alters=True)

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from ai.backend.common.errors import BackendError
+from ai.backend.plugin.tracebacks import description_of
 
 if TYPE_CHECKING:
     from ai.backend.plugin.testing.accelerator.checks.subject import Subject
@@ -119,7 +120,7 @@ async def outcome_of(check: Check, make: Callable[[], Awaitable[Subject]]) -> Ou
     except BackendError as e:
         return Outcome(check.name, Result.FAILED, e.message)
     except (Exception, SystemExit) as e:  # noqa: BLE001  # whatever a plugin raises is the result
-        return Outcome(check.name, Result.FAILED, f"{type(e).__name__}: {e}")
+        return Outcome(check.name, Result.FAILED, description_of(e))
     return Outcome(check.name, Result.PASSED)
 
 

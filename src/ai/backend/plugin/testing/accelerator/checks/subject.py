@@ -32,6 +32,7 @@ from ai.backend.plugin.accelerator import (
 )
 from ai.backend.plugin.accelerator.shapes import DIRECT, InvalidResponse, normalized
 from ai.backend.plugin.testing.accelerator.checks.registry import CheckFailed, NotApplicable, shown
+from ai.backend.plugin.tracebacks import description_of
 
 KERNEL = KernelId(UUID(int=1))
 OTHER_KERNEL = KernelId(UUID(int=3))
@@ -77,6 +78,7 @@ class Subject:
         remake: makes the plugin of the next agent process, not initialised.
         deadline_s: for each call.
         max_block_s: how long a plugin that is not ``blocking`` may hold the event loop in one piece.
+        has_device_files: whether the paths of the plugin's hooks are on this machine.
         image: host path of an image for a ``programmable`` plugin.
         held_s: the longest time that a call of each method held the event loop.
         begun: the workloads, by kernel and attempt, whose ``pre_create`` was called and that are not ended yet.
@@ -87,6 +89,7 @@ class Subject:
     deadline_s: float = 10.0
     max_block_s: float = 0.1
     may_alter: bool = True
+    has_device_files: bool = True
     image: str | None = None
     held_s: dict[str, float] = field(default_factory=dict)
     begun: dict[tuple[KernelId, int], tuple[DeviceAllocation, ManagedState]] = field(default_factory=dict)
@@ -111,7 +114,7 @@ class Subject:
         except (BackendError, TerminationDeferred, CheckFailed):
             raise
         except Exception as e:
-            raise CheckFailed(f"{method} raised {type(e).__name__}: {e}") from e
+            raise CheckFailed(f"{method} raised {description_of(e)}") from e
 
     async def validated(self, method: str, validate: Callable[[Any], Any], *arguments: Any) -> Any:
         """Calls a method and returns its answer as the agent validates it. Raises CheckFailed if that fails."""

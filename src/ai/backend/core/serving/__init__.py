@@ -1,0 +1,1 @@
+"""Decisions of model serving: roll-outs, autoscaling, routing, limits, usage. Pure."""

@@ -1,0 +1,356 @@
+"""Decides how many replicas an endpoint is to have, and says from what (serving anchors 7).
+
+Two ways, which may be used together: the rules of the published client, each of which adds its step size when its
+metric passes its threshold, and a target load of one replica with a stable and a panic window, as Knative's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from enum import StrEnum
+from uuid import UUID
+
+from ai.backend.common.serving import ServingReason
+
+
+class MetricSource(StrEnum):
+    """The first two are those of the published client; ``proxy``: the counts of app proxy workers (``in_flight``,
+    ``queued``, ``load``, which is their sum, ``requests_per_s``, ``tokens_per_s``); ``prometheus``: a query."""
+
+    KERNEL = "kernel"
+    INFERENCE_FRAMEWORK = "inference-framework"
+    PROXY = "proxy"
+    PROMETHEUS = "prometheus"
+
+
+class Comparator(StrEnum):
+    LESS_THAN = "less-than"
+    LESS_THAN_OR_EQUAL = "less-than-or-equal"
+    GREATER_THAN = "greater-than"
+    GREATER_THAN_OR_EQUAL = "greater-than-or-equal"
+
+    def holds(self, value: float, threshold: float) -> bool:
+        """Returns True if ``value`` compares so with ``threshold``."""
+        match self:
+            case Comparator.LESS_THAN:
+                return value < threshold
+            case Comparator.LESS_THAN_OR_EQUAL:
+                return value <= threshold
+            case Comparator.GREATER_THAN:
+                return value > threshold
+            case Comparator.GREATER_THAN_OR_EQUAL:
+                return value >= threshold
+
+
+class MetricName(StrEnum):
+    """Names of the metrics of :attr:`MetricSource.PROXY`."""
+
+    IN_FLIGHT = "in_flight"
+    QUEUED = "queued"
+    LOAD = "load"
+    REQUESTS_PER_S = "requests_per_s"
+    TOKENS_PER_S = "tokens_per_s"
+
+
+MetricKey = tuple[MetricSource, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A metric of the whole endpoint at a moment: the sum over ``replicas`` replicas."""
+
+    at: float
+    total: float
+    replicas: int = 1
+
+    @property
+    def mean(self) -> float:
+        return self.total / max(1, self.replicas)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingRule:
+    """A rule of the published client: while the mean of its metric over replicas compares so with the threshold,
+    ``step_size`` replicas are added (removed, if it is negative), at most once in ``cooldown_s``."""
+
+    id: UUID
+    source: MetricSource
+    metric: str
+    threshold: Decimal
+    comparator: Comparator
+    step_size: int
+    cooldown_s: float
+    min_replicas: int | None = None
+    max_replicas: int | None = None
+    last_triggered_at: float | None = None
+
+    @property
+    def key(self) -> MetricKey:
+        return self.source, self.metric
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetPolicy:
+    """The load that one replica is to have. ``target`` is in the unit of the metric.
+
+    Attributes:
+        stable_s, panic_s: windows over which the load is averaged.
+        panic_ratio: load of the panic window, as a part of what ready replicas take, at which it begins to count.
+        max_up, max_down: factors that one decision may change the number of ready replicas by.
+        tolerance: part of the target by which the load may differ without a change.
+    """
+
+    source: MetricSource = MetricSource.PROXY
+    metric: str = MetricName.LOAD
+    target: float
+    stable_s: float = 60.0
+    panic_s: float = 6.0
+    panic_ratio: float = 2.0
+    max_up: float = 1000.0
+    max_down: float = 2.0
+    tolerance: float = 0.1
+
+    @property
+    def key(self) -> MetricKey:
+        return self.source, self.metric
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingPolicy:
+    """How an endpoint is scaled. With ``min_replicas`` 0 it is scaled to zero after ``idle_s`` without any request.
+
+    ``down_delay_s``: for so long the largest number that was advised counts, so that a dip removes nothing.
+    ``max_age_s``: an older newest sample counts as missing, and nothing is changed by it.
+    """
+
+    min_replicas: int = 1
+    max_replicas: int = 1
+    rules: tuple[ScalingRule, ...] = ()
+    target: TargetPolicy | None = None
+    idle_s: float = 300.0
+    down_delay_s: float = 60.0
+    max_age_s: float = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingState:
+    """The memory of decisions, for the next one: until when a burst counts and how far it went, and recent advice."""
+
+    panic_until: float | None = None
+    panic_peak: int = 0
+    advice: tuple[tuple[float, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingInput:
+    """An endpoint at one moment.
+
+    Attributes:
+        desired: the replicas that are wanted now.
+        ready: those that are ready.
+        metrics: the samples of each metric, oldest first, at least of the stable window.
+        queued: requests that are held for want of a replica.
+        in_flight: requests that are open.
+        last_request_at: when one arrived last; None: never.
+        since: when the endpoint was created or woken last: an earlier idle time does not count.
+        is_rolling_out: nothing is removed during a roll-out.
+    """
+
+    now: float
+    desired: int
+    ready: int
+    metrics: Mapping[MetricKey, Sequence[Sample]] = field(default_factory=dict)
+    queued: int = 0
+    in_flight: int = 0
+    last_request_at: float | None = None
+    since: float = 0.0
+    is_rolling_out: bool = False
+    state: ScalingState = field(default_factory=ScalingState)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingDecision:
+    """The number of replicas, why, and the inputs that it follows from; ``triggered`` are the rules that took part."""
+
+    desired: int
+    reason: ServingReason | None
+    explanation: str
+    inputs: Mapping[str, float | int | str | None]
+    triggered: tuple[UUID, ...]
+    state: ScalingState
+
+
+def decide_scale(policy: ScalingPolicy, given: ScalingInput) -> ScalingDecision:
+    """Decides the number of replicas. Deterministic; for the same input more load never gives fewer replicas.
+
+    Bounds hold first, then: what waits for a replica gets one; an endpoint that was not used for its whole idle time
+    has none; rules and target advise a number; a smaller number waits until nothing larger was advised for the delay.
+    """
+    low, high = policy.min_replicas, max(policy.min_replicas, policy.max_replicas)
+    inputs = _inputs(policy, given)
+    current = min(max(given.desired, low), high)
+    if current == 0:
+        if high and (given.queued or given.in_flight):
+            text = f"{given.queued} requests wait for a replica"
+            return _decision(1, ServingReason.REQUEST_ARRIVED, text, inputs, ScalingState())
+        reason = ServingReason.SCALED_DOWN if given.desired else None
+        return _decision(0, reason, "no request waits", inputs, ScalingState())
+    if low == 0 and _is_idle(policy, given):
+        if given.is_rolling_out:
+            return _decision(current, None, "it is idle, but is being rolled out", inputs, given.state)
+        text = f"no request for {policy.idle_s:g} s"
+        return _decision(0, ServingReason.SCALED_TO_ZERO, text, inputs, ScalingState())
+    advice, triggered, state = _advise(policy, given, current)
+    texts = [text for _, text in advice]
+    wanted = max((number for number, _ in advice), default=current)
+    if current != given.desired:
+        texts.append(f"the bounds are {low} to {high}")
+    wanted = min(max(wanted, low, 1), high)
+    wanted, state, held = _stabilize(policy, given, current, wanted, state)
+    texts += held
+    reason = None
+    if wanted != given.desired:
+        reason = ServingReason.SCALED_UP if wanted > given.desired else ServingReason.SCALED_DOWN
+    used = triggered if wanted != current else ()
+    return _decision(wanted, reason, "; ".join(texts) or "nothing asks for a change", inputs, state, used)
+
+
+def _decision(
+    desired: int,
+    reason: ServingReason | None,
+    text: str,
+    inputs: Mapping[str, float | int | str | None],
+    state: ScalingState,
+    triggered: tuple[UUID, ...] = (),
+) -> ScalingDecision:
+    return ScalingDecision(
+        desired=desired, reason=reason, explanation=text, inputs=inputs, triggered=triggered, state=state
+    )
+
+
+def _is_idle(policy: ScalingPolicy, given: ScalingInput) -> bool:
+    if given.queued or given.in_flight:
+        return False
+    return given.now - max(given.since, given.last_request_at or 0.0) >= policy.idle_s
+
+
+def _advise(
+    policy: ScalingPolicy, given: ScalingInput, current: int
+) -> tuple[list[tuple[int, str]], tuple[UUID, ...], ScalingState]:
+    """Returns the advised numbers with their reasons, the rules that triggered, and the state of the panic window."""
+    advice: list[tuple[int, str]] = []
+    triggered: list[UUID] = []
+    for rule in policy.rules:
+        number, text = _advice_of_rule(rule, policy, given, current)
+        if number is not None:
+            advice.append((number, text))
+            triggered.append(rule.id)
+    state = given.state
+    if policy.target is not None:
+        samples = _fresh(policy.target.key, policy, given)
+        if samples:
+            number, text, state = _advice_of_target(policy.target, samples, given, current)
+            advice.append((number, text))
+        else:
+            advice.append((current, f"{policy.target.metric} is missing or old, so that nothing changes"))
+    return advice, tuple(triggered), state
+
+
+def _fresh(key: MetricKey, policy: ScalingPolicy, given: ScalingInput) -> Sequence[Sample]:
+    samples = given.metrics.get(key, ())
+    return samples if samples and given.now - samples[-1].at <= policy.max_age_s else ()
+
+
+def _advice_of_rule(
+    rule: ScalingRule, policy: ScalingPolicy, given: ScalingInput, current: int
+) -> tuple[int | None, str]:
+    samples = _fresh(rule.key, policy, given)
+    if not samples or not math.isfinite(samples[-1].mean):
+        return None, ""
+    value, threshold = samples[-1].mean, float(rule.threshold)
+    if not rule.comparator.holds(value, threshold):
+        return None, ""
+    if rule.last_triggered_at is not None and given.now < rule.last_triggered_at + rule.cooldown_s:
+        return None, ""
+    number = current + rule.step_size
+    if rule.min_replicas is not None:
+        number = max(number, min(current, rule.min_replicas) if rule.step_size < 0 else rule.min_replicas)
+    if rule.max_replicas is not None:
+        number = min(number, max(current, rule.max_replicas) if rule.step_size > 0 else rule.max_replicas)
+    if number == current:
+        return None, ""
+    return max(number, 0), f"{rule.metric} {value:g} is {rule.comparator} {threshold:g}: {rule.step_size:+d}"
+
+
+def _advice_of_target(
+    target: TargetPolicy, samples: Sequence[Sample], given: ScalingInput, current: int
+) -> tuple[int, str, ScalingState]:
+    now, state, ready = given.now, given.state, max(1, given.ready)
+    stable, burst = _mean(samples, now - target.stable_s), _mean(samples, now - target.panic_s)
+    wanted, panic = _needed(stable, target, current), _needed(burst, target, current)
+    until = state.panic_until
+    if panic >= target.panic_ratio * ready and burst > stable:
+        until = now + target.stable_s
+    if until is not None and until <= now:
+        until = None
+    peak, text = 0, f"{target.metric} {stable:.4g} in {target.stable_s:g} s, {target.target:g} for each replica"
+    if until is not None:
+        peak = max(state.panic_peak, panic, current)
+        wanted, text = max(wanted, peak), f"{target.metric} {burst:.4g} in {target.panic_s:g} s, a burst"
+    wanted = min(wanted, math.ceil(target.max_up * ready))
+    wanted = max(wanted, min(current, math.floor(ready / target.max_down)))
+    return wanted, text, replace(state, panic_until=until, panic_peak=peak)
+
+
+def _mean(samples: Sequence[Sample], since: float) -> float:
+    """Returns the mean of the samples of a window; of the newest one if none is in it."""
+    values = [sample.total for sample in samples if sample.at >= since] or [samples[-1].total]
+    mean = sum(values) / len(values)
+    return mean if math.isfinite(mean) and mean > 0 else 0.0
+
+
+def _needed(load: float, target: TargetPolicy, current: int) -> int:
+    """Returns the replicas that a load needs; ``current`` if it differs from their load within the tolerance."""
+    if current and abs(load / (current * target.target) - 1.0) <= target.tolerance:
+        return current
+    return math.ceil(load / target.target)
+
+
+def _stabilize(
+    policy: ScalingPolicy, given: ScalingInput, current: int, wanted: int, state: ScalingState
+) -> tuple[int, ScalingState, list[str]]:
+    """Holds a smaller number back until nothing larger was advised for the delay."""
+    kept = tuple(each for each in state.advice if each[0] > given.now - policy.down_delay_s)
+    state = replace(state, advice=(*kept, (given.now, wanted)))
+    if wanted >= current:
+        return wanted, state, []
+    if given.is_rolling_out:
+        return current, state, ["nothing is removed during a roll-out"]
+    has_waited = any(at <= given.now - policy.down_delay_s for at, _ in given.state.advice)
+    if policy.down_delay_s > 0 and not has_waited:
+        return current, state, [f"a smaller number waits {policy.down_delay_s:g} s"]
+    largest = max([wanted, *(number for _, number in kept)])
+    if largest > wanted:
+        return min(current, largest), state, [f"{largest} were advised within {policy.down_delay_s:g} s"]
+    return wanted, state, []
+
+
+def _inputs(policy: ScalingPolicy, given: ScalingInput) -> Mapping[str, float | int | str | None]:
+    values: dict[str, float | int | str | None] = {
+        "desired": given.desired,
+        "ready": given.ready,
+        "min_replicas": policy.min_replicas,
+        "max_replicas": policy.max_replicas,
+        "queued": given.queued,
+        "in_flight": given.in_flight,
+        "last_request_at": given.last_request_at,
+    }
+    keys = [rule.key for rule in policy.rules] + ([policy.target.key] if policy.target else [])
+    for source, name in keys:
+        samples = given.metrics.get((source, name), ())
+        values[f"{source}:{name}"] = samples[-1].total if samples else None
+        values[f"{source}:{name}:age_s"] = round(given.now - samples[-1].at, 3) if samples else None
+    return values

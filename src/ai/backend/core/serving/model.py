@@ -1,0 +1,205 @@
+"""Values that the planning of an endpoint's replicas reads and returns. Times are unix time, in seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from uuid import UUID
+
+from ai.backend.common.serving import ReplicaStatus, ServingReason
+from ai.backend.core.lifecycle.endpoint import ReplicaTrigger
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replica:
+    """A replica as it is known now. ``since``: when it entered its status. ``in_flight``: its open requests as workers
+    report them, None if they do not; ``in_flight_tokens``: how much work they are, for the choice of what to end."""
+
+    id: UUID
+    revision: UUID
+    status: ReplicaStatus
+    since: float
+    in_flight: int | None = None
+    in_flight_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedStarts:
+    """Failures of a revision's replicas since one of them became ready last."""
+
+    count: int
+    last_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RevisionSample:
+    """The requests of a revision in the window that guards look at, which is the same for both revisions.
+
+    ``ttft_p90_s``: seconds to the first byte of a response. None: nothing was measured.
+    """
+
+    requests: int = 0
+    errors: int = 0
+    ttft_p90_s: float | None = None
+    tokens_per_s: float | None = None
+
+    @property
+    def error_rate(self) -> float:
+        return self.errors / self.requests if self.requests else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guard:
+    """Bounds that a new revision keeps, or is rolled back: its share of failed requests; the time to its first byte and
+    its tokens a second as parts of the old revision's. None is no bound. Nothing is judged below ``min_requests``."""
+
+    max_error_rate: float | None = 0.05
+    max_ttft_ratio: float | None = None
+    min_token_rate_ratio: float | None = None
+    min_requests: int = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CanaryStep:
+    """A share of the requests for the new revision, in per cent, and how long it stays so; None: until a user says."""
+
+    weight: float
+    hold_s: float | None = 300.0
+
+
+class RolloutKind(StrEnum):
+    ROLLING = "rolling"
+    BLUE_GREEN = "blue-green"
+    CANARY = "canary"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutPolicy:
+    """How a revision takes the place of another one.
+
+    Attributes:
+        max_surge: replicas beyond the wanted number, of those that hold resources; for ``rolling``.
+        max_unavailable: ready replicas that may lack meanwhile. If both are zero, one of surge is used.
+        steps: of ``canary``.
+        soak_s: for which all replicas of ``blue-green`` are ready before the requests turn to them.
+        guard: of every kind; None judges nothing.
+        deadline_s: after which a roll-out is rolled back.
+        max_failures: of starts in a row, after which it is rolled back.
+        first_backoff_s, max_backoff_s: between failed starts, doubled each time.
+        start_timeout_s: for a replica to become ready.
+        unhealthy_s: after which an unhealthy replica is replaced.
+        drain_s: for the requests of a replica that is ended.
+        quiet_s: after which a draining replica without requests is ended: workers still learn that it drains.
+    """
+
+    kind: RolloutKind = RolloutKind.ROLLING
+    max_surge: int = 1
+    max_unavailable: int = 0
+    steps: tuple[CanaryStep, ...] = (CanaryStep(weight=10.0), CanaryStep(weight=50.0))
+    soak_s: float = 0.0
+    guard: Guard | None = field(default_factory=Guard)
+    deadline_s: float = 3600.0
+    max_failures: int = 3
+    first_backoff_s: float = 5.0
+    max_backoff_s: float = 300.0
+    start_timeout_s: float = 1800.0
+    unhealthy_s: float = 60.0
+    drain_s: float = 600.0
+    quiet_s: float = 3.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutSnapshot:
+    """An endpoint at one moment.
+
+    Attributes:
+        desired: wanted replicas.
+        active: the revision that is served; None before the first one is.
+        target: the revision that is rolled out, or rolled back; None if none is.
+        abort_reason: why the target is rolled back; None while it is rolled out.
+        replicas: all that are not terminated; terminated ones are passed over.
+        step, step_since: the canary step, and since when.
+        started_at: when the roll-out began.
+        is_promotion_requested: a user says that a step without end is over.
+        failures: by revision.
+        samples: by revision.
+        is_destroying: everything is to end.
+    """
+
+    desired: int
+    active: UUID | None = None
+    target: UUID | None = None
+    abort_reason: ServingReason | None = None
+    replicas: tuple[Replica, ...] = ()
+    step: int = 0
+    step_since: float = 0.0
+    started_at: float = 0.0
+    is_promotion_requested: bool = False
+    failures: Mapping[UUID, FailedStarts] = field(default_factory=dict)
+    samples: Mapping[UUID, RevisionSample] = field(default_factory=dict)
+    is_destroying: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StartReplicas:
+    """Creates this many replicas of a revision."""
+
+    revision: UUID
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepReplica:
+    """Applies a trigger to a replica (``core.lifecycle.endpoint.step_replica``)."""
+
+    replica: UUID
+    trigger: ReplicaTrigger
+    reason: ServingReason
+
+
+@dataclass(frozen=True, slots=True)
+class EnterStep:
+    """Stores the number of the next canary step, and the time; a promotion that a user requested is used up."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Promote:
+    """Makes the target ACTIVE, and what was active RETIRING, in one transaction."""
+
+    revision: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """Steps the target to ROLLING_BACK. ``detail`` is a sentence for users."""
+
+    revision: UUID
+    reason: ServingReason
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class FinishRollback:
+    """The target has no replica any more: steps it by EMPTIED."""
+
+    revision: UUID
+
+
+Action = StartReplicas | StepReplica | EnterStep | Promote | Abort | FinishRollback
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The actions of one moment, and the shares of revisions until the next plan.
+
+    ``weights``: the shares of revisions in the requests, of those with ready replicas; any sum. ``wake_at``: when
+    something is due without a change of anything, None if nothing is. ``explanation``: a sentence for users.
+    """
+
+    actions: tuple[Action, ...]
+    weights: Mapping[UUID, float]
+    explanation: str
+    wake_at: float | None = None

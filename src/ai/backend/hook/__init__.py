@@ -1,0 +1,1 @@
+"""Hook plugins of the platform: sign-on by directories and identity providers (spec 03-01)."""

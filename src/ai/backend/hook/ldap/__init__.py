@@ -1,0 +1,1 @@
+"""Sign-in by a directory over LDAP."""

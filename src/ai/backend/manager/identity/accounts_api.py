@@ -1,0 +1,151 @@
+"""REST routes of a user's own account: one-time passwords, sign-ins, keypair."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypedDict
+
+from msgspec import Meta
+
+from ai.backend.common.errors import AuthenticationFailed, Conflict, NotFound
+from ai.backend.infra.http.fields import EmptyReply, Name
+from ai.backend.infra.http.routes import Call, Nothing, Schema, route
+from ai.backend.manager.access.requests import caller_of
+from ai.backend.manager.identity.model import User
+from ai.backend.manager.identity.service import IdentityService
+from ai.backend.manager.identity.sign_in import SignInService
+from ai.backend.manager.identity.totp import TotpService
+from ai.backend.manager.identity.users import UserService
+
+OneTimePassword = Annotated[str, Meta(min_length=1, max_length=64)]
+
+
+class OtpBody(Schema, frozen=True):
+    """A one-time password, or where the device is active already, a recovery code."""
+
+    otp: OneTimePassword
+
+
+class RemoveTotpQuery(Schema, frozen=True):
+    """``otp`` is for the caller's own; ``email`` names another user, for administrators."""
+
+    otp: OneTimePassword | None = None
+    email: Name | None = None
+
+
+class SignInsQuery(Schema, frozen=True):
+    email: Name | None = None
+    limit: Annotated[int, Meta(ge=1, le=100)] = 20
+    offset: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
+
+
+class TotpStatus(TypedDict):
+    """``created_at`` is null without one-time passwords."""
+
+    totp_activated: bool
+    created_at: str | None
+    recovery_codes_left: int
+
+
+class TotpDevice(TypedDict):
+    """``totp_uri`` is what authenticator apps read as a QR code."""
+
+    totp_key: str
+    totp_uri: str
+
+
+class RecoveryCodes(TypedDict):
+    """Codes that are good once each; they are shown only now."""
+
+    recovery_codes: list[str]
+
+
+class SignIn(TypedDict):
+    at: str
+    address: str
+    method: str
+    outcome: str
+
+
+class SignIns(TypedDict):
+    items: list[SignIn]
+    total_count: int
+
+
+class RotatedKeypair(TypedDict):
+    access_key: str
+    secret_key: str
+
+
+_OTP_PROBLEMS = (AuthenticationFailed, NotFound, Conflict)
+
+
+class AccountsApi:
+    """Routes of the caller's own account. Administrators name another user's by e-mail address."""
+
+    def __init__(
+        self, identity: IdentityService, users: UserService, totp: TotpService, sign_in: SignInService
+    ) -> None:
+        self._identity = identity
+        self._users = users
+        self._totp = totp
+        self._sign_in = sign_in
+
+    @route("GET", "/totp")
+    async def totp(self, call: Call) -> TotpStatus:
+        """Says whether signing in takes a one-time password."""
+        device = await self._totp.status(caller_of(call).user_id)
+        if device is None or not device.is_active:
+            return {"totp_activated": False, "created_at": None, "recovery_codes_left": 0}
+        created_at = device.created_at.isoformat()
+        return {"totp_activated": True, "created_at": created_at, "recovery_codes_left": device.recovery_codes}
+
+    @route("POST", "/totp", problems=_OTP_PROBLEMS)
+    async def begin_totp(self, call: Call) -> TotpDevice:
+        """Makes a key for an authenticator app, which counts for nothing before it is confirmed."""
+        device = await self._totp.begin(await self._own_user(call))
+        return {"totp_key": device.key, "totp_uri": device.uri}
+
+    @route("POST", "/totp/verify", body=OtpBody, problems=_OTP_PROBLEMS)
+    async def confirm_totp(self, call: Call[OtpBody]) -> RecoveryCodes:
+        """Confirms the key by a one-time password: from now on, signing in takes one."""
+        codes = await self._totp.confirm(await self._own_user(call), call.body.otp)
+        return {"recovery_codes": list(codes)}
+
+    @route("POST", "/totp/recovery-codes", body=OtpBody, problems=_OTP_PROBLEMS)
+    async def new_recovery_codes(self, call: Call[OtpBody]) -> RecoveryCodes:
+        """Replaces the recovery codes."""
+        codes = await self._totp.new_recovery_codes(await self._own_user(call), call.body.otp)
+        return {"recovery_codes": list(codes)}
+
+    @route("DELETE", "/totp", query=RemoveTotpQuery, problems=_OTP_PROBLEMS)
+    async def remove_totp(self, call: Call[Nothing, RemoveTotpQuery]) -> EmptyReply:
+        """Takes one-time passwords away: the caller's own by one, another user's by an administrator. The fields come
+        in a JSON body, as queries are logged."""
+        caller, email = caller_of(call), call.query.email
+        if email is None or email == caller.email:
+            await self._totp.remove(await self._own_user(call), call.query.otp or "")
+        else:
+            await self._users.modify_user(caller, email, {"totp_activated": False}, address=call.address)
+        return {}
+
+    @route("GET", "/auth/sign-ins", query=SignInsQuery, problems=(NotFound,))
+    async def sign_ins(self, call: Call[Nothing, SignInsQuery]) -> SignIns:
+        """Lists the latest sign-ins, and tries of them, as a user whom the caller sees."""
+        query = call.query
+        user = await self._identity.user(caller_of(call), email=query.email)
+        page = await self._sign_in.history(user, limit=query.limit, offset=query.offset)
+        items: list[SignIn] = [
+            {"at": item.at.isoformat(), "address": item.address, "method": item.method, "outcome": item.outcome}
+            for item in page.items
+        ]
+        return {"items": items, "total_count": page.total_count}
+
+    @route("POST", "/auth/keypair/rotate", problems=(NotFound,))
+    async def rotate(self, call: Call) -> RotatedKeypair:
+        """Gives the keypair that signs this request a new secret, and returns it; the old one is refused."""
+        caller = caller_of(call)
+        keypair = await self._users.rotate_keypair(caller, caller.access_key)
+        return {"access_key": keypair.access_key, "secret_key": keypair.secret_key}
+
+    async def _own_user(self, call: Call[Any, Any]) -> User:
+        return await self._identity.user(caller_of(call))

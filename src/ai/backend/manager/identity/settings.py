@@ -1,0 +1,54 @@
+"""The settings of accounts: passwords, one-time passwords, signing up."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from ai.backend.infra.settings import Settings
+from ai.backend.manager.identity.model import MAX_PASSWORD_HISTORY
+
+
+class PasswordPolicy(Settings):
+    """Rules of new passwords, and how long they are good. Passwords that a hook plugin verifies are not judged."""
+
+    min_length: int = Field(8, ge=8, le=128, description="The fewest characters of a password.")
+    min_kinds: int = Field(
+        1,
+        ge=1,
+        le=4,
+        description="How many of small letters, capital letters, digits and other characters a password must have.",
+    )
+    history: int = Field(
+        1, ge=0, le=MAX_PASSWORD_HISTORY, description="The latest passwords of a user that cannot be set again."
+    )
+    max_age_days: int = Field(
+        0, ge=0, description="Days after which a password must be changed before signing in; 0: never."
+    )
+
+
+class TotpSettings(Settings):
+    """One-time passwords (RFC 6238)."""
+
+    issuer: str = Field("Backend.AI", min_length=1, description="The name that authenticator apps show.")
+
+
+class SignUpSettings(Settings):
+    """People who make their own accounts."""
+
+    mode: Literal["closed", "hooks"] = Field(
+        "closed",
+        description="`closed`: administrators make all accounts. `hooks`: whom a hook plugin admits signs up, and"
+        " proves the e-mail address by a token that a plugin delivers.",
+    )
+    token_hours: float = Field(24.0, gt=0, le=720, description="How long that token is good, in hours.")
+
+
+class AccountSettings(Settings):
+    """Accounts of users."""
+
+    passwords: PasswordPolicy = Field(PasswordPolicy(), description="Passwords.")
+    totp: TotpSettings = Field(TotpSettings(), description="One-time passwords.")
+    sign_up: SignUpSettings = Field(SignUpSettings(), description="Signing up.")
+    sign_ins_days: float = Field(90.0, gt=0, description="How long the history of sign-ins stays, in days.")

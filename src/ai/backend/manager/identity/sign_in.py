@@ -1,0 +1,192 @@
+"""Signs users in: by password, by the secret of a hook plugin, or by a service that a browser was led to."""
+
+from __future__ import annotations
+
+import base64
+import hmac
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+from cryptography.fernet import Fernet, InvalidToken
+
+from ai.backend.common.errors import AuthenticationFailed, BackendError
+from ai.backend.infra.clock import Clock
+from ai.backend.manager.hooks import Hooks
+from ai.backend.manager.identity.model import NewKeypair, SignInRecord, User
+from ai.backend.manager.identity.passwords import PasswordService, check_address, wrong_password
+from ai.backend.manager.identity.service import IdentityService
+from ai.backend.manager.identity.site_users import SiteUsers
+from ai.backend.manager.identity.store import AccountStore, IdentityStore
+from ai.backend.manager.identity.totp import TotpService
+from ai.backend.manager.query.model import Page
+from ai.backend.manager.secrets.sealer import Sealer
+from ai.backend.plugin.hooks import Account, SignOn
+
+TICKET_S = 600
+"""How long a browser may take to come back, in seconds."""
+_MAX_BUFFERED_RECORDS = 10_000
+
+
+class _Ticket(msgspec.Struct, frozen=True, kw_only=True):
+    provider: str
+    return_url: str
+    secret: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RedirectTicket:
+    """Where a browser signs in, and the sealed ``ticket`` that it has to bring back."""
+
+    url: str
+    ticket: str = field(repr=False)
+
+
+@dataclass(eq=False, slots=True)
+class SignInService:
+    """Signs users in and keeps the history of it, which is written by :meth:`flush`."""
+
+    _store: IdentityStore
+    _accounts: AccountStore
+    _identity: IdentityService
+    _passwords: PasswordService
+    _totp: TotpService
+    _site_users: SiteUsers
+    _hooks: Hooks
+    _sealer: Sealer
+    _clock: Clock
+    _records: list[SignInRecord] = field(default_factory=list)
+
+    async def sign_in(
+        self, email: str, password: str, *, address: str, domain_name: str | None = None, otp: str = ""
+    ) -> tuple[User, NewKeypair]:
+        """Signs a user in from the client at ``address`` and returns the user's main keypair. A hook plugin may know
+        the user by another secret than the password.
+
+        Raises:
+            AuthenticationFailed: no active user has this e-mail and password; the password must be changed first
+                (``data.password``); a one-time password is missing (``data.otp`` is ``missing``) or wrong.
+            Forbidden: the user may not sign in from this address, or a hook plugin refuses.
+            RateLimitExceeded: too many wrong passwords lately. Unavailable: a hook plugin fails.
+        """
+        self._passwords.count_attempt(email)  # before the first await, so that parallel attempts stay within the limit
+        site_user = await self._hooks.sign_on(SignOn(name=email, secret=password, address=address))
+        if site_user is not None:
+            user = await self._site_users.resolve(site_user)
+            self._passwords.forget_attempts(email)
+            return await self._admit(user, address=address, domain_name=domain_name, otp=otp, method="hook")
+        try:
+            user = await self._passwords.verified_user(email, password)
+        except AuthenticationFailed as refusal:
+            known = await self._store.user(email=email)
+            if known is not None:
+                self._record(known, address, "password", refusal.code)
+            raise
+        return await self._admit(user, address=address, domain_name=domain_name, otp=otp, method="password")
+
+    async def history(self, user: User, *, limit: int, offset: int) -> Page[SignInRecord]:
+        """Returns the sign-ins of a user, newest first."""
+        await self.flush()
+        return await self._accounts.sign_ins(user.uuid, limit=limit, offset=offset)
+
+    async def flush(self) -> None:
+        """Writes the sign-ins of the last moments. They are not written at once, so that the time of an answer does not
+        tell whether a user exists."""
+        records, self._records = self._records, []
+        if records:
+            await self._accounts.add_sign_ins(records)
+
+    # ---- services that browsers are led to ----
+
+    def providers(self) -> Sequence[str]:
+        """Returns the names of the services where browsers may sign in."""
+        return self._hooks.redirecting()
+
+    async def begin_redirect(self, provider: str, return_url: str) -> RedirectTicket:
+        """Returns where a browser signs in. Raises NotFound, Forbidden for another ``return_url`` than is configured,
+        Unavailable."""
+        start = await self._hooks.begin_redirect(provider, return_url)
+        content = msgspec.json.encode(_Ticket(provider=provider, return_url=return_url, secret=start.secret))
+        key_id = self._sealer.newest_id()
+        return RedirectTicket(url=start.url, ticket=f"{key_id}.{self._fernet(key_id).encrypt(content).decode()}")
+
+    async def finish_redirect(
+        self, provider: str, ticket: str, parameters: Mapping[str, str], *, address: str, domain_name: str | None
+    ) -> tuple[User, NewKeypair]:
+        """Signs the user in who comes back from a service with the ticket of :meth:`begin_redirect`. The service, not
+        this server, asks for a second factor.
+
+        Raises:
+            AuthenticationFailed: the ticket is old or forged, or the service knows nobody here.
+            Forbidden: the service or a policy refuses. Unavailable: the service is away.
+        """
+        begun = self._opened(ticket)
+        if not hmac.compare_digest(begun.provider.encode(), provider.encode(errors="replace")):
+            raise _stale_ticket()
+        site_user = await self._hooks.finish_redirect(provider, begun.secret, begun.return_url, parameters)
+        user = await self._site_users.resolve(site_user)
+        return await self._admit(user, address=address, domain_name=domain_name, otp=None, method=provider)
+
+    def _opened(self, ticket: str) -> _Ticket:
+        key_id, _, text = ticket.partition(".")
+        now = int(self._clock.now().timestamp())
+        try:
+            content = self._fernet(key_id).decrypt_at_time(text.encode(), ttl=TICKET_S, current_time=now)
+            return msgspec.json.decode(content, type=_Ticket)
+        except (InvalidToken, UnicodeError, msgspec.MsgspecError):
+            raise _stale_ticket() from None
+
+    def _fernet(self, key_id: str) -> Fernet:
+        return Fernet(base64.urlsafe_b64encode(self._sealer.derive(b"redirected sign-in", key_id[:16])))
+
+    # ---- what all ways have in common ----
+
+    async def _admit(
+        self, user: User, *, address: str, domain_name: str | None, otp: str | None, method: str
+    ) -> tuple[User, NewKeypair]:
+        """Makes the checks after the secret was right, and returns the main keypair; ``otp`` is None where no one-time
+        password is asked for."""
+        try:
+            keypair = await self._checked_keypair(
+                user, address=address, domain_name=domain_name, otp=otp, method=method
+            )
+        except BackendError as refusal:
+            self._record(user, address, method, refusal.code)
+            raise
+        self._record(user, address, method, "ok")
+        return user, keypair
+
+    async def _checked_keypair(
+        self, user: User, *, address: str, domain_name: str | None, otp: str | None, method: str
+    ) -> NewKeypair:
+        if domain_name not in (None, user.domain_name):
+            raise wrong_password()
+        check_address(user, address)
+        account = Account(email=user.email, username=user.username, domain_name=user.domain_name, role=user.role.value)
+        await self._hooks.check_sign_on(account, address)
+        if method == "password":
+            self._check_age(user)  # before a one-time password is spent, which the change of the password takes
+        if otp is not None:
+            await self._totp.check(user, otp)
+        credentials = await self._identity.credentials(user.main_access_key or "")
+        if credentials is None or not credentials.is_active:
+            raise wrong_password()
+        return NewKeypair(access_key=credentials.caller.access_key, secret_key=credentials.secret_key)
+
+    def _check_age(self, user: User) -> None:
+        if user.need_password_change:
+            raise AuthenticationFailed("The password must be changed first.", data={"password": "must be changed"})
+        expired_at = self._passwords.expired_at(user)
+        if expired_at is not None:
+            # The published console knows this beginning (client wire contract 5, step 4).
+            message = f"Password expired on {expired_at.date().isoformat()}"
+            raise AuthenticationFailed(message, data={"password": "expired"})
+
+    def _record(self, user: User, address: str, method: str, outcome: str) -> None:
+        record = SignInRecord(user_id=user.uuid, at=self._clock.now(), address=address, method=method, outcome=outcome)
+        if len(self._records) < _MAX_BUFFERED_RECORDS:
+            self._records.append(record)
+
+
+def _stale_ticket() -> AuthenticationFailed:
+    return AuthenticationFailed("This sign-in took too long, or began in another browser: begin anew.")

@@ -1,0 +1,211 @@
+"""Unsigned REST routes under ``/auth``: signing in and up (spec 03-08, client wire contract 2.9 and 2.10)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypedDict
+
+from msgspec import Meta
+
+from ai.backend.common.errors import AuthenticationFailed, Conflict, Forbidden, NotFound, NotSupported
+from ai.backend.infra.http.fields import Name
+from ai.backend.infra.http.routes import Call, Schema, route
+from ai.backend.manager.identity.model import NewKeypair, User
+from ai.backend.manager.identity.passwords import MAX_PASSWORD_LENGTH, PasswordService
+from ai.backend.manager.identity.sign_in import SignInService
+from ai.backend.manager.identity.sign_up import SignUpService
+
+Password = Annotated[str, Meta(max_length=MAX_PASSWORD_LENGTH)]
+LoginName = Annotated[str, Meta(max_length=256)]
+OneTimePassword = Annotated[str, Meta(max_length=64)]
+"""A one-time password, or a recovery code."""
+_MAX_BODY_BYTES = 65_536
+
+
+class AuthorizeBody(Schema, frozen=True):
+    """A sign-in by password; ``username`` is an e-mail address, or the name that a directory of the site knows."""
+
+    username: LoginName
+    password: Password
+    domain: LoginName | None = None
+    otp: OneTimePassword | None = None
+    type: Literal["keypair"] = "keypair"
+
+
+class UpdatePasswordUnsignedBody(Schema, frozen=True):
+    username: LoginName
+    current_password: Password
+    new_password: Password
+    domain: LoginName | None = None
+    otp: OneTimePassword | None = None
+
+
+class SignUpBody(Schema, frozen=True):
+    email: LoginName
+    password: Password
+    username: LoginName = ""
+    full_name: LoginName = ""
+    domain: LoginName = ""
+
+
+class VerifyEmailBody(Schema, frozen=True):
+    """The token that was sent to the address, and the password of the sign-up."""
+
+    token: Annotated[str, Meta(max_length=4_096)]
+    password: Password
+
+
+class BeginRedirectBody(Schema, frozen=True):
+    """``return_url``: where the browser comes back to; the provider and the plugin must know it."""
+
+    provider: Name
+    return_url: Annotated[str, Meta(max_length=2_048)]
+
+
+class FinishRedirectBody(Schema, frozen=True):
+    """``parameters``: the query of the URL at which the browser came back."""
+
+    provider: Name
+    ticket: Annotated[str, Meta(max_length=16_384)]
+    parameters: dict[str, Annotated[str, Meta(max_length=8_192)]]
+    domain: LoginName | None = None
+
+
+class SignedIn(TypedDict):
+    response_type: Literal["success"]
+    access_key: str
+    secret_key: str
+    role: str
+    status: str
+    email: str
+
+
+class AuthorizeReply(TypedDict):
+    data: SignedIn
+
+
+class PasswordReply(TypedDict):
+    error_msg: None
+
+
+class SignedUp(TypedDict):
+    status: str
+
+
+class Providers(TypedDict):
+    providers: list[str]
+
+
+class RedirectReply(TypedDict):
+    url: str
+    ticket: str
+
+
+_REFUSALS = (AuthenticationFailed, Forbidden)
+
+
+class SignInApi:
+    """Routes of signing in and up."""
+
+    def __init__(self, sign_in: SignInService, sign_up: SignUpService, passwords: PasswordService) -> None:
+        self._sign_in = sign_in
+        self._sign_up = sign_up
+        self._passwords = passwords
+
+    @route("POST", "/auth/authorize", body=AuthorizeBody, auth=False, audited=True, problems=_REFUSALS)
+    async def authorize(self, call: Call[AuthorizeBody]) -> AuthorizeReply:
+        """Returns the main keypair of a user for an e-mail address and a password. Whoever has one-time passwords gives
+        one, or a recovery code, as ``otp``."""
+        body = call.body
+        user, keypair = await self._sign_in.sign_in(
+            body.username,
+            body.password,
+            address=call.address,
+            domain_name=body.domain or None,
+            otp=body.otp or "",
+        )
+        return _signed_in(user, keypair)
+
+    @route(
+        "POST",
+        "/auth/update-password-no-auth",
+        body=UpdatePasswordUnsignedBody,
+        auth=False,
+        audited=True,
+        problems=_REFUSALS,
+    )
+    async def update_password_unsigned(self, call: Call[UpdatePasswordUnsignedBody]) -> PasswordReply:
+        """Changes a password that has expired, or must be changed before its user signs in."""
+        body = call.body
+        await self._passwords.change_required(
+            body.username, body.current_password, body.new_password, address=call.address, otp=body.otp or ""
+        )
+        return {"error_msg": None}
+
+    @route(
+        "POST",
+        "/auth/signup",
+        body=SignUpBody,
+        auth=False,
+        audited=True,
+        max_body=_MAX_BODY_BYTES,
+        problems=(Forbidden, NotFound, NotSupported),
+    )
+    async def sign_up(self, call: Call[SignUpBody]) -> SignedUp:
+        """Makes an account that waits for the token which is sent to its address. The answer is the same for an address
+        that has an account."""
+        body = call.body
+        await self._sign_up.sign_up(
+            body.email,
+            body.password,
+            username=body.username,
+            full_name=body.full_name,
+            domain_name=body.domain,
+            address=call.address,
+        )
+        return {"status": "before-verification"}
+
+    @route("POST", "/auth/verify-email", body=VerifyEmailBody, auth=False, audited=True, problems=_REFUSALS)
+    async def verify_email(self, call: Call[VerifyEmailBody]) -> SignedUp:
+        """Activates the account of a token."""
+        user = await self._sign_up.verify(call.body.token, call.body.password, address=call.address)
+        return {"status": user.status.value}
+
+    @route("GET", "/auth/providers", auth=False)
+    async def providers(self, call: Call) -> Providers:
+        """Names the services where browsers may sign in."""
+        return {"providers": list(self._sign_in.providers())}
+
+    @route("POST", "/auth/redirect", body=BeginRedirectBody, auth=False, problems=(Forbidden, NotFound))
+    async def begin_redirect(self, call: Call[BeginRedirectBody]) -> RedirectReply:
+        """Returns where a browser signs in, and a ticket, which only this browser may bring back."""
+        begun = await self._sign_in.begin_redirect(call.body.provider, call.body.return_url)
+        return {"url": begun.url, "ticket": begun.ticket}
+
+    @route(
+        "POST",
+        "/auth/redirect/finish",
+        body=FinishRedirectBody,
+        auth=False,
+        audited=True,
+        problems=(*_REFUSALS, NotFound, Conflict),
+    )
+    async def finish_redirect(self, call: Call[FinishRedirectBody]) -> AuthorizeReply:
+        """Returns the main keypair of the user who came back from a service."""
+        body = call.body
+        user, keypair = await self._sign_in.finish_redirect(
+            body.provider, body.ticket, body.parameters, address=call.address, domain_name=body.domain or None
+        )
+        return _signed_in(user, keypair)
+
+
+def _signed_in(user: User, keypair: NewKeypair) -> AuthorizeReply:
+    return {
+        "data": {
+            "response_type": "success",
+            "access_key": keypair.access_key,
+            "secret_key": keypair.secret_key,
+            "role": user.role.value,
+            "status": user.status.value,
+            "email": user.email,
+        }
+    }

@@ -1,0 +1,157 @@
+"""Lets people make their own accounts, where a hook plugin admits them (spec 03-02:1429, peer facts 4.2)."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import jwt
+
+from ai.backend.common.errors import AuthenticationFailed, Conflict, Forbidden, InvalidInput, NotSupported, Unavailable
+from ai.backend.common.ids import DomainName, UserId
+from ai.backend.common.states import UserRole, UserStatus
+from ai.backend.infra.clock import Clock
+from ai.backend.manager.hooks import Hooks
+from ai.backend.manager.identity.model import User
+from ai.backend.manager.identity.passwords import PasswordService, check_address
+from ai.backend.manager.identity.service import IdentityService
+from ai.backend.manager.identity.settings import SignUpSettings
+from ai.backend.manager.identity.site_users import DEFAULT_DOMAIN
+from ai.backend.manager.identity.store import IdentityStore
+from ai.backend.manager.identity.users import EMAIL_PATTERN, free_username
+from ai.backend.manager.secrets.sealer import Sealer
+from ai.backend.plugin.hooks import Account, SignUpRequest
+
+_AUDIENCE = "backendai-sign-up"
+_ALGORITHM = "HS256"
+
+
+@dataclass(eq=False, slots=True)
+class SignUpService:
+    """Makes accounts that wait for their address to be verified.
+
+    The answer is the same whether the address has an account or not. To verify takes the token, which goes to the
+    address, and the password of the same sign-up: whoever signs up with the address of another has only one of them.
+    """
+
+    _store: IdentityStore
+    _identity: IdentityService
+    _passwords: PasswordService
+    _hooks: Hooks
+    _sealer: Sealer
+    _settings: SignUpSettings
+    _clock: Clock
+
+    async def sign_up(
+        self, email: str, password: str, *, username: str, full_name: str, domain_name: str, address: str
+    ) -> None:
+        """Makes an account, or makes it anew while it waits, and has its token delivered.
+
+        Raises:
+            NotSupported: nobody signs up here. Forbidden: a plugin refuses, or none admits.
+            InvalidInput: no e-mail address, or a password against the policy. Unavailable: no plugin delivers tokens.
+        """
+        if self._settings.mode == "closed":
+            raise NotSupported("Nobody signs up here by themselves: ask an administrator.")
+        if not EMAIL_PATTERN.fullmatch(email):
+            raise InvalidInput("That is no e-mail address.", data={"email": "malformed"})
+        domain_name = domain_name or DEFAULT_DOMAIN
+        request = SignUpRequest(
+            email=email, username=username, full_name=full_name, domain_name=domain_name, address=address
+        )
+        if not await self._hooks.admit_sign_up(request):
+            raise Forbidden("You may not sign up here by yourself: ask an administrator.")
+        await self._identity.check_domain(domain_name)
+        account = Account(email=email, username=username, domain_name=domain_name, role=UserRole.USER.value)
+        await self._hooks.check_password(account, password)
+        hashed = await self._passwords.checked_hash(password)
+        token = await self._pending_account(request, hashed)
+        if not await self._hooks.deliver_verification(request, token):
+            raise Unavailable("Nobody delivers tokens for new accounts here: tell an administrator.")
+
+    async def verify(self, token: str, password: str, *, address: str) -> User:
+        """Activates the account of a token and returns its user. Raises AuthenticationFailed, RateLimitExceeded."""
+        claims = self._claims(token)
+        user = await self._store.user(uuid=UserId(UUID(claims["sub"])))
+        if user is None or user.status is not UserStatus.BEFORE_VERIFICATION:
+            raise _bad_token()
+        check_address(user, address)
+        stored = await self._store.password_hash(user.email)
+        if stored is None or claims["password"] != _mark(stored):
+            raise _bad_token()
+        await self._passwords.require(user.email, stored, password)
+        now = self._clock.now()
+        changed = await self._store.change_user(
+            user.uuid, status=UserStatus.ACTIVE, status_info="verified", modified_at=now
+        )
+        if changed is None:
+            raise _bad_token()
+        self._identity.invalidate(user.main_access_key or "")
+        return changed
+
+    async def _pending_account(self, request: SignUpRequest, hashed: str) -> str:
+        """Returns the token of a new or renewed account; an empty text for an address that has an active one."""
+        user = await self._store.user(email=request.email)
+        now = self._clock.now()
+        if user is None:
+            domain = DomainName(request.domain_name)
+            groups = [group.id for group in await self._store.groups(domain_name=domain, name="default")]
+            source = request.username or request.email
+            username = await free_username(self._store, source, self._identity.new_suffix)
+            try:
+                user, _ = await self._identity.make_user(
+                    request.email,
+                    username,
+                    UserRole.USER,
+                    domain,
+                    groups,
+                    password_hash=hashed,
+                    full_name=request.full_name or username,
+                    status=UserStatus.BEFORE_VERIFICATION,
+                    password_changed_at=now,
+                )
+            except Conflict:  # the same person at the same moment
+                return ""
+        elif user.status is UserStatus.BEFORE_VERIFICATION:
+            await self._store.change_user(user.uuid, password_hash=hashed, password_changed_at=now, modified_at=now)
+        else:
+            return ""
+        return self._token(user, hashed)
+
+    def _token(self, user: User, hashed: str) -> str:
+        key_id = self._sealer.newest_id()
+        claims = {
+            "sub": str(user.uuid),
+            "aud": _AUDIENCE,
+            "exp": self._clock.now() + timedelta(hours=self._settings.token_hours),
+            "password": _mark(hashed),
+        }
+        return jwt.encode(claims, self._key(key_id), algorithm=_ALGORITHM, headers={"kid": key_id})
+
+    def _claims(self, token: str) -> dict[str, Any]:
+        try:
+            key_id = str(jwt.get_unverified_header(token).get("kid", ""))[:16]
+            # The time is compared below, by the clock of the manager.
+            options: Any = {"require": ["sub", "exp", "aud", "password"], "verify_exp": False}
+            claims: dict[str, Any] = jwt.decode(
+                token, self._key(key_id), algorithms=[_ALGORITHM], audience=_AUDIENCE, options=options
+            )
+        except (jwt.InvalidTokenError, UnicodeError):
+            raise _bad_token() from None
+        if claims["exp"] <= self._clock.now().timestamp():
+            raise _bad_token()
+        return claims
+
+    def _key(self, key_id: str) -> bytes:
+        return self._sealer.derive(b"sign-up", key_id)
+
+
+def _mark(hashed: str) -> str:
+    return hashlib.sha256(hashed.encode()).hexdigest()
+
+
+def _bad_token() -> AuthenticationFailed:
+    return AuthenticationFailed("The token is wrong, was used, or has expired: sign up again.")

@@ -1,0 +1,1 @@
+"""Specifications of the Container Device Interface: written by agents, resolved and applied by runtimes."""

@@ -1,0 +1,117 @@
+"""Applies the edits of CDI devices to the configuration of a workload that no OCI runtime starts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from ai.backend.common.errors import CreationDenied
+from ai.backend.node.cdi.registry import CdiRegistry, DescribedDevice
+from ai.backend.node.cdi.specification import ContainerEdits
+from ai.backend.plugin.accelerator import DeviceMapping, Mount, WorkloadConfig, check_config
+
+T = TypeVar("T")
+
+
+def applied(config: WorkloadConfig, registry: CdiRegistry, *, visible_folders: Sequence[str] = ()) -> WorkloadConfig:
+    """Returns a configuration in which edits stand in place of CDI names.
+
+    A device whose edits cannot all be applied (hooks, Intel RDT, network interfaces, mounts of file systems) or that
+    nothing describes is taken by its device file, where the plugin names one.
+
+    Args:
+        config: of a workload.
+        registry: where names are looked up.
+        visible_folders: folders of the host that the workload sees as they are; what is mounted there from the same
+            path needs no mount.
+
+    Raises:
+        CreationDenied: with ``field`` and ``key`` in its data, for a device that has neither, or edits that contradict
+            the configuration.
+    """
+    if not any(device.cdi_name for device in config.devices):
+        return config
+    described_devices = registry.devices()
+    plain_devices: list[DeviceMapping] = []
+    chosen: dict[str, DescribedDevice] = {}
+    for device in config.devices:
+        name = device.cdi_name
+        described = described_devices.get(name) if name is not None else None
+        problem = "" if name is None else _problem_of(name, described, registry)
+        if name is not None and described is not None and not problem:
+            chosen[name] = described
+        elif device.source:
+            plain_devices.append(replace(device, cdi_name=None))
+        else:
+            raise CreationDenied(problem, data={"field": "devices", "key": name})
+    config = replace(config, devices=tuple(plain_devices))
+    commons = {described.path: described.common for described in chosen.values()}
+    for name, described in chosen.items():
+        config = _with_edits(
+            config, [commons.pop(described.path, ContainerEdits()), described.edits], name, visible_folders
+        )
+    return config
+
+
+def _problem_of(name: str, described: DescribedDevice | None, registry: CdiRegistry) -> str:
+    """Returns why the edits of a device cannot be applied; empty if they can."""
+    if described is None:
+        directories = ", ".join(map(str, registry.directories)) or "no directory"
+        return f"no CDI specification in {directories} describes {name!r}, and it names no device file"
+    refused = sorted(set(_refused_parts([described.common, described.edits])))
+    return (
+        f"{described.path} has for {name!r} what this runtime does not apply: {', '.join(refused)}" if refused else ""
+    )
+
+
+def _refused_parts(edits: Iterable[ContainerEdits]) -> Iterable[str]:
+    for one in edits:
+        yield from (f"the hook {hook.hook_name} ({hook.path})" for hook in one.hooks)
+        yield from (f"a mount of type {mount.type}" for mount in one.mounts if mount.type not in ("", "bind", "none"))
+        if one.intel_rdt is not None:
+            yield "intelRdt"
+        if one.net_devices:
+            yield "netDevices"
+
+
+def _with_edits(
+    config: WorkloadConfig, edits: Sequence[ContainerEdits], name: str, visible_folders: Sequence[str]
+) -> WorkloadConfig:
+    variables = dict(config.env_vars)
+    mounts = {mount.target: mount for mount in config.mounts}
+    devices = {device.target or device.source: device for device in config.devices}
+    for one in edits:
+        for variable, _, value in (text.partition("=") for text in one.env):
+            _put(variables, variable, value, "environment variable", name)
+        for mount in one.mounts:
+            if mount.host_path == mount.container_path and _is_below(mount.container_path, visible_folders):
+                continue
+            target = Mount(source=mount.host_path, target=mount.container_path, read_only="ro" in mount.options)
+            _put(mounts, mount.container_path, target, "mount", name)
+        for node in one.device_nodes:
+            source = node.host_path or node.path
+            devices[node.path] = DeviceMapping(source=source, target=node.path, permissions=node.permissions or "rw")
+    groups = dict.fromkeys([*config.extra_gids, *(gid for one in edits for gid in one.additional_gids)])
+    edited = replace(
+        config,
+        env_vars=variables,
+        mounts=tuple(mount for _, mount in sorted(mounts.items())),
+        devices=tuple(devices.values()),
+        extra_gids=tuple(groups),
+    )
+    try:
+        check_config(replace(edited, mounts=tuple(mount for mount in edited.mounts if mount not in config.mounts)))
+    except ValueError as e:
+        raise CreationDenied(f"the CDI device {name!r}: {e}", data={"field": "devices", "key": name}) from None
+    return edited
+
+
+def _put(values: dict[str, T], key: str, value: T, kind: str, name: str) -> None:
+    if values.setdefault(key, value) != value:
+        message = f"the CDI device {name!r} wants another value of the {kind} {key}"
+        raise CreationDenied(message, data={"field": "devices", "key": name})
+
+
+def _is_below(path: str, folders: Sequence[str]) -> bool:
+    return any(path.startswith(folder + "/") for folder in folders)

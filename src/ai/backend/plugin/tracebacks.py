@@ -1,0 +1,38 @@
+"""Describes exceptions of plugins by the place in the plugin that they came from."""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+
+_PACKAGE_ROOT = str(Path(__file__).resolve().parents[1])
+_OWN_FOLDERS = tuple(f"{_PACKAGE_ROOT}/{name}/" for name in ("agent", "cli", "common", "core", "plugin", "pluginhost"))
+_PYTHON_FOLDER = str(Path(traceback.__file__).resolve().parent)
+
+
+def description_of(error: BaseException) -> str:
+    """Returns type and message of an exception, and the last place in the plugin's own code that it passed:
+    ``KeyError: 'serial' (acme/board.py:23, in read_cards)``."""
+    try:
+        text = f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001  # a plugin's own class
+        text = type(error).__name__
+    place = place_of(error)
+    return f"{text} ({place})" if place else text
+
+
+def place_of(error: BaseException) -> str:
+    """Returns the last frame of an exception outside of this platform and of Python's own modules; empty for none."""
+    frames = traceback.extract_tb(error.__traceback__)
+    for frame in reversed(frames):
+        if frame.filename.startswith(_OWN_FOLDERS) or _is_of_python(frame.filename):
+            continue
+        path = Path(frame.filename)
+        return f"{path.parent.name}/{path.name}:{frame.lineno}, in {frame.name}".removeprefix("/")
+    return ""
+
+
+def _is_of_python(filename: str) -> bool:
+    if filename.startswith("<"):
+        return True
+    return filename.startswith(_PYTHON_FOLDER + "/") and "/site-packages/" not in filename

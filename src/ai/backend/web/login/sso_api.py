@@ -1,0 +1,121 @@
+"""Routes of sign-in at other services, to which the browser is led: ``/server/sso/*``.
+
+The ticket of the manager lies in a cookie of this browser. A link or form of another site can therefore neither sign a
+browser in as somebody else nor spend a code of it. The last answer is a page and not a redirect: a browser does not
+send the ``Strict`` cookie of the login session along a chain of redirects that began at another site.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import html
+import re
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import quote
+
+from aiohttp import web
+
+from ai.backend.common.errors import AuthenticationFailed, InvalidInput
+from ai.backend.infra.http.routes import Call, route
+from ai.backend.web.cookies import CookiePolicy
+from ai.backend.web.guard import public_origin
+from ai.backend.web.login.service import LoginService
+from ai.backend.web.managers.sign_in import ManagerSignIn
+
+TICKET_S = 600
+_MAX_PATH_LENGTH = 1_024
+_MAX_PARAMETERS = 16
+_MAX_TICKET_LENGTH = 3_072
+"""Browsers keep cookies of 4,096 bytes."""
+_PATH = re.compile(r"/(?![/\\])[^\\\x00-\x20\x7f]*")
+_HEAD = '<!doctype html><meta charset="utf-8"><title>Sign-in</title>'
+_PAGE = _HEAD + '<meta http-equiv="refresh" content="0;url={path}"><a href="{path}">Go on</a>'
+_REFUSAL = _HEAD + '<p>{text}</p><p><a href="/">Back</a></p>'
+
+
+class SsoApi:
+    """Leads browsers to the services that the manager names, and back."""
+
+    def __init__(self, logins: LoginService, manager: ManagerSignIn, cookies: CookiePolicy, *, domain: str) -> None:
+        self._logins = logins
+        self._manager = manager
+        self._cookies = cookies
+        self._domain = domain
+
+    @route("GET", "/server/sso", auth=False, kind="relay")
+    async def providers(self, call: Call) -> dict[str, Any]:
+        """Names the services where a browser may sign in."""
+        _, document = await self._manager.providers()
+        names = document.get("providers")
+        return {"providers": [name for name in names if isinstance(name, str)] if isinstance(names, list) else []}
+
+    @route("GET", "/server/sso/{provider}/login", auth=False, kind="relay")
+    async def begin(self, call: Call) -> web.Response:
+        """Leads the browser to a service; ``next`` is the path that it sees afterwards."""
+        path = same_origin_path(call.request.query.get("next", ""))
+        asked = {"provider": call.params["provider"], "return_url": self._return_url(call)}
+        _, document = await self._manager.begin_redirect(asked, address=call.address)
+        url, ticket = document.get("url"), document.get("ticket")
+        if not isinstance(url, str) or not isinstance(ticket, str):
+            return _refusal(document)
+        if not url.startswith(("https://", "http://")) or len(ticket) > _MAX_TICKET_LENGTH:
+            raise InvalidInput("The sign-in service cannot be used.")
+        response = web.Response(status=302, headers={"Location": url})
+        encoded_path = base64.urlsafe_b64encode(path.encode()).decode()
+        self._cookies.set_ticket(response, f"{ticket}|{encoded_path}", max_age_s=TICKET_S)
+        return response
+
+    @route("GET", "/server/sso/{provider}/callback", auth=False, kind="relay")
+    async def finish(self, call: Call) -> web.Response:
+        """Begins a login session of whoever comes back, in place of one that the browser had."""
+        ticket, _, encoded_path = (self._cookies.ticket_of(call.request) or "").partition("|")
+        parameters = dict(call.request.query)
+        if not ticket or len(parameters) > _MAX_PARAMETERS:
+            raise AuthenticationFailed("This sign-in took too long, or began in another browser: begin anew.")
+        asked = {
+            "provider": call.params["provider"],
+            "ticket": ticket,
+            "parameters": parameters,
+            "domain": self._domain,
+        }
+        client = call.request.headers.get("User-Agent", "")
+        sign_in = await self._logins.finish_redirect(asked, address=call.address, client=client)
+        if sign_in.token is None:
+            refused = _refusal(sign_in.problem)
+            self._cookies.clear_ticket(refused)
+            return refused
+        earlier = await self._logins.find(self._cookies.token_of(call.request))
+        if earlier is not None:
+            await self._logins.sign_out(earlier)
+        path = html.escape(same_origin_path(_decoded(encoded_path)), quote=True)
+        response = web.Response(text=_PAGE.format(path=path), content_type="text/html")
+        self._cookies.clear_ticket(response)
+        self._cookies.set(response, sign_in.token)
+        return response
+
+    def _return_url(self, call: Call) -> str:
+        origin = public_origin(call.request, scheme=self._cookies.scheme)
+        return f"{origin}/server/sso/{quote(call.params['provider'], safe='')}/callback"
+
+
+def same_origin_path(text: str) -> str:
+    """Returns a path of this site, or ``/`` for anything that a browser could take for another site's address."""
+    return text if len(text) <= _MAX_PATH_LENGTH and _PATH.fullmatch(text) else "/"
+
+
+def _refusal(problem: Mapping[str, Any]) -> web.Response:
+    """Returns a page that tells a problem of the manager to whoever sits before the browser."""
+    status, detail = problem.get("status"), problem.get("detail")
+    text = html.escape(detail if isinstance(detail, str) else AuthenticationFailed.title)
+    code = status if isinstance(status, int) and 400 <= status < 600 else HTTPStatus.UNAUTHORIZED
+    return web.Response(status=code, text=_REFUSAL.format(text=text), content_type="text/html")
+
+
+def _decoded(text: str) -> str:
+    try:
+        return base64.b64decode(text, altchars=b"-_", validate=True).decode()
+    except (binascii.Error, UnicodeError, ValueError):
+        return ""

@@ -1,0 +1,107 @@
+"""The bundle of the console, as it is served: named by the digest of its files, compressed once."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import mimetypes
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+INDEX_NAME = "index.html"
+ASSETS_NAME = "assets"
+PREFIX_MARK, NONCE_MARK, BOOT_MARK = "__BACKENDAI_PREFIX__", "__BACKENDAI_NONCE__", "__BACKENDAI_BOOT__"
+"""What the page of the console contains where the server fills something in."""
+_COMPRESSED_TYPES = ("text/", "application/javascript", "application/json", "image/svg+xml", "application/manifest")
+_MAX_BUNDLE_BYTES = 64 << 20
+_DIGEST_LENGTH = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asset:
+    """A file of the console. ``content`` is a gzip stream if ``is_compressed``, to hold it in memory only once."""
+
+    content_type: str
+    content: bytes
+    is_compressed: bool
+
+    def plain(self) -> bytes:
+        """Returns the file's content, for clients that take no gzip."""
+        return gzip.decompress(self.content) if self.is_compressed else self.content
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bundle:
+    """All files of a console.
+
+    Attributes:
+        digest: of names and contents; a part of the assets' URLs, which never change.
+        page: the text of `index.html`; its links to assets contain the digest.
+        assets: by their path below ``assets/``. files: by their path beside the page.
+    """
+
+    digest: str
+    page: str
+    assets: dict[str, Asset]
+    files: dict[str, Asset]
+
+
+class BundleDamaged(Exception):
+    """Raised when a folder holds no console of ours; the text says why."""
+
+
+def is_our_console(folder: Path) -> bool:
+    """Returns True for a built console of this project, as opposed to a published one."""
+    try:
+        return BOOT_MARK in (folder / INDEX_NAME).read_text(errors="replace")
+    except OSError:
+        return False
+
+
+def load_bundle(folder: Path) -> Bundle:
+    """Reads and compresses all files of a folder, some tenths of a second. Leaves links out. Raises BundleDamaged."""
+    contents: dict[str, bytes] = {}
+    try:
+        for place, folder_names, file_names in os.walk(folder):
+            folder_names.sort()
+            for name in sorted(file_names):
+                path = Path(place, name)
+                if path.is_file() and not path.is_symlink() and path.suffix != ".map":
+                    contents[path.relative_to(folder).as_posix()] = path.read_bytes()
+    except OSError as e:
+        raise BundleDamaged(f"{folder} cannot be read: {e.strerror}.") from None
+    page = contents.pop(INDEX_NAME, b"").decode(errors="replace")
+    if BOOT_MARK not in page:
+        raise BundleDamaged(f"{folder}/{INDEX_NAME} is no page of this console: it lacks {BOOT_MARK}.")
+    if sum(map(len, contents.values())) > _MAX_BUNDLE_BYTES:
+        raise BundleDamaged(f"{folder} has more than {_MAX_BUNDLE_BYTES >> 20} MiB.")
+    digest = _digest_of({INDEX_NAME: page.encode(), **contents})
+    for quote in "\"'":
+        page = page.replace(f"{quote}./{ASSETS_NAME}/", f"{quote}./{ASSETS_NAME}/{digest}/")
+    assets: dict[str, Asset] = {}
+    files: dict[str, Asset] = {}
+    for name, content in contents.items():
+        first, _, rest = name.partition("/")
+        (assets if first == ASSETS_NAME and rest else files)[rest if first == ASSETS_NAME and rest else name] = _asset(
+            name, content
+        )
+    return Bundle(digest=digest, page=page, assets=assets, files=files)
+
+
+def _digest_of(contents: dict[str, bytes]) -> str:
+    digest = hashlib.sha256()
+    for name, content in sorted(contents.items()):
+        digest.update(f"{name}\0{len(content)}\0".encode())
+        digest.update(content)
+    return digest.hexdigest()[:_DIGEST_LENGTH]
+
+
+def _asset(name: str, content: bytes) -> Asset:
+    content_type = "text/javascript" if name.endswith((".js", ".mjs")) else mimetypes.guess_type(name)[0]
+    content_type = content_type or "application/octet-stream"
+    if content_type.startswith(_COMPRESSED_TYPES):
+        compressed = gzip.compress(content, 9, mtime=0)
+        if len(compressed) < len(content):
+            return Asset(content_type=content_type, content=compressed, is_compressed=True)
+    return Asset(content_type=content_type, content=content, is_compressed=False)

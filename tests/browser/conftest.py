@@ -1,0 +1,95 @@
+"""A real cluster with its console in Chromium. The journeys are in ``webui/e2e``, a file each, driven by Node.js."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tools.webui import WEBUI, ensure_packages, node_environment
+
+from ai.backend.infra.console.build import build_bundle
+from ai.backend.infra.console.places import cache_folder
+from tests.support.cluster import Cluster, running_cluster
+
+HOSTILE_TEXT = "<img src=x onerror=window.__hacked=1>"
+HOSTILE_DIRECTORY = "<script>window.__hacked=1<script>"
+RESOURCES = ("-r", "cpu=1", "-r", "mem=256m")
+TIMEOUT_S = 240.0
+
+Journey = Callable[..., None]
+
+
+@pytest.fixture(scope="session")
+def console() -> Path:
+    """The built console, and the packages that drive the browser."""
+    ensure_packages()
+    return build_bundle(WEBUI, cache_folder(), report=lambda step: sys.stderr.write(f"{step}\n"))
+
+
+@pytest.fixture(scope="module")
+def cluster(console: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with running_cluster(tmp_path_factory.mktemp("console") / "data", "--mock") as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def journey(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Journey:
+    """Runs a journey against the cluster; what else it needs to know is given by name."""
+    ports = json.loads((cluster.data_dir / "cluster.json").read_text())
+    screenshots = tmp_path_factory.getbasetemp() / "screenshots"
+
+    def run(name: str, **facts: str) -> None:
+        site: dict[str, Any] = {
+            "url": f"http://127.0.0.1:{ports['web_port']}",
+            "storage": f"http://127.0.0.1:{ports['storage_port']}",
+            "chromium": "/usr/bin/chromium",
+            "screenshots": str(screenshots),
+            **{user: {"email": f"{user}@local", "password": password(cluster, user)} for user in ("user", "admin")},
+            **facts,
+        }
+        environment = {**node_environment(), "BACKENDAI_SITE": json.dumps(site)}
+        done = subprocess.run(
+            ["node", str(WEBUI / "e2e" / f"{name}.mjs")],
+            env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, f"{done.stdout}{done.stderr}\nscreenshots: {screenshots}\n{cluster.log()}"
+
+    return run
+
+
+def password(cluster: Cluster, user: str) -> str:
+    """The password that `up` prints for a user."""
+    return (cluster.data_dir / "keys" / f"{user}.password").read_text()
+
+
+@pytest.fixture
+def session(cluster: Cluster) -> Iterator[str]:
+    cluster.run("start", "-t", "first", *RESOURCES, "python", check=True)
+    yield "first"
+    cluster.run("rm", "--force", "first")
+
+
+@pytest.fixture(scope="module")
+def hostile_session(cluster: Cluster) -> str:
+    """The id of a session whose log is full of script; the administrator's, who sees every page."""
+    cluster.run("start", "-t", "hostile", *RESOURCES, "python", check=True)
+    cluster.run("run", "-t", "hostile", "-c", f"print({HOSTILE_TEXT!r})", "python", check=True)
+    found: str = cluster.json("info", "hostile")["id"]
+    return found
+
+
+@pytest.fixture(scope="module")
+def hostile_folder(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The id of a folder whose entries are named by script."""
+    cluster.run("vfolder", "create", "hostile", check=True)
+    cluster.run("vfolder", "mkdir", "hostile", HOSTILE_DIRECTORY, check=True)
+    file = tmp_path_factory.mktemp("hostile") / HOSTILE_TEXT
+    file.write_text("1")
+    cluster.run("vfolder", "upload", "hostile", str(file), "--base-dir", str(file.parent), check=True)
+    found: str = next(folder["id"] for folder in cluster.json("vfolder", "list") if folder["name"] == "hostile")
+    return found

@@ -1,0 +1,30 @@
+"""Journeys of people through the console. In each of them nothing on the console, no violation of the policy, no reply
+of 400 or more and no request to another host is accepted but what the journey brings about."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.browser.conftest import Journey
+
+pytestmark = [pytest.mark.needs("chromium", "isolation"), pytest.mark.timeout(900)]
+
+
+def test_newcomer(journey: Journey, session: str) -> None:
+    journey("newcomer", session=session)
+
+
+def test_folders(journey: Journey) -> None:
+    journey("folders")
+
+
+def test_a_login_that_expires(journey: Journey) -> None:
+    journey("expired")
+
+
+def test_hostile_content(journey: Journey, hostile_session: str, hostile_folder: str) -> None:
+    journey("hostile", hostile=hostile_session, folder=hostile_folder)
+
+
+def test_every_page_is_accessible(journey: Journey, hostile_session: str, hostile_folder: str) -> None:
+    journey("pages", hostile=hostile_session, folder=hostile_folder)

@@ -1,0 +1,79 @@
+"""`backend.ai totp`, `sign-ins`, `keypair rotate` and what administrators do for accounts, against a real manager."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from pathlib import Path
+
+import pyotp
+import pytest
+from click.testing import CliRunner
+
+from ai.backend.cli.main import root
+from tests.component.manager.api.conftest import Api
+from tests.component.manager.api.test_admin_commands import Shell
+from tests.component.manager.api.test_passwords_api import authorize
+from tests.component.manager.api.test_people_api import PASSWORD, signs
+
+OTHER = "other@local"
+
+
+@pytest.fixture
+def shell(api: Api, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Shell:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return Shell(api, monkeypatch)
+
+
+async def test_one_time_passwords_by_command(api: Api, shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (await shell.own("totp", "status", by=api.other))["totp_activated"] is False
+    keys: list[str] = []
+
+    def typed(text: str, **_: object) -> str:
+        return pyotp.TOTP(keys[0]).at(api.cluster.manager.services.clock.now())
+
+    begin = api.cluster.manager.services.totp._random_bytes
+    monkeypatch.setattr("click.prompt", typed)
+
+    def recording(count: int) -> bytes:
+        made = begin(count)
+        if not keys:
+            keys.append(base64.b32encode(made).decode())
+        return made
+
+    api.cluster.manager.services.totp._random_bytes = recording
+    codes = (await shell.own("totp", "enable", by=api.other))["recovery_codes"]
+    assert len(codes) == 10
+    assert (await shell.own("totp", "status", by=api.other))["recovery_codes_left"] == 10
+    assert (await authorize(api, PASSWORD, OTHER)).status == 401
+    codes = (await shell.own("totp", "recovery-codes", codes[0], by=api.other))["recovery_codes"]
+    listed = (await shell.own("sign-ins", by=api.other))["items"]
+    assert [item["outcome"] for item in listed] == ["auth-failed"]
+    assert (await shell.own("sign-ins", "-e", OTHER))["total_count"] == 1
+    await shell.own("totp", "disable", "wrong", by=api.other, fails="Invalid TOTP")
+    await shell.own("totp", "disable", codes[0], by=api.other)
+    assert (await authorize(api, PASSWORD, OTHER)).status == 200
+
+
+async def test_administrators_help_accounts(api: Api, shell: Shell) -> None:
+    rotated = await shell.own("keypair", "rotate", "--yes", by=api.other)
+    assert rotated["access_key"] == api.other.access_key
+    assert not await signs(api.other)
+    again = await shell("keypair", "rotate", api.other.access_key, "--yes")
+    assert again["secret_key"] != rotated["secret_key"]
+    await shell("user", "reset-totp", OTHER, "--yes")
+    await shell("user", "update", OTHER, "--sudo-session-enabled", "true")
+    shown = await shell("user", "info", "-e", OTHER)
+    assert (shown["sudo_session_enabled"], shown["totp_activated"]) == (True, False)
+    await shell("keypair", "update", api.other.access_key, "--allowed-ip", "192.0.2.0/24")
+    await shell("group", "add-admins", "default", OTHER)
+    await shell("group", "remove-admins", "default", OTHER)
+    await shell("group", "add-admins", "default", "nobody@local", fails="no such user")
+
+
+async def test_nobody_signs_up_by_command_where_that_is_closed(api: Api, shell: Shell) -> None:
+    await shell.own("signup", "new@local", PASSWORD, fails="ask an administrator")
+    await shell.own("verify-email", "a.b.c", PASSWORD, fails="token")
+    done = await asyncio.to_thread(CliRunner().invoke, root, ["--output", "json", "signup", "new@local", "short"])
+    assert json.loads(done.stdout or done.output)["error"]

@@ -1,0 +1,105 @@
+// What all journeys share: a browser, the rules that hold on every page, and screenshots.
+import assert from 'node:assert/strict';
+import { mkdirSync, readFileSync } from 'node:fs';
+import { createRequire } from 'node:module';
+import { join } from 'node:path';
+import { chromium } from 'playwright-core';
+
+/** The cluster and its users, as the test that starts a journey knows them. */
+export const site = JSON.parse(process.env.BACKENDAI_SITE ?? '{}');
+const axe = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
+const rules = ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice'];
+const ownOrigins = new Set([site.url, ...(site.storage ? [site.storage] : [])].map((url) => new URL(url).origin));
+
+export function launch() {
+  return chromium.launch({
+    executablePath: site.chromium,
+    args: [
+      ...(process.getuid() === 0 ? ['--no-sandbox'] : []),
+      '--use-angle=swiftshader',
+      '--enable-unsafe-swiftshader',
+    ],
+  });
+}
+
+/**
+ * Opens a page on which nothing may go wrong: no error on the console, no violation of the policy, no request to
+ * another host, no reply of 400 or more. `expects` are patterns of what a journey brings about on purpose.
+ */
+export async function openPage(browser, { scheme = 'light', width = 1280, language = 'en-US', expects = [] } = {}) {
+  const context = await browser.newContext({
+    baseURL: site.url,
+    colorScheme: scheme,
+    viewport: { width, height: width < 600 ? 740 : 800 },
+    locale: language,
+    acceptDownloads: true,
+  });
+  context.setDefaultTimeout(20_000);
+  const page = await context.newPage();
+  const faults = [];
+  const report = (text) => {
+    if (!expects.some((pattern) => pattern.test(text))) faults.push(text);
+  };
+  page.on('console', (message) => {
+    // A refused request is reported with its status below.
+    if (['error', 'warning'].includes(message.type()) && !message.text().startsWith('Failed to load resource')) {
+      report(`console: ${message.text()}`);
+    }
+  });
+  page.on('pageerror', (error) => report(`exception: ${error.message}`));
+  page.on('response', (response) => {
+    if (response.status() >= 400) report(`${response.status()} ${response.request().method()} ${response.url()}`);
+  });
+  page.on('request', (request) => {
+    const { origin, protocol } = new URL(request.url());
+    if (protocol.startsWith('http') && !ownOrigins.has(origin)) report(`foreign host: ${request.url()}`);
+  });
+  page.on('dialog', (dialog) => {
+    report(`dialog: ${dialog.message()}`);
+    void dialog.dismiss();
+  });
+  return { context, page, faults, expectNoFaults: () => assert.deepEqual(faults, []) };
+}
+
+/** Logs in by the form, as a person does, in any language. */
+export async function login(page, { email, password }, path = '/') {
+  await page.goto(path);
+  await page.locator('input[name=username]').fill(email);
+  await page.locator('input[name=password]').fill(password);
+  await page.locator('button[type=submit]').click();
+  await page.waitForURL((url) => !url.pathname.endsWith('/login'));
+}
+
+/** Returns every rule of accessibility that the page breaks, and where. The colours of a terminal are the shell's. */
+export async function checkAccessibility(page, name) {
+  await page.evaluate(axe); // not as an element: the policy of the page forbids scripts of others
+  const { violations } = await page.evaluate(
+    (tags) => window.axe.run({ exclude: [['.xterm']] }, { runOnly: { type: 'tag', values: tags } }),
+    rules,
+  );
+  return violations.map(
+    ({ id, nodes }) => `${name}: ${id}: ${nodes.map((node) => node.html.slice(0, 160)).join(' | ')}`,
+  );
+}
+
+export async function screenshot(page, name) {
+  if (!site.screenshots) return;
+  mkdirSync(site.screenshots, { recursive: true });
+  await page.screenshot({ path: join(site.screenshots, `${name}.png`), fullPage: false });
+}
+
+/** Runs a journey and ends the process with 1 where it fails. */
+export async function journey(run) {
+  const browser = await launch();
+  try {
+    await run(browser);
+  } catch (error) {
+    for (const context of browser.contexts()) {
+      for (const page of context.pages()) await screenshot(page, 'failure').catch(() => {});
+    }
+    process.stderr.write(`${error instanceof Error ? error.stack : String(error)}\n`);
+    process.exitCode = 1;
+  } finally {
+    await browser.close();
+  }
+}

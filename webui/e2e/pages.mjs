@@ -1,0 +1,55 @@
+// Every page, in both themes and at two widths: no rule of accessibility is broken, nothing goes wrong.
+import assert from 'node:assert/strict';
+import { checkAccessibility, journey, login, openPage, screenshot, site } from './browser.mjs';
+
+const everybody = [
+  '/',
+  '/sessions',
+  '/folders',
+  '/folders?view=trash',
+  `/folders/${site.folder}`,
+  '/images',
+  '/account',
+  '/no-such-page',
+];
+const ofSession = ['', '/logs', '/apps', '/metrics', '/devices', '/events', '/terminal'].map(
+  (tab) => `/sessions/${site.hostile}${tab}`,
+);
+const administrators = ['/people', '/policies', '/system'];
+
+const nameOf = (path) =>
+  path
+    .replaceAll(/[0-9a-f-]{36}/g, 'one')
+    .replaceAll(/[^a-z]+/g, '-')
+    .replaceAll(/^-|-$/g, '') || 'home';
+
+await journey(async (browser) => {
+  const violations = [];
+  for (const scheme of ['light', 'dark']) {
+    for (const width of [1280, 360]) {
+      const language = scheme === 'dark' ? 'ko-KR' : 'en-US';
+      const { page, context, expectNoFaults } = await openPage(browser, { scheme, width, language });
+      await page.goto('/login');
+      await page.locator('button[type=submit]').waitFor();
+      violations.push(...(await checkAccessibility(page, `login ${scheme} ${width}`)));
+      await screenshot(page, `login-${scheme}-${width}`);
+      await login(page, site.admin);
+      for (const path of [...everybody, ...ofSession, ...administrators]) {
+        await page.goto(path);
+        await page.getByRole('heading', { level: 1 }).first().waitFor();
+        await page
+          .locator('[role=status][aria-label]')
+          .waitFor({ state: 'detached' })
+          .catch(() => {});
+        await page.waitForTimeout(150); // transitions
+        violations.push(...(await checkAccessibility(page, `${nameOf(path)} ${scheme} ${width}`)));
+        await screenshot(page, `${nameOf(path)}-${scheme}-${width}`);
+        const overflow = await page.evaluate(() => document.documentElement.scrollWidth - window.innerWidth);
+        assert.ok(overflow <= 0, `${path} is ${overflow} pixels too wide at ${width}`);
+      }
+      expectNoFaults();
+      await context.close();
+    }
+  }
+  assert.deepEqual(violations, []);
+});

@@ -1,0 +1,196 @@
+import { Breadcrumbs, Button, Grid, Stack, Text } from '@mantine/core';
+import { useQuery } from '@tanstack/react-query';
+import { useNavigate, useParams } from '@tanstack/react-router';
+import { useState } from 'react';
+import { useTranslation } from 'react-i18next';
+import { AnchorLink } from '../../../components/AnchorLink';
+import { Card } from '../../../components/Card';
+import { Confirm } from '../../../components/Confirm';
+import { Copy } from '../../../components/Copy';
+import { Facts } from '../../../components/Facts';
+import { Page } from '../../../components/Page';
+import { Query } from '../../../components/Query';
+import { RelativeTime } from '../../../components/RelativeTime';
+import { formatBytes, formatNumber } from '../../../i18n/format';
+import { Files } from '../parts/Files';
+import { NameDialog } from '../parts/NameDialog';
+import { ShareCard } from '../parts/ShareCard';
+import { folderOptions, useCloneFolder, useLeaveFolder, useRenameFolder, useTrashFolder } from '../queries';
+import { joinPath, permissionOf } from '../rules';
+
+interface Details {
+  id: string;
+  name: string;
+  host: string;
+  is_owner: boolean;
+  ownership_type: string;
+  permission: string;
+  usage_mode: string;
+  cloneable: boolean;
+  creator: string;
+  created_at: string;
+  user_email: string | null;
+  group_name: string | null;
+  used_bytes: number | null;
+  max_size: number | null;
+  num_files: number | null;
+}
+
+function Actions({ folder }: { folder: Details }) {
+  const { t } = useTranslation('folders');
+  const navigate = useNavigate();
+  const [dialog, setDialog] = useState<'rename' | 'clone' | 'trash' | 'leave' | null>(null);
+  const [rename, clone, trash, leave] = [useRenameFolder(), useCloneFolder(), useTrashFolder(), useLeaveFolder()];
+  const close = () => setDialog(null);
+  const toList = () => void navigate({ to: '/folders' });
+  return (
+    <>
+      {folder.is_owner && (
+        <Button variant="default" onClick={() => setDialog('rename')}>
+          {t('rename.open')}
+        </Button>
+      )}
+      {(folder.is_owner || folder.cloneable) && (
+        <Button variant="default" onClick={() => setDialog('clone')}>
+          {t('clone.open')}
+        </Button>
+      )}
+      {folder.is_owner ? (
+        <Button variant="default" onClick={() => setDialog('trash')}>
+          {t('trashIt.open')}
+        </Button>
+      ) : (
+        folder.ownership_type === 'user' && (
+          <Button variant="default" onClick={() => setDialog('leave')}>
+            {t('leave.open')}
+          </Button>
+        )
+      )}
+      {dialog === 'rename' && (
+        <NameDialog
+          title={t('rename.title')}
+          label={t('create.name')}
+          action={t('rename.action')}
+          initial={folder.name}
+          isBusy={rename.isPending}
+          error={rename.error}
+          onClose={close}
+          onSubmit={(name) => rename.mutate({ id: folder.id, name }, { onSuccess: close })}
+        />
+      )}
+      {dialog === 'clone' && (
+        <NameDialog
+          title={t('clone.title', { name: folder.name })}
+          label={t('clone.name')}
+          action={t('clone.action')}
+          initial={`${folder.name}-copy`}
+          isBusy={clone.isPending}
+          error={clone.error}
+          onClose={close}
+          onSubmit={(name) =>
+            clone.mutate(
+              { id: folder.id, name },
+              {
+                onSuccess: (made) => {
+                  close();
+                  void navigate({ to: '/folders/$id', params: { id: made.id } });
+                },
+              },
+            )
+          }
+        />
+      )}
+      <Confirm
+        isOpen={dialog === 'trash'}
+        title={t('trashIt.title', { name: folder.name })}
+        action={t('trashIt.action')}
+        isBusy={trash.isPending}
+        error={trash.error}
+        onClose={close}
+        onConfirm={() => trash.mutate(folder.id, { onSuccess: toList })}
+      >
+        <Text>{t('trashIt.detail')}</Text>
+      </Confirm>
+      <Confirm
+        isOpen={dialog === 'leave'}
+        title={t('leave.title', { name: folder.name })}
+        action={t('leave.action')}
+        isBusy={leave.isPending}
+        error={leave.error}
+        onClose={close}
+        onConfirm={() => leave.mutate(folder.id, { onSuccess: toList })}
+      >
+        <Text>{t('leave.detail')}</Text>
+      </Confirm>
+    </>
+  );
+}
+
+/** One folder: its files, who uses it, and what can be done with it. */
+export function FolderPage() {
+  const { t, i18n } = useTranslation('folders');
+  const { id = '', _splat = '' } = useParams({ strict: false });
+  const query = useQuery(folderOptions(id));
+  const folder = query.data;
+  const path = joinPath(_splat);
+  return (
+    <>
+      <Breadcrumbs mb="xs">
+        <AnchorLink to="/folders" size="sm">
+          {t('title')}
+        </AnchorLink>
+        <span>{folder?.name ?? id}</span>
+      </Breadcrumbs>
+      <Page title={folder?.name ?? t('one')} actions={folder && <Actions folder={folder} />}>
+        <Query query={query}>
+          {(details) => (
+            <Grid>
+              <Grid.Col span={{ base: 12, md: 8 }}>
+                <Files
+                  key={details.id}
+                  id={details.id}
+                  name={details.name}
+                  path={path}
+                  mayWrite={permissionOf(details.permission) === 'rw'}
+                />
+              </Grid.Col>
+              <Grid.Col span={{ base: 12, md: 4 }}>
+                <Stack>
+                  <Card title={t('facts')}>
+                    <Facts
+                      rows={[
+                        [t('column.owner'), details.group_name ?? details.user_email ?? details.creator],
+                        [t('column.access'), t(`access.${permissionOf(details.permission)}`)],
+                        [
+                          t('fact.used'),
+                          details.used_bytes === null ? null : formatBytes(details.used_bytes, i18n.language),
+                        ],
+                        [t('fact.limit'), details.max_size ? formatBytes(details.max_size, i18n.language) : null],
+                        [
+                          t('fact.files'),
+                          details.num_files === null ? null : formatNumber(details.num_files, i18n.language),
+                        ],
+                        [t('column.host'), details.host],
+                        [t('fact.usage'), details.usage_mode],
+                        [t('column.created'), <RelativeTime key="created" at={details.created_at} />],
+                        [
+                          t('fact.mount'),
+                          <span key="mount">
+                            <code>-m {details.name}</code>{' '}
+                            <Copy value={`-m ${details.name}`} label={t('fact.copyMount')} />
+                          </span>,
+                        ],
+                      ]}
+                    />
+                  </Card>
+                  {details.is_owner && details.ownership_type === 'user' && <ShareCard id={details.id} />}
+                </Stack>
+              </Grid.Col>
+            </Grid>
+          )}
+        </Query>
+      </Page>
+    </>
+  );
+}
+export default FolderPage;

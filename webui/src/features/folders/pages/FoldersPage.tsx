@@ -1,0 +1,237 @@
+import { Button, Group, SegmentedControl, Text } from '@mantine/core';
+import { IconFolder, IconFolderPlus, IconTrash } from '@tabler/icons-react';
+import { useNavigate, useSearch } from '@tanstack/react-router';
+import { useMemo, useState } from 'react';
+import { useTranslation } from 'react-i18next';
+import { AnchorLink } from '../../../components/AnchorLink';
+import { Confirm } from '../../../components/Confirm';
+import { type Column, DataTable } from '../../../components/DataTable';
+import { EmptyState } from '../../../components/EmptyState';
+import { Page } from '../../../components/Page';
+import { Query } from '../../../components/Query';
+import { RelativeTime } from '../../../components/RelativeTime';
+import { SearchField } from '../../../components/SearchField';
+import type { Pages } from '../../../components/usePages';
+import { Invitations } from '../parts/Invitations';
+import { NameDialog } from '../parts/NameDialog';
+import { type Folder, useCreateFolder, useFolders, useHosts, usePurgeFolder, useRestoreFolder } from '../queries';
+import { matchesName, permissionOf } from '../rules';
+
+/** Returns rows that are all there as the pages of a list. */
+function pagesOf<T>(rows: readonly T[], isFetching: boolean, refetch: () => void): Pages<T> {
+  return { total: rows.length, rowAt: (index) => rows[index], showRange: () => {}, isFetching, error: null, refetch };
+}
+
+function CreateButton() {
+  const { t } = useTranslation('folders');
+  const [isOpen, setOpen] = useState(false);
+  const hosts = useHosts();
+  const create = useCreateFolder();
+  const navigate = useNavigate();
+  const names = useMemo(() => {
+    const first = hosts.data?.default ?? '';
+    return [...new Set([first, ...(hosts.data?.allowed ?? [])])].filter((name) => name !== '');
+  }, [hosts.data]);
+  return (
+    <>
+      <Button
+        leftSection={<IconFolderPlus size={16} aria-hidden />}
+        onClick={() => {
+          create.reset();
+          setOpen(true);
+        }}
+      >
+        {t('create.open')}
+      </Button>
+      {isOpen && (
+        <NameDialog
+          title={t('create.title')}
+          label={t('create.name')}
+          action={t('create.action')}
+          hosts={names}
+          isBusy={create.isPending}
+          error={create.error}
+          onSubmit={(name, host) =>
+            create.mutate(
+              { name, host },
+              { onSuccess: (made) => void navigate({ to: '/folders/$id', params: { id: made.id } }) },
+            )
+          }
+          onClose={() => setOpen(false)}
+        />
+      )}
+    </>
+  );
+}
+
+function TrashActions({ folder, onPurge }: { folder: Folder; onPurge: (folder: Folder) => void }) {
+  const { t } = useTranslation('folders');
+  const restore = useRestoreFolder();
+  return (
+    <Group gap="xs" wrap="nowrap">
+      <Button
+        size="xs"
+        variant="default"
+        loading={restore.isPending}
+        onClick={() => restore.mutate(folder.id)}
+        aria-label={t('restoreName', { name: folder.name })}
+      >
+        {t('restore')}
+      </Button>
+      <Button
+        size="xs"
+        variant="default"
+        onClick={() => onPurge(folder)}
+        aria-label={t('purge.openName', { name: folder.name })}
+      >
+        {t('purge.open')}
+      </Button>
+      {restore.isError && (
+        <Text size="xs" c="var(--app-bad)" role="alert">
+          {restore.error.message}
+        </Text>
+      )}
+    </Group>
+  );
+}
+
+function FolderList({
+  folders,
+  isTrash,
+  isFetching,
+  refetch,
+}: {
+  folders: readonly Folder[];
+  isTrash: boolean;
+  isFetching: boolean;
+  refetch: () => void;
+}) {
+  const { t } = useTranslation('folders');
+  const [purged, setPurged] = useState<Folder | null>(null);
+  const purge = usePurgeFolder();
+  const owner = (folder: Folder) =>
+    folder.is_owner ? t('mine') : (folder.group_name ?? folder.user_email ?? folder.creator);
+  const columns: Column<Folder>[] = [
+    {
+      id: 'name',
+      label: t('column.name'),
+      width: 'minmax(160px, 3fr)',
+      cell: (folder) =>
+        isTrash ? (
+          <span>{folder.name}</span>
+        ) : (
+          <AnchorLink to="/folders/$id" params={{ id: folder.id }}>
+            {folder.name}
+          </AnchorLink>
+        ),
+    },
+    { id: 'owner', label: t('column.owner'), width: '2fr', isSecondary: true, cell: owner },
+    {
+      id: 'access',
+      label: t('column.access'),
+      width: '120px',
+      isSecondary: true,
+      cell: (folder) => t(`access.${permissionOf(folder.permission)}`),
+    },
+    { id: 'host', label: t('column.host'), width: '1fr', isSecondary: true, cell: (folder) => folder.host },
+    isTrash
+      ? {
+          id: 'actions',
+          label: t('column.actions'),
+          width: '220px',
+          cell: (folder) => <TrashActions folder={folder} onPurge={setPurged} />,
+        }
+      : {
+          id: 'created',
+          label: t('column.created'),
+          width: '130px',
+          isSecondary: true,
+          cell: (folder) => <RelativeTime at={folder.created_at} />,
+        },
+  ];
+  return (
+    <>
+      <DataTable
+        label={t(isTrash ? 'trash' : 'title')}
+        columns={columns}
+        pages={pagesOf(folders, isFetching, refetch)}
+        idOf={(folder) => folder.id}
+        nameOf={(folder) => folder.name}
+      />
+      {purged && (
+        <Confirm
+          isOpen
+          title={t('purge.title', { name: purged.name })}
+          action={t('purge.action')}
+          name={purged.name}
+          isBusy={purge.isPending}
+          error={purge.error}
+          onConfirm={() => purge.mutate(purged.id, { onSuccess: () => setPurged(null) })}
+          onClose={() => {
+            purge.reset();
+            setPurged(null);
+          }}
+        >
+          <Text>{t('purge.loses')}</Text>
+        </Confirm>
+      )}
+    </>
+  );
+}
+
+/** The folders that the person may use, and those in their trash. */
+export function FoldersPage() {
+  const { t } = useTranslation('folders');
+  const { q = '', view = 'live' } = useSearch({ from: '/shell/folders' });
+  const navigate = useNavigate();
+  const isTrash = view === 'trash';
+  const query = useFolders(isTrash);
+  const search = (fields: { q?: string; view?: string }) => {
+    const next = { q, view, ...fields };
+    void navigate({
+      to: '/folders',
+      search: { ...(next.q ? { q: next.q } : {}), ...(next.view === 'trash' ? { view: next.view } : {}) },
+      replace: true,
+    });
+  };
+  return (
+    <Page title={t('title')} actions={<CreateButton />}>
+      <Invitations />
+      <Group>
+        <SegmentedControl
+          aria-label={t('view')}
+          value={isTrash ? 'trash' : 'live'}
+          onChange={(value) => search({ view: value })}
+          data={[
+            { value: 'live', label: t('live') },
+            { value: 'trash', label: t('trash') },
+          ]}
+        />
+        <SearchField label={t('filter')} clearLabel={t('clear')} value={q} onChange={(text) => search({ q: text })} />
+      </Group>
+      <Query query={query}>
+        {(folders) => {
+          const shown = folders.filter((folder) => matchesName(folder.name, q));
+          if (folders.length === 0) {
+            const Icon = isTrash ? IconTrash : IconFolder;
+            return (
+              <EmptyState title={t(isTrash ? 'emptyTrash' : 'none')} action={<Icon size={32} aria-hidden />}>
+                {t(isTrash ? 'emptyTrashHint' : 'noneHint')}
+              </EmptyState>
+            );
+          }
+          if (shown.length === 0) return <EmptyState title={t('nothingMatches')} />;
+          return (
+            <FolderList
+              folders={shown}
+              isTrash={isTrash}
+              isFetching={query.isFetching}
+              refetch={() => void query.refetch()}
+            />
+          );
+        }}
+      </Query>
+    </Page>
+  );
+}
+export default FoldersPage;

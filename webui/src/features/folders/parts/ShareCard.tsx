@@ -1,0 +1,122 @@
+import { Button, Group, SegmentedControl, Stack, Text, TextInput } from '@mantine/core';
+import { type FormEvent, useState } from 'react';
+import { useTranslation } from 'react-i18next';
+import { Card } from '../../../components/Card';
+import { ProblemAlert } from '../../../components/ProblemAlert';
+import { Query } from '../../../components/Query';
+import { useInvite, useSetShare, useShares } from '../queries';
+import { addressesOf, permissionOf } from '../rules';
+
+/** Who else uses a folder, and who is invited to. */
+export function ShareCard({ id }: { id: string }) {
+  const { t } = useTranslation('folders');
+  const shares = useShares(id);
+  const invite = useInvite();
+  const change = useSetShare();
+  const [text, setText] = useState('');
+  const [permission, setPermission] = useState<'ro' | 'rw'>('ro');
+  const [isTouched, setTouched] = useState(false);
+  const { emails, faulty } = addressesOf(text);
+  const submit = (event: FormEvent) => {
+    event.preventDefault();
+    setTouched(true);
+    if (faulty.length === 0 && emails.length > 0) {
+      invite.mutate(
+        { id, emails, permission },
+        {
+          onSuccess: () => {
+            setText('');
+            setTouched(false);
+          },
+        },
+      );
+    }
+  };
+  return (
+    <Card title={t('share.title')}>
+      <Stack gap="sm">
+        <Query query={shares} rows={1}>
+          {(list) =>
+            list.length === 0 ? (
+              <Text size="sm" c="dimmed">
+                {t('share.nobody')}
+              </Text>
+            ) : (
+              <Stack gap="xs">
+                {list.map((share) => (
+                  <Group key={share.shared_to.uuid} justify="space-between" gap="xs">
+                    <Text size="sm">{t(`share.${permissionOf(share.perm)}`, { email: share.shared_to.email })}</Text>
+                    <Group gap="xs">
+                      <Button
+                        size="xs"
+                        variant="default"
+                        disabled={change.isPending}
+                        onClick={() =>
+                          change.mutate({
+                            id,
+                            user: share.shared_to.uuid,
+                            permission: permissionOf(share.perm) === 'ro' ? 'rw' : 'ro',
+                          })
+                        }
+                      >
+                        {t(permissionOf(share.perm) === 'ro' ? 'share.allowWriting' : 'share.onlyReading')}
+                      </Button>
+                      <Button
+                        size="xs"
+                        variant="default"
+                        disabled={change.isPending}
+                        onClick={() => change.mutate({ id, user: share.shared_to.uuid, permission: null })}
+                      >
+                        {t('share.end')}
+                      </Button>
+                    </Group>
+                  </Group>
+                ))}
+              </Stack>
+            )
+          }
+        </Query>
+        {change.isError && <ProblemAlert error={change.error} />}
+        <form onSubmit={submit}>
+          <Stack gap="xs">
+            <TextInput
+              label={t('share.emails')}
+              description={t('share.emailsHint')}
+              value={text}
+              autoComplete="off"
+              error={
+                isTouched &&
+                (faulty.length > 0
+                  ? t('share.faulty', { words: faulty.join(', ') })
+                  : emails.length === 0
+                    ? t('fault.empty')
+                    : null)
+              }
+              onChange={(event) => setText(event.currentTarget.value)}
+            />
+            <Group justify="space-between">
+              <SegmentedControl
+                aria-label={t('share.permission')}
+                value={permission}
+                onChange={(value) => setPermission(value === 'rw' ? 'rw' : 'ro')}
+                data={[
+                  { value: 'ro', label: t('access.ro') },
+                  { value: 'rw', label: t('access.rw') },
+                ]}
+              />
+              <Button type="submit" loading={invite.isPending}>
+                {t('share.invite')}
+              </Button>
+            </Group>
+            {invite.isError && <ProblemAlert error={invite.error} />}
+            {invite.isSuccess && (
+              <Text size="sm" role="status">
+                {t('share.invited', { count: invite.data.invited_ids.length })}
+              </Text>
+            )}
+          </Stack>
+        </form>
+      </Stack>
+    </Card>
+  );
+}

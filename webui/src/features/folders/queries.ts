@@ -1,0 +1,148 @@
+import { queryOptions, useInfiniteQuery, useMutation, useQuery, useQueryClient } from '@tanstack/react-query';
+import { dataOf, rest } from '../../api/client';
+import { joinPath, type Permission, ticketUrl } from './rules';
+
+export const folderKeys = {
+  all: ['folders'] as const,
+  list: (isTrash: boolean) => ['folders', 'list', isTrash] as const,
+  one: (id: string) => ['folders', 'one', id] as const,
+  files: (id: string, path: string) => ['folders', 'files', id, path] as const,
+  invitations: ['folders', 'invitations'] as const,
+};
+
+const filesPerPage = 100;
+
+/** The folders that the person may use, or those in their trash. */
+export function useFolders(isTrash: boolean) {
+  return useQuery({
+    queryKey: folderKeys.list(isTrash),
+    queryFn: ({ signal }) => dataOf(rest.GET('/folders', { params: { query: { trash: isTrash } }, signal })),
+  });
+}
+
+export type Folder = NonNullable<ReturnType<typeof useFolders>['data']>[number];
+
+export const folderOptions = (id: string) =>
+  queryOptions({
+    queryKey: folderKeys.one(id),
+    queryFn: ({ signal }) => dataOf(rest.GET('/folders/{f}', { params: { path: { f: id } }, signal })),
+  });
+
+/** The files of a directory, by pages of the server. */
+export function useFiles(id: string, path: string) {
+  return useInfiniteQuery({
+    queryKey: folderKeys.files(id, path),
+    initialPageParam: null as string | null,
+    queryFn: ({ pageParam, signal }) =>
+      dataOf(
+        rest.GET('/folders/{f}/files', {
+          params: {
+            path: { f: id },
+            query: { path: path || '.', limit: filesPerPage, ...(pageParam === null ? {} : { cursor: pageParam }) },
+          },
+          signal,
+        }),
+      ),
+    getNextPageParam: (page) => page.cursor ?? null,
+  });
+}
+
+export type FileEntry = NonNullable<ReturnType<typeof useFiles>['data']>['pages'][number]['items'][number];
+
+export function useHosts() {
+  return useQuery({
+    queryKey: [...folderKeys.all, 'hosts'],
+    queryFn: ({ signal }) => dataOf(rest.GET('/folders/_/hosts', { signal })),
+  });
+}
+
+export function useInvitations() {
+  return useQuery({
+    queryKey: folderKeys.invitations,
+    queryFn: async ({ signal }) => (await dataOf(rest.GET('/folders/invitations/list', { signal }))).invitations,
+  });
+}
+
+/** Those whom a folder is shared with. */
+export function useShares(id: string) {
+  return useQuery({
+    queryKey: [...folderKeys.one(id), 'shares'],
+    queryFn: async ({ signal }) =>
+      (await dataOf(rest.GET('/folders/_/shared', { params: { query: { vfolder_id: id } }, signal }))).shared,
+  });
+}
+
+/** Returns an address at which a file, or a directory as a zip, is fetched by whoever has it. */
+export async function downloadUrl(id: string, path: string, isDirectory: boolean): Promise<string> {
+  const body = { path, ...(isDirectory ? { archive: true } : {}) };
+  const ticket = await dataOf(rest.POST('/folders/{f}/request-download', { params: { path: { f: id } }, body }));
+  return ticketUrl(ticket.url, ticket.token, isDirectory ? { archive: 'true' } : {});
+}
+
+export function requestUpload(id: string, path: string, size: number) {
+  return dataOf(rest.POST('/folders/{f}/request-upload', { params: { path: { f: id } }, body: { path, size } }));
+}
+
+function useChange<T, R>(mutationFn: (input: T) => Promise<R>, refetchType: 'active' | 'none' = 'active') {
+  const client = useQueryClient();
+  return useMutation({
+    mutationFn,
+    onSettled: () => client.invalidateQueries({ queryKey: folderKeys.all, refetchType }),
+  });
+}
+
+export const useCreateFolder = () =>
+  useChange(({ name, host }: { name: string; host: string }) =>
+    dataOf(rest.POST('/folders', { body: { name, ...(host ? { host } : {}) } })),
+  );
+
+export const useTrashFolder = () =>
+  useChange((id: string) => dataOf(rest.DELETE('/folders', { params: { query: { id } } })), 'none'); // the page of the folder is left: nothing about it is asked again
+
+export const useRestoreFolder = () =>
+  useChange((id: string) => dataOf(rest.POST('/folders/restore-from-trash-bin', { body: { id } })));
+
+export const usePurgeFolder = () =>
+  useChange((id: string) => dataOf(rest.POST('/folders/delete-from-trash-bin', { body: { id } })));
+
+export const useLeaveFolder = () =>
+  useChange((id: string) => dataOf(rest.POST('/folders/{f}/leave', { params: { path: { f: id } }, body: {} })), 'none');
+
+export const useRenameFolder = () =>
+  useChange(({ id, name }: { id: string; name: string }) =>
+    dataOf(rest.POST('/folders/{f}/rename', { params: { path: { f: id } }, body: { new_name: name } })),
+  );
+
+export const useCloneFolder = () =>
+  useChange(({ id, name }: { id: string; name: string }) =>
+    dataOf(
+      rest.POST('/folders/{f}/clone', { params: { path: { f: id } }, body: { target_name: name, target_host: null } }),
+    ),
+  );
+
+export const useInvite = () =>
+  useChange(({ id, emails, permission }: { id: string; emails: string[]; permission: Permission }) =>
+    dataOf(rest.POST('/folders/{f}/invite', { params: { path: { f: id } }, body: { emails, perm: permission } })),
+  );
+
+export const useSetShare = () =>
+  useChange(({ id, user, permission }: { id: string; user: string; permission: Permission | null }) =>
+    dataOf(rest.POST('/folders/_/shared', { body: { vfolder: id, user, perm: permission } })),
+  );
+
+export const useAnswerInvitation = () =>
+  useChange(({ id, isAccepted }: { id: string; isAccepted: boolean }) =>
+    isAccepted
+      ? dataOf(rest.POST('/folders/invitations/accept', { body: { inv_id: id } }))
+      : dataOf(rest.DELETE('/folders/invitations/delete', { params: { query: { inv_id: id } } })),
+  );
+
+export const useMakeDirectory = () =>
+  useChange(({ id, path }: { id: string; path: string }) =>
+    dataOf(rest.POST('/folders/{f}/mkdir', { params: { path: { f: id } }, body: { path: joinPath(path) } })),
+  );
+
+export const useDeleteFiles = () =>
+  useChange(({ id, files }: { id: string; files: string[] }) =>
+    dataOf(rest.POST('/folders/{f}/delete-files', { params: { path: { f: id } }, body: { files, recursive: true } })),
+  );

@@ -1,0 +1,46 @@
+/** Returns the parts of a path below a folder; hostile parts such as `..` are left out. */
+export function partsOf(path: string): string[] {
+  return path.split('/').filter((part) => part !== '' && part !== '.' && part !== '..');
+}
+
+export function joinPath(...paths: string[]): string {
+  return paths.flatMap(partsOf).join('/');
+}
+
+/** Returns what is wrong with the name of a new file or directory; null if nothing is. */
+export function nameFault(name: string): 'empty' | 'slash' | 'dots' | 'long' | null {
+  if (name.trim() === '') return 'empty';
+  if (name.includes('/') || name.includes('\0')) return 'slash';
+  if (name === '.' || name === '..') return 'dots';
+  return new TextEncoder().encode(name).length > 255 ? 'long' : null;
+}
+
+export type Permission = 'ro' | 'rw' | 'wd';
+
+/** Returns a permission as it is shown: `rw` and `wd` do not differ. */
+export function permissionOf(text: string): 'ro' | 'rw' {
+  return text === 'ro' ? 'ro' : 'rw';
+}
+
+/** Returns the e-mail addresses of a text, each once, and the words in it that are none. */
+export function addressesOf(text: string): { emails: string[]; faulty: string[] } {
+  const words = [...new Set(text.split(/[\s,;]+/).filter((word) => word !== ''))];
+  const isAddress = (word: string) => /^[^@\s]+@[^@\s]+$/.test(word);
+  return { emails: words.filter(isAddress), faulty: words.filter((word) => !isAddress(word)) };
+}
+
+/** Returns whether a folder's name contains the words of a search. */
+export function matchesName(name: string, search: string): boolean {
+  return search
+    .toLowerCase()
+    .split(/\s+/)
+    .every((word) => name.toLowerCase().includes(word));
+}
+
+/** Returns the address of a file at a storage proxy. Throws for addresses that are not http or https. */
+export function ticketUrl(url: string, token: string, options: Record<string, string> = {}): string {
+  const address = new URL(url);
+  if (address.protocol !== 'http:' && address.protocol !== 'https:') throw new Error(`no address of a file: ${url}`);
+  for (const [name, value] of Object.entries({ token, ...options })) address.searchParams.set(name, value);
+  return address.href;
+}

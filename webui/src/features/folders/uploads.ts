@@ -1,0 +1,227 @@
+import { Upload } from 'tus-js-client';
+import { asProblem, Problem } from '../../api/problems';
+import { ticketUrl } from './rules';
+
+export type UploadState = 'waiting' | 'sending' | 'failed' | 'done';
+
+export interface UploadItem {
+  id: number;
+  name: string;
+  size: number;
+  sent: number;
+  state: UploadState;
+  problem: Problem | null;
+}
+
+export interface Ticket {
+  url: string;
+  token: string;
+}
+
+interface Sending {
+  start: () => void;
+  abort: () => Promise<void> | void;
+}
+
+export interface SendingEvents {
+  onProgress: (sent: number) => void;
+  onSuccess: () => void;
+  onError: (error: unknown) => void;
+}
+
+interface Options {
+  folder: string;
+  /** Returns a ticket for a new upload; the file is created by it. */
+  requestTicket: (path: string, size: number) => Promise<Ticket>;
+  onDone: () => void;
+  send?: (file: File, url: string, events: SendingEvents) => Sending;
+  storage?: Pick<Storage, 'getItem' | 'setItem' | 'removeItem'>;
+}
+
+const parallel = 3;
+const partBytes = 8 << 20;
+const storagePrefix = 'backendai-upload:';
+
+/** Sends a file by tus 1.0 to an upload that exists; it goes on where the server's offset is. */
+export function sendByTus(file: File, url: string, { onProgress, onSuccess, onError }: SendingEvents): Sending {
+  return new Upload(file, {
+    uploadUrl: url,
+    chunkSize: partBytes,
+    retryDelays: [500, 1000, 3000, 5000, 10_000, 20_000],
+    storeFingerprintForResuming: false,
+    onProgress: (sent) => onProgress(sent),
+    onSuccess: () => onSuccess(),
+    onError,
+  });
+}
+
+/** Returns the key under which an unfinished upload of a file is found again, after a reload too. */
+export function fingerprint(folder: string, path: string, file: Pick<File, 'size' | 'lastModified'>): string {
+  return `${storagePrefix}${JSON.stringify([folder, path, file.size, file.lastModified])}`;
+}
+
+/** Uploads to one folder, a few at a time. An upload that was broken off goes on when the same file is chosen again. */
+export class UploadQueue {
+  private items: UploadItem[] = [];
+  private readonly files = new Map<number, { file: File; path: string }>();
+  private readonly sending = new Map<number, Sending>();
+  private readonly listeners = new Set<() => void>();
+  private nextId = 1;
+
+  constructor(private readonly options: Options) {}
+
+  readonly subscribe = (listener: () => void): (() => void) => {
+    this.listeners.add(listener);
+    return () => this.listeners.delete(listener);
+  };
+
+  readonly snapshot = (): readonly UploadItem[] => this.items;
+
+  /** Adds files, each with its path in the folder. */
+  add(files: readonly { file: File; path: string }[]): void {
+    for (const entry of files) {
+      const id = this.nextId++;
+      this.files.set(id, entry);
+      this.items = [
+        ...this.items,
+        { id, name: entry.path, size: entry.file.size, sent: 0, state: 'waiting', problem: null },
+      ];
+    }
+    this.pump();
+  }
+
+  retry(id: number): void {
+    this.change(id, { state: 'waiting', problem: null });
+    this.pump();
+  }
+
+  /** Stops an upload. What the server has of it goes on when the file is chosen again, or is removed after some days. */
+  cancel(id: number): void {
+    void this.sending.get(id)?.abort();
+    this.forget(id);
+    this.items = this.items.filter((item) => item.id !== id);
+    this.notify();
+    this.pump();
+  }
+
+  clearDone(): void {
+    for (const item of this.items) if (item.state === 'done') this.forget(item.id);
+    this.items = this.items.filter((item) => item.state !== 'done');
+    this.notify();
+  }
+
+  private forget(id: number): void {
+    this.sending.delete(id);
+    this.files.delete(id);
+  }
+
+  private pump(): void {
+    const free = parallel - this.items.filter((item) => item.state === 'sending').length;
+    for (const item of this.items.filter(({ state }) => state === 'waiting').slice(0, Math.max(0, free))) {
+      this.change(item.id, { state: 'sending' });
+      void this.begin(item.id);
+    }
+    this.notify();
+  }
+
+  private async begin(id: number): Promise<void> {
+    const entry = this.files.get(id);
+    if (entry === undefined) return;
+    const { file, path } = entry;
+    const key = fingerprint(this.options.folder, path, file);
+    try {
+      const known = this.read(key);
+      const url = known ?? (await this.makeUrl(path, file.size));
+      if (!this.files.has(id)) return;
+      if (file.size === 0) {
+        this.finish(id, key); // the ticket has created it
+        return;
+      }
+      this.write(key, url);
+      this.send(id, file, url, key, known !== null);
+    } catch (error) {
+      this.fail(id, error);
+    }
+  }
+
+  private send(id: number, file: File, url: string, key: string, isResumed: boolean): void {
+    const { send = sendByTus } = this.options;
+    const upload = send(file, url, {
+      onProgress: (sent) => this.change(id, { sent }),
+      onSuccess: () => this.finish(id, key),
+      onError: (error) => {
+        if (!this.files.has(id)) return;
+        this.write(key, null);
+        if (isResumed)
+          void this.begin(id); // its ticket has expired, or another one has finished it
+        else this.fail(id, error);
+      },
+    });
+    this.sending.set(id, upload);
+    upload.start();
+  }
+
+  private async makeUrl(path: string, size: number): Promise<string> {
+    const ticket = await this.options.requestTicket(path, size);
+    return ticketUrl(ticket.url, ticket.token);
+  }
+
+  private finish(id: number, key: string): void {
+    this.write(key, null);
+    const size = this.items.find((item) => item.id === id)?.size ?? 0;
+    this.change(id, { state: 'done', sent: size });
+    this.sending.delete(id);
+    this.options.onDone();
+    this.pump();
+  }
+
+  private fail(id: number, error: unknown): void {
+    if (!this.files.has(id)) return;
+    this.sending.delete(id);
+    this.change(id, { state: 'failed', problem: problemOf(error) });
+    this.pump();
+  }
+
+  private change(id: number, fields: Partial<UploadItem>): void {
+    this.items = this.items.map((item) => (item.id === id ? { ...item, ...fields } : item));
+    this.notify();
+  }
+
+  private notify(): void {
+    for (const listener of this.listeners) listener();
+  }
+
+  private read(key: string): string | null {
+    try {
+      return (this.options.storage ?? localStorage).getItem(key);
+    } catch {
+      return null;
+    }
+  }
+
+  private write(key: string, url: string | null): void {
+    const storage = this.options.storage ?? localStorage;
+    try {
+      if (url === null) storage.removeItem(key);
+      else storage.setItem(key, url);
+    } catch {
+      // Storage may be full or forbidden: the upload cannot go on after a reload.
+    }
+  }
+}
+
+function problemOf(error: unknown): Problem {
+  const response = (error as { originalResponse?: { getStatus: () => number; getBody: () => string } | null })
+    ?.originalResponse;
+  if (!response) return asProblem(error);
+  try {
+    const body = JSON.parse(response.getBody()) as { title?: string; detail?: string; msg?: string };
+    return new Problem({
+      title: body.title ?? 'HTTP',
+      detail: body.detail ?? body.msg ?? '',
+      status: response.getStatus(),
+    });
+  } catch {
+    return new Problem({ title: `HTTP ${response.getStatus()}`, status: response.getStatus() });
+  }
+}
