@@ -3,12 +3,9 @@ import { QueryClient, QueryClientProvider } from '@tanstack/react-query';
 import { createRootRoute, createRouter, RouterProvider } from '@tanstack/react-router';
 import { render, screen } from '@testing-library/react';
 import userEvent from '@testing-library/user-event';
-import { beforeAll, describe, expect, it, vi } from 'vitest';
-import { startI18n } from '../../../i18n';
+import { describe, expect, it, vi } from 'vitest';
 import type { Explanation } from '../rules';
 import { VerdictLine } from './VerdictLine';
-
-beforeAll(() => startI18n(['en']));
 
 const waits = {
   verdict: 'waits',

@@ -1,0 +1,115 @@
+import { configure, screen, waitFor } from '@testing-library/react';
+import userEvent from '@testing-library/user-event';
+import { describe, expect, it, vi } from 'vitest';
+import { openPage } from '../../testing/render';
+import { FakeServer } from '../../testing/server';
+
+// A page is imported when it is opened, which takes long on a busy machine.
+configure({ asyncUtilTimeout: 8_000 });
+vi.setConfig({ testTimeout: 20_000 });
+
+const slots = {
+  cpu: {
+    slot_name: 'cpu',
+    slot_type: 'count',
+    description: '',
+    human_readable_name: 'CPU',
+    display_unit: '',
+    number_format: { binary: false, round_length: 0 },
+    display_icon: '',
+  },
+};
+const explanation = {
+  verdict: 'waits',
+  reason: 'insufficient-resource',
+  remedy: 'others',
+  message: 'needs 4 cpu on one node; most free is 2 on i-1',
+  count: 1,
+  placed: 0,
+  agents: { total: 1, startable: 0, names: [], excluded: [], largest_free: { cpu: '2' } },
+  holders: { count: 0, visible: [] },
+  limits: [],
+  nearest: [{ resources: { cpu: '2' }, cluster_size: 1 }],
+};
+
+function serverWith(told: (body: Record<string, unknown>) => unknown): FakeServer {
+  const server = new FakeServer();
+  server.graphql('images', () => ({
+    images: [
+      {
+        id: '1',
+        name: 'python',
+        tag: '3',
+        registry: '',
+        aliases: ['python'],
+        architecture: 'x86_64',
+        resource_limits: [],
+      },
+    ],
+  }));
+  server.on('GET /func/scaling-groups', () => ({ body: { scaling_groups: [{ name: 'default' }] } }));
+  server.on('GET /func/config/resource-slots/details', () => ({ body: slots }));
+  server.on('GET /func/folders', () => ({ body: [{ id: '1', name: 'data' }] }));
+  server.on('POST /func/resource/check-presets', () => ({
+    body: {
+      keypair_remaining: { cpu: '3' },
+      group_remaining: { cpu: 'Infinity' },
+      domain_remaining: { cpu: 'Infinity' },
+      scaling_groups: { default: { using: {}, remaining: { cpu: '8' } } },
+      presets: [],
+    },
+  }));
+  server.on('POST /func/session/_/explain', (body) => ({ body: told(body) }));
+  return server;
+}
+
+describe('the page of a launch', () => {
+  it('shows the verdict, the bounds of each quantity, and takes what would start', async () => {
+    const server = serverWith((body) => {
+      const wanted = (body.config as { resources: Record<string, string> }).resources.cpu;
+      return wanted === '4' ? explanation : { ...explanation, verdict: 'now', remedy: null, nearest: [] };
+    });
+    const { router } = openPage('/sessions/new?image=python&r=cpu%3D4', server);
+    expect(await screen.findByText(explanation.message)).toBeTruthy();
+    expect((await screen.findByLabelText<HTMLInputElement>('CPU')).value).toBe('4');
+    await waitFor(() => expect(screen.getByText('More than any agent has free')).toBeTruthy());
+    expect(screen.getByText(/Your limit/).textContent).toContain('3');
+    expect(screen.getByRole('button', { name: 'Put into the queue' })).toBeTruthy();
+    await userEvent.click(screen.getByRole('button', { name: 'Take' }));
+    expect(await screen.findByText('Starts now')).toBeTruthy();
+    expect(router.state.location.search).toMatchObject({ r: 'cpu=2' });
+    expect(screen.getByText(/backend.ai start -r cpu=2/)).toBeTruthy();
+  });
+
+  it('launches once with a token, and goes to the session', async () => {
+    const server = serverWith(() => ({ ...explanation, verdict: 'now' }));
+    let token: string | null = null;
+    server.on('POST /func/session', (_, request) => {
+      token = request.headers.get('X-BackendAI-Client-Token');
+      return { status: 201, body: { sessionId: 'abc', name: 'made-up' } };
+    });
+    const { router } = openPage('/sessions/new?image=python', server);
+    await userEvent.click(await screen.findByRole('button', { name: 'Launch' }));
+    await waitFor(() => expect(router.state.location.pathname).toBe('/sessions/abc'));
+    expect(token).toMatch(/-0$/);
+    expect(server.requests.filter(({ key }) => key === 'POST /func/session')).toHaveLength(1);
+  });
+
+  it('asks for nothing before there is an image', async () => {
+    const server = serverWith(() => explanation);
+    openPage('/sessions/new', server);
+    expect(await screen.findByText(/Choose an image/)).toBeTruthy();
+    await userEvent.click(screen.getByRole('button', { name: 'Launch' }));
+    expect(server.requests.some(({ key }) => key.includes('explain') || key === 'POST /func/session')).toBe(false);
+  });
+
+  it('says what is wrong with a request', async () => {
+    const server = serverWith(() => explanation);
+    server.on('POST /func/session/_/explain', () => ({
+      status: 400,
+      body: { title: 'Malformed', type: 'x', msg: 'cpu: malformed' },
+    }));
+    openPage('/sessions/new?image=python&r=cpu%3D4', server);
+    expect(await screen.findByText('Malformed')).toBeTruthy();
+  });
+});
