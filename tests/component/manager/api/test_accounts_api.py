@@ -189,7 +189,7 @@ async def test_a_keypair_has_networks_of_its_own(api: Api) -> None:
 
 
 async def test_members_administrate_their_project_alone(api: Api) -> None:
-    groups = await ask(api, "{ groups { id name } }")
+    groups: Any = await ask(api, "{ groups { id name } }")
     group = next(item["id"] for item in groups if item["name"] == "default")
     ann, bob = await new_user(api, "ann@local"), await new_user(api, "bob@local", group_ids=[])
     client = await new_client(api, "ann@local")
