@@ -142,7 +142,7 @@ async def _together(load: Load, port: int) -> int:
     return sum(await asyncio.gather(*(load(port, until) for _ in range(CONNECTIONS))))
 
 
-async def _latencies_ms(port: int, rate: float) -> list[float]:
+async def latencies_ms(port: int, rate: float, request: bytes = REQUEST) -> list[float]:
     """Returns the latencies of requests that come at fixed times, whatever became of the ones before."""
     connections = [await asyncio.open_connection("127.0.0.1", port) for _ in range(CONNECTIONS)]
     idle = list(connections)
@@ -150,7 +150,7 @@ async def _latencies_ms(port: int, rate: float) -> list[float]:
 
     async def one(due: float) -> None:
         reader, writer = idle.pop() if idle else await asyncio.open_connection("127.0.0.1", port)
-        writer.write(REQUEST)
+        writer.write(request)
         await _read_response(reader)
         latencies.append(1000 * (time.perf_counter() - due))
         idle.append((reader, writer))
@@ -241,7 +241,7 @@ def proxy_http() -> Sequence[Figure]:
         p99: dict[str, list[float]] = {"direct": [], "plane": []}
         for _ in range(ROUNDS):
             for name, port in (("direct", app[1]), ("plane", servers["plane"][1])):
-                p99[name].append(statistics.quantiles(asyncio.run(_latencies_ms(port, rate)), n=100)[98])
+                p99[name].append(statistics.quantiles(asyncio.run(latencies_ms(port, rate)), n=100)[98])
     medians = {name: statistics.median(values) for name, values in p99.items()}
     added = medians["plane"] - medians["direct"]
     latency = Figure(
