@@ -103,13 +103,13 @@ async def _requests(port: int, until: float) -> int:
     done = 0
     while time.perf_counter() < until:
         writer.write(REQUEST)
-        await _read_response(reader)
+        await read_response(reader)
         done += 1
     writer.close()
     return done
 
 
-async def _read_response(reader: asyncio.StreamReader) -> None:
+async def read_response(reader: asyncio.StreamReader) -> None:
     head = await reader.readuntil(b"\r\n\r\n")
     if not head.startswith(b"HTTP/1.1 200"):
         raise RuntimeError(f"the proxy answers {head[:40]!r}")
@@ -151,7 +151,7 @@ async def latencies_ms(port: int, rate: float, request: bytes = REQUEST) -> list
     async def one(due: float) -> None:
         reader, writer = idle.pop() if idle else await asyncio.open_connection("127.0.0.1", port)
         writer.write(request)
-        await _read_response(reader)
+        await read_response(reader)
         latencies.append(1000 * (time.perf_counter() - due))
         idle.append((reader, writer))
 
@@ -205,7 +205,7 @@ async def _route_adds_ms(port: int) -> list[float]:
         await plane.apply(Changes(version=number, circuits=(circuit,)))
         reader, writer = await asyncio.open_connection("127.0.0.1", own)
         writer.write(request)
-        await _read_response(reader)
+        await read_response(reader)
         times.append(1000 * (time.perf_counter() - began))
         writer.close()
     await plane.stop()

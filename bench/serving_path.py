@@ -24,10 +24,11 @@ from ai.backend.appproxy.worker.composition import Worker
 from ai.backend.appproxy.worker.config.settings import WorkerSettings
 from ai.backend.common.wire.appproxy import TOKEN_HEADER
 from bench.figures import Figure, benchmark
-from bench.proxy import cpu_seconds_of, latencies_ms, server
+from bench.proxy import cpu_seconds_of, latencies_ms, read_response, server
 from bench.proxy_servers import ENDPOINT, SHARED_SECRET, free_port
 
 RATE, ROUNDS, MAX_P50_MS, MAX_P99_MS = 1000.0, 5, 1.0, 5.0
+REQUESTS, CONNECTIONS, MAX_CPU_MS = 2000, 8, 0.3
 PROMPT_BYTES = 2000
 WAKES, MAX_WAKE_MS = 30, 100.0
 
@@ -46,6 +47,24 @@ def _request(token: str) -> bytes:
     return head % (token.encode(), len(body)) + body
 
 
+async def _send(port: int, request: bytes) -> None:
+    async def one() -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for _ in range(REQUESTS // CONNECTIONS):
+            writer.write(request)
+            await read_response(reader)
+        writer.close()
+
+    await asyncio.gather(*(one() for _ in range(CONNECTIONS)))
+
+
+def _cpu_ms(pid: int, port: int, request: bytes) -> float:
+    """Returns the CPU time of a server for each request, when it has as many as it can answer."""
+    before = cpu_seconds_of(pid)
+    asyncio.run(_send(port, request))
+    return 1000 * (cpu_seconds_of(pid) - before) / REQUESTS
+
+
 @benchmark(
     "serving-overhead",
     "what token, limits, choice and usage of a request to a model add to its time, at 1,000 requests a second",
@@ -56,18 +75,29 @@ def measure_overhead() -> Sequence[Figure]:
     with ExitStack() as stack:
         _, engine = stack.enter_context(server("engine"))
         pid, plane = stack.enter_context(server("models", str(engine)))
-        cpu, count = cpu_seconds_of(pid), 0
         for _ in range(ROUNDS):
             for name, port in (("direct", engine), ("models", plane)):
                 times[name].append(asyncio.run(latencies_ms(port, RATE, request)))
-            count += len(times["models"][-1])
-        cpu_ms = 1000 * (cpu_seconds_of(pid) - cpu) / count
+        app_pid, app = stack.enter_context(server("plane", str(engine)))
+        cpu_ms = {"models": [_cpu_ms(pid, plane, request) for _ in range(ROUNDS)]}
+        cpu_ms["app"] = [_cpu_ms(app_pid, app, request) for _ in range(ROUNDS)]
     p50 = {name: statistics.median(map(statistics.median, rounds)) for name, rounds in times.items()}
     p99 = {
         name: statistics.median(statistics.quantiles(r, n=100)[98] for r in rounds) for name, rounds in times.items()
     }
     added = {"p50": p50["models"] - p50["direct"], "p99": p99["models"] - p99["direct"]}
+    used = {name: statistics.median(values) for name, values in cpu_ms.items()}
     return [
+        Figure(
+            name="serving-overhead CPU",
+            value=used["models"] - used["app"],
+            unit="ms of CPU time of the proxy for a request",
+            reference=used["app"],
+            reference_is="the same request through the same plane as that of an app",
+            target=f"<= {MAX_CPU_MS} ms",
+            holds=used["models"] - used["app"] <= MAX_CPU_MS,
+            detail=used,
+        ),
         Figure(
             name="serving-overhead p50",
             value=added["p50"],
@@ -76,7 +106,7 @@ def measure_overhead() -> Sequence[Figure]:
             reference_is="LiteLLM, published",
             target=f"<= {MAX_P50_MS} ms at {RATE:.0f} requests a second",
             holds=added["p50"] <= MAX_P50_MS,
-            detail={"direct": p50["direct"], "cpu_ms": cpu_ms},
+            detail={"direct": p50["direct"]},
         ),
         Figure(
             name="serving-overhead p99",
