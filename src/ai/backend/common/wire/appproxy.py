@@ -266,7 +266,8 @@ class Ack(Frame, frozen=True, kw_only=True, tag="ack"):
 class CircuitUsage(Wire, frozen=True, kw_only=True):
     """Requests since the previous counted report; ``last_used`` is unix time, ``open`` counts open connections.
 
-    Of endpoints: ``queued`` requests wait for a route now, ``in_flight`` are with the routes of these sessions now.
+    Of endpoints: ``queued`` requests wait for a route now, ``in_flight`` are with the routes of these sessions now;
+    ``waits`` is how often requests began to wait since the previous counted report.
     """
 
     id: UUID
@@ -274,6 +275,7 @@ class CircuitUsage(Wire, frozen=True, kw_only=True):
     last_used: float
     open: Annotated[int, msgspec.Meta(ge=0, le=2**31)] = 0
     queued: Annotated[int, msgspec.Meta(ge=0, le=2**31)] = 0
+    waits: Amount = 0
     in_flight: dict[UUID, Annotated[int, msgspec.Meta(ge=0, le=2**31)]] = {}
 
 

@@ -47,10 +47,10 @@ def test_a_circuit_that_was_made_again_counts_from_zero() -> None:
         reports.counted(report.sequence)
 
 
-def endpoint_at(*, queued: int = 0, is_open: int = 0) -> CircuitObservation:
+def endpoint_at(*, queued: int = 0, is_open: int = 0, waits: int = 0) -> CircuitObservation:
     in_flight = {RouteKey(f"{UUID(int=9)} 10.0.0.1 80 "): is_open} if is_open else {}
     return CircuitObservation(
-        requests=0, last_used=1.0, open=is_open, received=0, sent=0, in_flight=in_flight, queued=queued
+        requests=0, last_used=1.0, open=is_open, received=0, sent=0, in_flight=in_flight, queued=queued, waits=waits
     )
 
 
@@ -68,6 +68,11 @@ def test_what_waited_or_was_open_is_reported_once_more_when_it_is_over() -> None
     assert report(endpoint_at(is_open=2)) == [(0, {UUID(int=9): 2})]
     assert report(endpoint_at()) == [(0, {})]
     assert report(endpoint_at()) is None
+    assert reports.has_new_waits({circuit: endpoint_at(waits=2)})
+    again = reports.next({circuit: endpoint_at(waits=2)}, 1.0)
+    assert again is not None
+    assert [each.waits for each in again.circuits] == [2], "also if nobody waits any more"
+    assert not reports.has_new_waits({circuit: endpoint_at(waits=2)})
 
 
 def test_the_use_of_endpoints_is_taken_once_for_a_report_that_is_repeated() -> None:

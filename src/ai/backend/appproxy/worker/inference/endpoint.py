@@ -59,6 +59,7 @@ class ServedEndpoint:
         self.picker.update(circuit.route_info)
         self._held: OrderedDict[Waiting, None] = OrderedDict()
         self._held_bytes = 0
+        self.waits = 0
 
     @property
     def models(self) -> Collection[str]:
@@ -116,6 +117,7 @@ class ServedEndpoint:
         self._held[request] = None
         self._held_bytes += request.size
         if len(self._held) == 1:
+            self.waits += 1
             self.counters.on_waiting()
         return True
 

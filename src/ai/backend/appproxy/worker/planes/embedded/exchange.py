@@ -146,7 +146,7 @@ class Exchange:
     def _send(self, target: Target) -> None:
         upstream = None
         if not self._request.is_websocket and not self._has_retried:
-            upstream = self._pool.take(target.key, is_repeatable=self._request.method in _IDEMPOTENT)
+            upstream = self._pool.take(target.key, is_repeatable=self._is_repeatable)
         self._set_route(target.key)
         if upstream is not None:
             self._send_to(upstream)
@@ -314,8 +314,13 @@ class Exchange:
         self._shared.counts.retries += 1
         self._dispatch()
 
+    @property
+    def _is_repeatable(self) -> bool:
+        """Returns True if the app may get the request twice."""
+        return self._request.method in _IDEMPOTENT
+
     def _may_repeat(self, *, has_been_sent: bool) -> bool:
-        return self._request.method in _IDEMPOTENT or not has_been_sent
+        return self._is_repeatable or not has_been_sent
 
     def _fail(self, status: int, detail: str) -> None:
         self._set_route(None)

@@ -193,10 +193,14 @@ class ModelExchange(Exchange):
                 self._endpoint.picker.answer(pick)
             self._endpoint.end(pick)
 
+    @property
+    def _is_repeatable(self) -> bool:
+        return self._is_reading or super()._is_repeatable
+
     def _may_repeat(self, *, has_been_sent: bool) -> bool:
         """A model is asked again while nothing of its answer has come, for a part of all requests."""
-        if self._is_reading:
-            return not has_been_sent or self._endpoint.budget.take()
+        if has_been_sent and self._is_reading:
+            return self._endpoint.budget.take()
         return super()._may_repeat(has_been_sent=has_been_sent)
 
     # The answer
