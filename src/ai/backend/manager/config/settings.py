@@ -23,6 +23,7 @@ from ai.backend.manager.graphql.settings import GraphQLSettings
 from ai.backend.manager.hooks import HookSettings
 from ai.backend.manager.maintenance.loop import RetentionSettings
 from ai.backend.manager.service_ports.settings import TunnelSettings
+from ai.backend.manager.serving.settings import ServingSettings
 from ai.backend.manager.sessions.settings import FileSettings, SessionSettings
 
 
@@ -123,6 +124,8 @@ class ManagerSettings(Settings):
     retention: RetentionSettings = Field(RetentionSettings(), description="How long the past is kept.")
     hooks: HookSettings = Field(HookSettings(), description="Plugins of the site: sign-on and policies.")
     artifacts: ArtifactSettings = Field(ArtifactSettings(), description="Importing artifacts.")
+
+    serving: ServingSettings = Field(ServingSettings(), description="Model services.")
 
     @model_validator(mode="before")
     @classmethod
