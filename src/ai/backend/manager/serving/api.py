@@ -79,7 +79,6 @@ class ServicesApi:
                 "name": name,
                 "title": each.title,
                 "command": each.command,
-                "port": each.port,
                 "health_path": each.health_path,
             }
             for name, each in runtime_variants().items()
@@ -167,4 +166,4 @@ class ServicesApi:
     async def why(self, call: Call) -> schemas.WhyReply:
         """Explain the state of an endpoint: the last plan, what cannot be done, the reason of each replica."""
         service = await self._services.get(caller_of(call), call.params["e"])
-        return why_reply(service, self._serving.probe_errors(service))
+        return why_reply(service, await self._serving.obstacles(service))

@@ -81,7 +81,7 @@ class _WriteFile(_Strict, frozen=True, kw_only=True, tag="write_file", tag_field
 
 class _ServicePart(_Strict, frozen=True, kw_only=True):
     start_command: _Words
-    port: Annotated[int, Meta(ge=1024, le=65_535)]
+    port: Annotated[int, Meta(ge=1024, le=65_535)] | None = None
     health_check: _HealthCheckPart | None = None
     pre_start_actions: Annotated[list[_RunCommand | _MakeDirectory | _WriteFile], Meta(max_length=32)] = []
     shell: Literal["/bin/sh", "/bin/bash"] = "/bin/sh"
@@ -100,10 +100,10 @@ class _Definition(_Strict, frozen=True, kw_only=True):
 
 class RuntimeVariant(_Strict, frozen=True, kw_only=True):
     """A kind of inference server, from a file in ``variants``. ``command`` is None if the user gives it; its words, and
-    the values of ``environ``, may have ``{model_path}``, ``{model_name}`` and ``{port}``."""
+    the values of ``environ``, may have ``{model_path}``, ``{model_name}`` and, which each replica has its own of,
+    ``{port}``."""
 
     title: str
-    port: int
     command: list[str] | None = None
     health_path: str = "/health"
     initial_delay: float = 60.0
@@ -167,7 +167,7 @@ def variant_service(
 ) -> ServedModel:
     """Returns what a runtime variant serves without a definition. ``command`` replaces the variant's. Raises
     InvalidInput if neither has one."""
-    values = {"model_path": mount_destination, "model_name": name, "port": str(port or variant.port)}
+    values = {"model_path": mount_destination, "model_name": name}
     if command is None and variant.command is None:
         message = (
             f"A service of {variant.title} needs a startup command, or a {DEFINITION_FILES[0]} in the model folder."
@@ -178,7 +178,7 @@ def variant_service(
         name=name,
         path=mount_destination,
         command=command if command is not None else f"exec {shlex.join(words)}",
-        port=port or variant.port,
+        port=port,
         health=HealthCheck(path=variant.health_path, initial_delay=variant.initial_delay),
         environ={key: _filled(text, values) for key, text in variant.environ.items()},
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ai.backend.common.states import RUNNING_SESSION_STATUSES
 from ai.backend.infra.bus import Bus
 from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.manager.agents.store import AgentGateway
@@ -32,11 +33,18 @@ class Serving:
     trials: TrialService
     loop: ServingLoop
     prober: Prober
+    sessions: SessionStore
 
-    def probe_errors(self, service: Service) -> dict[str, str]:
-        """Returns why the last probes of replicas failed, by id; only the manager that runs the loop knows."""
-        errors = {str(each.id): self.prober.error_of(each.id) for each in service.live_replicas}
-        return {replica_id: error for replica_id, error in errors.items() if error}
+    async def obstacles(self, service: Service) -> dict[str, str]:
+        """Returns by id what each replica waits for: why its session does not run, or why its last probe failed, which
+        only the manager that runs the loop knows."""
+        replicas = service.live_replicas
+        texts = {str(each.id): self.prober.error_of(each.id) for each in replicas}
+        for session in await self.sessions.get_many(each.id for each in replicas):
+            if session.status not in RUNNING_SESSION_STATUSES:
+                text = f"its session is {session.status.value}"
+                texts[str(session.id)] = f"{text}: {session.status_info}" if session.status_info else text
+        return {replica_id: text for replica_id, text in texts.items() if text}
 
     @classmethod
     def build(
@@ -87,4 +95,4 @@ class Serving:
         trials = TrialService(
             services=service, sessions=creation, writer=writer, identity=identity, probe=probe, tasks=tasks, clock=clock
         )
-        return cls(service=service, trials=trials, loop=loop, prober=prober)
+        return cls(service=service, trials=trials, loop=loop, prober=prober, sessions=sessions)

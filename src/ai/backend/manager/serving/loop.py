@@ -31,7 +31,15 @@ from ai.backend.manager.resource_groups.store import ResourceGroupStore
 from ai.backend.manager.service_ports.app_proxies import coordinator_of
 from ai.backend.manager.service_ports.app_proxy_gateway import CoordinatorAddress
 from ai.backend.manager.serving.gateway import EndpointCoordinators
-from ai.backend.manager.serving.model import Endpoint, Replica, ReplicaRoute, ServedModel, Service, ServingChange
+from ai.backend.manager.serving.model import (
+    Endpoint,
+    Replica,
+    ReplicaRoute,
+    ServedModel,
+    Service,
+    ServingChange,
+    port_of,
+)
 from ai.backend.manager.serving.probes import Prober
 from ai.backend.manager.serving.revisions import replica_request
 from ai.backend.manager.serving.rounds import (
@@ -141,7 +149,8 @@ class ServingLoop(PeriodicLoop):
             return False
         service = await self._note_problems(service, problems)
         probes = self._probe(service, sessions)
-        seen = Observation(sessions=sessions, probes=probes, refused=refused)
+        logs = await self._last_words(service, sessions)
+        seen = Observation(sessions=sessions, probes=probes, refused=refused, logs=logs)
         # Not read again: a change that was faster makes the save fail, and the sessions are read anew.
         change = next_change(service, seen, self._clock.now(), self._ids)
         if change is None:
@@ -227,7 +236,7 @@ class ServingLoop(PeriodicLoop):
             self._authorities[coordinator] = await self._coordinators.authority(coordinator)
         if session.main.agent is None:
             raise Unavailable("its session is on no agent")
-        port = service.revision(replica.revision_id).spec.served.port
+        port = port_of(service.revision(replica.revision_id).spec.served, replica.id)
         request = OpenRoute(kernel_id=str(session.main.id), port=port, authority=self._authorities[coordinator])
         opened = await self._gateway.agent(session.main.agent).open_route(request)
         crash_point("after-replica-route")
@@ -275,6 +284,17 @@ class ServingLoop(PeriodicLoop):
                 outcomes[replica.id] = outcome
         self._prober.begin_due(probed)
         return outcomes
+
+    async def _last_words(self, service: Service, sessions: Mapping[SessionId, Session]) -> dict[SessionId, str]:
+        """Returns the last line that each replica has printed whose session has ended."""
+        lines: dict[SessionId, str] = {}
+        for replica in service.live_replicas:
+            session = sessions.get(replica.id)
+            if session is not None and session.status.is_final:
+                log_tail = (await self._sessions.get_log(session.main.id) or b"").decode(errors="replace")
+                printed = [line for line in log_tail.splitlines() if line.strip()]
+                lines[replica.id] = "".join(filter(str.isprintable, printed[-1]))[:500] if printed else ""
+        return lines
 
     async def _note_problems(self, service: Service, problems: list[str]) -> Service:
         """Stores why a round could not do its work, for ``service why``."""

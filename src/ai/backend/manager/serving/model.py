@@ -6,6 +6,7 @@ is a session of type inference; both have the same id, so that a session is crea
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -40,14 +41,32 @@ class HealthCheck(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServedModel(msgspec.Struct, frozen=True, kw_only=True):
-    """What a replica runs: ``command`` is a line for a shell, ``port`` is where it listens on 127.0.0.1."""
+    """What a replica runs: ``command`` is a line for a shell, ``port`` is where it listens on 127.0.0.1.
+
+    Without a ``port`` each replica gets one of its own, by which replicas do not disturb each other on nodes whose
+    sessions share a network; ``{port}`` in the command and in ``environ`` stands for it.
+    """
 
     name: str
     path: str
     command: str
-    port: int
+    port: int | None = None
     health: HealthCheck = HealthCheck()
     environ: dict[str, str] = {}
+
+
+_FIRST_PORT, _PORTS = 20_000, 12_000
+_PORT_PLACE = re.compile(r"(?<!\$)\{port\}")
+
+
+def port_of(served: ServedModel, replica_id: UUID) -> int:
+    """Returns the port at which a replica listens."""
+    return served.port or _FIRST_PORT + replica_id.int % _PORTS
+
+
+def with_port(text: str, port: int) -> str:
+    """Returns a text with the port for ``{port}``, but not for a shell's ``${port}``."""
+    return _PORT_PLACE.sub(str(port), text)
 
 
 class RevisionSpec(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ from ai.backend.infra.clock import Clock
 from ai.backend.infra.loop import cancel_all
 from ai.backend.manager.agents.store import AgentGateway
 from ai.backend.manager.serving.gateway import ReplicaProbe
-from ai.backend.manager.serving.model import HealthCheck, Replica, ServedModel
+from ai.backend.manager.serving.model import HealthCheck, Replica, ServedModel, port_of
 from ai.backend.manager.serving.rounds import ProbeOutcome
 from ai.backend.manager.sessions.model import Session
 
@@ -156,7 +156,7 @@ class Prober:
         before = self.outcome(replica, check)
         try:
             status = await self.probe.probe(
-                session, replica, port=served.port, path=check.path, timeout_s=check.max_wait_time
+                session, replica, port=port_of(served, replica.id), path=check.path, timeout_s=check.max_wait_time
             )
             problem = "" if status == check.expected_status_code else f"{check.path} answers {status}"
         except BackendError as e:

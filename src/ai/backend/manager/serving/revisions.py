@@ -25,7 +25,7 @@ from ai.backend.manager.serving.definition import (
     variant_service,
 )
 from ai.backend.manager.serving.gateway import ModelFolders
-from ai.backend.manager.serving.model import Endpoint, Replica, RevisionSpec, ServedModel
+from ai.backend.manager.serving.model import Endpoint, Replica, RevisionSpec, ServedModel, port_of, with_port
 from ai.backend.manager.serving.requests import RevisionRequest
 from ai.backend.manager.sessions.creation.factory import SessionFactory
 from ai.backend.manager.sessions.model import CreateSession, Session
@@ -115,16 +115,19 @@ def changed_request(spec: RevisionSpec, changes: Mapping[str, Any]) -> RevisionR
     return replace(request_of(spec), **changes)
 
 
-def trial_request(spec: RevisionSpec, place: Mapping[str, str | None]) -> CreateSession:
+def trial_request(
+    spec: RevisionSpec, place: Mapping[str, str | None], replica_id: UUID = _NO_ENDPOINT
+) -> CreateSession:
     """Returns the request for a session like those of a revision's replicas."""
+    port = port_of(spec.served, replica_id)
     return CreateSession(
         **{name: getattr(spec, name) for name in SESSION_FIELDS},
         type=SessionType.INFERENCE,
         group=place.get("group"),
         domain=place.get("domain"),
         scaling_group=place.get("scaling_group"),
-        startup_command=spec.served.command,
-        environ=replica_environ(spec),
+        startup_command=with_port(spec.served.command, port),
+        environ=replica_environ(spec, port),
         resources=spec.resources or None,
         resource_opts=spec.resource_opts,
         mounts=(spec.model,),
@@ -142,17 +145,17 @@ def replica_request(endpoint: Endpoint, spec: RevisionSpec, replica: Replica) ->
         "domain": endpoint.domain_name,
         "scaling_group": endpoint.resource_group,
     }
-    request = trial_request(spec, place)
+    request = trial_request(spec, place, replica.id)
     name = f"{endpoint.name[:48]}-{replica.id.hex[:12]}"
     return replace(request, name=name, endpoint_id=endpoint.id, owner_access_key=None, reuse_if_exists=True)
 
 
-def replica_environ(spec: RevisionSpec) -> dict[str, str]:
+def replica_environ(spec: RevisionSpec, port: int) -> dict[str, str]:
     """Returns the environment of a replica: the variant's, the user's, and what its server is to know."""
     return {
-        **spec.served.environ,
+        **{name: with_port(text, port) for name, text in spec.served.environ.items()},
         **spec.environ,
         "BACKEND_MODEL_NAME": spec.served.name,
         "BACKEND_MODEL_PATH": spec.served.path,
-        "BACKEND_SERVICE_PORT": str(spec.served.port),
+        "BACKEND_SERVICE_PORT": str(port),
     }

@@ -61,12 +61,14 @@ class ProbeOutcome(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
     """What is known of a service's replicas: their sessions, their probes, and their open requests where the app proxy
-    reports them. ``refused``: why sessions could not be created."""
+    reports them. ``refused``: why sessions could not be created; ``logs``: the last lines
+    that ended sessions have printed."""
 
     sessions: Mapping[SessionId, Session]
     probes: Mapping[SessionId, ProbeOutcome] = field(default_factory=dict)
     in_flight: Mapping[UUID, int] = field(default_factory=dict)
     refused: Mapping[SessionId, str] = field(default_factory=dict)
+    logs: Mapping[SessionId, str] = field(default_factory=dict)
 
 
 def routes_of(service: Service) -> list[dict[str, Any]]:
@@ -186,7 +188,8 @@ class _Round:
             elif replica.status is R.TERMINATING:
                 self._step_replica(replica, ReplicaTrigger.SESSION_ENDED)
         elif session.status.is_final:
-            detail = session.status_info or session.reason.value
+            words = self._seen.logs.get(replica.id)
+            detail = (session.status_info or session.reason.value) + (f": {words}" if words else "")
             self._step_replica(replica, ReplicaTrigger.SESSION_ENDED, detail=detail)
         elif session.status is SessionStatus.TERMINATING and replica.status in (R.READY, R.UNHEALTHY):
             reason = ServingReason.SESSION_LOST
@@ -195,8 +198,8 @@ class _Round:
             self._step_replica(replica, ReplicaTrigger.SESSION_STARTED, started_at=self._now)
         elif replica.route is not None and probe is ProbeOutcome.PASSED:
             if replica.status in (R.WARMING, R.UNHEALTHY):
-                values = {} if replica.ready_at else {"ready_at": self._now}
-                self._step_replica(replica, ReplicaTrigger.PROBES_PASSED, **values)
+                first_at = replica.ready_at or self._now
+                self._step_replica(replica, ReplicaTrigger.PROBES_PASSED, ready_at=first_at)
         elif probe is ProbeOutcome.FAILED and replica.status is R.READY:
             self._step_replica(replica, ReplicaTrigger.PROBES_FAILED)
         elif probe is ProbeOutcome.NEVER_PASSED and replica.status is R.WARMING:
@@ -234,12 +237,11 @@ class _Round:
         trigger: RevisionTrigger,
         reason: ServingReason | None = None,
         detail: str | None = None,
-        **values: Any,
     ) -> None:
         state, path, _ = step_revision(Served(revision.status, revision.reason), trigger, reason=reason)
         if not path:
             return
-        changed = replace(revision, status=state.status, reason=state.reason, changed_at=self._now, **values)
+        changed = replace(revision, status=state.status, reason=state.reason, changed_at=self._now)
         self._revisions[revision.id] = changed
         self._events.append(_event(self._endpoint, self._now, f"revision {revision.number}", state, detail, {}))
 
@@ -261,8 +263,8 @@ class _Round:
         for revision in self._in(V.ROLLING_OUT):
             self._step_revision(revision, RevisionTrigger.SUPERSEDED)
         if not self._in(V.ROLLING_OUT, V.ROLLING_BACK):
-            values = {"step": 0, "step_since": self._now, "failures": 0, "failed_at": None}
-            self._step_revision(newest, RevisionTrigger.ROLLOUT_STARTED, **values)
+            begun = replace(newest, step=0, step_since=self._now, failures=0, failed_at=None)
+            self._step_revision(begun, RevisionTrigger.ROLLOUT_STARTED)
 
     def _plan(self) -> core.Plan:
         active = next(iter(self._in(V.ACTIVE)), None)
@@ -300,8 +302,8 @@ class _Round:
     def _apply(self, plan: core.Plan) -> None:
         for action in plan.actions:
             match action:
-                case core.StartReplicas(revision=revision, count=count):
-                    self._start(revision, count)
+                case core.StartReplicas(revision=revision_id, count=count):
+                    self._start(revision_id, count)
                 case core.StepReplica(replica=replica_id, trigger=trigger, reason=reason):
                     self._carry_out(self._replicas[SessionId(replica_id)], trigger, reason)
                 case core.EnterStep(step=step):

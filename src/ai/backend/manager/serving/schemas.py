@@ -182,7 +182,8 @@ class ServiceReply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WhyReply(msgspec.Struct, frozen=True, kw_only=True):
-    """Why an endpoint is as it is: what the last plan does, what cannot be done, and the reason of each replica."""
+    """Why an endpoint is as it is: what the last plan does, what cannot be done, the reason of each replica,
+    and what those that are not ready wait for."""
 
     name: str
     status: str
@@ -190,7 +191,7 @@ class WhyReply(msgspec.Struct, frozen=True, kw_only=True):
     explanation: str
     problem: str | None
     replicas: list[RouteItem]
-    probes: dict[str, str]
+    obstacles: dict[str, str]
 
 
 class EventItem(TypedDict):
@@ -228,7 +229,6 @@ class VariantItem(TypedDict):
     name: str
     title: str
     command: list[str] | None
-    port: int
     health_path: str
 
 

@@ -15,7 +15,7 @@ from ai.backend.infra.clock import Clock
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.identity.service import IdentityService
 from ai.backend.manager.serving.gateway import ReplicaProbe
-from ai.backend.manager.serving.model import Replica, RevisionSpec
+from ai.backend.manager.serving.model import Replica, RevisionSpec, port_of
 from ai.backend.manager.serving.requests import CreateService
 from ai.backend.manager.serving.revisions import trial_request
 from ai.backend.manager.serving.service import ServingService
@@ -58,7 +58,7 @@ class TrialService:
         session_id: UUID = uuid4()
         await progress.update(0, _STEPS, "the session is being created")
         try:
-            await self.sessions.create(owner, trial_request(spec, place), call_id=session_id)
+            await self.sessions.create(owner, trial_request(spec, place, session_id), call_id=session_id)
             session = await self._until_running(SessionId(session_id))
             await progress.update(1, _STEPS, f"the session {session.name} runs; waiting for its server")
             await self._until_healthy(progress, session, spec)
@@ -105,7 +105,7 @@ class TrialService:
         check = spec.served.health
         try:
             status = await self.probe.probe(
-                session, replica, port=spec.served.port, path=check.path, timeout_s=check.max_wait_time
+                session, replica, port=port_of(spec.served, session.id), path=check.path, timeout_s=check.max_wait_time
             )
         except BackendError as e:
             return e.message

@@ -135,8 +135,8 @@ def service_reply(service: Service) -> schemas.ServiceReply:
     )
 
 
-def why_reply(service: Service, probes: dict[str, str]) -> schemas.WhyReply:
-    """Returns why a service is as it is; ``probes`` are the last errors of probes by replica."""
+def why_reply(service: Service, obstacles: dict[str, str]) -> schemas.WhyReply:
+    """Returns why a service is as it is; ``obstacles`` are what replicas wait for, by id."""
     endpoint = service.endpoint
     return schemas.WhyReply(
         name=endpoint.name,
@@ -145,7 +145,7 @@ def why_reply(service: Service, probes: dict[str, str]) -> schemas.WhyReply:
         explanation=endpoint.explanation,
         problem=endpoint.problem,
         replicas=[route_item(service, each) for each in service.replicas[-32:]],
-        probes=probes,
+        obstacles=obstacles,
     )
 
 
