@@ -58,7 +58,7 @@ class MemoryServingStore:
         return sorted(services, key=lambda each: (each.endpoint.created_at, str(each.endpoint.id)))
 
     async def search(self, query: EndpointQuery) -> Page[Service]:
-        wanted = {name: getattr(query, name) for name in ("user_id", "domain_name", "group_id", "name")}
+        wanted = {name: getattr(query, name) for name in ("user_id", "access_key", "domain_name", "group_id", "name")}
         endpoints = [
             service.endpoint
             for service in sorted(self._services.values(), key=lambda each: str(each.endpoint.id))

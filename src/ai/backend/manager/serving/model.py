@@ -262,6 +262,7 @@ class EndpointQuery(ListQuery):
     """Selects endpoints, newest first; None selects any. Destroyed ones only with ``destroyed``."""
 
     user_id: UserId | None = None
+    access_key: str | None = None
     domain_name: str | None = None
     group_id: UUID | None = None
     name: str | None = None

@@ -85,6 +85,7 @@ class SqlServingStore:
             column == value
             for column, value in (
                 (columns.user_id, query.user_id),
+                (columns.access_key, query.access_key),
                 (columns.domain_name, query.domain_name),
                 (columns.group_id, query.group_id),
                 (columns.name, query.name),
