@@ -74,7 +74,8 @@ class Loops:
         self.idle = IdleLoop(stores.sessions, services.idle, writer, clock)
         self.deleted_users = services.deleted_users
         self.webhooks = WebhookLoop(stores.sessions, sender, clock, settings.callbacks)
-        retention = RetentionLoop(stores.sessions, stores.answers, clock, settings.retention, stores.errors)
+        further = [stores.serving] if stores.serving is not None else []
+        retention = RetentionLoop(stores.sessions, stores.answers, clock, settings.retention, stores.errors, further)
         folders, artifacts = services.folders, services.artifacts
         self.arrays = ArrayLoop(stores.arrays, writer, self._bus) if stores.arrays is not None else None
         self._others: list[PeriodicLoop] = [retention, services.ended_apps]

@@ -175,6 +175,10 @@ class Prober:
         if self.outcome(replica, check) is not before:
             self.on_change()
 
+    async def settle(self) -> None:
+        """Waits until the running probes have ended."""
+        await asyncio.gather(*self._running)
+
     async def stop(self) -> None:
         """Cancels running probes."""
         await cancel_all(*self._running)
