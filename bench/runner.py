@@ -21,6 +21,7 @@ MODULES = (
     "terminal",
     "tunnel",
     "proxy",
+    "serving",
     "gateway",
     "command_line",
     "sleepers",

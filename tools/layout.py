@@ -91,6 +91,7 @@ FEATURES: Mapping[str, tuple[tuple[str, ...], ...]] = {
         ("metrics",),
         ("link",),
         ("planes",),
+        ("inference",),
         ("access", "upstreams"),
         ("config",),
     ),

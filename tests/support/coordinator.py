@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +26,7 @@ from ai.backend.common.wire.appproxy import (
     Circuit,
     CircuitUsage,
     Counted,
+    InferenceUsage,
     State,
     ToWorker,
     Usage,
@@ -176,11 +177,12 @@ class FakeWorker:
             failed = {each.id: "the port is in use" for each in new if each.port in self.broken}
             await socket.send_str(msgspec.json.encode(Ack(version=frame.version, failed=failed)).decode())
 
-    async def report(self, sequence: int, time: float, *uses: CircuitUsage) -> None:
+    async def report(
+        self, sequence: int, time: float, *uses: CircuitUsage, inference: Sequence[InferenceUsage] = ()
+    ) -> None:
         assert self._socket is not None
-        await self._socket.send_str(
-            msgspec.json.encode(Usage(sequence=sequence, time=time, circuits=list(uses))).decode()
-        )
+        frame = Usage(sequence=sequence, time=time, circuits=list(uses), inference=list(inference))
+        await self._socket.send_str(msgspec.json.encode(frame).decode())
         await self.until(lambda: self.counted >= sequence)
 
     async def until(self, condition: Any) -> None:

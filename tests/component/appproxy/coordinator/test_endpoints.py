@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -10,7 +11,14 @@ from uuid import UUID, uuid4
 import jwt
 import pytest
 
-from ai.backend.common.wire.appproxy import INFERENCE_KEY, SETUP_KEY, AppMode, purpose_key
+from ai.backend.common.wire.appproxy import (
+    INFERENCE_KEY,
+    SETUP_KEY,
+    AppMode,
+    CircuitUsage,
+    InferenceUsage,
+    purpose_key,
+)
 from tests.support.coordinator import SECRET, Caller, FakeWorker
 
 USER, ENDPOINT = uuid4(), uuid4()
@@ -108,3 +116,44 @@ async def test_a_wrong_endpoint_is_refused(call: Caller, worker: FakeWorker) -> 
     mixed = body_of(replicas=2)
     mixed["apps"]["api"][0]["protocol"] = "tcp"
     assert (await call("POST", f"/v2/endpoints/{ENDPOINT}", mixed)).status == 400
+
+
+async def test_loads_and_usage_come_from_workers_to_managers(call: Caller, worker: FakeWorker) -> None:
+    revision, serving = {"id": str(uuid4()), "weight": 3.0}, {"name": "llm", "models": ["m"], "routing": "prefix"}
+    body = body_of(serving=serving)
+    body["apps"]["api"][0]["revision"] = revision
+    await call("POST", f"/v2/endpoints/{ENDPOINT}", body)
+    (circuit,) = worker.circuits.values()
+    assert circuit.serving is not None
+    assert (circuit.serving.models, circuit.route_info[0].revision.weight) == (["m"], 3.0)  # type: ignore[union-attr]
+    idle = (await call("GET", "/v2/endpoints/loads")).body
+    assert [(each["queued"], each["in_flight"]) for each in idle["loads"]] == [(0, {})]
+    waiting = asyncio.create_task(call("GET", f"/v2/endpoints/loads?since={idle['version']}&wait=20"))
+    session = UUID(int=0)
+    load = CircuitUsage(id=circuit.id, requests=2, last_used=time.time(), open=3, queued=1, in_flight={session: 2})
+    row = InferenceUsage(minute=9, token="t", circuit=circuit.id, endpoint=ENDPOINT, requests=2, output_tokens=70)
+    for _ in range(2):  # a report that comes twice counts once
+        await worker.report(1, time.time(), load, inference=[row])
+    told = (await asyncio.wait_for(waiting, 5)).body
+    assert told["version"] != idle["version"]
+    assert (told["loads"][0]["queued"], told["loads"][0]["in_flight"]) == (1, {str(session): 2})
+    rows = (await call("GET", "/v2/endpoints/usage")).body["rows"]
+    assert [(each["usage"]["output_tokens"], each["usage"]["endpoint"]) for each in rows] == [(70, str(ENDPOINT))]
+    assert (await call("GET", f"/v2/endpoints/usage?after={rows[-1]['id']}")).body == {"rows": []}
+    over = CircuitUsage(id=circuit.id, last_used=time.time())
+    await worker.report(2, time.time(), over)
+    assert (await call("GET", "/v2/endpoints/loads")).body["loads"][0]["queued"] == 0
+
+
+async def test_a_token_may_be_for_several_endpoints_and_limited(call: Caller, worker: FakeWorker) -> None:
+    other = uuid4()
+    for endpoint in (ENDPOINT, other):
+        await call("POST", f"/v2/endpoints/{endpoint}", body_of(endpoint))
+    limits = {"requests": [{"amount": 5, "seconds": 60}], "concurrent": 2}
+    wanted = {"user_uuid": str(USER), "exp": "2035-01-01", "endpoints": [str(other)], "limits": limits}
+    token = (await call("POST", f"/v2/endpoints/{ENDPOINT}/token", wanted)).body["token"]
+    claims = jwt.decode(token, purpose_key(SECRET, INFERENCE_KEY), algorithms=["HS256"], audience=str(other))
+    assert claims["aud"] == [str(ENDPOINT), str(other)]
+    assert claims["limits"]["concurrent"] == 2
+    for wrong in ({"endpoints": [str(uuid4())]}, {"limits": {"requests": [{"amount": -1}]}}, {"limits": {"rpm": 3}}):
+        assert (await call("POST", f"/v2/endpoints/{ENDPOINT}/token", {**wanted, **wrong})).status in (400, 404)

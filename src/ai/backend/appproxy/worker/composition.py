@@ -106,6 +106,7 @@ def frontend_of(settings: WorkerSettings) -> Frontend:
     tls = None
     if process.tls_listen and process.tls_cert is not None and process.tls_privkey is not None:
         tls = tls_of(process.tls_cert, process.tls_privkey)
+    models = (process.models_bind_addr.host, process.models_bind_addr.port) if process.models_bind_addr else None
     if process.mode is FrontendMode.WILDCARD and process.wildcard_domain is not None:
         wildcard = process.wildcard_domain
         return Frontend(
@@ -114,9 +115,10 @@ def frontend_of(settings: WorkerSettings) -> Frontend:
             domain=wildcard.domain,
             tls=tls,
             is_secure=process.tls_advertised,
+            models=models,
         )
     proxy = process.port_proxy
-    return Frontend(host=proxy.bind_host, ports=proxy.slots, tls=tls, is_secure=process.tls_advertised)
+    return Frontend(host=proxy.bind_host, ports=proxy.slots, tls=tls, is_secure=process.tls_advertised, models=models)
 
 
 def registration_of(settings: WorkerSettings, api_port: int) -> WorkerRegistration:

@@ -30,6 +30,7 @@ def families_of(plane: EmbeddedPlane, link: CoordinatorLink) -> Iterable[MetricF
         ("received_bytes_total", "Bytes of clients, of present circuits.", sum(o.received for o in observations)),
         ("sent_bytes_total", "Bytes to clients, of present circuits.", sum(o.sent for o in observations)),
         ("open_connections", "Open requests and connections.", sum(o.open for o in observations)),
+        ("queued_requests", "Requests that wait for a replica.", sum(o.queued for o in observations)),
         ("circuits", "Circuits that are served.", len(observations)),
         ("linked", "1 while the link with the coordinator is there.", int(link.is_linked)),
         ("config_version", "The version of the circuits that is served.", link.version),

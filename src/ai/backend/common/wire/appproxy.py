@@ -101,14 +101,14 @@ class TokenKind(StrEnum):
     TOTAL = "total"
 
 
-class RequestWindow(Wire, frozen=True, kw_only=True):
+class RequestWindow(Wire, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """At most ``amount`` requests in any ``seconds``."""
 
     amount: Amount
     seconds: Annotated[int, msgspec.Meta(ge=1, le=31 * 86_400)] = 60
 
 
-class TokenWindow(Wire, frozen=True, kw_only=True):
+class TokenWindow(Wire, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """At most ``amount`` tokens of a kind in any ``seconds``."""
 
     amount: Amount
@@ -116,7 +116,7 @@ class TokenWindow(Wire, frozen=True, kw_only=True):
     kind: TokenKind = TokenKind.TOTAL
 
 
-class InferenceLimits(Wire, frozen=True, kw_only=True):
+class InferenceLimits(Wire, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Limits of one token, or of each token of an endpoint. ``concurrent``: open requests. Each node of a worker counts
     by itself."""
 

@@ -6,9 +6,9 @@ symmetric, so that revisions are told apart by their ratios.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, NewType
+from typing import Generic, NamedTuple, NewType, TypeVar
 
 from ai.backend.common.wire.appproxy import RouteInfo
 
@@ -29,16 +29,20 @@ def key_of(route: RouteInfo) -> RouteKey:
     return RouteKey(f"{route.session_id} {route.kernel_host} {route.kernel_port} {gateway_name}")
 
 
+K = TypeVar("K", bound=Hashable)
+
+
 @dataclass(slots=True)
-class SmoothWeights:
+class SmoothWeights(Generic[K]):
     """Smooth weighted round robin: with integer weights of sum W, any W choices in a row hold each key exactly as often
     as its weight says. Credits of keys that are left out of a choice are kept."""
 
-    _credits: dict[float, float] = field(default_factory=dict)
+    _credits: dict[K, float] = field(default_factory=dict)
 
-    def choose(self, weights: Mapping[float, float]) -> float:
+    def choose(self, weights: Mapping[K, float]) -> K:
         """Returns the next key. ``weights`` has at least one key, and all are positive."""
-        best, best_credit, total = None, 0.0, 0.0
+        best: K | None = None
+        best_credit = total = 0.0
         for key, weight in weights.items():
             total += weight
             credit = self._credits[key] = self._credits.get(key, 0.0) + weight
@@ -49,7 +53,7 @@ class SmoothWeights:
         self._credits[best] = best_credit - total
         return best
 
-    def retain(self, keys: Container[float]) -> None:
+    def retain(self, keys: Container[K]) -> None:
         """Drops the credits of other keys."""
         self._credits = {key: credit for key, credit in self._credits.items() if key in keys}
 
@@ -58,7 +62,7 @@ class RouteChooser:
     """The routes of one circuit. ``choose`` is deterministic; ties go to the route that was chosen longest ago."""
 
     def __init__(self, routes: Iterable[RouteInfo] = ()) -> None:
-        self._weights = SmoothWeights()
+        self._weights: SmoothWeights[float] = SmoothWeights()
         self._groups: dict[float, list[Target]] = {}
         self._single: Target | None = None
         self.update(routes)

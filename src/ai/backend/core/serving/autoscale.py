@@ -193,10 +193,11 @@ def decide_scale(policy: ScalingPolicy, given: ScalingInput) -> ScalingDecision:
     inputs = _inputs(policy, given)
     current = min(max(given.desired, low), high)
     if current == 0:
-        if given.queued or given.in_flight:
+        if high and (given.queued or given.in_flight):
             text = f"{given.queued} requests wait for a replica"
             return _decision(1, ServingReason.REQUEST_ARRIVED, text, inputs, ScalingState())
-        return _decision(0, None, "no request waits", inputs, ScalingState())
+        reason = ServingReason.SCALED_DOWN if given.desired else None
+        return _decision(0, reason, "no request waits", inputs, ScalingState())
     if low == 0 and _is_idle(policy, given):
         if given.is_rolling_out:
             return _decision(current, None, "it is idle, but is being rolled out", inputs, given.state)

@@ -19,7 +19,7 @@ from ai.backend.appproxy.coordinator.circuits.store import CircuitStore
 from ai.backend.appproxy.coordinator.workers.service import WorkerService
 from ai.backend.common.appproxy_errors import FrontendTimeout, NoSuchObject, RouteNotDelivered, WorkerSilent
 from ai.backend.common.errors import InvalidInput
-from ai.backend.common.wire.appproxy import Ack, Change, Counted, State, ToCoordinator, ToWorker
+from ai.backend.common.wire.appproxy import Ack, Change, Counted, EndpointLoads, State, ToCoordinator, ToWorker
 from ai.backend.infra.bus import Signal
 from ai.backend.infra.clock import Clock
 from ai.backend.infra.loop import PeriodicLoop, cancel_all
@@ -54,6 +54,7 @@ class Links(PeriodicLoop):
         self._timeout_s = timeout_s
         self._links: set[Link] = set()
         self._acked = asyncio.Event()
+        self._reported = asyncio.Event()
         self._latest: dict[UUID, int] = {}
 
     @property
@@ -113,6 +114,20 @@ class Links(PeriodicLoop):
             await self._pause(delivery, min(pause_s, remaining_s))
             pause_s = min(2 * pause_s, POLL_S)
 
+    async def loads(self, since: int | None, wait_s: float) -> EndpointLoads:
+        """Returns the loads of endpoints; if their version is still ``since``, once it is another one or the time is
+        over. What other coordinators heard is known half a second later."""
+        deadline = asyncio.get_running_loop().time() + wait_s
+        while True:
+            reported = self._reported
+            loads = await self._store.loads(self._workers.alive_since())
+            remaining_s = deadline - asyncio.get_running_loop().time()
+            if since is None or loads.version != since or remaining_s <= 0:
+                return loads
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(remaining_s, POLL_S)):
+                    await reported.wait()
+
     async def _pause(self, delivery: Delivery, pause_s: float) -> None:
         """Waits for an acknowledgement on a link of this coordinator; other ones are in the database after a while."""
         if self._latest.get(delivery.worker_id, -1) >= delivery.version:
@@ -150,5 +165,9 @@ class Links(PeriodicLoop):
                 self._acked.set()
                 self._acked = asyncio.Event()
             else:
+                is_waited_for = any(each.queued for each in frame.circuits)
                 sequence = await self._store.count(link.worker_id, link.node, frame, self._clock.now())
+                if is_waited_for:
+                    self._reported.set()
+                    self._reported = asyncio.Event()
                 await link.send(Counted(sequence=sequence))

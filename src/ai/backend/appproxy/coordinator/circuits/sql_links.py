@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, and_, insert, select, update
 
 from ai.backend.appproxy.coordinator.circuits.model import Delivery
-from ai.backend.appproxy.coordinator.circuits.tables import circuits
+from ai.backend.appproxy.coordinator.circuits.tables import circuits, endpoint_loads, endpoint_usage
 from ai.backend.appproxy.coordinator.workers.tables import worker_nodes, workers
 from ai.backend.common.appproxy_errors import NoSuchObject
-from ai.backend.common.wire.appproxy import Ack, Circuit, CircuitUsage, Usage
+from ai.backend.common.wire.appproxy import (
+    Ack,
+    AppMode,
+    Circuit,
+    CircuitUsage,
+    EndpointLoad,
+    EndpointLoads,
+    Usage,
+    UsageRow,
+)
 from ai.backend.infra.database import Database
 
 _NODES = worker_nodes.c
 _CIRCUITS = circuits.c
+_LOADS = endpoint_loads.c
 
 
 class SqlLinks:
@@ -83,13 +94,56 @@ class SqlLinks:
 
         return await self._db.run_read(work)
 
+    async def loads(self, alive_since: datetime) -> EndpointLoads:
+        def work(s: Connection) -> EndpointLoads:
+            endpoints = s.execute(
+                select(_CIRCUITS.id, _CIRCUITS.endpoint_id, _CIRCUITS.requests, _CIRCUITS.last_used).where(
+                    _CIRCUITS.app_mode == AppMode.INFERENCE, _CIRCUITS.endpoint_id.is_not(None)
+                )
+            ).all()
+            is_node = and_(_NODES.worker_id == _LOADS.worker_id, _NODES.node == _LOADS.node)
+            parts = s.execute(
+                select(endpoint_loads, _NODES.is_linked, _NODES.seen_at).join(worker_nodes, is_node)
+            ).all()
+            queued: defaultdict[UUID, int] = defaultdict(int)
+            in_flight: defaultdict[UUID, defaultdict[UUID, int]] = defaultdict(lambda: defaultdict(int))
+            for part in parts:
+                if part.is_linked and part.seen_at >= alive_since:
+                    queued[part.circuit_id] += part.queued
+                    for session_id, number in part.in_flight.items():
+                        in_flight[part.circuit_id][session_id] += number
+            loads = [
+                EndpointLoad(
+                    endpoint_id=row.endpoint_id,
+                    queued=queued[row.id],
+                    in_flight=dict(in_flight[row.id]),
+                    requests=row.requests,
+                    last_used=row.last_used.timestamp(),
+                )
+                for row in endpoints
+            ]
+            return EndpointLoads(version=sum(part.wakes for part in parts), loads=loads)
+
+        return await self._db.run_read(work)
+
+    async def usage(self, after: int, limit: int) -> Sequence[UsageRow]:
+        columns = endpoint_usage.c
+        query = select(columns.id, columns.document).where(columns.id > after).order_by(columns.id).limit(limit)
+        return [UsageRow(id=row.id, usage=row.document) for row in await self._db.fetch(query)]
+
     async def count(self, worker_id: UUID, node: str, usage: Usage, now: datetime) -> int:
         is_node = (_NODES.worker_id == worker_id) & (_NODES.node == node)
 
         def work(s: Connection) -> int:
             is_new = is_node & (_NODES.sequence < usage.sequence)
             if s.execute(update(worker_nodes).where(is_new).values(sequence=usage.sequence)).rowcount:
+                own = _endpoints_of(s, worker_id)
+                rows = [{"document": each, "created_at": now} for each in usage.inference]
+                if rows:
+                    s.execute(insert(endpoint_usage), rows)
                 for report in usage.circuits:
+                    if report.id in own:
+                        _put_load(s, worker_id, node, report)
                     is_circuit = (_CIRCUITS.id == report.id) & (_CIRCUITS.worker_id == worker_id)
                     counted = {"requests": _CIRCUITS.requests + report.requests}
                     s.execute(update(circuits).where(is_circuit).values(counted))
@@ -101,6 +155,25 @@ class SqlLinks:
             return usage.sequence if sequence is None else sequence
 
         return await self._db.run_write(work)
+
+
+def _endpoints_of(s: Connection, worker_id: UUID) -> frozenset[UUID]:
+    """Returns the circuits of a worker that are endpoints."""
+    query = select(_CIRCUITS.id).where(_CIRCUITS.worker_id == worker_id, _CIRCUITS.app_mode == AppMode.INFERENCE)
+    return frozenset(s.execute(query).scalars())
+
+
+def _put_load(s: Connection, worker_id: UUID, node: str, report: CircuitUsage) -> None:
+    """Stores the load of an endpoint at one node. Requests that begin to wait are counted as a wake."""
+    key = and_(_LOADS.worker_id == worker_id, _LOADS.node == node, _LOADS.circuit_id == report.id)
+    former = s.execute(select(_LOADS.queued, _LOADS.wakes).where(key)).one_or_none()
+    values = {"queued": report.queued, "in_flight": dict(report.in_flight)}
+    if former is None:
+        names = {"worker_id": worker_id, "node": node, "circuit_id": report.id}
+        s.execute(insert(endpoint_loads), {**names, **values, "wakes": int(report.queued > 0)})
+    else:
+        is_wake = report.queued > 0 and former.queued == 0
+        s.execute(update(endpoint_loads).where(key).values({**values, "wakes": former.wakes + is_wake}))
 
 
 def _last_used(report: CircuitUsage, sent_at: float, now: datetime) -> datetime:

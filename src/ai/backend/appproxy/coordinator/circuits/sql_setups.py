@@ -9,11 +9,12 @@ from uuid import UUID
 from sqlalchemy import Connection, delete, insert, select, update
 
 from ai.backend.appproxy.coordinator.circuits.model import Setup
-from ai.backend.appproxy.coordinator.circuits.tables import resting_slots, setups
+from ai.backend.appproxy.coordinator.circuits.tables import endpoint_loads, endpoint_usage, resting_slots, setups
 from ai.backend.appproxy.coordinator.workers.tables import worker_nodes
 from ai.backend.infra.database import Database
 
 _COLUMNS = setups.c
+_LOADS = endpoint_loads.c
 
 
 class SqlSetups:
@@ -52,5 +53,8 @@ class SqlSetups:
             s.execute(delete(setups).where(_COLUMNS.expires_at <= now))
             s.execute(delete(resting_slots).where(resting_slots.c.until <= now))
             s.execute(delete(worker_nodes).where(worker_nodes.c.seen_at <= now - timedelta(days=1)))
+            s.execute(delete(endpoint_usage).where(endpoint_usage.c.created_at <= now - timedelta(days=1)))
+            is_node = (worker_nodes.c.worker_id == _LOADS.worker_id) & (worker_nodes.c.node == _LOADS.node)
+            s.execute(delete(endpoint_loads).where(~select(worker_nodes.c.node).where(is_node).exists()))
 
         await self._db.run_write(work)

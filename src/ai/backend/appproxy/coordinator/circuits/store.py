@@ -8,7 +8,7 @@ from typing import Protocol
 from uuid import UUID
 
 from ai.backend.appproxy.coordinator.circuits.model import Delivery, Setup, StoredCircuit
-from ai.backend.common.wire.appproxy import Ack, Circuit, Slot, Usage
+from ai.backend.common.wire.appproxy import Ack, Circuit, EndpointLoads, Slot, Usage, UsageRow
 
 
 class CircuitStore(Protocol):
@@ -65,6 +65,12 @@ class CircuitStore(Protocol):
     async def count(self, worker_id: UUID, node: str, usage: Usage, now: datetime) -> int:
         """Counts a report once, and returns the sequence up to which reports of the node are counted."""
 
+    async def loads(self, alive_since: datetime) -> EndpointLoads:
+        """Returns the loads of all endpoints, as the nodes that are linked and alive reported them last."""
+
+    async def usage(self, after: int, limit: int) -> Sequence[UsageRow]:
+        """Returns the reports of endpoints after an id, oldest first."""
+
     async def add_setup(self, token_hash: str, setup: Setup, expires_at: datetime) -> None: ...
     async def setup(self, token_hash: str, now: datetime) -> Setup | None:
         """Returns a set-up that is neither used nor expired."""
@@ -77,4 +83,4 @@ class CircuitStore(Protocol):
 
     async def remove_setups(self, session_ids: Sequence[UUID]) -> None: ...
     async def purge(self, now: datetime) -> None:
-        """Removes expired set-ups, rested slots, and nodes that have not been seen for a day."""
+        """Removes expired set-ups, rested slots, and nodes and reports of endpoints that are a day old."""

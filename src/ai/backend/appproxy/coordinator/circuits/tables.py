@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 from sqlalchemy import Boolean, Column, ForeignKey, Index, Integer, String, Table, Text, UniqueConstraint
 
 from ai.backend.appproxy.coordinator.circuits.model import Setup
 from ai.backend.appproxy.coordinator.db.metadata import metadata, required
-from ai.backend.common.wire.appproxy import AppMode, Circuit
+from ai.backend.common.wire.appproxy import AppMode, Circuit, InferenceUsage
 from ai.backend.infra.database import GUID, JSONText, UTCDateTime, Whole
 from ai.backend.infra.database.columns import EnumText
 
@@ -37,6 +39,27 @@ circuit_sessions = Table(
     Column("session_id", GUID, primary_key=True),
 )
 Index("ix_circuit_sessions_session_id", circuit_sessions.c.session_id)
+
+endpoint_loads = Table(
+    "endpoint_loads",
+    metadata,
+    Column("worker_id", GUID, primary_key=True),
+    Column("node", String(64), primary_key=True),
+    Column("circuit_id", GUID, ForeignKey("circuits.id", ondelete="CASCADE"), primary_key=True),
+    required("queued", Integer),
+    required("wakes", Whole),
+    required("in_flight", JSONText(dict[UUID, int])),
+)
+
+endpoint_usage = Table(
+    "endpoint_usage",
+    metadata,
+    Column("id", Whole, primary_key=True, autoincrement=True),
+    required("document", JSONText(InferenceUsage)),
+    required("created_at", UTCDateTime),
+    sqlite_autoincrement=True,
+)
+Index("ix_endpoint_usage_created_at", endpoint_usage.c.created_at)
 
 resting_slots = Table(
     "resting_slots",

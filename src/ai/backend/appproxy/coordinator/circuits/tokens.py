@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 import time
+from collections.abc import Sequence
 from datetime import datetime
 from uuid import UUID
 
@@ -15,6 +16,7 @@ from ai.backend.common.wire.appproxy import (
     INFERENCE_KEY,
     SETUP_CODE_S,
     SETUP_KEY,
+    InferenceLimits,
     InferenceToken,
     SetupCode,
     purpose_key,
@@ -58,10 +60,18 @@ class TokenIssuer:
         )
         return _signed(claims, self._setup_key)
 
-    def endpoint_token(self, endpoint_id: UUID, user_id: UUID, expires_at: datetime) -> str:
-        """Returns a token that permits calls of an endpoint until it expires."""
+    def endpoint_token(
+        self,
+        endpoint_ids: Sequence[UUID],
+        user_id: UUID,
+        expires_at: datetime,
+        limits: InferenceLimits | None = None,
+    ) -> str:
+        """Returns a token that permits calls of these endpoints until it expires, within its limits."""
+        names = [str(endpoint_id) for endpoint_id in endpoint_ids]
         claims = InferenceToken(
-            aud=str(endpoint_id),
+            aud=names[0] if len(names) == 1 else names,
+            limits=limits,
             sub=str(user_id),
             jti=secrets.token_urlsafe(_ID_BYTES),
             exp=int(expires_at.timestamp()),

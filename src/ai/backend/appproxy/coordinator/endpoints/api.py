@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
 
 from ai.backend.appproxy.coordinator.circuits.schemas import Token
-from ai.backend.appproxy.coordinator.endpoints.schemas import EndpointBody, EndpointReply, EndpointTokenBody
+from ai.backend.appproxy.coordinator.endpoints.schemas import (
+    EndpointBody,
+    EndpointReply,
+    EndpointTokenBody,
+    LoadsQuery,
+    UsageQuery,
+)
 from ai.backend.appproxy.coordinator.endpoints.service import EndpointRequest, EndpointService
 from ai.backend.appproxy.coordinator.workers.schemas import Success
 from ai.backend.appproxy.coordinator.workers.service import id_of
 from ai.backend.common.appproxy_errors import NotForInteractive
-from ai.backend.common.wire.appproxy import AppMode, RouteInfo
+from ai.backend.common.wire.appproxy import AppMode, EndpointLoads, RouteInfo, UsageRows
 from ai.backend.infra.http.decode import refuse
 from ai.backend.infra.http.routes import Call, route
 
@@ -37,7 +44,19 @@ class EndpointsApi:
     async def token(self, call: Call[EndpointTokenBody]) -> Token:
         """Returns a token by which the endpoint is called."""
         endpoint_id = await self._id(call)
-        return Token(token=await self.endpoints.token(endpoint_id, call.body.user_uuid, call.body.exp))
+        body = call.body
+        endpoint_ids = list(dict.fromkeys((endpoint_id, *body.endpoints)))
+        return Token(token=await self.endpoints.token(endpoint_ids, body.user_uuid, body.exp, body.limits))
+
+    @route("GET", "/v2/endpoints/loads", query=LoadsQuery)
+    async def loads(self, call: Call[Any, LoadsQuery]) -> EndpointLoads:
+        """Returns the open and waiting requests of all endpoints."""
+        return await self.endpoints.circuits.links.loads(call.query.since, call.query.wait)
+
+    @route("GET", "/v2/endpoints/usage", query=UsageQuery)
+    async def usage(self, call: Call[Any, UsageQuery]) -> UsageRows:
+        """Returns what tokens used at replicas, minute by minute, after a report that is known already."""
+        return UsageRows(rows=list(await self.endpoints.circuits.store.usage(call.query.after, call.query.limit)))
 
     async def _id(self, call: Call[EndpointBody] | Call[EndpointTokenBody] | Call) -> UUID:
         """Returns the id of the path. Raises NoSuchObject; NotForInteractive if it is the circuit of an app."""
@@ -69,6 +88,7 @@ def _request_of(endpoint_id: UUID, body: EndpointBody) -> EndpointRequest:
             protocol=each.protocol,
             traffic_ratio=each.traffic_ratio,
             gateway=each.gateway,
+            revision=each.revision,
         )
         for replicas in body.apps.values()
         for each in replicas
@@ -83,4 +103,5 @@ def _request_of(endpoint_id: UUID, body: EndpointBody) -> EndpointRequest:
         port=body.port,
         subdomain=body.subdomain,
         existing_url=body.tags.endpoint.existing_url,
+        serving=body.serving,
     )

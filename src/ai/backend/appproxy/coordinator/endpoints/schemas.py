@@ -8,7 +8,15 @@ from uuid import UUID
 import msgspec
 
 from ai.backend.appproxy.coordinator.circuits.schemas import SessionConfig
-from ai.backend.common.wire.appproxy import GatewayRoute, Port, ProxyProtocol, Ratio
+from ai.backend.common.wire.appproxy import (
+    GatewayRoute,
+    InferenceLimits,
+    Port,
+    ProxyProtocol,
+    Ratio,
+    RevisionShare,
+    ServingOptions,
+)
 from ai.backend.infra.http.routes import Schema
 
 _MAX_ROUTES = 1024
@@ -37,6 +45,7 @@ class InferenceApp(Schema, frozen=True, kw_only=True):
     protocol: ProxyProtocol = ProxyProtocol.HTTP
     traffic_ratio: Ratio = 1.0
     gateway: GatewayRoute | None = None
+    revision: RevisionShare | None = None
 
 
 class EndpointBody(Schema, frozen=True, kw_only=True):
@@ -48,6 +57,7 @@ class EndpointBody(Schema, frozen=True, kw_only=True):
     open_to_public: bool = False
     port: Port | None = None
     subdomain: Annotated[str, msgspec.Meta(max_length=63)] | None = None
+    serving: ServingOptions | None = None
 
 
 class EndpointReply(Schema, frozen=True, kw_only=True):
@@ -57,7 +67,25 @@ class EndpointReply(Schema, frozen=True, kw_only=True):
 
 
 class EndpointTokenBody(Schema, frozen=True, kw_only=True):
-    """EndpointAPITokenGenerationRequestModel: ``exp`` is a time in ISO 8601, or unix time."""
+    """EndpointAPITokenGenerationRequestModel: ``exp`` is a time in ISO 8601, or unix time.
+
+    The token is good for the endpoint of the path and for the other ``endpoints``. ``limits`` replace those of the
+    endpoints.
+    """
 
     user_uuid: UUID
     exp: Annotated[str, msgspec.Meta(max_length=64)]
+    endpoints: Annotated[list[UUID], msgspec.Meta(max_length=64)] = msgspec.field(default_factory=list)
+    limits: InferenceLimits | None = None
+
+
+class LoadsQuery(Schema, frozen=True, kw_only=True):
+    """With ``since``, the reply waits up to ``wait`` seconds for another version."""
+
+    since: Annotated[int, msgspec.Meta(ge=0, le=2**53)] | None = None
+    wait: Annotated[float, msgspec.Meta(ge=0, le=60)] = 0.0
+
+
+class UsageQuery(Schema, frozen=True, kw_only=True):
+    after: Annotated[int, msgspec.Meta(ge=0, le=2**53)] = 0
+    limit: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 1000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from urllib.parse import urlsplit
@@ -13,7 +14,15 @@ from ai.backend.appproxy.coordinator.circuits.placement import check_subdomain
 from ai.backend.appproxy.coordinator.circuits.service import CircuitService
 from ai.backend.common.appproxy_errors import NoSuchObject
 from ai.backend.common.errors import InvalidInput
-from ai.backend.common.wire.appproxy import AppMode, Circuit, FrontendMode, ProxyProtocol, RouteInfo
+from ai.backend.common.wire.appproxy import (
+    AppMode,
+    Circuit,
+    FrontendMode,
+    InferenceLimits,
+    ProxyProtocol,
+    RouteInfo,
+    ServingOptions,
+)
 
 _MAX_TOKEN_YEARS = 10
 
@@ -31,6 +40,7 @@ class EndpointRequest:
     port: int | None = None
     subdomain: str | None = None
     existing_url: str | None = None
+    serving: ServingOptions | None = None
 
 
 @dataclass(slots=True)
@@ -58,6 +68,7 @@ class EndpointService:
                 route_info=list(request.routes),
                 session_ids=[each.session_id for each in request.routes],
                 open_to_public=request.open_to_public,
+                serving=request.serving,
                 updated_at=now,
             )
             await self.circuits.store.replace(circuit)
@@ -69,15 +80,18 @@ class EndpointService:
         """Removes an endpoint. Raises NoSuchObject."""
         await self.circuits.remove([(await self._circuit(endpoint_id)).id])
 
-    async def token(self, endpoint_id: UUID, user_id: UUID, exp: str) -> str:
-        """Returns a token that permits calls of an endpoint. Raises NoSuchObject, InvalidInput."""
-        await self._circuit(endpoint_id)
+    async def token(
+        self, endpoint_ids: Sequence[UUID], user_id: UUID, exp: str, limits: InferenceLimits | None = None
+    ) -> str:
+        """Returns a token that permits calls of these endpoints. Raises NoSuchObject, InvalidInput."""
+        for endpoint_id in endpoint_ids:
+            await self._circuit(endpoint_id)
         expires_at = _time_of(exp)
         now = self.circuits.clock.now()
         if not now < expires_at <= now + timedelta(days=366 * _MAX_TOKEN_YEARS):
             message = f"exp: a time in the future, within {_MAX_TOKEN_YEARS} years"
             raise InvalidInput(message, data={"exp": "out of range"})
-        return self.circuits.tokens.endpoint_token(endpoint_id, user_id, expires_at)
+        return self.circuits.tokens.endpoint_token(endpoint_ids, user_id, expires_at, limits)
 
     async def _circuit(self, endpoint_id: UUID) -> Circuit:
         stored = await self.circuits.store.of_endpoint(endpoint_id)
@@ -105,6 +119,7 @@ def _circuit_of(request: EndpointRequest, protocol: ProxyProtocol, now: str) -> 
         endpoint_id=request.id,
         route_info=list(request.routes),
         session_ids=[each.session_id for each in request.routes],
+        serving=request.serving,
         created_at=now,
         updated_at=now,
     )

@@ -12,7 +12,7 @@ from typing import Protocol
 from urllib.parse import parse_qs
 
 from ai.backend.appproxy.worker.access.replies import Response, error, redirect
-from ai.backend.appproxy.worker.access.tokens import BadToken, Tokens
+from ai.backend.appproxy.worker.access.tokens import BadToken, Grant, Tokens
 from ai.backend.common.appproxy_errors import (
     CookieInvalid,
     CookieMissing,
@@ -21,6 +21,7 @@ from ai.backend.common.appproxy_errors import (
     NotForInference,
     TokenMismatch,
 )
+from ai.backend.common.errors import BackendError
 from ai.backend.common.wire.appproxy import SETUP_PATH, AppMode, Circuit
 from ai.backend.core.proxy.cookies import (
     PERMIT_S,
@@ -43,12 +44,13 @@ _MAX_PERMITS = 4
 @dataclass(frozen=True, slots=True)
 class Admission:
     """An admitted request. ``cookies`` and all but the ``hidden`` fields go to the app; ``set_cookie`` renews the
-    permit."""
+    permit. ``grant`` is the token of an endpoint."""
 
     address: str
     cookies: str = ""
     hidden: frozenset[bytes] = _NOTHING_HIDDEN
     set_cookie: str | None = None
+    grant: Grant | None = None
 
 
 class Request(Protocol):
@@ -91,10 +93,7 @@ class Gate:
 
     def check(self, circuit: Circuit, request: Request, peer: str) -> Admission | Response:
         """Admits a request of the client at ``peer``, or replies to it."""
-        address = peer
-        if self._trusted_proxies:
-            hops = values_of(request.headers, b"x-forwarded-for")
-            address = client_address(peer, hops, lambda hop: is_within(hop, self._trusted_proxies))
+        address = self._address(request, peer)
         if circuit.allowed_client_ips is not None and not self.admits_address(circuit, address):
             return error(403, "This address may not use this app.", as_page=wants_page(request))
         path, _, query = request.target.partition(b"?")
@@ -150,30 +149,49 @@ class Gate:
         _, cookies = split_cookies(values_of(request.headers, b"cookie"), "")
         if circuit.open_to_public:
             return Admission(address, cookies)
+        grant = self.read_grant(request)
+        if isinstance(grant, Response):
+            return grant
+        return self._admit(circuit, request, address, grant, cookies)
+
+    def _admit(
+        self, circuit: Circuit, request: Request, address: str, grant: Grant, cookies: str
+    ) -> Admission | Response:
+        if circuit.endpoint_id is None or str(circuit.endpoint_id) not in grant.audience:
+            return _unauthorized(request, "The token is invalid or expired.", TokenMismatch)
+        return Admission(address, cookies, hidden=_AUTHORIZATION, grant=grant)
+
+    def admit_grant(self, circuit: Circuit, request: Request, peer: str, grant: Grant) -> Admission | Response:
+        """Admits a request at the base URL of all models to the endpoint of its model."""
+        address = self._address(request, peer)
+        if not self.admits_address(circuit, address):
+            return error(403, "This address may not use this model.", model_code="forbidden")
+        _, cookies = split_cookies(values_of(request.headers, b"cookie"), "")
+        if circuit.open_to_public:
+            return Admission(address, cookies, hidden=_AUTHORIZATION, grant=grant)
+        return self._admit(circuit, request, address, grant, cookies)
+
+    def _address(self, request: Request, peer: str) -> str:
+        """Returns the address of the client, behind trusted proxies too."""
+        if not self._trusted_proxies:
+            return peer
+        hops = values_of(request.headers, b"x-forwarded-for")
+        return client_address(peer, hops, lambda hop: is_within(hop, self._trusted_proxies))
+
+    def read_grant(self, request: Request) -> Grant | Response:
+        """Returns what the token of a request permits, or the reply to a request without a valid one."""
         values = values_of(request.headers, b"authorization")
-        challenge = b"WWW-Authenticate: Bearer\r\n"
         if not values:
-            return error(
-                401, "Send a token of the endpoint.", HeaderMissing, as_page=wants_page(request), fields=challenge
-            )
+            return _unauthorized(request, "Send a token of the endpoint.", HeaderMissing)
         scheme, _, token = values[0].partition(" ")
         if scheme.lower() not in _SCHEMES:
-            return error(
-                401,
-                "Authorize with BackendAI or Bearer.",
-                MethodUnsupported,
-                as_page=wants_page(request),
-                fields=challenge,
-            )
+            return _unauthorized(request, "Authorize with BackendAI or Bearer.", MethodUnsupported)
         try:
-            if len(values) > 1 or circuit.endpoint_id is None:
+            if len(values) > 1:
                 raise BadToken("the header is ambiguous")
-            self._tokens.check_inference_token(token.strip(), circuit.endpoint_id, self._clock())
+            return self._tokens.grant(token.strip(), self._clock())
         except BadToken:
-            return error(
-                401, "The token is invalid or expired.", TokenMismatch, as_page=wants_page(request), fields=challenge
-            )
-        return Admission(address, cookies, hidden=_AUTHORIZATION)
+            return _unauthorized(request, "The token is invalid or expired.", TokenMismatch)
 
     def _is_own_origin(self, request: Request) -> bool:
         """Returns True for clients without Origin, which are no browsers, and pages of the app itself."""
@@ -183,6 +201,11 @@ class Gate:
 
     def _cookie(self, circuit: Circuit, permit: str) -> str:
         return set_permit_cookie(permit_name(circuit.id, is_secure=self._is_secure), permit, is_secure=self._is_secure)
+
+
+def _unauthorized(request: Request, detail: str, kind: type[BackendError]) -> Response:
+    challenge = b"WWW-Authenticate: Bearer\r\n"
+    return error(401, detail, kind, as_page=wants_page(request), fields=challenge, model_code="invalid_api_key")
 
 
 def wants_page(request: Request) -> bool:

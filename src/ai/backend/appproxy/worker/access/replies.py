@@ -42,19 +42,44 @@ class Response:
 
 
 def error(
-    status: int, detail: str, kind: type[BackendError] | None = None, *, as_page: bool = False, fields: bytes = b""
+    status: int,
+    detail: str,
+    kind: type[BackendError] | None = None,
+    *,
+    as_page: bool = False,
+    fields: bytes = b"",
+    model_code: str | None = None,
 ) -> Response:
-    """Returns an error, as a page for browsers or as a problem in JSON. The title of its kind has the code."""
+    """Returns an error, as a page for browsers or as a problem in JSON. The title of its kind has the code.
+
+    With ``model_code`` it is for a client of a model: the problem has also the member that clients of OpenAI's
+    interface read.
+    """
     title = kind.title if kind else HTTPStatus(status).phrase
     code = kind.code if kind else None
     if as_page:
         media_type, body = b"text/html; charset=utf-8", _PAGE.format(title=title, detail=detail).encode()
     else:
-        media_type = b"application/problem+json"
-        problem = {"type": "about:blank", "title": title, "status": status, "detail": detail}
+        media_type = b"application/problem+json" if model_code is None else b"application/json"
+        problem: dict[str, object] = {"type": "about:blank", "title": title, "status": status, "detail": detail}
+        if model_code is not None:
+            problem["error"] = {"message": detail, "type": _type_of(status), "param": None, "code": model_code}
         body = json.dumps({**problem, **({"error_code": code} if code else {})}).encode()
     lines = b"Content-Type: %b\r\n%b%b" % (media_type, _PAGE_HEADERS, fields)
     return Response(status, lines, body, code or HTTPStatus(status).name.lower())
+
+
+def _type_of(status: int) -> str:
+    """Returns OpenAI's type of an error."""
+    if status == HTTPStatus.TOO_MANY_REQUESTS:
+        return "rate_limit_error"
+    return "server_error" if status >= HTTPStatus.INTERNAL_SERVER_ERROR else "invalid_request_error"
+
+
+def document(value: object) -> Response:
+    """Returns a value as JSON."""
+    lines = b"Content-Type: application/json\r\n%b" % _PAGE_HEADERS
+    return Response(200, lines, json.dumps(value).encode(), "models")
 
 
 def redirect(location: str, cookie: str | None) -> Response:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import secrets
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
 import jwt
+import msgspec
 
 from ai.backend.common.wire.appproxy import (
     INFERENCE_KEY,
@@ -15,6 +18,7 @@ from ai.backend.common.wire.appproxy import (
     SETUP_CODE_S,
     SETUP_KEY,
     Circuit,
+    InferenceLimits,
     purpose_key,
 )
 from ai.backend.core.proxy.cookies import PERMIT_S
@@ -31,6 +35,17 @@ class BadToken(Exception):
     """A token that is malformed, forged, expired, used before, or for another purpose."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """A token of endpoints that was verified. ``token`` is a hash of its id, ``audience`` the ids of its endpoints."""
+
+    token: str
+    user: UUID | None
+    audience: frozenset[str]
+    limits: InferenceLimits | None
+    expires_at: float
+
+
 class Tokens:
     """Keys of all purposes. ``now`` is unix time in every method.
 
@@ -44,6 +59,7 @@ class Tokens:
         self._started_at = started_at
         self._used_codes: dict[str, float] = {}
         self._verified: dict[tuple[str, str], tuple[str, float]] = {}
+        self._grants: dict[str, Grant] = {}
 
     def take_setup_code(self, code: str, circuit: Circuit, now: float) -> str:
         """Returns where a set-up code redirects to, and makes it useless. Raises BadToken."""
@@ -81,9 +97,24 @@ class Tokens:
             raise BadToken("the circuit has no user")
         return self._verify(permit, f"{circuit} {user}", now, self._permit_key, _PERMIT_AUDIENCE, _permit_subject)
 
-    def check_inference_token(self, token: str, endpoint: UUID, now: float) -> None:
-        """Raises BadToken unless the token is of this endpoint."""
-        self._verify(token, str(endpoint), now, self._inference_key, str(endpoint), _inference_subject)
+    def grant(self, token: str, now: float) -> Grant:
+        """Returns what a token of endpoints permits. Raises BadToken. A signature is verified once."""
+        grant = self._grants.get(token)
+        if grant is None:
+            grant = _grant_of(token, _decode(token, self._inference_key, None), now)
+            if len(self._grants) >= _MAX_VERIFIED:
+                self._grants.clear()
+            self._grants[token] = grant
+        if grant.expires_at + _LEEWAY_S < now:
+            raise BadToken("the token is expired")
+        return grant
+
+    def check_inference_token(self, token: str, endpoint: UUID, now: float) -> Grant:
+        """Returns what a token permits. Raises BadToken unless it is of this endpoint."""
+        grant = self.grant(token, now)
+        if str(endpoint) not in grant.audience:
+            raise BadToken("the token is for another endpoint")
+        return grant
 
     def _verify(self, token: str, subject: str, now: float, key: bytes, audience: str, subject_of: Any) -> float:
         """Verifies a signature once, and remembers its result: each request of a browser has the permit."""
@@ -103,11 +134,29 @@ def _permit_subject(claims: dict[str, Any]) -> str:
     return f"{claims.get('circuit')} {claims.get('sub')}"
 
 
-def _inference_subject(claims: dict[str, Any]) -> str:
-    return str(claims["aud"]) if claims.get("typ") == "inference" else ""
+def _grant_of(token: str, claims: dict[str, Any], now: float) -> Grant:
+    """Returns the grant of verified claims. Limits that are not understood make a token worthless, not unlimited."""
+    if claims.get("typ") != "inference":
+        raise BadToken("the token is for something else")
+    audience, subject, token_id = claims["aud"], claims.get("sub"), claims.get("jti")
+    try:
+        names = frozenset(msgspec.convert([audience] if isinstance(audience, str) else audience, list[str]))
+        limits = msgspec.convert(claims.get("limits"), InferenceLimits | None)
+        user = UUID(subject) if isinstance(subject, str) else None
+    except (msgspec.ValidationError, ValueError) as e:
+        raise BadToken(str(e)) from None
+    name = token_id if isinstance(token_id, str) and token_id else token
+    return Grant(
+        token=hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:32],
+        user=user,
+        audience=names,
+        limits=limits,
+        expires_at=_expiry(claims, now),
+    )
 
 
-def _decode(token: str, key: bytes, audience: str) -> dict[str, Any]:
+def _decode(token: str, key: bytes, audience: str | None) -> dict[str, Any]:
+    """Verifies a signature; ``audience`` None: the caller compares it."""
     if len(token) > _MAX_TOKEN_LENGTH:
         raise BadToken("the token is too long")
     try:
@@ -117,7 +166,13 @@ def _decode(token: str, key: bytes, audience: str) -> dict[str, Any]:
             key,
             algorithms=[_ALGORITHM],
             audience=audience,
-            options={"require": ["exp", "aud"], "verify_exp": False, "verify_iat": False, "verify_nbf": False},
+            options={
+                "require": ["exp", "aud"],
+                "verify_aud": audience is not None,
+                "verify_exp": False,
+                "verify_iat": False,
+                "verify_nbf": False,
+            },
         )
     except (jwt.PyJWTError, ValueError) as e:
         raise BadToken(str(e)) from None

@@ -80,6 +80,12 @@ class LimitSettings(Settings):
     stream_gap_s: float = Field(3600.0, gt=0, description="Between two pieces of a response.")
     unread_s: float = Field(60.0, gt=0, description="For which a client may leave a response unread.")
     tunnel_gap_s: float = Field(86_400.0, gt=0, description="Without a byte on a WebSocket or TCP connection.")
+    model_body_bytes: int = Field(
+        32 << 20,
+        ge=1024,
+        description="Bytes of a request to a model, which is read whole before a replica is picked.",
+    )
+    model_bodies_bytes: int = Field(512 << 20, ge=1024, description="Bytes of all such requests that are open.")
     circuit_connections: int = Field(
         10_000, ge=1, description="Requests and connections that one circuit may have open."
     )
@@ -115,6 +121,11 @@ class WorkerProcessSettings(Settings):
     )
     api_advertised_addr: Address | None = Field(
         None, description="Where others reach that address; api-bind-addr if unset."
+    )
+    models_bind_addr: Address | None = Field(
+        None,
+        description="Where all models are served by one base URL, /v1, each to the tokens that are good for it; none if"
+        " unset. Behind the same TLS as the frontend.",
     )
     port_proxy: PortProxySettings = Field(PortProxySettings(), description="Ports, for frontend-mode port.")
     wildcard_domain: WildcardSettings | None = Field(None, description="Host names, for frontend-mode wildcard.")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from uuid import UUID
 
+from ai.backend.appproxy.worker.inference.endpoint import sessions_of
 from ai.backend.appproxy.worker.planes.plane import CircuitObservation
-from ai.backend.common.wire.appproxy import CircuitUsage, Usage
+from ai.backend.common.wire.appproxy import CircuitUsage, InferenceUsage, Usage
 
 
 class UsageReports:
@@ -16,26 +17,47 @@ class UsageReports:
         self._sequence = 0
         self._pending: Usage | None = None
         self._reported: dict[UUID, int] = {}
+        self._busy: set[UUID] = set()
 
-    def next(self, observations: Mapping[UUID, CircuitObservation], now: float) -> Usage | None:
-        """Returns the report to send: the one that is not counted yet, or a new one; None if nothing was used."""
+    def next(
+        self,
+        observations: Mapping[UUID, CircuitObservation],
+        now: float,
+        take_usage: Callable[[], list[InferenceUsage]] = list,
+    ) -> Usage | None:
+        """Returns the report to send: the one that is not counted yet, or a new one; None if nothing was used.
+
+        ``take_usage`` returns the use of endpoints since it was called last. What was open or waited in the last report
+        is reported once more when it is over.
+        """
         if self._pending is not None:
             return self._pending
         circuits: list[CircuitUsage] = []
+        busy: set[UUID] = set()
         for circuit_id, observation in observations.items():
             requests = observation.requests - self._reported.get(circuit_id, 0)
             if requests < 0:  # the circuit was removed and made again
                 requests = observation.requests
-            if requests or observation.open:
+            is_busy = bool(observation.open or observation.queued)
+            if requests or is_busy or circuit_id in self._busy:
                 usage = CircuitUsage(
-                    id=circuit_id, requests=requests, last_used=observation.last_used, open=observation.open
+                    id=circuit_id,
+                    requests=requests,
+                    last_used=observation.last_used,
+                    open=observation.open,
+                    queued=observation.queued,
+                    in_flight=sessions_of(observation.in_flight),
                 )
                 circuits.append(usage)
+            if is_busy:
+                busy.add(circuit_id)
         self._reported = {circuit_id: observation.requests for circuit_id, observation in observations.items()}
-        if not circuits:
+        self._busy = busy
+        inference = take_usage()
+        if not circuits and not inference:
             return None
         self._sequence += 1
-        self._pending = Usage(sequence=self._sequence, time=now, circuits=circuits)
+        self._pending = Usage(sequence=self._sequence, time=now, circuits=circuits, inference=inference)
         return self._pending
 
     def counted(self, sequence: int) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 from uuid import UUID
 
-from ai.backend.common.wire.appproxy import AppMode, Circuit, FrontendMode, ProxyProtocol
+from ai.backend.common.wire.appproxy import AppMode, Circuit, FrontendMode, InferenceUsage, ProxyProtocol
 from ai.backend.core.proxy.changes import Changes
 from ai.backend.core.proxy.routing import RouteKey
 
@@ -33,7 +33,7 @@ class Applied:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CircuitObservation:
-    """Counts of a circuit since it serves it. ``last_used`` is unix time."""
+    """Counts of a circuit since it serves it. ``last_used`` is unix time; ``queued`` requests wait for a route."""
 
     requests: int
     last_used: float
@@ -41,6 +41,7 @@ class CircuitObservation:
     received: int
     sent: int
     in_flight: Mapping[RouteKey, int]
+    queued: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +70,12 @@ class DataPlane(Protocol):
 
     def observe(self) -> Mapping[UUID, CircuitObservation]:
         """Returns the observations of all circuits."""
+
+    def take_usage(self) -> list[InferenceUsage]:
+        """Returns what endpoints were used for since the last call."""
+
+    def when_waiting(self, call: Callable[[], None]) -> None:
+        """Calls ``call`` each time requests begin to wait for a route."""
 
     async def cut(self, connections: ConnectionFilter) -> int:
         """Ends open connections at once and returns how many there were."""

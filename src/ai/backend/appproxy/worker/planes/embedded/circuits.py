@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Protocol
 from uuid import UUID
 
+from ai.backend.appproxy.worker.inference.endpoint import Counters, endpoint_of
 from ai.backend.appproxy.worker.planes.plane import CircuitObservation, ConnectionFilter
 from ai.backend.common.wire.appproxy import Circuit, FrontendMode
 from ai.backend.core.proxy.breaker import Breaker
@@ -27,10 +28,11 @@ class OpenConnection(Protocol):
 class CircuitState:
     """A circuit while it is served."""
 
-    def __init__(self, circuit: Circuit) -> None:
+    def __init__(self, circuit: Circuit, counters: Counters) -> None:
         self.circuit = circuit
         self.chooser = RouteChooser(circuit.route_info)
         self.breaker = Breaker()
+        self.endpoint = endpoint_of(circuit, counters, self.breaker)
         self.in_flight: dict[RouteKey, int] = {}
         self.connections: set[OpenConnection] = set()
         self.draining: dict[RouteKey, float] = {}
@@ -53,6 +55,8 @@ class CircuitState:
         self.draining = {key: deadline for key, deadline in self.draining.items() if key not in keys}
         if effects.is_revoked:
             self.cut()
+        if self.endpoint is not None:
+            self.endpoint.update(circuit)
 
     def remove(self) -> None:
         """Cuts everything; nothing is admitted any more."""
@@ -102,13 +106,15 @@ class CircuitState:
             received=self.received,
             sent=self.sent,
             in_flight=dict(self.in_flight),
+            queued=self.endpoint.queued if self.endpoint is not None else 0,
         )
 
 
 class CircuitTable:
     """All circuits of the plane by id, port and subdomain."""
 
-    def __init__(self) -> None:
+    def __init__(self, counters: Counters) -> None:
+        self._counters = counters
         self.by_id: dict[UUID, CircuitState] = {}
         self.by_port: dict[int, CircuitState] = {}
         self.by_subdomain: dict[str, CircuitState] = {}
@@ -120,7 +126,7 @@ class CircuitTable:
         """Adds or replaces a circuit. A slot that another circuit had is taken from it: the coordinator decides."""
         state = self.by_id.get(circuit.id)
         if state is None:
-            state = self.by_id[circuit.id] = CircuitState(circuit)
+            state = self.by_id[circuit.id] = CircuitState(circuit, self._counters)
         else:
             self._free_slot(state)
             state.update(circuit, now)

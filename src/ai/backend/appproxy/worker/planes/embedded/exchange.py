@@ -111,31 +111,39 @@ class Exchange:
         state.requests += 1
         state.last_used = time.time()
         state.enter(self)
-        self._keep(self._head())
+        self._keep(self._head(self._request.content_length))
         limits = self._shared.limits
         wait_s = limits.body_gap_s if self._request.has_body else limits.first_byte_s
         self._client.wait_until(self._shared.loop.time() + wait_s)
         self._dispatch()
 
-    def _head(self) -> bytes:
+    def _head(self, content_length: bytes | None) -> bytes:
         request, admission = self._request, self._admission
         parts = [b"%b %b HTTP/1.1\r\nHost: %b\r\n" % (request.method, request.target, request.host)]
         parts += request_fields(request.headers, hidden=admission.hidden)
         if admission.cookies:
             parts.append(b"Cookie: %b\r\n" % admission.cookies.encode("latin-1"))
         parts.append(forwarded_fields(admission.address, self._shared.scheme, request.host))
-        if request.is_chunked:
+        if content_length is not None:
+            parts.append(b"Content-Length: %b\r\n" % content_length)
+        elif request.is_chunked:
             parts.append(b"Transfer-Encoding: chunked\r\n")
-        elif request.content_length is not None:
-            parts.append(b"Content-Length: %b\r\n" % request.content_length)
         parts.append(b"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n" if request.is_websocket else b"\r\n")
         return b"".join(parts)
 
     def _dispatch(self) -> None:
+        target = self._choose()
+        if target is not None:
+            self._send(target)
+
+    def _choose(self) -> Target | None:
+        """Returns the route of the request; None if it has been replied to, or waits for one."""
         target = self.state.choose(self._shared.loop.time(), self._failed)
         if target is None:
             self._fail(503, "The app has no running service.")
-            return
+        return target
+
+    def _send(self, target: Target) -> None:
         upstream = None
         if not self._request.is_websocket and not self._has_retried:
             upstream = self._pool.take(target.key, is_repeatable=self._request.method in _IDEMPOTENT)
@@ -211,7 +219,7 @@ class Exchange:
         request = self._request
         self._status = status
         if self._upstream is not None:
-            self.state.breaker.record_success(self._upstream.key)
+            self._record_response(self._upstream.key, status)
         parts = [b"HTTP/1.1 %d %b\r\n" % (status, _PHRASES.get(status, b"Status"))]
         parts += response_fields(headers, request.host)
         has_body = request.method != b"HEAD" and status not in (204, 304)
@@ -226,11 +234,19 @@ class Exchange:
             parts.append(b"Connection: close\r\n")
         elif request.is_http_1_0:
             parts.append(b"Connection: keep-alive\r\n")
-        if self._admission.set_cookie:
-            parts.append(b"Set-Cookie: %b\r\n" % self._admission.set_cookie.encode("ascii"))
+        parts.append(self._own_fields())
         parts.append(b"\r\n")
         self._out.append(b"".join(parts))
         return has_body
+
+    def _record_response(self, key: RouteKey, status: int) -> None:
+        self.state.breaker.record_success(key)
+
+    def _own_fields(self) -> bytes:
+        """Returns the lines that the proxy adds to the head of a response."""
+        if not self._admission.set_cookie:
+            return b""
+        return b"Set-Cookie: %b\r\n" % self._admission.set_cookie.encode("ascii")
 
     def on_response_data(self, data: bytes) -> None:
         self.state.sent += len(data)
@@ -289,8 +305,7 @@ class Exchange:
         key = self.route
         if key is not None:
             self.state.breaker.record_failure(key, self._shared.loop.time())
-        may_repeat = self._request.method in _IDEMPOTENT or not has_been_sent
-        if self._has_retried or not may_repeat or not self._is_replayable:
+        if self._has_retried or not self._is_replayable or not self._may_repeat(has_been_sent=has_been_sent):
             self._fail(502, "The app does not answer.")
             return
         self._has_retried = True
@@ -298,6 +313,9 @@ class Exchange:
             self._failed = frozenset((key,))
         self._shared.counts.retries += 1
         self._dispatch()
+
+    def _may_repeat(self, *, has_been_sent: bool) -> bool:
+        return self._request.method in _IDEMPOTENT or not has_been_sent
 
     def _fail(self, status: int, detail: str) -> None:
         self._set_route(None)

@@ -7,9 +7,13 @@ from collections import deque
 
 import httptools
 
-from ai.backend.appproxy.worker.access.gate import wants_page
+from ai.backend.appproxy.worker.access.gate import Admission, wants_page
 from ai.backend.appproxy.worker.access.replies import Response, error
+from ai.backend.appproxy.worker.access.tokens import Grant
+from ai.backend.appproxy.worker.planes.embedded.circuits import CircuitState
 from ai.backend.appproxy.worker.planes.embedded.exchange import ClientRequest, Exchange
+from ai.backend.appproxy.worker.planes.embedded.model_exchange import ModelExchange
+from ai.backend.appproxy.worker.planes.embedded.model_search import ModelSearch, answer_about_models
 from ai.backend.appproxy.worker.planes.embedded.relay import Tunnel, reset
 from ai.backend.appproxy.worker.planes.embedded.server import Shared
 from ai.backend.appproxy.worker.planes.embedded.upstream import WRITE_BUFFER_BYTES, Upstream, UpstreamPool
@@ -19,6 +23,8 @@ from ai.backend.core.proxy.routing import RouteKey
 
 _MAX_PIPELINED = 32
 _LINGER_S = 2.0
+MODELS = -1
+"""The slot of the base URL of all models."""
 
 
 class _Queued:
@@ -31,7 +37,7 @@ class _Queued:
         self.body: list[bytes] = []
         self.is_done = False
 
-    def pass_to(self, exchange: Exchange) -> None:
+    def pass_to(self, exchange: Exchange | ModelSearch) -> None:
         """Passes what has come of the body. An exchange that is over ignores it."""
         for piece in self.body:
             exchange.on_request_data(piece)
@@ -46,7 +52,7 @@ class HttpConnection(asyncio.Protocol):
         self._shared = shared
         self._pool = pool
         self._port = port
-        self._exchange: Exchange | None = None
+        self._exchange: Exchange | ModelSearch | None = None
         self._queue: deque[_Queued] = deque()
         self._tunnel: Tunnel | None = None
         self._early: list[bytes] = []
@@ -181,8 +187,10 @@ class HttpConnection(asyncio.Protocol):
 
     # Exchanges
 
-    def _start(self, request: ClientRequest) -> Exchange | None:
+    def _start(self, request: ClientRequest) -> Exchange | ModelSearch | None:
         shared = self._shared
+        if self._port == MODELS:
+            return self._find_model(request)
         state = shared.circuit_of(request.host.decode("latin-1"), self._port)
         if state is None:
             kind = NoSuchObject if self._port is not None else SubdomainUnknown
@@ -191,12 +199,46 @@ class HttpConnection(asyncio.Protocol):
         verdict = shared.gate.check(state.circuit, request, self._peer)
         if isinstance(verdict, Response):
             self._answer(request, verdict)
-        elif len(state.connections) >= shared.limits.circuit_connections:
+            return None
+        return self._pass_on(state, request, verdict)
+
+    def _find_model(self, request: ClientRequest) -> ModelSearch | None:
+        """Answers a request at the base URL of all models, or waits for the model that its body names."""
+        grant = self._shared.gate.read_grant(request)
+        if isinstance(grant, Response):
+            self._answer(request, grant)
+            return None
+        answer = answer_about_models(self._shared.table, request.method, request.target, grant)
+        if answer is not None:
+            self._answer(request, answer)
+            return None
+        if request.expects_continue and request.has_body:
+            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        self._exchange = search = ModelSearch(self._shared, self, request, grant)
+        return search
+
+    def pass_to_endpoint(self, state: CircuitState, request: ClientRequest, grant: Grant, body: bytes) -> None:
+        """Passes a request with its whole body to the endpoint of its model."""
+        self._exchange = None
+        verdict = self._shared.gate.admit_grant(state.circuit, request, self._peer, grant)
+        if isinstance(verdict, Response):
+            self.reply(verdict)
+            return
+        request.expects_continue = False
+        exchange = self._pass_on(state, request, verdict)
+        if exchange is not None:
+            exchange.on_request_data(body)
+            exchange.on_request_end()
+
+    def _pass_on(self, state: CircuitState, request: ClientRequest, admission: Admission) -> Exchange | None:
+        shared = self._shared
+        if len(state.connections) >= shared.limits.circuit_connections:
             self._answer(request, error(503, "The app has too many open requests.", fields=b"Retry-After: 2\r\n"))
         else:
             if request.expects_continue and request.has_body:
                 self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-            exchange = self._exchange = Exchange(shared, self._pool, self, state, request, verdict)
+            kind = Exchange if state.endpoint is None or request.is_websocket else ModelExchange
+            exchange = self._exchange = kind(shared, self._pool, self, state, request, admission)
             exchange.start()
             return exchange
         return None
@@ -235,7 +277,7 @@ class HttpConnection(asyncio.Protocol):
     def upgrade(self, route: RouteKey, upstream: Upstream) -> Tunnel:
         """Becomes a tunnel to the app."""
         exchange = self._exchange
-        assert exchange is not None
+        assert isinstance(exchange, Exchange)
         self._exchange = None
         self._shared.timed.discard(self)
         tunnel = Tunnel(self._shared, exchange.state, route, self._transport, upstream.transport)

@@ -23,6 +23,8 @@ class Limits:
         tunnel_gap_s: without a byte in either direction of a WebSocket or TCP connection.
         pool_idle_s: for which an unused connection to an app is kept; servers close theirs after 5 s and more.
         pool_size: unused connections that are kept for one route.
+        model_body_bytes: of a request to a model, which is read whole before its replica is picked.
+        model_bodies_bytes: of all such requests that are open.
         circuit_connections: requests and connections that one circuit may have open.
     """
 
@@ -40,3 +42,5 @@ class Limits:
     pool_idle_s: float = 4.0
     pool_size: int = 128
     circuit_connections: int = 10_000
+    model_body_bytes: int = 32 << 20
+    model_bodies_bytes: int = 512 << 20

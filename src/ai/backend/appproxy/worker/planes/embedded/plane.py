@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
 from ai.backend.appproxy.worker.access.gate import Gate
-from ai.backend.appproxy.worker.planes.embedded.http_connection import HttpConnection
+from ai.backend.appproxy.worker.inference.endpoint import Counters
+from ai.backend.appproxy.worker.planes.embedded.http_connection import MODELS, HttpConnection
 from ai.backend.appproxy.worker.planes.embedded.limits import Limits
 from ai.backend.appproxy.worker.planes.embedded.server import SWEEP_S, Counts, Shared
 from ai.backend.appproxy.worker.planes.embedded.tcp import TcpClient
@@ -24,7 +25,7 @@ from ai.backend.appproxy.worker.planes.plane import (
 )
 from ai.backend.appproxy.worker.upstreams import Dialer
 from ai.backend.common.errors import InvalidInput
-from ai.backend.common.wire.appproxy import FrontendMode, ProxyProtocol
+from ai.backend.common.wire.appproxy import FrontendMode, InferenceUsage, ProxyProtocol
 from ai.backend.core.proxy.changes import Changes, removed_ids
 from ai.backend.infra.loop import cancel_all
 
@@ -40,6 +41,8 @@ class Frontend:
 
     ``ports`` has the port to listen on for each slot: they differ behind a balancer with ports of its own.
 
+    ``models`` is the address of the base URL of all models, if there is one.
+
     ``tls`` is spoken by the listeners; ``is_secure``: by clients, also where a balancer in front speaks it.
     """
 
@@ -49,6 +52,7 @@ class Frontend:
     domain: str | None = None
     tls: ssl.SSLContext | None = None
     is_secure: bool = False
+    models: tuple[str, int] | None = None
 
     @property
     def mode(self) -> FrontendMode:
@@ -77,6 +81,7 @@ class EmbeddedPlane:
         self._limits = limits or Limits()
         self._connections_per_address = connections_per_address
         self._logs_access = logs_access
+        self._inference = Counters()
         self._listeners: list[asyncio.Server] = []
         self._sweeper: asyncio.Task[None] | None = None
         self._busy_ports: dict[int, str] = {}
@@ -101,6 +106,7 @@ class EmbeddedPlane:
             limits=self._limits,
             scheme="https" if frontend.is_secure else "http",
             domain=frontend.domain,
+            inference=self._inference,
             connections_per_address=self._connections_per_address,
             logs_access=self._logs_access,
         )
@@ -110,18 +116,20 @@ class EmbeddedPlane:
         else:
             for slot, port in frontend.ports.items():
                 await self._listen(port, slot)
+        if frontend.models is not None:
+            await self._listen(frontend.models[1], MODELS, host=frontend.models[0])
         if not self._listeners:
             raise InvalidInput(f"The frontend cannot listen on {frontend.host}: {self._busy_ports or 'no port is set'}")
         for port, reason in self._busy_ports.items():
             log.warning("the slot of port %d cannot be used: %s", port, reason)
         self._sweeper = asyncio.create_task(self._sweep())
 
-    async def _listen(self, port: int, slot: int | None) -> None:
+    async def _listen(self, port: int, slot: int | None, *, host: str | None = None) -> None:
         loop = asyncio.get_running_loop()
         try:
             listener = await loop.create_server(
                 lambda: self._client(slot),
-                self._frontend.host,
+                host or self._frontend.host,
                 port,
                 ssl=self._frontend.tls,
                 backlog=_BACKLOG,
@@ -171,6 +179,12 @@ class EmbeddedPlane:
         return (
             f"E20003: Timed out while waiting for proxy frontend to set up: port {port}: {reason}" if reason else None
         )
+
+    def take_usage(self) -> list[InferenceUsage]:
+        return self._inference.book.take()
+
+    def when_waiting(self, call: Callable[[], None]) -> None:
+        self._inference.on_waiting = call
 
     def observe(self) -> Mapping[UUID, CircuitObservation]:
         return {state.circuit.id: state.observe() for state in self._shared.table}

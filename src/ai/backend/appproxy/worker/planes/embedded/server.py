@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from ai.backend.appproxy.worker.access.gate import Gate
+from ai.backend.appproxy.worker.inference.endpoint import Counters
 from ai.backend.appproxy.worker.planes.embedded.circuits import CircuitState, CircuitTable
 from ai.backend.appproxy.worker.planes.embedded.limits import Limits
 from ai.backend.appproxy.worker.upstreams import Dialer
@@ -51,10 +52,12 @@ class Shared:
         limits: Limits,
         scheme: str,
         domain: str | None,
+        inference: Counters,
         connections_per_address: int = 0,
         logs_access: bool = False,
     ) -> None:
-        self.table = CircuitTable()
+        self.inference = inference
+        self.table = CircuitTable(inference)
         self.gate = gate
         self.dialer = dialer
         self.limits = limits
@@ -64,6 +67,7 @@ class Shared:
         self.timed: set[Timed] = set()
         self.connection_count = ConnectionCount(ConnectionLimits(per_address=connections_per_address))
         self.is_draining = False
+        self.model_bytes = 0
         self.logs_access = logs_access
         self.tasks: set[asyncio.Task[None]] = set()
         self.loop = asyncio.get_running_loop()

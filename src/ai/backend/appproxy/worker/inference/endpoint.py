@@ -1,0 +1,207 @@
+"""The state of one endpoint at a worker: which replica is next, who waits for one, and what was used."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+from uuid import UUID
+
+from ai.backend.appproxy.worker.access.tokens import Grant
+from ai.backend.common.wire.appproxy import AppMode, Circuit, InferenceLimits, ServingOptions
+from ai.backend.core.proxy.breaker import Breaker
+from ai.backend.core.proxy.routing import RouteKey
+from ai.backend.core.serving.limits import Estimate, InferenceMeter, Refusal, Reservation
+from ai.backend.core.serving.routing import Pick, Prompt, ReplicaPicker, RetryBudget
+from ai.backend.core.serving.usage import Cost, UsageBook, UsageKey
+
+RELEASE_PER_REPLICA = 16
+"""Requests that a replica gets at once of those that waited; each further one when another one has ended."""
+_NO_LIMITS = InferenceLimits()
+
+
+def _do_nothing() -> None: ...
+
+
+@dataclass(slots=True)
+class Counters:
+    """What all endpoints of a worker share: limits by token, rows of usage, and whom to tell when requests wait."""
+
+    meter: InferenceMeter = field(default_factory=InferenceMeter)
+    book: UsageBook = field(default_factory=UsageBook)
+    dice: random.Random = field(default_factory=random.Random)
+    clock: Callable[[], float] = time.monotonic
+    on_waiting: Callable[[], None] = _do_nothing
+
+
+class Waiting(Protocol):
+    """A request that waits for a replica."""
+
+    size: int
+
+    def release(self) -> None:
+        """Sends the request to a replica: there may be one now."""
+
+
+class ServedEndpoint:
+    """An endpoint while its circuit is served."""
+
+    def __init__(self, circuit: Circuit, counters: Counters, breaker: Breaker) -> None:
+        self.circuit = circuit
+        self.options = _options_of(circuit)
+        self.counters = counters
+        self._breaker = breaker
+        self.budget = RetryBudget()
+        self.picker = ReplicaPicker(kind=self.options.routing, dice=counters.dice)
+        self.picker.update(circuit.route_info)
+        self._held: OrderedDict[Waiting, None] = OrderedDict()
+        self._held_bytes = 0
+
+    @property
+    def models(self) -> Collection[str]:
+        """The names of models by which base URLs find the endpoint."""
+        return self.options.models or [self.options.name]
+
+    @property
+    def queued(self) -> int:
+        return len(self._held)
+
+    @property
+    def has_replicas(self) -> bool:
+        return not self.picker.is_empty
+
+    def update(self, circuit: Circuit) -> None:
+        """Replaces the circuit. Requests that wait are released if there is a replica."""
+        self.circuit = circuit
+        self.options = _options_of(circuit)
+        self.picker.kind = self.options.routing
+        self.picker.update(circuit.route_info)
+        self.release()
+
+    # Replicas
+
+    def pick(self, prompt: Prompt, failed: frozenset[RouteKey], now: float) -> Pick | None:
+        """Picks a replica and counts the request there; None if there is none, or all have failed it. Replicas that
+        fail are used again where all others are excluded."""
+        ejected = self._breaker.ejected(len(self.circuit.route_info), now)
+        excluded = ejected | failed
+        pick = self.picker.pick(prompt, excluded, len(excluded))
+        if pick is None and ejected:
+            pick = self.picker.pick(prompt, failed, len(failed))
+        if pick is not None:
+            self.picker.begin(pick)
+        return pick
+
+    def end(self, pick: Pick) -> None:
+        """Ends a request at its replica; the next one that waits may go there."""
+        self.picker.end(pick)
+        if self._held:
+            self.release()
+
+    # Waiting
+
+    @property
+    def is_releasing(self) -> bool:
+        """Returns True while requests that came earlier still wait."""
+        return bool(self._held)
+
+    def hold(self, request: Waiting) -> bool:
+        """Lets a request wait for a replica; returns False if no more may wait. The first one to wait is told of."""
+        options = self.options
+        if len(self._held) >= options.hold_requests or self._held_bytes + request.size > options.hold_bytes:
+            return False
+        self._held[request] = None
+        self._held_bytes += request.size
+        if len(self._held) == 1:
+            self.counters.on_waiting()
+        return True
+
+    def withdraw(self, request: Waiting) -> None:
+        """Removes a request that waits no longer."""
+        if request in self._held:
+            del self._held[request]
+            self._held_bytes -= request.size
+
+    def release(self) -> None:
+        """Releases as many requests as the replicas take at once, in the order of their arrival."""
+        loads = self.picker.loads
+        room = RELEASE_PER_REPLICA * len(loads) - sum(load.requests for load in loads.values())
+        while self._held and room > 0:
+            room -= 1
+            request = next(iter(self._held))
+            self.withdraw(request)
+            request.release()
+
+    # Limits and usage
+
+    def admit(self, grant: Grant | None, estimate: Estimate) -> Reservation | Refusal | None:
+        """Admits a request within the limits of its token, or of each token of the endpoint; None: there are none."""
+        limits = (grant.limits if grant is not None else None) or self.options.limits
+        if limits is None or limits == _NO_LIMITS:
+            return None
+        return self.counters.meter.admit(self._account(grant), limits, estimate, self.counters.clock())
+
+    def _account(self, grant: Grant | None) -> str:
+        """Returns what is counted together: a token with limits of its own wherever it is used, other ones here."""
+        if grant is not None and grant.limits is not None:
+            return grant.token
+        return f"{self.circuit.id} {grant.token if grant else ''}"
+
+    def rate_fields(self, grant: Grant | None) -> bytes:
+        """Returns the header fields that say what is left of the limits."""
+        now, lines = self.counters.clock(), b""
+        for name, quota in self.counters.meter.quotas(self._account(grant), now):
+            values = (("limit", quota.limit), ("remaining", quota.remaining), ("reset", f"{quota.reset_s:.3f}s"))
+            lines += "".join(f"x-ratelimit-{key}-{name}: {value}\r\n" for key, value in values).encode()
+        return lines
+
+    def settle(self, reservation: Reservation | None, cost: Cost) -> None:
+        """Ends what :meth:`admit` reserved."""
+        if reservation is not None:
+            self.counters.meter.settle(reservation, Estimate(prompt=cost.prompt, output=cost.output))
+
+    def count(
+        self,
+        grant: Grant | None,
+        pick: Pick,
+        cost: Cost,
+        *,
+        is_error: bool,
+        busy_s: float,
+        first_byte_s: float | None,
+    ) -> None:
+        """Counts a request that has ended."""
+        circuit, route = self.circuit, pick.target.route
+        key = UsageKey(
+            minute=int(time.time() // 60),
+            token=grant.token if grant else "",
+            user=grant.user if grant else None,
+            circuit=circuit.id,
+            endpoint=circuit.endpoint_id,
+            project=self.options.project,
+            revision=route.revision.id if route.revision else None,
+            session=route.session_id,
+        )
+        self.counters.book.count(key, cost, is_error=is_error, busy_s=busy_s, first_byte_s=first_byte_s)
+
+
+def _options_of(circuit: Circuit) -> ServingOptions:
+    """Returns the options of a circuit. Without any, as from managers that do not know them, nobody waits."""
+    return circuit.serving or ServingOptions(name=str(circuit.endpoint_id), hold_requests=0)
+
+
+def endpoint_of(circuit: Circuit, counters: Counters, breaker: Breaker) -> ServedEndpoint | None:
+    """Returns the endpoint of a circuit; None for an app."""
+    return ServedEndpoint(circuit, counters, breaker) if circuit.app_mode is AppMode.INFERENCE else None
+
+
+def sessions_of(in_flight: Mapping[RouteKey, int]) -> dict[UUID, int]:
+    """Returns the open requests by session."""
+    sessions: dict[UUID, int] = {}
+    for key, number in in_flight.items():
+        session_id = UUID(key.partition(" ")[0])
+        sessions[session_id] = sessions.get(session_id, 0) + number
+    return sessions

@@ -1,0 +1,330 @@
+"""A request to an endpoint of a model service and its answer: picked, limited, held, repeated, counted."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from ai.backend.appproxy.worker.access.replies import Response, error
+from ai.backend.appproxy.worker.planes.embedded.exchange import Exchange
+from ai.backend.appproxy.worker.planes.embedded.model_search import describe_models
+from ai.backend.common.wire.appproxy import RoutingKind
+from ai.backend.core.proxy.headers import Header
+from ai.backend.core.proxy.routing import RouteKey, Target
+from ai.backend.core.serving.answers import DEFAULT_OUTPUT_TOKENS, AnswerReader, ModelRequest, read_request
+from ai.backend.core.serving.limits import Estimate, Refusal, Reservation
+from ai.backend.core.serving.prefixes import hash_blocks
+from ai.backend.core.serving.routing import Pick, Prompt
+from ai.backend.core.serving.usage import Cost
+
+_SESSION_FIELD = b"x-session-id"
+_MAX_SESSION_BYTES = 256
+_OVERLOADED = frozenset((502, 503, 504))
+_NOT_WAKING = frozenset((b"GET", b"HEAD", b"OPTIONS"))
+_ACCEPT_ENCODING = frozenset((b"accept-encoding",))
+_QUEUE_FULL = "Too many requests wait for this model."
+_CODES = {429: "queue_full", 502: "replica_failed", 503: "no_replica", 504: "timeout"}
+
+
+class ModelExchange(Exchange):
+    """Passes a request to a replica. A JSON body is read whole first: it says which replica has seen the prompt."""
+
+    _model: ModelRequest | None = None
+    _prompt = Prompt()
+    _pick: Pick | None = None
+    _last: Pick | None = None
+    _reader: AnswerReader | None = None
+    _reservation: Reservation | None = None
+    _pieces: list[bytes]
+    _is_reading = False
+    _is_waiting = False
+    _is_counted = False
+    _is_broken = False
+    _first_byte_s: float | None = None
+    size = 0
+
+    def start(self) -> None:
+        request, endpoint = self._request, self.state.endpoint
+        assert endpoint is not None
+        self._endpoint = endpoint
+        self._pieces = []
+        keys = [value for name, value in request.headers if name == _SESSION_FIELD]
+        key = keys[0][:_MAX_SESSION_BYTES].decode("latin-1") if keys else ""
+        self._prompt = Prompt(session_key=key)
+        media_types = [value for name, value in request.headers if name == b"content-type"]
+        is_json = bool(media_types) and media_types[0].partition(b";")[0].strip().lower() == b"application/json"
+        self._is_reading = request.has_body and request.method == b"POST" and is_json
+        if self._is_reading:
+            self.state.requests += 1
+            self.state.last_used = time.time()
+            self.state.enter(self)
+            self._client.wait_until(self._shared.loop.time() + self._shared.limits.body_gap_s)
+        elif self._admit(Estimate(prompt=int(request.content_length or 0) // 4)):
+            super().start()
+
+    # The request
+
+    def on_request_data(self, data: bytes) -> None:
+        if not self._is_reading:
+            super().on_request_data(data)
+            return
+        if self._is_over:
+            return
+        self.state.received += len(data)
+        self._pieces.append(data)
+        self.size += len(data)
+        self._shared.model_bytes += len(data)
+        limits = self._shared.limits
+        if self.size > limits.model_body_bytes:
+            self._refuse(error(413, "The request is too large.", model_code="request_too_large"))
+        elif self._shared.model_bytes > limits.model_bodies_bytes:
+            self._refuse(error(503, "Too much is requested at once.", model_code="overloaded"))
+
+    def on_request_end(self) -> None:
+        if not self._is_reading:
+            super().on_request_end()
+            return
+        if self._is_over:
+            return
+        self._request_is_done = True
+        body = b"".join(self._pieces)
+        self._pieces.clear()
+        estimate = Estimate(prompt=len(body) // 4)
+        try:
+            model = read_request(body)
+        except ValueError:
+            pass  # not every engine takes objects: this one may
+        else:
+            body = model.body
+            output = DEFAULT_OUTPUT_TOKENS if model.max_output is None else model.max_output
+            estimate = Estimate(prompt=model.prompt_tokens, output=output)
+            self._prompt = self._prompt_of(model)
+            self._model = replace(model, body=b"", prompt=b"")
+            if model.strips_usage:
+                self._admission = replace(self._admission, hidden=self._admission.hidden | _ACCEPT_ENCODING)
+        if not self._admit(estimate):
+            return
+        self._keep(self._head(str(len(body)).encode()))
+        self._keep(body)
+        self._endpoint.budget.count_request()
+        self._client.wait_until(self._shared.loop.time() + self._shared.limits.first_byte_s)
+        self._dispatch()
+
+    def _prompt_of(self, model: ModelRequest) -> Prompt:
+        """Returns what the replica is picked by."""
+        key = self._prompt.session_key
+        if self._endpoint.options.routing is not RoutingKind.PREFIX:
+            return Prompt(tokens=model.prompt_tokens, session_key=key)
+        salt = f"{model.model}\0{model.salt}".encode(errors="surrogatepass")
+        return Prompt(blocks=hash_blocks(model.prompt, salt), tokens=model.prompt_tokens, session_key=key)
+
+    def _admit(self, estimate: Estimate) -> bool:
+        """Reserves what the request may cost, or replies that it is above a limit of its token."""
+        verdict = self._endpoint.admit(self._admission.grant, estimate)
+        if not isinstance(verdict, Refusal):
+            self._reservation = verdict
+            return True
+        detail = f"This token is limited to {verdict.limit} {verdict.what}; try again later."
+        if verdict.what == "concurrent":
+            detail = f"This token is limited to {verdict.limit} open requests."
+        wait_s = max(1, int(verdict.retry_after_s + 0.999))
+        fields = b"Retry-After: %d\r\n" % wait_s + self._endpoint.rate_fields(self._admission.grant)
+        self._refuse(error(429, detail, fields=fields, model_code="rate_limit_exceeded"))
+        return False
+
+    def _refuse(self, response: Response) -> None:
+        self._shared.counts.refused[response.reason] += 1
+        self._log(response.status)
+        self._end()
+        self._client.reply(response)
+
+    def _forget_large(self) -> None:
+        # A request to a model is kept whole until its answer begins: it was read whole, within a limit of all of them.
+        if not self._is_reading:
+            super()._forget_large()
+
+    # The replica
+
+    def _choose(self) -> Target | None:
+        endpoint = self._endpoint
+        if endpoint.has_replicas and (not endpoint.is_releasing or self._has_retried or self._is_released):
+            pick = endpoint.pick(self._prompt, self._failed, self._shared.loop.time())
+            if pick is not None:
+                self._pick = self._last = pick
+                return pick.target
+        self._wait()
+        return None
+
+    _is_released = False
+
+    def _wait(self) -> None:
+        """Lets the request wait for a replica, if it is one that wakes the endpoint."""
+        endpoint, request = self._endpoint, self._request
+        if not endpoint.has_replicas and request.method in _NOT_WAKING:
+            if request.method == b"GET" and request.target.partition(b"?")[0] == b"/v1/models":
+                self._refuse(describe_models(self.state.circuit, endpoint.models))
+            else:
+                self._fail(503, "The model has no replica now.")
+        elif self._failed or (not self._is_reading and request.has_body) or not endpoint.options.hold_requests:
+            self._fail(503, "The model has no replica now.")
+        elif endpoint.hold(self):
+            self._is_waiting = True
+            self._client.wait_until(self._shared.loop.time() + endpoint.options.hold_s)
+            self._client.resume()
+        else:
+            self._fail(429, _QUEUE_FULL)
+
+    def release(self) -> None:
+        self._is_waiting, self._is_released = False, True
+        self._client.wait_until(self._shared.loop.time() + self._shared.limits.first_byte_s)
+        self._dispatch()
+
+    def _set_route(self, key: RouteKey | None) -> None:
+        pick = self._pick
+        if pick is not None and key != pick.target.key:
+            self._pick = None
+            if not self._status:
+                self._endpoint.picker.answer(pick)
+            self._endpoint.end(pick)
+        super()._set_route(key)
+
+    def _may_repeat(self, *, has_been_sent: bool) -> bool:
+        """A model is asked again while nothing of its answer has come, for a part of all requests."""
+        if self._is_reading:
+            return not has_been_sent or self._endpoint.budget.take()
+        return super()._may_repeat(has_been_sent=has_been_sent)
+
+    # The answer
+
+    def on_response(self, status: int, headers: list[Header], *, keep_alive: bool) -> bool:
+        upstream = self._upstream
+        if status in _OVERLOADED and upstream is not None and self._can_ask_another():
+            self._release()
+            upstream.abort()
+            self._shared.loop.call_soon(self._ask_another)
+            return False
+        self._drop_body()
+        self._first_byte_s = time.monotonic() - self._began
+        if self._pick is not None:
+            self._endpoint.picker.answer(self._pick)
+        if self._model is not None and status < 400:
+            self._reader = self._reader_of(self._model, headers)
+        return super().on_response(status, headers, keep_alive=keep_alive)
+
+    def _reader_of(self, model: ModelRequest, headers: list[Header]) -> AnswerReader:
+        fields = dict(headers)
+        is_events = fields.get(b"content-type", b"").lower().startswith(b"text/event-stream")
+        if b"content-length" in fields:  # a length that was announced cannot change
+            model = replace(model, strips_usage=False)
+        return AnswerReader(model, is_events=is_events, is_encoded=b"content-encoding" in fields)
+
+    def _can_ask_another(self) -> bool:
+        return (
+            self._is_reading
+            and not self._has_retried
+            and len(self._endpoint.picker.loads) > 1
+            and self._endpoint.budget.take()
+        )
+
+    def _ask_another(self) -> None:
+        """Asks another replica instead of one that is overloaded."""
+        if self._is_over or self._last is None:
+            return
+        self._avoid(self._last.target.key)
+        self._has_retried = True
+        self._shared.counts.retries += 1
+        self._dispatch()
+
+    def _record_response(self, key: RouteKey, status: int) -> None:
+        if status >= 500:
+            self.state.breaker.record_failure(key, self._shared.loop.time())
+        else:
+            super()._record_response(key, status)
+
+    def _own_fields(self) -> bytes:
+        fields = super()._own_fields()
+        if self._reservation is not None:
+            fields += self._endpoint.rate_fields(self._admission.grant)
+        return fields
+
+    def on_response_data(self, data: bytes) -> None:
+        if self._reader is not None:
+            data = self._reader.feed(data)
+        if data:
+            super().on_response_data(data)
+
+    def on_response_end(self) -> None:
+        if self._reader is not None and (rest := self._reader.finish()):
+            super().on_response_data(rest)
+            self.flush()
+        super().on_response_end()
+
+    def on_upstream_lost(self, error: Exception | None) -> None:
+        upstream = self._upstream
+        if upstream is not None and self._status:
+            self._is_broken = True
+            self.state.breaker.record_failure(upstream.key, self._shared.loop.time())
+        elif upstream is not None and not upstream.idle_since:  # one that has rested may be closed by any server
+            self._avoid(upstream.key)
+        super().on_upstream_lost(error)
+
+    def _avoid(self, key: RouteKey) -> None:
+        """Counts an attempt that a replica has failed, and asks another one next if there is one."""
+        self.state.breaker.record_failure(key, self._shared.loop.time())
+        if len(self._endpoint.picker.loads) > 1:
+            self._failed = frozenset((key,))
+        if self._last is not None:
+            self._endpoint.count(
+                self._admission.grant, self._last, Cost(), is_error=True, busy_s=0.0, first_byte_s=None
+            )
+
+    # The end
+
+    def _fail(self, status: int, detail: str) -> None:
+        self._set_route(None)
+        self._log(status)
+        self._is_broken = True
+        self._end()
+        fields = b"Retry-After: 2\r\n" if status in (429, 503) else b""
+        self._client.reply(error(status, detail, fields=fields, model_code=_CODES.get(status, "error")))
+
+    def expire(self) -> None:
+        if self._is_waiting:
+            self._fail(503, "No replica of the model became ready in time.")
+            return
+        if self._upstream is not None and self._request_is_done:
+            self._is_broken = True
+            self.state.breaker.record_failure(self._upstream.key, self._shared.loop.time())
+        super().expire()
+
+    def _end(self) -> None:
+        if not self._is_over:
+            if self._is_waiting:
+                self._is_waiting = False
+                self._endpoint.withdraw(self)
+            self._drop_body()
+            self._count()
+        super()._end()
+
+    def _drop_body(self) -> None:
+        """Forgets the request: its answer has begun, or never will."""
+        if self._is_reading:
+            self._pieces.clear()
+            self._sent.clear()
+            self._shared.model_bytes -= self.size
+            self.size = 0
+
+    def _count(self) -> None:
+        """Counts what the request cost. One that no replica has begun to answer costs nothing."""
+        cost = self._reader.cost if self._reader is not None else Cost()
+        self._endpoint.settle(self._reservation, cost)
+        if self._last is not None:
+            is_error = self._is_broken or self._status >= 500
+            self._endpoint.count(
+                self._admission.grant,
+                self._last,
+                cost,
+                is_error=is_error,
+                busy_s=time.monotonic() - self._began,
+                first_byte_s=self._first_byte_s,
+            )

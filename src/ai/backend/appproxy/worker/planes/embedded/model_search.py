@@ -1,0 +1,142 @@
+"""The base URL of all models: finds the endpoint of a request by the name of its model, among those that its token is
+good for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from typing import Any, Protocol
+from urllib.parse import unquote
+
+from ai.backend.appproxy.worker.access.replies import Response, document, error
+from ai.backend.appproxy.worker.access.tokens import Grant
+from ai.backend.appproxy.worker.planes.embedded.circuits import CircuitState
+from ai.backend.appproxy.worker.planes.embedded.exchange import ClientRequest
+from ai.backend.appproxy.worker.planes.embedded.server import Shared
+from ai.backend.common.wire.appproxy import Circuit
+from ai.backend.core.proxy.routing import RouteKey
+from ai.backend.core.serving.answers import read_request
+
+_MODELS_PATH = b"/v1/models"
+
+
+def _usable(table: Iterable[CircuitState], grant: Grant | None) -> Iterator[tuple[str, CircuitState]]:
+    """Yields the models that a token is good for, with their endpoints: its own first, then public ones."""
+    names = grant.audience if grant is not None else frozenset()
+    states = sorted((s for s in table if s.endpoint is not None), key=lambda s: (s.circuit.created_at, s.circuit.id))
+    for is_own in (True, False):
+        for state in states:
+            own = str(state.circuit.endpoint_id) in names
+            if state.endpoint is not None and own is is_own and (own or state.circuit.open_to_public):
+                for model in state.endpoint.models:
+                    yield model, state
+
+
+def _described(model: str, circuit: Circuit) -> dict[str, Any]:
+    owner = circuit.serving.name if circuit.serving is not None else "backendai"
+    try:
+        created = int(datetime.fromisoformat(circuit.created_at).timestamp())
+    except ValueError:
+        created = 0
+    return {"id": model, "object": "model", "created": created, "owned_by": owner}
+
+
+def describe_models(circuit: Circuit, models: Iterable[str]) -> Response:
+    """Returns the list of the models of one endpoint, as OpenAI's interface has it."""
+    return document({"object": "list", "data": [_described(model, circuit) for model in models]})
+
+
+def answer_about_models(
+    table: Iterable[CircuitState], method: bytes, target: bytes, grant: Grant | None
+) -> Response | None:
+    """Returns the reply to what is asked about models; None for a request to one of them."""
+    path = target.partition(b"?")[0]
+    if method == b"POST" and path.startswith(b"/v1/"):
+        return None
+    if method not in (b"GET", b"HEAD") or not (path + b"/").startswith(_MODELS_PATH + b"/"):
+        return error(404, "There is nothing at this address.", model_code="not_found")
+    models: dict[str, dict[str, Any]] = {}
+    for name, state in _usable(table, grant):
+        models.setdefault(name, _described(name, state.circuit))
+    if path == _MODELS_PATH:
+        return document({"object": "list", "data": list(models.values())})
+    model = models.get(unquote(path[len(_MODELS_PATH) + 1 :].decode("ascii", "replace")))
+    return document(model) if model is not None else no_such_model()
+
+
+def no_such_model() -> Response:
+    """Returns the reply to a request for a model that does not exist, or that the token is not good for."""
+    return error(404, "There is no such model, or the token is not good for it.", model_code="model_not_found")
+
+
+class Searcher(Protocol):
+    """The connection of a request."""
+
+    def reply(self, response: Response) -> None: ...
+
+    def pass_to_endpoint(self, state: CircuitState, request: ClientRequest, grant: Grant, body: bytes) -> None: ...
+
+
+class ModelSearch:
+    """Reads the body of a request, which names the model."""
+
+    route: RouteKey | None = None
+    has_responded = False
+
+    def __init__(self, shared: Shared, client: Searcher, request: ClientRequest, grant: Grant) -> None:
+        self._shared = shared
+        self._client = client
+        self._request = request
+        self._grant = grant
+        self._pieces: list[bytes] = []
+        self._size = 0
+        self._is_over = False
+
+    def on_request_data(self, data: bytes) -> None:
+        if self._is_over:
+            return
+        self._pieces.append(data)
+        self._size += len(data)
+        self._shared.model_bytes += len(data)
+        limits = self._shared.limits
+        if self._size > limits.model_body_bytes:
+            self._reply(error(413, "The request is too large.", model_code="request_too_large"))
+        elif self._shared.model_bytes > limits.model_bodies_bytes:
+            self._reply(error(503, "Too much is requested at once.", model_code="overloaded"))
+
+    def on_request_end(self) -> None:
+        if self._is_over:
+            return
+        body = b"".join(self._pieces)
+        try:
+            request = read_request(body)
+        except ValueError as e:
+            self._reply(error(400, str(e), model_code="invalid_json"))
+            return
+        for name, state in _usable(self._shared.table, self._grant):
+            if name == request.model:
+                self._end()
+                self._client.pass_to_endpoint(state, self._request, self._grant, body)
+                return
+        self._reply(no_such_model())
+
+    def _reply(self, response: Response) -> None:
+        self._shared.counts.refused[response.reason] += 1
+        self._end()
+        self._client.reply(response)
+
+    def _end(self) -> None:
+        if not self._is_over:
+            self._is_over = True
+            self._shared.model_bytes -= self._size
+            self._pieces.clear()
+
+    def client_lost(self) -> None:
+        self._end()
+
+    def expire(self) -> None:
+        self._reply(error(408, "The request did not come in time.", model_code="timeout"))
+
+    def pause_response(self) -> None: ...
+
+    def resume_response(self) -> None: ...

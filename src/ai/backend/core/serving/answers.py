@@ -1,0 +1,188 @@
+"""Reads the requests and answers of OpenAI's interface as they pass: model, prompt, and the tokens that it cost.
+
+Engines name the tokens of a stream only if they are asked to, so that they are; a client that has not asked does not
+get that event. Nothing that an engine sends is believed to be well formed.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from ai.backend.core.serving.usage import Cost
+
+BYTES_PER_TOKEN = 4
+DEFAULT_OUTPUT_TOKENS = 256
+"""Tokens that an answer is thought to have if the request names no maximum."""
+MAX_SCAN_BYTES = 64 * 1024
+"""The end of an answer that is looked through for its tokens."""
+MAX_EVENT_BYTES = 1 << 20
+_MAX_TOKENS = 2**31
+_USAGE_PATTERN = re.compile(rb'"usage"\s*:\s*(\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\})')
+_EVENT_END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
+_ASK = b'"stream_options":{"include_usage":true},'
+_SPACES = b" \t\r\n"
+
+
+class _Body(msgspec.Struct):
+    """The parts of a request that are read; anything else may have any form."""
+
+    model: Any = None
+    messages: msgspec.Raw = msgspec.Raw()
+    prompt: msgspec.Raw = msgspec.Raw()
+    input: msgspec.Raw = msgspec.Raw()
+    stream: Any = False
+    stream_options: Any = None
+    max_tokens: Any = None
+    max_completion_tokens: Any = None
+    cache_salt: Any = None
+    user: Any = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRequest:
+    """A request to a model.
+
+    ``prompt`` is the JSON text of its input, ``body`` is what the engine gets. ``strips_usage``: the client has not
+    asked for the tokens of its stream. ``max_output`` is None if it names no maximum.
+    """
+
+    model: str
+    prompt: bytes
+    body: bytes
+    is_stream: bool = False
+    strips_usage: bool = False
+    max_output: int | None = None
+    salt: str = ""
+    prompt_tokens: int = 0
+
+
+def read_request(body: bytes) -> ModelRequest:
+    """Reads the body of a request. Raises ValueError, with a message for the client, unless it is a JSON object."""
+    try:
+        parsed = msgspec.json.decode(body, type=_Body)
+    except (msgspec.MsgspecError, RecursionError, UnicodeError):
+        raise ValueError("The body must be a JSON object.") from None
+    prompt = bytes(parsed.messages) or bytes(parsed.prompt) or bytes(parsed.input)
+    is_stream = parsed.stream is True
+    strips = is_stream and parsed.stream_options is None and bool(parsed.messages or parsed.prompt)
+    if strips and b'"stream_options"' in body:  # null, or given twice: leave it as it is
+        strips = False
+    limits = [n for n in (parsed.max_completion_tokens, parsed.max_tokens) if _is_count(n)]
+    return ModelRequest(
+        model=parsed.model if isinstance(parsed.model, str) else "",
+        prompt=prompt,
+        body=_with_usage(body) if strips else body,
+        is_stream=is_stream,
+        strips_usage=strips,
+        max_output=limits[0] if limits else None,
+        salt=parsed.cache_salt if isinstance(parsed.cache_salt, str) else "",
+        prompt_tokens=len(prompt) // BYTES_PER_TOKEN,
+    )
+
+
+def _with_usage(body: bytes) -> bytes:
+    """Returns the body with the request to name tokens as its first member; it is an object with other members."""
+    start = body.index(b"{") + 1
+    return body[:start] + _ASK + body[start:]
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MAX_TOKENS
+
+
+def cost_of(usage: object) -> Cost | None:
+    """Returns the tokens that an engine names; None if they are missing or impossible."""
+    if not isinstance(usage, dict):
+        return None
+    prompt, output = usage.get("prompt_tokens", 0), usage.get("completion_tokens", 0)
+    if not (_is_count(prompt) and _is_count(output)) or not (prompt or output):
+        return None
+    details = usage.get("prompt_tokens_details")
+    cached = details.get("cached_tokens", 0) if isinstance(details, dict) else 0
+    return Cost(prompt=prompt, output=output, cached=min(cached, prompt) if _is_count(cached) else 0)
+
+
+class AnswerReader:
+    """Follows one answer. ``feed`` returns what the client gets of a piece.
+
+    Only events that were asked for on behalf of the proxy are left out, which needs whole events; any other answer
+    passes as it comes.
+    """
+
+    def __init__(self, request: ModelRequest, *, is_events: bool, is_encoded: bool = False) -> None:
+        self._request = request
+        self._is_events = is_events and not is_encoded
+        self._strips = request.strips_usage and self._is_events
+        self._rest = b""
+        self._tail = b""
+        self._named: Cost | None = None
+        self._events = 0
+        self._bytes = 0
+
+    def feed(self, data: bytes) -> bytes:
+        """Receives a piece of the answer's body."""
+        self._bytes += len(data)
+        if not self._is_events:
+            self._tail = (self._tail + data)[-MAX_SCAN_BYTES:]
+            return data
+        pieces, start = self._rest + data, 0
+        passed: list[bytes] = []
+        for match in _EVENT_END.finditer(pieces):
+            event = pieces[start : match.end()]
+            start = match.end()
+            if not (self._read_event(event) and self._strips):
+                passed.append(event)
+        self._rest = pieces[start:]
+        if len(self._rest) > MAX_EVENT_BYTES:  # this is no stream of events
+            passed.append(self._rest)
+            self._rest, self._is_events, was_stripping = b"", False, self._strips
+            self._strips = False
+            return b"".join(passed) if was_stripping else data
+        return b"".join(passed) if self._strips else data
+
+    def finish(self) -> bytes:
+        """Returns what was held back when the answer has ended."""
+        rest, self._rest = self._rest, b""
+        if rest and self._is_events:
+            self._read_event(rest)
+        return rest if self._strips else b""
+
+    def _read_event(self, event: bytes) -> bool:
+        """Returns True for the event that has nothing but the tokens of the whole stream."""
+        is_data = event.startswith(b"data:") or b"\ndata:" in event
+        if not is_data or event.strip(_SPACES).endswith(b"[DONE]"):
+            return False
+        self._events += 1
+        if b'"usage"' not in event:
+            return False
+        data = b"".join(line[5:] for line in event.splitlines() if line.startswith(b"data:"))
+        try:
+            parsed = msgspec.json.decode(data)
+        except (msgspec.MsgspecError, RecursionError, UnicodeError):
+            return False
+        if not isinstance(parsed, dict):
+            return False
+        cost = cost_of(parsed.get("usage"))
+        if cost is not None:
+            self._named = cost
+        return cost is not None and parsed.get("choices") == []
+
+    @property
+    def cost(self) -> Cost:
+        """The tokens that the engine named, or an estimate by what passed."""
+        if self._named is not None:
+            return self._named
+        if not self._is_events:
+            for match in reversed(list(_USAGE_PATTERN.finditer(self._tail))):
+                try:
+                    named = cost_of(msgspec.json.decode(match[1]))
+                except (msgspec.MsgspecError, RecursionError, UnicodeError):
+                    named = None
+                if named is not None:
+                    return named
+        output = self._events if self._is_events else self._bytes // BYTES_PER_TOKEN
+        return Cost(prompt=self._request.prompt_tokens, output=output, is_estimated=True)

@@ -1,0 +1,186 @@
+"""Limits of tokens of endpoints: requests, open requests, and tokens of models, in rolling windows (serving anchors 9).
+
+What a request may cost is reserved when it comes, and replaced by what it did cost when it has ended.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from ai.backend.common.wire.appproxy import InferenceLimits, TokenKind
+
+PARTS = 60
+"""Parts that a window is counted in."""
+_MAX_TOKENS_KEPT = 65_536
+
+
+class RollingSum:
+    """A sum of the last ``seconds``. It counts whole parts, so that it is never too small."""
+
+    __slots__ = ("_parts", "_seconds", "_total")
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._parts: OrderedDict[int, int] = OrderedDict()
+        self._total = 0
+
+    def part_of(self, now: float) -> int:
+        return int(now * PARTS / self._seconds)
+
+    def add(self, part: int, amount: int) -> None:
+        """Adds to the present part."""
+        self._parts[part] = self._parts.get(part, 0) + amount
+        self._total += amount
+
+    def correct(self, part: int, amount: int) -> None:
+        """Adds to a part of the past, or subtracts from it; nothing once it has left the window."""
+        if part in self._parts:
+            self.add(part, amount)
+
+    def total(self, now: float) -> int:
+        oldest = self.part_of(now) - PARTS
+        while self._parts and (first := next(iter(self._parts))) < oldest:
+            self._total -= self._parts.pop(first)
+        return self._total
+
+    def wait_s(self, now: float, room: int, limit: int) -> float:
+        """Returns the seconds until ``room`` more fit below the limit; the whole window if they never do."""
+        excess = self.total(now) + room - limit
+        if excess <= 0:
+            return 0.0
+        for part, amount in self._parts.items():
+            excess -= amount
+            if excess <= 0:
+                return max(0.0, (part + PARTS + 1) * self._seconds / PARTS - now)
+        return self._seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """Tokens that a request may cost."""
+
+    prompt: int = 0
+    output: int = 0
+
+    def of(self, kind: TokenKind) -> int:
+        match kind:
+            case TokenKind.INPUT:
+                return self.prompt
+            case TokenKind.OUTPUT:
+                return self.output
+            case TokenKind.TOTAL:
+                return self.prompt + self.output
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Why a request is refused, and after how many seconds it may be sent again. ``what``: ``requests``, ``tokens`` or
+    ``concurrent``."""
+
+    what: str
+    limit: int
+    retry_after_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quota:
+    """The narrowest window of a kind: its limit, what is left of it, seconds until all of it is free again."""
+
+    limit: int
+    remaining: int
+    reset_s: float
+
+
+@dataclass(slots=True)
+class Reservation:
+    """An admitted request, which :meth:`InferenceMeter.settle` ends. ``tokens`` are what each window counted for it."""
+
+    token: str
+    at: float
+    tokens: list[int]
+    is_open: bool = True
+
+
+@dataclass(slots=True)
+class _Account:
+    limits: InferenceLimits
+    requests: list[RollingSum] = field(default_factory=list)
+    tokens: list[RollingSum] = field(default_factory=list)
+    open: int = 0
+
+    def __post_init__(self) -> None:
+        self.requests = [RollingSum(window.seconds) for window in self.limits.requests]
+        self.tokens = [RollingSum(window.seconds) for window in self.limits.tokens]
+
+
+class InferenceMeter:
+    """Counts the requests of tokens by their ids. ``now`` is seconds of any clock that never goes back."""
+
+    def __init__(self, *, max_accounts: int = _MAX_TOKENS_KEPT) -> None:
+        self._accounts: OrderedDict[str, _Account] = OrderedDict()
+        self._max_accounts = max_accounts
+
+    def admit(self, token: str, limits: InferenceLimits, estimate: Estimate, now: float) -> Reservation | Refusal:
+        """Admits a request within all limits of its token, and reserves what it may cost. Nothing is counted for one
+        that is refused. An estimate above a limit counts as all of it: only the answer will tell."""
+        account = self._account(token, limits)
+        if limits.concurrent is not None and account.open >= limits.concurrent:
+            return Refusal(what="concurrent", limit=limits.concurrent, retry_after_s=1.0)
+        for window, counted in zip(limits.requests, account.requests, strict=True):
+            if counted.total(now) + 1 > window.amount:
+                wait_s = counted.wait_s(now, 1, window.amount)
+                return Refusal(what="requests", limit=window.amount, retry_after_s=wait_s)
+        amounts: list[int] = []
+        for limit, counted in zip(limits.tokens, account.tokens, strict=True):
+            amount = min(estimate.of(limit.kind), limit.amount)
+            total = counted.total(now)
+            if total + amount > limit.amount or total >= limit.amount:
+                wait_s = counted.wait_s(now, max(1, amount), limit.amount)
+                return Refusal(what="tokens", limit=limit.amount, retry_after_s=wait_s)
+            amounts.append(amount)
+        for counted in account.requests:
+            counted.add(counted.part_of(now), 1)
+        for counted, amount in zip(account.tokens, amounts, strict=True):
+            counted.add(counted.part_of(now), amount)
+        account.open += 1
+        return Reservation(token, now, amounts)
+
+    def settle(self, reservation: Reservation, actual: Estimate) -> None:
+        """Ends a request, once: its tokens count instead of the estimate."""
+        account = self._accounts.get(reservation.token)
+        if account is None or not reservation.is_open:
+            return
+        reservation.is_open = False
+        account.open = max(0, account.open - 1)
+        for window, counted, reserved in zip(account.limits.tokens, account.tokens, reservation.tokens, strict=False):
+            counted.correct(counted.part_of(reservation.at), actual.of(window.kind) - reserved)
+
+    def quotas(self, token: str, now: float) -> Iterator[tuple[str, Quota]]:
+        """Yields the narrowest window of requests, and that of tokens, of a token with limits."""
+        account = self._accounts.get(token)
+        if account is None:
+            return
+        kinds = (
+            ("requests", account.requests, [window.amount for window in account.limits.requests]),
+            ("tokens", account.tokens, [window.amount for window in account.limits.tokens]),
+        )
+        for name, sums, limits in kinds:
+            quotas = [
+                Quota(limit=limit, remaining=max(0, limit - each.total(now)), reset_s=each.wait_s(now, limit, limit))
+                for each, limit in zip(sums, limits, strict=True)
+            ]
+            if quotas:
+                yield name, min(quotas, key=lambda quota: (quota.remaining, quota.limit))
+
+    def _account(self, token: str, limits: InferenceLimits) -> _Account:
+        account = self._accounts.get(token)
+        if account is None or account.limits != limits:
+            still_open = account.open if account else 0
+            account = self._accounts[token] = _Account(limits)
+            account.open = still_open
+        self._accounts.move_to_end(token)
+        while len(self._accounts) > self._max_accounts:
+            self._accounts.popitem(last=False)
+        return account

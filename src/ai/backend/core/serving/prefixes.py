@@ -1,0 +1,91 @@
+"""Which replica has computed which beginnings of prompts, as far as the requests tell that it was sent (serving
+anchors 5).
+
+A prompt is cut into blocks, and each block is named by a hash of it and all before it. A block at a replica counts as
+forgotten once the replica got as many new blocks as its cache holds.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from hashlib import blake2b
+
+from ai.backend.core.proxy.routing import RouteKey
+
+BLOCK_BYTES = 512
+"""Bytes of one block: about 128 tokens."""
+MAX_BLOCKS = 128
+"""Blocks of a prompt that are looked at: the cost of a pick does not grow with longer prompts."""
+DEFAULT_CAPACITY = 8192
+"""Blocks that the cache of a replica holds if its engine does not say."""
+_MAX_HOLDERS = 8
+
+
+def hash_blocks(prompt: bytes, salt: bytes = b"") -> list[bytes]:
+    """Returns the names of the blocks of a prompt; the last one, if it is not whole, has none. ``salt`` is what keeps
+    prompts apart that no cache shares: model, adapter, salt of the tenant."""
+    name, names = blake2b(salt, digest_size=8).digest(), []
+    end = min(len(prompt) // BLOCK_BYTES, MAX_BLOCKS) * BLOCK_BYTES
+    for start in range(0, end, BLOCK_BYTES):
+        name = blake2b(prompt[start : start + BLOCK_BYTES], digest_size=8, key=name).digest()
+        names.append(name)
+    return names
+
+
+class PrefixIndex:
+    """Blocks with the replicas that have them. ``max_blocks`` bounds the memory; those used longest ago go first."""
+
+    def __init__(self, *, capacity: int = DEFAULT_CAPACITY, max_blocks: int = 1 << 18) -> None:
+        self._capacity = capacity
+        self._max_blocks = max_blocks
+        self._holders: OrderedDict[bytes, dict[RouteKey, int]] = OrderedDict()
+        self._received: dict[RouteKey, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._holders)
+
+    def holders(self, blocks: Sequence[bytes]) -> tuple[list[RouteKey], int]:
+        """Returns the replicas that have the longest beginning of a prompt, and the number of its blocks. Those that
+        got it first come first. Whoever has a block has those before it, so that the length is found by halving."""
+        low, high = 0, len(blocks)
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self._fresh(blocks[middle - 1]):
+                low = middle
+            else:
+                high = middle - 1
+        return (self._fresh(blocks[low - 1]), low) if low else ([], 0)
+
+    def _fresh(self, block: bytes) -> list[RouteKey]:
+        holders, received, capacity = self._holders.get(block), self._received, self._capacity
+        if not holders:
+            return []
+        return [
+            key for key, at in holders.items() if (latest := received.get(key)) is not None and latest - at < capacity
+        ]
+
+    def add(self, key: RouteKey, blocks: Sequence[bytes]) -> None:
+        """Records that a replica gets a prompt."""
+        all_holders, number = self._holders, self._received.get(key, 0)
+        for block in blocks:
+            holders = all_holders.get(block)
+            if holders is None:
+                all_holders[block] = {key: number}
+                number += 1
+                continue
+            all_holders.move_to_end(block)
+            before = holders.get(key)
+            if before is None or number - before >= self._capacity:
+                holders.pop(key, None)
+                number += 1
+            holders[key] = number
+            if len(holders) > _MAX_HOLDERS:
+                del holders[next(iter(holders))]
+        self._received[key] = number
+        while len(all_holders) > self._max_blocks:
+            all_holders.popitem(last=False)
+
+    def forget(self, key: RouteKey) -> None:
+        """Forgets a replica that is gone."""
+        self._received.pop(key, None)

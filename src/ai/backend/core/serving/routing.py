@@ -1,0 +1,291 @@
+"""Picks the replica of each request to an endpoint (serving anchors 5).
+
+First the revision: each gets exactly its weight in any window of requests. Then a replica of it: that of the session
+key, or the one that has computed the prompt's beginning before, or the one with the fewest open requests; above
+:data:`SCAN_LIMIT` replicas the better one of two that are drawn, which stays right when counts are a little old.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Container, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from hashlib import blake2b
+from typing import NamedTuple, Protocol
+
+from ai.backend.common.wire.appproxy import RouteInfo, RoutingKind
+from ai.backend.core.proxy.routing import RouteKey, SmoothWeights, Target, key_of
+from ai.backend.core.serving.prefixes import BLOCK_BYTES, PrefixIndex
+
+SCAN_LIMIT = 32
+SATURATION_TOKENS = 32_768
+"""Uncached tokens that a replica may have to compute before others get the prompts that it knows: some seconds of work.
+A smaller limit copies prompts to other replicas at each burst, where they displace others (``serving-routing``)."""
+_MIN_HIT = 0.8
+_EXPLORATION = 0.01
+_BYTES_PER_TOKEN = 4
+_RING_POINTS = 32
+_DRAWS = 4
+_SPAN = 2**64
+
+
+class Dice(Protocol):
+    """A seeded generator; ``random.Random`` is one."""
+
+    def random(self) -> float: ...
+
+
+class PickReason(StrEnum):
+    """Why a replica was picked."""
+
+    ONLY = "only"
+    SESSION = "session"
+    PREFIX = "prefix"
+    LEAST_LOAD = "least-load"
+    EXPLORATION = "exploration"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """The parts of a request that its replica is picked by. ``tokens`` are estimated; ``session_key`` is any text that
+    requests have in common which are to reach the same replica."""
+
+    blocks: Sequence[bytes] = ()
+    tokens: int = 0
+    session_key: str = ""
+
+
+class Pick(NamedTuple):
+    """A picked replica. ``uncached_tokens`` count as its load until the first byte of its response."""
+
+    target: Target
+    revision: Hashable
+    reason: PickReason
+    uncached_tokens: int
+
+
+@dataclass(slots=True)
+class Load:
+    """What a replica has to do: open requests, and tokens of prompts whose response has not begun."""
+
+    requests: int = 0
+    uncached_tokens: int = 0
+
+
+@dataclass(slots=True)
+class _Group:
+    """The replicas of one revision."""
+
+    weight: float
+    members: list[Target] = field(default_factory=list)
+    ring: list[tuple[int, int]] = field(default_factory=list)
+
+    def place_on_ring(self) -> None:
+        """Places the members by their identity alone, so that every worker has the same ring."""
+        points = [
+            (_point(f"{target.route.session_id} {number}"), index)
+            for index, target in enumerate(self.members)
+            for number in range(_RING_POINTS)
+        ]
+        self.ring = sorted(points)
+
+
+def _point(text: str) -> int:
+    return int.from_bytes(blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest(), "big")
+
+
+class ReplicaPicker:
+    """The routes of one endpoint with their loads. Deterministic for the same ``dice``.
+
+    ``saturation_tokens``: as :data:`SATURATION_TOKENS`.
+    """
+
+    def __init__(
+        self,
+        routes: Iterable[RouteInfo] = (),
+        *,
+        kind: RoutingKind = RoutingKind.LEAST_OUTSTANDING,
+        dice: Dice,
+        saturation_tokens: int = SATURATION_TOKENS,
+        index: PrefixIndex | None = None,
+    ) -> None:
+        self.kind = kind
+        self._dice = dice
+        self._saturation_tokens = saturation_tokens
+        self._index = index or PrefixIndex()
+        self._weights: SmoothWeights[Hashable] = SmoothWeights()
+        self._groups: dict[Hashable, _Group] = {}
+        self._places: dict[RouteKey, tuple[Hashable, Target]] = {}
+        self.loads: dict[RouteKey, Load] = {}
+        self.update(routes)
+
+    def update(self, routes: Iterable[RouteInfo]) -> None:
+        """Replaces the routes. Revisions that stay keep their turn, replicas that stay their load."""
+        groups: dict[Hashable, _Group] = {}
+        for route in routes:
+            if route.traffic_ratio <= 0:
+                continue
+            if route.revision is not None:
+                group = groups.setdefault(route.revision.id, _Group(route.revision.weight))
+            else:
+                group = groups.setdefault(route.traffic_ratio, _Group(0.0))
+                group.weight += route.traffic_ratio
+            group.members.append(Target(key_of(route), route))
+        for revision, group in groups.items():
+            former = self._groups.get(revision)
+            if former is not None and former.members == group.members:
+                group.ring = former.ring
+        self._groups = groups
+        self._places = {target.key: (name, target) for name, group in groups.items() for target in group.members}
+        self._weights.retain(groups)
+        kept = {
+            target.key: self.loads.get(target.key) or Load() for group in groups.values() for target in group.members
+        }
+        for key in self.loads.keys() - kept.keys():
+            self._index.forget(key)
+        self.loads = kept
+
+    @property
+    def is_empty(self) -> bool:
+        """Returns True if there is no replica at all."""
+        return not self._groups
+
+    def pick(self, prompt: Prompt, excluded: Container[RouteKey] = frozenset(), excluded_count: int = 0) -> Pick | None:
+        """Returns the replica of a request; None if all are excluded. ``excluded_count`` zero: none is."""
+        groups = self._groups
+        if excluded_count:
+            groups = {
+                revision: left for revision, group in groups.items() if (left := _without(group, excluded)).members
+            }
+        if not groups:
+            return None
+        revision = self._revision(groups, prompt.session_key)
+        members, group = groups[revision].members, groups[revision]
+        blocks = prompt.blocks if self.kind is RoutingKind.PREFIX else ()
+        hit, reason = 0, PickReason.LEAST_LOAD
+        if len(members) == 1:
+            target, reason = members[0], PickReason.ONLY
+            hit = self._holders(revision, blocks, excluded)[1] if blocks else 0
+        elif prompt.session_key:
+            target, reason = _on_ring(group, prompt.session_key), PickReason.SESSION
+        elif blocks:
+            holders, hit = self._holders(revision, blocks, excluded)
+            target, hit, reason = self._by_prefix(members, holders, hit, len(blocks), prompt.tokens)
+        else:
+            target = self._least(members)
+        if blocks:
+            self._index.add(target.key, blocks)
+        uncached = max(0, prompt.tokens - hit * BLOCK_BYTES // _BYTES_PER_TOKEN)
+        return Pick(target, revision, reason, uncached)
+
+    def _revision(self, groups: dict[Hashable, _Group], session_key: str) -> Hashable:
+        if len(groups) == 1:
+            return next(iter(groups))
+        weights = {revision: group.weight for revision, group in groups.items() if group.weight > 0}
+        if not weights:
+            weights = dict.fromkeys(groups, 1.0)
+        if not session_key:
+            return self._weights.choose(weights)
+        # The share of each revision in the space of keys: a changed weight moves no more sessions than it must.
+        left = _point(f"revision {session_key}") / _SPAN * sum(weights.values())
+        for revision in sorted(weights, key=str):
+            left -= weights[revision]
+            if left < 0:
+                return revision
+        return max(weights, key=str)
+
+    def _least(self, members: list[Target]) -> Target:
+        """Returns the member with the fewest open requests; among equals the one that was chosen longest ago."""
+        loads = self.loads
+        if len(members) > SCAN_LIMIT:
+            return min(self._draw(members), self._draw(members), key=lambda target: loads[target.key].requests)
+        chosen = min(members, key=lambda target: loads[target.key].requests)
+        members.remove(chosen)
+        members.append(chosen)
+        return chosen
+
+    def _draw(self, members: list[Target]) -> Target:
+        return members[int(self._dice.random() * len(members))]
+
+    def _holders(
+        self, revision: Hashable, blocks: Sequence[bytes], excluded: Container[RouteKey]
+    ) -> tuple[list[Target], int]:
+        """Returns the members of a revision that have the longest beginning of a prompt, and how many blocks it has."""
+        keys, hit = self._index.holders(blocks)
+        places = [self._places[key] for key in keys if key in self._places and key not in excluded]
+        targets = [target for own, target in places if own == revision]
+        return targets, hit if targets else 0
+
+    def _by_prefix(
+        self, members: list[Target], holders: list[Target], hit: int, blocks: int, tokens: int
+    ) -> tuple[Target, int, PickReason]:
+        """Keeps to the replica that has most of the prompt until it is saturated; then goes by the work that each of
+        a few replicas would have with it."""
+        loads = self.loads
+        if self._dice.random() < _EXPLORATION:
+            return self._draw(members), 0, PickReason.EXPLORATION
+        if hit >= _MIN_HIT * blocks:
+            # One replica keeps the prompt while it can: a copy elsewhere takes the place of other prompts.
+            for target in holders:
+                if loads[target.key].uncached_tokens <= self._saturation_tokens:
+                    return target, hit, PickReason.PREFIX
+        others = members if len(members) <= SCAN_LIMIT else [self._draw(members) for _ in range(_DRAWS)]
+        saved, keys = hit * BLOCK_BYTES // _BYTES_PER_TOKEN, {target.key for target in holders}
+
+        def work(target: Target) -> tuple[int, int]:
+            load = loads[target.key]
+            return load.uncached_tokens + max(0, tokens - (saved if target.key in keys else 0)), load.requests
+
+        chosen = min([*holders, *others], key=work)
+        if len(members) <= SCAN_LIMIT:
+            members.remove(chosen)
+            members.append(chosen)
+        return chosen, hit if chosen.key in keys else 0, PickReason.LEAST_LOAD
+
+    def begin(self, pick: Pick) -> None:
+        """Counts a request at its replica."""
+        if (load := self.loads.get(pick.target.key)) is not None:
+            load.requests += 1
+            load.uncached_tokens += pick.uncached_tokens
+
+    def answer(self, pick: Pick) -> None:
+        """Takes the tokens of a prompt from the load: its response has begun, or never will."""
+        if (load := self.loads.get(pick.target.key)) is not None:
+            load.uncached_tokens = max(0, load.uncached_tokens - pick.uncached_tokens)
+
+    def end(self, pick: Pick) -> None:
+        """Takes a request from the load of its replica."""
+        if (load := self.loads.get(pick.target.key)) is not None:
+            load.requests = max(0, load.requests - 1)
+
+
+def _without(group: _Group, excluded: Container[RouteKey]) -> _Group:
+    return _Group(group.weight, [target for target in group.members if target.key not in excluded])
+
+
+def _on_ring(group: _Group, key: str) -> Target:
+    if not group.ring:
+        group.place_on_ring()
+    position = bisect_right(group.ring, (_point(key), len(group.members)))
+    return group.members[group.ring[position % len(group.ring)][1]]
+
+
+@dataclass(slots=True)
+class RetryBudget:
+    """Permits retries for a part of the requests, so that they cannot double the load of what is overloaded. A new
+    budget has ``reserve`` retries, and never more."""
+
+    ratio: float = 0.2
+    reserve: float = 10.0
+    _left: float = 10.0
+
+    def count_request(self) -> None:
+        self._left = min(self.reserve, self._left + self.ratio)
+
+    def take(self) -> bool:
+        """Returns True if one more retry may be made now."""
+        if self._left < 1.0:
+            return False
+        self._left -= 1.0
+        return True
