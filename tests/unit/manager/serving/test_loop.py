@@ -37,7 +37,7 @@ async def test_replicas_start_are_published_and_end() -> None:
     service = await world.service()
     assert service.endpoint.url == "http://proxy/1"
     assert service.revisions[0].status is ServedRevisionStatus.ACTIVE
-    assert [each["session_id"] for each in world.routes or ()] == [str(each.id) for each in service.live_replicas]
+    assert [each.session_id for each in world.routes or ()] == [each.id for each in service.live_replicas]
     await world.change(status=EndpointStatus.DESTROYING)
     service = await world.until(is_destroyed)
     assert (service.endpoint.active_name, world.routes, world.live) == (None, None, [])
@@ -62,7 +62,7 @@ async def test_a_lost_replica_is_replaced_and_tells_its_last_words() -> None:
     assert (gone.status, gone.reason) == (ReplicaStatus.TERMINATED, ServingReason.SESSION_LOST)
     assert "out of memory" in str(gone.detail)
     await world.round()
-    assert [each["session_id"] for each in world.routes or ()] == [str(service.live_replicas[0].id)]
+    assert [each.session_id for each in world.routes or ()] == [service.live_replicas[0].id]
 
 
 async def test_an_unhealthy_replica_leaves_the_routes_and_returns() -> None:
@@ -84,16 +84,14 @@ async def test_a_new_revision_replaces_the_old_one_without_a_gap() -> None:
     await world.change([make_revision(2)])
     service = await world.until(lambda service: ready(service, 2) == 2 and len(service.live_replicas) == 2)
     assert [each.status for each in service.revisions] == [ServedRevisionStatus.ACTIVE, ServedRevisionStatus.RETIRED]
-    assert all(sum(route["traffic_ratio"] > 0 for route in routes) >= 2 for routes in world.served)
+    assert all(sum(route.traffic_ratio > 0 for route in routes) >= 2 for routes in world.served)
 
 
 async def test_a_revision_that_never_serves_is_rolled_back() -> None:
     world = await started(policy=RolloutPolicy(drain_s=1.0, first_backoff_s=1.0))
     world.healthy = lambda session: "2" not in str(session.startup_command)
     await world.change([make_revision(2)])
-    service = await world.until(
-        lambda service: service.revisions[0].status is ServedRevisionStatus.FAILED, rounds=200
-    )
+    service = await world.until(lambda service: service.revisions[0].status is ServedRevisionStatus.FAILED, rounds=200)
     assert service.revisions[1].status is ServedRevisionStatus.ACTIVE
     assert ready(service, 1) == 1
     assert len(world.live) == 1
@@ -113,6 +111,21 @@ async def test_replicas_are_drained_only_once_the_coordinator_has_the_new_routes
     service = await world.until(lambda service: len(service.live_replicas) == 1)
     assert ready(service, 2) == 1
     assert service.endpoint.problem is None
+
+
+async def test_a_draining_replica_ends_with_its_last_request() -> None:
+    world = await started(desired=2, policy=RolloutPolicy(drain_s=600.0))
+    ids = [each.id for each in (await world.service()).live_replicas]
+    world.open_requests = {ids[0]: 1, ids[1]: 1}
+    await world.change(desired=1)
+    for _ in range(10):
+        await world.round()
+    service = await world.service()
+    assert sorted(each.status for each in service.live_replicas) == [ReplicaStatus.DRAINING, ReplicaStatus.READY]
+    assert sorted(each.traffic_ratio for each in world.routes or ()) == [0.0, 1.0]
+    world.open_requests = {}
+    service = await world.until(lambda service: len(service.live_replicas) == 1)
+    assert service.live_replicas[0].status is ReplicaStatus.READY
 
 
 async def test_a_refused_session_is_a_failed_start_and_an_away_agent_is_not() -> None:

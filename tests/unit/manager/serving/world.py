@@ -12,6 +12,7 @@ from ai.backend.common.errors import BackendError, Unavailable
 from ai.backend.common.ids import AccessKey, AgentId, DomainName, GroupId, ResourceGroupName, SessionId, UserId
 from ai.backend.common.serving import ReplicaStatus, ServedRevisionStatus
 from ai.backend.common.states import SessionStatus, UserRole
+from ai.backend.common.wire.appproxy import RouteInfo, ServingOptions
 from ai.backend.common.wire.execution import OpenRoute, RouteOpened
 from ai.backend.core.serving.model import RolloutPolicy
 from ai.backend.manager.access.caller import Caller
@@ -116,8 +117,9 @@ class World:
     ids: CountedIds = field(default_factory=CountedIds)
     sessions: dict[SessionId, Session] = field(default_factory=dict)
     created: list[SessionId] = field(default_factory=list)
-    routes: list[Mapping[str, Any]] | None = None
-    served: list[list[Mapping[str, Any]]] = field(default_factory=list)
+    open_requests: Mapping[UUID, int] | None = None
+    routes: list[RouteInfo] | None = None
+    served: list[list[RouteInfo]] = field(default_factory=list)
     healthy: Callable[[Session], bool] = lambda _: True
     refusal: BackendError | None = None
     is_coordinator_away: bool = False
@@ -209,12 +211,18 @@ class World:
     async def authority(self, _coordinator: Any) -> str:
         return "authority"
 
-    async def put_endpoint(self, _coordinator: Any, _endpoint: Endpoint, routes: Sequence[Mapping[str, Any]]) -> str:
+    async def put_endpoint(
+        self, _coordinator: Any, _endpoint: Endpoint, routes: Sequence[RouteInfo], serving: ServingOptions
+    ) -> str:
+        assert serving.models == ["m"]
         if self.is_coordinator_away:
             raise Unavailable("the coordinator is away")
         self.routes = list(routes)
         self.served.append(self.routes)
         return "http://proxy/1"
+
+    async def in_flight(self, _coordinator: Any, _endpoint: Endpoint) -> Mapping[UUID, int] | None:
+        return self.open_requests
 
     async def remove_endpoint(self, _coordinator: Any, _endpoint: Endpoint) -> None:
         if self.is_coordinator_away:

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
+from uuid import UUID
+
+import msgspec
 
 from ai.backend.common.errors import NotFound, PeerRefused
 from ai.backend.common.ids import UserId
+from ai.backend.common.wire.appproxy import EndpointLoads, RouteInfo, ServingOptions
 from ai.backend.manager.service_ports.app_proxy_client import HttpCoordinators
 from ai.backend.manager.service_ports.app_proxy_gateway import CoordinatorAddress
 from ai.backend.manager.serving.model import Endpoint
@@ -23,7 +27,11 @@ class HttpEndpointCoordinators:
         return await self._coordinators.authority(coordinator)
 
     async def put_endpoint(
-        self, coordinator: CoordinatorAddress, endpoint: Endpoint, routes: Sequence[Mapping[str, object]]
+        self,
+        coordinator: CoordinatorAddress,
+        endpoint: Endpoint,
+        routes: Sequence[RouteInfo],
+        serving: ServingOptions,
     ) -> str:
         body = {
             "service_name": endpoint.name,
@@ -36,10 +44,19 @@ class HttpEndpointCoordinators:
                 },
                 "endpoint": {"id": endpoint.id, "existing_url": endpoint.url},
             },
-            "apps": {endpoint.name: list(routes)},
+            "apps": {endpoint.name: [_route_body(route) for route in routes]},
+            "serving": serving,
             "open_to_public": endpoint.open_to_public,
         }
         return str((await self._coordinators.call(coordinator, "POST", _path(endpoint), body))["endpoint"])
+
+    async def in_flight(self, coordinator: CoordinatorAddress, endpoint: Endpoint) -> Mapping[UUID, int] | None:
+        reply = await self._coordinators.call(coordinator, "GET", "/v2/endpoints/loads")
+        try:
+            loads = msgspec.convert(reply, EndpointLoads).loads
+        except msgspec.ValidationError as e:
+            raise PeerRefused(f"The app proxy {coordinator.url} does not tell its loads: {e}") from None
+        return next((each.in_flight for each in loads if each.endpoint_id == endpoint.id), None)
 
     async def remove_endpoint(self, coordinator: CoordinatorAddress, endpoint: Endpoint) -> None:
         with suppress(NotFound):
@@ -54,6 +71,11 @@ class HttpEndpointCoordinators:
         except NotFound as e:
             raise PeerRefused(f"The app proxy does not have the endpoint; `service sync` sends it again: {e}") from None
         return str(reply["token"])
+
+
+def _route_body(route: RouteInfo) -> dict[str, object]:
+    body: dict[str, object] = msgspec.to_builtins(route)
+    return {name: value for name, value in body.items() if name != "session_name"}
 
 
 def _path(endpoint: Endpoint) -> str:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Protocol
+from uuid import UUID
 
 from ai.backend.common.ids import UserId
+from ai.backend.common.wire.appproxy import RouteInfo, ServingOptions
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.service_ports.app_proxy_gateway import CoordinatorAddress
 from ai.backend.manager.serving.model import Endpoint, Replica
@@ -22,10 +24,18 @@ class EndpointCoordinators(Protocol):
         ...
 
     async def put_endpoint(
-        self, coordinator: CoordinatorAddress, endpoint: Endpoint, routes: Sequence[Mapping[str, object]]
+        self,
+        coordinator: CoordinatorAddress,
+        endpoint: Endpoint,
+        routes: Sequence[RouteInfo],
+        serving: ServingOptions,
     ) -> str:
         """Replaces the routes of an endpoint, which is created if need be; returns its URL once its worker serves
         them."""
+        ...
+
+    async def in_flight(self, coordinator: CoordinatorAddress, endpoint: Endpoint) -> Mapping[UUID, int] | None:
+        """Returns the open requests of an endpoint by session; None while no worker reports them."""
         ...
 
     async def remove_endpoint(self, coordinator: CoordinatorAddress, endpoint: Endpoint) -> None:

@@ -50,6 +50,7 @@ from ai.backend.manager.serving.rounds import (
     is_published,
     next_change,
     routes_of,
+    serving_of,
 )
 from ai.backend.manager.serving.store import ServingStore
 from ai.backend.manager.sessions.model import Session
@@ -150,7 +151,8 @@ class ServingLoop(PeriodicLoop):
         service = await self._note_problems(service, problems)
         probes = self._probe(service, sessions)
         logs = await self._last_words(service, sessions)
-        seen = Observation(sessions=sessions, probes=probes, refused=refused, logs=logs)
+        in_flight = await self._in_flight(service)
+        seen = Observation(sessions=sessions, probes=probes, refused=refused, logs=logs, in_flight=in_flight)
         # Not read again: a change that was faster makes the save fail, and the sessions are read anew.
         change = next_change(service, seen, self._clock.now(), self._ids)
         if change is None:
@@ -259,7 +261,9 @@ class ServingLoop(PeriodicLoop):
                 return service
             if is_published(service):
                 return service
-            url = await self._coordinators.put_endpoint(await self._coordinator(endpoint), endpoint, routes_of(service))
+            url = await self._coordinators.put_endpoint(
+                await self._coordinator(endpoint), endpoint, routes_of(service), serving_of(service)
+            )
             crash_point("after-endpoint-publish")
         except BackendError as e:
             problems.append(f"the app proxy does not have the present routes: {e.message}")
@@ -284,6 +288,17 @@ class ServingLoop(PeriodicLoop):
                 outcomes[replica.id] = outcome
         self._prober.begin_due(probed)
         return outcomes
+
+    async def _in_flight(self, service: Service) -> Mapping[UUID, int]:
+        """Returns the open requests of draining replicas, where the app proxy reports them."""
+        draining = [each.id for each in service.live_replicas if each.status is ReplicaStatus.DRAINING]
+        if not draining:
+            return {}
+        try:
+            counts = await self._coordinators.in_flight(await self._coordinator(service.endpoint), service.endpoint)
+        except BackendError:  # they are ended when their time is over
+            return {}
+        return {each: counts.get(each, 0) for each in draining} if counts is not None else {}
 
     async def _last_words(self, service: Service, sessions: Mapping[SessionId, Session]) -> dict[SessionId, str]:
         """Returns the last line that each replica has printed whose session has ended."""

@@ -19,6 +19,7 @@ import msgspec
 from ai.backend.common.ids import SessionId
 from ai.backend.common.serving import FAILURES, EndpointStatus, ReplicaStatus, ServedRevisionStatus, ServingReason
 from ai.backend.common.states import RUNNING_SESSION_STATUSES, SessionStatus
+from ai.backend.common.wire.appproxy import GatewayRoute, ProxyProtocol, RevisionShare, RouteInfo, ServingOptions
 from ai.backend.core.lifecycle.endpoint import (
     EndpointTrigger,
     ReplicaTrigger,
@@ -71,40 +72,43 @@ class Observation:
     logs: Mapping[SessionId, str] = field(default_factory=dict)
 
 
-def routes_of(service: Service) -> list[dict[str, Any]]:
-    """Returns the routes that the coordinator is to have: those of ready replicas by their weights, and those of
-    draining ones without new requests."""
-    weights = {revision.id: revision.weight for revision in service.revisions}
-    routed = [each for each in service.replicas if each.status in _ROUTED and each.route is not None]
-    ready = [each for each in routed if each.status is R.READY]
-    if sum(weights[each.revision_id] * each.traffic_ratio for each in ready) <= 0:
-        weights = dict.fromkeys(weights, 1.0)
-    sums: dict[UUID, float] = {}
-    for each in ready:
-        sums[each.revision_id] = sums.get(each.revision_id, 0.0) + each.traffic_ratio
+def routes_of(service: Service) -> list[RouteInfo]:
+    """Returns the routes that the coordinator is to have: those of ready replicas with the share of their revision, and
+    those of draining ones without new requests."""
+    revisions = {revision.id: revision for revision in service.revisions}
+    routed = [each for each in service.replicas if each.status in _ROUTED]
+    is_weighed = any(revisions[each.revision_id].weight > 0 for each in routed if each.status is R.READY)
     routes = []
     for each in routed:
-        share = 0.0
-        if each.status is R.READY and sums[each.revision_id] > 0:
-            share = weights[each.revision_id] * each.traffic_ratio / sums[each.revision_id]
-        assert each.route is not None
-        gateway = {"name": each.route.name, "certificate": each.route.certificate}
+        if each.route is None:
+            continue
+        weight = revisions[each.revision_id].weight if is_weighed else 1.0
+        certificate = each.route.certificate
         routes.append(
-            {
-                "session_id": str(each.id),
-                "kernel_host": each.route.host,
-                "kernel_port": each.route.port,
-                "protocol": "http",
-                "traffic_ratio": round(share, 9),
-                "gateway": gateway if each.route.certificate is not None else None,
-            }
+            RouteInfo(
+                session_id=each.id,
+                kernel_host=each.route.host,
+                kernel_port=each.route.port,
+                protocol=ProxyProtocol.HTTP,
+                traffic_ratio=each.traffic_ratio if each.status is R.READY else 0.0,
+                gateway=GatewayRoute(name=each.route.name, certificate=certificate) if certificate else None,
+                revision=RevisionShare(id=each.revision_id, weight=weight),
+            )
         )
     return routes
 
 
+def serving_of(service: Service) -> ServingOptions:
+    """Returns how the worker of the app proxy serves requests to an endpoint."""
+    endpoint = service.endpoint
+    served = [each for each in service.revisions if each.weight > 0] or [service.current]
+    models = sorted({each.spec.served.name for each in served})
+    return ServingOptions(name=endpoint.name, models=models, project=endpoint.group_id)
+
+
 def digest_of(service: Service) -> str:
     """Returns the digest of what the coordinator is to have of a service."""
-    content = msgspec.json.encode((routes_of(service), service.endpoint.open_to_public))
+    content = msgspec.json.encode((routes_of(service), serving_of(service), service.endpoint.open_to_public))
     return hashlib.sha256(content).hexdigest()
 
 
