@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ai.backend.common.errors import (
-    LimitExceeded,
     FileAlreadyExists,
     FolderNotFound,
+    LimitExceeded,
     NoSuchFile,
     QuotaScopeNotFound,
     Unavailable,

@@ -30,15 +30,15 @@ from ai.backend.manager.serving.sql import SqlServingStore
 from ai.backend.manager.serving.store import ServingStore
 from tests.support.migrated import migrated
 from tests.support.postgres import emptied, migrated_template, shared_server
-from tests.unit.manager.serving.world import NOW, make_revision, make_service
+from tests.unit.manager.serving.world import NOW, OWNER, make_revision, make_service
 
 POLICY = RolloutPolicy(kind=RolloutKind.CANARY, steps=(CanaryStep(weight=5.0, hold_s=None),), guard=None)
 
 
-def service_named(name: str, *, age_s: float = 0.0, **changes: object) -> Service:
+def service_named(name: str, *, age_s: float = 0.0, user_id: UserId = OWNER.user_id) -> Service:
     service, created_at = make_service(policy=POLICY), NOW - timedelta(seconds=age_s)
     endpoint = replace(
-        service.endpoint, **{"id": uuid4(), "name": name, "active_name": name, "created_at": created_at, **changes}
+        service.endpoint, id=uuid4(), name=name, active_name=name, created_at=created_at, user_id=user_id
     )
     revision = replace(service.revisions[0], id=uuid4(), endpoint_id=endpoint.id)
     return Service(endpoint=endpoint, revisions=(revision,))
@@ -182,7 +182,7 @@ class TestMemoryServing(ServingStoreContract):
 
 class TestSqlServing(ServingStoreContract):
     @pytest.fixture
-    async def store(self, tmp_path: Path) -> AsyncIterator[ServingStore]:  # type: ignore[override]  # asynchronous
+    async def store(self, tmp_path: Path) -> AsyncIterator[ServingStore]:
         database = Database(f"sqlite:///{migrated(tmp_path / 'manager.db')}")
         yield SqlServingStore(database)
         await database.close()
@@ -191,7 +191,7 @@ class TestSqlServing(ServingStoreContract):
 @pytest.mark.needs("postgres")
 class TestPostgresServing(ServingStoreContract):
     @pytest.fixture
-    async def store(self) -> AsyncIterator[ServingStore]:  # type: ignore[override]  # asynchronous
+    async def store(self) -> AsyncIterator[ServingStore]:
         server = shared_server()
         database = Database(server.url(emptied(server, migrated_template())))
         yield SqlServingStore(database)

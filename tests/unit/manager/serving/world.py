@@ -131,7 +131,7 @@ class World:
 
     def start(self) -> None:
         """A new process of the manager on what is stored."""
-        self.prober = Prober(self, self.clock, lambda: None)  # type: ignore[arg-type]  # of the clock: what is used
+        self.prober = Prober(self, self.clock, lambda: None)
         self.loop = ServingLoop(
             store=self.store,
             sessions=cast(Any, self),
@@ -188,7 +188,7 @@ class World:
 
     async def resource_group(self, name: str) -> ResourceGroup:
         return ResourceGroup(
-            name=name,
+            name=ResourceGroupName(name),
             description="",
             is_active=True,
             is_public=True,

@@ -13,8 +13,9 @@ import click
 from ai.backend.cli.framework.lazy import LazyGroup, Leaf, ListCommand, Outcome, screen_of
 from ai.backend.cli.framework.objects import follow_task
 from ai.backend.cli.framework.output import columns
+from ai.backend.cli.framework.params import options
 from ai.backend.cli.framework.values import readable_time
-from ai.backend.cli.session.options import env_option, options, resources_option
+from ai.backend.cli.session.options import env_option, resources_option
 
 if TYPE_CHECKING:
     from ai.backend.client.func.service import AsyncService
