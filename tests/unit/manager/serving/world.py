@@ -263,8 +263,8 @@ class World:
             key: replace(each, status=following.get(each.status, each.status)) for key, each in self.sessions.items()
         }
         await self.loop.once()
-        await self.loop.settle()
-        await self.prober.settle()
+        await self.loop.finish_round()
+        await self.prober.finish_round()
 
     async def until(self, condition: Callable[[Service], bool], *, rounds: int = 60) -> Service:
         for _ in range(rounds):

@@ -12,15 +12,15 @@ import msgspec
 from ai.backend.common.errors import NotFound, PeerRefused
 from ai.backend.common.ids import UserId
 from ai.backend.common.wire.appproxy import EndpointLoads, RouteInfo, ServingOptions
-from ai.backend.manager.service_ports.app_proxy_client import HttpCoordinators
 from ai.backend.manager.service_ports.app_proxy_gateway import CoordinatorAddress
+from ai.backend.manager.serving.gateway import CoordinatorCalls
 from ai.backend.manager.serving.model import Endpoint
 
 
 class HttpEndpointCoordinators:
     """Implements :class:`ai.backend.manager.serving.gateway.EndpointCoordinators`."""
 
-    def __init__(self, coordinators: HttpCoordinators) -> None:
+    def __init__(self, coordinators: CoordinatorCalls) -> None:
         self._coordinators = coordinators
 
     async def authority(self, coordinator: CoordinatorAddress) -> str:

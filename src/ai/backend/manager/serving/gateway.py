@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Protocol
+from typing import Any, Protocol
 from uuid import UUID
 
 from ai.backend.common.ids import UserId
@@ -13,6 +13,16 @@ from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.service_ports.app_proxy_gateway import CoordinatorAddress
 from ai.backend.manager.serving.model import Endpoint, Replica
 from ai.backend.manager.sessions.model import Session
+
+
+class CoordinatorCalls(Protocol):
+    """Sends requests to coordinators. Every method raises Unavailable, or PeerRefused with the coordinator's reason."""
+
+    async def authority(self, coordinator: CoordinatorAddress) -> str: ...
+
+    async def call(self, coordinator: CoordinatorAddress, method: str, path: str, body: Any = None) -> dict[str, Any]:
+        """Returns the coordinator's reply. Raises NotFound where it does not have what the path names."""
+        ...
 
 
 class EndpointCoordinators(Protocol):

@@ -108,7 +108,7 @@ class ServingLoop(PeriodicLoop):
     def _on_done(self, key: UUID, _: asyncio.Task[None]) -> None:
         del self._drivers[key]
 
-    async def settle(self) -> None:
+    async def finish_round(self) -> None:
         """Waits until the steps of the present round are done."""
         await asyncio.gather(*self._drivers.values())
 

@@ -41,7 +41,7 @@ class HealthCheck(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServedModel(msgspec.Struct, frozen=True, kw_only=True):
-    """What a replica runs: ``command`` is a line for a shell, ``port`` is where it listens on 127.0.0.1.
+    """The server of a replica: ``command`` is a line for a shell, ``port`` is where it listens on 127.0.0.1.
 
     Without a ``port`` each replica gets one of its own, by which replicas do not disturb each other on nodes whose
     sessions share a network; ``{port}`` in the command and in ``environ`` stands for it.
@@ -70,7 +70,7 @@ def with_port(text: str, port: int) -> str:
 
 
 class RevisionSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What the replicas of a revision are made of. ``model`` is the name or id of a folder, or an artifact as
+    """The parts of the replicas of a revision. ``model`` is the name or id of a folder, or an artifact as
     ``artifact:NAME[@VERSION]``; ``environ`` is the user's, and :attr:`ServedModel.environ` is added to it."""
 
     image: str

@@ -89,7 +89,7 @@ class AgentProbe:
 
 @dataclass(slots=True)
 class _Record:
-    """What the probes of one replica have given."""
+    """The results of the probes of one replica."""
 
     passes: int = 0
     failures: int = 0
@@ -175,7 +175,7 @@ class Prober:
         if self.outcome(replica, check) is not before:
             self.on_change()
 
-    async def settle(self) -> None:
+    async def finish_round(self) -> None:
         """Waits until the running probes have ended."""
         await asyncio.gather(*self._running)
 

@@ -11,7 +11,7 @@ from ai.backend.common.states import ClusterMode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RevisionRequest:
-    """What replicas are to be made of (client wire contract 2.8). ``model`` is the name or id of a folder, or an
+    """The parts that replicas are to have (client wire contract 2.8). ``model`` is the name or id of a folder, or an
     artifact as ``artifact:NAME[@VERSION]``. ``resources`` are as the user wrote them."""
 
     image: str

@@ -52,7 +52,7 @@ _PUBLISHED_FIRST = frozenset({ReplicaTrigger.END_REQUESTED, ReplicaTrigger.DRAIN
 
 
 class ProbeOutcome(StrEnum):
-    """What the probes of a replica say: it serves; it fails; it has failed for too long since it started."""
+    """The result of the probes of a replica: it serves; it fails; it has failed for too long since it started."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -61,7 +61,7 @@ class ProbeOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """What is known of a service's replicas: their sessions, their probes, and their open requests where the app proxy
+    """The state of a service's replicas: their sessions, their probes, and their open requests where the app proxy
     reports them. ``refused``: why sessions could not be created; ``logs``: the last lines
     that ended sessions have printed."""
 
@@ -158,7 +158,7 @@ def _event(
 
 
 class _Round:
-    """One change in the making."""
+    """Collects one change of a service."""
 
     def __init__(self, service: Service, seen: Observation, now: datetime, ids: IdGenerator) -> None:
         self._service, self._seen, self._now, self._ids = service, seen, now, ids
@@ -309,7 +309,7 @@ class _Round:
                 case core.StartReplicas(revision=revision_id, count=count):
                     self._start(revision_id, count)
                 case core.StepReplica(replica=replica_id, trigger=trigger, reason=reason):
-                    self._carry_out(self._replicas[SessionId(replica_id)], trigger, reason)
+                    self._step_as_planned(self._replicas[SessionId(replica_id)], trigger, reason)
                 case core.EnterStep(step=step):
                     revision = next(iter(self._in(V.ROLLING_OUT)))
                     self._revisions[revision.id] = replace(revision, step=step, step_since=self._now)
@@ -341,7 +341,7 @@ class _Round:
             state = Served(replica.status, replica.reason)
             self._events.append(_event(self._endpoint, self._now, f"replica {str(replica.id)[:8]}", state, None, data))
 
-    def _carry_out(self, replica: Replica, trigger: ReplicaTrigger, reason: ServingReason) -> None:
+    def _step_as_planned(self, replica: Replica, trigger: ReplicaTrigger, reason: ServingReason) -> None:
         """Steps a replica as planned. One that serves stays until the coordinator has the routes of those that take its
         place, and one that drains until it is known there that it does."""
         is_routed = replica.status in _ROUTED

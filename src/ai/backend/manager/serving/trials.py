@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import UUID, uuid4
 
 from ai.backend.common.errors import BackendError, Unavailable, WorkloadError
@@ -55,18 +55,21 @@ class TrialService:
     async def _run(
         self, progress: TaskProgress, owner: Caller, spec: RevisionSpec, place: dict[str, str | None]
     ) -> str:
-        session_id: UUID = uuid4()
+        session_id, check = uuid4(), spec.served.health
         await progress.update(0, _STEPS, "the session is being created")
         try:
-            await self.sessions.create(owner, trial_request(spec, place, session_id), call_id=session_id)
+            request = trial_request(spec, place, session_id)
+            # Its agent ends it after that time, should this manager be killed before.
+            request = replace(request, batch_timeout_s=check.initial_delay + check.interval * check.max_retries + 60)
+            await self.sessions.create(owner, request, call_id=session_id)
             session = await self._until_running(SessionId(session_id))
             await progress.update(1, _STEPS, f"the session {session.name} runs; waiting for its server")
             await self._until_healthy(progress, session, spec)
             await progress.update(_STEPS, _STEPS, "the server answers")
         finally:
-            request = SessionDestroyRequested(stimulus_id="end of a trial")
+            ending = SessionDestroyRequested(stimulus_id="end of a trial")
             with suppress(BackendError):
-                await self.writer.apply(SessionId(session_id), request, self.clock, point="commit-destroy")
+                await self.writer.apply(SessionId(session_id), ending, self.clock, point="commit-destroy")
         return f"{spec.served.health.path} answered {spec.served.health.expected_status_code}: the model can be served"
 
     async def _until_running(self, session_id: SessionId) -> Session:
