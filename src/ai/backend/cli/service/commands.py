@@ -186,6 +186,17 @@ async def info(api: AsyncSession, name: str) -> None:
         screen.table(detail["active_routes"], _REPLICA_COLUMNS)
 
 
+@service.command("get-endpoint", cls=Leaf)
+@_NAME
+async def get_endpoint(api: AsyncSession, name: str) -> Outcome:
+    """Print the URL of the service NAME."""
+    detail = await api.Service(name).describe()
+    url = detail["service_endpoint"]
+    if url is None:
+        screen_of().fail(f"{name} has no URL yet: no replica was ready so far")
+    return {"url": url}, str(url)
+
+
 @service.command("why")
 @_NAME
 async def why(api: AsyncSession, name: str) -> None:
