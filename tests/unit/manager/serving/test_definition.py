@@ -114,7 +114,7 @@ models:
 
 
 def test_a_failed_action_starts_no_server(tmp_path: Path) -> None:
-    actions = "[{action: run_command, args: {command: ["false"]}}]"
+    actions = "[{action: run_command, args: {command: ['false']}}]"
     served = read(f"models: [{{name: m, service: {{pre_start_actions: {actions}, start_command: echo served}}}}]")
     done = subprocess.run(["sh", "-c", served.command], capture_output=True, text=True, cwd=tmp_path, check=False)
     assert (done.returncode, done.stdout) == (1, "")

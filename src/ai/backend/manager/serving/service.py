@@ -103,7 +103,7 @@ class ServingService:
             resource_group=session.scaling_group,
             open_to_public=request.open_to_public,
             desired=request.replicas,
-            policy=self._policy(RolloutPolicy(drain_s=self.settings.drain_s), request.policy),
+            policy=self._policy(self._default_policy(), request.policy),
             created_at=now,
             changed_at=now,
         )
@@ -135,6 +135,12 @@ class ServingService:
         if not 0 <= count <= self.settings.max_replicas:
             message = f"An endpoint has 0 to {self.settings.max_replicas} replicas."
             raise InvalidInput(message, data={"desired_session_count": "out of range"})
+
+    def _default_policy(self) -> RolloutPolicy:
+        settings = self.settings
+        return RolloutPolicy(
+            drain_s=settings.drain_s, start_timeout_s=settings.start_timeout_s, unhealthy_s=settings.unhealthy_s
+        )
 
     def _policy(self, policy: RolloutPolicy, changes: Mapping[str, Any]) -> RolloutPolicy:
         """Returns a policy with other values. Raises InvalidInput for an unknown field or a wrong value."""
