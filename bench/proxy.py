@@ -103,13 +103,13 @@ async def _requests(port: int, until: float) -> int:
     done = 0
     while time.perf_counter() < until:
         writer.write(REQUEST)
-        await _read_response(reader)
+        await read_response(reader)
         done += 1
     writer.close()
     return done
 
 
-async def _read_response(reader: asyncio.StreamReader) -> None:
+async def read_response(reader: asyncio.StreamReader) -> None:
     head = await reader.readuntil(b"\r\n\r\n")
     if not head.startswith(b"HTTP/1.1 200"):
         raise RuntimeError(f"the proxy answers {head[:40]!r}")
@@ -142,7 +142,7 @@ async def _together(load: Load, port: int) -> int:
     return sum(await asyncio.gather(*(load(port, until) for _ in range(CONNECTIONS))))
 
 
-async def _latencies_ms(port: int, rate: float) -> list[float]:
+async def latencies_ms(port: int, rate: float, request: bytes = REQUEST) -> list[float]:
     """Returns the latencies of requests that come at fixed times, whatever became of the ones before."""
     connections = [await asyncio.open_connection("127.0.0.1", port) for _ in range(CONNECTIONS)]
     idle = list(connections)
@@ -150,8 +150,8 @@ async def _latencies_ms(port: int, rate: float) -> list[float]:
 
     async def one(due: float) -> None:
         reader, writer = idle.pop() if idle else await asyncio.open_connection("127.0.0.1", port)
-        writer.write(REQUEST)
-        await _read_response(reader)
+        writer.write(request)
+        await read_response(reader)
         latencies.append(1000 * (time.perf_counter() - due))
         idle.append((reader, writer))
 
@@ -205,7 +205,7 @@ async def _route_adds_ms(port: int) -> list[float]:
         await plane.apply(Changes(version=number, circuits=(circuit,)))
         reader, writer = await asyncio.open_connection("127.0.0.1", own)
         writer.write(request)
-        await _read_response(reader)
+        await read_response(reader)
         times.append(1000 * (time.perf_counter() - began))
         writer.close()
     await plane.stop()
@@ -241,7 +241,7 @@ def proxy_http() -> Sequence[Figure]:
         p99: dict[str, list[float]] = {"direct": [], "plane": []}
         for _ in range(ROUNDS):
             for name, port in (("direct", app[1]), ("plane", servers["plane"][1])):
-                p99[name].append(statistics.quantiles(asyncio.run(_latencies_ms(port, rate)), n=100)[98])
+                p99[name].append(statistics.quantiles(asyncio.run(latencies_ms(port, rate)), n=100)[98])
     medians = {name: statistics.median(values) for name, values in p99.items()}
     added = medians["plane"] - medians["direct"]
     latency = Figure(

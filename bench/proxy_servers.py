@@ -1,6 +1,6 @@
 """Servers of `bench/proxy.py`, each a process that prints its port: an app, a bare proxy on aiohttp, and our plane.
 
-Usage: python -m bench.proxy_servers app | bare PORT | plane PORT
+Usage: python -m bench.proxy_servers app | bare PORT | plane PORT | engine | models PORT
 """
 
 from __future__ import annotations
@@ -9,20 +9,49 @@ import asyncio
 import socket
 import sys
 from collections.abc import Awaitable, Callable
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import aiohttp
+import msgspec
 from aiohttp import web
 
 from ai.backend.appproxy.worker.access.gate import Gate
 from ai.backend.appproxy.worker.access.tokens import Tokens
 from ai.backend.appproxy.worker.planes.embedded.plane import EmbeddedPlane, Frontend
 from ai.backend.appproxy.worker.upstreams import RouteDialer
-from ai.backend.common.wire.appproxy import AppMode, Circuit, FrontendMode, ProxyProtocol, RouteInfo
+from ai.backend.common.wire.appproxy import (
+    AppMode,
+    Circuit,
+    FrontendMode,
+    InferenceLimits,
+    ProxyProtocol,
+    RequestWindow,
+    RouteInfo,
+    RoutingKind,
+    ServingOptions,
+    TokenWindow,
+)
 from ai.backend.core.proxy.changes import Changes
 
 BODY = b"x" * 64
+ENDPOINT = UUID(int=1)
+SHARED_SECRET = "x" * 32
+_ANSWER = (
+    b'{"id":"1","choices":[{"index":0,"message":{"role":"assistant","content":"Hello."}}],'
+    b'"usage":{"prompt_tokens":500,"completion_tokens":3,"total_tokens":503}}'
+)
+COMPLETION = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (
+    len(_ANSWER),
+    _ANSWER,
+)
 _HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "upgrade", "host"}
+
+
+def free_port() -> int:
+    """Returns a port that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+    return port
 
 
 async def _app(_port: int) -> None:
@@ -83,7 +112,7 @@ async def _relay(request: web.Request, session: aiohttp.ClientSession, target: s
 
 async def start_plane(frontend: Frontend) -> EmbeddedPlane:
     """Returns a running plane."""
-    gate = Gate(Tokens(shared_secret="x" * 32, permit_secret="y" * 32, started_at=0.0), is_secure=False)
+    gate = Gate(Tokens(shared_secret=SHARED_SECRET, permit_secret="y" * 32, started_at=0.0), is_secure=False)
     plane = EmbeddedPlane(frontend, gate, RouteDialer())
     await plane.start()
     return plane
@@ -109,10 +138,52 @@ def circuit_to(port: int, *, slot: int | None = None, subdomain: str | None = No
 
 
 async def _plane(port: int) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        own = probe.getsockname()[1]
+    own = free_port()
     plane = await start_plane(Frontend(host="127.0.0.1", ports={own: own}))
     await plane.apply(Changes(version=1, circuits=(circuit_to(port, slot=own),)))
+    _print_port(own)
+
+
+class _Engine(asyncio.Protocol):
+    """Answers each request at once with one short completion, in one piece."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._received = b""
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        while True:
+            head, end, rest = self._received.partition(b"\r\n\r\n")
+            length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0] or 0)
+            if not end or len(rest) < length:
+                return
+            self._received = rest[length:]
+            self._transport.write(COMPLETION)
+
+
+async def _engine(_port: int) -> None:
+    server = await asyncio.get_running_loop().create_server(_Engine, "127.0.0.1", 0, backlog=1024)
+    _print_port(server.sockets[0].getsockname()[1])
+
+
+async def _models(port: int) -> None:
+    """Our plane with an endpoint of two replicas, routed by prefixes, whose tokens are limited."""
+    own = free_port()
+    plane = await start_plane(Frontend(host="127.0.0.1", ports={own: own}))
+    circuit = circuit_to(port, slot=own)
+    [route] = circuit.route_info
+    limits = InferenceLimits(requests=[RequestWindow(amount=10**9)], tokens=[TokenWindow(amount=10**12)])
+    circuit = msgspec.structs.replace(
+        circuit,
+        app_mode=AppMode.INFERENCE,
+        open_to_public=False,
+        endpoint_id=ENDPOINT,
+        route_info=[route, msgspec.structs.replace(route, session_id=uuid4())],
+        serving=ServingOptions(name="m", routing=RoutingKind.PREFIX, limits=limits),
+    )
+    await plane.apply(Changes(version=1, circuits=(circuit,)))
     _print_port(own)
 
 
@@ -129,7 +200,13 @@ def _print_port(port: int) -> None:
 
 
 def main() -> None:
-    servers: dict[str, Callable[[int], Awaitable[None]]] = {"app": _app, "bare": _bare, "plane": _plane}
+    servers: dict[str, Callable[[int], Awaitable[None]]] = {
+        "app": _app,
+        "bare": _bare,
+        "plane": _plane,
+        "engine": _engine,
+        "models": _models,
+    }
 
     async def run() -> None:
         await servers[sys.argv[1]](int(sys.argv[2]) if len(sys.argv) > 2 else 0)

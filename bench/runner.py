@@ -22,6 +22,7 @@ MODULES = (
     "tunnel",
     "proxy",
     "serving",
+    "serving_path",
     "gateway",
     "command_line",
     "sleepers",

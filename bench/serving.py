@@ -33,7 +33,7 @@ REPLICAS, PROMPT_TOKENS, PICKS, MAX_PICK_MS = 1000, 10_000, 4000, 1.0
 
 @dataclass(slots=True)
 class Outcome:
-    """What a replay gave. ``ttft_s``: seconds from arrival to the first token, of each request that was answered."""
+    """The result of a replay. ``ttft_s``: seconds from arrival to the first token, of each answered request."""
 
     ttft_s: list[float]
     failed: int

@@ -59,6 +59,14 @@ class Proxy:
         await self.plane.start()
         self.plane.when_waiting(self._count_wait)
 
+    def is_at_rest(self) -> bool:
+        """Returns True if nothing of any request is left."""
+        endpoints = [state.endpoint for state in self.plane._shared.table if state.endpoint is not None]
+        loads = [load for each in endpoints for load in each.picker.loads.values()]
+        busy = [each.queued for each in endpoints] + [load.requests + load.uncached_tokens for load in loads]
+        in_flight = [state.in_flight for state in self.plane._shared.table]
+        return not any(busy) and not any(in_flight) and self.plane._shared.model_bytes == 0
+
     def _count_wait(self) -> None:
         self.waits += 1
 
@@ -107,6 +115,7 @@ async def proxy() -> AsyncIterator[Proxy]:
         proxy = Proxy(free_ports(3), http)
         await proxy.start(first_byte_s=1.0, stream_gap_s=1.0)
         yield proxy
+        await until(proxy.is_at_rest)
         await proxy.plane.stop()
 
 
@@ -211,7 +220,18 @@ async def test_retries_have_a_budget(proxy: Proxy, engines: list[FakeEngine]) ->
     results = [await proxy.ask() for _ in range(40)]
     assert {status for status, _, _ in results} == {502}
     assert proxy.plane.counts.retries <= 10 + 0.2 * 40
+    rows = proxy.plane.take_usage()
+    attempts = sum(len(engine.paths) for engine in engines)
+    assert sum(row.requests for row in rows) == sum(row.errors for row in rows) == attempts, "each attempt counts once"
     assert json.loads(results[0][1])["error"]["code"] == "replica_failed"
+
+
+async def test_a_replica_that_nobody_can_connect_to_is_left_out(proxy: Proxy, engines: list[FakeEngine]) -> None:
+    gone = msgspec.structs.replace(to(engines[0]), kernel_port=free_ports(1)[0])
+    await proxy.serve(gone, to(engines[1]))
+    assert [await proxy.name() for _ in range(12)] == ["b"] * 12
+    errors = {row.session: row.errors for row in proxy.plane.take_usage()}
+    assert errors[gone.session_id] == 3, "after the third failure it is asked no more for a while"
 
 
 async def test_an_error_of_the_only_replica_is_its_answer(proxy: Proxy, engines: list[FakeEngine]) -> None:
@@ -321,9 +341,9 @@ async def test_one_base_url_finds_the_endpoint_by_its_model(proxy: Proxy, engine
     async def model_names(token: str) -> list[str]:
         status, body, _ = await proxy.ask(path="/v1/models", method="GET", slot=2, token=token)
         assert status == 200
-        return [each["id"] for each in json.loads(body)["data"]]
+        return sorted(each["id"] for each in json.loads(body)["data"])
 
-    assert (await model_names(token), await model_names(both)) == (["small"], ["small", "large"])
+    assert (await model_names(token), await model_names(both)) == (["small"], ["large", "small"])
     assert await proxy.name(body={**CHAT, "model": "small"}, slot=2, token=token) == "a"
     assert await proxy.name(body={**CHAT, "model": "large"}, slot=2, token=both) == "b"
     await proxy.name(body={"model": "large", "input": "text"}, slot=2, token=both, path="/v1/embeddings")

@@ -30,7 +30,8 @@ def routes_of(ratios: list[float]) -> list[RouteInfo]:
 
 @given(weights, st.integers(0, 40))
 def test_every_window_of_the_sum_of_weights_is_exact(weights: dict[float, float], start: int) -> None:
-    smooth, total = SmoothWeights(), int(sum(weights.values()))
+    smooth: SmoothWeights[float] = SmoothWeights()
+    total = int(sum(weights.values()))
     choices = [smooth.choose(weights) for _ in range(start + total)]
     assert Counter(choices[start:]) == Counter({key: int(weight) for key, weight in weights.items()})
 

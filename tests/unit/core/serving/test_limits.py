@@ -15,7 +15,7 @@ from ai.backend.common.wire.appproxy import (
     TokenWindow,
 )
 from ai.backend.core.serving.limits import Estimate, InferenceMeter, Refusal, Reservation
-from ai.backend.core.serving.usage import MAX_ROWS, Cost, UsageBook, UsageKey, quantile_s
+from ai.backend.core.serving.usage import MAX_ROWS, Cost, UsageKey, UsageTracker, quantile_s
 
 arrivals = st.lists(st.tuples(st.floats(0.0, 7.0), st.integers(0, 60), st.integers(0, 60)), max_size=60)
 
@@ -36,8 +36,8 @@ def test_no_window_ever_has_more_than_its_limit(
         verdict = meter.admit("t", limits, estimate, now)
         if isinstance(verdict, Reservation):
             actual = Estimate(prompt=min(prompt, tokens), output=0 if kind is TokenKind.TOTAL else output)
-            meter.settle(verdict, actual)
-            meter.settle(verdict, Estimate())
+            meter.complete(verdict, actual)
+            meter.complete(verdict, Estimate())
             admitted.append((now, min(actual.of(kind), tokens)))
         else:
             assert 0.0 < verdict.retry_after_s <= 21.0
@@ -55,8 +55,8 @@ def test_open_requests_are_limited_and_counted_once() -> None:
     assert isinstance(meter.admit("other", limits, Estimate(), 0.0), Reservation)
     assert isinstance(first, Reservation)
     assert isinstance(second, Reservation)
-    meter.settle(first, Estimate())
-    meter.settle(first, Estimate())
+    meter.complete(first, Estimate())
+    meter.complete(first, Estimate())
     assert isinstance(meter.admit("t", limits, Estimate(), 0.0), Reservation)
     assert isinstance(meter.admit("t", limits, Estimate(), 0.0), Refusal)
 
@@ -67,13 +67,13 @@ def test_an_estimate_gives_way_to_the_answer() -> None:
     reserved = meter.admit("t", limits, Estimate(prompt=20, output=4096), 0.0)
     assert isinstance(reserved, Reservation), "no estimate is refused for ever"
     assert isinstance(meter.admit("t", limits, Estimate(prompt=1), 0.0), Refusal)
-    meter.settle(reserved, Estimate(prompt=20, output=30))
+    meter.complete(reserved, Estimate(prompt=20, output=30))
     quotas = dict(meter.quotas("t", 0.0))
     assert (quotas["tokens"].limit, quotas["tokens"].remaining) == (100, 50)
     assert (quotas["requests"].limit, quotas["requests"].remaining) == (5, 4)
     over = meter.admit("t", limits, Estimate(prompt=50), 1.0)
     assert isinstance(over, Reservation)
-    meter.settle(over, Estimate(prompt=50, output=5000))
+    meter.complete(over, Estimate(prompt=50, output=5000))
     assert isinstance(meter.admit("t", limits, Estimate(), 30.0), Refusal), "what an answer costs too much is owed"
     assert isinstance(meter.admit("t", limits, Estimate(), 62.1), Reservation)
 
@@ -84,7 +84,7 @@ def test_an_answer_that_ends_after_its_window_gives_nothing_back() -> None:
     late = meter.admit("t", limits, Estimate(prompt=100), 0.0)
     assert isinstance(late, Reservation)
     assert isinstance(meter.admit("t", limits, Estimate(prompt=100), 20.0), Reservation)
-    meter.settle(late, Estimate())
+    meter.complete(late, Estimate())
     assert isinstance(meter.admit("t", limits, Estimate(prompt=100), 20.0), Refusal)
 
 
@@ -93,7 +93,7 @@ def test_accounts_are_bounded() -> None:
     reservations = [meter.admit(str(n), limits, Estimate(), 0.0) for n in range(9)]
     for reservation in reservations:
         assert isinstance(reservation, Reservation)
-        meter.settle(reservation, Estimate())
+        meter.complete(reservation, Estimate())
 
 
 def key(minute: int = 1, token: str = "t") -> UsageKey:
@@ -101,7 +101,7 @@ def key(minute: int = 1, token: str = "t") -> UsageKey:
 
 
 def test_usage_is_reported_once_and_in_pieces() -> None:
-    book = UsageBook()
+    book = UsageTracker()
     book.count(key(), Cost(prompt=10, cached=4, output=5), is_error=False, busy_s=0.5, first_byte_s=0.03)
     book.count(key(), Cost(prompt=1, output=1, is_estimated=True), is_error=True, busy_s=0.25)
     [row] = book.take()
@@ -115,7 +115,7 @@ def test_usage_is_reported_once_and_in_pieces() -> None:
 
 @given(st.lists(st.floats(0.0, 30.0), min_size=1, max_size=50), st.floats(0.01, 1.0))
 def test_quantiles_bound_the_times(times: list[float], part: float) -> None:
-    book = UsageBook()
+    book = UsageTracker()
     for time in times:
         book.count(key(), Cost(), is_error=False, busy_s=0.0, first_byte_s=time)
     [row] = book.take()

@@ -94,7 +94,7 @@ Amount = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
 class TokenKind(StrEnum):
-    """What a limit counts: tokens of prompts, of answers, or both."""
+    """The tokens that a limit counts: of prompts, of answers, or both."""
 
     INPUT = "input"
     OUTPUT = "output"
@@ -266,7 +266,8 @@ class Ack(Frame, frozen=True, kw_only=True, tag="ack"):
 class CircuitUsage(Wire, frozen=True, kw_only=True):
     """Requests since the previous counted report; ``last_used`` is unix time, ``open`` counts open connections.
 
-    Of endpoints: ``queued`` requests wait for a route now, ``in_flight`` are with the routes of these sessions now.
+    Of endpoints: ``queued`` requests wait for a route now, ``in_flight`` are with the routes of these sessions now;
+    ``waits`` is how often requests began to wait since the previous counted report.
     """
 
     id: UUID
@@ -274,6 +275,7 @@ class CircuitUsage(Wire, frozen=True, kw_only=True):
     last_used: float
     open: Annotated[int, msgspec.Meta(ge=0, le=2**31)] = 0
     queued: Annotated[int, msgspec.Meta(ge=0, le=2**31)] = 0
+    waits: Amount = 0
     in_flight: dict[UUID, Annotated[int, msgspec.Meta(ge=0, le=2**31)]] = {}
 
 
@@ -282,7 +284,7 @@ FIRST_BYTE_BOUNDS_S = (*(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 
 
 
 class InferenceUsage(Wire, frozen=True, kw_only=True):
-    """What one token did at one replica of an endpoint in one minute, since the previous counted report.
+    """The use of one replica of an endpoint by one token in one minute, since the previous counted report.
 
     ``minute`` is unix time divided by 60; ``token`` is a hash of the token's id, empty for requests without one;
     ``user`` is whom it was issued for. ``first_bytes`` counts responses by :data:`FIRST_BYTE_BOUNDS_S` and one bucket

@@ -19,10 +19,11 @@ DEFAULT_OUTPUT_TOKENS = 256
 """Tokens that an answer is thought to have if the request names no maximum."""
 MAX_SCAN_BYTES = 64 * 1024
 """The end of an answer that is looked through for its tokens."""
-MAX_EVENT_BYTES = 1 << 20
+MAX_EVENT_BYTES = 1 << 18
 _MAX_TOKENS = 2**31
 _USAGE_PATTERN = re.compile(rb'"usage"\s*:\s*(\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\})')
 _EVENT_END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
+_EVENT_END_BYTES = 4
 _ASK = b'"stream_options":{"include_usage":true},'
 _SPACES = b" \t\r\n"
 
@@ -131,7 +132,7 @@ class AnswerReader:
             return data
         pieces, start = self._rest + data, 0
         passed: list[bytes] = []
-        for match in _EVENT_END.finditer(pieces):
+        for match in _EVENT_END.finditer(pieces, max(0, len(self._rest) - _EVENT_END_BYTES + 1)):
             event = pieces[start : match.end()]
             start = match.end()
             if not (self._read_event(event) and self._strips):

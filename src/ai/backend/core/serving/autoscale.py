@@ -137,7 +137,7 @@ class ScalingPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingState:
-    """What one decision leaves to the next one: since when it panics and how far it went, and recent advice."""
+    """The memory of decisions, for the next one: until when a burst counts and how far it went, and recent advice."""
 
     panic_until: float | None = None
     panic_peak: int = 0

@@ -95,7 +95,7 @@ class Quota:
 
 @dataclass(slots=True)
 class Reservation:
-    """An admitted request, which :meth:`InferenceMeter.settle` ends. ``tokens`` are what each window counted for it."""
+    """An admitted request; :meth:`InferenceMeter.complete` ends it. ``tokens`` are what each window counted for it."""
 
     token: str
     at: float
@@ -147,7 +147,7 @@ class InferenceMeter:
         account.open += 1
         return Reservation(token, now, amounts)
 
-    def settle(self, reservation: Reservation, actual: Estimate) -> None:
+    def complete(self, reservation: Reservation, actual: Estimate) -> None:
         """Ends a request, once: its tokens count instead of the estimate."""
         account = self._accounts.get(reservation.token)
         if account is None or not reservation.is_open:

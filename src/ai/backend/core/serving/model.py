@@ -34,7 +34,7 @@ class FailedStarts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RevisionSample:
-    """What a revision did in the window that guards look at, which is the same for both revisions.
+    """The requests of a revision in the window that guards look at, which is the same for both revisions.
 
     ``ttft_p90_s``: seconds to the first byte of a response. None: nothing was measured.
     """
@@ -193,7 +193,7 @@ Action = StartReplicas | StepReplica | EnterStep | Promote | Abort | FinishRollb
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be done now.
+    """The actions of one moment, and the shares of revisions until the next plan.
 
     ``weights``: the shares of revisions in the requests, of those with ready replicas; any sum. ``wake_at``: when
     something is due without a change of anything, None if nothing is. ``explanation``: a sentence for users.

@@ -195,7 +195,9 @@ class _Planner:
             return Abort(target, ServingReason.START_FAILED, text)
         if snapshot.active is None:
             return None
-        if policy.guard is not None and (broken := judge(policy.guard, snapshot.samples, snapshot.active, target)):
+        if policy.guard is not None and (
+            broken := check_guard(policy.guard, snapshot.samples, snapshot.active, target)
+        ):
             return Abort(target, ServingReason.GUARD_TRIPPED, broken)
         if self._is_due(snapshot.started_at + policy.deadline_s):
             return Abort(target, ServingReason.DEADLINE_PASSED, f"it took more than {policy.deadline_s:g} s")
@@ -312,7 +314,7 @@ def _end_key(replica: Replica) -> tuple[int, int, float, str]:
     return _END_ORDER.index(replica.status), replica.in_flight_tokens, -replica.since, replica.id.hex
 
 
-def judge(guard: Guard, samples: Mapping[UUID, RevisionSample], active: UUID, target: UUID) -> str | None:
+def check_guard(guard: Guard, samples: Mapping[UUID, RevisionSample], active: UUID, target: UUID) -> str | None:
     """Returns why a new revision breaks its guard, as a sentence; None if it does not, or too little was measured."""
     new, old = samples.get(target, RevisionSample()), samples.get(active, RevisionSample())
     if new.requests < guard.min_requests:

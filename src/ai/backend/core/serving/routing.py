@@ -67,7 +67,7 @@ class Pick(NamedTuple):
 
 @dataclass(slots=True)
 class Load:
-    """What a replica has to do: open requests, and tokens of prompts whose response has not begun."""
+    """The work of a replica: open requests, and tokens of prompts whose response has not begun."""
 
     requests: int = 0
     uncached_tokens: int = 0

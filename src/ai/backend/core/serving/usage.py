@@ -15,7 +15,7 @@ MAX_ROWS = 20_000
 
 
 class UsageKey(NamedTuple):
-    """Whose and where the use is. ``minute`` is unix time divided by 60."""
+    """The token, endpoint and replica that a use belongs to. ``minute`` is unix time divided by 60."""
 
     minute: int
     token: str
@@ -49,7 +49,7 @@ class _Row:
     first_bytes: list[int] = field(default_factory=lambda: [0] * (len(FIRST_BYTE_BOUNDS_S) + 1))
 
 
-class UsageBook:
+class UsageTracker:
     """Rows that are not reported yet. Their number is bounded by the tokens and replicas that are in use."""
 
     def __init__(self) -> None:

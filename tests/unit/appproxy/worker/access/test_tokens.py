@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import time
+from typing import Any
 from uuid import uuid4
 
 import pytest
 
 from ai.backend.appproxy.worker.access.tokens import BadToken, Tokens
+from ai.backend.common.wire.appproxy import AppMode, InferenceLimits, RequestWindow
 from ai.backend.core.proxy.cookies import PERMIT_S
 from tests.support.proxy_apps import PERMIT_SECRET, SECRET, circuit_to, inference_token
 
@@ -61,3 +64,27 @@ def test_a_token_without_signature_or_with_another_algorithm_is_refused() -> Non
         token = jwt.encode({**claims, "aud": str(CIRCUIT)}, key, algorithm=algorithm)
         with pytest.raises(BadToken):
             tokens().check_inference_token(token, CIRCUIT, 0.0)
+
+
+def test_a_token_of_several_endpoints_has_its_limits_and_user() -> None:
+    circuit, other, user = circuit_to(mode=AppMode.INFERENCE, port=1), uuid4(), uuid4()
+    limits = {"concurrent": 2, "requests": [{"amount": 5}]}
+    token = inference_token(circuit, aud=[str(circuit.endpoint_id), str(other)], sub=str(user), limits=limits)
+    same = tokens()
+    grant = same.check_inference_token(token, other, time.time())
+    assert (grant.user, grant.limits) == (user, InferenceLimits(concurrent=2, requests=[RequestWindow(amount=5)]))
+    assert same.grant(token, time.time()) == grant
+    with pytest.raises(BadToken):
+        same.check_inference_token(token, uuid4(), time.time())
+    with pytest.raises(BadToken):
+        same.grant(token, time.time() + 120)
+
+
+@pytest.mark.parametrize(
+    "claims",
+    [{"limits": {"concurent": 2}}, {"limits": 5}, {"aud": 5}, {"aud": [5]}, {"sub": "nobody"}, {"typ": "appproxy"}],
+)
+def test_claims_that_are_not_understood_make_a_token_worthless(claims: dict[str, Any]) -> None:
+    token = inference_token(circuit_to(mode=AppMode.INFERENCE, port=1), **claims)
+    with pytest.raises(BadToken):
+        tokens().grant(token, time.time())

@@ -165,7 +165,7 @@ class Links(PeriodicLoop):
                 self._acked.set()
                 self._acked = asyncio.Event()
             else:
-                is_waited_for = any(each.queued for each in frame.circuits)
+                is_waited_for = any(each.waits for each in frame.circuits)
                 sequence = await self._store.count(link.worker_id, link.node, frame, self._clock.now())
                 if is_waited_for:
                     self._reported.set()

@@ -164,16 +164,13 @@ def _endpoints_of(s: Connection, worker_id: UUID) -> frozenset[UUID]:
 
 
 def _put_load(s: Connection, worker_id: UUID, node: str, report: CircuitUsage) -> None:
-    """Stores the load of an endpoint at one node. Requests that begin to wait are counted as a wake."""
+    """Stores the load of an endpoint at one node, and adds how often requests began to wait."""
     key = and_(_LOADS.worker_id == worker_id, _LOADS.node == node, _LOADS.circuit_id == report.id)
-    former = s.execute(select(_LOADS.queued, _LOADS.wakes).where(key)).one_or_none()
     values = {"queued": report.queued, "in_flight": dict(report.in_flight)}
-    if former is None:
+    grown = {**values, "wakes": _LOADS.wakes + report.waits}
+    if s.execute(update(endpoint_loads).where(key).values(grown)).rowcount == 0:
         names = {"worker_id": worker_id, "node": node, "circuit_id": report.id}
-        s.execute(insert(endpoint_loads), {**names, **values, "wakes": int(report.queued > 0)})
-    else:
-        is_wake = report.queued > 0 and former.queued == 0
-        s.execute(update(endpoint_loads).where(key).values({**values, "wakes": former.wakes + is_wake}))
+        s.execute(insert(endpoint_loads), {**names, **values, "wakes": report.waits})
 
 
 def _last_used(report: CircuitUsage, sent_at: float, now: datetime) -> datetime:

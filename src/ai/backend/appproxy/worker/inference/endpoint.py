@@ -16,7 +16,7 @@ from ai.backend.core.proxy.breaker import Breaker
 from ai.backend.core.proxy.routing import RouteKey
 from ai.backend.core.serving.limits import Estimate, InferenceMeter, Refusal, Reservation
 from ai.backend.core.serving.routing import Pick, Prompt, ReplicaPicker, RetryBudget
-from ai.backend.core.serving.usage import Cost, UsageBook, UsageKey
+from ai.backend.core.serving.usage import Cost, UsageKey, UsageTracker
 
 RELEASE_PER_REPLICA = 16
 """Requests that a replica gets at once of those that waited; each further one when another one has ended."""
@@ -28,10 +28,10 @@ def _do_nothing() -> None: ...
 
 @dataclass(slots=True)
 class Counters:
-    """What all endpoints of a worker share: limits by token, rows of usage, and whom to tell when requests wait."""
+    """The parts that all endpoints of a worker share: limits by token, rows of usage, the call when requests wait."""
 
     meter: InferenceMeter = field(default_factory=InferenceMeter)
-    book: UsageBook = field(default_factory=UsageBook)
+    book: UsageTracker = field(default_factory=UsageTracker)
     dice: random.Random = field(default_factory=random.Random)
     clock: Callable[[], float] = time.monotonic
     on_waiting: Callable[[], None] = _do_nothing
@@ -59,6 +59,7 @@ class ServedEndpoint:
         self.picker.update(circuit.route_info)
         self._held: OrderedDict[Waiting, None] = OrderedDict()
         self._held_bytes = 0
+        self.waits = 0
 
     @property
     def models(self) -> Collection[str]:
@@ -116,6 +117,7 @@ class ServedEndpoint:
         self._held[request] = None
         self._held_bytes += request.size
         if len(self._held) == 1:
+            self.waits += 1
             self.counters.on_waiting()
         return True
 
@@ -158,10 +160,10 @@ class ServedEndpoint:
             lines += "".join(f"x-ratelimit-{key}-{name}: {value}\r\n" for key, value in values).encode()
         return lines
 
-    def settle(self, reservation: Reservation | None, cost: Cost) -> None:
+    def complete(self, reservation: Reservation | None, cost: Cost) -> None:
         """Ends what :meth:`admit` reserved."""
         if reservation is not None:
-            self.counters.meter.settle(reservation, Estimate(prompt=cost.prompt, output=cost.output))
+            self.counters.meter.complete(reservation, Estimate(prompt=cost.prompt, output=cost.output))
 
     def count(
         self,

@@ -69,7 +69,6 @@ class CoordinatorLink:
         self._state_file = state_file
         self._usage = UsageReports()
         self._node = uuid4().hex
-        self._is_waited_for = False
         self._renewal = datetime.min.replace(tzinfo=UTC)
         self._backoff = Backoff(0.2, 10.0, jitter=0.3)
         self.version = -1
@@ -148,7 +147,7 @@ class CoordinatorLink:
             frame = _decode(message.data)
             if isinstance(frame, Counted):
                 self._usage.counted(frame.sequence)
-                if self._is_waited_for:
+                if self._usage.has_new_waits(self._plane.observe()):
                     await self._report(socket)
                 continue
             if isinstance(frame, Change) and (self.version < 0 or frame.version <= self.version):
@@ -171,13 +170,9 @@ class CoordinatorLink:
 
     async def _report(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._state_file.save()
-        observations = self._plane.observe()
-        usage = self._usage.next(observations, time.time(), self._plane.take_usage)
+        usage = self._usage.next(self._plane.observe(), time.time(), self._plane.take_usage)
         if usage is not None and not socket.closed:
             await _send(socket, usage)
-        told = {each.id for each in usage.circuits if each.queued} if usage is not None else set()
-        waiting = {circuit_id for circuit_id, each in observations.items() if each.queued}
-        self._is_waited_for = not waiting <= told
 
     async def _beat(self, http: aiohttp.ClientSession, worker_id: UUID) -> None:
         if datetime.now(UTC) >= self._renewal:

@@ -18,6 +18,7 @@ class UsageReports:
         self._pending: Usage | None = None
         self._reported: dict[UUID, int] = {}
         self._busy: set[UUID] = set()
+        self._waits: dict[UUID, int] = {}
 
     def next(
         self,
@@ -35,23 +36,24 @@ class UsageReports:
         circuits: list[CircuitUsage] = []
         busy: set[UUID] = set()
         for circuit_id, observation in observations.items():
-            requests = observation.requests - self._reported.get(circuit_id, 0)
-            if requests < 0:  # the circuit was removed and made again
-                requests = observation.requests
+            requests = _since(observation.requests, self._reported.get(circuit_id, 0))
             is_busy = bool(observation.open or observation.queued)
-            if requests or is_busy or circuit_id in self._busy:
+            waits = _since(observation.waits, self._waits.get(circuit_id, 0))
+            if requests or is_busy or waits or circuit_id in self._busy:
                 usage = CircuitUsage(
                     id=circuit_id,
                     requests=requests,
                     last_used=observation.last_used,
                     open=observation.open,
                     queued=observation.queued,
+                    waits=waits,
                     in_flight=sessions_of(observation.in_flight),
                 )
                 circuits.append(usage)
             if is_busy:
                 busy.add(circuit_id)
         self._reported = {circuit_id: observation.requests for circuit_id, observation in observations.items()}
+        self._waits = {circuit_id: observation.waits for circuit_id, observation in observations.items()}
         self._busy = busy
         inference = take_usage()
         if not circuits and not inference:
@@ -60,7 +62,16 @@ class UsageReports:
         self._pending = Usage(sequence=self._sequence, time=now, circuits=circuits, inference=inference)
         return self._pending
 
+    def has_new_waits(self, observations: Mapping[UUID, CircuitObservation]) -> bool:
+        """Returns True if requests began to wait that no report tells of yet."""
+        return any(each.waits > self._waits.get(circuit_id, 0) for circuit_id, each in observations.items())
+
     def counted(self, sequence: int) -> None:
         """Drops the report of this number."""
         if self._pending is not None and self._pending.sequence <= sequence:
             self._pending = None
+
+
+def _since(now: int, before: int) -> int:
+    """Returns the growth of a count; all of it if the circuit was removed and made again."""
+    return now - before if now >= before else now

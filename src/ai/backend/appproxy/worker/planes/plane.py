@@ -33,7 +33,8 @@ class Applied:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CircuitObservation:
-    """Counts of a circuit since it serves it. ``last_used`` is unix time; ``queued`` requests wait for a route."""
+    """Counts of a circuit since it serves it. ``last_used`` is unix time; ``queued`` requests wait for a route;
+    ``waits`` is how often they began to."""
 
     requests: int
     last_used: float
@@ -42,6 +43,7 @@ class CircuitObservation:
     sent: int
     in_flight: Mapping[RouteKey, int]
     queued: int = 0
+    waits: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

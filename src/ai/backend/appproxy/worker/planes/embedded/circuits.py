@@ -107,6 +107,7 @@ class CircuitState:
             sent=self.sent,
             in_flight=dict(self.in_flight),
             queued=self.endpoint.queued if self.endpoint is not None else 0,
+            waits=self.endpoint.waits if self.endpoint is not None else 0,
         )
 
 

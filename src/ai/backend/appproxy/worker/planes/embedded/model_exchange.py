@@ -147,6 +147,7 @@ class ModelExchange(Exchange):
 
     def _choose(self) -> Target | None:
         endpoint = self._endpoint
+        self._leave_replica()
         if endpoint.has_replicas and (not endpoint.is_releasing or self._has_retried or self._is_released):
             pick = endpoint.pick(self._prompt, self._failed, self._shared.loop.time())
             if pick is not None:
@@ -180,13 +181,17 @@ class ModelExchange(Exchange):
         self._dispatch()
 
     def _set_route(self, key: RouteKey | None) -> None:
-        pick = self._pick
-        if pick is not None and key != pick.target.key:
-            self._pick = None
+        if self._pick is not None and key != self._pick.target.key:
+            self._leave_replica()
+        super()._set_route(key)
+
+    def _leave_replica(self) -> None:
+        """Takes the request from the load of its replica."""
+        pick, self._pick = self._pick, None
+        if pick is not None:
             if not self._status:
                 self._endpoint.picker.answer(pick)
             self._endpoint.end(pick)
-        super()._set_route(key)
 
     def _may_repeat(self, *, has_been_sent: bool) -> bool:
         """A model is asked again while nothing of its answer has come, for a part of all requests."""
@@ -273,10 +278,18 @@ class ModelExchange(Exchange):
         self.state.breaker.record_failure(key, self._shared.loop.time())
         if len(self._endpoint.picker.loads) > 1:
             self._failed = frozenset((key,))
-        if self._last is not None:
-            self._endpoint.count(
-                self._admission.grant, self._last, Cost(), is_error=True, busy_s=0.0, first_byte_s=None
-            )
+        self._count_attempt()
+
+    def _retry(self, *, has_been_sent: bool) -> None:
+        if self.route is not None:
+            self._count_attempt()
+        super()._retry(has_been_sent=has_been_sent)
+
+    def _count_attempt(self) -> None:
+        """Counts a failed attempt, once, at the replica that it was made at."""
+        last, self._last = self._last, None
+        if last is not None:
+            self._endpoint.count(self._admission.grant, last, Cost(), is_error=True, busy_s=0.0, first_byte_s=None)
 
     # The end
 
@@ -317,7 +330,7 @@ class ModelExchange(Exchange):
     def _count(self) -> None:
         """Counts what the request cost. One that no replica has begun to answer costs nothing."""
         cost = self._reader.cost if self._reader is not None else Cost()
-        self._endpoint.settle(self._reservation, cost)
+        self._endpoint.complete(self._reservation, cost)
         if self._last is not None:
             is_error = self._is_broken or self._status >= 500
             self._endpoint.count(

@@ -13,7 +13,7 @@ from ai.backend.appproxy.worker.access.tokens import Grant
 from ai.backend.appproxy.worker.planes.embedded.circuits import CircuitState
 from ai.backend.appproxy.worker.planes.embedded.exchange import ClientRequest
 from ai.backend.appproxy.worker.planes.embedded.server import Shared
-from ai.backend.common.wire.appproxy import Circuit
+from ai.backend.common.wire.appproxy import Circuit, ProxyProtocol
 from ai.backend.core.proxy.routing import RouteKey
 from ai.backend.core.serving.answers import read_request
 
@@ -23,7 +23,8 @@ _MODELS_PATH = b"/v1/models"
 def _usable(table: Iterable[CircuitState], grant: Grant | None) -> Iterator[tuple[str, CircuitState]]:
     """Yields the models that a token is good for, with their endpoints: its own first, then public ones."""
     names = grant.audience if grant is not None else frozenset()
-    states = sorted((s for s in table if s.endpoint is not None), key=lambda s: (s.circuit.created_at, s.circuit.id))
+    served = (s for s in table if s.endpoint is not None and s.circuit.protocol is ProxyProtocol.HTTP)
+    states = sorted(served, key=lambda s: (s.circuit.created_at, s.circuit.id))
     for is_own in (True, False):
         for state in states:
             own = str(state.circuit.endpoint_id) in names
