@@ -128,6 +128,20 @@ async def test_a_draining_replica_ends_with_its_last_request() -> None:
     assert service.live_replicas[0].status is ReplicaStatus.READY
 
 
+async def test_requests_wait_only_while_a_replica_is_wanted() -> None:
+    world = await started()
+    await world.round()
+    assert world.held_requests == 100
+    await world.change(desired=0)
+    await world.until(lambda service: not service.live_replicas)
+    await world.round()
+    assert (world.held_requests, world.routes) == (0, [])
+    await world.change(desired=1)
+    await world.until(is_healthy)
+    await world.round()
+    assert (world.held_requests, len(world.created)) == (100, 2)
+
+
 async def test_a_refused_session_is_a_failed_start_and_an_away_agent_is_not() -> None:
     world = World(refusal=Unavailable("frozen"))
     await world.insert(make_service())

@@ -165,9 +165,10 @@ async def test_one_replica_is_weighed_and_removed() -> None:
     await services.set_traffic_ratio(OWNER, "my-service", replica.id, 0.25)
     await world.round()
     assert [each.traffic_ratio for each in world.routes or ()] == [0.25]
-    for call in (services.remove_replica, lambda *args: services.set_traffic_ratio(*args, 1.0)):
-        with pytest.raises(NotFound):
-            await cast(Any, call)(OWNER, "my-service", UUID(int=5))
+    with pytest.raises(NotFound):
+        await services.remove_replica(OWNER, "my-service", UUID(int=5))
+    with pytest.raises(NotFound):
+        await services.set_traffic_ratio(OWNER, "my-service", UUID(int=5), 1.0)
     service = await services.remove_replica(OWNER, "my-service", replica.id)
     assert (service.endpoint.desired, service.replicas[0].status) == (0, ReplicaStatus.DRAINING)
     with pytest.raises(Conflict):

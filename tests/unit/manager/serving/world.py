@@ -117,6 +117,7 @@ class World:
     ids: CountedIds = field(default_factory=CountedIds)
     sessions: dict[SessionId, Session] = field(default_factory=dict)
     created: list[SessionId] = field(default_factory=list)
+    held_requests: int | None = None
     open_requests: Mapping[UUID, int] | None = None
     routes: list[RouteInfo] | None = None
     served: list[list[RouteInfo]] = field(default_factory=list)
@@ -215,6 +216,7 @@ class World:
         self, _coordinator: Any, _endpoint: Endpoint, routes: Sequence[RouteInfo], serving: ServingOptions
     ) -> str:
         assert serving.models == ["m"]
+        self.held_requests = serving.hold_requests
         if self.is_coordinator_away:
             raise Unavailable("the coordinator is away")
         self.routes = list(routes)

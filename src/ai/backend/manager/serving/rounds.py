@@ -46,6 +46,7 @@ from ai.backend.manager.serving.model import (
 from ai.backend.manager.sessions.model import Session
 
 R, V = ReplicaStatus, ServedRevisionStatus
+_HELD_REQUESTS = 100
 _ROUTED = frozenset({R.READY, R.DRAINING})
 _PUBLISHED_FIRST = frozenset({ReplicaTrigger.END_REQUESTED, ReplicaTrigger.DRAINED, ReplicaTrigger.DRAIN_TIMED_OUT})
 """Triggers that end the service of a replica: the coordinator has the present routes before."""
@@ -99,11 +100,13 @@ def routes_of(service: Service) -> list[RouteInfo]:
 
 
 def serving_of(service: Service) -> ServingOptions:
-    """Returns how the worker of the app proxy serves requests to an endpoint."""
+    """Returns how the worker of the app proxy serves requests to an endpoint. Requests wait for a replica only while one
+    is wanted."""
     endpoint = service.endpoint
     served = [each for each in service.revisions if each.weight > 0] or [service.current]
     models = sorted({each.spec.served.name for each in served})
-    return ServingOptions(name=endpoint.name, models=models, project=endpoint.group_id)
+    held = _HELD_REQUESTS if endpoint.desired else 0
+    return ServingOptions(name=endpoint.name, models=models, project=endpoint.group_id, hold_requests=held)
 
 
 def digest_of(service: Service) -> str:
