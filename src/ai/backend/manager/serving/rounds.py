@@ -100,8 +100,8 @@ def routes_of(service: Service) -> list[RouteInfo]:
 
 
 def serving_of(service: Service) -> ServingOptions:
-    """Returns how the worker of the app proxy serves requests to an endpoint. Requests wait for a replica only while one
-    is wanted."""
+    """Returns how the worker of the app proxy serves requests to an endpoint. They wait for a replica only while one is
+    wanted."""
     endpoint = service.endpoint
     served = [each for each in service.revisions if each.weight > 0] or [service.current]
     models = sorted({each.spec.served.name for each in served})
