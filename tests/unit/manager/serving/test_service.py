@@ -79,6 +79,8 @@ async def test_the_same_call_makes_one_endpoint() -> None:
         replace(REQUEST, policy={"no_such": 1}),
         replace(REQUEST, policy={"max_surge": -1}),
         replace(REQUEST, policy={"drain_s": 1e9}),
+        replace(REQUEST, policy={"max_surge": 10**30}),
+        replace(REQUEST, policy={"steps": [{"weight": 1}] * 2_000}),
     ],
 )
 async def test_wrong_numbers_and_policies_are_refused(request_: CreateService) -> None:
@@ -101,7 +103,7 @@ async def test_names_and_numbers_of_endpoints_are_bounded() -> None:
 async def test_others_do_not_find_it_and_those_who_see_it_do_not_change_it() -> None:
     services = make_services(World())
     endpoint_id = str((await services.create(OWNER, REQUEST)).endpoint.id)
-    for ref in (endpoint_id, "my-service"):
+    for ref in (endpoint_id, "my-service", "a\0b"):
         with pytest.raises(NotFound):
             await services.get(STRANGER, ref)
         with pytest.raises(NotFound):

@@ -16,6 +16,8 @@ from ai.backend.manager.sessions.schemas import Environ, Quantity
 _Model = Annotated[str, Meta(min_length=1, max_length=512)]
 _Count = Annotated[int, Meta(ge=0, le=1_024)]
 _Policy = dict[str, Any]
+_LAST_SECOND = 253_402_300_799
+"""Unix time of the end of the year 9999, the last one of a datetime."""
 
 
 class ServiceConfig(Schema, frozen=True):
@@ -106,7 +108,7 @@ class TokenBody(Schema, frozen=True):
     """``duration`` is as ``1d`` or ``3600s``; ``valid_until`` is unix time."""
 
     duration: Annotated[str, Meta(max_length=32)] | float | None = None
-    valid_until: Annotated[int, Meta(ge=0, le=2**40)] | None = None
+    valid_until: Annotated[int, Meta(ge=0, le=_LAST_SECOND)] | None = None
 
 
 class ListServicesQuery(Schema, frozen=True):

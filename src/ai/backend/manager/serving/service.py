@@ -51,6 +51,7 @@ from ai.backend.manager.topics import SERVING
 
 _MAX_TRIES = 20
 _REPLICA_ENDINGS = frozenset({ReplicaStatus.DRAINING, ReplicaStatus.TERMINATING, ReplicaStatus.TERMINATED})
+_MAX_POLICY_COUNT, _MAX_POLICY_S = 1_024, 30 * 86_400.0
 _POLICY_FIELDS = {field.name for field in fields(RolloutPolicy)}
 
 
@@ -154,8 +155,11 @@ class ServingService:
             changed = msgspec.convert({**msgspec.to_builtins(policy), **changes}, RolloutPolicy)
         except msgspec.ValidationError as e:
             raise InvalidInput(f"policy: {e}", data={"policy": "malformed"}) from None
-        amounts = (changed.max_surge, changed.max_unavailable, changed.soak_s, changed.drain_s, changed.quiet_s)
-        if min(amounts) < 0 or not 0 < changed.deadline_s <= 30 * 86_400 or changed.drain_s > 86_400:
+        counts = (changed.max_surge, changed.max_unavailable, changed.max_failures, len(changed.steps))
+        times_s = (changed.soak_s, changed.drain_s, changed.quiet_s, changed.unhealthy_s, changed.first_backoff_s)
+        times_s += (changed.deadline_s, changed.start_timeout_s, changed.max_backoff_s)
+        is_in_range = all(0 <= count <= _MAX_POLICY_COUNT for count in counts)
+        if not is_in_range or not all(0 <= time_s <= _MAX_POLICY_S for time_s in times_s):
             raise InvalidInput("policy: a number is out of range", data={"policy": "out of range"})
         return changed
 
@@ -167,6 +171,8 @@ class ServingService:
 
     async def search(self, caller: Caller, query: EndpointQuery) -> Page[Service]:
         """Returns endpoints: users see their own, admins those of their domain, superadmins all."""
+        if query.name is not None and not query.name.isprintable():
+            return Page(items=(), total_count=0)
         return await self.store.search(replace(query, **bounds_of(caller, Operation.SEE_ENDPOINTS)))
 
     async def history(self, caller: Caller, ref: str, *, limit: int, offset: int = 0) -> Sequence[ServingEvent]:
@@ -182,6 +188,8 @@ class ServingService:
         try:
             service = await self.store.get(ref if isinstance(ref, UUID) else UUID(ref))
         except ValueError:
+            if not str(ref).isprintable():
+                raise _no_endpoint(repr(ref)) from None
             page = await self.store.search(EndpointQuery(user_id=caller.user_id, name=str(ref), limit=1))
             service = next(iter(page.items), None)
         if service is None:
