@@ -156,8 +156,10 @@ class ServingService:
         except msgspec.ValidationError as e:
             raise InvalidInput(f"policy: {e}", data={"policy": "malformed"}) from None
         counts = (changed.max_surge, changed.max_unavailable, changed.max_failures, len(changed.steps))
-        times_s = (changed.soak_s, changed.drain_s, changed.quiet_s, changed.unhealthy_s, changed.first_backoff_s)
-        times_s += (changed.deadline_s, changed.start_timeout_s, changed.max_backoff_s)
+        times_s = (
+            *(changed.soak_s, changed.drain_s, changed.quiet_s, changed.unhealthy_s, changed.first_backoff_s),
+            *(changed.deadline_s, changed.start_timeout_s, changed.max_backoff_s),
+        )
         is_in_range = all(0 <= count <= _MAX_POLICY_COUNT for count in counts)
         if not is_in_range or not all(0 <= time_s <= _MAX_POLICY_S for time_s in times_s):
             raise InvalidInput("policy: a number is out of range", data={"policy": "out of range"})
