@@ -11,6 +11,7 @@ from tests.conformance import (
     folder_admin_checks,
     folder_checks,
     image_checks,
+    model_service_checks,
     service_checks,
     session_default_checks,
 )
@@ -24,6 +25,7 @@ CHECKS: dict[str, Callable[[Scene], None]] = {
         folder_admin_checks,
         admin_checks,
         image_checks,
+        model_service_checks,
         service_checks,
         session_default_checks,
     )

@@ -16,6 +16,7 @@ from pathlib import Path
 from ai.backend.common.errors import (
     FileAlreadyExists,
     FolderNotFound,
+    LimitExceeded,
     NoSuchFile,
     QuotaScopeNotFound,
     Unavailable,
@@ -132,6 +133,15 @@ class FakeStorage:
         if not directory.is_dir():
             raise NoSuchFile
         return str(directory)
+
+    async def read_file(self, folder: FolderKey, path: str, *, max_bytes: int) -> bytes:
+        self._note("read")
+        content = self._there(folder, path)
+        if not content.is_file():
+            raise NoSuchFile
+        if content.stat().st_size > max_bytes:
+            raise LimitExceeded(f"The file is larger than {max_bytes} bytes.")
+        return content.read_bytes()
 
     async def usage(self, folder: FolderKey) -> FolderUsage:
         self._note("usage")

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         AsyncUserResourcePolicy,
     )
     from ai.backend.client.func.scaling_group import AsyncScalingGroup
+    from ai.backend.client.func.service import AsyncServices
     from ai.backend.client.func.session import AsyncComputeSessions
     from ai.backend.client.func.session_template import AsyncDotfile, AsyncSessionTemplate
     from ai.backend.client.func.storage import AsyncQuotaScope, AsyncStorage
@@ -51,6 +52,7 @@ api_session: ContextVar[Session | AsyncSession] = ContextVar("api_session")
 _AREAS = {
     "ComputeSession": "session:AsyncComputeSessions",
     "SessionArray": "array:AsyncSessionArrays",
+    "Service": "service:AsyncServices",
     "System": "manager:AsyncSystem",
     "Auth": "user:AsyncAuth",
     "Manager": "manager:AsyncManager",
@@ -88,6 +90,7 @@ class AsyncSession:
 
     ComputeSession: AsyncComputeSessions
     SessionArray: AsyncSessionArrays
+    Service: AsyncServices
     System: AsyncSystem
     Auth: AsyncAuth
     Manager: AsyncManager

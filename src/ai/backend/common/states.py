@@ -78,6 +78,10 @@ class SessionType(StrEnum):
     INFERENCE = "inference"
 
 
+MAIN_PROGRAM_TYPES = frozenset({SessionType.BATCH, SessionType.INFERENCE})
+"""The types of sessions whose startup command is their main program: they end when it ends."""
+
+
 class SessionResult(StrEnum):
     """The outcome of a batch session's program; UNDEFINED until it has ended, and always for other types."""
 

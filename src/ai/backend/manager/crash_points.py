@@ -43,10 +43,20 @@ ARTIFACT_CRASH_POINTS = (
 IMAGE_CRASH_POINTS = ("after-image-scan-page",)
 """Passed by a scan of a registry of images."""
 
+SERVING_CRASH_POINTS = (
+    *_before_and_after("serving-change"),
+    "after-replica-create",
+    "after-replica-route",
+    "after-endpoint-publish",
+    "after-endpoint-remove",
+)
+"""Passed by an endpoint that is created, served and destroyed."""
+
 CRASH_POINTS = (
     *SESSION_CRASH_POINTS,
     *RARE_CRASH_POINTS,
     *FOLDER_CRASH_POINTS,
     *ARTIFACT_CRASH_POINTS,
     *IMAGE_CRASH_POINTS,
+    *SERVING_CRASH_POINTS,
 )

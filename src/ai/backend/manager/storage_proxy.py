@@ -84,6 +84,31 @@ class StorageProxies:
     ) -> dict[str, Any]:
         """Calls the manager-facing API of a proxy; ``body`` is anything that msgspec can encode. Raises the error of
         the proxy, or Unavailable."""
+        status, reply_bytes = await self._request(proxy, method, path, body, timeout=timeout or _TIMEOUT)
+        return _decode(proxy, status, reply_bytes)
+
+    async def fetch(self, proxy: str, path: str, body: Any, *, max_bytes: int) -> bytes:
+        """Returns the bytes that a proxy replies with to a POST. Raises as :meth:`ask`; LimitExceeded if there are more
+        than ``max_bytes``."""
+        status, reply_bytes = await self._request(proxy, "POST", path, body, limit=max_bytes + 1)
+        if status != 200:
+            _decode(proxy, status, reply_bytes)
+            raise errors.Unavailable(f"The storage proxy {proxy} answers {status}.")
+        if len(reply_bytes) > max_bytes:
+            raise errors.LimitExceeded(f"The file is larger than {max_bytes} bytes.", data={"size": max_bytes})
+        return reply_bytes
+
+    async def _request(
+        self,
+        proxy: str,
+        method: str,
+        path: str,
+        body: Any,
+        *,
+        timeout: aiohttp.ClientTimeout = _TIMEOUT,
+        limit: int = -1,
+    ) -> tuple[int, bytes]:
+        """Returns the status and, up to ``limit`` bytes, the body of a reply. Raises Unavailable."""
         settings = await self.proxy(proxy)
         if self._http is None or self._http.closed:
             self._http = aiohttp.ClientSession(timeout=_TIMEOUT)
@@ -91,16 +116,20 @@ class StorageProxies:
             async with self._http.request(
                 method,
                 settings.manager_api + path,
-                timeout=timeout or _TIMEOUT,
+                timeout=timeout,
                 data=msgspec.json.encode({} if body is None else body),
                 headers={_TOKEN_HEADER: settings.secret, "Content-Type": "application/json"},
                 ssl=settings.ssl_verify,
                 allow_redirects=False,
             ) as response:
-                reply_bytes = await response.read()
+                if limit < 0:
+                    return response.status, await response.read()
+                received = bytearray()
+                while len(received) < limit and (part := await response.content.read(limit - len(received))):
+                    received += part
+                return response.status, bytes(received)
         except (aiohttp.ClientError, TimeoutError, OSError) as e:
             raise errors.Unavailable(f"The storage proxy {proxy} does not answer: {str(e) or type(e).__name__}") from e
-        return _decode(proxy, response.status, reply_bytes)
 
 
 def problem_of(document: Mapping[str, Any], default: str) -> errors.BackendError:

@@ -17,5 +17,8 @@ TERMINATE = "manager.terminate"
 ARRAY = "manager.array"
 """Bus topic: elements of arrays may be released."""
 
+SERVING = "manager.serving"
+"""Bus topic: endpoints of model services were changed."""
+
 CALLBACK = "manager.callback"
 """Bus topic: a webhook is to be sent."""

@@ -35,7 +35,7 @@ from ai.backend.common.errors import (
     Unavailable,
 )
 from ai.backend.common.slots import ResourceSlot
-from ai.backend.common.states import KernelEventReason, KernelStatus, SessionType
+from ai.backend.common.states import MAIN_PROGRAM_TYPES, KernelEventReason, KernelStatus
 from ai.backend.common.wire.agent import CreateKernels, DestroyKernel, KernelSpec, RestartKernel
 from ai.backend.common.wire.reports import KernelObservation, KernelPresence
 from ai.backend.core.lifecycle.kernel_phase import Operation, Phase, PhaseTrigger
@@ -336,7 +336,7 @@ class Supervisor:
 
     def _watch_batch(self, kernel: Kernel) -> None:
         spec = kernel.record.spec
-        if spec.session_type is SessionType.BATCH and spec.startup_command:
+        if spec.session_type in MAIN_PROGRAM_TYPES and spec.startup_command:
             watch_coroutine = watch_batch(kernel, self.end, self.context.wall_clock)
             task = asyncio.create_task(watch_coroutine, name=f"batch-{kernel.id}")
             self._batch_tasks.add(task)

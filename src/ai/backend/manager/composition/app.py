@@ -41,6 +41,7 @@ from ai.backend.manager.resources.api import ResourcesApi
 from ai.backend.manager.scheduling.api import ExplanationsApi, SchedulingApi
 from ai.backend.manager.service_ports.api import ServicePortsApi
 from ai.backend.manager.service_ports.tunnels_api import TunnelsApi
+from ai.backend.manager.serving.api import ServicesApi
 from ai.backend.manager.sessions.api import SessionsApi
 from ai.backend.manager.system.api import ConfigApi, StateApi
 from ai.backend.manager.tasks.api import TasksApi
@@ -98,6 +99,8 @@ def api_endpoints(services: Services, metrics: Metrics, readiness: Readiness | N
             groups.append(("artifacts", (ImageInstallsApi(ImageInstaller(artifacts.mounts, images.preloader)),)))
     if services.arrays is not None:
         groups.append(("sessions", (ArraysApi(services.arrays),)))
+    if services.serving is not None:
+        groups.append(("services", (ServicesApi(services.serving, services.clock),)))
     if services.usage is not None:
         groups.append(("usage", (UsageApi(services.usage),)))
     endpoints = [endpoint for tag, apis in groups for api in apis for endpoint in endpoints_of(api, tag=tag)]

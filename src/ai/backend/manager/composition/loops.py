@@ -18,7 +18,7 @@ from ai.backend.manager.scheduling.loop import ScheduleLoop
 from ai.backend.manager.sessions.lifecycle.launch import LaunchLoop
 from ai.backend.manager.sessions.lifecycle.terminate import TerminateLoop
 from ai.backend.manager.sessions.lifecycle.watchdog import WatchdogLoop
-from ai.backend.manager.topics import ARRAY, CALLBACK, LAUNCH, SCHEDULE, TERMINATE
+from ai.backend.manager.topics import ARRAY, CALLBACK, LAUNCH, SCHEDULE, SERVING, TERMINATE
 
 _MAX_MESSAGES = 10_000
 
@@ -74,6 +74,7 @@ class Loops:
         self.idle = IdleLoop(stores.sessions, services.idle, writer, clock)
         self.deleted_users = services.deleted_users
         self.webhooks = WebhookLoop(stores.sessions, sender, clock, settings.callbacks)
+        further = [stores.serving] if stores.serving is not None else []
         retention = RetentionLoop(
             stores.sessions,
             stores.answers,
@@ -82,12 +83,17 @@ class Loops:
             stores.errors,
             stores.accounts,
             settings.accounts.sign_ins_days,
+            further,
         )
         folders, artifacts = services.folders, services.artifacts
         self.arrays = ArrayLoop(stores.arrays, writer, self._bus) if stores.arrays is not None else None
         self._others: list[PeriodicLoop] = [retention, services.ended_apps]
         self._others += [self.arrays] if self.arrays is not None else []
+        self.serving = services.serving.loop if services.serving is not None else None
         self._stopping = [self.launch.stop, self.terminate.stop, self.webhooks.stop]
+        if self.serving is not None:
+            self._others.append(self.serving)
+            self._stopping.append(self.serving.stop)
         if folders is not None:
             self._others += [folders.loop, folders.quota_loop]
             self._stopping.append(folders.loop.stop)
@@ -110,7 +116,9 @@ class Loops:
             await stop()
 
     async def _wake_by_messages(self) -> None:
-        with self._bus.subscribe(SCHEDULE, LAUNCH, TERMINATE, CALLBACK, ARRAY, limit=_MAX_MESSAGES) as messages:
+        with self._bus.subscribe(
+            SCHEDULE, LAUNCH, TERMINATE, CALLBACK, ARRAY, SERVING, limit=_MAX_MESSAGES
+        ) as messages:
             while True:
                 self._dispatch(*await messages.get())
 
@@ -123,6 +131,9 @@ class Loops:
         elif topic == ARRAY:
             if self.arrays is not None:
                 self.arrays.wake()
+        elif topic == SERVING:
+            if self.serving is not None:
+                self.serving.wake()
         else:
             by_topic = {SCHEDULE: self.schedule, LAUNCH: self.launch, CALLBACK: self.webhooks}
             by_topic.get(topic, self.terminate).wake()

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
+from ai.backend.common.states import SessionType
 from ai.backend.infra.bus import Bus
 from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.infra.http.client_tokens import ClientTokens
@@ -58,6 +59,8 @@ from ai.backend.manager.service_ports.app_proxies import AppProxies, EndedAppsLo
 from ai.backend.manager.service_ports.app_proxy_client import HttpCoordinators
 from ai.backend.manager.service_ports.service import ServicePorts
 from ai.backend.manager.service_ports.tunnels import TunnelService
+from ai.backend.manager.serving.app_proxy_client import HttpEndpointCoordinators
+from ai.backend.manager.serving.facade import Serving
 from ai.backend.manager.sessions.creation.factory import SessionFactory
 from ai.backend.manager.sessions.creation.mounts import SessionMounts
 from ai.backend.manager.sessions.lifecycle.deleted_users import DeletedUsersLoop
@@ -72,7 +75,7 @@ from ai.backend.manager.system.configuration import ConfigService
 from ai.backend.manager.system.service import ManagerState
 from ai.backend.manager.tasks.service import TaskService
 from ai.backend.manager.templates.service import TemplateService
-from ai.backend.manager.topics import ARRAY
+from ai.backend.manager.topics import ARRAY, SERVING
 from ai.backend.manager.usage.service import UsageService
 from ai.backend.manager.volumes.gateway import VolumeGateway
 from ai.backend.manager.volumes.service import VolumeService
@@ -81,7 +84,7 @@ from ai.backend.manager.volumes.service import VolumeService
 @dataclass(eq=False, repr=False, kw_only=True)
 class Services:
     """The services of a manager, built from its settings, stores and gateways. ``folders``, ``artifacts``, ``images``,
-    ``commits`` and ``usage`` are None without their stores."""
+    ``commits``, ``serving`` and ``usage`` are None without their stores."""
 
     settings: ManagerSettings
     stores: Stores
@@ -103,6 +106,7 @@ class Services:
         self._build_folders_and_images()
         self._build_sessions()
         self._build_session_access()
+        self._build_serving()
         self._build_owners()
         self._build_registry()
 
@@ -287,6 +291,8 @@ class Services:
     def _forget_session(self, session: Session) -> None:
         if session.array_parallel is not None:
             self.bus.publish(ARRAY)
+        if session.type is SessionType.INFERENCE:
+            self.bus.publish(SERVING)
         self.stats.forget(kernel.id for kernel in session.kernels)
         self.activity.forget(session)
         self.ended_apps.wake()
@@ -318,6 +324,28 @@ class Services:
             self.commits = CommitService(
                 stores.images, registries, finder, gateway, self.tasks, config, self.clock, self.id_generator
             )
+
+    def _build_serving(self) -> None:
+        stores = self.stores
+        self.serving: Serving | None = None
+        if stores.serving is None or self.folders is None:
+            return
+        self.serving = Serving.build(
+            store=stores.serving,
+            sessions=stores.sessions,
+            creation=self.sessions,
+            writer=self.writer,
+            folders=self.folders.files,
+            identity=self.identity,
+            resource_groups=stores.resource_groups,
+            coordinators=HttpEndpointCoordinators(self.coordinators),
+            gateway=self.gateway,
+            tasks=self.tasks,
+            bus=self.bus,
+            clock=self.clock,
+            id_generator=self.id_generator,
+            settings=self.settings.serving,
+        )
 
     def _build_owners(self) -> None:
         stores, folders = self.stores, self.folders

@@ -37,6 +37,8 @@ from ai.backend.manager.resources.sql import SqlPresetStore
 from ai.backend.manager.scheduling.sql import SqlShareStore
 from ai.backend.manager.scheduling.store import ShareStore
 from ai.backend.manager.secrets.sealer import Sealer
+from ai.backend.manager.serving.sql import SqlServingStore
+from ai.backend.manager.serving.store import ServingStore
 from ai.backend.manager.sessions.sql import SqlSessionStore
 from ai.backend.manager.sessions.store import SessionStore
 from ai.backend.manager.sessions.tables import LIVE_SESSIONS
@@ -72,6 +74,7 @@ class Stores:
     images: ImageStore | None = None
     usage: UsageStore | None = None
     arrays: ArrayStore | None = None
+    serving: ServingStore | None = None
     leases: LeaseStore | None = None
     """Set if several managers share the stores; one of them runs the loops."""
 
@@ -100,4 +103,5 @@ class Stores:
             artifacts=SqlArtifactStore(database, LIVE_SESSIONS, sealer),
             images=SqlImageStore(database),
             usage=SqlUsageStore(database),
+            serving=SqlServingStore(database),
         )

@@ -25,6 +25,7 @@ from ai.backend.manager.identity.settings import AccountSettings
 from ai.backend.manager.maintenance.loop import RetentionSettings
 from ai.backend.manager.metrics.settings import MetricSettings
 from ai.backend.manager.service_ports.settings import TunnelSettings
+from ai.backend.manager.serving.settings import ServingSettings
 from ai.backend.manager.sessions.settings import FileSettings, SessionSettings
 
 
@@ -127,6 +128,8 @@ class ManagerSettings(Settings):
     hooks: HookSettings = Field(HookSettings(), description="Plugins of the site: sign-on and policies.")
     accounts: AccountSettings = Field(AccountSettings(), description="Accounts of users.")
     artifacts: ArtifactSettings = Field(ArtifactSettings(), description="Importing artifacts.")
+
+    serving: ServingSettings = Field(ServingSettings(), description="Model services.")
 
     @model_validator(mode="before")
     @classmethod

@@ -114,6 +114,10 @@ class StorageProxyFolders:
     async def delete_files(self, folder: FolderKey, paths: Sequence[str], *, recursive: bool) -> None:
         await self._ask_folder(folder, "POST", "/folder/file/delete", relpaths=list(paths), recursive=recursive)
 
+    async def read_file(self, folder: FolderKey, path: str, *, max_bytes: int) -> bytes:
+        target = {"volume": folder.volume, "vfid": folder.vfid, "relpath": path}
+        return await self._proxies.fetch(folder.proxy, "/folder/file/fetch", target, max_bytes=max_bytes)
+
     async def upload_ticket(self, folder: FolderKey, path: str, size: int) -> Ticket:
         return await self._ticket(folder, "/folder/file/upload", relpath=path, size=size)
 

@@ -109,6 +109,13 @@ class FolderFiles:
         key = await self._writable_key(caller, ref, HostPermission.MODIFY)
         await self._storage.delete_files(key, files, recursive=recursive)
 
+    async def read(self, caller: Caller, ref: str, path: str, *, max_bytes: int) -> bytes:
+        """Returns the bytes of a small file of a folder that the caller may mount. Raises LimitExceeded for more than
+        ``max_bytes``."""
+        relative = _file_path(path)
+        key = await self._readable_key(caller, ref, HostPermission.MOUNT)
+        return await self._storage.read_file(key, relative, max_bytes=max_bytes)
+
     async def upload_ticket(self, caller: Caller, ref: str, path: str, size: int) -> Ticket:
         """Returns a ticket to upload a file; a file of size 0 is created at once. Raises LimitExceeded for a file that
         the folder's own limit leaves no room for."""

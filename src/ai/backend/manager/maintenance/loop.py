@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Protocol
 
 from pydantic import Field
 
@@ -23,6 +25,14 @@ class RetentionSettings(Settings):
     tokens_hours: float = Field(24.0, gt=0, description="How long a client token stays known, in hours.")
 
 
+class PastRecords(Protocol):
+    """Records of a feature that are kept as long as events."""
+
+    async def purge(self, *, before: datetime) -> int:
+        """Deletes what ended before a time; returns the number of events."""
+        ...
+
+
 class RetentionLoop(PeriodicLoop):
     """Deletes expired rows periodically. Sessions stay: they are the user's history."""
 
@@ -37,8 +47,10 @@ class RetentionLoop(PeriodicLoop):
         errors: ErrorLogStore,
         accounts: AccountStore,
         sign_ins_days: float,
+        further: Sequence[PastRecords] = (),
     ) -> None:
         super().__init__()
+        self._further = further
         self._errors = errors
         self._accounts = accounts
         self._sign_ins = timedelta(days=sign_ins_days)
@@ -50,6 +62,8 @@ class RetentionLoop(PeriodicLoop):
     async def once(self) -> None:
         now = self._clock.now()
         await self._store.purge(before=now - timedelta(days=self._settings.events_days))
+        for records in self._further:
+            await records.purge(before=now - timedelta(days=self._settings.events_days))
         await self._answers.purge(before=now - timedelta(hours=self._settings.tokens_hours))
         await self._errors.purge_errors(before=now - timedelta(days=self._settings.errors_days))
         await self._accounts.purge_sign_ins(before=now - self._sign_ins)

@@ -9,7 +9,7 @@ from uuid import UUID
 import aiohttp
 import msgspec
 
-from ai.backend.common.errors import PeerRefused, Unavailable
+from ai.backend.common.errors import NotFound, PeerRefused, Unavailable
 from ai.backend.common.ids import SessionId
 from ai.backend.common.wire.appproxy import TOKEN_HEADER
 from ai.backend.common.wire.execution import RouteOpened
@@ -27,7 +27,7 @@ class HttpCoordinators:
         self._http: aiohttp.ClientSession | None = None
 
     async def authority(self, coordinator: CoordinatorAddress) -> str:
-        return str((await self._call(coordinator, "GET", "/api/gateway-authority"))["certificate"])
+        return str((await self.call(coordinator, "GET", "/api/gateway-authority"))["certificate"])
 
     async def permit(self, coordinator: CoordinatorAddress, session: Session, app: str, route: RouteOpened) -> str:
         gateway = {"name": route.name, "certificate": route.certificate} if route.certificate is not None else None
@@ -45,21 +45,23 @@ class HttpCoordinators:
             "app": app,
             "gateway": gateway,
         }
-        return str((await self._call(coordinator, "POST", "/v2/conf", body))["token"])
+        return str((await self.call(coordinator, "POST", "/v2/conf", body))["token"])
 
     async def sessions(self, coordinator: CoordinatorAddress) -> Sequence[SessionId]:
-        reply = await self._call(coordinator, "GET", "/api/session")
+        reply = await self.call(coordinator, "GET", "/api/session")
         return [SessionId(UUID(text)) for text in reply["session_ids"]]
 
     async def remove_sessions(self, coordinator: CoordinatorAddress, ids: Sequence[SessionId]) -> None:
-        await self._call(coordinator, "DELETE", "/api/session/_/bulk", {"session_ids": list(ids)})
+        await self.call(coordinator, "DELETE", "/api/session/_/bulk", {"session_ids": list(ids)})
 
     async def close(self) -> None:
         if self._http is not None:
             await self._http.close()
             self._http = None
 
-    async def _call(self, coordinator: CoordinatorAddress, method: str, path: str, body: Any = None) -> dict[str, Any]:
+    async def call(self, coordinator: CoordinatorAddress, method: str, path: str, body: Any = None) -> dict[str, Any]:
+        """Returns the coordinator's reply. Raises Unavailable, PeerRefused; NotFound where it does not have what the
+        path names."""
         if self._http is None or self._http.closed:
             self._http = aiohttp.ClientSession(timeout=_TIMEOUT)
         headers = {TOKEN_HEADER: coordinator.secret, "Content-Type": "application/json"}
@@ -78,6 +80,8 @@ class HttpCoordinators:
             document = msgspec.json.decode(raw, type=dict[str, Any])
         except msgspec.MsgspecError:
             document = {}
+        if response.status == 404:
+            raise NotFound(str(document.get("detail") or "The app proxy does not have that."))
         if response.status != 200 or not document:
             reason = str(document.get("detail") or document.get("title") or f"HTTP {response.status}")
             raise PeerRefused(f"The app proxy {coordinator.url} refuses: {reason[:500]}")

@@ -254,6 +254,7 @@ class CreateSession:
         starts_at: ISO time or a duration from now such as ``1h``.
         dependencies: names or ids of sessions of the same owner.
         priority: None selects the default, or the maximum of the resource group if that is less.
+        endpoint_id: the model service that an inference session is a replica of; None for all other sessions.
         roles: of a cluster template, ``main`` first; together they have ``cluster_size`` replicas. Empty makes equal
             kernels.
     """
@@ -290,6 +291,7 @@ class CreateSession:
     scaling_group: str | None = None
     preopen_ports: tuple[int, ...] = ()
     agent_list: tuple[str, ...] = ()
+    endpoint_id: UUID | None = None
     roles: tuple[KernelRole, ...] = ()
 
 

@@ -32,7 +32,7 @@ from ai.backend.agent.networks.cluster_keys import (
 from ai.backend.common.devices import VariantProperty
 from ai.backend.common.errors import CreationDeferred, CreationDenied, DeadlineExceeded, WorkloadError
 from ai.backend.common.slots import ResourceSlot
-from ai.backend.common.states import SessionType
+from ai.backend.common.states import MAIN_PROGRAM_TYPES
 from ai.backend.plugin.accelerator import WorkloadConfig
 from ai.backend.plugin.runtime import WorkloadKey, WorkloadSpec
 
@@ -73,7 +73,7 @@ class CreateWorkload(Step):
             shmem_bytes=spec.shmem_bytes,
             network=kernel.network,
             runtime_class=oci_runtime_of(spec.runtime_class, declared, runtime_info),
-            program=(spec.startup_command or "") if spec.session_type is SessionType.BATCH else "",
+            program=(spec.startup_command or "") if spec.session_type in MAIN_PROGRAM_TYPES else "",
             labels={
                 "ai.backend.agent-id": self.context.settings.agent.id,
                 "ai.backend.kernel-id": spec.kernel_id,

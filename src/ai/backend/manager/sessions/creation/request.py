@@ -120,7 +120,7 @@ def check_shape(request: CreateSession, settings: SessionSettings) -> None:
         raise InvalidInput(f"clusterSize must be 1 to {bounds}", data={"clusterSize": "out of range"})
     if request.max_wait_s < 0:
         raise InvalidInput("maxWaitSeconds must not be negative", data={"maxWaitSeconds": "out of range"})
-    if request.type is SessionType.INFERENCE:
+    if request.type is SessionType.INFERENCE and request.endpoint_id is None:
         raise InvalidInput("inference sessions are made by model services", data={"type": "not supported"})
     if request.type is SessionType.BATCH and not (request.startup_command or "").strip():
         raise InvalidInput("a batch session needs a startupCommand", data={"startupCommand": "missing"})

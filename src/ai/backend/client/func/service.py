@@ -1,0 +1,196 @@
+"""Model services: endpoints whose replicas are sessions of type inference (spec 03-12, "Working with model service").
+
+service = api.Service.create("python", "my-model", 1, service_name="my-service", resources={"cpu": 1, "mem": "1g"})
+print(service.info()["url"], service.generate_api_token("1d")["token"])
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict, Unpack
+from urllib.parse import quote
+from uuid import UUID
+
+from ai.backend.client.func.admin import PaginatedResult, Paging
+from ai.backend.client.func.base import Area
+from ai.backend.client.transport import Transport
+from ai.backend.client.wire import segment
+
+SERVICE_FIELDS = (
+    "endpoint_id", "name", "status", "image", "domain", "project", "resource_group", "resource_slots", "url", "model",
+    "model_mount_destination", "created_user", "session_owner", "tag", "startup_command", "bootstrap_script",
+    "callback_url", "environ", "resource_opts", "desired_session_count", "cluster_mode", "cluster_size",
+    "open_to_public", "created_at", "routings { routing_id session status traffic_ratio }",
+)  # fmt: skip
+"""The fields of an endpoint that :meth:`AsyncService.info` returns."""
+LIST_FIELDS = (
+    "endpoint_id",
+    "name",
+    "status",
+    "image",
+    "desired_session_count",
+    "ready_count",
+    "url",
+    "open_to_public",
+)
+
+
+class ServiceOptions(TypedDict, total=False):
+    """Parameters of a new service beyond its image and model. ``policy`` says how later revisions are rolled out."""
+
+    service_name: str | None
+    model_version: str | int | None
+    model_definition_path: str | None
+    model_mount_destination: str
+    runtime_variant: str
+    envs: Mapping[str, str] | None
+    startup_command: str | None
+    port: int | None
+    resources: Mapping[str, str | int | float] | None
+    resource_opts: Mapping[str, str | int | bool] | None
+    cluster_size: int
+    cluster_mode: str
+    domain_name: str | None
+    group_name: str | None
+    bootstrap_script: str | None
+    tag: str | None
+    architecture: str | None
+    scaling_group: str | None
+    owner_access_key: str | None
+    open_to_public: bool
+    expose_to_public: bool
+    policy: Mapping[str, Any] | None
+
+
+class AsyncService(Area):
+    """A handle of a service, by its id or the name of one of your own. Constructing it sends no request."""
+
+    def __init__(self, transport: Transport, name: UUID | str) -> None:
+        super().__init__(transport)
+        self.name = str(name)
+
+    async def endpoint_id(self) -> UUID:
+        """Returns the id of the endpoint. Raises BackendAPIError if there is none."""
+        return UUID(str((await self.describe())["endpoint_id"]))
+
+    async def describe(self) -> dict[str, Any]:
+        """Returns the endpoint with its revisions and live replicas (``GET /services/{id}``)."""
+        return await self._get(self._path())
+
+    async def info(self, fields: Sequence[str] = ()) -> dict[str, Any]:
+        """Returns the endpoint's fields of GraphQL; ``url`` is None before a replica was ready."""
+        endpoint_id = str(await self.endpoint_id())
+        selected = fields or SERVICE_FIELDS
+        return dict(await self._admin.select("endpoint", selected, endpoint_id=("UUID!", endpoint_id)))
+
+    async def scale(self, to: int) -> dict[str, Any]:
+        """Changes the number of replicas that are wanted; returns before they are there."""
+        return await self._change("POST", self._path("/scale"), {"to": to})
+
+    async def modify(self, **changes: Any) -> dict[str, Any]:
+        """Changes fields of the endpoint; another ``image``, ``model``, ``environ``, ``startup_command`` or the like is
+        rolled out as a new revision. Returns the endpoint."""
+        given = {name: value for name, value in changes.items() if value is not None}
+        return await self._change("PATCH", self._path(), given)
+
+    async def rollback(self) -> dict[str, Any]:
+        """Rolls back the revision that is being rolled out."""
+        return await self._change("POST", self._path("/rollback"))
+
+    async def delete(self) -> dict[str, Any]:
+        """Ends the service with all its replicas; returns before they have ended."""
+        return await self._change("DELETE", self._path())
+
+    async def sync(self) -> dict[str, Any]:
+        """Lets the server send the routes to the app proxy again."""
+        return await self._change("POST", self._path("/sync"))
+
+    async def generate_api_token(self, duration: str) -> dict[str, Any]:
+        """Returns ``token``, by which the endpoint is called for a duration as ``3600s`` or ``1d``."""
+        return await self._change("POST", self._path("/token"), {"duration": duration})
+
+    async def update_traffic_ratio(self, target_route_id: UUID | str, new_ratio: float) -> dict[str, Any]:
+        """Changes the weight of a replica among those of its revision."""
+        path = self._path(f"/routings/{segment(str(target_route_id))}")
+        return await self._change("PUT", path, {"traffic_ratio": new_ratio})
+
+    async def downscale_single_route(self, target_route_id: UUID | str) -> dict[str, Any]:
+        """Ends one replica, and lets the endpoint want one less."""
+        return await self._change("DELETE", self._path(f"/routings/{segment(str(target_route_id))}"))
+
+    async def history(self, *, limit: int = 100, offset: int = 0) -> list[dict[str, Any]]:
+        """Returns the changes of the endpoint with their reasons, newest first."""
+        return list((await self._get(self._path("/history"), limit=limit, offset=offset))["events"])
+
+    async def why(self) -> dict[str, Any]:
+        """Returns why the endpoint is as it is: ``explanation``, ``problem``, ``replicas``, ``obstacles``."""
+        return await self._get(self._path("/why"))
+
+    def _path(self, operation: str = "") -> str:
+        return f"/services/{quote(self.name, safe='')}{operation}"
+
+
+class AsyncServices(Area):
+    """``api_session.Service``: creates, tries and lists services. Call it with a name or id for a handle."""
+
+    def __call__(self, name: UUID | str) -> AsyncService:
+        return AsyncService(self._transport, name)
+
+    async def create(
+        self, image: str, model_id_or_name: str, initial_session_count: int = 1, **options: Unpack[ServiceOptions]
+    ) -> AsyncService:
+        """Creates a service of a model folder, or of an artifact as ``artifact:NAME``; returns before it is ready."""
+        body = self._creation(image, model_id_or_name, initial_session_count, options)
+        endpoint = await self._change("POST", "/services", body)
+        return AsyncService(self._transport, str(endpoint["endpoint_id"]))
+
+    async def try_start(self, image: str, model_id_or_name: str, **options: Unpack[ServiceOptions]) -> dict[str, Any]:
+        """Starts one replica, probes it and ends it in a background task; returns its ``task_id``."""
+        return await self._change("POST", "/services/_/try", self._creation(image, model_id_or_name, 1, options))
+
+    async def list(self, *, name: str | None = None) -> Sequence[dict[str, Any]]:
+        """Returns the endpoints that you see, newest first."""
+        return [*(await self._read("/services", name=name)).json()]
+
+    async def runtimes(self) -> Sequence[dict[str, Any]]:
+        """Returns the runtime variants with ``name``, ``title``, ``command`` and ``health_path``."""
+        return [*(await self._get("/services/_/runtimes"))["runtimes"]]
+
+    async def paginated_list(self, fields: Sequence[str] = (), **paging: Unpack[Paging]) -> PaginatedResult:
+        """Returns a page of the endpoints that you see."""
+        return await self._admin.fetch_page("endpoint_list", fields or LIST_FIELDS, {}, **paging)
+
+    def _creation(self, image: str, model: str, count: int, options: ServiceOptions) -> dict[str, Any]:
+        config = self._transport.config
+        is_public = options.get("open_to_public", options.get("expose_to_public", False))
+        body: dict[str, Any] = {
+            "name": options.get("service_name") or f"pysdk-{secrets.token_hex(6)}",
+            "desired_session_count": count,
+            "image": image,
+            "arch": options.get("architecture"),
+            "group": options.get("group_name") or config.group,
+            "domain": options.get("domain_name") or config.domain,
+            "cluster_size": options.get("cluster_size", 1),
+            "cluster_mode": options.get("cluster_mode", "single-node"),
+            "tag": options.get("tag"),
+            "startup_command": options.get("startup_command"),
+            "bootstrap_script": options.get("bootstrap_script"),
+            "owner_access_key": options.get("owner_access_key"),
+            "open_to_public": is_public,
+            "config": {
+                "model": model,
+                "model_version": options.get("model_version"),
+                "model_mount_destination": options.get("model_mount_destination", "/models"),
+                "environ": dict(options.get("envs") or {}),
+                "scaling_group": options.get("scaling_group"),
+                "resources": {slot: str(amount) for slot, amount in (options.get("resources") or {}).items()},
+                "resource_opts": dict(options.get("resource_opts") or {}),
+            },
+        }
+        # Older servers do not know these: they are sent only if they say something.
+        extra = {name: options.get(name) for name in ("runtime_variant", "port", "policy")}
+        body |= {name: value for name, value in extra.items() if value is not None}
+        if options.get("model_definition_path"):
+            body["config"]["model_definition_path"] = options["model_definition_path"]
+        return body

@@ -1,0 +1,1 @@
+"""Model services: endpoints, their revisions and replicas."""

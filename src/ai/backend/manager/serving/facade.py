@@ -1,0 +1,98 @@
+"""The use cases and the loop of model services in one value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ai.backend.common.states import RUNNING_SESSION_STATUSES
+from ai.backend.infra.bus import Bus
+from ai.backend.infra.clock import Clock, IdGenerator
+from ai.backend.manager.agents.store import AgentGateway
+from ai.backend.manager.identity.service import IdentityService
+from ai.backend.manager.resource_groups.store import ResourceGroupStore
+from ai.backend.manager.serving.gateway import EndpointCoordinators, ModelFolders
+from ai.backend.manager.serving.loop import ServingLoop
+from ai.backend.manager.serving.model import Service
+from ai.backend.manager.serving.probes import AgentProbe, Prober
+from ai.backend.manager.serving.revisions import RevisionBuilder
+from ai.backend.manager.serving.service import ServingService
+from ai.backend.manager.serving.settings import ServingSettings
+from ai.backend.manager.serving.store import ServingStore
+from ai.backend.manager.serving.trials import TrialService
+from ai.backend.manager.sessions.service import SessionService
+from ai.backend.manager.sessions.store import SessionStore
+from ai.backend.manager.sessions.writer import SessionWriter
+from ai.backend.manager.tasks.service import TaskService
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Serving:
+    """Holds the use cases and the loop of endpoints."""
+
+    service: ServingService
+    trials: TrialService
+    loop: ServingLoop
+    prober: Prober
+    sessions: SessionStore
+
+    async def obstacles(self, service: Service) -> dict[str, str]:
+        """Returns by id what each replica waits for: why its session does not run, or why its last probe failed, which
+        only the manager that runs the loop knows."""
+        replicas = service.live_replicas
+        texts = {str(each.id): self.prober.error_of(each.id) for each in replicas}
+        for session in await self.sessions.get_many(each.id for each in replicas):
+            if session.status not in RUNNING_SESSION_STATUSES:
+                text = f"its session is {session.status.value}"
+                texts[str(session.id)] = f"{text}: {session.status_info}" if session.status_info else text
+        return {replica_id: text for replica_id, text in texts.items() if text}
+
+    @classmethod
+    def build(
+        cls,
+        *,
+        store: ServingStore,
+        sessions: SessionStore,
+        creation: SessionService,
+        writer: SessionWriter,
+        folders: ModelFolders,
+        identity: IdentityService,
+        resource_groups: ResourceGroupStore,
+        coordinators: EndpointCoordinators,
+        gateway: AgentGateway,
+        tasks: TaskService,
+        bus: Bus,
+        clock: Clock,
+        id_generator: IdGenerator,
+        settings: ServingSettings,
+    ) -> Serving:
+        """Builds the use cases on one store, the sessions and the coordinators of the app proxy."""
+        probe = AgentProbe(gateway)
+        prober = Prober(probe, clock, lambda: None)
+        service = ServingService(
+            store=store,
+            revisions=RevisionBuilder(folders=folders, factory=creation.factory),
+            coordinators=coordinators,
+            resource_groups=resource_groups,
+            identity=identity,
+            bus=bus,
+            clock=clock,
+            id_generator=id_generator,
+            settings=settings,
+        )
+        loop = ServingLoop(
+            store=store,
+            sessions=sessions,
+            creation=creation,
+            writer=writer,
+            identity=identity,
+            resource_groups=resource_groups,
+            coordinators=coordinators,
+            gateway=gateway,
+            prober=prober,
+            clock=clock,
+            id_generator=id_generator,
+        )
+        trials = TrialService(
+            services=service, sessions=creation, writer=writer, identity=identity, probe=probe, tasks=tasks, clock=clock
+        )
+        return cls(service=service, trials=trials, loop=loop, prober=prober, sessions=sessions)

@@ -1,0 +1,75 @@
+"""Interfaces of what model services need of others: coordinators of the app proxy, model folders, replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Protocol
+from uuid import UUID
+
+from ai.backend.common.ids import UserId
+from ai.backend.common.wire.appproxy import RouteInfo, ServingOptions
+from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.service_ports.app_proxy_gateway import CoordinatorAddress
+from ai.backend.manager.serving.model import Endpoint, Replica
+from ai.backend.manager.sessions.model import Session
+
+
+class CoordinatorCalls(Protocol):
+    """Sends requests to coordinators. Every method raises Unavailable, or PeerRefused with the coordinator's reason."""
+
+    async def authority(self, coordinator: CoordinatorAddress) -> str: ...
+
+    async def call(self, coordinator: CoordinatorAddress, method: str, path: str, body: Any = None) -> dict[str, Any]:
+        """Returns the coordinator's reply. Raises NotFound where it does not have what the path names."""
+        ...
+
+
+class EndpointCoordinators(Protocol):
+    """Calls coordinators of the app proxy about endpoints (spec 03-14). Every method may be repeated, and raises
+    Unavailable, or PeerRefused with the coordinator's reason."""
+
+    async def authority(self, coordinator: CoordinatorAddress) -> str:
+        """Returns the certificate (PEM) by which gateways of agents recognize its workers."""
+        ...
+
+    async def put_endpoint(
+        self,
+        coordinator: CoordinatorAddress,
+        endpoint: Endpoint,
+        routes: Sequence[RouteInfo],
+        serving: ServingOptions,
+    ) -> str:
+        """Replaces the routes of an endpoint, which is created if need be; returns its URL once its worker serves
+        them."""
+        ...
+
+    async def in_flight(self, coordinator: CoordinatorAddress, endpoint: Endpoint) -> Mapping[UUID, int] | None:
+        """Returns the open requests of an endpoint by session; None while no worker reports them."""
+        ...
+
+    async def remove_endpoint(self, coordinator: CoordinatorAddress, endpoint: Endpoint) -> None:
+        """Removes an endpoint; no error if there is none."""
+
+    async def endpoint_token(
+        self, coordinator: CoordinatorAddress, endpoint: Endpoint, user_id: UserId, valid_until: datetime
+    ) -> str:
+        """Returns a token by which the endpoint is called."""
+        ...
+
+
+class ModelFolders(Protocol):
+    """Reads small files of folders and artifacts that a caller may mount."""
+
+    async def read(self, caller: Caller, ref: str, path: str, *, max_bytes: int) -> bytes:
+        """Raises NotFound, Forbidden, LimitExceeded, Unavailable."""
+        ...
+
+
+class ReplicaProbe(Protocol):
+    """Asks a replica whether it serves."""
+
+    async def probe(self, session: Session, replica: Replica, *, port: int, path: str, timeout_s: float) -> int:
+        """Returns the HTTP status that GET ``path`` at ``port`` of a replica is answered with. Raises Unavailable if
+        nothing answers in time, or not in HTTP."""
+        ...

@@ -1,0 +1,269 @@
+"""Model services: an endpoint with its revisions and replicas.
+
+An :class:`Endpoint` with its revisions and replicas is one aggregate, guarded by the endpoint's ``version``. A replica
+is a session of type inference; both have the same id, so that a session is created once whoever was killed meanwhile.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from ai.backend.common.ids import AccessKey, DomainName, GroupId, ResourceGroupName, SessionId, UserId
+from ai.backend.common.serving import EndpointStatus, ReplicaStatus, ServedRevisionStatus, ServingReason
+from ai.backend.common.states import ClusterMode
+from ai.backend.core.serving.model import RolloutPolicy
+from ai.backend.manager.query.model import ListQuery
+
+KEPT_REVISIONS = 16
+"""Ended revisions of an endpoint that are kept, to be rolled out again."""
+KEPT_REPLICAS = 64
+"""Ended replicas of an endpoint that are kept, for ``service why``."""
+
+
+class HealthCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """How a replica is probed: GET ``path`` every ``interval`` seconds, which must answer ``expected_status_code``
+    within ``max_wait_time`` seconds. ``max_retries`` failures in a row make it unhealthy; failures of a replica that
+    was never ready count only ``initial_delay`` seconds after its session has started."""
+
+    path: str = "/health"
+    interval: float = 10.0
+    max_retries: int = 10
+    max_wait_time: float = 15.0
+    expected_status_code: int = 200
+    initial_delay: float = 60.0
+
+
+class ServedModel(msgspec.Struct, frozen=True, kw_only=True):
+    """The server of a replica: ``command`` is a line for a shell, ``port`` is where it listens on 127.0.0.1.
+
+    Without a ``port`` each replica gets one of its own, by which replicas do not disturb each other on nodes whose
+    sessions share a network; ``{port}`` in the command and in ``environ`` stands for it.
+    """
+
+    name: str
+    path: str
+    command: str
+    port: int | None = None
+    health: HealthCheck = HealthCheck()
+    environ: dict[str, str] = {}
+
+
+_FIRST_PORT, _PORTS = 20_000, 12_000
+_PORT_PLACE = re.compile(r"(?<!\$)\{port\}")
+
+
+def port_of(served: ServedModel, replica_id: UUID) -> int:
+    """Returns the port at which a replica listens."""
+    return served.port or _FIRST_PORT + replica_id.int % _PORTS
+
+
+def with_port(text: str, port: int) -> str:
+    """Returns a text with the port for ``{port}``, but not for a shell's ``${port}``."""
+    return _PORT_PLACE.sub(str(port), text)
+
+
+class RevisionSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """The parts of the replicas of a revision. ``model`` is the name or id of a folder, or an artifact as
+    ``artifact:NAME[@VERSION]``; ``environ`` is the user's, and :attr:`ServedModel.environ` is added to it."""
+
+    image: str
+    architecture: str | None = None
+    model: str
+    model_version: str | None = None
+    model_definition_path: str | None = None
+    model_mount_destination: str = "/models"
+    runtime_variant: str = "custom"
+    served: ServedModel
+    environ: dict[str, str] = {}
+    resources: dict[str, str] = {}
+    resource_opts: dict[str, str] = {}
+    cluster_size: int = 1
+    cluster_mode: ClusterMode = ClusterMode.SINGLE_NODE
+    tag: str | None = None
+    startup_command: str | None = None
+    bootstrap_script: str | None = None
+    callback_url: str | None = None
+
+
+class ReplicaRoute(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the worker of the app proxy reaches a replica, see ``common.wire.execution.RouteOpened``."""
+
+    name: str
+    host: str
+    port: int
+    certificate: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Revision:
+    """A version of what an endpoint serves, numbered from 1.
+
+    Attributes:
+        failures, failed_at: failed replicas since one became ready last, and the last of them.
+        step, step_since: the canary step of its roll-out, and since when; ``step_since`` of others is its beginning.
+        weight: its share in the requests by the last plan; any sum.
+    """
+
+    id: UUID
+    endpoint_id: UUID
+    number: int
+    status: ServedRevisionStatus
+    reason: ServingReason = ServingReason.CREATED
+    spec: RevisionSpec
+    failures: int = 0
+    failed_at: datetime | None = None
+    step: int = 0
+    step_since: datetime | None = None
+    weight: float = 0.0
+    created_at: datetime
+    changed_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replica:
+    """A replica of a revision: the session of the same id.
+
+    Attributes:
+        traffic_ratio: its weight within its revision; 0 keeps it without requests.
+        detail: more about the reason, as an error of its session.
+        route: where it is reached, once it is known.
+        started_at, ready_at: when its session ran, and when it was ready for the first time.
+    """
+
+    id: SessionId
+    endpoint_id: UUID
+    revision_id: UUID
+    status: ReplicaStatus = ReplicaStatus.PROVISIONING
+    reason: ServingReason = ServingReason.CREATED
+    detail: str | None = None
+    traffic_ratio: float = 1.0
+    route: ReplicaRoute | None = None
+    created_at: datetime
+    changed_at: datetime
+    started_at: datetime | None = None
+    ready_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """A model service.
+
+    Attributes:
+        version: grows with every write; a writer states the one it read.
+        active_name: the name while it lives, None when it is destroyed, so that its name is free again.
+        desired: replicas that are wanted, by its user or by autoscaling.
+        url: where it is called; None until its circuit exists.
+        published: digest of the routes that the coordinator has; differs while they are to be sent.
+        policy: how a new revision takes the place of the old one.
+        explanation: what the last plan does, in a sentence; ``problem``: why it could not be carried out.
+    """
+
+    id: UUID
+    name: str
+    active_name: str | None
+    version: int = 1
+    status: EndpointStatus = EndpointStatus.PROVISIONING
+    reason: ServingReason = ServingReason.CREATED
+    domain_name: DomainName
+    group_id: GroupId
+    group_name: str
+    user_id: UserId
+    user_email: str
+    access_key: AccessKey
+    created_by: AccessKey
+    resource_group: ResourceGroupName
+    open_to_public: bool = False
+    desired: int
+    url: str | None = None
+    published: str = ""
+    policy: RolloutPolicy = field(default_factory=RolloutPolicy)
+    explanation: str = ""
+    problem: str | None = None
+    created_at: datetime
+    changed_at: datetime
+    destroyed_at: datetime | None = None
+
+    @property
+    def is_live(self) -> bool:
+        return self.active_name is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """An endpoint with its revisions, newest first, and its replicas, oldest first."""
+
+    endpoint: Endpoint
+    revisions: tuple[Revision, ...]
+    replicas: tuple[Replica, ...] = ()
+
+    def revision(self, revision_id: UUID) -> Revision:
+        return next(revision for revision in self.revisions if revision.id == revision_id)
+
+    @property
+    def current(self) -> Revision:
+        """The revision that is shown as the endpoint's: the active one, else the newest."""
+        active = (each for each in self.revisions if each.status is ServedRevisionStatus.ACTIVE)
+        return next(active, self.revisions[0])
+
+    @property
+    def live_replicas(self) -> tuple[Replica, ...]:
+        return tuple(each for each in self.replicas if each.status is not ReplicaStatus.TERMINATED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingEvent:
+    """A change of an endpoint that ``service history`` shows. ``subject`` is ``endpoint``, ``revision 2`` or
+    ``replica 1a2b3c4d``; ``data`` are the inputs of a decision."""
+
+    endpoint_id: UUID
+    at: datetime
+    subject: str
+    status: str
+    reason: str
+    detail: str | None = None
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointToken:
+    """A token of an endpoint, which the manager does not keep: only who made it, and until when it is valid."""
+
+    id: UUID
+    endpoint_id: UUID
+    user_id: UserId
+    domain_name: DomainName
+    group_id: GroupId
+    created_at: datetime
+    valid_until: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingChange:
+    """A write of one service: ``endpoint`` replaces the one of ``version``; revisions and replicas are added or
+    replaced, and ``dropped`` ones are deleted."""
+
+    version: int
+    endpoint: Endpoint
+    revisions: Sequence[Revision] = ()
+    replicas: Sequence[Replica] = ()
+    dropped: Sequence[UUID] = ()
+    events: Sequence[ServingEvent] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointQuery(ListQuery):
+    """Selects endpoints, newest first; None selects any. Destroyed ones only with ``destroyed``."""
+
+    user_id: UserId | None = None
+    access_key: str | None = None
+    domain_name: str | None = None
+    group_id: UUID | None = None
+    name: str | None = None
+    destroyed: bool = False

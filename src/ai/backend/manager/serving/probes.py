@@ -1,0 +1,185 @@
+"""Probes the replicas of endpoints over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import httptools
+
+from ai.backend.common.errors import BackendError, Unavailable
+from ai.backend.common.ids import SessionId
+from ai.backend.common.serving import ReplicaStatus
+from ai.backend.common.wire.execution import OpenPort
+from ai.backend.infra.clock import Clock
+from ai.backend.infra.loop import cancel_all
+from ai.backend.manager.agents.store import AgentGateway
+from ai.backend.manager.serving.gateway import ReplicaProbe
+from ai.backend.manager.serving.model import HealthCheck, Replica, ServedModel, port_of
+from ai.backend.manager.serving.rounds import ProbeOutcome
+from ai.backend.manager.sessions.model import Session
+
+log = logging.getLogger(__name__)
+_WARMING_INTERVAL_S = 0.5
+"""Seconds between the probes of a replica that is not ready yet, unless its check says less."""
+_PASSES_UNTIL_READY = 2
+_MAX_HEAD_BYTES = 65_536
+_MAX_PROBES_AT_ONCE = 64
+
+
+class _StatusReader:
+    """Reads the status of a response as llhttp parses it."""
+
+    def __init__(self) -> None:
+        self._parser = httptools.HttpResponseParser(self)
+        self.is_complete = False
+
+    def on_headers_complete(self) -> None:
+        self.is_complete = True
+
+    def feed(self, data: bytes) -> None:
+        """Raises Unavailable if that is no HTTP."""
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as e:
+            raise Unavailable(f"it does not answer in HTTP: {e}") from None
+
+    @property
+    def status(self) -> int:
+        return int(self._parser.get_status_code())
+
+
+class AgentProbe:
+    """Implements :class:`ai.backend.manager.serving.gateway.ReplicaProbe` by connections through agents."""
+
+    def __init__(self, gateway: AgentGateway) -> None:
+        self._gateway = gateway
+
+    async def probe(self, session: Session, replica: Replica, *, port: int, path: str, timeout_s: float) -> int:
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._ask(session, port, path)
+        except TimeoutError:
+            raise Unavailable(f"it does not answer within {timeout_s:g} s") from None
+        except (OSError, EOFError) as e:
+            raise Unavailable(f"it does not answer: {e}") from None
+
+    async def _ask(self, session: Session, port: int, path: str) -> int:
+        if session.main.agent is None:
+            raise Unavailable("it is on no agent")
+        agent = self._gateway.agent(session.main.agent)
+        stream = await agent.open_port(OpenPort(kernel_id=str(session.main.id), port=port))
+        try:
+            lines = (f"GET {path} HTTP/1.1", f"Host: localhost:{port}", "Accept: */*", "Connection: close", "", "")
+            await stream.write("\r\n".join(lines).encode("ascii"))
+            reader, received = _StatusReader(), 0
+            while not reader.is_complete and (data := await stream.read()):
+                received += len(data)
+                if received > _MAX_HEAD_BYTES:
+                    break
+                reader.feed(data)
+            if not reader.is_complete:
+                raise Unavailable("it ends the connection without an answer")
+            return reader.status
+        finally:
+            await stream.close()
+
+
+@dataclass(slots=True)
+class _Record:
+    """The results of the probes of one replica."""
+
+    passes: int = 0
+    failures: int = 0
+    due_at: float = 0.0
+    last_error: str = ""
+    task: asyncio.Task[None] | None = None
+
+
+@dataclass(eq=False, repr=False)
+class Prober:
+    """Probes replicas periodically, and counts. What it has counted is in memory: after a restart a ready replica stays
+    ready until its probes fail as often as its health check says.
+
+    ``on_change`` is called when the outcome for a replica changes.
+    """
+
+    probe: ReplicaProbe
+    clock: Clock
+    on_change: Callable[[], None]
+    _records: dict[SessionId, _Record] = field(default_factory=dict, init=False)
+    _running: set[asyncio.Task[None]] = field(default_factory=set, init=False)
+
+    def keep(self, ids: Iterable[SessionId]) -> None:
+        """Forgets all replicas but these."""
+        kept = frozenset(ids)
+        for replica_id in [each for each in self._records if each not in kept]:
+            task = self._records.pop(replica_id).task
+            if task is not None:
+                task.cancel()
+
+    def error_of(self, replica_id: SessionId) -> str:
+        """Returns why the last probe of a replica failed; empty if it passed."""
+        record = self._records.get(replica_id)
+        return record.last_error if record is not None else ""
+
+    def outcome(self, replica: Replica, check: HealthCheck) -> ProbeOutcome | None:
+        """Returns what the probes of a replica say; None if they do not say anything yet."""
+        record = self._records.get(replica.id)
+        if record is None:
+            return None
+        if record.passes >= (_PASSES_UNTIL_READY if replica.status is ReplicaStatus.WARMING else 1):
+            return ProbeOutcome.PASSED
+        if record.failures < check.max_retries:
+            return None
+        if replica.status is ReplicaStatus.WARMING:
+            started = replica.started_at or replica.changed_at
+            is_late = (self.clock.now() - started).total_seconds() > check.initial_delay
+            return ProbeOutcome.NEVER_PASSED if is_late else None
+        return ProbeOutcome.FAILED
+
+    def begin_due(self, replicas: Iterable[tuple[Replica, Session, ServedModel]]) -> None:
+        """Begins the probes that are due."""
+        now = self.clock.monotonic()
+        for replica, session, served in replicas:
+            record = self._records.setdefault(replica.id, _Record())
+            if record.task is None and record.due_at <= now and len(self._running) < _MAX_PROBES_AT_ONCE:
+                task = asyncio.create_task(self._run(replica, session, served, record), name=f"probe {replica.id}")
+                record.task = task
+                self._running.add(task)
+                task.add_done_callback(self._running.discard)
+
+    async def _run(self, replica: Replica, session: Session, served: ServedModel, record: _Record) -> None:
+        check = served.health
+        before = self.outcome(replica, check)
+        try:
+            status = await self.probe.probe(
+                session, replica, port=port_of(served, replica.id), path=check.path, timeout_s=check.max_wait_time
+            )
+            problem = "" if status == check.expected_status_code else f"{check.path} answers {status}"
+        except BackendError as e:
+            problem = e.message
+        except Exception as e:  # the probe of one replica must not end those of others
+            log.exception("the probe of replica %s failed", replica.id)
+            problem = str(e)
+        finally:
+            record.task = None
+        record.last_error = problem
+        record.passes, record.failures = (0, record.failures + 1) if problem else (record.passes + 1, 0)
+        is_ready = replica.status is ReplicaStatus.READY
+        record.due_at = self.clock.monotonic() + (
+            check.interval if is_ready else min(check.interval, _WARMING_INTERVAL_S)
+        )
+        if self.outcome(replica, check) is not before:
+            self.on_change()
+
+    async def finish_round(self) -> None:
+        """Waits until the running probes have ended."""
+        await asyncio.gather(*self._running)
+
+    async def stop(self) -> None:
+        """Cancels running probes."""
+        await cancel_all(*self._running)
+        self._records.clear()

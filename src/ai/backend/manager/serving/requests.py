@@ -1,0 +1,60 @@
+"""Requests about model services, as the API has parsed them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ai.backend.common.states import ClusterMode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RevisionRequest:
+    """The parts that replicas are to have (client wire contract 2.8). ``model`` is the name or id of a folder, or an
+    artifact as ``artifact:NAME[@VERSION]``. ``resources`` are as the user wrote them."""
+
+    image: str
+    model: str
+    architecture: str | None = None
+    model_version: str | None = None
+    model_definition_path: str | None = None
+    model_mount_destination: str = "/models"
+    runtime_variant: str = "custom"
+    environ: Mapping[str, str] = field(default_factory=dict)
+    resources: Mapping[str, str | int | float] | None = None
+    resource_opts: Mapping[str, str] = field(default_factory=dict)
+    cluster_size: int = 1
+    cluster_mode: ClusterMode = ClusterMode.SINGLE_NODE
+    tag: str | None = None
+    startup_command: str | None = None
+    bootstrap_script: str | None = None
+    callback_url: str | None = None
+    port: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateService:
+    """A request for an endpoint."""
+
+    name: str
+    replicas: int
+    revision: RevisionRequest
+    group: str | None = None
+    domain: str | None = None
+    scaling_group: str | None = None
+    owner_access_key: str | None = None
+    open_to_public: bool = False
+    policy: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModifyService:
+    """Changes of an endpoint; what is None stays. ``revision`` are fields of :class:`RevisionRequest`: any of them
+    makes a new revision, which is rolled out."""
+
+    replicas: int | None = None
+    name: str | None = None
+    open_to_public: bool | None = None
+    policy: Mapping[str, Any] | None = None
+    revision: Mapping[str, Any] = field(default_factory=dict)

@@ -1,0 +1,161 @@
+"""Makes revisions of endpoints from requests, and sessions from revisions."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from ai.backend.common.errors import InvalidInput, NoSuchFile
+from ai.backend.common.names import check_env_name
+from ai.backend.common.states import SessionType
+from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.artifacts.mounts import is_artifact
+from ai.backend.manager.folders.mounts import check_target
+from ai.backend.manager.serving.definition import (
+    DEFINITION_FILES,
+    MAX_DEFINITION_BYTES,
+    RuntimeVariant,
+    read_definition,
+    variant_named,
+    variant_service,
+)
+from ai.backend.manager.serving.gateway import ModelFolders
+from ai.backend.manager.serving.model import Endpoint, Replica, RevisionSpec, ServedModel, port_of, with_port
+from ai.backend.manager.serving.requests import RevisionRequest
+from ai.backend.manager.sessions.creation.factory import SessionFactory
+from ai.backend.manager.sessions.model import CreateSession, Session
+
+_NO_ENDPOINT = UUID(int=0)
+SESSION_FIELDS = ("image", "architecture", "cluster_size", "cluster_mode", "tag", "bootstrap_script", "callback_url")
+"""The fields of a revision that are those of the sessions of its replicas."""
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class RevisionBuilder:
+    """Checks requests for revisions as far as that is possible before a replica runs."""
+
+    folders: ModelFolders
+    factory: SessionFactory
+
+    async def build(
+        self, caller: Caller, owner: Caller, request: RevisionRequest, place: Mapping[str, str | None]
+    ) -> tuple[RevisionSpec, Session]:
+        """Returns a revision, and a session that its replicas are like. ``place`` has ``group``, ``domain`` and
+        ``scaling_group``.
+
+        Raises InvalidInput, which names the field or the file; Forbidden; and as ``SessionFactory.build``.
+        """
+        variant = variant_named(request.runtime_variant)
+        destination = check_target(request.model, request.model_mount_destination)
+        request = replace(request, model_mount_destination=destination)
+        served = await self._served_model(owner, request, variant)
+        spec = RevisionSpec(
+            **{name: getattr(request, name) for name in SESSION_FIELDS},
+            model=request.model,
+            model_version=request.model_version,
+            model_definition_path=request.model_definition_path,
+            model_mount_destination=destination,
+            runtime_variant=request.runtime_variant,
+            served=served,
+            environ=dict(request.environ),
+            resources={name: str(value) for name, value in (request.resources or {}).items()},
+            resource_opts=dict(request.resource_opts),
+            startup_command=request.startup_command,
+        )
+        session, _ = await self.factory.build(caller, owner, trial_request(spec, place))
+        if session.vfolder_mounts and not is_artifact(spec.model):
+            mount = next(each for each in session.vfolder_mounts if each.target == destination)
+            spec = msgspec.structs.replace(spec, model=str(mount.folder_id))
+        return spec, session
+
+    async def _served_model(self, owner: Caller, request: RevisionRequest, variant: RuntimeVariant) -> ServedModel:
+        for name in request.environ:
+            check_env_name(name)
+        definition = await self._definition(owner, request)
+        destination, command = request.model_mount_destination, request.startup_command
+        if definition is not None and command is None:
+            file, content = definition
+            return read_definition(content, file=file, mount_destination=destination)
+        if command is not None and not command.strip():
+            raise InvalidInput("startup_command is empty.", data={"startup_command": "empty"})
+        name = posixpath.basename(request.model.removeprefix("artifact:").partition("@")[0]) or "model"
+        return variant_service(variant, name=name, mount_destination=destination, command=command, port=request.port)
+
+    async def _definition(self, owner: Caller, request: RevisionRequest) -> tuple[str, bytes] | None:
+        """Returns the name and the bytes of the definition in the model folder; None if there is none, and none is
+        named."""
+        if is_artifact(request.model) or request.startup_command is not None:
+            return None
+        names = (request.model_definition_path,) if request.model_definition_path else DEFINITION_FILES
+        for name in names:
+            try:
+                content = await self.folders.read(owner, request.model, name, max_bytes=MAX_DEFINITION_BYTES)
+            except NoSuchFile:
+                continue
+            return name, content
+        if request.model_definition_path:
+            message = f"The model folder has no file {request.model_definition_path[:128]!r}."
+            raise InvalidInput(message, data={"model_definition_path": "no such file"})
+        return None
+
+
+def request_of(spec: RevisionSpec) -> RevisionRequest:
+    """Returns the request that makes the same revision again."""
+    names = {field.name for field in fields(RevisionRequest)} & {*RevisionSpec.__struct_fields__}
+    return RevisionRequest(**{name: getattr(spec, name) for name in names}, port=spec.served.port)
+
+
+def changed_request(spec: RevisionSpec, changes: Mapping[str, Any]) -> RevisionRequest:
+    """Returns the request of a revision with other values for some fields."""
+    return replace(request_of(spec), **changes)
+
+
+def trial_request(
+    spec: RevisionSpec, place: Mapping[str, str | None], replica_id: UUID = _NO_ENDPOINT
+) -> CreateSession:
+    """Returns the request for a session like those of a revision's replicas."""
+    port = port_of(spec.served, replica_id)
+    return CreateSession(
+        **{name: getattr(spec, name) for name in SESSION_FIELDS},
+        type=SessionType.INFERENCE,
+        group=place.get("group"),
+        domain=place.get("domain"),
+        scaling_group=place.get("scaling_group"),
+        startup_command=with_port(spec.served.command, port),
+        environ=replica_environ(spec, port),
+        resources=spec.resources or None,
+        resource_opts=spec.resource_opts,
+        mounts=(spec.model,),
+        mount_map={spec.model: spec.model_mount_destination},
+        mount_options={spec.model: {"permission": "ro"}},
+        enqueue_only=True,
+        endpoint_id=_NO_ENDPOINT,
+    )
+
+
+def replica_request(endpoint: Endpoint, spec: RevisionSpec, replica: Replica) -> CreateSession:
+    """Returns the request for the session of a replica."""
+    place = {
+        "group": str(endpoint.group_id),
+        "domain": endpoint.domain_name,
+        "scaling_group": endpoint.resource_group,
+    }
+    request = trial_request(spec, place, replica.id)
+    name = f"{endpoint.name[:48]}-{replica.id.hex[:12]}"
+    return replace(request, name=name, endpoint_id=endpoint.id, owner_access_key=None, reuse_if_exists=True)
+
+
+def replica_environ(spec: RevisionSpec, port: int) -> dict[str, str]:
+    """Returns the environment of a replica: the variant's, the user's, and what its server is to know."""
+    return {
+        **{name: with_port(text, port) for name, text in spec.served.environ.items()},
+        **spec.environ,
+        "BACKEND_MODEL_NAME": spec.served.name,
+        "BACKEND_MODEL_PATH": spec.served.path,
+        "BACKEND_SERVICE_PORT": str(port),
+    }

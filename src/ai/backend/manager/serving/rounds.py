@@ -1,0 +1,397 @@
+"""Decides the next change of a service from what is known of its sessions and probes. Pure.
+
+Level-triggered: whatever was done, or was not because the manager was killed, the next change follows from what is
+stored. Replicas are stored before their sessions are created, under the same id, so that none is lost or doubled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from ai.backend.common.ids import SessionId
+from ai.backend.common.serving import FAILURES, EndpointStatus, ReplicaStatus, ServedRevisionStatus, ServingReason
+from ai.backend.common.states import RUNNING_SESSION_STATUSES, SessionStatus
+from ai.backend.common.wire.appproxy import GatewayRoute, ProxyProtocol, RevisionShare, RouteInfo, ServingOptions
+from ai.backend.core.lifecycle.endpoint import (
+    EndpointTrigger,
+    ReplicaTrigger,
+    RevisionTrigger,
+    Served,
+    observe_endpoint,
+    step_endpoint,
+    step_replica,
+    step_revision,
+)
+from ai.backend.core.serving import model as core
+from ai.backend.core.serving.rollout import plan_rollout
+from ai.backend.infra.clock import IdGenerator
+from ai.backend.manager.serving.model import (
+    KEPT_REPLICAS,
+    KEPT_REVISIONS,
+    Endpoint,
+    Replica,
+    Revision,
+    Service,
+    ServingChange,
+    ServingEvent,
+)
+from ai.backend.manager.sessions.model import Session
+
+R, V = ReplicaStatus, ServedRevisionStatus
+_HELD_REQUESTS = 100
+_ROUTED = frozenset({R.READY, R.DRAINING})
+_PUBLISHED_FIRST = frozenset({ReplicaTrigger.END_REQUESTED, ReplicaTrigger.DRAINED, ReplicaTrigger.DRAIN_TIMED_OUT})
+"""Triggers that end the service of a replica: the coordinator has the present routes before."""
+
+
+class ProbeOutcome(StrEnum):
+    """The result of the probes of a replica: it serves; it fails; it has failed for too long since it started."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    NEVER_PASSED = "never-passed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """The state of a service's replicas: their sessions, their probes, and their open requests where the app proxy
+    reports them. ``refused``: why sessions could not be created; ``logs``: the last lines
+    that ended sessions have printed."""
+
+    sessions: Mapping[SessionId, Session]
+    probes: Mapping[SessionId, ProbeOutcome] = field(default_factory=dict)
+    in_flight: Mapping[UUID, int] = field(default_factory=dict)
+    refused: Mapping[SessionId, str] = field(default_factory=dict)
+    logs: Mapping[SessionId, str] = field(default_factory=dict)
+
+
+def routes_of(service: Service) -> list[RouteInfo]:
+    """Returns the routes that the coordinator is to have: those of ready replicas with the share of their revision, and
+    those of draining ones without new requests."""
+    revisions = {revision.id: revision for revision in service.revisions}
+    routed = [each for each in service.replicas if each.status in _ROUTED]
+    is_weighed = any(revisions[each.revision_id].weight > 0 for each in routed if each.status is R.READY)
+    routes = []
+    for each in routed:
+        if each.route is None:
+            continue
+        weight = revisions[each.revision_id].weight if is_weighed else 1.0
+        certificate = each.route.certificate
+        routes.append(
+            RouteInfo(
+                session_id=each.id,
+                kernel_host=each.route.host,
+                kernel_port=each.route.port,
+                protocol=ProxyProtocol.HTTP,
+                traffic_ratio=each.traffic_ratio if each.status is R.READY else 0.0,
+                gateway=GatewayRoute(name=each.route.name, certificate=certificate) if certificate else None,
+                revision=RevisionShare(id=each.revision_id, weight=weight),
+            )
+        )
+    return routes
+
+
+def serving_of(service: Service) -> ServingOptions:
+    """Returns how the worker of the app proxy serves requests to an endpoint. They wait for a replica only while one is
+    wanted."""
+    endpoint = service.endpoint
+    served = [each for each in service.revisions if each.weight > 0] or [service.current]
+    models = sorted({each.spec.served.name for each in served})
+    held = _HELD_REQUESTS if endpoint.desired else 0
+    return ServingOptions(name=endpoint.name, models=models, project=endpoint.group_id, hold_requests=held)
+
+
+def digest_of(service: Service) -> str:
+    """Returns the digest of what the coordinator is to have of a service."""
+    content = msgspec.json.encode((routes_of(service), serving_of(service), service.endpoint.open_to_public))
+    return hashlib.sha256(content).hexdigest()
+
+
+def is_published(service: Service) -> bool:
+    """Returns whether the coordinator has the present routes; True also for a service that never had any."""
+    endpoint = service.endpoint
+    return endpoint.published == digest_of(service) or (not endpoint.published and not routes_of(service))
+
+
+def next_change(service: Service, seen: Observation, now: datetime, ids: IdGenerator) -> ServingChange | None:
+    """Returns the next change of a service; None if there is none."""
+    return _Round(service, seen, now, ids).run()
+
+
+def destroyed(service: Service, now: datetime) -> ServingChange:
+    """Returns the end of a service whose replicas have ended and whose circuit is removed."""
+    endpoint = service.endpoint
+    state, _, _ = step_endpoint(Served(endpoint.status, endpoint.reason), EndpointTrigger.EMPTIED)
+    ended = replace(
+        endpoint,
+        status=state.status,
+        reason=state.reason,
+        active_name=None,
+        url=None,
+        published="",
+        explanation="",
+        problem=None,
+        changed_at=now,
+        destroyed_at=now,
+    )
+    event = _event(ended, now, "endpoint", state, None, {})
+    return ServingChange(version=endpoint.version, endpoint=ended, events=[event])
+
+
+def _event(
+    endpoint: Endpoint, now: datetime, subject: str, state: Served[Any], detail: str | None, data: Mapping[str, Any]
+) -> ServingEvent:
+    return ServingEvent(
+        endpoint_id=endpoint.id,
+        at=now,
+        subject=subject,
+        status=state.status.value,
+        reason=state.reason.value,
+        detail=detail,
+        data=data,
+    )
+
+
+class _Round:
+    """Collects one change of a service."""
+
+    def __init__(self, service: Service, seen: Observation, now: datetime, ids: IdGenerator) -> None:
+        self._service, self._seen, self._now, self._ids = service, seen, now, ids
+        self._endpoint = service.endpoint
+        self._replicas = {each.id: each for each in service.replicas}
+        self._revisions = {each.id: each for each in service.revisions}
+        self._events: list[ServingEvent] = []
+        self._is_published = is_published(service)
+
+    def run(self) -> ServingChange | None:
+        for replica in self._service.live_replicas:
+            self._observe(replica)
+        if self._endpoint.status is EndpointStatus.DESTROYING:
+            for revision in list(self._revisions.values()):
+                self._step_revision(revision, RevisionTrigger.ENDPOINT_DESTROYED)
+        else:
+            self._begin_rollout()
+        self._apply(self._plan())
+        self._retire()
+        self._observe_endpoint()
+        return self._change()
+
+    # ---- what has happened ----
+
+    def _observe(self, replica: Replica) -> None:
+        session, probe = self._seen.sessions.get(replica.id), self._seen.probes.get(replica.id)
+        if session is None:
+            if replica.id in self._seen.refused:
+                detail = self._seen.refused[replica.id]
+                self._step_replica(replica, ReplicaTrigger.SESSION_ENDED, ServingReason.START_FAILED, detail)
+            elif replica.status is R.TERMINATING:
+                self._step_replica(replica, ReplicaTrigger.SESSION_ENDED)
+        elif session.status.is_final:
+            words = self._seen.logs.get(replica.id)
+            detail = (session.status_info or session.reason.value) + (f": {words}" if words else "")
+            self._step_replica(replica, ReplicaTrigger.SESSION_ENDED, detail=detail)
+        elif session.status is SessionStatus.TERMINATING and replica.status in (R.READY, R.UNHEALTHY):
+            reason = ServingReason.SESSION_LOST
+            self._step_replica(replica, ReplicaTrigger.END_REQUESTED, reason, session.status_info)
+        elif replica.status is R.PROVISIONING and session.status in RUNNING_SESSION_STATUSES:
+            self._step_replica(replica, ReplicaTrigger.SESSION_STARTED, started_at=self._now)
+        elif replica.route is not None and probe is ProbeOutcome.PASSED:
+            if replica.status in (R.WARMING, R.UNHEALTHY):
+                first_at = replica.ready_at or self._now
+                self._step_replica(replica, ReplicaTrigger.PROBES_PASSED, ready_at=first_at)
+        elif probe is ProbeOutcome.FAILED and replica.status is R.READY:
+            self._step_replica(replica, ReplicaTrigger.PROBES_FAILED)
+        elif probe is ProbeOutcome.NEVER_PASSED and replica.status is R.WARMING:
+            self._step_replica(replica, ReplicaTrigger.START_TIMED_OUT, detail="its health check never passed")
+
+    def _step_replica(
+        self,
+        replica: Replica,
+        trigger: ReplicaTrigger,
+        reason: ServingReason | None = None,
+        detail: str | None = None,
+        **values: Any,
+    ) -> None:
+        before = Served(replica.status, replica.reason)
+        state, path, _ = step_replica(before, trigger, reason=reason)
+        if not path:
+            return
+        detail = detail[:1000] if detail else replica.detail
+        changed = replace(
+            replica, status=state.status, reason=state.reason, detail=detail, changed_at=self._now, **values
+        )
+        self._replicas[replica.id] = changed
+        self._events.append(
+            _event(self._endpoint, self._now, f"replica {str(replica.id)[:8]}", state, changed.detail, {})
+        )
+        revision = self._revisions[replica.revision_id]
+        if state.status is R.READY:
+            self._revisions[revision.id] = replace(revision, failures=0, failed_at=None)
+        elif state.status is R.TERMINATED and state.reason in FAILURES:
+            self._revisions[revision.id] = replace(revision, failures=revision.failures + 1, failed_at=self._now)
+
+    def _step_revision(
+        self,
+        revision: Revision,
+        trigger: RevisionTrigger,
+        reason: ServingReason | None = None,
+        detail: str | None = None,
+    ) -> None:
+        state, path, _ = step_revision(Served(revision.status, revision.reason), trigger, reason=reason)
+        if not path:
+            return
+        changed = replace(revision, status=state.status, reason=state.reason, changed_at=self._now)
+        self._revisions[revision.id] = changed
+        self._events.append(_event(self._endpoint, self._now, f"revision {revision.number}", state, detail, {}))
+
+    # ---- what is to be done ----
+
+    def _in(self, *statuses: ServedRevisionStatus) -> list[Revision]:
+        """Returns the revisions of these statuses, newest first."""
+        revisions = (each for each in self._revisions.values() if each.status in statuses)
+        return sorted(revisions, key=lambda each: -each.number)
+
+    def _begin_rollout(self) -> None:
+        """Lets the newest waiting revision be rolled out, once nothing else is."""
+        pending = self._in(V.PENDING)
+        if not pending:
+            return
+        newest, *older = pending
+        for revision in older:
+            self._step_revision(revision, RevisionTrigger.SUPERSEDED)
+        for revision in self._in(V.ROLLING_OUT):
+            self._step_revision(revision, RevisionTrigger.SUPERSEDED)
+        if not self._in(V.ROLLING_OUT, V.ROLLING_BACK):
+            begun = replace(newest, step=0, step_since=self._now, failures=0, failed_at=None)
+            self._step_revision(begun, RevisionTrigger.ROLLOUT_STARTED)
+
+    def _plan(self) -> core.Plan:
+        active = next(iter(self._in(V.ACTIVE)), None)
+        target = next(iter(self._in(V.ROLLING_OUT, V.ROLLING_BACK)), None)
+        is_rolled_back = target is not None and target.status is V.ROLLING_BACK
+        begun = target.step_since.timestamp() if target is not None and target.step_since is not None else 0.0
+        snapshot = core.RolloutSnapshot(
+            desired=self._endpoint.desired,
+            active=active.id if active is not None else None,
+            target=target.id if target is not None else None,
+            abort_reason=target.reason if target is not None and is_rolled_back else None,
+            replicas=tuple(
+                core.Replica(
+                    id=each.id,
+                    revision=each.revision_id,
+                    status=each.status,
+                    since=each.changed_at.timestamp(),
+                    in_flight=self._seen.in_flight.get(each.id),
+                )
+                for each in self._replicas.values()
+                if each.status is not R.TERMINATED
+            ),
+            step=target.step if target is not None else 0,
+            step_since=begun,
+            started_at=begun,
+            failures={
+                each.id: core.FailedStarts(count=each.failures, last_at=each.failed_at.timestamp())
+                for each in self._revisions.values()
+                if each.failures and each.failed_at is not None
+            },
+            is_destroying=self._endpoint.status is EndpointStatus.DESTROYING,
+        )
+        return plan_rollout(snapshot, self._endpoint.policy, self._now.timestamp())
+
+    def _apply(self, plan: core.Plan) -> None:
+        for action in plan.actions:
+            match action:
+                case core.StartReplicas(revision=revision_id, count=count):
+                    self._start(revision_id, count)
+                case core.StepReplica(replica=replica_id, trigger=trigger, reason=reason):
+                    self._step_as_planned(self._replicas[SessionId(replica_id)], trigger, reason)
+                case core.EnterStep(step=step):
+                    revision = next(iter(self._in(V.ROLLING_OUT)))
+                    self._revisions[revision.id] = replace(revision, step=step, step_since=self._now)
+                case core.Promote(revision=revision_id):
+                    for old in self._in(V.ACTIVE):
+                        self._step_revision(old, RevisionTrigger.SUPERSEDED)
+                    self._step_revision(self._revisions[revision_id], RevisionTrigger.PROMOTED)
+                case core.Abort(revision=revision_id, reason=reason, detail=detail):
+                    self._step_revision(self._revisions[revision_id], RevisionTrigger.ABORTED, reason, detail)
+                case core.FinishRollback(revision=revision_id):
+                    self._step_revision(self._revisions[revision_id], RevisionTrigger.EMPTIED)
+        for revision in list(self._revisions.values()):
+            weight = plan.weights.get(revision.id, 0.0)
+            if weight != revision.weight:
+                self._revisions[revision.id] = replace(revision, weight=weight)
+        self._endpoint = replace(self._endpoint, explanation=plan.explanation)
+
+    def _start(self, revision_id: UUID, count: int) -> None:
+        for _ in range(count):
+            replica = Replica(
+                id=SessionId(self._ids.uuid()),
+                endpoint_id=self._endpoint.id,
+                revision_id=revision_id,
+                created_at=self._now,
+                changed_at=self._now,
+            )
+            self._replicas[replica.id] = replica
+            data = {"revision": self._revisions[revision_id].number}
+            state = Served(replica.status, replica.reason)
+            self._events.append(_event(self._endpoint, self._now, f"replica {str(replica.id)[:8]}", state, None, data))
+
+    def _step_as_planned(self, replica: Replica, trigger: ReplicaTrigger, reason: ServingReason) -> None:
+        """Steps a replica as planned. One that serves stays until the coordinator has the routes of those that take its
+        place, and one that drains until it is known there that it does."""
+        is_routed = replica.status in _ROUTED
+        is_leaving = self._endpoint.status is EndpointStatus.DESTROYING
+        if is_routed and trigger in _PUBLISHED_FIRST and not self._is_published and not is_leaving:
+            return
+        self._step_replica(replica, trigger, reason)
+
+    def _retire(self) -> None:
+        used = {each.revision_id for each in self._replicas.values() if each.status is not R.TERMINATED}
+        for revision in self._in(V.RETIRING):
+            if revision.id not in used:
+                self._step_revision(revision, RevisionTrigger.EMPTIED)
+
+    def _observe_endpoint(self) -> None:
+        endpoint = self._endpoint
+        if endpoint.status is EndpointStatus.DESTROYING:
+            return
+        statuses = [each.status for each in self._replicas.values()]
+        before = Served(endpoint.status, endpoint.reason)
+        state, path, _ = step_endpoint(before, observe_endpoint(endpoint.desired, statuses))
+        if path:
+            self._endpoint = replace(endpoint, status=state.status, reason=state.reason, changed_at=self._now)
+            ready = sum(status is R.READY for status in statuses)
+            data = {"ready": ready, "desired": endpoint.desired}
+            self._events.append(_event(self._endpoint, self._now, "endpoint", state, endpoint.explanation, data))
+
+    def _change(self) -> ServingChange | None:
+        replicas = [each for each in self._replicas.values() if each not in self._service.replicas]
+        revisions = [each for each in self._revisions.values() if each not in self._service.revisions]
+        dropped = self._dropped()
+        if not replicas and not revisions and not dropped and self._endpoint == self._service.endpoint:
+            return None
+        return ServingChange(
+            version=self._service.endpoint.version,
+            endpoint=self._endpoint,
+            revisions=revisions,
+            replicas=replicas,
+            dropped=dropped,
+            events=self._events,
+        )
+
+    def _dropped(self) -> list[UUID]:
+        """Returns the ended replicas and revisions that are too old to be kept."""
+        ended = [each for each in self._service.replicas if each.status is R.TERMINATED]
+        ended = sorted(ended, key=lambda each: each.changed_at, reverse=True)
+        dropped: list[UUID] = [each.id for each in ended[KEPT_REPLICAS:]]
+        used = {each.revision_id for each in self._replicas.values() if each.id not in dropped}
+        over = [each for each in self._in(V.RETIRED, V.FAILED) if each.id not in used]
+        return dropped + [each.id for each in over[KEPT_REVISIONS:]]

@@ -1,0 +1,238 @@
+"""Requests and replies of model services on the wire (client wire contract 2.8)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypedDict
+from uuid import UUID
+
+import msgspec
+from msgspec import Meta
+
+from ai.backend.common.states import ClusterMode
+from ai.backend.infra.http.fields import LongText, Path, Port, Word
+from ai.backend.infra.http.routes import Schema
+from ai.backend.manager.sessions.schemas import Environ, Quantity
+
+_Model = Annotated[str, Meta(min_length=1, max_length=512)]
+_Count = Annotated[int, Meta(ge=0, le=1_024)]
+_Policy = dict[str, Any]
+_LAST_SECOND = 253_402_300_799
+"""Unix time of the end of the year 9999, the last one of a datetime."""
+
+
+class ServiceConfig(Schema, frozen=True):
+    """The part ``config`` of a creation. ``model`` is a folder, or an artifact as ``artifact:NAME``. A
+    ``model_definition_path`` is relative to the folder."""
+
+    model: _Model
+    model_version: str | int | None = None
+    model_definition_path: Path | None = None
+    model_mount_destination: Path = "/models"
+    environ: Environ | None = None
+    scaling_group: Word | None = None
+    resources: Annotated[dict[str, Quantity], Meta(max_length=64)] | None = None
+    resource_opts: Annotated[dict[str, Quantity | bool], Meta(max_length=64)] | None = None
+
+
+class CreateServiceBody(Schema, frozen=True):
+    """The body of a creation and of a trial. ``policy`` says how later revisions are rolled out, see the how-to."""
+
+    name: Annotated[str, Meta(min_length=4, max_length=48)]
+    image: Word
+    config: ServiceConfig
+    desired_session_count: _Count = 1
+    arch: Word | None = None
+    group: Word | None = None
+    domain: Word | None = None
+    cluster_size: Annotated[int, Meta(ge=1, le=1_024)] = 1
+    cluster_mode: ClusterMode = ClusterMode.SINGLE_NODE
+    runtime_variant: Word = "custom"
+    tag: Annotated[str, Meta(max_length=64)] | None = None
+    startup_command: LongText | None = None
+    bootstrap_script: LongText | None = None
+    callback_url: Annotated[str, Meta(max_length=2_048, pattern="^https?://")] | None = None
+    owner_access_key: Word | None = None
+    open_to_public: bool = False
+    port: Port | None = None
+    policy: _Policy | None = None
+
+
+CREATE_ALIASES = {
+    "service_name": "name",
+    "replicas": "desired_session_count",
+    **dict.fromkeys(("desiredSessionCount", "to"), "desired_session_count"),
+    **dict.fromkeys(("architecture",), "arch"),
+    **dict.fromkeys(("group_name", "groupName"), "group"),
+    **dict.fromkeys(("domain_name", "domainName"), "domain"),
+    "clusterSize": "cluster_size",
+    "clusterMode": "cluster_mode",
+    "startupCommand": "startup_command",
+    "config.scalingGroup": "config.scaling_group",
+}
+"""Other spellings of fields: those of later releases of the published client, and of the Web UI."""
+
+
+class ModifyServiceBody(Schema, frozen=True):
+    """Changes of an endpoint; what is absent stays. Any field from ``image`` on makes a new revision, which is rolled
+    out as ``policy`` says."""
+
+    name: Annotated[str, Meta(min_length=4, max_length=48)] | None = None
+    desired_session_count: _Count | None = None
+    open_to_public: bool | None = None
+    policy: _Policy | None = None
+    image: Word | None = None
+    architecture: Word | None = None
+    model: _Model | None = None
+    model_version: str | None = None
+    model_definition_path: Path | None = None
+    model_mount_destination: Path | None = None
+    runtime_variant: Word | None = None
+    environ: Environ | None = None
+    resources: Annotated[dict[str, Quantity], Meta(max_length=64)] | None = None
+    resource_opts: Annotated[dict[str, Quantity | bool], Meta(max_length=64)] | None = None
+    tag: Annotated[str, Meta(max_length=64)] | None = None
+    startup_command: LongText | None = None
+    bootstrap_script: LongText | None = None
+    port: Port | None = None
+
+
+class ScaleBody(Schema, frozen=True):
+    to: _Count
+
+
+class TrafficRatioBody(Schema, frozen=True):
+    traffic_ratio: Annotated[float, Meta(ge=0, le=1_000)]
+
+
+class TokenBody(Schema, frozen=True):
+    """``duration`` is as ``1d`` or ``3600s``; ``valid_until`` is unix time."""
+
+    duration: Annotated[str, Meta(max_length=32)] | float | None = None
+    valid_until: Annotated[int, Meta(ge=0, le=_LAST_SECOND)] | None = None
+
+
+class ListServicesQuery(Schema, frozen=True):
+    name: Word | None = None
+
+
+class HistoryQuery(Schema, frozen=True):
+    limit: Annotated[int, Meta(ge=1, le=1_000)] = 100
+    offset: Annotated[int, Meta(ge=0)] = 0
+
+
+class RouteItem(TypedDict):
+    """A replica: its route and its session have the same id."""
+
+    route_id: UUID
+    session_id: UUID
+    traffic_ratio: float
+    status: str
+    reason: str
+    detail: str | None
+    revision: int
+
+
+class RevisionItem(TypedDict):
+    id: UUID
+    number: int
+    status: str
+    reason: str
+    image: str
+    model_name: str
+    weight: float
+    created_at: str
+
+
+class ServiceItem(TypedDict):
+    """An endpoint in a list. ``service_endpoint`` is its URL, null before a replica was ready."""
+
+    id: UUID
+    name: str
+    status: str
+    desired_session_count: int
+    replicas: int
+    active_route_count: int
+    service_endpoint: str | None
+    is_public: bool
+
+
+class ServiceReply(msgspec.Struct, frozen=True, kw_only=True):
+    """An endpoint with its replicas that have not ended, and its revisions, newest first."""
+
+    endpoint_id: UUID
+    name: str
+    status: str
+    reason: str
+    model_id: str
+    model_name: str
+    model_version: str | None
+    model_definition_path: str | None
+    model_mount_destination: str
+    image: str
+    runtime_variant: str
+    desired_session_count: int
+    replicas: int
+    active_routes: list[RouteItem]
+    revisions: list[RevisionItem]
+    service_endpoint: str | None
+    is_public: bool
+    domain: str
+    project: str
+    resource_group: str
+    created_at: str
+    policy: dict[str, Any]
+
+
+class WhyReply(msgspec.Struct, frozen=True, kw_only=True):
+    """Why an endpoint is as it is: what the last plan does, what cannot be done, the reason of each replica,
+    and what those that are not ready wait for."""
+
+    name: str
+    status: str
+    reason: str
+    explanation: str
+    problem: str | None
+    replicas: list[RouteItem]
+    obstacles: dict[str, str]
+
+
+class EventItem(TypedDict):
+    at: str
+    subject: str
+    status: str
+    reason: str
+    detail: str | None
+    data: dict[str, Any]
+
+
+class HistoryReply(TypedDict):
+    events: list[EventItem]
+
+
+class TokenReply(TypedDict):
+    token: str
+
+
+class SuccessReply(TypedDict):
+    success: Literal[True]
+
+
+class ScaledReply(TypedDict):
+    success: Literal[True]
+    current_route_count: int
+    target_count: int
+
+
+class TrialReply(TypedDict):
+    task_id: UUID
+
+
+class VariantItem(TypedDict):
+    name: str
+    title: str
+    command: list[str] | None
+    health_path: str
+
+
+class VariantsReply(TypedDict):
+    runtimes: list[VariantItem]

@@ -1,0 +1,429 @@
+"""The use cases of model services: creation, reading, changing, tokens, removal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from ai.backend.common.errors import Conflict, Forbidden, InvalidInput, NotFound, StaleVersion, Unavailable
+from ai.backend.common.names import check_slug
+from ai.backend.common.serving import EndpointStatus, ReplicaStatus, ServedRevisionStatus
+from ai.backend.core.lifecycle.endpoint import (
+    EndpointTrigger,
+    ReplicaTrigger,
+    RevisionTrigger,
+    Served,
+    step_endpoint,
+    step_replica,
+    step_revision,
+)
+from ai.backend.core.serving.model import RolloutPolicy
+from ai.backend.infra.bus import Bus
+from ai.backend.infra.clock import Clock, IdGenerator
+from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.access.checks import bounds_of, is_permitted
+from ai.backend.manager.access.permissions import Operation
+from ai.backend.manager.identity.service import IdentityService
+from ai.backend.manager.query.model import Page
+from ai.backend.manager.resource_groups.store import ResourceGroupStore
+from ai.backend.manager.service_ports.app_proxies import coordinator_of
+from ai.backend.manager.serving.gateway import EndpointCoordinators
+from ai.backend.manager.serving.model import (
+    Endpoint,
+    EndpointQuery,
+    EndpointToken,
+    Revision,
+    RevisionSpec,
+    Service,
+    ServingChange,
+    ServingEvent,
+)
+from ai.backend.manager.serving.requests import CreateService, ModifyService
+from ai.backend.manager.serving.revisions import RevisionBuilder, changed_request
+from ai.backend.manager.serving.settings import ServingSettings
+from ai.backend.manager.serving.store import ServingStore
+from ai.backend.manager.topics import SERVING
+
+_MAX_TRIES = 20
+_REPLICA_ENDINGS = frozenset({ReplicaStatus.DRAINING, ReplicaStatus.TERMINATING, ReplicaStatus.TERMINATED})
+_MAX_POLICY_COUNT, _MAX_POLICY_S = 1_024, 30 * 86_400.0
+_POLICY_FIELDS = {field.name for field in fields(RolloutPolicy)}
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class ServingService:
+    """Use cases of endpoints. ``ref`` is an id, or the name of the caller's own living endpoint; another user's
+    endpoint is NotFound unless the caller's role sees it."""
+
+    store: ServingStore
+    revisions: RevisionBuilder
+    coordinators: EndpointCoordinators
+    resource_groups: ResourceGroupStore
+    identity: IdentityService
+    bus: Bus
+    clock: Clock
+    id_generator: IdGenerator
+    settings: ServingSettings
+
+    # ---- creation ----
+
+    async def create(self, caller: Caller, request: CreateService, *, call_id: UUID | None = None) -> Service:
+        """Stores a new endpoint, whose replicas the loop starts. The same ``call_id`` gives the same endpoint.
+
+        Raises InvalidInput, NotFound and Forbidden as ``RevisionBuilder.build``; Conflict: the name is taken;
+        LimitExceeded; NotSupported: the resource group has no app proxy.
+        """
+        if call_id is not None and (existing := await self.store.get(call_id)) is not None:
+            return self._visible(caller, existing, Operation.CHANGE_ENDPOINTS)
+        check_slug(request.name, what="name", min_length=4, max_length=48)
+        self._check_replicas(request.replicas)
+        owner = await self.identity.resolve_owner(caller, request.owner_access_key)
+        place = {"group": request.group, "domain": request.domain, "scaling_group": request.scaling_group}
+        spec, session = await self.revisions.build(caller, owner, request.revision, place)
+        group = await self.resource_groups.resource_group(session.scaling_group)
+        if coordinator_of(group) is None:
+            message = f"The resource group {session.scaling_group} has no app proxy, by which endpoints are called."
+            raise InvalidInput(message, data={"config.scaling_group": "no app proxy"})
+        now = self.clock.now()
+        endpoint = Endpoint(
+            id=call_id or self.id_generator.uuid(),
+            name=request.name,
+            active_name=request.name,
+            domain_name=session.domain_name,
+            group_id=session.group_id,
+            group_name=session.group_name,
+            user_id=owner.user_id,
+            user_email=owner.email,
+            access_key=owner.access_key,
+            created_by=caller.access_key,
+            resource_group=session.scaling_group,
+            open_to_public=request.open_to_public,
+            desired=request.replicas,
+            policy=self._policy(self._default_policy(), request.policy),
+            created_at=now,
+            changed_at=now,
+        )
+        service = Service(endpoint=endpoint, revisions=(self._revision(endpoint, 1, spec, now),))
+        event = event_of(endpoint, now, "endpoint", {"replicas": request.replicas, "by": caller.access_key})
+        await self.store.insert(service, event, limit=self.settings.max_endpoints)
+        self.bus.publish(SERVING)
+        return service
+
+    async def check(self, caller: Caller, request: CreateService) -> RevisionSpec:
+        """Checks a request as :meth:`create` does, without creating anything."""
+        self._check_replicas(request.replicas)
+        owner = await self.identity.resolve_owner(caller, request.owner_access_key)
+        place = {"group": request.group, "domain": request.domain, "scaling_group": request.scaling_group}
+        return (await self.revisions.build(caller, owner, request.revision, place))[0]
+
+    def _revision(self, endpoint: Endpoint, number: int, spec: RevisionSpec, now: datetime) -> Revision:
+        return Revision(
+            id=self.id_generator.uuid(),
+            endpoint_id=endpoint.id,
+            number=number,
+            status=ServedRevisionStatus.PENDING,
+            spec=spec,
+            created_at=now,
+            changed_at=now,
+        )
+
+    def _check_replicas(self, count: int) -> None:
+        if not 0 <= count <= self.settings.max_replicas:
+            message = f"An endpoint has 0 to {self.settings.max_replicas} replicas."
+            raise InvalidInput(message, data={"desired_session_count": "out of range"})
+
+    def _default_policy(self) -> RolloutPolicy:
+        settings = self.settings
+        return RolloutPolicy(
+            drain_s=settings.drain_s, start_timeout_s=settings.start_timeout_s, unhealthy_s=settings.unhealthy_s
+        )
+
+    def _policy(self, policy: RolloutPolicy, changes: Mapping[str, Any]) -> RolloutPolicy:
+        """Returns a policy with other values. Raises InvalidInput for an unknown field or a wrong value."""
+        unknown = sorted(set(changes) - _POLICY_FIELDS)
+        if unknown:
+            known = ", ".join(sorted(_POLICY_FIELDS))
+            raise InvalidInput(
+                f"A roll-out has no option {unknown[0][:64]!r}; it has: {known}.", data={"policy": "unknown"}
+            )
+        try:
+            changed = msgspec.convert({**msgspec.to_builtins(policy), **changes}, RolloutPolicy)
+        except msgspec.ValidationError as e:
+            raise InvalidInput(f"policy: {e}", data={"policy": "malformed"}) from None
+        counts = (changed.max_surge, changed.max_unavailable, changed.max_failures, len(changed.steps))
+        times_s = (
+            *(changed.soak_s, changed.drain_s, changed.quiet_s, changed.unhealthy_s, changed.first_backoff_s),
+            *(changed.deadline_s, changed.start_timeout_s, changed.max_backoff_s),
+        )
+        is_in_range = all(0 <= count <= _MAX_POLICY_COUNT for count in counts)
+        if not is_in_range or not all(0 <= time_s <= _MAX_POLICY_S for time_s in times_s):
+            raise InvalidInput("policy: a number is out of range", data={"policy": "out of range"})
+        return changed
+
+    # ---- reading ----
+
+    async def get(self, caller: Caller, ref: str | UUID) -> Service:
+        """Returns an endpoint; a destroyed one only by its id. Raises NotFound."""
+        return await self._one(caller, ref, Operation.SEE_ENDPOINTS)
+
+    async def search(self, caller: Caller, query: EndpointQuery) -> Page[Service]:
+        """Returns endpoints: users see their own, admins those of their domain, superadmins all."""
+        if query.name is not None and not query.name.isprintable():
+            return Page(items=(), total_count=0)
+        return await self.store.search(replace(query, **bounds_of(caller, Operation.SEE_ENDPOINTS)))
+
+    async def history(self, caller: Caller, ref: str, *, limit: int, offset: int = 0) -> Sequence[ServingEvent]:
+        """Returns the changes of an endpoint, newest first."""
+        service = await self.get(caller, ref)
+        return await self.store.history(service.endpoint.id, limit=limit, offset=offset)
+
+    async def tokens(self, caller: Caller, ref: str | UUID, *, limit: int, offset: int = 0) -> Page[EndpointToken]:
+        service = await self.get(caller, ref)
+        return await self.store.tokens(service.endpoint.id, limit=limit, offset=offset)
+
+    async def _one(self, caller: Caller, ref: str | UUID, operation: Operation) -> Service:
+        try:
+            service = await self.store.get(ref if isinstance(ref, UUID) else UUID(ref))
+        except ValueError:
+            if not str(ref).isprintable():
+                raise _no_endpoint(repr(ref)) from None
+            page = await self.store.search(EndpointQuery(user_id=caller.user_id, name=str(ref), limit=1))
+            service = next(iter(page.items), None)
+        if service is None:
+            raise _no_endpoint(ref)
+        return self._visible(caller, service, operation)
+
+    def _visible(self, caller: Caller, service: Service, operation: Operation) -> Service:
+        """Returns the service if the caller may do that. Raises NotFound, or Forbidden for one that the caller sees."""
+        endpoint = service.endpoint
+        owner: dict[str, Any] = {
+            "domain_name": endpoint.domain_name,
+            "is_own": endpoint.user_id == caller.user_id,
+        }
+        if not is_permitted(caller, Operation.SEE_ENDPOINTS, **owner):
+            raise _no_endpoint(endpoint.id)
+        if not is_permitted(caller, operation, **owner):
+            raise Forbidden("The endpoint belongs to somebody else.")
+        return service
+
+    # ---- changing ----
+
+    async def scale(self, caller: Caller, ref: str, replicas: int) -> Service:
+        """Changes the number of replicas that are wanted."""
+        return await self.modify(caller, ref, ModifyService(replicas=replicas))
+
+    async def modify(self, caller: Caller, ref: str | UUID, request: ModifyService) -> Service:
+        """Changes an endpoint; a change of what its replicas are made of is rolled out as a new revision.
+
+        Raises as :meth:`create`; Conflict: it is being destroyed.
+        """
+        if request.replicas is not None:
+            self._check_replicas(request.replicas)
+        if request.name is not None:
+            check_slug(request.name, what="name", min_length=4, max_length=48)
+        spec: RevisionSpec | None = None
+        if request.revision:
+            service = await self._one(caller, ref, Operation.CHANGE_ENDPOINTS)
+            spec = await self._new_spec(caller, service, request.revision)
+
+        def change(service: Service, now: datetime) -> ServingChange:
+            endpoint = _touched(service.endpoint, now)
+            values: dict[str, Any] = {}
+            if request.replicas is not None:
+                values["desired"] = request.replicas
+            if request.open_to_public is not None:
+                values["open_to_public"] = request.open_to_public
+            if request.name is not None:
+                values |= {"name": request.name, "active_name": request.name}
+            if request.policy is not None:
+                values["policy"] = self._policy(endpoint.policy, request.policy)
+            revisions, data = [], {"by": caller.access_key, **{k: v for k, v in values.items() if k != "policy"}}
+            if spec is not None:
+                number = 1 + max(each.number for each in service.revisions)
+                revisions.append(self._revision(endpoint, number, spec, now))
+                data["revision"] = number
+            endpoint = replace(endpoint, **values)
+            event = event_of(endpoint, now, "endpoint", data, reason="changed")
+            return ServingChange(
+                version=service.endpoint.version, endpoint=endpoint, revisions=revisions, events=[event]
+            )
+
+        return await self._change(caller, ref, change)
+
+    async def _new_spec(self, caller: Caller, service: Service, changes: Mapping[str, Any]) -> RevisionSpec:
+        endpoint, newest = service.endpoint, service.revisions[0]
+        owner = await self.identity.resolve_owner(caller, endpoint.access_key)
+        place = {
+            "group": str(endpoint.group_id),
+            "domain": endpoint.domain_name,
+            "scaling_group": endpoint.resource_group,
+        }
+        return (await self.revisions.build(caller, owner, changed_request(newest.spec, changes), place))[0]
+
+    async def sync(self, caller: Caller, ref: str) -> Service:
+        """Lets the loop compare the endpoint with the coordinator now, and send its routes again."""
+
+        def change(service: Service, now: datetime) -> ServingChange:
+            endpoint = replace(_touched(service.endpoint, now), published="")
+            return ServingChange(version=service.endpoint.version, endpoint=endpoint)
+
+        return await self._change(caller, ref, change)
+
+    async def cancel_rollout(self, caller: Caller, ref: str) -> Service:
+        """Rolls back the revision that is being rolled out. Raises Conflict if none is."""
+
+        def change(service: Service, now: datetime) -> ServingChange:
+            rolling = (ServedRevisionStatus.ROLLING_OUT, ServedRevisionStatus.PENDING)
+            target = next((each for each in service.revisions if each.status in rolling), None)
+            if target is None:
+                raise Conflict("No revision is being rolled out.", data={"status": "no roll-out"})
+            state = Served(target.status, target.reason)
+            stepped, _, _ = step_revision(state, RevisionTrigger.CANCEL_REQUESTED, stimulus_id=caller.stimulus_id)
+            target = replace(target, status=stepped.status, reason=stepped.reason, changed_at=now)
+            endpoint = _touched(service.endpoint, now)
+            event = event_of(endpoint, now, f"revision {target.number}", {"by": caller.access_key}, served=stepped)
+            return ServingChange(
+                version=service.endpoint.version, endpoint=endpoint, revisions=[target], events=[event]
+            )
+
+        return await self._change(caller, ref, change)
+
+    async def set_traffic_ratio(self, caller: Caller, ref: str, replica_id: UUID, ratio: float) -> Service:
+        """Changes the weight of a replica among those of its revision. Raises NotFound."""
+
+        def change(service: Service, now: datetime) -> ServingChange:
+            replica = replace(_replica(service, replica_id), traffic_ratio=ratio)
+            endpoint = _touched(service.endpoint, now)
+            event = event_of(endpoint, now, _subject(replica_id), {"traffic_ratio": ratio}, reason="changed")
+            return ServingChange(
+                version=service.endpoint.version, endpoint=endpoint, replicas=[replica], events=[event]
+            )
+
+        return await self._change(caller, ref, change)
+
+    async def remove_replica(self, caller: Caller, ref: str, replica_id: UUID) -> Service:
+        """Ends one replica, and wants one less. Raises NotFound; Conflict if it is ending."""
+
+        def change(service: Service, now: datetime) -> ServingChange:
+            replica = _replica(service, replica_id)
+            if replica.status in _REPLICA_ENDINGS:
+                raise Conflict(f"The replica is {replica.status} already.", data={"status": replica.status.value})
+            state = Served(replica.status, replica.reason)
+            stepped, _, _ = step_replica(state, ReplicaTrigger.END_REQUESTED, stimulus_id=caller.stimulus_id)
+            ended = replace(replica, status=stepped.status, reason=stepped.reason, changed_at=now)
+            endpoint = _touched(service.endpoint, now)
+            endpoint = replace(endpoint, desired=max(0, endpoint.desired - 1))
+            event = event_of(endpoint, now, _subject(replica_id), {"by": caller.access_key}, served=stepped)
+            return ServingChange(version=service.endpoint.version, endpoint=endpoint, replicas=[ended], events=[event])
+
+        return await self._change(caller, ref, change)
+
+    async def destroy(self, caller: Caller, ref: str) -> Service:
+        """Ends all replicas, then gives up the URL; replies before that is done. Repeating it is harmless."""
+
+        def change(service: Service, now: datetime) -> ServingChange | None:
+            endpoint = service.endpoint
+            state = Served(endpoint.status, endpoint.reason)
+            if endpoint.status in (EndpointStatus.DESTROYING, EndpointStatus.DESTROYED):
+                return None
+            stepped, _, _ = step_endpoint(state, EndpointTrigger.DESTROY_REQUESTED, stimulus_id=caller.stimulus_id)
+            endpoint = replace(endpoint, status=stepped.status, reason=stepped.reason, changed_at=now)
+            event = event_of(endpoint, now, "endpoint", {"by": caller.access_key})
+            return ServingChange(version=service.endpoint.version, endpoint=endpoint, events=[event])
+
+        return await self._change(caller, ref, change)
+
+    async def _change(self, caller: Caller, ref: str | UUID, change: Any) -> Service:
+        """Applies a change to the newest version, again while others are faster, and wakes the loop."""
+        for _ in range(_MAX_TRIES):
+            service = await self._one(caller, ref, Operation.CHANGE_ENDPOINTS)
+            step = change(service, self.clock.now())
+            if step is None:
+                return service
+            try:
+                await self.store.save(step)
+            except StaleVersion:
+                continue
+            self.bus.publish(SERVING)
+            return await self._one(caller, service.endpoint.id, Operation.CHANGE_ENDPOINTS)
+        raise StaleVersion(f"endpoint {ref} changes too fast")
+
+    # ---- tokens ----
+
+    async def make_token(self, caller: Caller, ref: str, *, valid_until: datetime) -> tuple[str, EndpointToken]:
+        """Returns a new token by which an endpoint is called, which is not stored. Raises InvalidInput for a time in
+        the past or too far away; Conflict before the endpoint has a URL; Unavailable."""
+        service = await self._one(caller, ref, Operation.CHANGE_ENDPOINTS)
+        endpoint, now = service.endpoint, self.clock.now()
+        if not now < valid_until <= now + timedelta(days=self.settings.max_token_days):
+            message = f"A token is valid until a time in the next {self.settings.max_token_days:g} days."
+            raise InvalidInput(message, data={"duration": "out of range"})
+        if endpoint.url is None:
+            raise Conflict(
+                "The endpoint has no URL yet: no replica was ready so far.", data={"status": endpoint.status}
+            )
+        coordinator = coordinator_of(await self.resource_groups.resource_group(endpoint.resource_group))
+        if coordinator is None:
+            raise Unavailable(f"The resource group {endpoint.resource_group} has no app proxy any more.")
+        text = await self.coordinators.endpoint_token(coordinator, endpoint, caller.user_id, valid_until)
+        token = EndpointToken(
+            id=self.id_generator.uuid(),
+            endpoint_id=endpoint.id,
+            user_id=caller.user_id,
+            domain_name=endpoint.domain_name,
+            group_id=endpoint.group_id,
+            created_at=now,
+            valid_until=valid_until,
+        )
+        await self.store.add_token(token)
+        return text, token
+
+
+def event_of(
+    endpoint: Endpoint,
+    now: datetime,
+    subject: str,
+    data: Mapping[str, Any],
+    *,
+    served: Served[Any] | None = None,
+    reason: str | None = None,
+    detail: str | None = None,
+) -> ServingEvent:
+    """Returns an event with the status and reason of ``served``, by default of the endpoint."""
+    state = served or Served(endpoint.status, endpoint.reason)
+    return ServingEvent(
+        endpoint_id=endpoint.id,
+        at=now,
+        subject=subject,
+        status=state.status.value,
+        reason=reason or state.reason.value,
+        detail=detail,
+        data=data,
+    )
+
+
+def _subject(replica_id: UUID) -> str:
+    return f"replica {str(replica_id)[:8]}"
+
+
+def _touched(endpoint: Endpoint, now: datetime) -> Endpoint:
+    """Returns the endpoint as its user changes it. Raises InvalidTransition if it is being destroyed."""
+    state = Served(endpoint.status, endpoint.reason)
+    stepped, _, _ = step_endpoint(state, EndpointTrigger.CHANGE_REQUESTED)
+    return replace(endpoint, status=stepped.status, reason=stepped.reason, changed_at=now)
+
+
+def _replica(service: Service, replica_id: UUID) -> Any:
+    replica = next((each for each in service.live_replicas if each.id == replica_id), None)
+    if replica is None:
+        raise NotFound("The endpoint has no such route.", data={"route_id": "unknown"})
+    return replica
+
+
+def _no_endpoint(ref: str | UUID) -> NotFound:
+    return NotFound(f"There is no endpoint {str(ref)[:64]!r}.", data={"endpoint": "unknown"})

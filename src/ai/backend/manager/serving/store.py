@@ -1,0 +1,57 @@
+"""The store of model services. One contract suite (tests/contract/store) runs on every implementation.
+
+Every method is one transaction.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Protocol
+from uuid import UUID
+
+from ai.backend.common.errors import Conflict, LimitExceeded
+from ai.backend.manager.query.model import Page
+from ai.backend.manager.serving.model import EndpointQuery, EndpointToken, Service, ServingChange, ServingEvent
+
+
+class ServingStore(Protocol):
+    """Stores endpoints with their revisions and replicas, their tokens and their history."""
+
+    async def insert(self, service: Service, event: ServingEvent, *, limit: int) -> None:
+        """Writes a new endpoint, or nothing. Raises Conflict if its id or, among living endpoints of its user, its
+        name is taken (``data.name``), and LimitExceeded for a user with ``limit`` living endpoints."""
+
+    async def save(self, change: ServingChange) -> None:
+        """Applies a change as a whole. Raises StaleVersion if the endpoint was changed meanwhile."""
+
+    async def get(self, endpoint_id: UUID) -> Service | None: ...
+
+    async def live(self) -> list[Service]:
+        """Returns all endpoints that are not destroyed, oldest first."""
+        ...
+
+    async def search(self, query: EndpointQuery) -> Page[Service]: ...
+
+    async def history(self, endpoint_id: UUID, *, limit: int, offset: int = 0) -> list[ServingEvent]:
+        """Returns events of an endpoint, newest first."""
+        ...
+
+    async def add_token(self, token: EndpointToken) -> None: ...
+
+    async def tokens(self, endpoint_id: UUID, *, limit: int, offset: int = 0) -> Page[EndpointToken]:
+        """Returns the tokens of an endpoint, newest first."""
+        ...
+
+    async def purge(self, *, before: datetime) -> int:
+        """Deletes destroyed endpoints and events older than ``before``; returns the number of events."""
+        ...
+
+
+def name_taken(name: str) -> Conflict:
+    """Returns the error for an endpoint whose name another living one of its user has."""
+    return Conflict(f"You have an endpoint {name!r} already.", data={"name": "taken"})
+
+
+def too_many_endpoints(limit: int) -> LimitExceeded:
+    """Returns the error for the endpoint beyond a user's limit."""
+    return LimitExceeded(f"A user has at most {limit} endpoints.", data={"endpoints": limit})

@@ -1,0 +1,161 @@
+"""Services in the form of the REST API."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from ai.backend.common.serving import ReplicaStatus
+from ai.backend.infra.http.fields import iso
+from ai.backend.manager.serving import schemas
+from ai.backend.manager.serving.model import Replica, Service, ServingEvent
+from ai.backend.manager.serving.requests import CreateService, ModifyService, RevisionRequest
+
+_REVISION_FIELDS = (
+    *("image", "architecture", "model", "model_version", "model_definition_path", "model_mount_destination"),
+    *("runtime_variant", "environ", "resources", "resource_opts", "tag", "startup_command", "bootstrap_script", "port"),
+)
+
+
+def creation_of(body: schemas.CreateServiceBody, owner_access_key: str | None) -> CreateService:
+    """Returns the request of a body."""
+    config = body.config
+    revision = RevisionRequest(
+        image=body.image,
+        architecture=body.arch,
+        model=config.model,
+        model_version=str(config.model_version) if config.model_version is not None else None,
+        model_definition_path=config.model_definition_path,
+        model_mount_destination=config.model_mount_destination,
+        runtime_variant=body.runtime_variant,
+        environ=config.environ or {},
+        resources=config.resources,
+        resource_opts={name: str(value) for name, value in (config.resource_opts or {}).items()},
+        cluster_size=body.cluster_size,
+        cluster_mode=body.cluster_mode,
+        tag=body.tag,
+        startup_command=body.startup_command,
+        bootstrap_script=body.bootstrap_script,
+        callback_url=body.callback_url,
+        port=body.port,
+    )
+    return CreateService(
+        name=body.name,
+        replicas=body.desired_session_count,
+        revision=revision,
+        group=body.group,
+        domain=body.domain,
+        scaling_group=config.scaling_group,
+        owner_access_key=owner_access_key or body.owner_access_key,
+        open_to_public=body.open_to_public,
+        policy=body.policy or {},
+    )
+
+
+def modification_of(body: schemas.ModifyServiceBody) -> ModifyService:
+    """Returns the request of a body."""
+    given = {name: getattr(body, name) for name in _REVISION_FIELDS}
+    return ModifyService(
+        replicas=body.desired_session_count,
+        name=body.name,
+        open_to_public=body.open_to_public,
+        policy=body.policy,
+        revision={name: value for name, value in given.items() if value is not None},
+    )
+
+
+def service_item(service: Service) -> schemas.ServiceItem:
+    """Returns a service as an item of a list."""
+    endpoint = service.endpoint
+    return {
+        "id": endpoint.id,
+        "name": endpoint.name,
+        "status": endpoint.status.value,
+        "desired_session_count": endpoint.desired,
+        "replicas": endpoint.desired,
+        "active_route_count": sum(each.status is ReplicaStatus.READY for each in service.replicas),
+        "service_endpoint": endpoint.url,
+        "is_public": endpoint.open_to_public,
+    }
+
+
+def route_item(service: Service, replica: Replica) -> schemas.RouteItem:
+    """Returns a replica as a route."""
+    return {
+        "route_id": replica.id,
+        "session_id": replica.id,
+        "traffic_ratio": replica.traffic_ratio,
+        "status": replica.status.value,
+        "reason": replica.reason.value,
+        "detail": replica.detail,
+        "revision": service.revision(replica.revision_id).number,
+    }
+
+
+def service_reply(service: Service) -> schemas.ServiceReply:
+    """Returns a service with its replicas and revisions."""
+    endpoint, spec = service.endpoint, service.current.spec
+    policy: dict[str, Any] = msgspec.to_builtins(endpoint.policy)
+    return schemas.ServiceReply(
+        endpoint_id=endpoint.id,
+        name=endpoint.name,
+        status=endpoint.status.value,
+        reason=endpoint.reason.value,
+        model_id=spec.model,
+        model_name=spec.served.name,
+        model_version=spec.model_version,
+        model_definition_path=spec.model_definition_path,
+        model_mount_destination=spec.model_mount_destination,
+        image=spec.image,
+        runtime_variant=spec.runtime_variant,
+        desired_session_count=endpoint.desired,
+        replicas=endpoint.desired,
+        active_routes=[route_item(service, each) for each in service.live_replicas],
+        revisions=[
+            {
+                "id": each.id,
+                "number": each.number,
+                "status": each.status.value,
+                "reason": each.reason.value,
+                "image": each.spec.image,
+                "model_name": each.spec.served.name,
+                "weight": each.weight,
+                "created_at": each.created_at.isoformat(),
+            }
+            for each in service.revisions
+        ],
+        service_endpoint=endpoint.url,
+        is_public=endpoint.open_to_public,
+        domain=endpoint.domain_name,
+        project=endpoint.group_name,
+        resource_group=endpoint.resource_group,
+        created_at=endpoint.created_at.isoformat(),
+        policy=policy,
+    )
+
+
+def why_reply(service: Service, obstacles: dict[str, str]) -> schemas.WhyReply:
+    """Returns why a service is as it is; ``obstacles`` are what replicas wait for, by id."""
+    endpoint = service.endpoint
+    return schemas.WhyReply(
+        name=endpoint.name,
+        status=endpoint.status.value,
+        reason=endpoint.reason.value,
+        explanation=endpoint.explanation,
+        problem=endpoint.problem,
+        replicas=[route_item(service, each) for each in service.replicas[-32:]],
+        obstacles=obstacles,
+    )
+
+
+def event_item(event: ServingEvent) -> schemas.EventItem:
+    """Returns a change of an endpoint."""
+    return {
+        "at": iso(event.at) or "",
+        "subject": event.subject,
+        "status": event.status,
+        "reason": event.reason,
+        "detail": event.detail,
+        "data": dict(event.data),
+    }
