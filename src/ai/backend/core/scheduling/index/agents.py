@@ -16,6 +16,7 @@ from ai.backend.common.errors import BackendError
 from ai.backend.common.ids import AgentId, KernelId
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.core.allocation.node import PreparedRequest
+from ai.backend.core.allocation.requests.compiled import DeviceRequest
 from ai.backend.core.scheduling.index.agent_state import REFUSALS, AgentState, KernelRequest, NodeClass, NodeClassCache
 from ai.backend.core.scheduling.index.fragmentation import FragmentationGradient, TypicalRequest, typical_requests
 from ai.backend.core.scheduling.index.slot_index import SlotIndex, mask_of, members, micro
@@ -85,6 +86,11 @@ class Demand:
     capable_mask: int | None = None
     gradient: FragmentationGradient | None = None
 
+    @property
+    def device_request(self) -> DeviceRequest | None:
+        """What the devices must be; the same for all kernels."""
+        return self.requests[0][2] if self.requests else None
+
     def fitting_mask(self) -> int:
         """Returns the agents that seem to have room now: possibly too many, never too few."""
         fitting = self.supporting_mask & ~self.refused_mask
@@ -119,6 +125,7 @@ class AgentIndex:
         """The ranks of changed agents in order; at its limit it is cleared together with every gradient."""
         self._most_changes = max(_MIN_CHANGES_LIMIT, 4 * self.size)
         self._snapshot = snapshot
+        self.request_compiler = node_classes.request_compiler
         self.all_agents = (1 << self.size) - 1
         self.ranks = {agent.agent_id: rank for rank, agent in enumerate(self.agents)}
         self.cursor = -1
@@ -214,12 +221,17 @@ class AgentIndex:
     def designated_mask(self, agent_ids: Iterable[AgentId]) -> int:
         return mask_of((self.ranks[agent_id] for agent_id in agent_ids if agent_id in self.ranks), self.size)
 
-    def demand(self, kernels: Sequence[PendingKernel], agent_mask: int) -> Demand:
-        """Returns what one agent of a mask must provide to hold all these kernels. Equal demands are one object."""
+    def demand(
+        self, kernels: Sequence[PendingKernel], agent_mask: int, device_request: DeviceRequest | None = None
+    ) -> Demand:
+        """Returns what one agent of a mask must provide to hold all these kernels, with devices as the request says.
+        Equal demands are one object."""
         matching_mask = agent_mask
         for kernel in kernels:
             matching_mask &= self.matching_mask(kernel)
-        requests: tuple[KernelRequest, ...] = tuple((kernel.slots, kernel.requirements) for kernel in kernels)
+        requests: tuple[KernelRequest, ...] = tuple(
+            (kernel.slots, kernel.requirements, device_request) for kernel in kernels
+        )
         cache_key = requests, matching_mask
         demand = self._demands.get(cache_key)
         if demand is None:
@@ -227,7 +239,7 @@ class AgentIndex:
         return demand
 
     def _new_demand(self, requests: tuple[KernelRequest, ...], matching_mask: int) -> Demand:
-        total_slots = sum((slots for slots, _ in requests), ResourceSlot()).nonzero()
+        total_slots = sum((slots for slots, *_ in requests), ResourceSlot()).nonzero()
         supporting_mask = 0
         prepared_requests: dict[NodeClass, tuple[PreparedRequest, ...]] = {}
         masks_by_unused: dict[int, int] = {}
@@ -292,7 +304,7 @@ class AgentIndex:
         grain = self._grain.get(slot)
         if not grain:
             return []
-        amounts = [micro(slots[slot]) for slots, _ in requests]
+        amounts = [micro(slots[slot]) for slots, *_ in requests]
         needs = []
         if (part_micro := max((size for size in amounts if size <= grain), default=0)) > 0:
             needs.append((self._largest[slot], self._largest[slot].register(part_micro)))
