@@ -204,6 +204,20 @@ class RequestCompiler:
             compiled = self._compiled[text] = _compile(*self._parser.parse(text))
         return compiled
 
+    def check(self, texts: Sequence[str], field: str) -> tuple[str, ...]:
+        """Returns alternatives as they are stored, each once. Raises InvalidInput that names the field, the
+        alternative and the column, for one that cannot be read and for too many."""
+        if len(texts) > MAX_ALTERNATIVES:
+            message = f"there are {MAX_ALTERNATIVES} alternative device requests at most"
+            raise InvalidInput(message, data={field: "too many"})
+        for number, text in enumerate(texts, 1):
+            try:
+                self.compile(text)
+            except InvalidInput as e:
+                message = f"alternative {number}: {e.message}" if len(texts) > 1 else e.message
+                raise InvalidInput(message, data={field: message, "column": e.data["column"]}) from None
+        return tuple(dict.fromkeys(text.strip() for text in texts))
+
 
 def _compile(term: Term | None, constraints: tuple[Constraint, ...]) -> DeviceRequest:
     if sum(isinstance(constraint, Alike) and constraint.is_distinct for constraint in constraints) > 1:
