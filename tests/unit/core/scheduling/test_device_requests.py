@@ -16,12 +16,15 @@ from ai.backend.common.ids import AgentId, DeviceId, DeviceName, SlotName
 from ai.backend.common.states import SlotType
 from ai.backend.core.allocation.node import PluginDevices
 from ai.backend.core.scheduling.decide import IncrementalScheduler, decide
+from ai.backend.core.scheduling.index.agent_state import NodeClassCache
 from ai.backend.core.scheduling.placement.strategies import PLACEMENTS
 from ai.backend.core.scheduling.plan import Plan, SkipReason
 from ai.backend.core.scheduling.policy import Policy
 from ai.backend.core.scheduling.snapshot import AgentView, PendingSession, Snapshot, dump_json, load_json
 from tests.unit.core.scheduling.builders import NOW, agent, session, slots
 
+CACHE = NodeClassCache()
+"""Kept over all decisions, as the scheduling loop keeps its own."""
 CAPABILITIES = {"T4": "7.5", "A100": "8.0", "H100": "9.0"}
 
 
@@ -51,7 +54,7 @@ def asking(name: str, *device_requests: str, count: int = 1, **more: object) -> 
 
 def planned(agents: Sequence[AgentView], pending: Sequence[PendingSession], policy: Policy | None = None) -> Plan:
     snapshot = Snapshot(resource_group="default", agents=tuple(agents), pending=tuple(pending))
-    return decide(snapshot, policy or Policy(), now=NOW, rng=random.Random(1))
+    return decide(snapshot, policy or Policy(), now=NOW, rng=random.Random(1), node_classes=CACHE)
 
 
 def agents_of(plan: Plan, pending: Sequence[PendingSession]) -> list[str | None]:
@@ -136,7 +139,7 @@ texts = st.sampled_from(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=100, deadline=None)
 @given(
     st.lists(st.lists(models, min_size=1, max_size=4), min_size=1, max_size=3),
     st.lists(st.tuples(st.lists(texts, max_size=3, unique=True), st.integers(1, 3)), min_size=1, max_size=5),
@@ -155,12 +158,8 @@ def test_the_first_session_gets_its_first_alternative_that_fits_an_agent(
     ]
     policy = Policy(placement=placement)
     plan = planned(agents, pending, policy)
-    again = decide(
-        IncrementalScheduler(Snapshot(resource_group="default", agents=tuple(agents), pending=tuple(pending))),
-        policy,
-        now=NOW,
-        rng=random.Random(1),
-    )
+    snapshot = Snapshot(resource_group="default", agents=tuple(agents), pending=tuple(pending))
+    again = decide(IncrementalScheduler(snapshot, CACHE), policy, now=NOW, rng=random.Random(1))
     assert again == plan
     first = pending[0]
     expected = next(

@@ -13,6 +13,7 @@ from ai.backend.common.slots import ResourceSlot
 from ai.backend.core.allocation.node import NodeAllocator, PluginDevices, PreparedRequest, without_placeholders
 from ai.backend.core.allocation.requests.compiled import DeviceRequest, RequestCompiler
 from ai.backend.core.allocation.slot_pool import SlotPool
+from ai.backend.core.scheduling.index.part_values import PartValueCache
 from ai.backend.core.scheduling.snapshot import AgentView, HeldKernel
 
 #: What an allocator raises where a request cannot be served.
@@ -119,6 +120,7 @@ class NodeClassCache:
         self._by_identity: dict[tuple[int, tuple[str, ...]], NodeClass] = {}
         self._by_outline: dict[Hashable, list[NodeClass]] = {}
         self.request_compiler = RequestCompiler()
+        self.part_value_cache = PartValueCache()
 
     def get(self, plugins: tuple[PluginDevices, ...], order: tuple[str, ...]) -> NodeClass:
         """Returns the class of agents with these devices. Raises InvalidAllocation, InvalidInput."""
@@ -149,8 +151,6 @@ class AgentState:
         self.count = 0
         self.is_exact = True
         """True if everything that the agent holds is counted in full; what exceeds its devices is not."""
-        self.version = 0
-        """Increases with every change of what is free."""
         self.pools: Mapping[str, SlotPool] = node_class.pools
         self._allocator: NodeAllocator | None = None
         self.held: dict[KernelId, DeviceAllocation] = {}

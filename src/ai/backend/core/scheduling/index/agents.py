@@ -18,7 +18,8 @@ from ai.backend.common.slots import ResourceSlot
 from ai.backend.core.allocation.node import PreparedRequest
 from ai.backend.core.allocation.requests.compiled import DeviceRequest
 from ai.backend.core.scheduling.index.agent_state import REFUSALS, AgentState, KernelRequest, NodeClass, NodeClassCache
-from ai.backend.core.scheduling.index.fragmentation import FragmentationGradient, TypicalRequest, typical_requests
+from ai.backend.core.scheduling.index.fragmentation import TypicalRequest, typical_requests
+from ai.backend.core.scheduling.index.gradient import FragmentationGradient, FreeStates
 from ai.backend.core.scheduling.index.slot_index import SlotIndex, mask_of, members, micro
 from ai.backend.core.scheduling.index.vector_index import Edges, VectorIndex
 from ai.backend.core.scheduling.snapshot import PendingKernel, Snapshot
@@ -27,8 +28,6 @@ K = TypeVar("K", bound=Hashable)
 SlotNeed = tuple[SlotIndex, int]
 _UNLIMITED_KERNELS = 10**9
 _FEW_AGENTS = 8
-_MIN_CHANGES_LIMIT = 4096
-"""The least number of changes that are recorded; with many agents four for each."""
 _SCARCITY_RANKS = {"cpu": 1, "mem": 2}
 
 
@@ -121,11 +120,10 @@ class AgentIndex:
                 except BackendError as e:
                     self.broken.append((view.agent_id, e.message))
         self.size = len(self.agents)
-        self.changes: list[int] = []
-        """The ranks of changed agents in order; at its limit it is cleared together with every gradient."""
-        self._most_changes = max(_MIN_CHANGES_LIMIT, 4 * self.size)
+        self._free_states: FreeStates | None = None
         self._snapshot = snapshot
         self.request_compiler = node_classes.request_compiler
+        self._part_value_cache = node_classes.part_value_cache
         self.all_agents = (1 << self.size) - 1
         self.ranks = {agent.agent_id: rank for rank, agent in enumerate(self.agents)}
         self.cursor = -1
@@ -184,8 +182,14 @@ class AgentIndex:
             self._largest[slot] = SlotIndex([pool.most_micro if pool else 0 for pool in pools], max(largest, default=0))
             self._whole[slot] = SlotIndex([pool.whole if pool else 0 for pool in pools], 0)
 
-    @cached_property
-    def typical_requests(self) -> dict[str, TypicalRequest]:
+    @property
+    def free_states(self) -> FreeStates:
+        """The agents by what they have free, kept from the first question on."""
+        if self._free_states is None:
+            self._free_states = FreeStates(self.agents, self._typical_requests(), self._part_value_cache)
+        return self._free_states
+
+    def _typical_requests(self) -> dict[str, TypicalRequest]:
         """Returns the typical requests: those of the snapshot's workload, else those of held and pending kernels."""
         counts: dict[ResourceSlot, float] = {slots: float(count) for slots, count in self._snapshot.workload}
         if not counts:
@@ -370,8 +374,8 @@ class AgentIndex:
     def update(self, snapshot: Snapshot) -> bool:
         """Updates the same agents to a newer snapshot with the same workload. Returns :attr:`is_exact`."""
         self._snapshot = snapshot
-        if not snapshot.workload and "typical_requests" in vars(self):
-            del self.typical_requests
+        if not snapshot.workload and self._free_states is not None:
+            self._free_states = None
             for demand in self._demands.values():
                 demand.gradient = None
         gained_mask = 0
@@ -402,12 +406,8 @@ class AgentIndex:
 
     def _update_indexes(self, rank: int, slots: Iterable[str]) -> None:
         agent = self.agents[rank]
-        agent.version += 1
-        if len(self.changes) >= self._most_changes:
-            self.changes.clear()
-            for demand in self._demands.values():
-                demand.gradient = None
-        self.changes.append(rank)
+        if self._free_states is not None:
+            self._free_states.change(rank)
         pools, grain_of_slot = agent.pools, self._grain
         for slot in slots if not agent.node_class.hides else pools:
             if pool := pools.get(slot):
