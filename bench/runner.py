@@ -31,6 +31,7 @@ MODULES = (
     "storage",
     "fragmentation",
     "scheduler",
+    "device_requests",
     "enqueue",
 )
 
