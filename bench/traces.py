@@ -47,7 +47,7 @@ MODEL_MIX = {
 
 
 class Request(NamedTuple):
-    """What a request of a trace asks for. ``device_requests``: none for any model."""
+    """The slots and models of a request of a trace. ``device_requests``: none for any model."""
 
     slots: ResourceSlot
     device_requests: tuple[str, ...] = ()

@@ -1,1 +1,1 @@
-"""What a session asks of the devices behind its slots, as a small typed expression."""
+"""Device requests: typed expressions over the devices behind the slots of a session."""

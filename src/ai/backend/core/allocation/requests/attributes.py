@@ -11,7 +11,7 @@ from ai.backend.core.allocation.requests.terms import Facts, Value
 
 
 class AttributeKind(StrEnum):
-    """What an attribute is compared with."""
+    """The kinds of values that attributes are compared with."""
 
     SIZE = "a size, such as 40g"
     NUMBER = "a number"

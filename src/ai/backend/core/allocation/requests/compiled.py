@@ -82,7 +82,7 @@ class Selection:
 
 @dataclass(frozen=True, eq=False)
 class DeviceRequest:
-    """What a session asks of the devices behind its slots. Equal requests have the same ``text``."""
+    """A request for the devices behind the slots of a session. Equal requests have the same ``text``."""
 
     text: str
     term: Term | None

@@ -95,7 +95,7 @@ class RequestParser:
         try:
             part: Any = self._parser.parse(text)
         except self._lark.UnexpectedCharacters as e:
-            _fail(f"unexpected {text[e.pos_in_stream : e.pos_in_stream + 1]!r}", e.column)
+            _fail(f"unexpected {text[e.column - 1 : e.column]!r}", e.column)
         except self._lark.UnexpectedInput as e:
             token = getattr(e, "token", None)
             if token is None or token.type == "$END":

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from operator import ge, gt, le, lt
+from typing import Any
 
 from ai.backend.common.errors import InvalidQuantity
 from ai.backend.common.slots import BinarySize
@@ -21,7 +22,7 @@ Facts = Mapping[str, tuple[Value, ...]]
 """The attributes of one device: name -> its values, one but for lists."""
 
 _VERSION = re.compile(r"[vV]?[0-9]+(?:\.[0-9]+)*")
-ORDERS: Mapping[str, Callable[[object, object], bool]] = {"<": lt, "<=": le, ">": gt, ">=": ge}
+ORDERS: Mapping[str, Callable[[Any, Any], bool]] = {"<": lt, "<=": le, ">": gt, ">=": ge}
 TEXT_TESTS: Mapping[str, Callable[[str, str], bool]] = {
     "startsWith": str.startswith,
     "endsWith": str.endswith,

@@ -87,7 +87,7 @@ class Demand:
 
     @property
     def device_request(self) -> DeviceRequest | None:
-        """What the devices must be; the same for all kernels."""
+        """The request for its devices, which is the same for all kernels."""
         return self.requests[0][2] if self.requests else None
 
     def fitting_mask(self) -> int:

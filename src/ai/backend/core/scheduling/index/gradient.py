@@ -25,7 +25,7 @@ Fingerprint = tuple[object, ...]
 
 
 class FreeAccelerator(NamedTuple):
-    """What an agent has free of one accelerator slot, in units of the slot.
+    """The free amount of one accelerator slot of an agent, in units of the slot.
 
     Attributes:
         units: the sum over its devices.

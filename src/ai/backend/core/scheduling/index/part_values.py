@@ -1,4 +1,4 @@
-"""What the free part of a shared device is worth to those who typically ask for parts.
+"""Values free parts of shared devices by what typical requests can still do with them.
 
 A part that fits may still be badly put: 0.47 beside 0.48 fills a device for ever, beside 0.81 it cannot be. What each
 size costs the others is its price in the relaxed cutting-stock problem: fill devices with patterns of parts, where no
