@@ -44,6 +44,8 @@ MODEL_MIX = {
 }
 """How often requests name models: of those among the first 219 of the published ``gpuspec33``
 (alibaba/clusterdata, cluster-trace-gpu-v2023)."""
+SEVERAL_GPUS_MODEL = "G2"
+"""The model that the only request for several GPUs among those names; few other machines have cores for such ones."""
 
 
 class Request(NamedTuple):
@@ -121,23 +123,16 @@ def requests(folder: Path, workload: str) -> Counter[Request]:
 
 
 def specified(folder: Path, per_cent: int, seed: int) -> Counter[Request]:
-    """Draws models for so many of the GPU requests of ``default``; never models whose nodes have too few GPUs."""
-    most_gpus: dict[str, int] = {}
-    with (folder / "openb_node_list_gpu_node.csv").open() as file:
-        for row in csv.DictReader(file):
-            most_gpus[row["model"]] = max(most_gpus.get(row["model"], 0), int(row["gpu"]))
+    """Draws models for so many of the GPU requests of ``default``: of several GPUs :data:`SEVERAL_GPUS_MODEL`."""
     rng = random.Random(seed)
     drawn: Counter[Request] = Counter()
     for request, count in requests(folder, "default").items():
         gpus = request.slots["cuda.shares"]
-        mix = {
-            spec: weight
-            for spec, weight in MODEL_MIX.items()
-            if max(most_gpus.get(model, 0) for model in spec.split("|")) >= gpus
-        }
         for _ in range(count):
-            is_specified = gpus and mix and rng.random() * 100 < per_cent
-            spec = rng.choices(list(mix), list(mix.values()))[0] if is_specified else ""
+            spec = ""
+            if gpus and rng.random() * 100 < per_cent:
+                (spec,) = rng.choices(list(MODEL_MIX), list(MODEL_MIX.values()))
+                spec = SEVERAL_GPUS_MODEL if gpus > 1 else spec
             drawn[Request(request.slots, models_request(spec))] += 1
     return drawn
 

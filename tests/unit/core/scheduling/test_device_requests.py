@@ -8,7 +8,7 @@ from dataclasses import replace
 from decimal import Decimal
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ai.backend.common.devices import AllocMapSpec, ComputeDevice, DeviceSlot, VariantProperty
@@ -139,7 +139,7 @@ texts = st.sampled_from(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(st.lists(models, min_size=1, max_size=4), min_size=1, max_size=3),
     st.lists(st.tuples(st.lists(texts, max_size=3, unique=True), st.integers(1, 3)), min_size=1, max_size=5),

@@ -8,7 +8,7 @@ from decimal import Decimal
 from itertools import combinations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ai.backend.common.devices import AllocMapSpec, ComputeDevice, DeviceAllocation
@@ -92,7 +92,7 @@ def allocator_of(devices: Sequence[ComputeDevice]) -> NodeAllocator:
     return NodeAllocator.from_devices([plugin])
 
 
-@settings(max_examples=400)
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(cases())
 def test_devices_are_given_exactly_where_some_set_of_free_ones_qualifies(case: Case) -> None:
     allocator = allocator_of(case.devices)

@@ -7,7 +7,7 @@ import time
 from decimal import Decimal
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ai.backend.common.errors import InvalidInput
@@ -112,9 +112,10 @@ def test_hostile_text_costs_little(piece: str) -> None:
     started = time.process_time()
     with pytest.raises(InvalidInput):
         parse(text)
-    assert time.process_time() - started < 0.5
+    assert time.process_time() - started < 0.5, "seconds of the processor, not by the clock"
 
 
+@settings(deadline=None)
 @given(st.text(max_size=200))
 def test_any_text_is_read_or_refused(text: str) -> None:
     with contextlib.suppress(InvalidInput):
@@ -155,6 +156,7 @@ _terms: st.SearchStrategy[Term] = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(_terms)
 def test_what_is_printed_is_read_again(term: Term) -> None:
     assert parse(str(term))[0] == term
