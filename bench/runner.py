@@ -33,11 +33,12 @@ MODULES = (
     "storage",
     "fragmentation",
     "scheduler",
+    "device_requests",
     "enqueue",
     "explain",
 )
 
-USAGE = "usage: bench/run --list | bench/run [--data FOLDER] NAME...\n"
+USAGE = "usage: bench/run --list | bench/run NAME... [--data FOLDER]\n"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -49,9 +50,10 @@ def main(argv: Sequence[str]) -> int:
             sys.stdout.write(f"{entry.line(width)}\n")
         return 0
     argv = list(argv)
-    if argv[:1] == ["--data"] and len(argv) > 1:
-        OPTIONS["data"] = argv[1]
-        del argv[:2]
+    if "--data" in argv[:-1]:
+        place = argv.index("--data")
+        OPTIONS["data"] = argv[place + 1]
+        del argv[place : place + 2]
     unknown = [name for name in argv if name not in REGISTRY]
     if unknown or not argv:
         sys.stderr.write(USAGE)

@@ -495,7 +495,7 @@ class StoreContract:
         await stores.agents.add_slot_types([mem])
         await stores.agents.add_slot_types([cpu, replace(mem, display={"unit": "MiB"})])
         assert await stores.agents.slot_types() == [cpu, replace(mem, display={"unit": "MiB"})]
-        preset = ResourcePreset(name="small", resource_slots=SLOTS, shared_memory=1024)
+        preset = ResourcePreset(name="small", resource_slots=SLOTS, shared_memory=1, device_requests=("has(id)",))
         await stores.presets.put_preset(preset)
         await stores.presets.put_preset(preset)
         assert await stores.presets.presets() == [preset]

@@ -79,6 +79,13 @@ def test_permissions_of_mounts_come_to_the_wire() -> None:
     assert "mount_options" not in body("-m", "more")["config"], "servers that do not know them are not bothered"
 
 
+def test_device_requests_come_to_the_wire_in_their_order() -> None:
+    alternatives = ['model == "H100"', "memory >= 40g && compute_capability >= 8.0"]
+    config = body("--device-request", alternatives[0], "--device-request", alternatives[1])["config"]
+    assert config["device_requests"] == alternatives
+    assert "device_requests" not in body()["config"], "servers that do not know it are not bothered"
+
+
 def test_variants_come_to_the_wire() -> None:
     variants = ["nvidia::compute_capability::8.0", "cuda::model::NVIDIA L4"]
     config = body("--variant", variants[0], "--variant", variants[1])["config"]

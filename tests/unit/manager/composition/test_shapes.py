@@ -49,6 +49,7 @@ def test_every_alias_is_the_field(alias: str, name: str) -> None:
         "config.resource_opts": {"shmem": "1m"},
         "config.preopen_ports": ["80"],
         "config.variant_requirements": ["mock::model::M1"],
+        "config.device_requests": ["memory >= 1g"],
     }
     value = values.get(name, "text")
 

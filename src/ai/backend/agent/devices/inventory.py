@@ -32,6 +32,7 @@ from ai.backend.common.slots import ResourceSlot, format_quantity
 from ai.backend.common.wire.reports import UnhealthyDevice
 from ai.backend.core.allocation.alloc_map import AbstractAllocMap
 from ai.backend.core.allocation.node import NodeAllocator
+from ai.backend.core.allocation.requests.compiled import RequestCompiler
 from ai.backend.core.allocation.stock_maps import build_alloc_map
 from ai.backend.plugin.accelerator import AbstractComputePlugin, DeviceHealthChange, responses, slot_totals
 from ai.backend.pluginhost import Allocate, ExternalAllocMap, allocator
@@ -105,6 +106,7 @@ class Inventory:
         self._reason_of_cordoned: Mapping[tuple[str, DeviceId], str] = {}
         self._reason_of_uncounted: dict[tuple[str, DeviceId], str] = {}
         self._allocator = NodeAllocator({})
+        self._request_compiler = RequestCompiler()
         self._holding_of_kernel: dict[str, _Holding] = {}
         self._offering_keys: frozenset[str] = frozenset()
         self._built_devices: dict[str, tuple[ComputeDevice, ...]] = {}
@@ -470,6 +472,7 @@ class Inventory:
         plan: DeviceAllocation,
         plan_generation: int,
         requirements: Sequence[VariantProperty] = (),
+        device_requests: Sequence[str] = (),
     ) -> None:
         """Allocates the planned devices to a kernel, or equivalent ones if the inventory has changed since the plan.
 
@@ -491,7 +494,10 @@ class Inventory:
                 self._allocator.restore(allocator_snapshot)
         allocator_snapshot = self._allocator.snapshot()
         allocation = self._allocator.verify_or_rebind(
-            slots.nonzero(), DeviceAllocation() if missing_ids else plan, requirements=requirements
+            slots.nonzero(),
+            DeviceAllocation() if missing_ids else plan,
+            requirements=requirements,
+            device_requests=[self._request_compiler.compile(text) for text in device_requests],
         )
         if failed_ids := allocation.device_ids() - self._healthy_ids(allocation):
             # A plugin's own map may be older than the last health changes.

@@ -129,6 +129,14 @@ creation_options = options(
         "`backend.ai resource variants` lists what there is.",
     ),
     click.option(
+        "--device-request",
+        "device_requests",
+        multiple=True,
+        metavar="EXPRESSION",
+        help="What its accelerators must be, such as 'memory >= 40g && compute_capability >= 8.0' or "
+        '\'model in ["A100", "H100"] && same(numa_node)\'. Repeat for alternatives, the preferred first.',
+    ),
+    click.option(
         "--resource-opts",
         type=pair,
         multiple=True,

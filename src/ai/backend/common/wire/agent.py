@@ -78,10 +78,10 @@ class KernelSpec(Wire, frozen=True, kw_only=True):
 
     ``devices`` is the manager's plan, slot -> device -> quantity, from inventory generation ``generation``; empty for
     slots of plugins whose alloc map the manager does not know. ``variant_requirements`` are properties that its devices
-    must have, as ``namespace::feature::value``. ``relocated_from`` is the agent of the previous attempt, if it was
-    another one. ``auto_pull`` decides when the image is pulled: never (empty), if it is missing (``tag``), or also if
-    it differs from ``image_digest`` and ``image_config_digest`` (``digest``). The owner of ``ssh_public_key`` may log
-    in.
+    must have, as ``namespace::feature::value``; ``device_requests`` are alternatives of what they must be, of which the
+    plan satisfies one. ``relocated_from`` is the agent of the previous attempt, if it was another one. ``auto_pull``
+    decides when the image is pulled: never (empty), if it is missing (``tag``), or also if it differs from
+    ``image_digest`` and ``image_config_digest`` (``digest``). The owner of ``ssh_public_key`` may log in.
     """
 
     kernel_id: str
@@ -98,6 +98,7 @@ class KernelSpec(Wire, frozen=True, kw_only=True):
     devices: dict[str, dict[str, str]] = {}
     generation: int = 0
     variant_requirements: list[str] = []
+    device_requests: list[str] = []
     shmem_bytes: int = 0
     environ: dict[str, str] = {}
     mounts: list[MountSpec] = []

@@ -39,6 +39,7 @@ from ai.backend.core.allocation.numa import fewest, in_order, precedence
 from ai.backend.core.allocation.slot_pool import MAX_DIGITS, MAX_QUANTA, ExclusiveGroup, Parts, SlotPool, lowest, ranks
 
 Eligible = frozenset[DeviceId] | None
+_MAX_ELIGIBLE_MASKS = 4096
 
 
 class LedgerAllocMap(AbstractAllocMap):
@@ -69,6 +70,7 @@ class LedgerAllocMap(AbstractAllocMap):
         self._all = (1 << len(devices)) - 1
         self._nodes: dict[int | None, int] = {}
         self._links = links_of(devices)
+        self._eligible_masks: dict[tuple[SlotName, frozenset[DeviceId]], tuple[int, int]] = {}
         self._pools: dict[SlotName, SlotPool] = {}
         groups: dict[tuple[int, str], ExclusiveGroup] = {}
         for rank, device in enumerate(devices):
@@ -153,10 +155,7 @@ class LedgerAllocMap(AbstractAllocMap):
     def _choose(self, pool: SlotPool, quanta: int, hint: AffinityHint, eligible: Eligible) -> Parts:
         device_mask, largest = self._all, pool.largest
         if eligible is not None:
-            device_mask = sum(1 << rank for device_id in eligible if (rank := self._ranks.get(device_id)) is not None)
-            largest = max(
-                (pool.amounts[rank] for rank in ranks(device_mask & pool.offers_mask) if self._healthy[rank]), default=0
-            )
+            device_mask, largest = self._eligible_mask(pool, eligible)
         parts = None
         if quanta <= (pool.total_free if eligible is None else pool.free_quanta(device_mask)):
             if len(self._nodes) == 1:
@@ -166,6 +165,19 @@ class LedgerAllocMap(AbstractAllocMap):
         if parts is None:
             raise self._shortage_error(pool, quanta, device_mask, largest, restricted=eligible is not None)
         return parts
+
+    def _eligible_mask(self, pool: SlotPool, eligible: frozenset[DeviceId]) -> tuple[int, int]:
+        """Returns the mask of some devices and the size of the largest healthy one; cached, shared with clones."""
+        key = pool.name, eligible
+        answer = self._eligible_masks.get(key)
+        if answer is None:
+            device_mask = sum(1 << rank for device_id in eligible if (rank := self._ranks.get(device_id)) is not None)
+            offering = ranks(device_mask & pool.offers_mask)
+            largest = max((pool.amounts[rank] for rank in offering if self._healthy[rank]), default=0)
+            if len(self._eligible_masks) >= _MAX_ELIGIBLE_MASKS:
+                self._eligible_masks.clear()
+            answer = self._eligible_masks[key] = device_mask, largest
+        return answer
 
     def _on_nodes(
         self, pool: SlotPool, quanta: int, device_mask: int, largest: int, hint: AffinityHint

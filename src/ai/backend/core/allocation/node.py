@@ -26,14 +26,14 @@ from ai.backend.common.ids import DeviceId, DeviceName, SlotName
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.core.allocation.alloc_map import NO_HINT, AbstractAllocMap, AffinityHint
 from ai.backend.core.allocation.ledger import LedgerAllocMap
+from ai.backend.core.allocation.requests.compiled import DeviceRequest, Selection
 from ai.backend.core.allocation.slot_pool import Parts, SlotPool
 from ai.backend.core.allocation.stock_maps import ANY_DEVICE, OpaqueAllocMap, build_alloc_map
-from ai.backend.core.allocation.variants import PluginVariants, RequestedSlots, eligible_devices
+from ai.backend.core.allocation.variants import HOST_PLUGINS, PluginVariants, RequestedSlots, select_devices
 
 #: Accelerators choose before cores and memory follow them. A plugin that is not named comes after those that are, but
 #: before cpu and mem if these are not named either.
 DEFAULT_ORDER: tuple[str, ...] = ("cuda", "rocm", "tpu")
-_LAST_PLUGINS = ("cpu", "mem")
 _MAX_CACHED_GRANTS = 16_384
 _NO_NUMA_NODES: frozenset[int] = frozenset()
 
@@ -60,10 +60,10 @@ class _Grant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedRequest:
-    """A request as prepared for a class of nodes: the quantities of each plugin and the eligible devices."""
+    """A request as prepared for a class of nodes: the quantities of each plugin and the devices that may be given."""
 
     requested: RequestedSlots
-    eligible: Mapping[str, frozenset[DeviceId]]
+    selections: Mapping[str, Selection]
 
 
 def order_plugins(names: Iterable[str], order: Sequence[str]) -> list[str]:
@@ -71,7 +71,7 @@ def order_plugins(names: Iterable[str], order: Sequence[str]) -> list[str]:
     place_of_name = {name: place for place, name in reversed(list(enumerate(order)))}
 
     def key(name: str) -> tuple[int, int, str]:
-        return place_of_name.get(name, len(order)), _LAST_PLUGINS.index(name) + 1 if name in _LAST_PLUGINS else 0, name
+        return place_of_name.get(name, len(order)), HOST_PLUGINS.index(name) + 1 if name in HOST_PLUGINS else 0, name
 
     return sorted(names, key=key)
 
@@ -160,30 +160,43 @@ class NodeAllocator:
 
     def check_supported(self, request: ResourceSlot, requirements: Sequence[VariantProperty] = ()) -> None:
         """Checks that the slots and devices exist at all, free and healthy or not. Raises UnsupportedResource."""
-        eligible_devices(self._split(request), self._variants, requirements)
+        select_devices(self._split(request), self._variants, requirements)
 
-    def allocate(self, request: ResourceSlot, *, requirements: Sequence[VariantProperty] = ()) -> DeviceAllocation:
+    def allocate(
+        self,
+        request: ResourceSlot,
+        *,
+        requirements: Sequence[VariantProperty] = (),
+        device_request: DeviceRequest | None = None,
+    ) -> DeviceAllocation:
         """Takes a whole request, on one NUMA node if possible.
 
-        A requirement binds the requested slots of those plugins whose devices state something in its namespace.
+        A requirement binds the requested slots of those plugins whose devices state something in its namespace, a
+        device request all but cores and memory.
 
         Raises:
             UnsupportedResource: a slot that no plugin of this node has, with a quantity other than zero; a requirement
                 that no device of this node satisfies. The message says what there is.
             InsufficientResource, NotMultipleOfQuantum, InvalidQuantity: see :meth:`AbstractAllocMap.allocate`.
         """
-        return self.take(self.prepare(request, requirements))
+        return self.take(self.prepare(request, requirements, device_request))
 
-    def prepare(self, request: ResourceSlot, requirements: Sequence[VariantProperty] = ()) -> PreparedRequest:
+    def prepare(
+        self,
+        request: ResourceSlot,
+        requirements: Sequence[VariantProperty] = (),
+        device_request: DeviceRequest | None = None,
+    ) -> PreparedRequest:
         """Parses a request for every allocator with the same devices. Raises UnsupportedResource."""
         requested = self._split(request)
-        return PreparedRequest(requested=requested, eligible=eligible_devices(requested, self._variants, requirements))
+        selections = select_devices(requested, self._variants, requirements, device_request)
+        return PreparedRequest(requested=requested, selections=selections)
 
     def take(self, prepared: PreparedRequest) -> DeviceAllocation:
         """Allocates a prepared request. Raises the same as :meth:`allocate`, except UnsupportedResource."""
-        requested, eligible = prepared.requested, prepared.eligible
+        requested, selections = prepared.requested, prepared.selections
         used_nodes: list[frozenset[int]] = []
-        first = self._allocate(requested, NO_HINT, eligible, used_nodes)
+        first = self._allocate(requested, NO_HINT, selections, used_nodes)
         if not used_nodes or used_nodes.count(used_nodes[0]) == len(used_nodes):
             return first
         if any(len(nodes) > 1 for nodes in used_nodes):
@@ -193,7 +206,7 @@ class NodeAllocator:
         nodes_of = [set(located.values()) for plugin in requested if (located := self._nodes.get(plugin))]
         for node in sorted(set.intersection(*nodes_of)):
             try:
-                other = self._allocate(requested, AffinityHint(numa_nodes=frozenset({node})), eligible)
+                other = self._allocate(requested, AffinityHint(numa_nodes=frozenset({node})), selections)
             except InsufficientResource:
                 continue
             if self.numa_nodes(other) <= {node}:
@@ -220,14 +233,14 @@ class NodeAllocator:
         self,
         requested: RequestedSlots,
         hint: AffinityHint,
-        eligible: Mapping[str, frozenset[DeviceId]],
+        selections: Mapping[str, Selection],
         used_nodes: list[frozenset[int]] | None = None,
     ) -> DeviceAllocation:
         """Allocates from each plugin. Appends the NUMA nodes used by each located plugin to ``used_nodes``."""
         slots: dict[SlotName, Mapping[DeviceId, Decimal]] = {}
         try:
             for name in requested:
-                granted = self._grant(name, requested[name], hint, eligible.get(name))
+                granted = self._grant_selected(name, requested[name], hint, selections.get(name))
                 slots.update(granted.part)
                 if granted.nodes:
                     hint = granted.hint
@@ -238,6 +251,29 @@ class NodeAllocator:
             raise
         return DeviceAllocation(slots=slots)
 
+    def _grant_selected(
+        self, name: str, requested: Mapping[SlotName, Decimal], hint: AffinityHint, selection: Selection | None
+    ) -> _Grant:
+        """Allocates one plugin's part from the first set of devices that may be given together and has room."""
+        if selection is None or selection.is_free:
+            return self._grant(name, requested, hint, None if selection is None else selection.devices)
+        alloc_map = self._maps[name]
+        pool = alloc_map.pools.get(next(iter(requested)))
+        refusal: InsufficientResource | None = None
+        for device_ids in selection.candidates(lambda device_id: _free_quanta(pool, alloc_map.ranks.get(device_id))):
+            try:
+                granted = self._grant(name, requested, hint, device_ids)
+            except InsufficientResource as e:
+                if refusal is None or e.data.get("available", "") > refusal.data.get("available", ""):
+                    refusal = e
+                continue
+            taken_ids = frozenset(device_id for per_device in granted.part.values() for device_id in per_device)
+            if pool is not None or selection.allows(taken_ids):
+                return granted
+            alloc_map.free(DeviceAllocation(slots=granted.part))  # a plugin's own map, which knows no groups
+        why = refusal.message if refusal is not None else "no devices qualify"
+        raise InsufficientResource(f"{why}, with {selection.text}", data=refusal.data if refusal is not None else {})
+
     def _grant(
         self, name: str, requested: Mapping[SlotName, Decimal], hint: AffinityHint, eligible: frozenset[DeviceId] | None
     ) -> _Grant:
@@ -245,14 +281,14 @@ class NodeAllocator:
         alloc_map = self._maps[name]
         slot, quantity = next(iter(requested.items()))
         pool = alloc_map.pools.get(slot)
-        is_alone = eligible is None and len(requested) == 1
+        is_alone = len(requested) == 1
         if self._memo is None or not is_alone or pool is None or not pool.free_levels or pool.free_levels[-1] > 1:
             return self._granted(name, (), alloc_map.grant(requested, hint, eligible), hint)
         # Only of devices that are taken as a whole: amounts of larger ones differ too much to come again.
-        cache_key = slot, quantity, hint.numa_nodes, pool.levels[1]
+        cache_key = slot, quantity, hint.numa_nodes, pool.levels[1], eligible
         cached = self._memo.get(cache_key)
         if cached is None:
-            granted_slots = alloc_map.grant(requested, hint, None)
+            granted_slots = alloc_map.grant(requested, hint, eligible)
             if len(self._memo) >= _MAX_CACHED_GRANTS:
                 self._memo.clear()
             parts = [(alloc_map.ranks[device_id], 1) for device_id in granted_slots[slot]]
@@ -316,16 +352,22 @@ class NodeAllocator:
             raise
 
     def verify_or_rebind(
-        self, request: ResourceSlot, plan: DeviceAllocation, *, requirements: Sequence[VariantProperty] = ()
+        self,
+        request: ResourceSlot,
+        plan: DeviceAllocation,
+        *,
+        requirements: Sequence[VariantProperty] = (),
+        device_requests: Sequence[DeviceRequest] = (),
     ) -> DeviceAllocation:
         """Binds a plan that may be older than the present devices.
 
         The plan is taken as it is if possible, and devices are chosen for what it leaves open. If a planned device is
-        removed, taken, unhealthy, or does not satisfy the requirements, devices are chosen for the whole request.
+        removed, taken, unhealthy, or does not satisfy the requirements, devices are chosen for the whole request. Of
+        several device requests the plan satisfies any, and the first that can be served is chosen otherwise.
 
         Raises:
             InvalidAllocation: the plan is not one of this request.
-            UnsupportedResource, InsufficientResource ...: as :meth:`allocate`.
+            UnsupportedResource, InsufficientResource ...: as :meth:`allocate`; of the last device request.
         """
         requested = request.nonzero()
         for slot in plan.slots:
@@ -333,30 +375,56 @@ class NodeAllocator:
                 raise InvalidAllocation(
                     f"the plan has {plan.total(slot)} {slot}, the request {requested[slot]}", data={"slot": slot}
                 )
-        missing_quantity = self._split(
-            ResourceSlot({slot: quantity for slot, quantity in requested.items() if slot not in plan.slots})
-        )
-        eligible = eligible_devices(self._split(request), self._variants, requirements)
+        refusal: Exception | None = None
+        alternatives: Sequence[DeviceRequest | None] = device_requests or (None,)
+        for bind in (self._bind_plan, self._bind_anew):
+            for device_request in alternatives:
+                try:
+                    prepared = self.prepare(request, requirements, device_request)
+                    bound = bind(prepared, plan)
+                except (ResourceError, InvalidQuantity) as e:
+                    refusal = e
+                    continue
+                if bound is not None:
+                    return bound
+        raise refusal or InvalidAllocation("the plan cannot be bound")
+
+    def _bind_anew(self, prepared: PreparedRequest, plan: DeviceAllocation) -> DeviceAllocation | None:
+        return self.take(prepared)
+
+    def _bind_plan(self, prepared: PreparedRequest, plan: DeviceAllocation) -> DeviceAllocation | None:
+        """Takes a plan and chooses devices for what it leaves open. Returns None if it is impossible now."""
+        missing_quantity = {
+            name: missing_slots
+            for name, slots in prepared.requested.items()
+            if (missing_slots := {slot: slots[slot] for slot in slots if slot not in plan.slots})
+        }
         try:
-            self._check_planned(plan, eligible)
+            self._check_planned(plan, prepared.selections)
             self.apply(plan)
         except InvalidAllocation:
-            return self.allocate(request, requirements=requirements)
+            return None
         try:
-            rest_allocation = self._allocate(missing_quantity, AffinityHint(numa_nodes=self.numa_nodes(plan)), eligible)
+            rest_allocation = self._allocate(
+                missing_quantity, AffinityHint(numa_nodes=self.numa_nodes(plan)), prepared.selections
+            )
         except (ResourceError, InvalidQuantity):
             self.free(plan)
-            return self.allocate(request, requirements=requirements)
+            return None
         return DeviceAllocation(slots={**plan.slots, **rest_allocation.slots})
 
-    def _check_planned(self, plan: DeviceAllocation, eligible: Mapping[str, frozenset[DeviceId]]) -> None:
-        """Raises InvalidAllocation if a planned device is not healthy or not eligible, which :meth:`apply` ignores."""
+    def _check_planned(self, plan: DeviceAllocation, selections: Mapping[str, Selection]) -> None:
+        """Raises InvalidAllocation if a planned device is not healthy, or if the planned devices may not be given
+        together, which :meth:`apply` ignores."""
+        planned_ids: dict[str, frozenset[DeviceId]] = {}
         for slot, per_device in plan.slots.items():
             owner = self._owners.get(slot, "")
             if not self._unhealthy.get(owner, set()).isdisjoint(per_device):
                 raise InvalidAllocation("a planned device is not healthy any more", data={"slot": slot})
-            if owner in eligible and not eligible[owner] >= per_device.keys():
-                raise InvalidAllocation("a planned device does not satisfy the requirements", data={"slot": slot})
+            planned_ids[owner] = planned_ids.get(owner, frozenset()) | per_device.keys()
+        for owner, device_ids in planned_ids.items():
+            if owner in selections and not selections[owner].allows(device_ids):
+                raise InvalidAllocation("a planned device does not satisfy the requirements", data={"plugin": owner})
 
     def adopt(self, held: ResourceSlot, allocation: DeviceAllocation) -> DeviceAllocation:
         """Counts an existing workload, as far as the present devices allow. Never raises.
@@ -393,6 +461,10 @@ class NodeAllocator:
     def restore(self, snapshot: Mapping[str, Any]) -> None:
         for name, part in snapshot.items():
             self._maps[name].restore(part)
+
+
+def _free_quanta(pool: SlotPool | None, rank: int | None) -> int:
+    return 0 if pool is None or rank is None else pool.free[rank]
 
 
 def without_placeholders(allocation: DeviceAllocation) -> DeviceAllocation:

@@ -18,7 +18,10 @@ from ai.backend.common.devices import (
     VariantProperty,
 )
 from ai.backend.common.errors import UnsupportedResource
-from ai.backend.common.ids import DeviceId, SlotName
+from ai.backend.common.ids import SlotName
+from ai.backend.core.allocation.requests.attributes import facts_of
+from ai.backend.core.allocation.requests.compiled import DeviceRequest, Selection
+from ai.backend.core.allocation.requests.terms import Facts
 
 _VERSION = re.compile(r"[vV]?([0-9]+(?:\.[0-9]+)*)")
 _UNKNOWN_VERSION = (0,)
@@ -161,21 +164,69 @@ class PluginVariants:
             | {prop.namespace for device in self.devices for prop in device.properties}
         )
 
+    @cached_property
+    def facts(self) -> tuple[Facts, ...]:
+        """The attributes of each device."""
+        return tuple(map(facts_of, self.devices))
+
     def offering(self, slot: SlotName) -> list[ComputeDevice]:
         return [device for device in self.devices if any(device_slot.slot_name == slot for device_slot in device.slots)]
 
 
-def eligible_devices(
-    requested: RequestedSlots, variants: Mapping[str, PluginVariants], requirements: Sequence[VariantProperty]
-) -> dict[str, frozenset[DeviceId]]:
+#: Plugins whose devices no device request concerns: whoever asks for an accelerator takes what cores there are.
+HOST_PLUGINS = ("cpu", "mem")
+
+
+def select_devices(
+    requested: RequestedSlots,
+    variants: Mapping[str, PluginVariants],
+    requirements: Sequence[VariantProperty],
+    device_request: DeviceRequest | None = None,
+) -> dict[str, Selection]:
     """Returns the devices of each plugin that satisfy the requirements; plugins without a requirement are left out.
 
-    A requirement concerns each plugin with a requested slot that states something in its namespace. Raises
-    UnsupportedResource if it concerns none, or no device of a requested slot satisfies what concerns it.
+    A requirement concerns each plugin with a requested slot that states something in its namespace, a device request
+    every plugin but ``cpu`` and ``mem``. Raises UnsupportedResource if a requirement concerns none, or no device of a
+    requested slot satisfies what concerns it.
     """
-    eligible: dict[str, frozenset[DeviceId]] = {}
-    if not requirements:
-        return eligible
+    if not requirements and device_request is None:
+        return {}
+    _check_namespaces(requested, variants, requirements)
+    selections: dict[str, Selection] = {}
+    for plugin, slots in requested.items():
+        plugin_devices = variants.get(plugin)
+        own_request = device_request if plugin not in HOST_PLUGINS else None
+        own = (
+            [requirement for requirement in requirements if requirement.namespace in plugin_devices.stated]
+            if plugin_devices is not None
+            else []
+        )
+        if plugin_devices is None or (not own and own_request is None):
+            continue
+        fitting = [
+            place
+            for place, device in enumerate(plugin_devices.devices)
+            if not own or matches(device, own, plugin_devices.namespaces)
+        ]
+        selection = _select(plugin_devices, fitting, own_request)
+        for slot in slots:
+            offering = plugin_devices.offering(slot)
+            if any(device.device_id in selection.devices for device in offering):
+                continue
+            asked = [str(requirement) for requirement in own]
+            if own_request is None:
+                text = explain(offering, own, plugin_devices.namespaces, slot=slot)
+            else:
+                asked.append(str(own_request))
+                text = f"no device of {slot} here has {' and '.join(asked)}"
+            raise UnsupportedResource(text, data={"slot": slot, "requirements": asked})
+        selections[plugin] = selection
+    return selections
+
+
+def _check_namespaces(
+    requested: RequestedSlots, variants: Mapping[str, PluginVariants], requirements: Sequence[VariantProperty]
+) -> None:
     stated = frozenset[str]().union(*(variants[plugin].stated for plugin in requested if plugin in variants))
     if open_requirements := [requirement for requirement in requirements if requirement.namespace not in stated]:
         slots_text = ", ".join(sorted(slot for slots in requested.values() for slot in slots)) or "nothing"
@@ -184,24 +235,10 @@ def eligible_devices(
             f"known namespaces are {', '.join(sorted(stated)) or 'none'}",
             data={"requirements": [str(requirement) for requirement in open_requirements]},
         )
-    for plugin, slots in requested.items():
-        plugin_devices = variants.get(plugin)
-        own = (
-            [requirement for requirement in requirements if requirement.namespace in plugin_devices.stated]
-            if plugin_devices is not None
-            else []
-        )
-        if plugin_devices is None or not own:
-            continue
-        fitting = frozenset(
-            device.device_id for device in plugin_devices.devices if matches(device, own, plugin_devices.namespaces)
-        )
-        for slot in slots:
-            offering = plugin_devices.offering(slot)
-            if not any(device.device_id in fitting for device in offering):
-                raise UnsupportedResource(
-                    explain(offering, own, plugin_devices.namespaces, slot=slot),
-                    data={"slot": slot, "requirements": [str(requirement) for requirement in own]},
-                )
-        eligible[plugin] = fitting
-    return eligible
+
+
+def _select(plugin_devices: PluginVariants, places: Sequence[int], device_request: DeviceRequest | None) -> Selection:
+    devices = [plugin_devices.devices[place] for place in places]
+    if device_request is None:
+        return Selection(frozenset(device.device_id for device in devices))
+    return device_request.select(devices, [plugin_devices.facts[place] for place in places])

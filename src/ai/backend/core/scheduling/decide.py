@@ -23,6 +23,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import reduce
+from operator import or_
 
 from ai.backend.common.ids import AgentId, KernelId, SessionId
 from ai.backend.common.slots import ResourceSlot
@@ -235,9 +237,10 @@ class SchedulingCycle:
     def _place(self, queued: QueuedSession) -> bool:
         session, equivalence_class = queued.session, queued.quota_class.equivalence_class
         self._session_rng.number = self._rng.random()
-        if equivalence_class.permanent_reason is not None:
-            return False
-        assignments = self._assignments(session, equivalence_class)
+        assignments = None
+        for choice in equivalence_class.choices:
+            if choice.permanent_reason is None and (assignments := self._assignments(session, choice)) is not None:
+                break
         if assignments is None:
             return False
         agents, kernels = self._index.agents, []
@@ -316,35 +319,46 @@ class SchedulingCycle:
     def _diagnose(self, queued: QueuedSession) -> Verdict:
         """Returns why a session was not placed. Reserves agents for it if it is the first to need them."""
         session, equivalence_class, index = queued.session, queued.quota_class.equivalence_class, self._index
-        if not equivalence_class.is_checked:
-            equivalence_class.is_checked = True
-            equivalence_class.permanent_reason = diagnosis.permanent_reason(index, equivalence_class, session)
-        if equivalence_class.permanent_reason is not None:
-            equivalence_class.blocked = equivalence_class.permanent_reason
-            return equivalence_class.permanent_reason
-        capable_mask = 0
-        for demand in equivalence_class.demands:
-            capable_mask |= index.capable_mask(demand)
-        if self._victims is not None and equivalence_class.whole is not None:
-            choice = self._victims.choose(session, equivalence_class.whole, capable_mask & ~self._reserved)
-            if choice is not None:
-                return self._preempt_sessions(session, *choice)
+        for choice in equivalence_class.choices:
+            if not choice.is_checked:
+                choice.is_checked = True
+                choice.permanent_reason = diagnosis.permanent_reason(index, choice, session)
+        possible = [choice for choice in equivalence_class.choices if choice.permanent_reason is None]
+        if not possible:
+            verdict = diagnosis.summarize([choice.permanent_reason for choice in equivalence_class.choices])
+            equivalence_class.blocked = equivalence_class.permanent_reason = verdict
+            return verdict
+        masks = [self._capable_mask(choice) for choice in possible]
+        if self._victims is not None:
+            for choice, mask in zip(possible, masks, strict=True):
+                if choice.whole is not None and (
+                    victims := self._victims.choose(session, choice.whole, mask & ~self._reserved)
+                ):
+                    return self._preempt_sessions(session, *victims)
+        capable_mask = reduce(or_, masks)
         reserved = capable_mask & self._reserved
         if reserved and (
-            reserved == capable_mask or any(demand.fitting_mask() & reserved for demand in equivalence_class.demands)
+            reserved == capable_mask
+            or any(demand.fitting_mask() & reserved for choice in possible for demand in choice.demands)
         ):
             text = f"waits behind session {self._holders[first_rank(reserved)].name}, which came first"
             equivalence_class.blocked = verdict = SkipReason.BEHIND_ANOTHER, text
             return verdict
-        verdict = (
-            SkipReason.INSUFFICIENT_RESOURCE,
-            diagnosis.shortage(index, equivalence_class, capable_mask & ~reserved),
+        verdict = diagnosis.summarize(
+            [
+                (SkipReason.INSUFFICIENT_RESOURCE, diagnosis.shortage(index, choice, mask & ~reserved or mask))
+                for choice, mask in zip(possible, masks, strict=True)
+            ]
         )
         if reserved:
             equivalence_class.blocked = verdict
         else:
-            self._reserve_agents(session, equivalence_class, capable_mask)
+            # One alternative is waited for, so that what is reserved stays the same until it fits.
+            self._reserve_agents(session, possible[0], masks[0])
         return verdict
+
+    def _capable_mask(self, equivalence_class: EquivalenceClass) -> int:
+        return reduce(or_, map(self._index.capable_mask, equivalence_class.demands), 0)
 
     def _preempt_sessions(self, session: PendingSession, rank: int, victims: Sequence[RunningSession]) -> Verdict:
         """Evicts sessions and reserves their agent for the session that will take it in a later cycle."""

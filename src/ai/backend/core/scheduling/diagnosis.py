@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import reduce
 from itertools import combinations
 from operator import and_
@@ -9,7 +10,9 @@ from operator import and_
 from ai.backend.common.devices import VariantProperty
 from ai.backend.common.errors import UnsupportedResource
 from ai.backend.common.slots import ResourceSlot
-from ai.backend.core.scheduling import explain
+from ai.backend.core.allocation.requests.compiled import DeviceRequest
+from ai.backend.core.allocation.variants import HOST_PLUGINS
+from ai.backend.core.scheduling import device_counts, explain
 from ai.backend.core.scheduling.index.agent_state import AgentState
 from ai.backend.core.scheduling.index.agents import AgentIndex, Demand
 from ai.backend.core.scheduling.index.equivalence import EquivalenceClass, Verdict
@@ -31,8 +34,14 @@ def permanent_reason(index: AgentIndex, equivalence_class: EquivalenceClass, ses
             return SkipReason.UNSUPPORTED_RESOURCE, text
     for demand in demands:
         if not demand.supporting_mask:
-            summary = explain.summarize_devices(frozenset(demand.total), index.members(demand.matching_mask))
-            return SkipReason.NO_MATCHING_DEVICE, explain.unmatched(_requirements(demand), summary)
+            agents, requirements = index.members(demand.matching_mask), _requirements(demand)
+            if (device_request := demand.device_request) is not None and not (
+                requirements and _lacks_variants(demand, agents)
+            ):
+                counts = device_counts.count(device_request, demand.total, agents)
+                return SkipReason.NO_MATCHING_DEVICE, device_counts.unmatched(device_request, counts)
+            summary = explain.summarize_devices(frozenset(demand.total), agents)
+            return SkipReason.NO_MATCHING_DEVICE, explain.unmatched(requirements, summary)
     for demand in demands:
         if not index.capable_mask(demand):
             return _too_large(index, demand)
@@ -46,6 +55,22 @@ def permanent_reason(index: AgentIndex, equivalence_class: EquivalenceClass, ses
         return SkipReason.DEVICES_FAILED, explain.failed(total_slots, index.members(supporting_mask))
     text = f"needs {explain.format_amounts(total_slots)} for {len(session.kernels)} kernels, more than all nodes have"
     return SkipReason.NEVER_FITS, text
+
+
+def summarize(verdicts: Sequence[Verdict | None]) -> Verdict:
+    """Joins why each alternative of a session cannot start now; the reason is that of the preferred one."""
+    present = [verdict for verdict in verdicts if verdict is not None]
+    if len(present) == 1:
+        return present[0]
+    texts = [f"({number}) {text}" for number, (_, text) in enumerate(present, 1)]
+    return present[0][0], f"none of {len(texts)} device requests can be met now: {explain.join_first(texts, 4, '; ')}"
+
+
+def _lacks_variants(demand: Demand, agents: Sequence[AgentState]) -> bool:
+    """Returns True if no agent has the demand's variants, whatever its device request says."""
+    requests = [(slots, requirements, None) for slots, requirements, _ in demand.requests]
+    node_classes = {agent.node_class for agent in agents}
+    return not any(all(node_class.prepare(request) is not None for request in requests) for node_class in node_classes)
 
 
 def _no_match(index: AgentIndex, session: PendingSession) -> Verdict:
@@ -96,7 +121,7 @@ def _fits_repaired(agent: AgentState, demand: Demand) -> bool:
 
 
 def _requirements(demand: Demand) -> tuple[VariantProperty, ...]:
-    return tuple(dict.fromkeys(requirement for _, requirements in demand.requests for requirement in requirements))
+    return tuple(dict.fromkeys(requirement for _, requirements, _ in demand.requests for requirement in requirements))
 
 
 def shortage(index: AgentIndex, equivalence_class: EquivalenceClass, agent_mask: int) -> str:
@@ -117,12 +142,16 @@ def _describe_shortage(index: AgentIndex, demand: Demand, agent_mask: int) -> st
     for slot, (slot_index, micro) in zip(demand.order, demand.ranked, strict=True):
         enough_mask = slot_index.mask_with_free(micro) & agent_mask
         if not enough_mask:
+            if demand.device_request is not None and slot not in HOST_PLUGINS:
+                return _describe_devices(index, demand, demand.device_request)
             best = index.agents[slot_index.richest_rank(agent_mask)]
             most = explain.format_amount(slot, best.available).split()[0]
             return (
                 f"needs {explain.format_amount(slot, demand.total)} on one node; most free is {most} on {best.agent_id}"
             )
         enough_masks.append(enough_mask)
+    if demand.device_request is not None:
+        return _describe_devices(index, demand, demand.device_request)
     kernels = len(demand.requests)
     if not index.mask_with_room(agent_mask, kernels):
         agent_texts = [f"{agent.agent_id} {agent.count}" for agent in index.members(agent_mask)]
@@ -136,6 +165,12 @@ def _describe_shortage(index: AgentIndex, demand: Demand, agent_mask: int) -> st
         of_such = f"of devices with {', '.join(map(str, requirements))}"
         return f"{needs}, {of_such}; too little of those is free on {closest.agent_id}"
     return f"{needs}; what is free on {closest.agent_id} is scattered over too many devices"
+
+
+def _describe_devices(index: AgentIndex, demand: Demand, device_request: DeviceRequest) -> str:
+    counts = device_counts.count(device_request, demand.total, index.members(demand.matching_mask))
+    needs = f"needs {explain.format_amounts(demand.total)} on one node"
+    return f"{needs}; {device_counts.describe(device_request, counts)}"
 
 
 def _fewest_lacks_mask(agent_mask: int, enough_masks: list[int]) -> int:

@@ -100,6 +100,8 @@ class PendingSession:
         avoided_agents: they just failed it; taken only if nothing else fits.
         quotas: keys of ``Snapshot.quotas`` that count it.
         scope: its domain, project and user.
+        device_requests: what the devices of its accelerators must be: alternatives, the preferred first; none for any
+            devices. See :mod:`ai.backend.core.allocation.requests`.
     """
 
     session_id: SessionId
@@ -115,6 +117,7 @@ class PendingSession:
     avoided_agents: tuple[AgentId, ...] = ()
     quotas: tuple[str, ...] = ()
     scope: tuple[str, ...] = ()
+    device_requests: tuple[str, ...] = ()
 
     @property
     def total(self) -> ResourceSlot:

@@ -77,6 +77,7 @@ class PresetItem(TypedDict):
     name: str
     resource_slots: Slots
     shared_memory: int | None
+    device_requests: list[str]
 
 
 class PresetsReply(TypedDict):
@@ -183,4 +184,9 @@ class ResourcesApi:
 def _preset_view(preset: ResourcePreset, slot_names: set[Any]) -> PresetItem:
     """Returns the view of a preset without the slots that nobody offers (spec 03-07, "Resource Preset Object")."""
     slots = {name: text for name, text in preset.resource_slots.to_json().items() if name in slot_names}
-    return {"name": preset.name, "resource_slots": slots, "shared_memory": preset.shared_memory}
+    return {
+        "name": preset.name,
+        "resource_slots": slots,
+        "shared_memory": preset.shared_memory,
+        "device_requests": list(preset.device_requests),
+    }

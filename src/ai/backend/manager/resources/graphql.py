@@ -8,6 +8,7 @@ from typing import Any
 
 from ai.backend.common.errors import InvalidInput
 from ai.backend.common.slots import BinarySize, ResourceSlot
+from ai.backend.core.allocation.requests.compiled import RequestCompiler
 from ai.backend.manager.graphql.context import Info, context_of, run_mutation, structured
 from ai.backend.manager.graphql.resolvers import mutation, query
 from ai.backend.manager.graphql.values import View, slots_json
@@ -26,6 +27,8 @@ def _preset_values(props: Mapping[str, Any]) -> dict[str, Any]:
         values["resource_slots"] = ResourceSlot.parse(slots)
     if props.get("shared_memory") is not None:
         values["shared_memory"] = int(BinarySize.parse(str(props["shared_memory"])))
+    if props.get("device_requests") is not None:
+        values["device_requests"] = RequestCompiler().check(props["device_requests"], "device_requests")
     return values
 
 
@@ -34,6 +37,7 @@ def preset_view(preset: ResourcePreset) -> View:
         "name": preset.name,
         "resource_slots": slots_json(preset.resource_slots),
         "shared_memory": preset.shared_memory,
+        "device_requests": list(preset.device_requests),
     }
 
 

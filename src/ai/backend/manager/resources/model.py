@@ -35,11 +35,13 @@ class OfferedVariant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourcePreset:
-    """A named combination of resources; ``shared_memory`` is in bytes."""
+    """A named combination of resources; ``shared_memory`` is in bytes, ``device_requests`` are alternatives of what the
+    devices of its accelerators must be."""
 
     name: str
     resource_slots: ResourceSlot
     shared_memory: int | None = None
+    device_requests: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

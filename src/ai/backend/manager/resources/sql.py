@@ -5,6 +5,7 @@ from __future__ import annotations
 from sqlalchemy import Column, String, Table, delete, select
 
 from ai.backend.infra.database import Database, QuantityMap, Whole
+from ai.backend.infra.database.columns import JSONTuple
 from ai.backend.infra.database.rows import put_row, row_of
 from ai.backend.manager.db.metadata import metadata, required
 from ai.backend.manager.resources.model import ResourcePreset
@@ -15,6 +16,7 @@ presets = Table(
     Column("name", String(256), primary_key=True),
     required("resource_slots", QuantityMap),
     Column("shared_memory", Whole),
+    required("device_requests", JSONTuple(str), server_default="[]"),
 )
 
 

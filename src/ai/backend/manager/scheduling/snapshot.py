@@ -107,6 +107,7 @@ def pending_session(
             for kernel in session.kernels
         ),
         enqueued_at=session.created_at,
+        device_requests=session.device_requests,
         priority=session.priority,
         session_type=session.type,
         cluster_mode=session.cluster_mode,

@@ -58,7 +58,8 @@ _SESSION_ATTRIBUTES = (
     *("id", "tag", "name", "type", "image", "architecture", "cluster_mode", "cluster_size", "domain_name"),
     *("group_name", "group_id", "user_email", "user_id", "access_key", "status", "status_info", "status_changed"),
     *("created_at", "scheduled_at", "starts_at", "started_at", "terminated_at", "startup_command", "result"),
-    *("scaling_group", "mounts", "variant_requirements", "num_queries", "array_id", "array_name", "array_index"),
+    *("scaling_group", "mounts", "variant_requirements", "device_requests", "num_queries", "array_id", "array_name"),
+    "array_index",
 )
 _ORDER_ALIASES = {
     "created_user_email": "user_email",

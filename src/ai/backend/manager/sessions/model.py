@@ -131,6 +131,7 @@ class Session:
         runtime_class: the runtime class of its workloads; if empty, the agent chooses.
         mounts: names of the folders in ``vfolder_mounts``.
         variant_requirements: what every device of a slot that they concern must be, ``namespace::feature::value``.
+        device_requests: what the devices of its accelerators must be, as expressions; alternatives in order.
         reason: the cause of its status; the first cause of an end is kept.
         not_before: the scheduler ignores it until then, after a creation that failed temporarily.
         starting_over: it is TERMINATING and becomes PENDING again, see ``core/lifecycle/session.py``.
@@ -166,6 +167,7 @@ class Session:
     runtime_class: str = ""
     requested_slots: ResourceSlot
     variant_requirements: tuple[str, ...] = ()
+    device_requests: tuple[str, ...] = ()
     resource_opts: Mapping[str, str] = field(default_factory=dict)
     environ: Mapping[str, str] = field(default_factory=dict)
     mounts: tuple[str, ...] = ()
@@ -284,6 +286,7 @@ class CreateSession:
     environ: Mapping[str, str] = field(default_factory=dict)
     resources: Mapping[str, str | int | float] | None = None
     variant_requirements: tuple[str, ...] = ()
+    device_requests: tuple[str, ...] = ()
     resource_opts: Mapping[str, str] = field(default_factory=dict)
     mounts: tuple[str, ...] = ()
     mount_map: Mapping[str, str] = field(default_factory=dict)

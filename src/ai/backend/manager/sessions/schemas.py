@@ -17,6 +17,7 @@ from ai.backend.infra.http.routes import Schema
 from ai.backend.manager.agents.schemas import MetricSeries
 
 Variant = Annotated[str, Meta(min_length=1, max_length=400)]
+DeviceRequestText = Annotated[str, Meta(min_length=1, max_length=2_048)]
 Quantity = str | int | float
 Environ = Annotated[dict[str, Annotated[str, Meta(max_length=65_536)]], Meta(max_length=512)]
 
@@ -29,7 +30,8 @@ class MountOption(Schema, frozen=True):
 class SessionConfig(Schema, frozen=True, rename={"scaling_group": "scalingGroup", "agent_list": "agentList"}):
     """The Creation Config Object (spec 03-07). The ``instance*`` fields are deprecated since v4.
 
-    ``variant_requirements`` are ``namespace::feature::value`` (BEP-1000; peer facts 1.2).
+    ``variant_requirements`` are ``namespace::feature::value`` (BEP-1000; peer facts 1.2). ``device_requests`` are
+    expressions over what devices are, alternatives in order; see the reference of device requests.
     """
 
     mounts: Annotated[list[Word], Meta(max_length=128)] = msgspec.field(default_factory=list)
@@ -38,6 +40,7 @@ class SessionConfig(Schema, frozen=True, rename={"scaling_group": "scalingGroup"
     environ: Environ = msgspec.field(default_factory=dict)
     resources: Annotated[dict[str, Quantity], Meta(max_length=64)] | None = None
     variant_requirements: Annotated[list[Variant], Meta(max_length=32)] = msgspec.field(default_factory=list)
+    device_requests: Annotated[list[DeviceRequestText], Meta(max_length=8)] = msgspec.field(default_factory=list)
     resource_opts: Annotated[dict[str, Quantity | bool], Meta(max_length=64)] = msgspec.field(default_factory=dict)
     scaling_group: Word | None = None
     preopen_ports: Annotated[list[Port | PortText], Meta(max_length=64)] = msgspec.field(default_factory=list)
@@ -92,7 +95,10 @@ class CreateSessionBody(Schema, frozen=True, rename={**_CAMEL_CASE_NAMES, "max_w
     config: SessionConfig = msgspec.field(default_factory=SessionConfig)
 
 
-_CONFIG_FIELDS = ("mount_map", "mount_options", "resource_opts", "variant_requirements", "preopen_ports")
+_CONFIG_FIELDS = (
+    *("mount_map", "mount_options", "resource_opts", "variant_requirements", "device_requests"),
+    "preopen_ports",
+)
 CREATE_ALIASES = {
     **_CAMEL_CASE_NAMES,
     **{_camel_case(name): name for name in ("bootstrap_script", "starts_at", "callback_url", "owner_access_key")},
@@ -159,6 +165,7 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     occupying_slots: dict[str, str]
     requested_slots: dict[str, str]
     variant_requirements: list[str]
+    device_requests: list[str]
     environ: dict[str, str]
     resource_opts: dict[str, str]
     service_ports: list[ServicePort]

@@ -55,6 +55,7 @@ sessions = Table(
     Column("network", JSONText(SessionNetwork)),
     required("requested_slots", QuantityMap),
     required("variant_requirements", JSONTuple(str), server_default="[]"),
+    required("device_requests", JSONTuple(str), server_default="[]"),
     required("resource_opts", JSONText),
     required("environ", JSONText),
     required("mounts", JSONTuple(str)),

@@ -26,7 +26,15 @@ from ai.backend.infra.http.routes import Call, Nothing, OwnerKey, Reply, Schema,
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.access.requests import SESSION_PROBLEMS, caller_of
 from ai.backend.manager.sessions.model import CreateReply
-from ai.backend.manager.sessions.schemas import CREATE_ALIASES, CreatedSession, Environ, MountOption, Quantity, Variant
+from ai.backend.manager.sessions.schemas import (
+    CREATE_ALIASES,
+    CreatedSession,
+    DeviceRequestText,
+    Environ,
+    MountOption,
+    Quantity,
+    Variant,
+)
 from ai.backend.manager.sessions.views import created_session
 from ai.backend.manager.templates.documents import MAX_PAYLOAD_BYTES
 from ai.backend.manager.templates.model import Template, TemplateKind
@@ -63,6 +71,7 @@ class FromTemplateConfig(Schema, frozen=True, rename={"scaling_group": "scalingG
     environ: Environ | None = None
     resources: Annotated[dict[str, Quantity], Meta(max_length=64)] | None = None
     variant_requirements: Annotated[list[Variant], Meta(max_length=32)] | None = None
+    device_requests: Annotated[list[DeviceRequestText], Meta(max_length=8)] | None = None
     resource_opts: Annotated[dict[str, Quantity | bool], Meta(max_length=64)] | None = None
     scaling_group: Word | None = None
     preopen_ports: Annotated[list[Port | PortText], Meta(max_length=64)] | None = None
@@ -113,7 +122,7 @@ class FromTemplateBody(
 
 
 _CONVERSIONS: Mapping[str, Callable[[Any], Any]] = {
-    **dict.fromkeys(("dependencies", "mounts", "variant_requirements", "agent_list"), tuple),
+    **dict.fromkeys(("dependencies", "mounts", "variant_requirements", "device_requests", "agent_list"), tuple),
     "preopen_ports": lambda ports: tuple(port_number(port) for port in ports),
     "batch_timeout_s": duration_s,
     "resource_opts": lambda options: {name: str(value) for name, value in options.items()},

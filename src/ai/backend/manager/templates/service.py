@@ -243,6 +243,7 @@ def _creation_values(template: SessionTemplate) -> dict[str, Any]:
         "batch_timeout_s": duration_s(spec.batch_timeout),
         "preopen_ports": tuple(spec.preopen_ports),
         "variant_requirements": tuple(spec.variant_requirements),
+        "device_requests": tuple(spec.device_requests),
         **{name: getattr(spec, name) for name in _COPIED_FIELDS},
     }
 

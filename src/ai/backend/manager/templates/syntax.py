@@ -41,6 +41,7 @@ _FIELD_SPELLINGS = {
     "batchTimeout": "batch_timeout",
     "preopenPorts": "preopen_ports",
     "variantRequirements": "variant_requirements",
+    "deviceRequests": "device_requests",
     "runtimeClass": "runtime_class",
 }
 _FREE_KEYS = ("environ", "mounts", "resources", "resource_opts", "mount_options")
@@ -134,6 +135,7 @@ class SessionSpec(_TemplatePart, frozen=True):
     batch_timeout: Annotated[str, Meta(max_length=32)] | None = None
     preopen_ports: Annotated[list[Annotated[int, Meta(ge=1, le=65_535)]], Meta(max_length=64)] = []
     variant_requirements: Annotated[list[Annotated[str, Meta(max_length=400)]], Meta(max_length=32)] = []
+    device_requests: Annotated[list[Annotated[str, Meta(min_length=1, max_length=2048)]], Meta(max_length=8)] = []
     runtime_class: Annotated[str, Meta(max_length=64)] = ""
 
     def __post_init__(self) -> None:

@@ -153,6 +153,7 @@ class Devices(Step):
             read_allocation(spec.devices),
             spec.generation,
             [VariantProperty.parse(amount_text) for amount_text in spec.variant_requirements],
+            spec.device_requests,
         )
         allocation = self.context.inventory.holding(kernel.id)
         kernel.record = msgspec.structs.replace(kernel.record, allocation=write_allocation(allocation))

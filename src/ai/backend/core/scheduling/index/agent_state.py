@@ -11,21 +11,23 @@ from ai.backend.common.errors import BackendError, InvalidQuantity, ResourceErro
 from ai.backend.common.ids import AgentId, KernelId, SlotName
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.core.allocation.node import NodeAllocator, PluginDevices, PreparedRequest, without_placeholders
+from ai.backend.core.allocation.requests.compiled import DeviceRequest, RequestCompiler
 from ai.backend.core.allocation.slot_pool import SlotPool
+from ai.backend.core.scheduling.index.part_values import PartValueCache
 from ai.backend.core.scheduling.snapshot import AgentView, HeldKernel
 
 #: What an allocator raises where a request cannot be served.
 REFUSALS = (ResourceError, InvalidQuantity)
-KernelRequest = tuple[ResourceSlot, tuple[VariantProperty, ...]]
-"""The slots and variants that one kernel requests."""
+KernelRequest = tuple[ResourceSlot, tuple[VariantProperty, ...], DeviceRequest | None]
+"""The slots, the variants and the devices that one kernel requests."""
 _MAX_CACHED_ANSWERS = 4096
 
 
 def can_allocate(allocator: NodeAllocator, requests: Iterable[KernelRequest]) -> bool:
     """Allocates requests one after the other; returns False if one of them is refused."""
     try:
-        for slots, requirements in requests:
-            allocator.allocate(slots, requirements=requirements)
+        for slots, requirements, device_request in requests:
+            allocator.allocate(slots, requirements=requirements, device_request=device_request)
     except REFUSALS:
         return False
     return True
@@ -86,8 +88,8 @@ class NodeClass:
             self._refusals[key] = None
             allocator = self.without(reserved)
             try:
-                for slots, requirements in requests:
-                    allocator.allocate(slots, requirements=requirements)
+                for slots, requirements, device_request in requests:
+                    allocator.allocate(slots, requirements=requirements, device_request=device_request)
             except REFUSALS as e:
                 self._refusals[key] = e
         return self._refusals[key]
@@ -112,11 +114,13 @@ _MAX_NODE_CLASSES = 8192
 
 
 class NodeClassCache:
-    """Caches node classes: equal devices are one class in all decisions that share the cache."""
+    """Caches node classes, which are one for equal devices in all decisions that share the cache, and requests."""
 
     def __init__(self) -> None:
         self._by_identity: dict[tuple[int, tuple[str, ...]], NodeClass] = {}
         self._by_outline: dict[Hashable, list[NodeClass]] = {}
+        self.request_compiler = RequestCompiler()
+        self.part_value_cache = PartValueCache()
 
     def get(self, plugins: tuple[PluginDevices, ...], order: tuple[str, ...]) -> NodeClass:
         """Returns the class of agents with these devices. Raises InvalidAllocation, InvalidInput."""
@@ -147,8 +151,6 @@ class AgentState:
         self.count = 0
         self.is_exact = True
         """True if everything that the agent holds is counted in full; what exceeds its devices is not."""
-        self.version = 0
-        """Increases with every change of what is free."""
         self.pools: Mapping[str, SlotPool] = node_class.pools
         self._allocator: NodeAllocator | None = None
         self.held: dict[KernelId, DeviceAllocation] = {}

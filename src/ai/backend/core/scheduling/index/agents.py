@@ -16,8 +16,10 @@ from ai.backend.common.errors import BackendError
 from ai.backend.common.ids import AgentId, KernelId
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.core.allocation.node import PreparedRequest
+from ai.backend.core.allocation.requests.compiled import DeviceRequest
 from ai.backend.core.scheduling.index.agent_state import REFUSALS, AgentState, KernelRequest, NodeClass, NodeClassCache
-from ai.backend.core.scheduling.index.fragmentation import FragmentationGradient, TypicalRequest, typical_requests
+from ai.backend.core.scheduling.index.fragmentation import TypicalRequest, typical_requests
+from ai.backend.core.scheduling.index.gradient import FragmentationGradient, FreeStates
 from ai.backend.core.scheduling.index.slot_index import SlotIndex, mask_of, members, micro
 from ai.backend.core.scheduling.index.vector_index import Edges, VectorIndex
 from ai.backend.core.scheduling.snapshot import PendingKernel, Snapshot
@@ -26,8 +28,6 @@ K = TypeVar("K", bound=Hashable)
 SlotNeed = tuple[SlotIndex, int]
 _UNLIMITED_KERNELS = 10**9
 _FEW_AGENTS = 8
-_MIN_CHANGES_LIMIT = 4096
-"""The least number of changes that are recorded; with many agents four for each."""
 _SCARCITY_RANKS = {"cpu": 1, "mem": 2}
 
 
@@ -85,6 +85,11 @@ class Demand:
     capable_mask: int | None = None
     gradient: FragmentationGradient | None = None
 
+    @property
+    def device_request(self) -> DeviceRequest | None:
+        """The request for its devices, which is the same for all kernels."""
+        return self.requests[0][2] if self.requests else None
+
     def fitting_mask(self) -> int:
         """Returns the agents that seem to have room now: possibly too many, never too few."""
         fitting = self.supporting_mask & ~self.refused_mask
@@ -115,10 +120,10 @@ class AgentIndex:
                 except BackendError as e:
                     self.broken.append((view.agent_id, e.message))
         self.size = len(self.agents)
-        self.changes: list[int] = []
-        """The ranks of changed agents in order; at its limit it is cleared together with every gradient."""
-        self._most_changes = max(_MIN_CHANGES_LIMIT, 4 * self.size)
+        self._free_states: FreeStates | None = None
         self._snapshot = snapshot
+        self.request_compiler = node_classes.request_compiler
+        self._part_value_cache = node_classes.part_value_cache
         self.all_agents = (1 << self.size) - 1
         self.ranks = {agent.agent_id: rank for rank, agent in enumerate(self.agents)}
         self.cursor = -1
@@ -177,8 +182,14 @@ class AgentIndex:
             self._largest[slot] = SlotIndex([pool.most_micro if pool else 0 for pool in pools], max(largest, default=0))
             self._whole[slot] = SlotIndex([pool.whole if pool else 0 for pool in pools], 0)
 
-    @cached_property
-    def typical_requests(self) -> dict[str, TypicalRequest]:
+    @property
+    def free_states(self) -> FreeStates:
+        """The agents by what they have free, kept from the first question on."""
+        if self._free_states is None:
+            self._free_states = FreeStates(self.agents, self._typical_requests(), self._part_value_cache)
+        return self._free_states
+
+    def _typical_requests(self) -> dict[str, TypicalRequest]:
         """Returns the typical requests: those of the snapshot's workload, else those of held and pending kernels."""
         counts: dict[ResourceSlot, float] = {slots: float(count) for slots, count in self._snapshot.workload}
         if not counts:
@@ -214,12 +225,17 @@ class AgentIndex:
     def designated_mask(self, agent_ids: Iterable[AgentId]) -> int:
         return mask_of((self.ranks[agent_id] for agent_id in agent_ids if agent_id in self.ranks), self.size)
 
-    def demand(self, kernels: Sequence[PendingKernel], agent_mask: int) -> Demand:
-        """Returns what one agent of a mask must provide to hold all these kernels. Equal demands are one object."""
+    def demand(
+        self, kernels: Sequence[PendingKernel], agent_mask: int, device_request: DeviceRequest | None = None
+    ) -> Demand:
+        """Returns what one agent of a mask must provide to hold all these kernels, with devices as the request says.
+        Equal demands are one object."""
         matching_mask = agent_mask
         for kernel in kernels:
             matching_mask &= self.matching_mask(kernel)
-        requests: tuple[KernelRequest, ...] = tuple((kernel.slots, kernel.requirements) for kernel in kernels)
+        requests: tuple[KernelRequest, ...] = tuple(
+            (kernel.slots, kernel.requirements, device_request) for kernel in kernels
+        )
         cache_key = requests, matching_mask
         demand = self._demands.get(cache_key)
         if demand is None:
@@ -227,7 +243,7 @@ class AgentIndex:
         return demand
 
     def _new_demand(self, requests: tuple[KernelRequest, ...], matching_mask: int) -> Demand:
-        total_slots = sum((slots for slots, _ in requests), ResourceSlot()).nonzero()
+        total_slots = sum((slots for slots, *_ in requests), ResourceSlot()).nonzero()
         supporting_mask = 0
         prepared_requests: dict[NodeClass, tuple[PreparedRequest, ...]] = {}
         masks_by_unused: dict[int, int] = {}
@@ -292,7 +308,7 @@ class AgentIndex:
         grain = self._grain.get(slot)
         if not grain:
             return []
-        amounts = [micro(slots[slot]) for slots, _ in requests]
+        amounts = [micro(slots[slot]) for slots, *_ in requests]
         needs = []
         if (part_micro := max((size for size in amounts if size <= grain), default=0)) > 0:
             needs.append((self._largest[slot], self._largest[slot].register(part_micro)))
@@ -358,8 +374,8 @@ class AgentIndex:
     def update(self, snapshot: Snapshot) -> bool:
         """Updates the same agents to a newer snapshot with the same workload. Returns :attr:`is_exact`."""
         self._snapshot = snapshot
-        if not snapshot.workload and "typical_requests" in vars(self):
-            del self.typical_requests
+        if not snapshot.workload and self._free_states is not None:
+            self._free_states = None
             for demand in self._demands.values():
                 demand.gradient = None
         gained_mask = 0
@@ -390,12 +406,8 @@ class AgentIndex:
 
     def _update_indexes(self, rank: int, slots: Iterable[str]) -> None:
         agent = self.agents[rank]
-        agent.version += 1
-        if len(self.changes) >= self._most_changes:
-            self.changes.clear()
-            for demand in self._demands.values():
-                demand.gradient = None
-        self.changes.append(rank)
+        if self._free_states is not None:
+            self._free_states.change(rank)
         pools, grain_of_slot = agent.pools, self._grain
         for slot in slots if not agent.node_class.hides else pools:
             if pool := pools.get(slot):

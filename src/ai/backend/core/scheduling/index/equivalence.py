@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from ai.backend.common.ids import SessionId
 from ai.backend.common.states import ClusterMode
+from ai.backend.core.allocation.requests.compiled import DeviceRequest
 from ai.backend.core.scheduling.index.agents import AgentIndex, Demand, scarcity
 from ai.backend.core.scheduling.plan import SkipReason
 from ai.backend.core.scheduling.snapshot import PendingKernel, PendingSession
@@ -25,6 +26,8 @@ class EquivalenceClass:
         parts: the demand of each kernel.
         hardest: the indexes in ``parts``, the largest requests of the scarcest slots first.
         permanent_reason: why it can never run here; None if it can, or while that is not checked.
+        alternatives: the same session with each of its device requests, the preferred first; none if it has at most
+            one. The other attributes are those of the first.
         blocked: why it cannot start in the rest of this cycle, in which agents only lose free resources.
         group: the sessions that wait for that reason.
     """
@@ -32,6 +35,7 @@ class EquivalenceClass:
     whole: Demand | None
     parts: tuple[Demand, ...]
     hardest: tuple[int, ...]
+    alternatives: tuple[EquivalenceClass, ...] = ()
     is_checked: bool = False
     permanent_reason: Verdict | None = None
     blocked: Verdict | None = None
@@ -40,6 +44,11 @@ class EquivalenceClass:
     @property
     def demands(self) -> tuple[Demand, ...]:
         return self.parts if self.whole is None else (self.whole,)
+
+    @property
+    def choices(self) -> tuple[EquivalenceClass, ...]:
+        """The classes in which the session may start, the preferred first."""
+        return self.alternatives or (self,)
 
 
 @dataclass(slots=True, eq=False)
@@ -81,13 +90,14 @@ class EquivalenceCache:
                 kernel.requirements,
                 self._agents_by_image(kernel),
                 session.designated_agents,
+                session.device_requests,
             )
         else:
             requests = tuple((kernel.slots, kernel.requirements, self._agents_by_image(kernel)) for kernel in kernels)
-            request_key = requests, session.cluster_mode, session.designated_agents
+            request_key = requests, session.cluster_mode, session.designated_agents, session.device_requests
         equivalence_class = self.by_request.get(request_key)
         if equivalence_class is None:
-            equivalence_class = self.by_request[request_key] = self._equivalence_class(session)
+            equivalence_class = self.by_request[request_key] = self._class_of(session)
         quota_class = self.quota_classes.get((id(equivalence_class), session.quotas))
         if quota_class is None:
             quota_class = self.quota_classes[id(equivalence_class), session.quotas] = QuotaClass(
@@ -115,12 +125,34 @@ class EquivalenceCache:
             key = self._keys[image] = self._masks.setdefault(mask, len(self._masks)) if mask else image
         return key
 
-    def _equivalence_class(self, session: PendingSession) -> EquivalenceClass:
+    def _compile(self, text: str) -> DeviceRequest:
+        return self.index.request_compiler.compile(text)
+
+    def _class_of(self, session: PendingSession) -> EquivalenceClass:
+        if len(session.device_requests) < 2:
+            return self._equivalence_class(session, *map(self._compile, session.device_requests))
+        alternatives = tuple(
+            self._equivalence_class(session, self._compile(text)) for text in dict.fromkeys(session.device_requests)
+        )
+        class_key = tuple(map(id, alternatives))
+        equivalence_class = self.classes.get(class_key)
+        if equivalence_class is None:
+            first = alternatives[0]
+            equivalence_class = self.classes[class_key] = EquivalenceClass(
+                first.whole, first.parts, first.hardest, alternatives
+            )
+        return equivalence_class
+
+    def _equivalence_class(
+        self, session: PendingSession, device_request: DeviceRequest | None = None
+    ) -> EquivalenceClass:
         index, kernels = self.index, session.kernels
         agent_mask = index.designated_mask(session.designated_agents) if session.designated_agents else index.all_agents
-        demands = tuple(index.demand([kernel], agent_mask) for kernel in kernels)
+        demands = tuple(index.demand([kernel], agent_mask, device_request) for kernel in kernels)
         kernels_together = session.cluster_mode is ClusterMode.SINGLE_NODE or len(demands) == 1
-        whole = (demands[0] if len(demands) == 1 else index.demand(kernels, agent_mask)) if kernels_together else None
+        whole = None
+        if kernels_together:
+            whole = demands[0] if len(demands) == 1 else index.demand(kernels, agent_mask, device_request)
         # Equal demands are one object, but demands that no agent matches are distinguished by their images.
         unmatched = (
             session.designated_agents,

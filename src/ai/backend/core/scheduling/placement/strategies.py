@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from ai.backend.core.scheduling.index.agents import AgentIndex, Demand
-from ai.backend.core.scheduling.index.fragmentation import FragmentationGradient
+from ai.backend.core.scheduling.index.gradient import FragmentationGradient
 
 
 class Rng(Protocol):
@@ -59,12 +59,9 @@ def round_robin(index: AgentIndex, demand: Demand, agent_mask: int, _: Rng) -> i
 
 def least_fragmentation(index: AgentIndex, demand: Demand, agent_mask: int, _: Rng) -> int:
     """Chooses the agent on which the least of the accelerators becomes unusable for typical requests."""
-    agent_mask &= demand.fitting_mask()
-    if not agent_mask:
-        return -1
     if demand.gradient is None:
-        demand.gradient = FragmentationGradient(demand.total, index.typical_requests)
-    return demand.gradient.best(index.agents, agent_mask, index.changes)
+        demand.gradient = FragmentationGradient(demand.total, frozenset(demand.prepared_requests))
+    return demand.gradient.best(index.free_states, agent_mask)
 
 
 PLACEMENTS: Mapping[str, Placement] = {

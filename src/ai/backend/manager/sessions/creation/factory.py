@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from decimal import Decimal
 from uuid import UUID
@@ -13,6 +13,7 @@ from ai.backend.common.ids import KernelId, SessionId, SlotName
 from ai.backend.common.names import check_slot_name
 from ai.backend.common.slots import BinarySize, ResourceSlot, parse_quantity
 from ai.backend.common.states import SessionStatus, SlotType
+from ai.backend.core.allocation.requests.compiled import RequestCompiler
 from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.agents.capabilities import ENCRYPTION, DeviceReader, is_encrypted, needs_of, with_networks
@@ -58,6 +59,7 @@ class SessionFactory:
     dotfiles: DotfileService
     state: ManagerState
     images: ImageService | None
+    request_compiler: RequestCompiler = field(default_factory=RequestCompiler)
 
     def __post_init__(self) -> None:
         self._feasibility = feasibility.FeasibilityChecker(
@@ -107,6 +109,9 @@ class SessionFactory:
             architecture=image.architecture,
             requested_slots=slots,
             variant_requirements=checks.check_requirements(request.variant_requirements),
+            device_requests=checks.check_device_requests(
+                request.device_requests, [kernel.slots for kernel in planned], self.request_compiler
+            ),
             resource_opts=self._checked_options(request, slots),
             environ=self._environ(owner, request.environ),
             mounts=tuple(mount.name for mount in mounts),

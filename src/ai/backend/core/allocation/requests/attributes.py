@@ -1,0 +1,68 @@
+"""The attributes of devices that requests name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from decimal import Decimal
+from enum import StrEnum
+
+from ai.backend.common.devices import ComputeDevice, PrecisionSupport
+from ai.backend.core.allocation.requests.terms import Facts, Value
+
+
+class AttributeKind(StrEnum):
+    """The kinds of values that attributes are compared with."""
+
+    SIZE = "a size, such as 40g"
+    NUMBER = "a number"
+    TEXT = "quoted text"
+
+
+ATTRIBUTES: Mapping[str, AttributeKind] = {
+    "memory": AttributeKind.SIZE,
+    "memory_type": AttributeKind.TEXT,
+    "memory_bandwidth": AttributeKind.NUMBER,
+    "model": AttributeKind.TEXT,
+    "plugin": AttributeKind.TEXT,
+    "id": AttributeKind.TEXT,
+    "location": AttributeKind.TEXT,
+    "numa_node": AttributeKind.NUMBER,
+    "units": AttributeKind.NUMBER,
+    "precision": AttributeKind.TEXT,
+}
+"""Every other name is a feature of a variant, of any namespace (``compute_capability``) or of one
+(``nvidia.compute_capability``); what it states is compared as a version, a size, or text."""
+LINK_BANDWIDTH, LINK = "link_bandwidth", "link"
+
+
+def facts_of(device: ComputeDevice) -> Facts:
+    """Returns the attributes of a device. ``memory`` is in bytes, bandwidths are in GiB/s."""
+    facts: dict[str, tuple[Value, ...]] = {
+        "plugin": (str(device.device_name),),
+        "id": (str(device.device_id),),
+    }
+    features: dict[str, list[Value]] = {}
+    for stated in device.properties:
+        features.setdefault(stated.feature, []).append(stated.value)
+        features.setdefault(f"{stated.namespace}.{stated.feature}", []).append(stated.value)
+    for name, values in features.items():
+        facts[name] = tuple(values)
+    spec = device.memory_spec
+    if memory := (spec.total_memory if spec else 0) or device.memory_size:
+        facts["memory"] = (Decimal(memory),)
+    if spec is not None and spec.memory_type:
+        facts["memory_type"] = (spec.memory_type,)
+    if spec is not None and spec.bandwidth is not None:
+        facts["memory_bandwidth"] = (Decimal(str(spec.bandwidth)),)
+    if device.model_name:
+        facts["model"] = (device.model_name,)
+    if device.hw_location:
+        facts["location"] = (device.hw_location,)
+    if device.numa_node is not None:
+        facts["numa_node"] = (Decimal(device.numa_node),)
+    if device.processing_units:
+        facts["units"] = (Decimal(device.processing_units),)
+    precisions = [entry.format for entry in device.precision_support if entry.support is PrecisionSupport.NATIVE]
+    if precisions:
+        facts["precision"] = tuple(precisions)
+    return facts

@@ -1,0 +1,228 @@
+"""Device requests, compiled: which devices they select, and which of these may be given together.
+
+What devices must be to each other is a relation of pairs, so what may be given together are the cliques of a graph. A
+request is served from one of its maximal cliques (:attr:`Selection.sets`); ``distinct`` is the exception, because a
+graph in which only alike devices are apart has too many: of each group of alike ones the device with most free may be
+given. Source: decision 0359.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from ai.backend.common.devices import ComputeDevice, LinkKind
+from ai.backend.common.errors import InvalidInput
+from ai.backend.common.ids import DeviceId
+from ai.backend.core.allocation.requests import syntax
+from ai.backend.core.allocation.requests.terms import (
+    Alike,
+    AllOf,
+    AnyOf,
+    Constraint,
+    Facts,
+    LinkBandwidth,
+    LinkKinds,
+    Term,
+)
+from ai.backend.core.allocation.slot_pool import ranks
+
+MAX_ALTERNATIVES = 8
+_MAX_COMPILED = 4096
+MAX_SETS = 1024
+"""Of more than so many maximal sets of linked devices the first ones are tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The devices of one plugin that a request selects.
+
+    Attributes:
+        devices: all of them.
+        sets: those that may be given together; None if any may.
+        groups: of each group at most one device may be given; None if any may.
+        text: the constraints, for messages.
+    """
+
+    devices: frozenset[DeviceId]
+    sets: tuple[frozenset[DeviceId], ...] | None = None
+    groups: tuple[frozenset[DeviceId], ...] | None = None
+    text: str = ""
+
+    @property
+    def is_free(self) -> bool:
+        """True if any of the devices may be given together."""
+        return self.sets is None and self.groups is None
+
+    def allows(self, device_ids: frozenset[DeviceId]) -> bool:
+        """Returns True if exactly these devices may be given."""
+        return (
+            device_ids <= self.devices
+            and (self.sets is None or any(device_ids <= device_set for device_set in self.sets))
+            and (self.groups is None or all(len(device_ids & group) <= 1 for group in self.groups))
+        )
+
+    def candidates(self, free_of: Callable[[DeviceId], int]) -> list[frozenset[DeviceId]]:
+        """Returns the sets to take from, those with the least free first, so that large ones stay whole."""
+        sets = self.sets if self.sets is not None else (self.devices,)
+        if self.groups is not None:
+            sets = tuple(
+                frozenset(
+                    max(sorted(members), key=lambda device_id: (free_of(device_id), device_id))
+                    for group in self.groups
+                    if (members := group & device_set)
+                )
+                for device_set in sets
+            )
+        if len(sets) == 1:
+            return list(sets)
+        return sorted(sets, key=lambda members: (sum(map(free_of, members)), sorted(members)))
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceRequest:
+    """A request for the devices behind the slots of a session. Equal requests have the same ``text``."""
+
+    text: str
+    term: Term | None
+    constraints: tuple[Constraint, ...]
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, DeviceRequest) and self.text == other.text
+
+    def __str__(self) -> str:
+        return self.text
+
+    @cached_property
+    def conditions(self) -> tuple[Term, ...]:
+        """The terms that a device must satisfy, each for itself."""
+        if self.term is None:
+            return ()
+        return self.term.terms if isinstance(self.term, AllOf) else (self.term,)
+
+    def selects(self, facts: Facts) -> bool:
+        """Returns True if a device with these attributes may be given."""
+        return (self.term is None or self.term.value_for(facts) is True) and all(
+            facts.get(constraint.name) for constraint in self.constraints if isinstance(constraint, Alike)
+        )
+
+    def select(self, devices: Sequence[ComputeDevice], facts: Sequence[Facts]) -> Selection:
+        """Selects from the devices of one plugin. ``facts``: their attributes."""
+        chosen = [(device, stated) for device, stated in zip(devices, facts, strict=True) if self.selects(stated)]
+        all_ids = frozenset(device.device_id for device, _ in chosen)
+        if not self.constraints:
+            return Selection(all_ids)
+        same_names = [c.name for c in self.constraints if isinstance(c, Alike) and not c.is_distinct]
+        distinct_names = [c.name for c in self.constraints if isinstance(c, Alike) and c.is_distinct]
+        sets: list[frozenset[DeviceId]] | None = None
+        if same_names or len(self.constraints) > len(distinct_names):
+            alike = _group_by(chosen, same_names)
+            link_rules = [c for c in self.constraints if isinstance(c, LinkBandwidth | LinkKinds)]
+            sets = []
+            for members in alike:
+                sets += _linked_sets(members, link_rules) if link_rules else [_ids(members)]
+        groups = tuple(map(_ids, _group_by(chosen, distinct_names))) if distinct_names else None
+        text = " && ".join(map(str, self.constraints))
+        return Selection(all_ids, None if sets is None else tuple(sets), groups, text)
+
+
+_Chosen = list[tuple[ComputeDevice, Facts]]
+
+
+def _ids(chosen: _Chosen) -> frozenset[DeviceId]:
+    return frozenset(device.device_id for device, _ in chosen)
+
+
+def _group_by(chosen: _Chosen, names: Sequence[str]) -> list[_Chosen]:
+    groups: dict[tuple[object, ...], _Chosen] = {}
+    for device, facts in chosen:
+        groups.setdefault(tuple(facts[name] for name in names), []).append((device, facts))
+    return list(groups.values())
+
+
+def _linked_sets(chosen: _Chosen, rules: Sequence[LinkBandwidth | LinkKinds]) -> list[frozenset[DeviceId]]:
+    """Returns the maximal sets of devices of which any two are linked as all rules say."""
+    rank_of_id = {device.device_id: rank for rank, (device, _) in enumerate(chosen)}
+    neighbours = [0] * len(chosen)
+    stated: dict[tuple[int, int], list[tuple[LinkKind, float]]] = {}
+    for rank, (device, _) in enumerate(chosen):
+        for link in device.links:
+            peer = rank_of_id.get(link.peer, rank)
+            if peer != rank:
+                pair = min(rank, peer), max(rank, peer)
+                stated.setdefault(pair, []).append((link.kind, link.bandwidth_gib_s or 0.0))
+    for (first, second), links in stated.items():
+        if all(any(_obeys(kind, bandwidth, rule) for kind, bandwidth in links) for rule in rules):
+            neighbours[first] |= 1 << second
+            neighbours[second] |= 1 << first
+    devices = [device.device_id for device, _ in chosen]
+    return [frozenset(devices[rank] for rank in ranks(mask)) for mask in _maximal_cliques(neighbours)]
+
+
+def _obeys(kind: LinkKind, bandwidth: float, rule: LinkBandwidth | LinkKinds) -> bool:
+    return bandwidth >= rule.least if isinstance(rule, LinkBandwidth) else kind.value in rule.kinds
+
+
+def _maximal_cliques(neighbours: Sequence[int]) -> list[int]:
+    """Returns the maximal cliques as masks, at most :data:`MAX_SETS` (Bron and Kerbosch, with the pivot of Tomita)."""
+    cliques: list[int] = []
+    stack = [(0, (1 << len(neighbours)) - 1, 0)]
+    while stack and len(cliques) < MAX_SETS:
+        clique, candidates, excluded = stack.pop()
+        if not candidates:
+            if not excluded and clique:
+                cliques.append(clique)
+            continue
+        pivot = max(ranks(candidates | excluded), key=lambda rank: (candidates & neighbours[rank]).bit_count())
+        for rank in ranks(candidates & ~neighbours[pivot]):
+            bit = 1 << rank
+            stack.append((clique | bit, candidates & neighbours[rank], excluded & neighbours[rank]))
+            candidates &= ~bit
+            excluded |= bit
+    return cliques
+
+
+class RequestCompiler:
+    """Compiles the texts of device requests, and keeps what it compiled. Its first request costs 0.1 s."""
+
+    def __init__(self) -> None:
+        self._parser: syntax.RequestParser | None = None
+        self._compiled: dict[str, DeviceRequest] = {}
+
+    def compile(self, text: str) -> DeviceRequest:
+        """Compiles one request. Raises InvalidInput with the column."""
+        compiled = self._compiled.get(text)
+        if compiled is None:
+            if self._parser is None:
+                self._parser = syntax.RequestParser()
+            if len(self._compiled) >= _MAX_COMPILED:
+                self._compiled.clear()
+            compiled = self._compiled[text] = _compile(*self._parser.parse(text))
+        return compiled
+
+    def check(self, texts: Sequence[str], field: str) -> tuple[str, ...]:
+        """Returns alternatives as they are stored, each once. Raises InvalidInput that names the field, the
+        alternative and the column, for one that cannot be read and for too many."""
+        if len(texts) > MAX_ALTERNATIVES:
+            message = f"there are {MAX_ALTERNATIVES} alternative device requests at most"
+            raise InvalidInput(message, data={field: "too many"})
+        for number, text in enumerate(texts, 1):
+            try:
+                self.compile(text)
+            except InvalidInput as e:
+                message = f"alternative {number}: {e.message}" if len(texts) > 1 else e.message
+                raise InvalidInput(message, data={field: message, "column": e.data["column"]}) from None
+        return tuple(dict.fromkeys(text.strip() for text in texts))
+
+
+def _compile(term: Term | None, constraints: tuple[Constraint, ...]) -> DeviceRequest:
+    if sum(isinstance(constraint, Alike) and constraint.is_distinct for constraint in constraints) > 1:
+        raise InvalidInput("a device request has at most one distinct()", data={"column": 1})
+    texts = list(map(str, constraints))
+    if term is not None:
+        texts.insert(0, f"({term})" if texts and isinstance(term, AnyOf) else str(term))
+    return DeviceRequest(" && ".join(texts), term, constraints)

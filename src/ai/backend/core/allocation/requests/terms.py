@@ -1,0 +1,207 @@
+"""The terms of a device request as data, and their value for one device.
+
+A term is true, false, or unknown (None): a device that lacks an attribute is unknown in whatever compares it, as a
+missing field is an error in CEL, and ``&&`` and ``||`` absorb it as they do there. Only true selects a device.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from operator import ge, gt, le, lt
+from typing import Any
+
+from ai.backend.common.errors import InvalidQuantity
+from ai.backend.common.slots import BinarySize
+
+Value = Decimal | str
+"""A stated value: a number, a size in bytes, or text (also a version)."""
+Facts = Mapping[str, tuple[Value, ...]]
+"""The attributes of one device: name -> its values, one but for lists."""
+
+_VERSION = re.compile(r"[vV]?[0-9]+(?:\.[0-9]+)*")
+ORDERS: Mapping[str, Callable[[Any, Any], bool]] = {"<": lt, "<=": le, ">": gt, ">=": ge}
+TEXT_TESTS: Mapping[str, Callable[[str, str], bool]] = {
+    "startsWith": str.startswith,
+    "endsWith": str.endswith,
+    "contains": str.__contains__,
+}
+
+
+def version_key(text: str) -> tuple[int, ...] | None:
+    """Returns the numbers of a dotted version without trailing zeros; None for any other text."""
+    if len(text) > 64 or _VERSION.fullmatch(text) is None:
+        return None
+    numbers = [int(part) for part in text.lstrip("vV").split(".")]
+    while len(numbers) > 1 and not numbers[-1]:
+        numbers.pop()
+    return tuple(numbers)
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """A value as it is written. ``number``: of a number or a size; None for text and for versions of three parts."""
+
+    text: str
+    number: Decimal | None = None
+    is_quoted: bool = False
+
+    def __str__(self) -> str:
+        if not self.is_quoted:
+            return self.text
+        escaped_text = self.text.replace("\\", "\\\\").replace('"', '\\"')
+        return f'"{escaped_text}"'
+
+    def equals(self, stated: Value) -> bool:
+        if isinstance(stated, Decimal):
+            return self.number == stated
+        if self.is_quoted:
+            return self.text == stated
+        version = version_key(stated)
+        return version == version_key(self.text) if version is not None else self._size_of(stated) == self.number
+
+    def compare(self, stated: Value, order: str) -> bool | None:
+        """Returns whether a stated value stands in an order to this one; None if they have no order."""
+        test = ORDERS[order]
+        if isinstance(stated, Decimal):
+            return None if self.number is None else test(stated, self.number)
+        version, own_version = version_key(stated), version_key(self.text)
+        if version is not None and own_version is not None:
+            return test(version, own_version)
+        size = self._size_of(stated)
+        return None if size is None or self.number is None else test(size, self.number)
+
+    @staticmethod
+    def _size_of(stated: str) -> Decimal | None:
+        try:
+            return Decimal(int(BinarySize.parse(stated)))
+        except InvalidQuantity:
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Compares an attribute: ``==``, ``!=``, an order, or a test of text with one literal; ``in`` with several.
+
+    ``in`` with ``is_flipped`` is ``literal in attribute``, the same for attributes that are lists.
+    """
+
+    name: str
+    operator: str
+    literals: tuple[Literal, ...]
+    is_flipped: bool = False
+
+    def __str__(self) -> str:
+        if self.operator in TEXT_TESTS:
+            return f"{self.name}.{self.operator}({self.literals[0]})"
+        if self.is_flipped:
+            return f"{self.literals[0]} in {self.name}"
+        if self.operator == "in":
+            return f"{self.name} in [{', '.join(map(str, self.literals))}]"
+        return f"{self.name} {self.operator} {self.literals[0]}"
+
+    def value_for(self, facts: Facts) -> bool | None:
+        stated_values = facts.get(self.name)
+        if not stated_values:
+            return None
+        if self.operator in ("==", "in", "!="):
+            is_equal = any(literal.equals(stated) for literal in self.literals for stated in stated_values)
+            return is_equal is not (self.operator == "!=")
+        literal = self.literals[0]
+        if (test := TEXT_TESTS.get(self.operator)) is not None:
+            return any(isinstance(stated, str) and test(stated, literal.text) for stated in stated_values)
+        results = [literal.compare(stated, self.operator) for stated in stated_values]
+        return True if True in results else None if None in results else False
+
+
+@dataclass(frozen=True, slots=True)
+class Has:
+    """True if a device states an attribute."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return f"has({self.name})"
+
+    def value_for(self, facts: Facts) -> bool | None:
+        return bool(facts.get(self.name))
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    term: Term
+
+    def __str__(self) -> str:
+        return f"!({self.term})"
+
+    def value_for(self, facts: Facts) -> bool | None:
+        value = self.term.value_for(facts)
+        return None if value is None else not value
+
+
+@dataclass(frozen=True, slots=True)
+class AllOf:
+    terms: tuple[Term, ...]
+
+    def __str__(self) -> str:
+        return " && ".join(f"({term})" if isinstance(term, AnyOf) else str(term) for term in self.terms)
+
+    def value_for(self, facts: Facts) -> bool | None:
+        values = [term.value_for(facts) for term in self.terms]
+        return False if False in values else None if None in values else True
+
+
+@dataclass(frozen=True, slots=True)
+class AnyOf:
+    terms: tuple[Term, ...]
+
+    def __str__(self) -> str:
+        return " || ".join(str(term) for term in self.terms)
+
+    def value_for(self, facts: Facts) -> bool | None:
+        values = [term.value_for(facts) for term in self.terms]
+        return True if True in values else None if None in values else False
+
+
+Term = Comparison | Has | Not | AllOf | AnyOf
+
+
+@dataclass(frozen=True, slots=True)
+class Alike:
+    """All devices of a kernel agree in (``same``), or pairwise differ in (``distinct``), an attribute.
+
+    A device that lacks the attribute is not taken.
+    """
+
+    name: str
+    is_distinct: bool = False
+
+    def __str__(self) -> str:
+        return f"{'distinct' if self.is_distinct else 'same'}({self.name})"
+
+
+@dataclass(frozen=True, slots=True)
+class LinkBandwidth:
+    """Any two devices of a kernel are linked with so many GiB/s or more."""
+
+    least: Decimal
+    text: str
+
+    def __str__(self) -> str:
+        return f"link_bandwidth >= {self.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class LinkKinds:
+    """Any two devices of a kernel are linked in one of these ways."""
+
+    kinds: tuple[str, ...]
+
+    def __str__(self) -> str:
+        quoted_kinds = [f'"{kind}"' for kind in self.kinds]
+        return f"link in [{', '.join(quoted_kinds)}]"
+
+
+Constraint = Alike | LinkBandwidth | LinkKinds

@@ -1,0 +1,158 @@
+"""Counts the devices that satisfy a device request, and the free ones of them, for the owners of waiting sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+
+from ai.backend.common.slots import ResourceSlot, format_quantity
+from ai.backend.core.allocation.node import PluginDevices
+from ai.backend.core.allocation.requests.attributes import ATTRIBUTES, AttributeKind, facts_of
+from ai.backend.core.allocation.requests.compiled import DeviceRequest
+from ai.backend.core.allocation.requests.terms import Comparison, Has, Not, Term, Value
+from ai.backend.core.allocation.variants import HOST_PLUGINS, ascending
+from ai.backend.core.scheduling.explain import join_first
+from ai.backend.core.scheduling.index.agent_state import AgentState, NodeClass
+
+_MAX_VALUES = 6
+
+
+@dataclass(slots=True)
+class DeviceCounts:
+    """How many devices of the requested accelerators there are, and how many satisfy a request.
+
+    Attributes:
+        total: all of them, healthy or not.
+        having: for each condition of the request, those that satisfy it.
+        selected: those that satisfy all.
+        free: of these, those that have something free; None if a plugin's own map keeps that.
+        most_free: the largest number of free ones on one agent.
+        values: the values of each attribute that the request names.
+    """
+
+    total: int
+    having: list[int]
+    selected: int
+    free: int | None
+    most_free: int
+    values: dict[str, set[Value]]
+
+
+def count(device_request: DeviceRequest, slots: ResourceSlot, agents: Sequence[AgentState]) -> DeviceCounts:
+    """Counts the devices of agents that offer one of the requested slots, cores and memory apart."""
+    names = sorted({name for condition in device_request.conditions for name in names_of(condition)})
+    counts = DeviceCounts(0, [0] * len(device_request.conditions), 0, 0, 0, {name: set() for name in names})
+    selected_of: dict[NodeClass, list[tuple[str, list[int]]]] = {}
+    class_counts: dict[NodeClass, int] = {}
+    for agent in agents:
+        class_counts[agent.node_class] = class_counts.get(agent.node_class, 0) + 1
+    for node_class, agent_count in class_counts.items():
+        selected_of[node_class] = _count_class(device_request, slots, node_class, agent_count, counts)
+    for agent in agents:
+        free_here = 0
+        for slot, ranks in selected_of[agent.node_class]:
+            pool = agent.pools[slot]
+            if ranks and len(pool.free) <= max(ranks):
+                counts.free = None
+                return counts
+            free_here += sum(pool.free[rank] > 0 for rank in ranks)
+        counts.free = (counts.free or 0) + free_here
+        counts.most_free = max(counts.most_free, free_here)
+    return counts
+
+
+def _count_class(
+    device_request: DeviceRequest, slots: ResourceSlot, node_class: NodeClass, agent_count: int, counts: DeviceCounts
+) -> list[tuple[str, list[int]]]:
+    """Adds the devices of equal agents to the counts. Returns the ranks of the selected ones by slot."""
+    selected: list[tuple[str, list[int]]] = []
+    for plugin in node_class.plugins:
+        slot = _requested_slot(plugin, slots)
+        if slot is None:
+            continue
+        ranks = []
+        for rank, device in enumerate(plugin.devices):
+            if all(offered.slot_name != slot for offered in device.slots):
+                continue
+            facts = facts_of(device)
+            counts.total += agent_count
+            for place, condition in enumerate(device_request.conditions):
+                counts.having[place] += agent_count * (condition.value_for(facts) is True)
+            for name, values in counts.values.items():
+                if len(values) <= _MAX_VALUES:
+                    values.update(facts.get(name, ()))
+            if device_request.selects(facts):
+                counts.selected += agent_count
+                ranks.append(rank)
+        selected.append((slot, ranks))
+    return selected
+
+
+def _requested_slot(plugin: PluginDevices, slots: ResourceSlot) -> str | None:
+    if plugin.name in HOST_PLUGINS:
+        return None
+    offered = {slot.slot_name for device in plugin.devices for slot in device.slots}
+    return next((slot for slot in sorted(slots.nonzero()) if slot in offered), None)
+
+
+def names_of(term: Term) -> tuple[str, ...]:
+    """Returns the attributes that a term names."""
+    if isinstance(term, Comparison | Has):
+        return (term.name,)
+    if isinstance(term, Not):
+        return names_of(term.term)
+    return tuple(name for part in term.terms for name in names_of(part))
+
+
+def describe(device_request: DeviceRequest, counts: DeviceCounts) -> str:
+    """Formats the counts, such as ``3 of 12 devices have compute_capability >= 8.0, none of them is free``."""
+    constraints = " && ".join(map(str, device_request.constraints))
+    given = f" with {constraints}" if constraints else ""
+    text = _describe_conditions(device_request, counts)
+    if counts.free is None:
+        return text + given
+    if not counts.free:
+        return f"{text}, none of them is free"
+    are = "is" if counts.free == 1 else "are"
+    return f"{text}, {counts.free} of them {are} free, at most {counts.most_free} on one node{given}"
+
+
+def _describe_conditions(device_request: DeviceRequest, counts: DeviceCounts) -> str:
+    have = "has" if counts.selected == 1 else "have"
+    texts = [str(condition) for condition in device_request.conditions]
+    if len(texts) < 2:
+        return f"{counts.selected} of {counts.total} devices {have} {texts[0] if texts else str(device_request)}"
+    single_texts = [f"{having} {text}" for text, having in zip(texts, counts.having, strict=True)]
+    return f"of {counts.total} devices {join_first(single_texts, 6)}; {counts.selected} {have} all of it"
+
+
+def unmatched(device_request: DeviceRequest, counts: DeviceCounts) -> str:
+    """Explains a request that no device satisfies: how many satisfy each condition, and what there is instead."""
+    texts = [f"no agent has a device with {device_request.text:.400}"]
+    missing = [
+        condition for condition, having in zip(device_request.conditions, counts.having, strict=True) if not having
+    ]
+    if len(device_request.conditions) > 1:
+        single_texts = [
+            f"{having} {condition}" for condition, having in zip(device_request.conditions, counts.having, strict=True)
+        ]
+        texts.append(f"of {counts.total} devices there have {join_first(single_texts, 6)}")
+    names = dict.fromkeys(name for condition in missing for name in names_of(condition))
+    texts += [_describe_values(name, counts.values[name]) for name in list(names)[:4]]
+    return "; ".join(texts)
+
+
+def _describe_values(name: str, values: set[Value]) -> str:
+    if not values:
+        return f"no device states {name}"
+    shown = ascending({_format_value(name, value) for value in values})
+    return f"of {name} there {'is' if len(shown) == 1 else 'are'} {join_first(shown, _MAX_VALUES)}"
+
+
+def _format_value(name: str, value: Value) -> str:
+    if isinstance(value, str):
+        return value
+    if ATTRIBUTES.get(name) is AttributeKind.SIZE:
+        return f"{(value / Decimal(2**30)).quantize(Decimal('0.1')).normalize():f}g"
+    return format_quantity(value)

@@ -1,0 +1,260 @@
+"""Chooses the agent on which the least of the accelerators becomes unusable: where fragmentation grows least.
+
+Agents with the same devices and the same free amounts lose the same, so what is compared are such *states*, of which
+there are far fewer than agents: docs/decisions/0361-fragmentation-is-compared-by-states.md.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from heapq import heapify, heappop, heappush
+from typing import NamedTuple
+
+from ai.backend.common.slots import ResourceSlot
+from ai.backend.core.allocation.slot_pool import SlotPool
+from ai.backend.core.scheduling.index.agent_state import AgentState, NodeClass
+from ai.backend.core.scheduling.index.fragmentation import COMPANIONS, TypicalRequest, lost_units
+from ai.backend.core.scheduling.index.part_values import PartValueCache, PartValues
+
+_MAX_CACHED_LOSSES = 65_536
+_TIGHTNESS = 1e-3
+"""The weight of what stays free of a device among parts of equal worth."""
+Fingerprint = tuple[object, ...]
+
+
+class FreeAccelerator(NamedTuple):
+    """The free amount of one accelerator slot of an agent, in units of the slot.
+
+    Attributes:
+        units: the sum over its devices.
+        whole: how many devices are free as a whole.
+        largest: the size of the largest device, free or not, in quanta.
+        quantum: of the slot.
+        levels: the distinct free amounts of devices in quanta, ascending; empty where devices are taken as a whole.
+        lost: the units that typical requests cannot use now.
+        values: what free parts of a device are worth; None where only whole devices are requested.
+    """
+
+    units: float
+    whole: int
+    largest: int
+    quantum: float
+    levels: tuple[int, ...]
+    lost: float
+    values: PartValues | None
+
+
+class FreeState:
+    """The free amounts of some agents with equal devices. ``agent_mask``: these agents; 0 once there are none."""
+
+    __slots__ = ("accelerators", "agent_mask", "cores", "fingerprint", "memory", "node_class")
+
+    def __init__(
+        self,
+        node_class: NodeClass,
+        fingerprint: Fingerprint,
+        cores: float,
+        memory: float,
+        accelerators: Sequence[tuple[str, FreeAccelerator]],
+    ) -> None:
+        self.node_class = node_class
+        self.fingerprint = fingerprint
+        self.cores = cores
+        self.memory = memory
+        self.accelerators = accelerators
+        self.agent_mask = 0
+
+
+class FreeStates:
+    """Groups the agents of an index by their states.
+
+    ``log`` are the states in the order of their appearance: a state that no agent has any more is dropped, and is a new
+    one when it comes again. ``era`` counts how often the log was cleared.
+    """
+
+    def __init__(
+        self, agents: Sequence[AgentState], typical: Mapping[str, TypicalRequest], value_cache: PartValueCache
+    ) -> None:
+        self.typical = typical
+        self.log: list[FreeState] = []
+        self.era = 0
+        self._max_log = 4 * len(agents) + 4096
+        self._agents = agents
+        self._class_numbers: dict[NodeClass, int] = {}
+        self._states: dict[Fingerprint, FreeState] = {}
+        self._value_cache = value_cache
+        self._values: dict[tuple[str, int, Decimal], PartValues | None] = {}
+        self._losses: dict[tuple[str, float, int, float, float], float] = {}
+        self._state_of_rank = [self._enter(rank) for rank in range(len(agents))]
+
+    @property
+    def present(self) -> list[FreeState]:
+        """The states that agents have now."""
+        return list(self._states.values())
+
+    def change(self, rank: int) -> None:
+        """Brings the state of an agent up to date."""
+        left = self._state_of_rank[rank]
+        left.agent_mask ^= 1 << rank
+        if not left.agent_mask:
+            del self._states[left.fingerprint]
+        self._state_of_rank[rank] = self._enter(rank)
+
+    def lost(self, slot: str, units: float, whole: int, cores: float, memory: float) -> float:
+        """Returns :func:`lost_units`, cached: the state after one request is the state before the next one."""
+        key = slot, units, whole, cores, memory
+        loss = self._losses.get(key)
+        if loss is None:
+            if len(self._losses) >= _MAX_CACHED_LOSSES:
+                self._losses.clear()
+            free = {"cpu": cores, "mem": memory}
+            loss = self._losses[key] = lost_units(self.typical[slot], units, whole, free)
+        return loss
+
+    def _enter(self, rank: int) -> FreeState:
+        agent = self._agents[rank]
+        number = self._class_numbers.setdefault(agent.node_class, len(self._class_numbers))
+        pools, shared = agent.pools, agent.node_class.shared
+        parts: list[object] = [number]
+        for name in (*COMPANIONS, *self.typical):
+            pool = pools.get(name)
+            parts.append(0 if pool is None else pool.total_free)
+            if pool is not None and (name in shared or (pool.largest > 1 and name not in COMPANIONS)):
+                parts.append(tuple((level, pool.levels[level].bit_count()) for level in pool.free_levels))
+        fingerprint = tuple(parts)
+        state = self._states.get(fingerprint)
+        if state is None:
+            state = self._states[fingerprint] = self._new_state(agent, fingerprint)
+            if len(self.log) >= self._max_log:
+                self.log.clear()
+                self.era += 1
+            self.log.append(state)
+        state.agent_mask |= 1 << rank
+        return state
+
+    def _new_state(self, agent: AgentState, fingerprint: Fingerprint) -> FreeState:
+        pools = agent.pools
+        cores, memory = (
+            float(pools[name].total_free * pools[name].quantum) if name in pools else 0.0 for name in COMPANIONS
+        )
+        accelerators = []
+        for slot in self.typical:
+            pool = pools.get(slot)
+            if pool is None:
+                continue
+            units, whole = float(pool.total_free * pool.quantum), pool.whole
+            lost = self.lost(slot, units, whole, cores, memory)
+            levels = tuple(pool.free_levels) if slot in agent.node_class.shared or pool.largest > 1 else ()
+            values = self._values_of(slot, pool) if slot in agent.node_class.shared else None
+            free = FreeAccelerator(units, whole, pool.largest, float(pool.quantum), levels, lost, values)
+            accelerators.append((slot, free))
+        return FreeState(agent.node_class, fingerprint, cores, memory, accelerators)
+
+    def _values_of(self, slot: str, pool: SlotPool) -> PartValues | None:
+        """Returns what parts of the largest device are worth, which stands for all devices of the slot."""
+        key = slot, pool.largest, pool.quantum
+        if key not in self._values:
+            sizes: dict[int, float] = {}
+            for amount, count in self.typical[slot].amounts.items():
+                if size := pool.quanta(amount):
+                    sizes[size] = sizes.get(size, 0.0) + count * float(pool.largest * pool.quantum)
+            is_shared = pool.largest and any(size < pool.largest for size in sizes)
+            self._values[key] = self._value_cache.get(sizes, pool.largest) if is_shared else None
+        return self._values[key]
+
+
+def _part_loss(free: FreeAccelerator, level: int, quanta: int) -> float:
+    """Returns what is lost, in units, where a part is taken of a device with ``level`` quanta free."""
+    remaining = (level - quanta) * free.quantum
+    if free.values is None:
+        return remaining
+    return free.values.lost(level, quanta) * free.largest * free.quantum + _TIGHTNESS * remaining
+
+
+Candidate = tuple[float, int, float, float, Fingerprint, int, FreeState]
+"""(units that are lost, kinds of slots left unused, cores left, memory left, fingerprint, number of the entry, state):
+of equal losses the fullest agent is taken, and equal arguments give an equal order."""
+
+
+class FragmentationGradient:
+    """Keeps, for one demand, the states that have room for it by what would be lost; evaluates each state once."""
+
+    __slots__ = ("_cores", "_era", "_heap", "_memory", "_node_classes", "_number", "_requested", "_seen", "_slots")
+
+    def __init__(self, total: ResourceSlot, node_classes: frozenset[NodeClass]) -> None:
+        """``total``: what is requested. ``node_classes``: those that support the demand."""
+        self._requested = {slot: float(quantity) for slot, quantity in total.items()}
+        self._cores, self._memory = (self._requested.get(name, 0.0) for name in COMPANIONS)
+        self._slots = self._requested.keys()
+        self._node_classes = node_classes
+        self._heap: list[Candidate] = []
+        self._era = -1
+        self._seen = 0
+        self._number = 0
+
+    def best(self, states: FreeStates, agent_mask: int) -> int:
+        """Returns the agent of a mask that loses least, the first of equals; -1 if none has room."""
+        heap = self._heap
+        if self._era != states.era:
+            self._era = states.era
+            heap[:] = [candidate for state in states.present if (candidate := self._candidate(states, state))]
+            heapify(heap)
+        else:
+            needed_cores, needed_memory = self._cores, self._memory
+            for state in states.log[self._seen :]:
+                if (
+                    state.agent_mask
+                    and state.cores >= needed_cores
+                    and state.memory >= needed_memory
+                    and (candidate := self._candidate(states, state)) is not None
+                ):
+                    heappush(heap, candidate)
+        self._seen = len(states.log)
+        outside_candidates: list[Candidate] = []
+        best_rank = -1
+        while heap and best_rank < 0:
+            state_mask = heap[0][-1].agent_mask
+            if not state_mask:
+                heappop(heap)
+            elif choice_mask := state_mask & agent_mask:
+                best_rank = (choice_mask & -choice_mask).bit_length() - 1
+            else:
+                outside_candidates.append(heappop(heap))
+        for candidate in outside_candidates:
+            heappush(heap, candidate)
+        return best_rank
+
+    def _candidate(self, states: FreeStates, state: FreeState) -> Candidate | None:
+        """Returns what a state loses by the demand; None if it has no room for it."""
+        cores, memory = state.cores - self._cores, state.memory - self._memory
+        if cores < 0 or memory < 0 or state.node_class not in self._node_classes:
+            return None
+        loss = 0.0
+        for slot, free in state.accelerators:
+            requested = self._requested.get(slot, 0.0)
+            units, whole = free.units, free.whole
+            if requested:
+                if requested > units:
+                    return None
+                broken, remaining = 0, 0.0
+                if free.levels:
+                    quanta = round(requested / free.quantum)
+                    if quanta >= free.largest:
+                        broken = -(-quanta // free.largest)
+                    else:
+                        place = bisect_left(free.levels, quanta)
+                        if place == len(free.levels):
+                            return None
+                        level = free.levels[place]
+                        remaining, broken = _part_loss(free, level, quanta), int(level == free.largest)
+                else:
+                    broken = round(requested)
+                loss += remaining
+                units -= requested
+                whole -= broken
+            loss += states.lost(slot, units, whole, cores, memory) - free.lost
+        unused_kinds = len(state.node_class.kinds - self._slots)
+        self._number += 1
+        return round(loss, 9), unused_kinds, cores, memory, state.fingerprint, self._number, state

@@ -1,0 +1,213 @@
+"""Sessions with device requests: alternatives in order, and why one waits."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from decimal import Decimal
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ai.backend.common.devices import AllocMapSpec, ComputeDevice, DeviceSlot, VariantProperty
+from ai.backend.common.ids import AgentId, DeviceId, DeviceName, SlotName
+from ai.backend.common.states import SlotType
+from ai.backend.core.allocation.node import PluginDevices
+from ai.backend.core.scheduling.decide import IncrementalScheduler, decide
+from ai.backend.core.scheduling.index.agent_state import NodeClassCache
+from ai.backend.core.scheduling.placement.strategies import PLACEMENTS
+from ai.backend.core.scheduling.plan import Plan, SkipReason
+from ai.backend.core.scheduling.policy import Policy
+from ai.backend.core.scheduling.snapshot import AgentView, PendingSession, Snapshot, dump_json, load_json
+from tests.unit.core.scheduling.builders import NOW, agent, session, slots
+
+CACHE = NodeClassCache()
+"""Kept over all decisions, as the scheduling loop keeps its own."""
+CAPABILITIES = {"T4": "7.5", "A100": "8.0", "H100": "9.0"}
+
+
+def gpus(name: str, *models: str, location: tuple[str, ...] = ()) -> AgentView:
+    devices = tuple(
+        ComputeDevice(
+            device_name=DeviceName("cuda"),
+            device_id=DeviceId(str(number)),
+            hw_location="",
+            model_name=model,
+            memory_size=16 * 2**30 if model == "T4" else 80 * 2**30,
+            numa_node=number % 2,
+            slots=(DeviceSlot(slot_name=SlotName("cuda.device"), slot_type=SlotType.COUNT, amount=Decimal(1)),),
+            variant_properties=(VariantProperty.parse(f"nvidia::compute_capability::{CAPABILITIES[model]}"),),
+        )
+        for number, model in enumerate(models)
+    )
+    plugin = PluginDevices(name=DeviceName("cuda"), devices=devices, alloc_map=AllocMapSpec(kind="discrete"))
+    plain = agent(name, cpu=64, mem="256g", location=location)
+    return replace(plain, plugins=(*plain.plugins, plugin))
+
+
+def asking(name: str, *device_requests: str, count: int = 1, **more: object) -> PendingSession:
+    made = session(name, slots(cpu=1, mem="1g", cuda_device=count), age_s=100 - len(name))
+    return replace(made, device_requests=device_requests, **more)  # type: ignore[arg-type]  # a builder
+
+
+def planned(agents: Sequence[AgentView], pending: Sequence[PendingSession], policy: Policy | None = None) -> Plan:
+    snapshot = Snapshot(resource_group="default", agents=tuple(agents), pending=tuple(pending))
+    return decide(snapshot, policy or Policy(), now=NOW, rng=random.Random(1), node_classes=CACHE)
+
+
+def agents_of(plan: Plan, pending: Sequence[PendingSession]) -> list[str | None]:
+    chosen = {placement.session_id: placement.kernels[0].agent_id for placement in plan.placements}
+    return [chosen.get(who.session_id) for who in pending]
+
+
+def test_alternatives_are_taken_in_their_order() -> None:
+    agents = [gpus("a-t4", "T4", "T4"), gpus("b-h100", "H100"), gpus("c-a100", "A100")]
+    models = ('model == "H100"', 'model == "A100"', "compute_capability >= 7.0")
+    pending = [asking(name, *models) for name in ("1", "22", "333", "4444", "55555")]
+    plan = planned(agents, pending)
+    assert agents_of(plan, pending) == ["b-h100", "c-a100", "a-t4", "a-t4", None]
+    (wait,) = plan.waits
+    assert wait.reason is SkipReason.INSUFFICIENT_RESOURCE
+    assert "none of 3 device requests can be met now: (1) " in wait.message
+    assert '1 of 4 devices has model == "H100", none of them is free' in wait.message
+
+
+def test_the_wait_counts_devices() -> None:
+    agents = [gpus("t4", *["T4"] * 9), gpus("a100", "A100", "A100", "A100")]
+    pending = [asking(name, "compute_capability >= 8.0") for name in ("1", "22", "333", "4444")]
+    plan = planned(agents, pending)
+    (wait,) = plan.waits
+    assert wait.message.endswith("; 3 of 12 devices have compute_capability >= 8.0, none of them is free")
+
+
+def test_a_request_that_no_device_satisfies_names_what_there_is() -> None:
+    agents = [gpus("t4", "T4", "T4"), gpus("a100", "A100")]
+    (wait,) = planned(agents, [asking("x", "memory >= 96g && compute_capability >= 8.0")]).waits
+    assert wait.reason is SkipReason.NO_MATCHING_DEVICE
+    assert wait.message == (
+        "no agent has a device with memory >= 96g && compute_capability >= 8.0; of 3 devices there have "
+        "0 memory >= 96g, 1 compute_capability >= 8.0; of memory there are 16g, 80g"
+    )
+    (wait,) = planned(agents, [asking("x", 'vendor == "acme"')]).waits
+    assert wait.message.endswith("no device states vendor")
+
+
+def test_constraints_that_no_empty_agent_meets_can_never_be_met() -> None:
+    (wait,) = planned([gpus("t4", "T4", "T4", "T4")], [asking("x", "same(numa_node)", count=3)]).waits
+    assert wait.reason is SkipReason.NEVER_FITS
+    assert "same(numa_node)" in wait.message
+
+
+def test_all_kernels_of_a_cluster_get_one_alternative() -> None:
+    agents = [gpus("a", "H100"), gpus("b", "A100"), gpus("c", "A100")]
+    kernels = [slots(cpu=1, cuda_device=1)] * 2
+    who = replace(session("x", *kernels, multi=True), device_requests=('model == "H100"', 'model == "A100"'))
+    (placement,) = planned(agents, [who]).placements
+    assert {kernel.agent_id for kernel in placement.kernels} == {"b", "c"}
+
+
+def test_a_snapshot_keeps_the_requests() -> None:
+    snapshot = Snapshot(resource_group="d", pending=(asking("x", "memory >= 1g", 'model == "T4"'),))
+    assert load_json(dump_json(snapshot)) == snapshot
+
+
+def test_the_first_alternative_is_what_waiting_reserves() -> None:
+    agents = [gpus("a", "H100", "H100"), gpus("b", "A100", "A100")]
+    first = asking("1", 'model == "H100"')
+    large = asking("22", 'model == "H100"', 'model == "A100"', count=2)
+    small = asking("333", 'model == "A100"')
+    busy = asking("0", 'model == "A100"', priority=99)
+    plan = planned(agents, [busy, first, large, small])
+    assert agents_of(plan, [busy, first, large, small]) == ["b", "a", None, "b"]
+    assert plan.reserved == ((AgentId("a"), large.session_id),)
+
+
+models = st.sampled_from(list(CAPABILITIES))
+texts = st.sampled_from(
+    [
+        'model == "H100"',
+        'model in ["A100", "H100"]',
+        "compute_capability >= 8.0",
+        "memory < 20g",
+        "same(numa_node)",
+        'model != "T4" && same(model)',
+        "distinct(numa_node)",
+        "memory > 1t",
+    ]
+)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.lists(st.lists(models, min_size=1, max_size=4), min_size=1, max_size=3),
+    st.lists(st.tuples(st.lists(texts, max_size=3, unique=True), st.integers(1, 3)), min_size=1, max_size=5),
+    st.sampled_from(sorted(PLACEMENTS)),
+)
+def test_the_first_session_gets_its_first_alternative_that_fits_an_agent(
+    machines: list[list[str]], asked: list[tuple[list[str], int]], placement: str
+) -> None:
+    agents = [gpus(f"i-{number}", *models) for number, models in enumerate(machines)]
+    pending = [
+        replace(
+            session(str(number), slots(cpu=1, cuda_device=count), age_s=100 - number),
+            device_requests=tuple(alternatives),
+        )
+        for number, (alternatives, count) in enumerate(asked)
+    ]
+    policy = Policy(placement=placement)
+    plan = planned(agents, pending, policy)
+    snapshot = Snapshot(resource_group="default", agents=tuple(agents), pending=tuple(pending))
+    again = decide(IncrementalScheduler(snapshot, CACHE), policy, now=NOW, rng=random.Random(1))
+    assert again == plan
+    first = pending[0]
+    expected = next(
+        (
+            [who.agent_id for who in agents if _fits(who, text, int(first.total["cuda.device"]))]
+            for text in first.device_requests or ("has(id)",)
+            if any(_fits(who, text, int(first.total["cuda.device"])) for who in agents)
+        ),
+        [],
+    )
+    (chosen,) = agents_of(plan, [first])
+    assert (chosen is None and not expected) or chosen in expected
+    for placed in plan.placements:
+        asked_for = next(who for who in pending if who.session_id == placed.session_id)
+        (kernel,) = placed.kernels
+        view = next(who for who in agents if who.agent_id == kernel.agent_id)
+        given_devices = [
+            one for one in view.plugins[-1].devices if one.device_id in kernel.devices.slots[SlotName("cuda.device")]
+        ]
+        assert any(_allows(text, given_devices) for text in asked_for.device_requests or ("has(id)",))
+
+
+def _fits(view: AgentView, text: str, count: int) -> bool:
+    """Returns True if some devices of an empty agent satisfy a request, by trying all of them."""
+    devices = view.plugins[-1].devices
+    subsets = ([one for bit, one in enumerate(devices) if mask >> bit & 1] for mask in range(1 << len(devices)))
+    return any(len(chosen) == count and _allows(text, chosen) for chosen in subsets)
+
+
+def _allows(text: str, chosen: Sequence[ComputeDevice]) -> bool:
+    """Says by hand what the texts of this test mean."""
+    model_names = [str(one.model_name) for one in chosen]
+    nodes = [one.numa_node for one in chosen]
+    return {
+        "has(id)": True,
+        'model == "H100"': set(model_names) == {"H100"},
+        'model in ["A100", "H100"]': "T4" not in model_names,
+        "compute_capability >= 8.0": "T4" not in model_names,
+        "memory < 20g": set(model_names) == {"T4"},
+        "same(numa_node)": len(set(nodes)) == 1,
+        'model != "T4" && same(model)': "T4" not in model_names and len(set(model_names)) == 1,
+        "distinct(numa_node)": len(set(nodes)) == len(nodes),
+        "memory > 1t": False,
+    }[text]
+
+
+@pytest.mark.parametrize("placement", sorted(PLACEMENTS))
+def test_the_planner_waits_for_what_comes(placement: str) -> None:
+    waiting = asking("x", 'model == "H100"')
+    assert not planned([gpus("a", "T4")], [waiting], Policy(placement=placement)).placements
+    assert planned([gpus("a", "T4"), gpus("b", "H100")], [waiting], Policy(placement=placement)).placements
