@@ -130,7 +130,9 @@ async def test_loads_and_usage_come_from_workers_to_managers(call: Caller, worke
     assert [(each["queued"], each["in_flight"]) for each in idle["loads"]] == [(0, {})]
     waiting = asyncio.create_task(call("GET", f"/v2/endpoints/loads?since={idle['version']}&wait=20"))
     session = UUID(int=0)
-    load = CircuitUsage(id=circuit.id, requests=2, last_used=time.time(), open=3, queued=1, waits=1, in_flight={session: 2})
+    load = CircuitUsage(
+        id=circuit.id, requests=2, last_used=time.time(), open=3, queued=1, waits=1, in_flight={session: 2}
+    )
     row = InferenceUsage(minute=9, token="t", circuit=circuit.id, endpoint=ENDPOINT, requests=2, output_tokens=70)
     for _ in range(2):  # a report that comes twice counts once
         await worker.report(1, time.time(), load, inference=[row])
