@@ -114,7 +114,7 @@ def scheduler() -> Sequence[Figure]:
         policy = Policy(placement=placement)
         figures.append(rate("5,000 agents, 50,000 pending", plain, policy, 20_000, (810, kube)))
         figures.append(rate("the same with 8 accelerators each", devices, policy, 10_000, (180, kube)))
-    figures.append(rate("the same with 8 accelerators each", devices, Policy(placement="least-fragmentation"), 1_000))
+    figures.append(rate("the same with 8 accelerators each", devices, Policy(placement="least-fragmentation"), 10_000))
     figures.append(idle())
     figures.append(queues())
     del plain, devices
