@@ -57,6 +57,13 @@ EXEMPTIONS = (
         r"a batch session needs|inference sessions|elements of an array|indices",
         "what a session takes depends on its type",
     ),
+    Exemption(r"POST /services/\{e\}/token", _REFUSED, r"duration", "one of two spellings of a field is required"),
+    Exemption(
+        r"(POST|PATCH) /services(/_/try|/\{e\})?(/scale)?",
+        _REFUSED,
+        r"replicas|name must|runtime variant|roll-out has no option|policy|startup|cannot be mounted|environment",
+        "a setting bounds replicas; names, paths and policies have grammars; folders and variants are what there is",
+    ),
     Exemption(r"POST /resource/agents/.*", _REFUSED, r"needs the|do not know", "depends on the action and the device"),
     Exemption(r"GET .*", (AcceptedNegativeData,), r"=null(&|$)", "null is absent in a query too (spec 03-07)"),
     # ---- limits of the settings ----

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
+from ai.backend.common.errors import NotFound
 from ai.backend.infra.clock import Clock
 from ai.backend.infra.http.decode import refuse
 from ai.backend.infra.http.fields import duration_s
@@ -30,7 +31,7 @@ def _route_id(text: str) -> UUID:
     try:
         return UUID(text)
     except ValueError:
-        raise refuse({"route_id": "no id"}) from None
+        raise NotFound("The endpoint has no such route.", data={"route_id": "unknown"}) from None
 
 
 class ServicesApi:
