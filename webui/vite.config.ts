@@ -76,5 +76,7 @@ export default defineConfig({
     setupFiles: ['src/testing/setup.ts'],
     include: ['src/**/*.test.{ts,tsx}'],
     restoreMocks: true,
+    testTimeout: 30_000,
+    expect: { poll: { timeout: 10_000 } },
   },
 });

@@ -28,8 +28,10 @@ export interface Column<T> {
   cell: (row: T) => ReactNode;
 }
 
-export interface Selection {
+export interface Selection<T> {
   ids: ReadonlySet<string>;
+  /** Whether a row may be selected; any if absent. */
+  isSelectable?: (row: T) => boolean;
   change: (ids: ReadonlySet<string>) => void;
 }
 
@@ -42,7 +44,7 @@ interface Props<T> {
   /** The order in the server's language, such as `-created_at`. */
   order?: string;
   onOrder?: (order: string) => void;
-  selection?: Selection;
+  selection?: Selection<T>;
 }
 
 const rowHeight = 44;
@@ -212,7 +214,9 @@ export function DataTable<T>({ label, columns, pages, idOf, nameOf, order, onOrd
     else ids.delete(id);
     latest.current?.change(ids);
   }, []);
-  const selectedHere = loaded.filter((row) => selection?.ids.has(idOf(row))).length;
+  const isSelectable = (row: T) => selection?.isSelectable?.(row) ?? true;
+  const selectable = loaded.filter(isSelectable);
+  const selectedHere = selectable.filter((row) => selection?.ids.has(idOf(row))).length;
   return (
     <div>
       {onOrder && <OrderField columns={columns} onOrder={onOrder} {...(order ? { order } : {})} />}
@@ -233,12 +237,12 @@ export function DataTable<T>({ label, columns, pages, idOf, nameOf, order, onOrd
                   type="checkbox"
                   className={classes.box}
                   aria-label={t('table.selectAll')}
-                  checked={loaded.length > 0 && selectedHere === loaded.length}
+                  checked={selectable.length > 0 && selectedHere === selectable.length}
                   ref={(element) => {
-                    if (element !== null) element.indeterminate = selectedHere > 0 && selectedHere < loaded.length;
+                    if (element !== null) element.indeterminate = selectedHere > 0 && selectedHere < selectable.length;
                   }}
                   onChange={(event) =>
-                    selection.change(new Set(event.currentTarget.checked ? loaded.map((row) => idOf(row)) : []))
+                    selection.change(new Set(event.currentTarget.checked ? selectable.map((row) => idOf(row)) : []))
                   }
                 />
                 <span className={classes.forPhones}>{t('table.selectAll')}</span>
@@ -278,7 +282,11 @@ export function DataTable<T>({ label, columns, pages, idOf, nameOf, order, onOrd
                 columns={columns as readonly Column<unknown>[]}
                 id={row === undefined ? '' : idOf(row)}
                 name={row === undefined ? '' : nameOf(row)}
-                isSelected={selection === undefined || row === undefined ? null : selection.ids.has(idOf(row))}
+                isSelected={
+                  selection === undefined || row === undefined || !isSelectable(row)
+                    ? null
+                    : selection.ids.has(idOf(row))
+                }
                 hasSelection={selection !== undefined}
                 onToggle={onToggle}
                 measure={virtualizer.measureElement}

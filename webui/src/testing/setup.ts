@@ -1,4 +1,4 @@
-import { cleanup } from '@testing-library/react';
+import { cleanup, configure } from '@testing-library/react';
 import i18next from 'i18next';
 import { afterEach, beforeEach, vi } from 'vitest';
 import { startI18n } from '../i18n';
@@ -11,6 +11,9 @@ class SilentEventSource extends EventTarget {
     this.readyState = SilentEventSource.CLOSED;
   }
 }
+
+// Pages are loaded when they are opened, which takes a while on a busy machine.
+configure({ asyncUtilTimeout: 10_000 });
 
 vi.stubGlobal('EventSource', SilentEventSource);
 // A window of a browser has a size; that of the test environment has none, so that no row would be on screen.

@@ -1,6 +1,6 @@
-import { useQuery } from '@tanstack/react-query';
+import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query';
 import { filterOf } from '../../api/filters';
-import { graphql, query } from '../../api/graphql';
+import { graphql, mutate, query } from '../../api/graphql';
 import { usePages } from '../../components/usePages';
 
 export const usersQuery = graphql(`
@@ -23,6 +23,12 @@ export const keypairsQuery = graphql(`
 
 export const groupsQuery = graphql(`
   query { groups { id name description domain_name is_active type resource_policy total_resource_slots created_at } }
+`);
+
+export const setUserStatus = graphql(`
+  mutation ($email: String!, $status: String!) {
+    modify_user(email: $email, props: { status: $status }) { ok msg }
+  }
 `);
 
 export const domainsQuery = graphql(`
@@ -102,5 +108,14 @@ export function useResourceGroups() {
   return useQuery({
     queryKey: ['resource-groups'],
     queryFn: async ({ signal }) => present((await query(resourceGroupsQuery, {}, { signal })).scaling_groups),
+  });
+}
+
+/** Makes a user active or inactive; an inactive one cannot sign in. */
+export function useSetUserStatus() {
+  const client = useQueryClient();
+  return useMutation({
+    mutationFn: (variables: { email: string; status: 'active' | 'inactive' }) => mutate(setUserStatus, variables),
+    onSuccess: () => client.invalidateQueries({ queryKey: ['users'] }),
   });
 }

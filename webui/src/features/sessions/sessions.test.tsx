@@ -179,6 +179,12 @@ describe('the list of sessions', () => {
     expect((await within(dialog).findByRole('alert')).textContent).toContain('train-2: The agent is lost.');
     await waitFor(() => expect(screen.getByText('1 selected')).toBeDefined());
   });
+  it('offers no selection of ended sessions', async () => {
+    answerList(row(1), row(2, { status: 'TERMINATED' }));
+    openPage('/sessions?status=all', server);
+    expect(await screen.findByLabelText('Select train-1')).toBeDefined();
+    expect(screen.queryByLabelText('Select train-2')).toBeNull();
+  });
   it('shows hostile names as text', async () => {
     answerList(row(1, { name: '<img src=x onerror=alert(1)>' }));
     const { container } = openPage('/sessions', server);

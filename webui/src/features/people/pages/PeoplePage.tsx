@@ -2,6 +2,7 @@ import { Code, Tabs } from '@mantine/core';
 import { useNavigate, useSearch } from '@tanstack/react-router';
 import { useTranslation } from 'react-i18next';
 import { slotsOf } from '../../../api/filters';
+import { useRole } from '../../../api/me';
 import { type Column, DataTable } from '../../../components/DataTable';
 import { EmptyState } from '../../../components/EmptyState';
 import { Page } from '../../../components/Page';
@@ -14,6 +15,7 @@ import { SimpleTable } from '../../../components/SimpleTable';
 import { Slots } from '../../../components/Slots';
 import { StatusBadge } from '../../../components/StatusBadge';
 import type { Pages } from '../../../components/usePages';
+import { UserActions } from '../parts/UserActions';
 import { useDomains, useGroups, useKeypairPages, useUserPages } from '../queries';
 
 interface ListProps {
@@ -62,6 +64,8 @@ function PagedList<T>({
 function Users({ q, sort, onSort }: ListProps) {
   const { t } = useTranslation('people');
   const order = sort || '-created_at';
+  const role = useRole();
+  const mayChange = role === 'superadmin' || role === 'admin';
   const pages = useUserPages(q, order);
   type Row = NonNullable<ReturnType<typeof pages.rowAt>>;
   const columns: Column<Row>[] = [
@@ -98,6 +102,16 @@ function Users({ q, sort, onSort }: ListProps) {
       isSecondary: true,
       cell: (row) => <RelativeTime at={row.created_at} />,
     },
+    ...(mayChange
+      ? [
+          {
+            id: 'act',
+            label: t('act.title'),
+            width: '130px',
+            cell: (row: Row) => <UserActions email={row.email ?? ''} status={row.status ?? ''} />,
+          },
+        ]
+      : []),
   ];
   return (
     <PagedList

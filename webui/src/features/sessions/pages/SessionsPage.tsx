@@ -117,7 +117,7 @@ export function SessionsPage() {
     const names = new Map<string, string>();
     for (let index = 0; index < (pages.total ?? 0); index += 1) {
       const row = pages.rowAt(index);
-      if (row?.id && ids.has(row.id) && isLive(row.status)) names.set(row.id, row.name ?? row.id);
+      if (row?.id && ids.has(row.id)) names.set(row.id, row.name ?? row.id);
     }
     for (const [id, name] of named) if (ids.has(id)) names.set(id, name);
     setNamed(names);
@@ -203,7 +203,7 @@ export function SessionsPage() {
           nameOf={(row) => row.name ?? ''}
           order={search.sort}
           onOrder={(sort) => change({ sort })}
-          selection={{ ids: selected, change: select }}
+          selection={{ ids: selected, isSelectable: (row) => isLive(row.status), change: select }}
         />
       )}
       {isTerminating && (
