@@ -12,6 +12,7 @@ await journey(async (browser) => {
   const password = page.getByLabel('Password', { exact: true });
   await password.waitFor();
   await screenshot(page, 'expired');
+  await page.getByLabel('E-mail address').fill(site.user.email); // is there already, unless the page was left no time
   await password.fill(site.user.password);
   await page.getByRole('button', { name: 'Log in' }).click();
   await password.waitFor({ state: 'hidden' });

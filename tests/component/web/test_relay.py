@@ -89,6 +89,7 @@ async def test_streams_end_with_the_login(site: Site) -> None:
     await site.login()
     socket = await site.http.ws_connect(f"{site.url}/func/stream/echo")
     events = await site.http.get(f"{site.url}/func/events")
+    assert events.headers["X-Accel-Buffering"] == "no"
     assert await events.content.readline() == b"event: tick\n"
     async with site.http.post(f"{site.url}/server/logout", json={}) as response:
         assert response.status == 200
