@@ -80,7 +80,7 @@ def test_hooks_are_enabled_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert [name for name, _ in hooks.plugins] == ["policy", "token"]
     assert load_hooks(HookSettings()).plugins == []
     refused: list[tuple[dict[str, Any], type[Exception], str]] = [
-        ({"enabled": ["none"]}, InvalidInput, "there is missing, policy, token, wrong"),
+        ({"enabled": ["none"]}, InvalidInput, "there is ldap, missing, oidc, policy, token, wrong"),
         ({"enabled": ["missing"]}, PluginError, "cannot be loaded: ModuleNotFoundError"),
         ({"enabled": ["wrong"]}, PluginError, "is no subclass of"),
         ({"enabled": ["token"]}, InvalidInput, "hooks.options.token.key: it is missing"),
