@@ -103,7 +103,7 @@ def test_the_cause_is_seen_in_the_list_and_in_the_log(mixed: Mixed) -> None:
         return any(all(word in line for word in ("i-local-2", "has failed", *words)) for line in lines)
 
     wait_until(lambda: listed("vendor_crash", "killed by SIGSEGV"), what="the plugin that crashed")
-    wait_until(lambda: listed("vendor_gone", "No module named"), what="the plugin that is missing")
+    wait_until(lambda: listed("vendor_gone", "has no module"), what="the plugin that is missing")
     log = (mixed.data_dir / "logs" / "up.log").read_text()
     assert "killed by SIGSEGV" in log
     assert "allow-compute-plugins names vendor_gone, which is no installed plugin and no package" in log
