@@ -6,9 +6,11 @@ import fcntl
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -133,13 +135,57 @@ class Published:
         told = json.loads(out) if process.returncode == 0 else [["", out + err, None]] * len(commands)
         return [Said(*one) for one in told]
 
+    def interrupting(self, *arguments: str) -> Said:
+        """Runs `ssh` or `scp`, which end their tunnel by an interrupt and wait for it.
+
+        The tunnel sometimes loses it and waits for connections for ever (seen in one run of thirty, the handler of
+        the signal in place). It is interrupted once more then, as by a second Ctrl-C of a user.
+        """
+        process = self.popen(*arguments)
+        try:
+            out, err = process.communicate(timeout=self.timeout_s / 2)
+        except subprocess.TimeoutExpired:
+            for pid in self._tunnels():
+                os.kill(pid, signal.SIGINT)
+            try:
+                out, err = process.communicate(timeout=self.timeout_s / 2)
+            except subprocess.TimeoutExpired:
+                living = self._living(process)
+                process.kill()
+                out, err = process.communicate()
+                return Said(out, f"{err}\n{living}", None)
+        return Said(out, err, process.returncode)
+
+    def _tunnels(self) -> list[int]:
+        """Returns the processes of `backend.ai app` with this client's home."""
+        return [int(folder.name) for folder in self._processes() if b"\0app\0" in (folder / "cmdline").read_bytes()]
+
+    def _processes(self) -> Iterator[Path]:
+        mark = f"HOME={self.folder}".encode()
+        for folder in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                if mark in (folder / "environ").read_bytes().split(b"\0"):
+                    yield folder
+
     def __call__(self, *arguments: str, timeout_s: float | None = None, input_: str | None = None) -> Said:
         """Run a command to its end. One that hangs, as this client does after some broken replies, says nothing."""
         process = self.popen(*arguments, has_input=input_ is not None)
         try:
             out, err = process.communicate(input_, timeout=timeout_s or self.timeout_s)
         except subprocess.TimeoutExpired:
+            living = self._living(process)
             process.kill()
             out, err = process.communicate()
-            return Said(out, err, None)
+            return Said(out, f"{err}\n{living}", None)
         return Said(out, err, process.returncode)
+
+    def _living(self, client: subprocess.Popen[str]) -> str:
+        """Describes the processes that the client has left, which keep its streams open, and where each waits."""
+        lines = [f"the client {'runs' if client.poll() is None else f'has ended with {client.returncode}'}; alive:"]
+        for folder in self._processes():
+            with suppress(OSError):
+                command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                signals = [line for line in (folder / "status").read_text().splitlines() if line.startswith("Sig")]
+                wait = (folder / "wchan").read_text()
+                lines.append(f"{folder.name} {command[:200]} waits in {wait}; {' '.join(signals).expandtabs(1)}")
+        return "\n".join(lines)

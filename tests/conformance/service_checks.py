@@ -59,7 +59,7 @@ def check_ssh(scene: Scene) -> None:
     (scene.client.folder / ".ssh").mkdir(mode=0o700, exist_ok=True)
     with scene.session("conf-ssh"):
         command = "echo $((6 * 7)) > made; echo in $PWD as $(id -un)"
-        said = ended(scene.client("ssh", "-p", str(free_port()), "conf-ssh", command))
+        said = ended(scene.client.interrupting("ssh", "-p", str(free_port()), "conf-ssh", command))
         assert "in /home/work as work" in said.all, said.all
         names = {file["filename"] for file in scene.server.ComputeSession("conf-ssh").list_files()}
         assert "made" in names
@@ -73,7 +73,7 @@ def check_scp(scene: Scene) -> None:
     (folder / "there.bin").write_bytes(content)
     with scene.session("conf-scp"):
         for source, target in (("there.bin", "work@localhost:kept.bin"), ("work@localhost:kept.bin", "back.bin")):
-            said = ended(scene.client("scp", "-p", str(free_port()), "conf-scp", source, target))
+            said = ended(scene.client.interrupting("scp", "-p", str(free_port()), "conf-scp", source, target))
             assert "Failed" not in said.all, said.all
         (kept,) = [
             file for file in scene.server.ComputeSession("conf-scp").list_files() if file["filename"] == "kept.bin"

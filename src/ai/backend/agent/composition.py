@@ -120,7 +120,7 @@ class Agent:
         self._parts.callback(self._host.state.close)
         try:
             await self._start()
-        except BaseException:
+        except (Exception, asyncio.CancelledError):  # a coroutine that is closed may not wait
             await self.stop()
             raise
 
