@@ -137,10 +137,11 @@ class ScalingService:
         if not threshold.is_finite() or not 0 <= threshold <= _MAX_THRESHOLD or len(format(threshold, "f")) > 32:
             message = f"threshold is a number from 0 to {_MAX_THRESHOLD:g}, of at most 32 digits."
             raise InvalidInput(message, data={"threshold": "out of range"})
-        if rule.step_size == 0:
-            raise InvalidInput("step_size adds replicas or, below 0, removes some.", data={"step_size": "zero"})
+        if rule.step_size == 0 or abs(rule.step_size) > most:
+            message = f"step_size adds up to {most} replicas or, below 0, removes some."
+            raise InvalidInput(message, data={"step_size": "out of range"})
         low, high = rule.min_replicas or 0, rule.max_replicas if rule.max_replicas is not None else most
-        if not low <= high <= most:
+        if not 0 <= low <= high <= most:
             message = f"min_replicas is at most max_replicas, which is at most {most}."
             raise InvalidInput(message, data={"max_replicas": "out of range"})
 
