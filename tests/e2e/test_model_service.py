@@ -181,3 +181,20 @@ def test_the_page_shows_what_happens(tmp_path: Path) -> None:
         follow(HOWTOS / "serve-a-model.md", tmp_path, cluster.environment())
     finally:
         cluster.run("down", "--data-dir", str(cluster.data_dir))
+
+
+@pytest.mark.timeout(120)
+def test_an_idle_service_ends_and_the_next_request_starts_it(cluster: Cluster, api: Session) -> None:
+    service = api.Service.create("python", "tiny-embedding", 1, service_name="idle-service", resources=RESOURCES)
+    wait_until(lambda: service.info()["url"], timeout_s=60, what="the URL")
+    token = service.generate_api_token("3600s")["token"]
+    client = openai.OpenAI(base_url=f"{service.info()['url']}/v1", api_key=token, max_retries=0, timeout=60)
+    cluster.run(*("service", "autoscale", "set", "idle-service", "--min", "0", "--max", "2", "--idle", "2"), check=True)
+    wait_until(lambda: service.describe()["status"] == "idle", timeout_s=30, what="an idle service")
+    wait_until(lambda: not service.describe()["active_routes"], timeout_s=30, what="the end of its replica")
+    reply = client.embeddings.create(model="tiny-embedding", input="a text", encoding_format="float")
+    assert reply.data[0].embedding
+    decision = service.why()["autoscaling"]["last_decision"]
+    assert (decision["reason"], decision["inputs"]["queued"]) == ("request-arrived", 1)
+    assert "request-arrived" in cluster.run("service", "why", "idle-service", check=True).stdout
+    service.delete()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
+from decimal import Decimal
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -13,15 +14,18 @@ import pytest
 from ai.backend.common.errors import Conflict, InvalidInput, LimitExceeded, StaleVersion
 from ai.backend.common.ids import SessionId, UserId
 from ai.backend.common.serving import EndpointStatus, ReplicaStatus, ServedRevisionStatus, ServingReason
+from ai.backend.core.serving.autoscale import Comparator, MetricSource, ScalingPolicy, ScalingRule, TargetPolicy
 from ai.backend.core.serving.model import CanaryStep, RolloutKind, RolloutPolicy
 from ai.backend.infra.database import Database
 from ai.backend.manager.query.model import Condition, OrderBy
 from ai.backend.manager.serving.memory import MemoryServingStore
 from ai.backend.manager.serving.model import (
+    AutoscalingRule,
     EndpointQuery,
     EndpointToken,
     Replica,
     ReplicaRoute,
+    ScalingNote,
     Service,
     ServingChange,
 )
@@ -88,6 +92,43 @@ class ServingStoreContract:
         )
         assert [each.subject for each in await store.history(endpoint.id, limit=10)] == ["replica 1", "endpoint"]
         assert (await store.history(endpoint.id, limit=1, offset=1))[0].data == {"n": 1}
+
+    async def test_scaling_and_its_rules_come_back(self, store: ServingStore) -> None:
+        service, rule_id = service_named("mine"), uuid4()
+        await insert(store, service)
+        rule = ScalingRule(
+            id=rule_id,
+            source=MetricSource.PROXY,
+            metric="load",
+            threshold=Decimal("0.1"),
+            comparator=Comparator.LESS_THAN_OR_EQUAL,
+            step_size=-1,
+            cooldown_s=1.5,
+            min_replicas=0,
+            last_triggered_at=12.5,
+        )
+        stored_rule = AutoscalingRule(id=rule_id, endpoint_id=service.endpoint.id, rule=rule, created_at=NOW)
+        note = ScalingNote(
+            at=NOW,
+            before=2,
+            desired=1,
+            reason=ServingReason.SCALED_DOWN,
+            explanation="load 0",
+            inputs={"load": 0.5, "queued": 3, "last_request_at": None, "source": "proxy"},
+            triggered=(rule_id,),
+        )
+        policy = ScalingPolicy(min_replicas=0, max_replicas=3, target=TargetPolicy(target=2.5), idle_s=7.0)
+        endpoint = replace(service.endpoint, scaling=policy, scaled=note)
+        await store.save(ServingChange(version=1, endpoint=endpoint, rules=[stored_rule]))
+        stored = await store.get(endpoint.id)
+        assert stored == replace(service, endpoint=replace(endpoint, version=2), rules=(stored_rule,))
+        assert await store.of_rule(rule_id) == stored
+        assert await store.of_rule(uuid4()) is None
+        await store.save(ServingChange(version=2, endpoint=endpoint, dropped=[rule_id]))
+        stored = await store.get(endpoint.id)
+        assert stored is not None
+        assert stored.rules == ()
+        assert await store.of_rule(rule_id) is None
 
     async def test_one_of_two_writers_is_stale_and_writes_nothing(self, store: ServingStore) -> None:
         service = service_named("mine")

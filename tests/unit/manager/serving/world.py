@@ -12,11 +12,12 @@ from ai.backend.common.errors import BackendError, Unavailable
 from ai.backend.common.ids import AccessKey, AgentId, DomainName, GroupId, ResourceGroupName, SessionId, UserId
 from ai.backend.common.serving import ReplicaStatus, ServedRevisionStatus
 from ai.backend.common.states import SessionStatus, UserRole
-from ai.backend.common.wire.appproxy import RouteInfo, ServingOptions
+from ai.backend.common.wire.appproxy import EndpointLoad, EndpointLoads, RouteInfo, ServingOptions
 from ai.backend.common.wire.execution import OpenRoute, RouteOpened
 from ai.backend.core.serving.model import RolloutPolicy
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.resource_groups.model import ResourceGroup
+from ai.backend.manager.serving.loads import Autoscaler
 from ai.backend.manager.serving.loop import ServingLoop
 from ai.backend.manager.serving.memory import MemoryServingStore
 from ai.backend.manager.serving.model import (
@@ -118,6 +119,9 @@ class World:
     sessions: dict[SessionId, Session] = field(default_factory=dict)
     created: list[SessionId] = field(default_factory=list)
     held_requests: int | None = None
+    endpoint_id: UUID = ENDPOINT
+    load: EndpointLoad | None = None
+    asked_loads: int = 0
     open_requests: Mapping[UUID, int] | None = None
     routes: list[RouteInfo] | None = None
     served: list[list[RouteInfo]] = field(default_factory=list)
@@ -133,6 +137,7 @@ class World:
     def start(self) -> None:
         """A new process of the manager on what is stored."""
         self.prober = Prober(self, self.clock, lambda: None)
+        self.autoscaler = Autoscaler(self, cast(Any, self.clock), lambda: None)
         self.loop = ServingLoop(
             store=self.store,
             sessions=cast(Any, self),
@@ -143,6 +148,7 @@ class World:
             coordinators=self,
             gateway=cast(Any, self),
             prober=self.prober,
+            autoscaler=self.autoscaler,
             clock=cast(Any, self.clock),
             id_generator=cast(Any, self.ids),
         )
@@ -226,6 +232,13 @@ class World:
     async def in_flight(self, _coordinator: Any, _endpoint: Endpoint) -> Mapping[UUID, int] | None:
         return self.open_requests
 
+    async def loads(self, _coordinator: Any, *, since: int | None, wait_s: float) -> EndpointLoads:
+        assert wait_s > 0
+        self.asked_loads += 1
+        if self.is_coordinator_away:
+            raise Unavailable("the coordinator is away")
+        return EndpointLoads(version=(since or 0) + 1, loads=[self.load] if self.load is not None else [])
+
     async def remove_endpoint(self, _coordinator: Any, _endpoint: Endpoint) -> None:
         if self.is_coordinator_away:
             raise Unavailable("the coordinator is away")
@@ -244,7 +257,7 @@ class World:
         await self.store.insert(service, event_of(service.endpoint, NOW, "endpoint", {}), limit=10)
 
     async def service(self) -> Service:
-        service = await self.store.get(ENDPOINT)
+        service = await self.store.get(self.endpoint_id)
         assert service is not None
         return service
 
@@ -266,6 +279,7 @@ class World:
         }
         await self.loop.once()
         await self.loop.finish_round()
+        await self.autoscaler.finish_round()
         await self.prober.finish_round()
 
     async def until(self, condition: Callable[[Service], bool], *, rounds: int = 60) -> Service:

@@ -10,18 +10,25 @@ from uuid import UUID
 
 import click
 
-from ai.backend.cli.framework.lazy import LazyGroup, Leaf, ListCommand, Outcome, screen_of
+from ai.backend.cli.framework.lazy import Entry, LazyGroup, Leaf, ListCommand, Outcome, screen_of
 from ai.backend.cli.framework.objects import follow_task
 from ai.backend.cli.framework.output import columns
 from ai.backend.cli.framework.params import options
 from ai.backend.cli.framework.values import readable_time
+from ai.backend.cli.service.decisions import decision_facts
 from ai.backend.cli.session.options import env_option, resources_option
 
 if TYPE_CHECKING:
     from ai.backend.client.func.service import AsyncService
     from ai.backend.client.session import AsyncSession
 
-service = LazyGroup("service", help="Model services: endpoints that many people call, on replicas that are replaced.")
+service = LazyGroup(
+    "service",
+    entries={
+        "autoscale": Entry("ai.backend.cli.service.autoscale:autoscale", "Let the number of replicas follow the load.")
+    },
+    help="Model services: endpoints that many people call, on replicas that are replaced.",
+)
 _LIST_COLUMNS = columns("name | id/short: ID | status | ready | service_endpoint/plain: URL | is_public: Public")
 _REPLICA_COLUMNS = columns(
     "route_id/plain: Replica | revision/number | status | reason | traffic_ratio/number: Weight | detail"
@@ -213,6 +220,9 @@ async def why(api: AsyncSession, name: str) -> None:
     ]
     if rows:
         screen.table(rows, _REPLICA_COLUMNS)
+    decision = detail.get("autoscaling", {}).get("last_decision")
+    if decision is not None:
+        screen.facts(decision_facts(decision))
 
 
 @service.command("history", cls=ListCommand)

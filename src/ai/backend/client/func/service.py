@@ -124,8 +124,35 @@ class AsyncService(Area):
         return list((await self._get(self._path("/history"), limit=limit, offset=offset))["events"])
 
     async def why(self) -> dict[str, Any]:
-        """Returns why the endpoint is as it is: ``explanation``, ``problem``, ``replicas``, ``obstacles``."""
+        """Returns why the endpoint is as it is: ``explanation``, ``problem``, ``replicas``, ``obstacles``,
+        ``autoscaling``."""
         return await self._get(self._path("/why"))
+
+    async def scaling(self) -> dict[str, Any]:
+        """Returns how the endpoint is scaled by its load: bounds, ``target``, ``rules``, ``last_decision``."""
+        return await self._get(self._path("/scaling"))
+
+    async def set_scaling(self, **changes: Any) -> dict[str, Any]:
+        """Lets the number of replicas follow the load, or changes how: ``min_replicas``, ``max_replicas``, ``target``,
+        ``idle_s``, ``down_delay_s``; what is not given stays. Returns the same as :meth:`scaling`."""
+        return await self._change("PATCH", self._path("/scaling"), changes)
+
+    async def end_scaling(self) -> dict[str, Any]:
+        """Ends autoscaling with all its rules; the present number of replicas stays."""
+        return await self._change("DELETE", self._path("/scaling"))
+
+    async def add_scaling_rule(self, **values: Any) -> dict[str, Any]:
+        """Adds a rule: ``metric_name``, ``threshold``, ``comparator``, ``step_size``, ``cooldown_seconds``,
+        ``min_replicas``, ``max_replicas``. Returns the rule with its ``id``."""
+        return await self._change("POST", self._path("/scaling/rules"), values)
+
+    async def modify_scaling_rule(self, rule_id: UUID | str, **changes: Any) -> dict[str, Any]:
+        """Changes fields of a rule; returns the rule."""
+        return await self._change("PATCH", self._path(f"/scaling/rules/{segment(str(rule_id))}"), changes)
+
+    async def remove_scaling_rule(self, rule_id: UUID | str) -> dict[str, Any]:
+        """Removes a rule."""
+        return await self._change("DELETE", self._path(f"/scaling/rules/{segment(str(rule_id))}"))
 
     def _path(self, operation: str = "") -> str:
         return f"/services/{quote(self.name, safe='')}{operation}"

@@ -24,6 +24,7 @@ from ai.backend.manager.images.service import merge_images
 from ai.backend.manager.resource_groups.graphql import ResourceGroupResolvers
 from ai.backend.manager.resources.graphql import PresetResolvers
 from ai.backend.manager.serving.graphql import ServingResolvers
+from ai.backend.manager.serving.scaling_graphql import ScalingResolvers
 from ai.backend.manager.sessions.graphql import SessionResolvers
 from ai.backend.manager.volumes.graphql import VolumeResolvers
 
@@ -54,6 +55,7 @@ def load_schema(services: Services) -> GraphQLSchema:
         PresetResolvers(services.presets, services.resources),
         SessionResolvers(services.sessions),
         ServingResolvers(services.serving.service if services.serving is not None else None),
+        ScalingResolvers(services.serving.scaling if services.serving is not None else None),
         VolumeResolvers(services.volumes),
     )
     return build_schema(load_definitions(), bindables_of(resolvers))

@@ -15,10 +15,14 @@ from ai.backend.manager.serving import schemas
 from ai.backend.manager.serving.definition import runtime_variants
 from ai.backend.manager.serving.facade import Serving
 from ai.backend.manager.serving.model import EndpointQuery
+from ai.backend.manager.serving.scaling import no_rule
 from ai.backend.manager.serving.views import (
     creation_of,
     event_item,
+    given_fields,
     modification_of,
+    rule_item,
+    scaling_reply,
     service_item,
     service_reply,
     why_reply,
@@ -32,6 +36,13 @@ def _route_id(text: str) -> UUID:
         return UUID(text)
     except ValueError:
         raise NotFound("The endpoint has no such route.", data={"route_id": "unknown"}) from None
+
+
+def _rule_id(text: str) -> UUID:
+    try:
+        return UUID(text)
+    except ValueError:
+        raise no_rule(text) from None
 
 
 class ServicesApi:
@@ -162,6 +173,40 @@ class ServicesApi:
         query = call.query
         events = await self._services.history(caller_of(call), call.params["e"], limit=query.limit, offset=query.offset)
         return {"events": [event_item(event) for event in events]}
+
+    @route("GET", "/services/{e}/scaling", reply=schemas.ScalingReply)
+    async def scaling(self, call: Call) -> schemas.ScalingReply:
+        """Describe how an endpoint is scaled by its load, with the last decision."""
+        return scaling_reply(await self._services.get(caller_of(call), call.params["e"]))
+
+    @route("PATCH", "/services/{e}/scaling", body=schemas.ScalingBody, reply=schemas.ScalingReply)
+    async def set_scaling(self, call: Call[schemas.ScalingBody]) -> schemas.ScalingReply:
+        """Let the number of replicas follow the load, or change how it does."""
+        changes = given_fields(call.body)
+        return scaling_reply(await self._serving.scaling.set(caller_of(call), call.params["e"], changes))
+
+    @route("DELETE", "/services/{e}/scaling", reply=schemas.ScalingReply)
+    async def end_scaling(self, call: Call) -> schemas.ScalingReply:
+        """End autoscaling with all its rules; the present number of replicas stays."""
+        return scaling_reply(await self._serving.scaling.end(caller_of(call), call.params["e"]))
+
+    @route("POST", "/services/{e}/scaling/rules", body=schemas.ScalingRuleBody, status=201)
+    async def add_scaling_rule(self, call: Call[schemas.ScalingRuleBody]) -> Reply:
+        """Add a rule of autoscaling, which begins with the first rule."""
+        rule = await self._serving.scaling.add_rule(caller_of(call), call.params["e"], given_fields(call.body))
+        return Reply(rule_item(rule), 201)
+
+    @route("PATCH", "/services/{e}/scaling/rules/{r}", body=schemas.ModifyScalingRuleBody)
+    async def modify_scaling_rule(self, call: Call[schemas.ModifyScalingRuleBody]) -> schemas.ScalingRuleItem:
+        """Change a rule of autoscaling."""
+        rule_id, changes = _rule_id(call.params["r"]), given_fields(call.body)
+        return rule_item(await self._serving.scaling.modify_rule(caller_of(call), call.params["e"], rule_id, changes))
+
+    @route("DELETE", "/services/{e}/scaling/rules/{r}")
+    async def remove_scaling_rule(self, call: Call) -> schemas.SuccessReply:
+        """Remove a rule of autoscaling; the bounds stay."""
+        await self._serving.scaling.remove_rule(caller_of(call), call.params["e"], _rule_id(call.params["r"]))
+        return {"success": True}
 
     @route("GET", "/services/{e}/why", reply=schemas.WhyReply)
     async def why(self, call: Call) -> schemas.WhyReply:

@@ -51,12 +51,16 @@ class HttpEndpointCoordinators:
         return str((await self._coordinators.call(coordinator, "POST", _path(endpoint), body))["endpoint"])
 
     async def in_flight(self, coordinator: CoordinatorAddress, endpoint: Endpoint) -> Mapping[UUID, int] | None:
-        reply = await self._coordinators.call(coordinator, "GET", "/v2/endpoints/loads")
+        reported = await self.loads(coordinator, since=None, wait_s=0.0)
+        return next((each.in_flight for each in reported.loads if each.endpoint_id == endpoint.id), None)
+
+    async def loads(self, coordinator: CoordinatorAddress, *, since: int | None, wait_s: float) -> EndpointLoads:
+        query = f"?since={since}&wait={wait_s:g}" if since is not None else ""
+        reply = await self._coordinators.call(coordinator, "GET", f"/v2/endpoints/loads{query}")
         try:
-            loads = msgspec.convert(reply, EndpointLoads).loads
+            return msgspec.convert(reply, EndpointLoads)
         except msgspec.ValidationError as e:
             raise PeerRefused(f"The app proxy {coordinator.url} does not tell its loads: {e}") from None
-        return next((each.in_flight for each in loads if each.endpoint_id == endpoint.id), None)
 
     async def remove_endpoint(self, coordinator: CoordinatorAddress, endpoint: Endpoint) -> None:
         with suppress(NotFound):

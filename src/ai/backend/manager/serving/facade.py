@@ -11,10 +11,12 @@ from ai.backend.manager.agents.store import AgentGateway
 from ai.backend.manager.identity.service import IdentityService
 from ai.backend.manager.resource_groups.store import ResourceGroupStore
 from ai.backend.manager.serving.gateway import EndpointCoordinators, ModelFolders
+from ai.backend.manager.serving.loads import Autoscaler
 from ai.backend.manager.serving.loop import ServingLoop
 from ai.backend.manager.serving.model import Service
 from ai.backend.manager.serving.probes import AgentProbe, Prober
 from ai.backend.manager.serving.revisions import RevisionBuilder
+from ai.backend.manager.serving.scaling import ScalingService
 from ai.backend.manager.serving.service import ServingService
 from ai.backend.manager.serving.settings import ServingSettings
 from ai.backend.manager.serving.store import ServingStore
@@ -30,6 +32,7 @@ class Serving:
     """Holds the use cases and the loop of endpoints."""
 
     service: ServingService
+    scaling: ScalingService
     trials: TrialService
     loop: ServingLoop
     prober: Prober
@@ -89,10 +92,12 @@ class Serving:
             coordinators=coordinators,
             gateway=gateway,
             prober=prober,
+            autoscaler=Autoscaler(coordinators, clock, lambda: None),
             clock=clock,
             id_generator=id_generator,
         )
+        scaling = ScalingService(services=service)
         trials = TrialService(
             services=service, sessions=creation, writer=writer, identity=identity, probe=probe, tasks=tasks, clock=clock
         )
-        return cls(service=service, trials=trials, loop=loop, prober=prober, sessions=sessions)
+        return cls(service=service, scaling=scaling, trials=trials, loop=loop, prober=prober, sessions=sessions)

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from ai.backend.common.ids import UserId
-from ai.backend.common.wire.appproxy import RouteInfo, ServingOptions
+from ai.backend.common.wire.appproxy import EndpointLoads, RouteInfo, ServingOptions
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.service_ports.app_proxy_gateway import CoordinatorAddress
 from ai.backend.manager.serving.model import Endpoint, Replica
@@ -46,6 +46,11 @@ class EndpointCoordinators(Protocol):
 
     async def in_flight(self, coordinator: CoordinatorAddress, endpoint: Endpoint) -> Mapping[UUID, int] | None:
         """Returns the open requests of an endpoint by session; None while no worker reports them."""
+        ...
+
+    async def loads(self, coordinator: CoordinatorAddress, *, since: int | None, wait_s: float) -> EndpointLoads:
+        """Returns the open and waiting requests of all endpoints; while the version is ``since``, after ``wait_s``
+        seconds at the latest."""
         ...
 
     async def remove_endpoint(self, coordinator: CoordinatorAddress, endpoint: Endpoint) -> None:

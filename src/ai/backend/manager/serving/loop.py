@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from uuid import UUID
@@ -31,6 +31,7 @@ from ai.backend.manager.resource_groups.store import ResourceGroupStore
 from ai.backend.manager.service_ports.app_proxies import coordinator_of
 from ai.backend.manager.service_ports.app_proxy_gateway import CoordinatorAddress
 from ai.backend.manager.serving.gateway import EndpointCoordinators
+from ai.backend.manager.serving.loads import Autoscaler
 from ai.backend.manager.serving.model import (
     Endpoint,
     Replica,
@@ -84,6 +85,7 @@ class ServingLoop(PeriodicLoop):
         coordinators: EndpointCoordinators,
         gateway: AgentGateway,
         prober: Prober,
+        autoscaler: Autoscaler,
         clock: Clock,
         id_generator: IdGenerator,
     ) -> None:
@@ -92,6 +94,8 @@ class ServingLoop(PeriodicLoop):
         self._identity, self._resource_groups, self._coordinators = identity, resource_groups, coordinators
         self._gateway, self._prober, self._clock, self._ids = gateway, prober, clock, id_generator
         prober.on_change = self.wake
+        self._autoscaler = autoscaler
+        autoscaler.on_change = self.wake
         self._drivers: dict[UUID, asyncio.Task[None]] = {}
         self._slots = asyncio.Semaphore(_MAX_AT_ONCE)
         self._authorities: dict[CoordinatorAddress, str] = {}
@@ -99,11 +103,22 @@ class ServingLoop(PeriodicLoop):
     async def once(self) -> None:
         services = await self._store.live()
         self._prober.keep(replica.id for service in services for replica in service.live_replicas)
+        await self._ask_loads([each.endpoint for each in services if each.endpoint.scaling is not None])
         for service in services:
             key = service.endpoint.id
             if key not in self._drivers:
                 self._drivers[key] = asyncio.create_task(self._drive(key), name=f"endpoint {key}")
                 self._drivers[key].add_done_callback(partial(self._on_done, key))
+
+    async def _ask_loads(self, endpoints: Sequence[Endpoint]) -> None:
+        """Lets the loads of these endpoints be asked for, and those of others be forgotten."""
+        coordinators: list[CoordinatorAddress] = []
+        for endpoint in {each.resource_group: each for each in endpoints}.values():
+            try:
+                coordinators.append(await self._coordinator(endpoint))
+            except BackendError:  # publishing says so, see ``service why``
+                continue
+        self._autoscaler.begin_due(coordinators, [each.id for each in endpoints])
 
     def _on_done(self, key: UUID, _: asyncio.Task[None]) -> None:
         del self._drivers[key]
@@ -118,6 +133,7 @@ class ServingLoop(PeriodicLoop):
         for driver in drivers:
             driver.cancel()
         await asyncio.gather(*drivers, return_exceptions=True)
+        await self._autoscaler.stop()
         await self._prober.stop()
 
     async def _drive(self, endpoint_id: UUID) -> None:
@@ -152,7 +168,14 @@ class ServingLoop(PeriodicLoop):
         probes = self._probe(service, sessions)
         logs = await self._last_words(service, sessions)
         in_flight = await self._in_flight(service)
-        seen = Observation(sessions=sessions, probes=probes, refused=refused, logs=logs, in_flight=in_flight)
+        seen = Observation(
+            sessions=sessions,
+            probes=probes,
+            refused=refused,
+            logs=logs,
+            in_flight=in_flight,
+            scaling=self._autoscaler.decide(service),
+        )
         # Not read again: a change that was faster makes the save fail, and the sessions are read anew.
         change = next_change(service, seen, self._clock.now(), self._ids)
         if change is None:

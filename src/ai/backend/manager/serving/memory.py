@@ -43,15 +43,21 @@ class MemoryServingStore:
             raise StaleVersion(f"endpoint {change.endpoint.id} was changed meanwhile")
         revisions = {each.id: each for each in (*stored.revisions, *change.revisions) if each.id not in change.dropped}
         replicas = {each.id: each for each in (*stored.replicas, *change.replicas) if each.id not in change.dropped}
+        rules = {each.id: each for each in (*stored.rules, *change.rules) if each.id not in change.dropped}
         self._services[change.endpoint.id] = Service(
             endpoint=replace(change.endpoint, version=change.version + 1),
             revisions=tuple(sorted(revisions.values(), key=lambda each: -each.number)),
             replicas=tuple(sorted(replicas.values(), key=lambda each: (each.created_at, str(each.id)))),
+            rules=tuple(sorted(rules.values(), key=lambda each: (each.created_at, str(each.id)))),
         )
         self._events += change.events
 
     async def get(self, endpoint_id: UUID) -> Service | None:
         return self._services.get(endpoint_id)
+
+    async def of_rule(self, rule_id: UUID) -> Service | None:
+        owners = (each for each in self._services.values() if rule_id in {rule.id for rule in each.rules})
+        return next(owners, None)
 
     async def live(self) -> list[Service]:
         services = [each for each in self._services.values() if each.endpoint.status is not EndpointStatus.DESTROYED]

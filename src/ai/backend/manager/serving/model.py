@@ -18,6 +18,7 @@ import msgspec
 from ai.backend.common.ids import AccessKey, DomainName, GroupId, ResourceGroupName, SessionId, UserId
 from ai.backend.common.serving import EndpointStatus, ReplicaStatus, ServedRevisionStatus, ServingReason
 from ai.backend.common.states import ClusterMode
+from ai.backend.core.serving.autoscale import ScalingPolicy, ScalingRule
 from ai.backend.core.serving.model import RolloutPolicy
 from ai.backend.manager.query.model import ListQuery
 
@@ -152,6 +153,29 @@ class Replica:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AutoscalingRule:
+    """A rule of an endpoint's autoscaling."""
+
+    id: UUID
+    endpoint_id: UUID
+    rule: ScalingRule
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingNote:
+    """The last decision that changed the number of replicas, with the inputs that it follows from."""
+
+    at: datetime
+    before: int
+    desired: int
+    reason: ServingReason
+    explanation: str
+    inputs: Mapping[str, float | int | str | None] = field(default_factory=dict)
+    triggered: tuple[UUID, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
     """A model service.
 
@@ -162,6 +186,8 @@ class Endpoint:
         url: where it is called; None until its circuit exists.
         published: digest of the routes that the coordinator has; differs while they are to be sent.
         policy: how a new revision takes the place of the old one.
+        scaling: how ``desired`` follows the load, without the rules; None: only users change it.
+        scaled: the last change of ``desired`` by autoscaling.
         explanation: what the last plan does, in a sentence; ``problem``: why it could not be carried out.
     """
 
@@ -184,6 +210,8 @@ class Endpoint:
     url: str | None = None
     published: str = ""
     policy: RolloutPolicy = field(default_factory=RolloutPolicy)
+    scaling: ScalingPolicy | None = None
+    scaled: ScalingNote | None = None
     explanation: str = ""
     problem: str | None = None
     created_at: datetime
@@ -197,11 +225,12 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
-    """An endpoint with its revisions, newest first, and its replicas, oldest first."""
+    """An endpoint with its revisions, newest first, its replicas and the rules of its autoscaling, oldest first."""
 
     endpoint: Endpoint
     revisions: tuple[Revision, ...]
     replicas: tuple[Replica, ...] = ()
+    rules: tuple[AutoscalingRule, ...] = ()
 
     def revision(self, revision_id: UUID) -> Revision:
         return next(revision for revision in self.revisions if revision.id == revision_id)
@@ -246,13 +275,14 @@ class EndpointToken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingChange:
-    """A write of one service: ``endpoint`` replaces the one of ``version``; revisions and replicas are added or
+    """A write of one service: ``endpoint`` replaces the one of ``version``; revisions, replicas and rules are added or
     replaced, and ``dropped`` ones are deleted."""
 
     version: int
     endpoint: Endpoint
     revisions: Sequence[Revision] = ()
     replicas: Sequence[Replica] = ()
+    rules: Sequence[AutoscalingRule] = ()
     dropped: Sequence[UUID] = ()
     events: Sequence[ServingEvent] = ()
 

@@ -31,6 +31,7 @@ from ai.backend.core.lifecycle.endpoint import (
     step_revision,
 )
 from ai.backend.core.serving import model as core
+from ai.backend.core.serving.autoscale import ScalingDecision
 from ai.backend.core.serving.rollout import plan_rollout
 from ai.backend.infra.clock import IdGenerator
 from ai.backend.manager.serving.model import (
@@ -39,6 +40,7 @@ from ai.backend.manager.serving.model import (
     Endpoint,
     Replica,
     Revision,
+    ScalingNote,
     Service,
     ServingChange,
     ServingEvent,
@@ -64,13 +66,14 @@ class ProbeOutcome(StrEnum):
 class Observation:
     """The state of a service's replicas: their sessions, their probes, and their open requests where the app proxy
     reports them. ``refused``: why sessions could not be created; ``logs``: the last lines
-    that ended sessions have printed."""
+    that ended sessions have printed; ``scaling``: the replicas that autoscaling wants."""
 
     sessions: Mapping[SessionId, Session]
     probes: Mapping[SessionId, ProbeOutcome] = field(default_factory=dict)
     in_flight: Mapping[UUID, int] = field(default_factory=dict)
     refused: Mapping[SessionId, str] = field(default_factory=dict)
     logs: Mapping[SessionId, str] = field(default_factory=dict)
+    scaling: ScalingDecision | None = None
 
 
 def routes_of(service: Service) -> list[RouteInfo]:
@@ -100,13 +103,19 @@ def routes_of(service: Service) -> list[RouteInfo]:
 
 
 def serving_of(service: Service) -> ServingOptions:
-    """Returns how the worker of the app proxy serves requests to an endpoint. They wait for a replica only while one is
-    wanted."""
+    """Returns how the worker of the app proxy serves requests to an endpoint. They wait for a replica
+    while one is wanted, or where the first of them starts one."""
     endpoint = service.endpoint
     served = [each for each in service.revisions if each.weight > 0] or [service.current]
     models = sorted({each.spec.served.name for each in served})
-    held = _HELD_REQUESTS if endpoint.desired else 0
+    held = _HELD_REQUESTS if endpoint.desired or is_woken(service) else 0
     return ServingOptions(name=endpoint.name, models=models, project=endpoint.group_id, hold_requests=held)
+
+
+def is_woken(service: Service) -> bool:
+    """Returns whether a request may start a replica where there is none."""
+    scaling = service.endpoint.scaling
+    return scaling is not None and scaling.max_replicas > 0
 
 
 def digest_of(service: Service) -> str:
@@ -116,9 +125,13 @@ def digest_of(service: Service) -> str:
 
 
 def is_published(service: Service) -> bool:
-    """Returns whether the coordinator has the present routes; True also for a service that never had any."""
+    """Returns whether the coordinator has the present routes; True also for a service that never had any,
+    unless a request is to start its first replica."""
     endpoint = service.endpoint
-    return endpoint.published == digest_of(service) or (not endpoint.published and not routes_of(service))
+    if endpoint.published == digest_of(service):
+        return True
+    waits_for_requests = is_woken(service) and not endpoint.desired
+    return not endpoint.published and not routes_of(service) and not waits_for_requests
 
 
 def next_change(service: Service, seen: Observation, now: datetime, ids: IdGenerator) -> ServingChange | None:
@@ -168,6 +181,7 @@ class _Round:
         self._endpoint = service.endpoint
         self._replicas = {each.id: each for each in service.replicas}
         self._revisions = {each.id: each for each in service.revisions}
+        self._rules = {each.id: each for each in service.rules}
         self._events: list[ServingEvent] = []
         self._is_published = is_published(service)
 
@@ -179,6 +193,7 @@ class _Round:
                 self._step_revision(revision, RevisionTrigger.ENDPOINT_DESTROYED)
         else:
             self._begin_rollout()
+            self._scale()
         self._apply(self._plan())
         self._retire()
         self._observe_endpoint()
@@ -272,6 +287,29 @@ class _Round:
         if not self._in(V.ROLLING_OUT, V.ROLLING_BACK):
             begun = replace(newest, step=0, step_since=self._now, failures=0, failed_at=None)
             self._step_revision(begun, RevisionTrigger.ROLLOUT_STARTED)
+
+    def _scale(self) -> None:
+        """Takes over the number of replicas that autoscaling has decided on, with the inputs of the decision."""
+        decision, endpoint = self._seen.scaling, self._endpoint
+        if decision is None or decision.reason is None or decision.desired == endpoint.desired:
+            return
+        note = ScalingNote(
+            at=self._now,
+            before=endpoint.desired,
+            desired=decision.desired,
+            reason=decision.reason,
+            explanation=decision.explanation,
+            inputs=decision.inputs,
+            triggered=decision.triggered,
+        )
+        self._endpoint = replace(endpoint, desired=decision.desired, scaled=note)
+        for rule_id in decision.triggered:
+            rule = self._rules[rule_id]
+            triggered = replace(rule.rule, last_triggered_at=self._now.timestamp())
+            self._rules[rule_id] = replace(rule, rule=triggered)
+        state = Served(endpoint.status, decision.reason)
+        data = {"desired": decision.desired, "inputs": dict(decision.inputs)}
+        self._events.append(_event(endpoint, self._now, "autoscaling", state, decision.explanation, data))
 
     def _plan(self) -> core.Plan:
         active = next(iter(self._in(V.ACTIVE)), None)
@@ -383,6 +421,7 @@ class _Round:
             endpoint=self._endpoint,
             revisions=revisions,
             replicas=replicas,
+            rules=[each for each in self._rules.values() if each not in self._service.rules],
             dropped=dropped,
             events=self._events,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Annotated, Any, Literal, TypedDict
 from uuid import UUID
 
@@ -9,6 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from ai.backend.common.states import ClusterMode
+from ai.backend.core.serving.autoscale import Comparator, MetricName, MetricSource
 from ai.backend.infra.http.fields import LongText, Path, Port, Word
 from ai.backend.infra.http.routes import Schema
 from ai.backend.manager.sessions.schemas import Environ, Quantity
@@ -120,6 +122,61 @@ class HistoryQuery(Schema, frozen=True):
     offset: Annotated[int, Meta(ge=0)] = 0
 
 
+_Seconds = Annotated[float, Meta(ge=0, le=86_400)]
+
+
+class TargetBody(Schema, frozen=True):
+    """The load that one replica is to have, averaged over ``stable_s``; in a burst over ``panic_s``."""
+
+    target: Annotated[float, Meta(gt=0, le=1e9)]
+    metric: MetricName = MetricName.LOAD
+    stable_s: Annotated[float, Meta(ge=6, le=3_600)] = 60.0
+    panic_s: Annotated[float, Meta(ge=2, le=3_600)] = 6.0
+    panic_ratio: Annotated[float, Meta(ge=1, le=1_000)] = 2.0
+    max_up: Annotated[float, Meta(gt=1, le=1_000)] = 1_000.0
+    max_down: Annotated[float, Meta(gt=1, le=1_000)] = 2.0
+    tolerance: Annotated[float, Meta(ge=0, le=1)] = 0.1
+
+
+class ScalingBody(Schema, frozen=True):
+    """How an endpoint is scaled; what is absent stays, at first as by default. With ``min_replicas`` 0 it has no
+    replica after ``idle_s`` seconds without a request, and the next request starts one. A ``target`` of null ends it.
+    ``down_delay_s``: for so long the largest number that was advised counts."""
+
+    min_replicas: _Count | msgspec.UnsetType = msgspec.UNSET
+    max_replicas: _Count | msgspec.UnsetType = msgspec.UNSET
+    target: TargetBody | msgspec.UnsetType | None = msgspec.UNSET
+    idle_s: Annotated[float, Meta(ge=1, le=30 * 86_400)] | msgspec.UnsetType = msgspec.UNSET
+    down_delay_s: Annotated[float, Meta(ge=0, le=3_600)] | msgspec.UnsetType = msgspec.UNSET
+
+
+class ScalingRuleBody(Schema, frozen=True):
+    """A rule of the published client: while the mean of the metric over replicas compares so with the threshold,
+    ``step_size`` replicas are added, at most once in ``cooldown_seconds``; a negative one removes replicas."""
+
+    metric_name: Annotated[str, Meta(min_length=1, max_length=64)]
+    threshold: Decimal
+    comparator: Comparator
+    step_size: Annotated[int, Meta(ge=-1_024, le=1_024)]
+    cooldown_seconds: _Seconds = 300.0
+    metric_source: MetricSource = MetricSource.PROXY
+    min_replicas: _Count | None = None
+    max_replicas: _Count | None = None
+
+
+class ModifyScalingRuleBody(Schema, frozen=True):
+    """Changes of a rule; what is absent stays, and null ends a bound."""
+
+    metric_name: Annotated[str, Meta(min_length=1, max_length=64)] | msgspec.UnsetType = msgspec.UNSET
+    threshold: Decimal | msgspec.UnsetType = msgspec.UNSET
+    comparator: Comparator | msgspec.UnsetType = msgspec.UNSET
+    step_size: Annotated[int, Meta(ge=-1_024, le=1_024)] | msgspec.UnsetType = msgspec.UNSET
+    cooldown_seconds: _Seconds | msgspec.UnsetType = msgspec.UNSET
+    metric_source: MetricSource | msgspec.UnsetType = msgspec.UNSET
+    min_replicas: _Count | msgspec.UnsetType | None = msgspec.UNSET
+    max_replicas: _Count | msgspec.UnsetType | None = msgspec.UNSET
+
+
 class RouteItem(TypedDict):
     """A replica: its route and its session have the same id."""
 
@@ -183,6 +240,56 @@ class ServiceReply(msgspec.Struct, frozen=True, kw_only=True):
     policy: dict[str, Any]
 
 
+class ScalingRuleItem(TypedDict):
+    id: UUID
+    metric_source: str
+    metric_name: str
+    threshold: str
+    comparator: str
+    step_size: int
+    cooldown_seconds: float
+    min_replicas: int | None
+    max_replicas: int | None
+    created_at: str
+    last_triggered_at: str | None
+
+
+class ScalingNoteItem(TypedDict):
+    """The last decision that changed the number of replicas, and the inputs that it follows from."""
+
+    at: str
+    before: int
+    desired: int
+    reason: str
+    explanation: str
+    inputs: dict[str, float | int | str | None]
+
+
+class TargetItem(TypedDict):
+    metric: str
+    target: float
+    stable_s: float
+    panic_s: float
+    panic_ratio: float
+    max_up: float
+    max_down: float
+    tolerance: float
+
+
+class ScalingReply(msgspec.Struct, frozen=True, kw_only=True):
+    """How an endpoint is scaled by its load. All is null, and there are no rules, where it is not."""
+
+    desired_session_count: int
+    is_enabled: bool
+    min_replicas: int | None
+    max_replicas: int | None
+    idle_s: float | None
+    down_delay_s: float | None
+    target: TargetItem | None
+    rules: list[ScalingRuleItem]
+    last_decision: ScalingNoteItem | None
+
+
 class WhyReply(msgspec.Struct, frozen=True, kw_only=True):
     """Why an endpoint is as it is: what the last plan does, what cannot be done, the reason of each replica,
     and what those that are not ready wait for."""
@@ -194,6 +301,7 @@ class WhyReply(msgspec.Struct, frozen=True, kw_only=True):
     problem: str | None
     replicas: list[RouteItem]
     obstacles: dict[str, str]
+    autoscaling: ScalingReply
 
 
 class EventItem(TypedDict):

@@ -169,7 +169,7 @@ class ServingService:
 
     async def get(self, caller: Caller, ref: str | UUID) -> Service:
         """Returns an endpoint; a destroyed one only by its id. Raises NotFound."""
-        return await self._one(caller, ref, Operation.SEE_ENDPOINTS)
+        return await self.one(caller, ref, Operation.SEE_ENDPOINTS)
 
     async def search(self, caller: Caller, query: EndpointQuery) -> Page[Service]:
         """Returns endpoints: users see their own, admins those of their domain, superadmins all."""
@@ -186,7 +186,8 @@ class ServingService:
         service = await self.get(caller, ref)
         return await self.store.tokens(service.endpoint.id, limit=limit, offset=offset)
 
-    async def _one(self, caller: Caller, ref: str | UUID, operation: Operation) -> Service:
+    async def one(self, caller: Caller, ref: str | UUID, operation: Operation) -> Service:
+        """Returns an endpoint for an operation. Raises NotFound, or Forbidden for one that the caller only sees."""
         try:
             service = await self.store.get(ref if isinstance(ref, UUID) else UUID(ref))
         except ValueError:
@@ -228,13 +229,14 @@ class ServingService:
             check_slug(request.name, what="name", min_length=4, max_length=48)
         spec: RevisionSpec | None = None
         if request.revision:
-            service = await self._one(caller, ref, Operation.CHANGE_ENDPOINTS)
+            service = await self.one(caller, ref, Operation.CHANGE_ENDPOINTS)
             spec = await self._new_spec(caller, service, request.revision)
 
         def change(service: Service, now: datetime) -> ServingChange:
-            endpoint = _touched(service.endpoint, now)
+            endpoint = touched(service.endpoint, now)
             values: dict[str, Any] = {}
             if request.replicas is not None:
+                _check_bounds(endpoint, request.replicas)
                 values["desired"] = request.replicas
             if request.open_to_public is not None:
                 values["open_to_public"] = request.open_to_public
@@ -253,7 +255,7 @@ class ServingService:
                 version=service.endpoint.version, endpoint=endpoint, revisions=revisions, events=[event]
             )
 
-        return await self._change(caller, ref, change)
+        return await self.apply(caller, ref, change)
 
     async def _new_spec(self, caller: Caller, service: Service, changes: Mapping[str, Any]) -> RevisionSpec:
         endpoint, newest = service.endpoint, service.revisions[0]
@@ -269,10 +271,10 @@ class ServingService:
         """Lets the loop compare the endpoint with the coordinator now, and send its routes again."""
 
         def change(service: Service, now: datetime) -> ServingChange:
-            endpoint = replace(_touched(service.endpoint, now), published="")
+            endpoint = replace(touched(service.endpoint, now), published="")
             return ServingChange(version=service.endpoint.version, endpoint=endpoint)
 
-        return await self._change(caller, ref, change)
+        return await self.apply(caller, ref, change)
 
     async def cancel_rollout(self, caller: Caller, ref: str) -> Service:
         """Rolls back the revision that is being rolled out. Raises Conflict if none is."""
@@ -285,26 +287,26 @@ class ServingService:
             state = Served(target.status, target.reason)
             stepped, _, _ = step_revision(state, RevisionTrigger.CANCEL_REQUESTED, stimulus_id=caller.stimulus_id)
             target = replace(target, status=stepped.status, reason=stepped.reason, changed_at=now)
-            endpoint = _touched(service.endpoint, now)
+            endpoint = touched(service.endpoint, now)
             event = event_of(endpoint, now, f"revision {target.number}", {"by": caller.access_key}, served=stepped)
             return ServingChange(
                 version=service.endpoint.version, endpoint=endpoint, revisions=[target], events=[event]
             )
 
-        return await self._change(caller, ref, change)
+        return await self.apply(caller, ref, change)
 
     async def set_traffic_ratio(self, caller: Caller, ref: str, replica_id: UUID, ratio: float) -> Service:
         """Changes the weight of a replica among those of its revision. Raises NotFound."""
 
         def change(service: Service, now: datetime) -> ServingChange:
             replica = replace(_replica(service, replica_id), traffic_ratio=ratio)
-            endpoint = _touched(service.endpoint, now)
+            endpoint = touched(service.endpoint, now)
             event = event_of(endpoint, now, _subject(replica_id), {"traffic_ratio": ratio}, reason="changed")
             return ServingChange(
                 version=service.endpoint.version, endpoint=endpoint, replicas=[replica], events=[event]
             )
 
-        return await self._change(caller, ref, change)
+        return await self.apply(caller, ref, change)
 
     async def remove_replica(self, caller: Caller, ref: str, replica_id: UUID) -> Service:
         """Ends one replica, and wants one less. Raises NotFound; Conflict if it is ending."""
@@ -316,12 +318,12 @@ class ServingService:
             state = Served(replica.status, replica.reason)
             stepped, _, _ = step_replica(state, ReplicaTrigger.END_REQUESTED, stimulus_id=caller.stimulus_id)
             ended = replace(replica, status=stepped.status, reason=stepped.reason, changed_at=now)
-            endpoint = _touched(service.endpoint, now)
+            endpoint = touched(service.endpoint, now)
             endpoint = replace(endpoint, desired=max(0, endpoint.desired - 1))
             event = event_of(endpoint, now, _subject(replica_id), {"by": caller.access_key}, served=stepped)
             return ServingChange(version=service.endpoint.version, endpoint=endpoint, replicas=[ended], events=[event])
 
-        return await self._change(caller, ref, change)
+        return await self.apply(caller, ref, change)
 
     async def destroy(self, caller: Caller, ref: str) -> Service:
         """Ends all replicas, then gives up the URL; replies before that is done. Repeating it is harmless."""
@@ -336,12 +338,12 @@ class ServingService:
             event = event_of(endpoint, now, "endpoint", {"by": caller.access_key})
             return ServingChange(version=service.endpoint.version, endpoint=endpoint, events=[event])
 
-        return await self._change(caller, ref, change)
+        return await self.apply(caller, ref, change)
 
-    async def _change(self, caller: Caller, ref: str | UUID, change: Any) -> Service:
+    async def apply(self, caller: Caller, ref: str | UUID, change: Any) -> Service:
         """Applies a change to the newest version, again while others are faster, and wakes the loop."""
         for _ in range(_MAX_TRIES):
-            service = await self._one(caller, ref, Operation.CHANGE_ENDPOINTS)
+            service = await self.one(caller, ref, Operation.CHANGE_ENDPOINTS)
             step = change(service, self.clock.now())
             if step is None:
                 return service
@@ -350,7 +352,7 @@ class ServingService:
             except StaleVersion:
                 continue
             self.bus.publish(SERVING)
-            return await self._one(caller, service.endpoint.id, Operation.CHANGE_ENDPOINTS)
+            return await self.one(caller, service.endpoint.id, Operation.CHANGE_ENDPOINTS)
         raise StaleVersion(f"endpoint {ref} changes too fast")
 
     # ---- tokens ----
@@ -358,7 +360,7 @@ class ServingService:
     async def make_token(self, caller: Caller, ref: str, *, valid_until: datetime) -> tuple[str, EndpointToken]:
         """Returns a new token by which an endpoint is called, which is not stored. Raises InvalidInput for a time in
         the past or too far away; Conflict before the endpoint has a URL; Unavailable."""
-        service = await self._one(caller, ref, Operation.CHANGE_ENDPOINTS)
+        service = await self.one(caller, ref, Operation.CHANGE_ENDPOINTS)
         endpoint, now = service.endpoint, self.clock.now()
         if not now < valid_until <= now + timedelta(days=self.settings.max_token_days):
             message = f"A token is valid until a time in the next {self.settings.max_token_days:g} days."
@@ -411,11 +413,22 @@ def _subject(replica_id: UUID) -> str:
     return f"replica {str(replica_id)[:8]}"
 
 
-def _touched(endpoint: Endpoint, now: datetime) -> Endpoint:
+def touched(endpoint: Endpoint, now: datetime) -> Endpoint:
     """Returns the endpoint as its user changes it. Raises InvalidTransition if it is being destroyed."""
     state = Served(endpoint.status, endpoint.reason)
     stepped, _, _ = step_endpoint(state, EndpointTrigger.CHANGE_REQUESTED)
     return replace(endpoint, status=stepped.status, reason=stepped.reason, changed_at=now)
+
+
+def _check_bounds(endpoint: Endpoint, replicas: int) -> None:
+    """Raises Conflict for a number of replicas that autoscaling would take back at once."""
+    scaling = endpoint.scaling
+    if scaling is not None and not scaling.min_replicas <= replicas <= scaling.max_replicas:
+        message = (
+            f"Autoscaling keeps {scaling.min_replicas} to {scaling.max_replicas} replicas; change that first: "
+            f"backend.ai service autoscale set {endpoint.name} --min N --max N"
+        )
+        raise Conflict(message, data={"desired_session_count": "out of bounds"})
 
 
 def _replica(service: Service, replica_id: UUID) -> Any:

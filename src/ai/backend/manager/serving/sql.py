@@ -19,6 +19,7 @@ from ai.backend.manager.query.model import Page
 from ai.backend.manager.query.sql import compile_filter, compile_order
 from ai.backend.manager.serving import tables
 from ai.backend.manager.serving.model import (
+    AutoscalingRule,
     Endpoint,
     EndpointQuery,
     EndpointToken,
@@ -32,7 +33,8 @@ from ai.backend.manager.serving.store import name_taken, too_many_endpoints
 
 _ENDPOINTS, _EVENTS, _TOKENS = tables.endpoints, tables.endpoint_events, tables.endpoint_tokens
 _REVISIONS, _REPLICAS = tables.endpoint_revisions, tables.endpoint_replicas
-_HIDDEN_FIELDS = frozenset({"policy", "published", "version"})
+_RULES = tables.endpoint_scaling_rules
+_HIDDEN_FIELDS = frozenset({"policy", "published", "scaled", "scaling", "version"})
 
 
 class SqlServingStore:
@@ -49,7 +51,7 @@ class SqlServingStore:
             if conn.execute(select(func.count()).select_from(_ENDPOINTS).where(*is_own)).scalar_one() >= limit:
                 raise too_many_endpoints(limit)
             conn.execute(insert(_ENDPOINTS), row_of(endpoint))
-            _write(conn, service.revisions, service.replicas, [event])
+            _write(conn, service.revisions, service.replicas, service.rules, [event])
 
         try:
             await self._db.run_write(work)
@@ -64,15 +66,20 @@ class SqlServingStore:
             row = {**row_of(endpoint), "version": change.version + 1}
             if conn.execute(update(_ENDPOINTS).where(*is_unchanged).values(row)).rowcount == 0:
                 raise StaleVersion(f"endpoint {endpoint.id} was changed meanwhile")
-            for table in (_REVISIONS, _REPLICAS):
+            for table in (_REVISIONS, _REPLICAS, _RULES):
                 if change.dropped:
                     conn.execute(delete(table).where(table.c.id.in_(change.dropped)))
-            _write(conn, change.revisions, change.replicas, change.events)
+            _write(conn, change.revisions, change.replicas, change.rules, change.events)
 
         await self._db.run_write(work)
 
     async def get(self, endpoint_id: UUID) -> Service | None:
         services = await self._db.run_read(lambda conn: _load(conn, [_ENDPOINTS.c.id == endpoint_id]))
+        return services[0] if services else None
+
+    async def of_rule(self, rule_id: UUID) -> Service | None:
+        of_rule = select(_RULES.c.endpoint_id).where(_RULES.c.id == rule_id)
+        services = await self._db.run_read(lambda conn: _load(conn, [_ENDPOINTS.c.id.in_(of_rule)]))
         return services[0] if services else None
 
     async def live(self) -> list[Service]:
@@ -130,7 +137,7 @@ class SqlServingStore:
         def work(conn: Connection) -> int:
             is_over = (_ENDPOINTS.c.status == EndpointStatus.DESTROYED, _ENDPOINTS.c.destroyed_at < before)
             ended = select(_ENDPOINTS.c.id).where(*is_over)
-            for table in (_REVISIONS, _REPLICAS, _TOKENS, _EVENTS):
+            for table in (_REVISIONS, _REPLICAS, _RULES, _TOKENS, _EVENTS):
                 conn.execute(delete(table).where(table.c.endpoint_id.in_(ended)))
             conn.execute(delete(_ENDPOINTS).where(*is_over))
             return int(conn.execute(delete(_EVENTS).where(_EVENTS.c.at < before)).rowcount)
@@ -139,12 +146,18 @@ class SqlServingStore:
 
 
 def _write(
-    conn: Connection, revisions: Iterable[Revision], replicas: Iterable[Replica], events: Sequence[ServingEvent]
+    conn: Connection,
+    revisions: Iterable[Revision],
+    replicas: Iterable[Replica],
+    rules: Iterable[AutoscalingRule],
+    events: Sequence[ServingEvent],
 ) -> None:
     for revision in revisions:
         put_row(conn, _REVISIONS, "id", row_of(revision))
     for replica in replicas:
         put_row(conn, _REPLICAS, "id", row_of(replica))
+    for rule in rules:
+        put_row(conn, _RULES, "id", row_of(rule))
     if events:
         conn.execute(insert(_EVENTS), [row_of(event) for event in events])
 
@@ -158,11 +171,13 @@ def _load(conn: Connection, conditions: Sequence[ColumnElement[bool]]) -> list[S
     ids = select(_ENDPOINTS.c.id).where(*conditions)
     revisions = _grouped(conn, _REVISIONS, ids, _REVISIONS.c.number.desc())
     replicas = _grouped(conn, _REPLICAS, ids, _REPLICAS.c.created_at)
+    rules = _grouped(conn, _RULES, ids, _RULES.c.created_at)
     return [
         Service(
             endpoint=endpoint,
             revisions=tuple(Revision(**row._mapping) for row in revisions[endpoint.id]),
             replicas=tuple(Replica(**row._mapping) for row in replicas[endpoint.id]),
+            rules=tuple(AutoscalingRule(**row._mapping) for row in rules[endpoint.id]),
         )
         for endpoint in endpoints
     ]

@@ -15,7 +15,7 @@ from ai.backend.manager.serving.model import EndpointQuery, EndpointToken, Servi
 
 
 class ServingStore(Protocol):
-    """Stores endpoints with their revisions and replicas, their tokens and their history."""
+    """Stores endpoints with their revisions, replicas and rules, their tokens and their history."""
 
     async def insert(self, service: Service, event: ServingEvent, *, limit: int) -> None:
         """Writes a new endpoint, or nothing. Raises Conflict if its id or, among living endpoints of its user, its
@@ -25,6 +25,10 @@ class ServingStore(Protocol):
         """Applies a change as a whole. Raises StaleVersion if the endpoint was changed meanwhile."""
 
     async def get(self, endpoint_id: UUID) -> Service | None: ...
+
+    async def of_rule(self, rule_id: UUID) -> Service | None:
+        """Returns the service that has a rule of autoscaling."""
+        ...
 
     async def live(self) -> list[Service]:
         """Returns all endpoints that are not destroyed, oldest first."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 from sqlalchemy import Boolean, Column, Float, ForeignKey, Index, String, Table, Text, UniqueConstraint
 
 from ai.backend.common.serving import EndpointStatus, ReplicaStatus, ServedRevisionStatus, ServingReason
+from ai.backend.core.serving.autoscale import ScalingPolicy, ScalingRule
 from ai.backend.core.serving.model import RolloutPolicy
 from ai.backend.infra.database import GUID, JSONText, UTCDateTime, Whole
 from ai.backend.infra.database.columns import EnumText
 from ai.backend.manager.db.metadata import metadata, required
-from ai.backend.manager.serving.model import ReplicaRoute, RevisionSpec
+from ai.backend.manager.serving.model import ReplicaRoute, RevisionSpec, ScalingNote
 
 endpoints = Table(
     "endpoints",
@@ -33,6 +34,8 @@ endpoints = Table(
     Column("url", Text),
     required("published", String(64)),
     required("policy", JSONText(RolloutPolicy)),
+    Column("scaling", JSONText(ScalingPolicy)),
+    Column("scaled", JSONText(ScalingNote)),
     required("explanation", Text),
     Column("problem", Text),
     required("created_at", UTCDateTime),
@@ -75,6 +78,15 @@ endpoint_replicas = Table(
     required("changed_at", UTCDateTime),
     Column("started_at", UTCDateTime),
     Column("ready_at", UTCDateTime),
+)
+
+endpoint_scaling_rules = Table(
+    "endpoint_scaling_rules",
+    metadata,
+    Column("id", GUID, primary_key=True),
+    required("endpoint_id", GUID, ForeignKey("endpoints.id", ondelete="CASCADE"), index=True),
+    required("rule", JSONText(ScalingRule)),
+    required("created_at", UTCDateTime),
 )
 
 endpoint_tokens = Table(

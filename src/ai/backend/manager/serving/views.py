@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -9,7 +10,7 @@ import msgspec
 from ai.backend.common.serving import ReplicaStatus
 from ai.backend.infra.http.fields import iso
 from ai.backend.manager.serving import schemas
-from ai.backend.manager.serving.model import Replica, Service, ServingEvent
+from ai.backend.manager.serving.model import AutoscalingRule, Replica, Service, ServingEvent
 from ai.backend.manager.serving.requests import CreateService, ModifyService, RevisionRequest
 
 _REVISION_FIELDS = (
@@ -51,6 +52,12 @@ def creation_of(body: schemas.CreateServiceBody, owner_access_key: str | None) -
         open_to_public=body.open_to_public,
         policy=body.policy or {},
     )
+
+
+def given_fields(body: msgspec.Struct) -> dict[str, Any]:
+    """Returns the fields of a body that were sent, and those with a default."""
+    values = {name: getattr(body, name) for name in body.__struct_fields__}
+    return {name: value for name, value in values.items() if value is not msgspec.UNSET}
 
 
 def modification_of(body: schemas.ModifyServiceBody) -> ModifyService:
@@ -146,6 +153,65 @@ def why_reply(service: Service, obstacles: dict[str, str]) -> schemas.WhyReply:
         problem=endpoint.problem,
         replicas=[route_item(service, each) for each in service.replicas[-32:]],
         obstacles=obstacles,
+        autoscaling=scaling_reply(service),
+    )
+
+
+def rule_item(stored: AutoscalingRule) -> schemas.ScalingRuleItem:
+    """Returns a rule of autoscaling."""
+    rule = stored.rule
+    triggered_at = rule.last_triggered_at
+    return {
+        "id": stored.id,
+        "metric_source": rule.source.value,
+        "metric_name": rule.metric,
+        "threshold": format(rule.threshold, "f"),
+        "comparator": rule.comparator.value,
+        "step_size": rule.step_size,
+        "cooldown_seconds": rule.cooldown_s,
+        "min_replicas": rule.min_replicas,
+        "max_replicas": rule.max_replicas,
+        "created_at": stored.created_at.isoformat(),
+        "last_triggered_at": iso(datetime.fromtimestamp(triggered_at, UTC)) if triggered_at is not None else None,
+    }
+
+
+def scaling_reply(service: Service) -> schemas.ScalingReply:
+    """Returns how an endpoint is scaled by its load, and the last decision."""
+    endpoint = service.endpoint
+    policy, note = endpoint.scaling, endpoint.scaled
+    target: schemas.TargetItem | None = None
+    if policy is not None and policy.target is not None:
+        target = {
+            "metric": policy.target.metric,
+            "target": policy.target.target,
+            "stable_s": policy.target.stable_s,
+            "panic_s": policy.target.panic_s,
+            "panic_ratio": policy.target.panic_ratio,
+            "max_up": policy.target.max_up,
+            "max_down": policy.target.max_down,
+            "tolerance": policy.target.tolerance,
+        }
+    decision: schemas.ScalingNoteItem | None = None
+    if note is not None:
+        decision = {
+            "at": note.at.isoformat(),
+            "before": note.before,
+            "desired": note.desired,
+            "reason": note.reason.value,
+            "explanation": note.explanation,
+            "inputs": dict(note.inputs),
+        }
+    return schemas.ScalingReply(
+        desired_session_count=endpoint.desired,
+        is_enabled=policy is not None,
+        min_replicas=policy.min_replicas if policy is not None else None,
+        max_replicas=policy.max_replicas if policy is not None else None,
+        idle_s=policy.idle_s if policy is not None else None,
+        down_delay_s=policy.down_delay_s if policy is not None else None,
+        target=target,
+        rules=[rule_item(each) for each in service.rules],
+        last_decision=decision,
     )
 
 

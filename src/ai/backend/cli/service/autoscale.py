@@ -1,0 +1,147 @@
+"""`backend.ai service autoscale`: how the number of replicas follows the load of a service."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import click
+
+from ai.backend.cli.framework.lazy import LazyGroup, Leaf, Outcome, screen_of
+from ai.backend.cli.framework.output import columns
+from ai.backend.cli.framework.params import options
+from ai.backend.cli.service.decisions import decision_facts
+
+if TYPE_CHECKING:
+    from ai.backend.client.session import AsyncSession
+
+autoscale = LazyGroup("autoscale", help="Let the number of replicas follow the load.")
+_RULE_COLUMNS = columns(
+    "id/plain: Rule | metric_name: Metric | comparator | threshold/plain | step_size/number: Step"
+    " | cooldown_seconds/number: Cooldown | last_triggered_at/time: Triggered"
+)
+_METRICS = ("load", "in_flight", "queued", "requests_per_s")
+_COMPARATORS = ("less-than", "less-than-or-equal", "greater-than", "greater-than-or-equal")
+_NAME = click.argument("name")
+_RULE = click.argument("rule", type=click.UUID)
+_bounds = options(
+    click.option("--min", "min_replicas", type=click.IntRange(0), help="Replicas at least; 0 lets it scale to zero."),
+    click.option("--max", "max_replicas", type=click.IntRange(0), help="Replicas at most."),
+)
+
+
+def _given(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+@autoscale.command("show")
+@_NAME
+async def show(api: AsyncSession, name: str) -> None:
+    """Show how the service NAME is scaled, with the last decision and its inputs."""
+    screen, detail = screen_of(), await api.Service(name).scaling()
+    if screen.is_json:
+        screen.json(detail)
+        return
+    if not detail["is_enabled"]:
+        screen.inform(f"{name} is not scaled by its load. `backend.ai service autoscale set {name}` begins it.")
+        return
+    target = detail["target"]
+    facts: list[tuple[str, Any]] = [
+        (
+            "replicas wanted",
+            f"{detail['desired_session_count']} of {detail['min_replicas']} to {detail['max_replicas']}",
+        ),
+        ("target", f"{target['metric']} {target['target']:g} for each replica" if target else "none"),
+    ]
+    if detail["min_replicas"] == 0:
+        facts.append(("no replica after", f"{detail['idle_s']:g} s without a request"))
+    decision = detail["last_decision"]
+    screen.facts([*facts, *(decision_facts(decision) if decision is not None else [])])
+    if detail["rules"]:
+        screen.table(detail["rules"], _RULE_COLUMNS)
+
+
+@autoscale.command("set", cls=Leaf)
+@_NAME
+@_bounds
+@click.option("--target", type=click.FloatRange(0, min_open=True), help="The load that one replica is to have.")
+@click.option("--metric", type=click.Choice(_METRICS), default="load", show_default=True, help="What --target counts.")
+@click.option("--no-target", is_flag=True, help="Follow the rules alone.")
+@click.option("--idle", "idle_s", type=click.FloatRange(1), metavar="SECONDS", help="With --min 0: how long idle.")
+@click.option(
+    "--down-delay", "down_delay_s", type=click.FloatRange(0), metavar="SECONDS", help="How long a lower load waits."
+)
+async def set_(
+    api: AsyncSession, name: str, target: float | None, metric: str, no_target: bool, **values: Any
+) -> Outcome:
+    """Let the number of replicas of the service NAME follow its load. What is not given stays.
+
+    \b
+      backend.ai service autoscale set my-service --min 0 --max 8 --target 16
+    """
+    changes = _given(values)
+    if target is not None and no_target:
+        raise click.UsageError("give --target or --no-target")
+    if target is not None:
+        changes["target"] = {"target": target, "metric": metric}
+    elif no_target:
+        changes["target"] = None
+    detail = await api.Service(name).set_scaling(**changes)
+    return detail, f"{name}: {detail['min_replicas']} to {detail['max_replicas']} replicas, by its load"
+
+
+@autoscale.command("off", cls=Leaf)
+@_NAME
+async def off(api: AsyncSession, name: str) -> Outcome:
+    """End autoscaling of the service NAME with all its rules; its replicas stay."""
+    detail = await api.Service(name).end_scaling()
+    return detail, f"{name}: {detail['desired_session_count']} replicas stay"
+
+
+def _rule_options(*, is_new: bool) -> Callable[[Any], Any]:
+    return options(
+        click.option("--metric", "metric_name", type=click.Choice(_METRICS), required=is_new, help="What it looks at."),
+        click.option(
+            "--comparator", type=click.Choice(_COMPARATORS), required=is_new, help="How it compares, per replica."
+        ),
+        click.option("--threshold", type=click.FloatRange(0), required=is_new, help="What it compares with."),
+        click.option(
+            "--step", "step_size", type=int, required=is_new, help="Replicas to add; a negative number removes some."
+        ),
+        click.option("--cooldown", "cooldown_seconds", type=click.FloatRange(0), help="Seconds between two steps."),
+        _bounds,
+    )
+
+
+@autoscale.command("add", cls=Leaf)
+@_NAME
+@_rule_options(is_new=True)
+async def add(api: AsyncSession, name: str, **values: Any) -> Outcome:
+    """Add a rule to the service NAME: a step whenever a metric passes a threshold.
+
+    \b
+      backend.ai service autoscale add my-service --metric load --comparator greater-than --threshold 8 --step 1
+    """
+    rule = await api.Service(name).add_scaling_rule(**_given(values))
+    return rule, f"{name}: rule {rule['id']} is added"
+
+
+@autoscale.command("update", cls=Leaf)
+@_NAME
+@_RULE
+@_rule_options(is_new=False)
+async def update(api: AsyncSession, name: str, rule: UUID, **values: Any) -> Outcome:
+    """Change the RULE of the service NAME; what is not given stays."""
+    changes = _given(values)
+    if not changes:
+        raise click.UsageError("say what is to change, such as --threshold 8")
+    return await api.Service(name).modify_scaling_rule(rule, **changes), f"{name}: rule {rule} is changed"
+
+
+@autoscale.command("rm", cls=Leaf)
+@_NAME
+@_RULE
+async def rm(api: AsyncSession, name: str, rule: UUID) -> Outcome:
+    """Remove the RULE of the service NAME."""
+    return await api.Service(name).remove_scaling_rule(rule), f"{name}: rule {rule} is removed"

@@ -1,0 +1,174 @@
+"""Keeps the loads of endpoints that the coordinators of the app proxy report, and decides from them how many replicas
+an endpoint is to have."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field, replace
+from uuid import UUID
+
+from ai.backend.common.errors import BackendError
+from ai.backend.common.serving import ReplicaStatus, ServedRevisionStatus
+from ai.backend.common.wire.appproxy import EndpointLoad
+from ai.backend.core.serving.autoscale import (
+    MetricKey,
+    MetricName,
+    MetricSource,
+    Sample,
+    ScalingDecision,
+    ScalingInput,
+    ScalingPolicy,
+    ScalingState,
+    decide_scale,
+)
+from ai.backend.infra.clock import Clock
+from ai.backend.infra.loop import cancel_all
+from ai.backend.manager.service_ports.app_proxy_gateway import CoordinatorAddress
+from ai.backend.manager.serving.gateway import EndpointCoordinators
+from ai.backend.manager.serving.model import Service
+
+log = logging.getLogger(__name__)
+GATHERED_METRICS = (MetricName.IN_FLIGHT, MetricName.QUEUED, MetricName.LOAD, MetricName.REQUESTS_PER_S)
+"""The metrics of the app proxy that endpoints can be scaled by."""
+MAX_WINDOW_S = 3600.0
+"""The longest window that loads are kept for."""
+_WAIT_S = 2.0
+"""Seconds that a coordinator waits for a request that begins to wait before it replies: one sample in this time."""
+_MAX_SAMPLES = 2_048
+_ROLLED_OUT = frozenset({ServedRevisionStatus.PENDING, ServedRevisionStatus.ROLLING_OUT})
+_MOVING = _ROLLED_OUT | {ServedRevisionStatus.ROLLING_BACK}
+
+
+@dataclass(frozen=True, slots=True)
+class _Reported:
+    """A load at a moment. ``requests_per_s`` is the mean since the report before."""
+
+    at: float
+    load: EndpointLoad
+    requests_per_s: float
+
+    def value(self, metric: str) -> float:
+        in_flight = sum(self.load.in_flight.values())
+        match metric:
+            case MetricName.IN_FLIGHT:
+                return in_flight
+            case MetricName.QUEUED:
+                return self.load.queued
+            case MetricName.LOAD:
+                return in_flight + self.load.queued
+            case _:
+                return self.requests_per_s
+
+
+@dataclass(slots=True)
+class _Memory:
+    """The reports about one endpoint since it is scaled. ``since``: unix time from which its loads are known."""
+
+    since: float
+    reports: deque[_Reported] = field(default_factory=lambda: deque(maxlen=_MAX_SAMPLES))
+    state: ScalingState = field(default_factory=ScalingState)
+
+
+class Autoscaler:
+    """Asks coordinators for loads, and decides.
+
+    All of it is kept in memory: after a restart windows begin anew, by which nothing is removed too early.
+    ``on_change`` is called when there is a new report.
+    """
+
+    def __init__(self, coordinators: EndpointCoordinators, clock: Clock, on_change: Callable[[], None]) -> None:
+        self._coordinators, self._clock, self.on_change = coordinators, clock, on_change
+        self._versions: dict[CoordinatorAddress, int] = {}
+        self._asked: dict[CoordinatorAddress, asyncio.Task[None]] = {}
+        self._memories: dict[UUID, _Memory] = {}
+
+    def begin_due(self, coordinators: Iterable[CoordinatorAddress], endpoint_ids: Collection[UUID]) -> None:
+        """Asks each coordinator that is not being asked, and forgets endpoints other than these."""
+        now = self._clock.now().timestamp()
+        memories = self._memories
+        self._memories = {key: memories.get(key) or _Memory(since=now) for key in endpoint_ids}
+        for coordinator in set(coordinators):
+            if coordinator not in self._asked:
+                task = asyncio.create_task(self._ask(coordinator), name=f"loads of {coordinator.url}")
+                self._asked[coordinator] = task
+
+    async def finish_round(self) -> None:
+        """Waits for the replies to the present questions."""
+        await asyncio.gather(*self._asked.values())
+
+    async def stop(self) -> None:
+        """Cancels the questions."""
+        await cancel_all(*self._asked.values())
+
+    async def _ask(self, coordinator: CoordinatorAddress) -> None:
+        begun, version = self._clock.monotonic(), self._versions.get(coordinator)
+        try:
+            reply = await self._coordinators.loads(coordinator, since=version, wait_s=_WAIT_S)
+        except BackendError as e:  # the next round asks again; old loads change nothing
+            log.debug("no loads of endpoints: %s", e)
+            return
+        finally:
+            del self._asked[coordinator]
+        self._versions[coordinator] = reply.version
+        now = self._clock.now().timestamp()
+        for load in reply.loads:
+            memory = self._memories.get(load.endpoint_id)
+            if memory is not None:
+                _record(memory, load, now)
+        # A coordinator that does not wait is asked again by the next round, and not at once.
+        if reply.version != version or self._clock.monotonic() - begun >= _WAIT_S / 2:
+            self.on_change()
+
+    def decide(self, service: Service) -> ScalingDecision | None:
+        """Decides the replicas of a service; None if it is not scaled by its load."""
+        policy, memory = service.endpoint.scaling, self._memories.get(service.endpoint.id)
+        if policy is None or memory is None:
+            return None
+        policy = replace(policy, rules=tuple(each.rule for each in service.rules))
+        decision = decide_scale(policy, self._input(service, policy, memory))
+        memory.state = decision.state
+        return decision
+
+    def _input(self, service: Service, policy: ScalingPolicy, memory: _Memory) -> ScalingInput:
+        endpoint, now = service.endpoint, self._clock.now().timestamp()
+        newest = memory.reports[-1] if memory.reports else None
+        is_fresh = newest is not None and now - newest.at <= policy.max_age_s
+        known_since = max(memory.since, endpoint.created_at.timestamp(), endpoint.changed_at.timestamp())
+        if endpoint.scaled is not None:
+            known_since = max(known_since, endpoint.scaled.at.timestamp())
+        load = newest.load if newest is not None and is_fresh else None
+        keys = [rule.key for rule in policy.rules] + ([policy.target.key] if policy.target is not None else [])
+        return ScalingInput(
+            now=now,
+            desired=endpoint.desired,
+            ready=sum(each.status is ReplicaStatus.READY for each in service.replicas),
+            metrics={key: self._samples(key, service, memory) for key in keys},
+            queued=load.queued if load is not None else 0,
+            # At zero replicas only what waits asks for one: what is open ends at the replicas that drain.
+            in_flight=sum(load.in_flight.values()) if load is not None and endpoint.desired else 0,
+            last_request_at=newest.load.last_used if newest is not None else None,
+            since=known_since if is_fresh else now,
+            is_rolling_out=any(each.status in _MOVING for each in service.revisions),
+            state=memory.state,
+        )
+
+    def _samples(self, key: MetricKey, service: Service, memory: _Memory) -> list[Sample]:
+        source, metric = key
+        if source is not MetricSource.PROXY or metric not in GATHERED_METRICS:
+            return []
+        ready = sum(each.status is ReplicaStatus.READY for each in service.replicas)
+        return [Sample(at=each.at, total=each.value(metric), replicas=max(1, ready)) for each in memory.reports]
+
+
+def _record(memory: _Memory, load: EndpointLoad, now: float) -> None:
+    rate = 0.0
+    if memory.reports:
+        before = memory.reports[-1]
+        if now > before.at:
+            rate = max(0, load.requests - before.load.requests) / (now - before.at)
+    memory.reports.append(_Reported(now, load, rate))
+    while memory.reports[0].at < now - MAX_WINDOW_S:
+        memory.reports.popleft()

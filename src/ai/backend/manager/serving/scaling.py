@@ -1,0 +1,183 @@
+"""The use cases of autoscaling: how endpoints are scaled, and the rules of the published client."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from ai.backend.common.errors import InvalidInput, LimitExceeded, NotFound
+from ai.backend.core.serving.autoscale import MetricSource, ScalingPolicy, ScalingRule, TargetPolicy
+from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.serving.loads import GATHERED_METRICS
+from ai.backend.manager.serving.model import AutoscalingRule, Endpoint, Service, ServingChange
+from ai.backend.manager.serving.service import ServingService, event_of, touched
+
+MAX_RULES = 32
+"""Rules of one endpoint."""
+_MAX_THRESHOLD = 1e15
+_SUBJECT = "autoscaling"
+_RULE_FIELDS = {"metric_source": "source", "metric_name": "metric", "cooldown_seconds": "cooldown_s"}
+"""Fields of the API -> those of :class:`ScalingRule`, where they differ."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingService:
+    """Changes how endpoints are scaled. Each method raises as :meth:`ServingService.modify`, and InvalidInput."""
+
+    services: ServingService
+
+    async def set(self, caller: Caller, ref: str | UUID, changes: Mapping[str, Any]) -> Service:
+        """Begins to scale an endpoint by its load, or changes how; ``changes`` are fields of the API."""
+
+        def change(service: Service, now: datetime) -> ServingChange:
+            endpoint = touched(service.endpoint, now)
+            given = dict(changes)
+            if given.get("target") is not None:
+                given["target"] = TargetPolicy(**msgspec.structs.asdict(given["target"]))
+            policy = replace(endpoint.scaling or self._begun(endpoint), **given)
+            self._check(policy)
+            # Bounds hold at once: nothing waits for a load.
+            desired = min(max(endpoint.desired, policy.min_replicas), policy.max_replicas)
+            return self._changed(caller, replace(endpoint, scaling=policy, desired=desired), now, changes)
+
+        return await self.services.apply(caller, ref, change)
+
+    async def end(self, caller: Caller, ref: str | UUID) -> Service:
+        """Ends autoscaling with all rules; the present number of replicas stays."""
+
+        def change(service: Service, now: datetime) -> ServingChange | None:
+            if service.endpoint.scaling is None and not service.rules:
+                return None
+            endpoint = replace(touched(service.endpoint, now), scaling=None)
+            ended = self._changed(caller, endpoint, now, {"enabled": False})
+            return replace(ended, dropped=[each.id for each in service.rules])
+
+        return await self.services.apply(caller, ref, change)
+
+    async def add_rule(self, caller: Caller, ref: str | UUID, values: Mapping[str, Any]) -> AutoscalingRule:
+        """Adds a rule. The first one begins autoscaling, with one replica at least unless the rule says 0. Raises
+        LimitExceeded."""
+        rule_id = self.services.id_generator.uuid()
+        rule = ScalingRule(id=rule_id, **_of_rule(values))
+        self._check_rule(rule)
+
+        def change(service: Service, now: datetime) -> ServingChange:
+            if len(service.rules) >= MAX_RULES:
+                raise LimitExceeded(f"An endpoint has at most {MAX_RULES} rules.", data={"rules": MAX_RULES})
+            endpoint = touched(service.endpoint, now)
+            if endpoint.scaling is None:
+                low = 1 if rule.min_replicas is None else min(1, rule.min_replicas)
+                endpoint = replace(endpoint, scaling=replace(self._begun(endpoint), min_replicas=low))
+            stored = AutoscalingRule(id=rule_id, endpoint_id=endpoint.id, rule=rule, created_at=now)
+            return self._ruled(caller, endpoint, now, stored)
+
+        return _rule(await self.services.apply(caller, ref, change), rule_id)
+
+    async def modify_rule(
+        self, caller: Caller, ref: str | UUID, rule_id: UUID, changes: Mapping[str, Any]
+    ) -> AutoscalingRule:
+        """Changes a rule. Raises NotFound."""
+
+        def change(service: Service, now: datetime) -> ServingChange:
+            stored = _rule(service, rule_id)
+            rule = replace(stored.rule, **_of_rule(changes))
+            self._check_rule(rule)
+            return self._ruled(caller, touched(service.endpoint, now), now, replace(stored, rule=rule))
+
+        return _rule(await self.services.apply(caller, ref, change), rule_id)
+
+    async def remove_rule(self, caller: Caller, ref: str | UUID, rule_id: UUID) -> None:
+        """Removes a rule. Raises NotFound."""
+
+        def change(service: Service, now: datetime) -> ServingChange:
+            removed = _rule(service, rule_id)
+            endpoint = touched(service.endpoint, now)
+            ended = self._changed(caller, endpoint, now, {"rule": str(removed.id), "removed": True})
+            return replace(ended, dropped=[removed.id])
+
+        await self.services.apply(caller, ref, change)
+
+    async def of_rule(self, caller: Caller, rule_id: UUID) -> Service:
+        """Returns the service that has a rule. Raises NotFound also for an endpoint that the caller does not see."""
+        service = await self.services.store.of_rule(rule_id)
+        if service is None:
+            raise no_rule(rule_id)
+        try:
+            return await self.services.get(caller, service.endpoint.id)
+        except NotFound:
+            raise no_rule(rule_id) from None
+
+    # ---- checks ----
+
+    def _begun(self, endpoint: Endpoint) -> ScalingPolicy:
+        most = self.services.settings.max_replicas
+        return ScalingPolicy(min_replicas=min(1, endpoint.desired), max_replicas=most)
+
+    def _check(self, policy: ScalingPolicy) -> None:
+        most = self.services.settings.max_replicas
+        if not 0 <= policy.min_replicas <= policy.max_replicas <= most:
+            message = f"min_replicas is at most max_replicas, which is at most {most}."
+            raise InvalidInput(message, data={"max_replicas": "out of range"})
+        target = policy.target
+        if target is None:
+            return
+        _check_metric(MetricSource.PROXY, target.metric)
+        if target.panic_s > target.stable_s:
+            raise InvalidInput("panic_s is at most stable_s.", data={"target.panic_s": "out of range"})
+
+    def _check_rule(self, rule: ScalingRule) -> None:
+        most = self.services.settings.max_replicas
+        _check_metric(rule.source, rule.metric)
+        threshold = rule.threshold
+        if not threshold.is_finite() or not 0 <= threshold <= _MAX_THRESHOLD or len(format(threshold, "f")) > 32:
+            message = f"threshold is a number from 0 to {_MAX_THRESHOLD:g}, of at most 32 digits."
+            raise InvalidInput(message, data={"threshold": "out of range"})
+        if rule.step_size == 0 or abs(rule.step_size) > most:
+            message = f"step_size adds up to {most} replicas or, below 0, removes some."
+            raise InvalidInput(message, data={"step_size": "out of range"})
+        low, high = rule.min_replicas or 0, rule.max_replicas if rule.max_replicas is not None else most
+        if not 0 <= low <= high <= most:
+            message = f"min_replicas is at most max_replicas, which is at most {most}."
+            raise InvalidInput(message, data={"max_replicas": "out of range"})
+
+    # ---- changes ----
+
+    def _changed(self, caller: Caller, endpoint: Endpoint, now: datetime, values: Mapping[str, Any]) -> ServingChange:
+        data = {"by": caller.access_key, **msgspec.to_builtins(dict(values))}
+        event = event_of(endpoint, now, _SUBJECT, data, reason="changed")
+        return ServingChange(version=endpoint.version, endpoint=endpoint, events=[event])
+
+    def _ruled(self, caller: Caller, endpoint: Endpoint, now: datetime, rule: AutoscalingRule) -> ServingChange:
+        changed = self._changed(caller, endpoint, now, {"rule": msgspec.to_builtins(rule.rule)})
+        return replace(changed, rules=[rule])
+
+
+def no_rule(rule_id: UUID | str) -> NotFound:
+    """Returns the error for a rule that the endpoint does not have."""
+    return NotFound(f"There is no rule {str(rule_id)[:64]!r} of autoscaling.", data={"rule": "unknown"})
+
+
+def _of_rule(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {_RULE_FIELDS.get(name, name): value for name, value in values.items()}
+
+
+def _rule(service: Service, rule_id: UUID) -> AutoscalingRule:
+    rule = next((each for each in service.rules if each.id == rule_id), None)
+    if rule is None:
+        raise no_rule(rule_id)
+    return rule
+
+
+def _check_metric(source: MetricSource, metric: str) -> None:
+    """Raises InvalidInput for a metric that is not gathered: its rule would never do anything."""
+    names = ", ".join(GATHERED_METRICS)
+    if source is not MetricSource.PROXY:
+        message = f"Metrics of the source {source} are not gathered here; the source proxy has: {names}."
+        raise InvalidInput(message, data={"metric_source": "not supported"})
+    if metric not in GATHERED_METRICS:
+        raise InvalidInput(f"There is no metric {metric[:64]!r}; there are: {names}.", data={"metric_name": "unknown"})

@@ -1,0 +1,126 @@
+"""GraphQL queries and mutations of the rules of autoscaling, by the names of published clients."""
+
+from __future__ import annotations
+
+from decimal import Decimal, InvalidOperation
+from typing import Any
+from uuid import UUID
+
+from ai.backend.common.errors import InvalidInput, NotFound
+from ai.backend.core.serving.autoscale import Comparator, MetricSource
+from ai.backend.manager.graphql.context import Info, context_of, run_mutation
+from ai.backend.manager.graphql.resolvers import mutation, query
+from ai.backend.manager.graphql.values import View
+from ai.backend.manager.serving.model import AutoscalingRule
+from ai.backend.manager.serving.scaling import ScalingService, no_rule
+from ai.backend.manager.serving.views import rule_item
+
+_ENUMS = ("metric_source", "comparator")
+
+
+def _enum_name(value: str) -> str:
+    return value.upper().replace("-", "_")
+
+
+def rule_view(stored: AutoscalingRule) -> View:
+    """Returns a rule as a node. ``cooldown_seconds`` of published clients is a whole number."""
+    item: View = {**rule_item(stored)}
+    item |= {name: _enum_name(item[name]) for name in _ENUMS}
+    item |= {"row_id": stored.id, "endpoint": stored.endpoint_id, "created_at": stored.created_at}
+    return item | {"cooldown_seconds": round(stored.rule.cooldown_s)}
+
+
+def _changes(props: View) -> View:
+    """Returns the fields of an input for :class:`ScalingService`. Raises InvalidInput."""
+    values = dict(props)
+    for name in ("metric_name", "metric_source", "comparator", "step_size", "cooldown_seconds", "threshold"):
+        if values.get(name, "") is None:
+            del values[name]
+    for name, kind in (("metric_source", MetricSource), ("comparator", Comparator)):
+        if name in values:
+            values[name] = kind(values[name].lower().replace("_", "-"))
+    if "threshold" in values:
+        try:
+            values["threshold"] = Decimal(values["threshold"])
+        except InvalidOperation:
+            raise InvalidInput("threshold is a number.", data={"threshold": "not a number"}) from None
+    if not 0 <= values.get("cooldown_seconds", 0) <= 86_400:
+        raise InvalidInput("cooldown_seconds is 0 to 86400.", data={"cooldown_seconds": "out of range"})
+    return values
+
+
+def _id(text: str, kind: str) -> UUID:
+    try:
+        return UUID(text)
+    except ValueError:
+        raise no_rule(text) if kind == "rule" else NotFound(f"There is no endpoint {text[:64]!r}.") from None
+
+
+class ScalingResolvers:
+    """Answers the GraphQL fields of rules; ``scaling`` is None where there are no model services."""
+
+    def __init__(self, scaling: ScalingService | None) -> None:
+        self._scaling = scaling
+
+    @query("endpoint_auto_scaling_rule_node")
+    async def rule(self, info: Info, id: str) -> View | None:  # noqa: A002  # the argument's name
+        if self._scaling is None:
+            return None
+        try:
+            return rule_view(await self._rule(self._scaling, info, _id(id, "rule")))
+        except NotFound:
+            return None
+
+    @query("endpoint_auto_scaling_rule_nodes")
+    async def rules(self, info: Info, endpoint: str, **_: Any) -> View:
+        views: list[View] = []
+        if self._scaling is not None:
+            service = await self._scaling.services.get(context_of(info).caller, _id(endpoint, "endpoint"))
+            views = [rule_view(each) for each in service.rules]
+        edges = [{"node": view, "cursor": str(view["id"])} for view in views]
+        page: View = {"hasNextPage": False, "hasPreviousPage": False}
+        page |= {
+            "startCursor": edges[0]["cursor"] if edges else None,
+            "endCursor": edges[-1]["cursor"] if edges else None,
+        }
+        return {"edges": edges, "count": len(views), "pageInfo": page}
+
+    @mutation("create_endpoint_auto_scaling_rule_node")
+    async def create(self, info: Info, endpoint: str, props: View) -> View:
+        async def work() -> AutoscalingRule:
+            scaling = self._present()
+            return await scaling.add_rule(context_of(info).caller, _id(endpoint, "endpoint"), _new(_changes(props)))
+
+        return await run_mutation(info, "rule", endpoint, work, rule_view)
+
+    @mutation("modify_endpoint_auto_scaling_rule_node")
+    async def modify(self, info: Info, id: str, props: View) -> View:  # noqa: A002  # the argument's name
+        async def work() -> AutoscalingRule:
+            scaling, caller = self._present(), context_of(info).caller
+            rule = await self._rule(scaling, info, _id(id, "rule"))
+            return await scaling.modify_rule(caller, rule.endpoint_id, rule.id, _changes(props))
+
+        return await run_mutation(info, "rule", id, work, rule_view)
+
+    @mutation("delete_endpoint_auto_scaling_rule_node")
+    async def delete(self, info: Info, id: str) -> View:  # noqa: A002  # the argument's name
+        async def work() -> None:
+            scaling, caller = self._present(), context_of(info).caller
+            rule = await self._rule(scaling, info, _id(id, "rule"))
+            await scaling.remove_rule(caller, rule.endpoint_id, rule.id)
+
+        return await run_mutation(info, "rule", id, work)
+
+    def _present(self) -> ScalingService:
+        if self._scaling is None:
+            raise NotFound("This installation has no model services.")
+        return self._scaling
+
+    async def _rule(self, scaling: ScalingService, info: Info, rule_id: UUID) -> AutoscalingRule:
+        service = await scaling.of_rule(context_of(info).caller, rule_id)
+        return next(each for each in service.rules if each.id == rule_id)
+
+
+def _new(values: View) -> View:
+    """Returns the fields of a new rule: bounds that are not given are none."""
+    return {"min_replicas": None, "max_replicas": None, **values}
