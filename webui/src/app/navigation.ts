@@ -1,5 +1,6 @@
 import {
   IconAdjustments,
+  IconApi,
   IconBox,
   IconFolder,
   IconHome,
@@ -20,6 +21,7 @@ export interface Destination {
     | 'home'
     | 'sessions'
     | 'launch'
+    | 'services'
     | 'queue'
     | 'folders'
     | 'images'
@@ -43,6 +45,7 @@ export const destinations: readonly Destination[] = [
   { path: '/sessions', label: 'sessions', icon: IconStack2, group: 'work', shortcut: 's' },
   { path: '/folders', label: 'folders', icon: IconFolder, group: 'work', shortcut: 'f' },
   { path: '/sessions/new', label: 'launch', icon: IconRocket, group: 'work', shortcut: 'n' },
+  { path: '/services', label: 'services', icon: IconApi, group: 'work', shortcut: 'v' },
   { path: '/queue', label: 'queue', icon: IconListNumbers, group: 'work', shortcut: 'q' },
   { path: '/images', label: 'images', icon: IconBox, group: 'work', shortcut: 'i' },
   { path: '/account', label: 'account', icon: IconUser, group: 'work', shortcut: 'a' },

@@ -13,6 +13,7 @@ import {
 import { loginQuery, meOptions } from '../api/me';
 import { prefix } from '../api/prefix';
 import { draftOf, searchOf } from '../features/launch/rules';
+import { serviceDraftOf, serviceSearchOf } from '../features/services/draft';
 import { ExpiredDialog } from './ExpiredDialog';
 import { Failed, NotFound } from './Fallbacks';
 import { HomePage } from './home/HomePage';
@@ -182,6 +183,36 @@ const launch = createRoute({
   component: lazyRouteComponent(() => import('../features/launch/pages/LaunchPage')),
 });
 
+const services = createRoute({
+  getParentRoute: () => shell,
+  path: '/services',
+  validateSearch: (search): { q?: string; sort?: string } => ({
+    ...(textOf(search.q) === '' ? {} : { q: textOf(search.q) }),
+    ...(textOf(search.sort) === '' ? {} : { sort: textOf(search.sort) }),
+  }),
+  component: lazyRouteComponent(() => import('../features/services/pages/ServicesPage')),
+});
+
+const newService = createRoute({
+  getParentRoute: () => shell,
+  path: '/services/new',
+  validateSearch: (search: Record<string, unknown>) => serviceSearchOf(serviceDraftOf(search)),
+  component: lazyRouteComponent(() => import('../features/services/pages/NewServicePage')),
+});
+
+const service = createRoute({
+  getParentRoute: () => shell,
+  path: '/services/$id',
+  component: lazyRouteComponent(() => import('../features/services/pages/ServicePage')),
+});
+
+const serviceTab = createRoute({
+  getParentRoute: () => shell,
+  path: '/services/$id/$tab',
+  validateSearch: (search): { page?: number } => (Number(search.page) > 1 ? { page: Number(search.page) } : {}),
+  component: lazyRouteComponent(() => import('../features/services/pages/ServicePage')),
+});
+
 const queue = createRoute({
   getParentRoute: () => shell,
   path: '/queue',
@@ -224,6 +255,10 @@ const tree = root.addChildren([
     folder,
     folderFiles,
     launch,
+    services,
+    newService,
+    service,
+    serviceTab,
     queue,
     fleet,
     agent,

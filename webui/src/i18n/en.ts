@@ -11,6 +11,7 @@ import launch from '../features/launch/locale/en.json';
 import login from '../features/login/locale/en.json';
 import people from '../features/people/locale/en.json';
 import queue from '../features/queue/locale/en.json';
+import services from '../features/services/locale/en.json';
 import sessions from '../features/sessions/locale/en.json';
 import system from '../features/system/locale/en.json';
 import terminal from '../features/terminal/locale/en.json';
@@ -27,6 +28,7 @@ export default {
   login,
   people,
   queue,
+  services,
   sessions,
   system,
   terminal,

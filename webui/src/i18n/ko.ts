@@ -9,6 +9,7 @@ import launch from '../features/launch/locale/ko.json';
 import login from '../features/login/locale/ko.json';
 import people from '../features/people/locale/ko.json';
 import queue from '../features/queue/locale/ko.json';
+import services from '../features/services/locale/ko.json';
 import sessions from '../features/sessions/locale/ko.json';
 import system from '../features/system/locale/ko.json';
 import terminal from '../features/terminal/locale/ko.json';
@@ -26,6 +27,7 @@ const ko = {
   login,
   people,
   queue,
+  services,
   sessions,
   system,
   terminal,

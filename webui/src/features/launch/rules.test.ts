@@ -1,4 +1,5 @@
 import { describe, expect, it } from 'vitest';
+import { shellWord } from '../../components/shell';
 import {
   amountOf,
   bodyOf,
@@ -8,7 +9,6 @@ import {
   exceeded,
   largest,
   searchOf,
-  shellWord,
   sortByVerdict,
   verdictTone,
 } from './rules';

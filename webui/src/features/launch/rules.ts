@@ -1,4 +1,5 @@
 import type { components } from '../../api/generated/rest';
+import { shellWord } from '../../components/shell';
 
 export type Explanation = components['schemas']['Explanation'];
 export type CreateBody = components['schemas']['CreateSessionBody'];
@@ -121,11 +122,6 @@ export function bodyOf(draft: Draft): CreateBody | null {
       ...(draft.mounts.length > 0 && { mounts: draft.mounts }),
     },
   } as CreateBody;
-}
-
-/** Returns a word of a POSIX shell that stands for a text. */
-export function shellWord(text: string): string {
-  return /^[A-Za-z0-9_.,:/@%+=-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`;
 }
 
 /** Returns the line of the command line that does the same. */

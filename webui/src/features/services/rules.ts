@@ -1,0 +1,159 @@
+import type { components } from '../../api/generated/rest';
+import { asProblem } from '../../api/problems';
+import type { Tone } from '../../components/StatusBadge';
+import { shellWord } from '../../components/shell';
+import { customVariant, type ServiceDraft } from './draft';
+
+export type CreateServiceBody = components['schemas']['CreateServiceBody'];
+
+const tones: Record<string, Tone> = {
+  // of services
+  provisioning: 'busy',
+  healthy: 'good',
+  degraded: 'warn',
+  unhealthy: 'bad',
+  idle: 'idle',
+  destroying: 'busy',
+  destroyed: 'idle',
+  // of replicas
+  warming: 'busy',
+  ready: 'good',
+  draining: 'busy',
+  terminating: 'busy',
+  terminated: 'idle',
+  // of revisions
+  pending: 'wait',
+  'rolling-out': 'busy',
+  active: 'good',
+  retiring: 'busy',
+  retired: 'idle',
+  'rolling-back': 'warn',
+  failed: 'bad',
+};
+
+/** Returns how a status of a service, a replica or a revision looks; one that is not known has no colour. */
+export function toneOf(status: string | null | undefined): Tone {
+  return tones[status ?? ''] ?? 'idle';
+}
+
+const settled = new Set(['healthy', 'idle', 'destroyed']);
+
+/** Milliseconds until a service is asked for again: it changes soon unless its status is one that stays. */
+export function pollIntervalOf(status: string | undefined): number {
+  return status === undefined || settled.has(status) ? 30_000 : 5_000;
+}
+
+export function isLive(status: string | null | undefined): boolean {
+  return status !== 'destroying' && status !== 'destroyed';
+}
+
+/** The status of a revision that can be rolled back. */
+export function isRollingOut(status: string): boolean {
+  return status === 'rolling-out' || status === 'pending';
+}
+
+/** Returns the share of each weight in their sum, in whole per cent; none where nothing has a weight. */
+export function sharesOf(weights: readonly number[]): (number | null)[] {
+  const sum = weights.reduce((total, weight) => total + weight, 0);
+  return weights.map((weight) => (sum > 0 ? Math.round((weight / sum) * 100) : null));
+}
+
+/** Returns an address that a browser may open; null for one that is no address of the web. */
+export function webAddressOf(url: string | null | undefined): string | null {
+  try {
+    return ['http:', 'https:'].includes(new URL(url ?? '').protocol) ? (url ?? null) : null;
+  } catch {
+    return null;
+  }
+}
+
+/**
+ * Returns the line that calls a service. Servers of the known variants have the API of OpenAI; what others answer is
+ * not known, so they are asked for their root.
+ */
+export function callOf(service: { url: string; variant: string; isPublic: boolean }, token = ''): string {
+  const path = service.variant === customVariant ? '/' : '/v1/models';
+  const address = shellWord(`${service.url.replace(/\/+$/, '')}${path}`);
+  if (service.isPublic) return `curl ${address}`;
+  return `curl -H ${token === '' ? '"Authorization: Bearer $TOKEN"' : shellWord(`Authorization: Bearer ${token}`)} ${address}`;
+}
+
+/** Returns the body of a creation or a trial; null while the draft lacks what every request needs. */
+export function bodyOf(draft: ServiceDraft): CreateServiceBody | null {
+  if (draft.name.trim() === '' || draft.model === '' || draft.image === '') return null;
+  const resources = Object.fromEntries(
+    Object.entries(draft.amounts).filter(([, amount]) => amount.trim() !== '' && amount.trim() !== '0'),
+  );
+  return {
+    name: draft.name.trim(),
+    image: draft.image,
+    runtime_variant: draft.variant,
+    desired_session_count: draft.replicas,
+    open_to_public: draft.isPublic,
+    ...(draft.command.trim() && { startup_command: draft.command }),
+    ...(draft.project && { group: draft.project }),
+    config: {
+      model: draft.model,
+      ...(draft.definition.trim() && { model_definition_path: draft.definition.trim() }),
+      ...(draft.group && { scaling_group: draft.group }),
+      ...(Object.keys(resources).length > 0 && { resources }),
+    },
+  } as CreateServiceBody;
+}
+
+/** Returns the line of the command line that does the same. */
+export function commandOf(draft: ServiceDraft): string {
+  const words = ['backend.ai', 'service', 'create', '-t', draft.name.trim() || 'NAME'];
+  if (draft.definition.trim()) words.push('--model-definition-path', draft.definition.trim());
+  if (draft.variant !== customVariant) words.push('--runtime-variant', draft.variant);
+  if (draft.command.trim()) words.push('--startup-command', draft.command);
+  for (const [slot, amount] of Object.entries(draft.amounts)) {
+    if (amount.trim() !== '' && amount.trim() !== '0') words.push('-r', `${slot}=${amount.trim()}`);
+  }
+  if (draft.isPublic) words.push('--public');
+  if (draft.project) words.push('--group', draft.project);
+  if (draft.group) words.push('--resource-group', draft.group);
+  words.push(draft.image || 'IMAGE', draft.model || 'MODEL');
+  if (draft.replicas !== 1) words.push(String(draft.replicas));
+  return words.map(shellWord).join(' ');
+}
+
+export type FieldName = keyof ServiceDraft;
+
+/** The field of the form for each name that the manager gives in a problem, without a leading `config.`. */
+const fieldNames: Record<string, FieldName> = {
+  name: 'name',
+  model: 'model',
+  mounts: 'model',
+  model_definition: 'model',
+  model_definition_path: 'definition',
+  image: 'image',
+  arch: 'image',
+  runtime_variant: 'variant',
+  startup_command: 'command',
+  startupCommand: 'command',
+  group: 'project',
+  scaling_group: 'group',
+  scalingGroup: 'group',
+  resources: 'amounts',
+  resource_opts: 'amounts',
+  desired_session_count: 'replicas',
+  open_to_public: 'isPublic',
+};
+
+/**
+ * Returns what is wrong with each field of the form. The problem's own sentence stands for the short word of a single
+ * field; fields that the form does not have are left to the problem as a whole.
+ */
+export function fieldErrorsOf(error: unknown): Partial<Record<FieldName, string>> {
+  if (error === null || error === undefined) return {};
+  const problem = asProblem(error);
+  const entries = Object.entries(problem.fields);
+  const errors: Partial<Record<FieldName, string>> = {};
+  for (const [path, message] of entries) {
+    const name = path.replace(/^config\./, '').split('.')[0] ?? '';
+    const field = Object.hasOwn(fieldNames, name) ? fieldNames[name] : undefined;
+    if (field) errors[field] = entries.length === 1 && problem.message !== '' ? problem.message : message;
+  }
+  return errors;
+}

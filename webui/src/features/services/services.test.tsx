@@ -1,0 +1,307 @@
+import { screen, within } from '@testing-library/react';
+import userEvent from '@testing-library/user-event';
+import { beforeEach, describe, expect, it, vi } from 'vitest';
+import { openPage } from '../../testing/render';
+import { FakeServer } from '../../testing/server';
+
+const id = '11111111-2222-4333-8444-555555555555';
+const replicaId = 'aaaaaaaa-2222-4333-8444-555555555555';
+const row = {
+  endpoint_id: id,
+  name: 'my-service',
+  status: 'degraded',
+  status_reason: 'some-ready',
+  desired_session_count: 2,
+  ready_count: 1,
+  url: 'http://127.0.0.1:10200/',
+  open_to_public: false,
+  session_owner_email: 'ann@example.com',
+  created_at: '2026-01-01T00:00:00Z',
+};
+const revision = {
+  id: 'r2',
+  number: 2,
+  status: 'rolling-out',
+  reason: 'rollout-started',
+  image: 'python',
+  model_name: 'tiny',
+  weight: 1,
+  created_at: '2026-01-01T00:00:00Z',
+};
+const replica = {
+  route_id: replicaId,
+  session_id: replicaId,
+  traffic_ratio: 1,
+  status: 'warming',
+  reason: 'session-started',
+  detail: null,
+  revision: 2,
+};
+const details = {
+  endpoint_id: id,
+  name: 'my-service',
+  status: 'degraded',
+  reason: 'some-ready',
+  model_id: 'f1',
+  model_name: 'tiny',
+  model_version: null,
+  model_definition_path: 'model-definition.yaml',
+  model_mount_destination: '/models',
+  image: 'python',
+  runtime_variant: 'vllm',
+  desired_session_count: 2,
+  replicas: 2,
+  active_routes: [replica],
+  revisions: [revision, { ...revision, id: 'r1', number: 1, status: 'active', reason: 'promoted', weight: 3 }],
+  service_endpoint: 'http://127.0.0.1:10200/',
+  is_public: false,
+  domain: 'default',
+  project: 'team',
+  resource_group: 'default',
+  created_at: '2026-01-01T00:00:00Z',
+  policy: {},
+};
+
+let server: FakeServer;
+beforeEach(() => {
+  server = new FakeServer();
+  server.graphql('endpoint_list', () => ({ endpoint_list: { total_count: 1, items: [row] } }));
+  server.on(`GET /func/services/${id}`, () => ({ body: details }));
+  server.on(`GET /func/services/${id}/why`, () => ({
+    body: {
+      name: 'my-service',
+      status: 'degraded',
+      reason: 'some-ready',
+      explanation: 'one more replica is started',
+      problem: 'no agent has 8 GPUs',
+      replicas: [replica],
+      obstacles: { [replicaId]: '/health answers 503' },
+    },
+  }));
+});
+const sent = (key: string) => server.requests.filter((request) => request.key === key).map(({ body }) => body);
+
+describe('the list of services', () => {
+  it('shows each with its state, reason, replicas, URL and owner', async () => {
+    openPage('/services', server);
+    expect(await screen.findByRole('link', { name: 'my-service' })).toBeDefined();
+    for (const text of ['degraded', 'Fewer replicas are ready than are wanted', '1 of 2 ready', row.url])
+      expect(screen.getByText(text)).toBeDefined();
+    expect(screen.getByText('ann@example.com')).toBeDefined();
+  });
+  it('filters and orders on the server, as its address says', async () => {
+    openPage('/services?q=llama&sort=name', server);
+    await screen.findByRole('link', { name: 'my-service' });
+    expect(sent('gql endpoint_list')[0]?.variables).toEqual({
+      limit: 50,
+      offset: 0,
+      filter: 'name ilike "%llama%"',
+      order: 'name,id',
+    });
+  });
+  it('is not empty while it loads', async () => {
+    server.graphql('endpoint_list', () => new Promise(() => {}));
+    openPage('/services', server);
+    expect(await screen.findByRole('heading', { name: 'Model services' })).toBeDefined();
+    expect(await screen.findByRole('status')).toBeDefined();
+    expect(screen.queryByText('There are no model services yet')).toBeNull();
+  });
+  it('tells none from none that match', async () => {
+    server.graphql('endpoint_list', () => ({ endpoint_list: { total_count: 0, items: [] } }));
+    const { router } = openPage('/services', server);
+    expect(await screen.findByText('There are no model services yet')).toBeDefined();
+    void router.navigate({ to: '/services', search: { q: 'zzz' } });
+    expect(await screen.findByText('No service matches')).toBeDefined();
+  });
+  it('shows a failure with another try, and keeps what was there', async () => {
+    const { client } = openPage('/services', server);
+    await screen.findByRole('link', { name: 'my-service' });
+    server.on('gql endpoint_list', () => ({ status: 503, body: { title: 'The database is away.' } }));
+    void client.invalidateQueries({ queryKey: ['sessions'] });
+    expect(await screen.findByText('The database is away.')).toBeDefined();
+    expect(screen.getByRole('link', { name: 'my-service' })).toBeDefined();
+    expect(screen.getByRole('button', { name: 'Try again' })).toBeDefined();
+  });
+});
+
+describe('one service', () => {
+  it('says why it is so, what cannot be done, and how it is called', async () => {
+    openPage(`/services/${id}`, server);
+    expect(await screen.findByText('one more replica is started')).toBeDefined();
+    expect(screen.getByText('no agent has 8 GPUs')).toBeDefined();
+    expect(screen.getByText('/health answers 503')).toBeDefined();
+    expect(screen.getByText('curl -H "Authorization: Bearer $TOKEN" http://127.0.0.1:10200/v1/models')).toBeDefined();
+  });
+  it('does not exist for others', async () => {
+    server.on(`GET /func/services/${id}`, () => ({ status: 404, body: { title: 'There is no such endpoint.' } }));
+    openPage(`/services/${id}`, server);
+    expect((await screen.findByRole('alert')).textContent).toContain('There is no such endpoint.');
+    expect(screen.queryByRole('button', { name: 'Destroy' })).toBeNull();
+  });
+  it('shows each replica with its session and what it waits for', async () => {
+    openPage(`/services/${id}/replicas`, server);
+    const link = await screen.findByRole('link', { name: 'aaaaaaaa' });
+    expect(link.getAttribute('href')).toContain(`/sessions/${replicaId}`);
+    expect(screen.getByText('/health answers 503')).toBeDefined();
+  });
+  it('rolls back the revision that is on its way, after a question', async () => {
+    server.on(`POST /func/services/${id}/rollback`, () => ({ body: { success: true } }));
+    openPage(`/services/${id}/revisions`, server);
+    await userEvent.click(await screen.findByRole('button', { name: 'Roll back' }));
+    expect(screen.getByText('75 %')).toBeDefined();
+    const dialog = await screen.findByRole('dialog', { name: 'Roll back revision 2?' });
+    expect(sent(`POST /func/services/${id}/rollback`)).toHaveLength(0);
+    await userEvent.click(within(dialog).getByRole('button', { name: 'Roll back' }));
+    await expect.poll(() => sent(`POST /func/services/${id}/rollback`)).toHaveLength(1);
+  });
+  it('shows a new token once', async () => {
+    server.graphql('endpoint_token_list', () => ({ endpoint_token_list: { total_count: 0, items: [] } }));
+    server.on(`POST /func/services/${id}/token`, () => ({ body: { token: 's3cret' } }));
+    const { router } = openPage(`/services/${id}/tokens`, server);
+    await userEvent.click(await screen.findByRole('button', { name: 'Make a token' }));
+    expect(await screen.findByText('s3cret')).toBeDefined();
+    expect(sent(`POST /func/services/${id}/token`)).toEqual([{ duration: '1d' }]);
+    expect(screen.getByRole('button', { name: 'Copy the token' })).toBeDefined();
+    void router.navigate({ to: '/services/$id/$tab', params: { id, tab: 'replicas' } });
+    await screen.findByRole('link', { name: 'aaaaaaaa' });
+    void router.navigate({ to: '/services/$id/$tab', params: { id, tab: 'tokens' } });
+    await screen.findByRole('button', { name: 'Make a token' });
+    expect(screen.queryByText('s3cret')).toBeNull();
+  });
+  it('puts what is wrong with the time of a token at its field', async () => {
+    server.graphql('endpoint_token_list', () => ({ endpoint_token_list: { total_count: 0, items: [] } }));
+    server.on(`POST /func/services/${id}/token`, () => ({
+      status: 400,
+      body: { title: 'A token is valid until a time in the next 365 days.', data: { duration: 'out of range' } },
+    }));
+    openPage(`/services/${id}/tokens`, server);
+    await userEvent.click(await screen.findByRole('button', { name: 'Make a token' }));
+    const field = screen.getByRole('textbox', { name: 'Valid for' });
+    await expect.poll(() => field.getAttribute('aria-invalid')).toBe('true');
+    expect(screen.getByText(/in the next 365 days/)).toBeDefined();
+  });
+  it('pages through its history by its address', async () => {
+    const paths: string[] = [];
+    server.on(`GET /func/services/${id}/history`, (_, request) => {
+      const { searchParams } = new URL(request.url);
+      paths.push(`${searchParams.get('limit')} ${searchParams.get('offset')}`);
+      const events = Array.from({ length: 51 }, (_unused, index) => ({
+        at: '2026-01-01T00:00:00Z',
+        subject: `replica ${index}`,
+        status: 'ready',
+        reason: 'never-heard-of',
+        detail: null,
+        data: {},
+      }));
+      return { body: { events } };
+    });
+    openPage(`/services/${id}/history`, server);
+    expect(await screen.findByText('replica 49')).toBeDefined();
+    expect(screen.queryByText('replica 50')).toBeNull();
+    expect(screen.getAllByText('never-heard-of')).toHaveLength(50);
+    await userEvent.click(screen.getByRole('button', { name: 'Older' }));
+    await expect.poll(() => paths).toEqual(['51 0', '51 50']);
+  });
+  it('scales', async () => {
+    server.on(`POST /func/services/${id}/scale`, () => ({
+      status: 400,
+      body: { title: 'An endpoint has 0 to 8 replicas.', data: { desired_session_count: 'out of range' } },
+    }));
+    openPage(`/services/${id}`, server);
+    await userEvent.click(await screen.findByRole('button', { name: 'Scale' }));
+    const dialog = await screen.findByRole('dialog');
+    const field = within(dialog).getByRole('textbox', { name: 'Replicas' });
+    await userEvent.clear(field);
+    await userEvent.type(field, '9');
+    await userEvent.click(within(dialog).getByRole('button', { name: 'Scale' }));
+    expect(await within(dialog).findByText('An endpoint has 0 to 8 replicas.')).toBeDefined();
+    expect(sent(`POST /func/services/${id}/scale`)).toEqual([{ to: 9 }]);
+  });
+  it('is destroyed after a question that says what is lost', async () => {
+    server.on(`DELETE /func/services/${id}`, () => ({ body: { success: true } }));
+    openPage(`/services/${id}`, server);
+    await userEvent.click(await screen.findByRole('button', { name: 'Destroy' }));
+    const dialog = await screen.findByRole('dialog');
+    expect(dialog.textContent).toContain('Its replica ends');
+    await userEvent.click(within(dialog).getByRole('button', { name: 'Destroy' }));
+    await expect.poll(() => sent(`DELETE /func/services/${id}`)).toHaveLength(1);
+  });
+});
+
+describe('the form of a service', () => {
+  const address = '/services/new?name=my-service&model=tiny&image=python&r=cpu%3D1';
+  beforeEach(() => {
+    server.graphql('images', () => ({ images: [{ name: 'python', tag: '3', aliases: ['python'] }] }));
+    server.on('GET /func/folders', () => ({ body: [{ id: 'f1', name: 'tiny' }] }));
+    server.on('GET /func/services/_/runtimes', () => ({
+      body: { runtimes: [{ name: 'custom', title: 'a custom server', command: null, health_path: '/health' }] },
+    }));
+    server.on('GET /func/scaling-groups', () => ({ body: { scaling_groups: [{ name: 'default' }] } }));
+    server.on('GET /func/config/resource-slots/details', () => ({
+      body: { cpu: { slot_name: 'cpu', human_readable_name: 'CPU', description: 'CPU', slot_type: 'count' } },
+    }));
+  });
+  it('creates what its address says, and goes there', async () => {
+    server.on('POST /func/services', () => ({ status: 201, body: details }));
+    openPage(address, server);
+    await screen.findByDisplayValue('default');
+    await userEvent.click(await screen.findByRole('button', { name: 'Create' }));
+    expect(await screen.findByText('one more replica is started')).toBeDefined();
+    expect(sent('POST /func/services')).toEqual([
+      {
+        name: 'my-service',
+        image: 'python',
+        runtime_variant: 'custom',
+        desired_session_count: 1,
+        open_to_public: false,
+        group: 'team',
+        config: { model: 'tiny', scaling_group: 'default', resources: { cpu: '1' } },
+      },
+    ]);
+  });
+  it('asks nothing while it is incomplete', async () => {
+    openPage('/services/new?name=my-service', server);
+    await userEvent.click(await screen.findByRole('button', { name: 'Create' }));
+    expect(screen.getByText('A service needs a name, a model folder and an image.')).toBeDefined();
+    expect(sent('POST /func/services')).toHaveLength(0);
+  });
+  it('puts the problem of a trial at its field until that is changed', async () => {
+    server.on('POST /func/services/_/try', () => ({
+      status: 400,
+      body: { title: 'A custom server needs a command.', data: { startup_command: 'missing' } },
+    }));
+    openPage(address, server);
+    const field = await screen.findByRole('textbox', { name: 'Command' });
+    await userEvent.click(await screen.findByRole('button', { name: 'Try it first' }));
+    await expect.poll(() => field.getAttribute('aria-invalid')).toBe('true');
+    await userEvent.type(field, 'x');
+    await expect.poll(() => field.getAttribute('aria-invalid')).not.toBe('true');
+  });
+  it('follows a trial to its end', async () => {
+    const sources: EventTarget[] = [];
+    class Source extends EventTarget {
+      static readonly CLOSED = 2;
+      readyState = 1;
+      constructor(readonly url: string) {
+        super();
+        if (url.includes('background-task')) sources.push(this);
+      }
+      close(): void {
+        this.readyState = 2;
+      }
+    }
+    vi.stubGlobal('EventSource', Source);
+    server.on('POST /func/services/_/try', () => ({ body: { task_id: 't1' } }));
+    openPage(address, server);
+    await userEvent.click(await screen.findByRole('button', { name: 'Try it first' }));
+    expect(await screen.findByText('The trial runs')).toBeDefined();
+    await expect.poll(() => sources.length).toBe(1);
+    sources[0]?.dispatchEvent(
+      new MessageEvent('bgtask_updated', { data: '{"current_progress":1,"total_progress":3,"message":"it runs"}' }),
+    );
+    expect(await screen.findByText('Step 2 of 3')).toBeDefined();
+    sources[0]?.dispatchEvent(new MessageEvent('bgtask_failed', { data: '{"message":"no answer"}' }));
+    expect(await screen.findByText('The model cannot be served so')).toBeDefined();
+    expect(screen.getByText('no answer')).toBeDefined();
+  });
+});
