@@ -149,6 +149,8 @@ const images = createRoute({
 const account = createRoute({
   getParentRoute: () => shell,
   path: '/account',
+  validateSearch: (search): { page?: number } =>
+    Number.isInteger(search.page) && Number(search.page) > 1 ? { page: Number(search.page) } : {},
   component: lazyRouteComponent(() => import('../features/account/pages/AccountPage')),
 });
 
