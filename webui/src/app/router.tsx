@@ -165,6 +165,12 @@ const people = createRoute({
   component: lazyRouteComponent(() => import('../features/people/pages/PeoplePage')),
 });
 
+const newUser = createRoute({
+  getParentRoute: () => shell,
+  path: '/people/new',
+  component: lazyRouteComponent(() => import('../features/people/pages/NewUserPage')),
+});
+
 const policies = createRoute({
   getParentRoute: () => shell,
   path: '/policies',
@@ -232,6 +238,7 @@ const tree = root.addChildren([
     images,
     account,
     people,
+    newUser,
     policies,
     system,
     unknown,
