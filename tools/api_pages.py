@@ -15,7 +15,9 @@ _GRAPHQL = """<!-- generated from schema.graphql of all features by tools/api_pa
 
 `POST /admin/gql` (or `/admin/graphql`) with `{"query", "variables", "operationName"}`, signed as every request. The
 reply has status 200, `data`, and `errors` if there are any; `errors[].extensions` has the `code`, `type`, `status` and
-`data` of the problem. The keys of an object come in the order of the selection.
+`data` of the problem. A refused mutation has `ok: false` and its text in `msg`; the rest of its problem stands in
+`extensions.problems` of the reply, by the mutation's name there. The keys of an object come in the order of the
+selection.
 
 A list takes `limit` (1 to MAX_PAGE) and `offset`, and replies `items` and `total_count`. `filter` is an expression:
 

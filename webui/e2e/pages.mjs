@@ -15,7 +15,7 @@ const everybody = [
 const ofSession = ['', '/logs', '/apps', '/metrics', '/devices', '/events', '/terminal'].map(
   (tab) => `/sessions/${site.hostile}${tab}`,
 );
-const administrators = ['/people', '/policies', '/system'];
+const administrators = ['/people', '/people/new', '/people?tab=keypairs', '/policies', '/system'];
 
 const nameOf = (path) =>
   path

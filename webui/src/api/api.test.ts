@@ -73,11 +73,14 @@ describe('send', () => {
     expiry.renew();
     expect((await reply).data?.message).toBe('hello');
   });
-  it('does not repeat a write', async () => {
+  it.each([true, false])('does not repeat a write, with a login: %s', async (authenticated) => {
+    const data = authenticated ? { access_key: 'AKIATEST', role: 'user' } : null;
+    server.on('POST /server/login-check', () => ({ body: { authenticated, data } }));
     server.on('PATCH /func/auth/ssh-keypair', () => ({ status: 401, body: { title: 'no login' } }));
     await expect(rest.PATCH('/auth/ssh-keypair', {})).rejects.toMatchObject({ status: 401 });
+    expect(expiry.isExpired()).toBe(!authenticated);
     expiry.renew();
-    expect(server.requests).toHaveLength(1);
+    expect(server.requests.filter(({ key }) => key.startsWith('PATCH'))).toHaveLength(1);
   });
 });
 
@@ -93,6 +96,20 @@ describe('graphql', () => {
   it('throws for a reply that is cut off', async () => {
     server.on('gql user', () => ({ body: undefined }));
     await expect(query(document, {})).rejects.toBeInstanceOf(Problem);
+  });
+  it('tells the fields of a refused change', async () => {
+    server.on('gql user', () => ({
+      body: {
+        data: { user: { ok: false, msg: 'taken already' } },
+        extensions: { problems: { user: { type: 'x/conflict', status: 409, data: { email: 'taken', count: 3 } } } },
+      },
+    }));
+    await expect(mutate(document, {})).rejects.toMatchObject({
+      title: 'taken already',
+      code: 'conflict',
+      status: 409,
+      fields: { email: 'taken' },
+    });
   });
   it('takes ok false for a refusal', async () => {
     server.graphql('delete_domain', () => ({ delete_domain: { ok: false, msg: 'It has users.' } }));

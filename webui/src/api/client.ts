@@ -1,6 +1,7 @@
 import createClient from 'openapi-fetch';
 import { expiry } from './expiry';
 import type { paths } from './generated/rest';
+import { checkLogin } from './login';
 import { prefix } from './prefix';
 import { Problem, problemFrom } from './problems';
 
@@ -10,7 +11,8 @@ export const apiBase = `${prefix}func`;
  * Sends a request to the manager through the web server and returns its successful response.
  *
  * When the login session has ended, reads wait for the next login and are repeated; writes are not, since the person
- * has to say again that they want them. Throws Problem.
+ * has to say again that they want them. A write that is refused with 401 may have had a wrong password or code in it, so
+ * the web server is asked whether the login lives. Throws Problem.
  */
 export async function send(
   request: Request,
@@ -25,7 +27,7 @@ export async function send(
     throw new Problem({ type: 'about:offline', title: 'offline', status: 0 });
   }
   if (response.ok) return response;
-  if (response.status === 401) {
+  if (response.status === 401 && (repeat !== null || !(await isLoggedIn()))) {
     expiry.report();
     if (repeat !== null) {
       await expiry.renewal();
@@ -33,6 +35,10 @@ export async function send(
     }
   }
   throw problemFrom(response.status, await response.json().catch(() => null), response.headers);
+}
+
+async function isLoggedIn(): Promise<boolean> {
+  return (await checkLogin().catch(() => null)) !== null;
 }
 
 /** The REST API of the manager by its paths. Its calls throw Problem, so `data` is there whenever they return. */

@@ -1,7 +1,7 @@
 import type { initGraphQLTada, TadaDocumentNode } from 'gql.tada';
 import { apiBase, send } from './client';
 import type { introspection } from './generated/graphql';
-import { Problem } from './problems';
+import { type Problem, problemFrom } from './problems';
 
 type Documents = ReturnType<
   typeof initGraphQLTada<{
@@ -16,9 +16,42 @@ type Documents = ReturnType<
  */
 export const graphql = ((text: string) => text) as unknown as Documents;
 
+interface ProblemParts {
+  type?: string;
+  status?: number;
+  data?: Record<string, unknown>;
+}
+
 interface Reply<T> {
   data?: T | null;
-  errors?: { message: string; extensions?: { type?: string; status?: number; data?: Record<string, string> } }[];
+  errors?: { message: string; extensions?: ProblemParts }[];
+  extensions?: { problems?: Record<string, ProblemParts> };
+}
+
+function problemOf(title: string, parts: ProblemParts | undefined, status: number, requestId: string): Problem {
+  return problemFrom(parts?.status ?? status, { ...parts, title, request_id: requestId });
+}
+
+async function ask<T, V>(
+  document: TadaDocumentNode<T, V>,
+  variables: V,
+  isRead: boolean,
+  signal?: AbortSignal,
+): Promise<{ data: T; problems: Record<string, ProblemParts>; requestId: string }> {
+  const request = new Request(`${window.location.origin}${apiBase}/admin/gql`, {
+    method: 'POST',
+    headers: { 'Content-Type': 'application/json' },
+    body: JSON.stringify({ query: document, variables }),
+    signal: signal ?? null,
+  });
+  const response = await send(request, isRead);
+  const reply = (await response.json().catch(() => ({}))) as Reply<T>;
+  const requestId = response.headers.get('X-Request-ID') ?? '';
+  const error = reply.errors?.[0];
+  if (error !== undefined || reply.data === null || reply.data === undefined) {
+    throw problemOf(error?.message ?? 'The reply is no data.', error?.extensions, 500, requestId);
+  }
+  return { data: reply.data, problems: reply.extensions?.problems ?? {}, requestId };
 }
 
 /** Asks the manager. Throws Problem for the first error of the reply. */
@@ -27,33 +60,14 @@ export async function query<T, V>(
   variables: V,
   options: { signal?: AbortSignal; isRead?: boolean } = {},
 ): Promise<T> {
-  const request = new Request(`${window.location.origin}${apiBase}/admin/gql`, {
-    method: 'POST',
-    headers: { 'Content-Type': 'application/json' },
-    body: JSON.stringify({ query: document, variables }),
-    signal: options.signal ?? null,
-  });
-  const response = await send(request, options.isRead ?? true);
-  const reply = (await response.json().catch(() => ({}))) as Reply<T>;
-  const error = reply.errors?.[0];
-  if (error !== undefined || reply.data === null || reply.data === undefined) {
-    const extensions = error?.extensions;
-    throw new Problem({
-      type: extensions?.type ?? 'about:blank',
-      title: error?.message ?? 'The reply is no data.',
-      status: extensions?.status ?? 500,
-      fields: extensions?.data ?? {},
-      requestId: response.headers.get('X-Request-ID') ?? '',
-    });
-  }
-  return reply.data;
+  return (await ask(document, variables, options.isRead ?? true, options.signal)).data;
 }
 
 /** Changes something. It is not repeated after an expired login. Throws Problem, also where the reply's `ok` is false. */
 export async function mutate<T, V>(document: TadaDocumentNode<T, V>, variables: V): Promise<T> {
-  const data = await query(document, variables, { isRead: false });
-  for (const part of Object.values(data as Record<string, { ok?: boolean; msg?: string } | null>)) {
-    if (part?.ok === false) throw new Problem({ title: part.msg ?? 'refused', status: 400 });
+  const { data, problems, requestId } = await ask(document, variables, false);
+  for (const [name, part] of Object.entries(data as Record<string, { ok?: boolean; msg?: string } | null>)) {
+    if (part?.ok === false) throw problemOf(part.msg ?? 'refused', problems[name], 400, requestId);
   }
   return data;
 }

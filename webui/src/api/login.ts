@@ -71,6 +71,25 @@ export async function extendLogin(): Promise<string> {
 }
 
 /** Changes a password that must be changed before a sign-in. Throws Problem. */
-export async function changeExpiredPassword(username: string, current: string, wanted: string): Promise<void> {
-  await read(await post('update-password-no-auth', { username, current_password: current, new_password: wanted }));
+export async function changeExpiredPassword(
+  username: string,
+  current: string,
+  wanted: string,
+  otp?: string,
+): Promise<void> {
+  const body = { username, current_password: current, new_password: wanted, ...(otp ? { otp } : {}) };
+  await read(await post('update-password-no-auth', body));
+}
+
+/** Returns the names of the services at which the site lets people sign in; none if they cannot be asked for. */
+export async function signOnServices(): Promise<string[]> {
+  const response = await fetch(`${prefix}server/sso`, { credentials: 'same-origin' }).catch(() => null);
+  if (!response?.ok) return [];
+  const { providers } = ((await response.json().catch(() => null)) ?? {}) as { providers?: unknown };
+  return Array.isArray(providers) ? providers.filter((name): name is string => typeof name === 'string') : [];
+}
+
+/** Returns where a sign-in at a service begins; it ends at `path` of this site. */
+export function signOnAddress(service: string, path: string): string {
+  return `${prefix}server/sso/${encodeURIComponent(service)}/login?next=${encodeURIComponent(path)}`;
 }

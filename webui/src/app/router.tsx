@@ -150,6 +150,8 @@ const images = createRoute({
 const account = createRoute({
   getParentRoute: () => shell,
   path: '/account',
+  validateSearch: (search): { page?: number } =>
+    Number.isInteger(search.page) && Number(search.page) > 1 ? { page: Number(search.page) } : {},
   component: lazyRouteComponent(() => import('../features/account/pages/AccountPage')),
 });
 
@@ -162,6 +164,12 @@ const people = createRoute({
     ...(textOf(search.sort) === '' ? {} : { sort: textOf(search.sort) }),
   }),
   component: lazyRouteComponent(() => import('../features/people/pages/PeoplePage')),
+});
+
+const newUser = createRoute({
+  getParentRoute: () => shell,
+  path: '/people/new',
+  component: lazyRouteComponent(() => import('../features/people/pages/NewUserPage')),
 });
 
 const policies = createRoute({
@@ -265,6 +273,7 @@ const tree = root.addChildren([
     images,
     account,
     people,
+    newUser,
     policies,
     system,
     unknown,

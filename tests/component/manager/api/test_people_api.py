@@ -43,6 +43,17 @@ async def signs(client: RawClient) -> bool:
     return (await client.request("POST", "/admin/gql", json={"query": WHO})).status == 200
 
 
+async def test_a_refused_mutation_tells_its_problem_by_its_name_in_the_reply(api: Api) -> None:
+    await new_user(api, "taken@example.com")
+    query = """mutation($p: UserInput!) {
+      first: create_user(email: "taken@example.com", props: $p) { ok msg }
+      create_user(email: "free@example.com", props: $p) { ok msg } }"""
+    reply = await api.gql(query, api.admin, p={"password": PASSWORD})
+    assert (reply["data"]["first"]["ok"], reply["data"]["create_user"]["ok"]) == (False, True)
+    [(name, problem)] = reply["extensions"]["problems"].items()
+    assert (name, problem["code"], problem["status"], problem["data"]) == ("first", "conflict", 409, {"email": "taken"})
+
+
 async def test_a_user_comes_changes_and_goes(api: Api) -> None:
     user = await new_user(api, "ann.smith@example.com", full_name="Ann", role="user", status="active")
     assert user["username"] == "ann-smith"

@@ -34,6 +34,7 @@ export function LoginForm({ onLogin, username: known }: { onLogin: (login: Login
   const [asksOtp, setAsksOtp] = useState(false);
   const [asksNew, setAsksNew] = useState(false);
   const [problem, setProblem] = useState<Problem | null>(null);
+  const [isChanged, setChanged] = useState(false);
   const [isBusy, setBusy] = useState(false);
   const otpField = useRef<HTMLInputElement>(null);
   const wait = useWait(problem);
@@ -46,7 +47,15 @@ export function LoginForm({ onLogin, username: known }: { onLogin: (login: Login
     setBusy(true);
     setProblem(null);
     try {
-      if (asksNew) await changeExpiredPassword(username, password, newPassword);
+      if (asksNew) {
+        await changeExpiredPassword(username, password, newPassword, asksOtp ? otp : undefined);
+        // From here on the new password is the right one, and the one-time password has been spent.
+        setPassword(newPassword);
+        setAsksNew(false);
+        setOtp('');
+        setChanged(true);
+        if (asksOtp) return;
+      }
       onLogin(
         await signIn({ username, password: asksNew ? newPassword : password, ...(asksOtp && otp ? { otp } : {}) }),
       );
@@ -61,6 +70,9 @@ export function LoginForm({ onLogin, username: known }: { onLogin: (login: Login
     }
   };
   const refusal = problem === null ? null : refusalOf(problem);
+  const isAboutNew =
+    asksNew && problem !== null && problem.status !== 401 && /password/.test(Object.keys(problem.fields).join());
+  const fieldError = isAboutNew ? problem.detail || problem.title : undefined;
   return (
     <form onSubmit={(event) => void submit(event)}>
       <Stack>
@@ -98,6 +110,7 @@ export function LoginForm({ onLogin, username: known }: { onLogin: (login: Login
             onChange={(event) => setOtp(event.currentTarget.value)}
           />
         )}
+        {isChanged && asksOtp && <Notice tone="good" role="status" title={t('changed')} />}
         {asksNew && (
           <PasswordInput
             label={t('newPassword')}
@@ -107,6 +120,7 @@ export function LoginForm({ onLogin, username: known }: { onLogin: (login: Login
             required
             withAsterisk={false}
             value={newPassword}
+            error={fieldError}
             onChange={(event) => setNewPassword(event.currentTarget.value)}
           />
         )}
@@ -116,7 +130,7 @@ export function LoginForm({ onLogin, username: known }: { onLogin: (login: Login
             {refusal === 'wrong' ? t('refused.wrongHint') : null}
           </Notice>
         )}
-        {refusal === 'other' && <ProblemAlert error={problem} />}
+        {refusal === 'other' && !isAboutNew && <ProblemAlert error={problem} />}
         <Button type="submit" loading={isBusy} disabled={wait > 0}>
           {t('submit')}
         </Button>

@@ -24,6 +24,7 @@ describe('refusalOf', () => {
     [429, '', 'blocked'],
     [401, 'OTP not provided', 'otp'],
     [401, 'The password must be changed first.', 'expired-password'],
+    [401, 'Password expired on 2026-01-01', 'expired-password'],
     [401, 'wrong', 'wrong'],
     [502, '', 'other'],
   ] as const)('%d %s', (status, detail, refusal) =>
@@ -97,5 +98,54 @@ describe('the login page', () => {
       current_password: 'secret',
       new_password: 'newer-secret',
     });
+  });
+  it('asks for two one-time passwords where an expired password takes one', async () => {
+    const server = serverOf(({ password, otp }) => {
+      if (password !== 'newer-secret') return refused('Password expired on 2026-01-01');
+      return otp === '222222' ? accepted : refused('Invalid TOTP code provided');
+    });
+    server.on('POST /server/update-password-no-auth', ({ otp }) =>
+      otp === '111111' ? { body: {} } : { status: 401, body: { title: 'no', detail: 'OTP not provided' } },
+    );
+    server.graphql('images', () => ({ images: [] }));
+    await fill('/login?next=/images', server);
+    const submit = () => userEvent.click(screen.getByRole('button', { name: 'Log in' }));
+    await userEvent.type(await screen.findByLabelText('New password'), 'newer-secret');
+    await submit();
+    await userEvent.type(await screen.findByLabelText('One-time password'), '111111');
+    await submit();
+    await screen.findByText(/Log in with the next one-time password/);
+    await userEvent.type(screen.getByLabelText('One-time password'), '222222');
+    await submit();
+    await screen.findByText('There are no images');
+  });
+  it('tells at its field why a new password is not taken', async () => {
+    const server = serverOf(() => refused('The password must be changed first.'));
+    server.on('POST /server/update-password-no-auth', () => ({
+      status: 400,
+      body: { title: 'Bad', detail: 'A password has 8 characters or more.', data: { password: 'its length' } },
+    }));
+    await fill('/login', server);
+    await userEvent.type(await screen.findByLabelText('New password'), 'short');
+    await userEvent.click(screen.getByRole('button', { name: 'Log in' }));
+    expect(await screen.findByText('A password has 8 characters or more.')).toBeDefined();
+    expect(screen.queryByRole('alert')).toBeNull();
+  });
+  it('leads to the sign-on of the site, and from there to the page that was asked for', async () => {
+    const server = serverOf(() => refused('wrong'));
+    server.on('GET /server/sso', () => ({ body: { providers: ['corp', 'a/b', 3] } }));
+    openPage('/login?next=/images', server);
+    const link = await screen.findByRole('link', { name: 'Log in with corp' });
+    expect(link.getAttribute('href')).toMatch(/\/server\/sso\/corp\/login\?next=%2Fimages$/);
+    expect(screen.getByRole('link', { name: 'Log in with a/b' }).getAttribute('href')).toContain('/sso/a%2Fb/login');
+    expect(screen.queryByRole('link', { name: /3/ })).toBeNull();
+  });
+  it('is complete where the site has no sign-on', async () => {
+    openPage(
+      '/login',
+      serverOf(() => refused('wrong')),
+    );
+    await screen.findByLabelText('E-mail address');
+    expect(screen.queryByRole('link')).toBeNull();
   });
 });

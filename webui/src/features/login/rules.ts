@@ -7,7 +7,8 @@ export type Refusal = 'otp' | 'expired-password' | 'blocked' | 'wrong' | 'other'
 export function refusalOf(problem: Problem): Refusal {
   if (problem.status === 429) return 'blocked';
   if (/otp/i.test(problem.detail)) return 'otp';
-  if (/password-(expired|change)|must be changed/i.test(`${problem.code} ${problem.detail}`)) return 'expired-password';
+  if (/password[- ](expired|change)|must be changed/i.test(`${problem.code} ${problem.detail}`))
+    return 'expired-password';
   return problem.status === 401 ? 'wrong' : 'other';
 }
 

@@ -1,9 +1,10 @@
 import { screen, within } from '@testing-library/react';
 import userEvent from '@testing-library/user-event';
 import { beforeEach, describe, expect, it } from 'vitest';
+import { Problem } from '../../api/problems';
 import { openPage } from '../../testing/render';
 import { FakeServer } from '../../testing/server';
-import { limitOf } from './rules';
+import { limitOf, placesOf, rolesFor } from './rules';
 
 describe('limitOf', () => {
   it.each([
@@ -14,13 +15,30 @@ describe('limitOf', () => {
   ])('%s', (value, limit) => expect(limitOf(value)).toBe(limit));
 });
 
+describe('placesOf', () => {
+  const problem = (fields: Record<string, string>) => new Problem({ title: 'taken', status: 409, fields });
+  it.each([
+    [null, {}, true],
+    [problem({ email: 'taken' }), { email: 'taken' }, true],
+    [problem({ elsewhere: 'x' }), {}, false],
+    [problem({}), {}, false],
+  ])('%s', (refusal, errors, isPlaced) => expect(placesOf(refusal, ['email', 'role'])).toEqual({ errors, isPlaced }));
+});
+
+describe('rolesFor', () => {
+  it('lets administrators of a domain make plain users', () => expect(rolesFor('admin')).toEqual(['user']));
+  it('lets superadmins make anybody', () => expect(rolesFor('superadmin')).toContain('superadmin'));
+});
+
 let server: FakeServer;
 beforeEach(() => {
   server = new FakeServer();
   server.graphql('user_list', () => ({
     user_list: {
       total_count: 1,
-      items: [{ uuid: 'u1', email: 'bob@example.com', role: 'user', status: 'active', groups: [] }],
+      items: [
+        { uuid: 'u1', email: 'bob@example.com', role: 'user', status: 'active', totp_activated: true, groups: [] },
+      ],
     },
   }));
 });
@@ -59,5 +77,132 @@ describe('the list of users', () => {
     openPage('/people', server);
     expect(await screen.findByText('bob@example.com')).toBeDefined();
     expect(screen.queryByRole('button', { name: /Deactivate/ })).toBeNull();
+  });
+});
+
+const variablesOf = (field: string) =>
+  server.requests.findLast(({ key }) => key === `gql ${field}`)?.body.variables as Record<string, unknown> | undefined;
+async function choose(item: string) {
+  openPage('/people', server);
+  await userEvent.click(await screen.findByRole('button', { name: 'More actions: bob@example.com' }));
+  await userEvent.click(await screen.findByRole('menuitem', { name: item }));
+  return screen.findByRole('dialog');
+}
+
+describe('the actions on a user', () => {
+  it('purge after the address was typed, and say what goes', async () => {
+    loginAs('superadmin');
+    server.graphql('compute_session_list', () => ({
+      compute_session_list: { total_count: 2 },
+      vfolder_list: { total_count: 1 },
+      keypair_list: { total_count: 3 },
+    }));
+    server.graphql('purge_user', () => ({ purge_user: { ok: true, msg: '' } }));
+    const dialog = await choose('Purge');
+    expect(await within(dialog).findByText('2 live sessions end')).toBeDefined();
+    expect(within(dialog).getByText('1 folder with its files')).toBeDefined();
+    expect(variablesOf('compute_session_list')?.ofFolders).toBe('user_id == "u1"');
+    const button = within(dialog).getByRole<HTMLButtonElement>('button', { name: 'Purge' });
+    expect(button.disabled).toBe(true);
+    await userEvent.type(within(dialog).getByRole('textbox'), 'bob@example.com');
+    await userEvent.click(button);
+    await expect.poll(() => variablesOf('purge_user')).toEqual({ email: 'bob@example.com', withShared: false });
+    await expect.poll(() => screen.queryByRole('dialog')).toBeNull();
+  });
+  it('offer no purge to administrators of a domain', async () => {
+    loginAs('admin');
+    openPage('/people', server);
+    await userEvent.click(await screen.findByRole('button', { name: 'More actions: bob@example.com' }));
+    expect(await screen.findByRole('menuitem', { name: 'New keypair' })).toBeDefined();
+    expect(screen.queryByRole('menuitem', { name: 'Purge' })).toBeNull();
+  });
+  it('reset one-time passwords', async () => {
+    loginAs('admin');
+    server.graphql('modify_user', () => ({ modify_user: { ok: true, msg: '' } }));
+    const dialog = await choose('Reset one-time passwords');
+    await userEvent.click(within(dialog).getByRole('button', { name: 'Reset one-time passwords' }));
+    await expect.poll(() => variablesOf('modify_user')).toEqual({ email: 'bob@example.com' });
+  });
+  it('make a keypair and show its secret once', async () => {
+    loginAs('admin');
+    server.graphql('create_keypair', () => ({
+      create_keypair: { ok: true, msg: '', keypair: { access_key: 'AKIANEW', secret_key: 'the-secret' } },
+    }));
+    const dialog = await choose('New keypair');
+    await userEvent.click(within(dialog).getByRole('button', { name: 'New keypair' }));
+    expect(await screen.findByText('the-secret')).toBeDefined();
+  });
+});
+
+describe('the list of keypairs', () => {
+  it('lets administrators deactivate one', async () => {
+    loginAs('admin');
+    server.graphql('keypair_list', () => ({
+      keypair_list: { total_count: 1, items: [{ access_key: 'AKIABOB', user_id: 'bob@example.com', is_active: true }] },
+    }));
+    server.graphql('modify_keypair', () => ({ modify_keypair: { ok: true, msg: '' } }));
+    openPage('/people?tab=keypairs', server);
+    await userEvent.click(await screen.findByRole('button', { name: 'Deactivate AKIABOB' }));
+    const dialog = await screen.findByRole('dialog');
+    expect(dialog.textContent).toContain('refused at once');
+    await userEvent.click(within(dialog).getByRole('button', { name: 'Deactivate' }));
+    await expect.poll(() => variablesOf('modify_keypair')).toEqual({ accessKey: 'AKIABOB', isActive: false });
+  });
+});
+
+describe('the page of a new user', () => {
+  beforeEach(() => {
+    server.graphql('domains', () => ({ domains: [{ name: 'default', is_active: true }] }));
+    server.graphql('groups', () => ({
+      groups: [{ id: 'g1', name: 'team', domain_name: 'default', is_active: true, type: 'GENERAL' }],
+    }));
+  });
+  async function fill() {
+    const page = openPage('/people/new', server);
+    await userEvent.type(await screen.findByLabelText('E-mail address'), 'new@example.com');
+    await userEvent.type(screen.getByLabelText('First password'), 'a long password');
+    await userEvent.click(screen.getByRole('button', { name: 'Create the user' }));
+    return page;
+  }
+  it('creates one in the own domain, who changes the password first', async () => {
+    loginAs('superadmin');
+    server.graphql('create_user', () => ({ create_user: { ok: true, msg: '', user: { uuid: 'u9' } } }));
+    const { router } = await fill();
+    await expect.poll(() => router.state.location.href).toContain('/people?q=');
+    expect(variablesOf('create_user')).toEqual({
+      email: 'new@example.com',
+      props: {
+        full_name: null,
+        password: 'a long password',
+        need_password_change: true,
+        role: 'user',
+        domain_name: 'default',
+        group_ids: null,
+      },
+    });
+  });
+  it('tells a refusal at its field', async () => {
+    loginAs('superadmin');
+    server.on('gql create_user', () => ({
+      body: {
+        data: { create_user: { ok: false, msg: 'a user exists already' } },
+        extensions: { problems: { create_user: { status: 409, type: 'x/conflict', data: { email: 'taken' } } } },
+      },
+    }));
+    await fill();
+    expect(await screen.findByText('a user exists already')).toBeDefined();
+    expect(screen.queryByRole('alert')).toBeNull();
+    expect(screen.getByLabelText<HTMLInputElement>('E-mail address').value).toBe('new@example.com');
+  });
+  it('tells a refusal of no field on the page', async () => {
+    loginAs('admin');
+    server.graphql('create_user', () => ({ create_user: { ok: false, msg: 'You do not administrate that user.' } }));
+    await fill();
+    expect((await screen.findByRole('alert')).textContent).toContain('You do not administrate that user.');
+  });
+  it('is not for monitors', async () => {
+    loginAs('monitor');
+    openPage('/people/new', server);
+    expect(await screen.findByText(/Your role is monitor/)).toBeDefined();
   });
 });

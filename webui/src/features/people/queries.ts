@@ -7,7 +7,7 @@ export const usersQuery = graphql(`
   query ($limit: Int!, $offset: Int!, $filter: String, $order: String) {
     user_list(limit: $limit, offset: $offset, filter: $filter, order: $order) {
       total_count
-      items { uuid email full_name role status domain_name created_at main_access_key groups { id name } }
+      items { uuid email full_name role status domain_name created_at totp_activated groups { id name } }
     }
   }
 `);
@@ -28,6 +28,44 @@ export const groupsQuery = graphql(`
 export const setUserStatus = graphql(`
   mutation ($email: String!, $status: String!) {
     modify_user(email: $email, props: { status: $status }) { ok msg }
+  }
+`);
+
+export const createUser = graphql(`
+  mutation ($email: String!, $props: UserInput!) {
+    create_user(email: $email, props: $props) { ok msg user { uuid email } }
+  }
+`);
+
+export const resetTotp = graphql(`
+  mutation ($email: String!) {
+    modify_user(email: $email, props: { totp_activated: false }) { ok msg }
+  }
+`);
+
+export const purgeUser = graphql(`
+  mutation ($email: String!, $withShared: Boolean!) {
+    purge_user(email: $email, props: { purge_shared_vfolders: $withShared }) { ok msg }
+  }
+`);
+
+export const belongingsQuery = graphql(`
+  query ($ofSessions: String!, $ofFolders: String!, $ofKeypairs: String!) {
+    compute_session_list(limit: 1, offset: 0, filter: $ofSessions) { total_count }
+    vfolder_list(limit: 1, offset: 0, filter: $ofFolders) { total_count }
+    keypair_list(limit: 1, offset: 0, filter: $ofKeypairs) { total_count }
+  }
+`);
+
+export const createKeypair = graphql(`
+  mutation ($email: String!) {
+    create_keypair(user_id: $email, props: {}) { ok msg keypair { access_key secret_key } }
+  }
+`);
+
+export const setKeypairActive = graphql(`
+  mutation ($accessKey: String!, $isActive: Boolean!) {
+    modify_keypair(access_key: $accessKey, props: { is_active: $isActive }) { ok msg }
   }
 `);
 
@@ -117,5 +155,82 @@ export function useSetUserStatus() {
   return useMutation({
     mutationFn: (variables: { email: string; status: 'active' | 'inactive' }) => mutate(setUserStatus, variables),
     onSuccess: () => client.invalidateQueries({ queryKey: ['users'] }),
+  });
+}
+
+/** What a new user is made of; null is what the manager chooses. */
+export interface NewUser {
+  email: string;
+  full_name: string | null;
+  password: string;
+  need_password_change: boolean;
+  role: string;
+  domain_name: string;
+  group_ids: string[] | null;
+}
+
+export function useCreateUser() {
+  const client = useQueryClient();
+  return useMutation({
+    mutationFn: ({ email, ...props }: NewUser) => mutate(createUser, { email, props }),
+    gcTime: 0,
+    onSuccess: () => client.invalidateQueries({ queryKey: ['users'] }),
+  });
+}
+
+/** Takes one-time passwords away from somebody who has lost the device. */
+export function useResetTotp() {
+  const client = useQueryClient();
+  return useMutation({
+    mutationFn: (email: string) => mutate(resetTotp, { email }),
+    onSuccess: () => client.invalidateQueries({ queryKey: ['users'] }),
+  });
+}
+
+/** Counts what goes with a user. */
+export function useBelongings(uuid: string) {
+  return useQuery({
+    queryKey: ['belongings', uuid],
+    queryFn: async ({ signal }) => {
+      const ofUser = `user_id == "${uuid}"`;
+      const lists = await query(
+        belongingsQuery,
+        { ofSessions: `${ofUser} & terminated_at is null`, ofFolders: ofUser, ofKeypairs: ofUser },
+        { signal },
+      );
+      return {
+        sessions: lists.compute_session_list?.total_count ?? 0,
+        folders: lists.vfolder_list?.total_count ?? 0,
+        keypairs: lists.keypair_list?.total_count ?? 0,
+      };
+    },
+    staleTime: 0,
+  });
+}
+
+/** Deletes a user for good. It may be repeated while sessions are still ending. */
+export function usePurgeUser() {
+  const client = useQueryClient();
+  return useMutation({
+    mutationFn: (variables: { email: string; withShared: boolean }) => mutate(purgeUser, variables),
+    onSuccess: () => Promise.all(['users', 'keypairs'].map((name) => client.invalidateQueries({ queryKey: [name] }))),
+  });
+}
+
+/** Makes a further keypair of a user. The reply has its secret, which is told this once. */
+export function useCreateKeypair() {
+  const client = useQueryClient();
+  return useMutation({
+    mutationFn: (email: string) => mutate(createKeypair, { email }),
+    gcTime: 0,
+    onSuccess: () => client.invalidateQueries({ queryKey: ['keypairs'] }),
+  });
+}
+
+export function useSetKeypairActive() {
+  const client = useQueryClient();
+  return useMutation({
+    mutationFn: (variables: { accessKey: string; isActive: boolean }) => mutate(setKeypairActive, variables),
+    onSuccess: () => client.invalidateQueries({ queryKey: ['keypairs'] }),
   });
 }

@@ -101,6 +101,8 @@ class Context:
     address: str = ""
     variables: Mapping[str, Any] = field(default_factory=dict)
     """The variables as they were sent, declared or not."""
+    refusals: dict[str, BackendError] = field(default_factory=dict, init=False)
+    """Why mutations were refused, by their names in the reply."""
     _loaders: dict[str, BatchLoader[Any, Any]] = field(default_factory=dict, init=False)
 
     def loader(
@@ -189,10 +191,12 @@ def structured(field: str, value: Any) -> Any:
 async def run_mutation(
     info: Info, kind: str, name: str, work: Callable[[], Awaitable[Any]], view: Callable[[Any], View] | None = None
 ) -> View:
-    """Runs a change, audits it, and returns ``ok``, ``msg`` and the object under ``kind``."""
+    """Runs a change, audits it, and returns ``ok``, ``msg`` and the object under ``kind``. Keeps a refusal, so that the
+    reply's extensions tell its whole problem."""
     try:
         async with context_of(info).audited(info.field_name, kind, name):
             changed_object = await work()
     except BackendError as e:
+        context_of(info).refusals[str(info.path.key)] = e
         return {"ok": False, "msg": e.message, kind: None}
     return {"ok": True, "msg": "success", kind: view(changed_object) if view is not None else None}

@@ -48,8 +48,11 @@ class GraphQLProblem(TypedDict):
 
 
 class GraphQLReply(TypedDict):
+    """``extensions.problems`` has, by the names of refused mutations, what an error's ``extensions`` has."""
+
     data: dict[str, Any] | None
     errors: NotRequired[list[GraphQLProblem]]
+    extensions: NotRequired[dict[str, Any]]
 
 
 class GraphQLApi:

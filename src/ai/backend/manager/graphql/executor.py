@@ -68,7 +68,8 @@ class Executor:
     async def execute(
         self, text: str, variables: Mapping[str, Any], operation: str | None, context: Context
     ) -> dict[str, Any]:
-        """Returns the reply to a query: always ``data``, and ``errors`` if there are any."""
+        """Returns the reply to a query: always ``data``; ``errors`` if there are any; and where mutations were refused,
+        ``extensions.problems`` by their names in the reply."""
         try:
             query = self._parse(text)
             check_limits(query.document, variables, self._settings, self._widths)
@@ -94,6 +95,9 @@ class Executor:
         reply: dict[str, Any] = {"data": result.data}
         if result.errors:
             reply["errors"] = [format_error(error) for error in result.errors]
+        if context.refusals:
+            problems = {name: _problem_of(refusal) for name, refusal in context.refusals.items()}
+            reply["extensions"] = {"problems": problems}
         return reply
 
     async def _check_introspection(self, document: DocumentNode) -> None:
@@ -138,12 +142,7 @@ def format_error(error: GraphQLError) -> dict[str, Any]:
     cause = error.original_error
     if isinstance(cause, BackendError):
         formatted["message"] = cause.message
-        formatted["extensions"] = {
-            "code": cause.code,
-            "type": PROBLEM_BASE + cause.code,
-            "status": int(status_of(cause)),
-            "data": cause.data,
-        }
+        formatted["extensions"] = _problem_of(cause)
     elif isinstance(cause, RecursionError):  # of a literal, while it is validated
         formatted["message"] = _TOO_DEEP
     elif cause is not None and not isinstance(cause, GraphQLError):
@@ -151,3 +150,13 @@ def format_error(error: GraphQLError) -> dict[str, Any]:
         formatted["message"] = "Something went wrong inside the platform."
         formatted["extensions"] = {"code": "internal-error"}
     return formatted
+
+
+def _problem_of(error: BackendError) -> dict[str, Any]:
+    """Returns the members of a problem that stand beside its message."""
+    return {
+        "code": error.code,
+        "type": PROBLEM_BASE + error.code,
+        "status": int(status_of(error)),
+        "data": error.data,
+    }

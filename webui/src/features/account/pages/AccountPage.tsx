@@ -12,6 +12,10 @@ import { Page } from '../../../components/Page';
 import { ProblemAlert } from '../../../components/ProblemAlert';
 import { Query } from '../../../components/Query';
 import { RelativeTime } from '../../../components/RelativeTime';
+import { KeypairCard } from '../parts/KeypairCard';
+import { LoginSessionsCard } from '../parts/LoginSessionsCard';
+import { SignInsCard } from '../parts/SignInsCard';
+import { TotpCard } from '../parts/TotpCard';
 import { useChangePassword, useNewSshKey, useSshKey } from '../queries';
 
 function PasswordCard() {
@@ -154,8 +158,12 @@ export function AccountPage() {
           </Query>
         </Card>
         <PasswordCard />
+        <TotpCard />
         <SshCard />
+        <KeypairCard />
       </SimpleGrid>
+      <LoginSessionsCard />
+      <SignInsCard />
     </Page>
   );
 }

@@ -3,6 +3,7 @@ import { useNavigate, useSearch } from '@tanstack/react-router';
 import { useTranslation } from 'react-i18next';
 import { slotsOf } from '../../../api/filters';
 import { useRole } from '../../../api/me';
+import { ButtonLink } from '../../../components/ButtonLink';
 import { type Column, DataTable } from '../../../components/DataTable';
 import { EmptyState } from '../../../components/EmptyState';
 import { Page } from '../../../components/Page';
@@ -15,6 +16,7 @@ import { SimpleTable } from '../../../components/SimpleTable';
 import { Slots } from '../../../components/Slots';
 import { StatusBadge } from '../../../components/StatusBadge';
 import type { Pages } from '../../../components/usePages';
+import { KeypairActions } from '../parts/KeypairActions';
 import { UserActions } from '../parts/UserActions';
 import { useDomains, useGroups, useKeypairPages, useUserPages } from '../queries';
 
@@ -107,8 +109,17 @@ function Users({ q, sort, onSort }: ListProps) {
           {
             id: 'act',
             label: t('act.title'),
-            width: '130px',
-            cell: (row: Row) => <UserActions email={row.email ?? ''} status={row.status ?? ''} />,
+            width: '150px',
+            cell: (row: Row) => (
+              <UserActions
+                user={{
+                  uuid: row.uuid ?? '',
+                  email: row.email ?? '',
+                  status: row.status ?? '',
+                  hasTotp: row.totp_activated === true,
+                }}
+              />
+            ),
           },
         ]
       : []),
@@ -128,6 +139,7 @@ function Users({ q, sort, onSort }: ListProps) {
 function Keypairs({ q, sort, onSort }: ListProps) {
   const { t } = useTranslation('people');
   const order = sort || '-created_at';
+  const role = useRole();
   const pages = useKeypairPages(q, order);
   type Row = NonNullable<ReturnType<typeof pages.rowAt>>;
   const columns: Column<Row>[] = [
@@ -164,6 +176,16 @@ function Keypairs({ q, sort, onSort }: ListProps) {
       isSecondary: true,
       cell: (row) => <RelativeTime at={row.last_used} />,
     },
+    ...(role === 'superadmin' || role === 'admin'
+      ? [
+          {
+            id: 'act',
+            label: t('act.title'),
+            width: '110px',
+            cell: (row: Row) => <KeypairActions accessKey={row.access_key ?? ''} isActive={row.is_active === true} />,
+          },
+        ]
+      : []),
   ];
   return (
     <PagedList
@@ -250,6 +272,8 @@ export function PeoplePage() {
   const { tab: wanted, q = '', sort = '' } = useSearch({ from: '/shell/people' });
   const navigate = useNavigate();
   const tab: TabName = tabs.find((name) => name === wanted) ?? 'users';
+  const role = useRole();
+  const mayCreate = role === 'superadmin' || role === 'admin';
   const hasFilter = tab === 'users' || tab === 'keypairs';
   const search = (part: { q?: string; sort?: string }) => {
     const next = { q, sort, ...part };
@@ -261,7 +285,7 @@ export function PeoplePage() {
   };
   return (
     <RoleGate roles={['admin', 'superadmin', 'monitor']}>
-      <Page title={t('title')}>
+      <Page title={t('title')} actions={mayCreate && <ButtonLink to="/people/new">{t('create.title')}</ButtonLink>}>
         <Tabs
           value={tab}
           keepMounted={false}
