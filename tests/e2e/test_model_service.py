@@ -197,4 +197,27 @@ def test_an_idle_service_ends_and_the_next_request_starts_it(cluster: Cluster, a
     decision = service.why()["autoscaling"]["last_decision"]
     assert (decision["reason"], decision["inputs"]["queued"]) == ("request-arrived", 1)
     assert "request-arrived" in cluster.run("service", "why", "idle-service", check=True).stdout
+    off = cluster.json("service", "autoscale", "off", "idle-service")
+    assert (off["is_enabled"], off["desired_session_count"]) == (False, 1)
+    service.delete()
+
+
+def test_rules_of_autoscaling_are_made_changed_and_removed(cluster: Cluster, api: Session) -> None:
+    service = api.Service.create("python", "tiny-embedding", 0, service_name="ruled-service", resources=RESOURCES)
+    rules = ("service", "autoscale")
+    made = cluster.json(
+        *(*rules, "add", "ruled-service", "--metric", "load", "--comparator", "greater-than"),
+        *("--threshold", "8", "--step", "2", "--min", "0", "--max", "4"),
+    )
+    changed = cluster.json(*rules, "update", "ruled-service", made["id"], "--threshold", "2.5")
+    assert (changed["threshold"], changed["step_size"], changed["max_replicas"]) == ("2.5", 2, 4)
+    shown = cluster.json(*rules, "show", "ruled-service")
+    assert (shown["min_replicas"], shown["desired_session_count"]) == (0, 0)
+    assert [each["id"] for each in shown["rules"]] == [made["id"]]
+    assert "greater-than" in cluster.run(*rules, "show", "ruled-service", check=True).stdout
+    refused = cluster.run(*rules, "set", "ruled-service", "--min", "5", "--max", "4")
+    assert refused.returncode != 0
+    assert "min_replicas is at most max_replicas" in refused.stderr
+    cluster.run(*rules, "rm", "ruled-service", made["id"], check=True)
+    assert service.scaling()["rules"] == []
     service.delete()

@@ -152,7 +152,7 @@ async def test_bounds_hold_at_once_and_users_stay_within_them() -> None:
         await autoscaling.services.scale(OWNER, "my-service", 4)
     assert (await autoscaling.services.scale(OWNER, "my-service", 3)).endpoint.desired == 3
     service = await autoscaling.end(OWNER, "my-service")
-    assert (service.endpoint.scaling, service.endpoint.desired) == (None, 3)
+    assert (service.endpoint.scaling, service.endpoint.scaled, service.endpoint.desired) == (None, None, 3)
     assert (await autoscaling.services.scale(OWNER, "my-service", 4)).endpoint.desired == 4
 
 

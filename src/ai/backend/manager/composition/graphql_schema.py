@@ -24,7 +24,7 @@ from ai.backend.manager.images.service import merge_images
 from ai.backend.manager.resource_groups.graphql import ResourceGroupResolvers
 from ai.backend.manager.resources.graphql import PresetResolvers
 from ai.backend.manager.serving.graphql import ServingResolvers
-from ai.backend.manager.serving.scaling_graphql import ScalingResolvers
+from ai.backend.manager.serving.graphql_scaling import ScalingResolvers
 from ai.backend.manager.sessions.graphql import SessionResolvers
 from ai.backend.manager.volumes.graphql import VolumeResolvers
 

@@ -53,7 +53,7 @@ class ScalingService:
         def change(service: Service, now: datetime) -> ServingChange | None:
             if service.endpoint.scaling is None and not service.rules:
                 return None
-            endpoint = replace(touched(service.endpoint, now), scaling=None)
+            endpoint = replace(touched(service.endpoint, now), scaling=None, scaled=None)
             ended = self._changed(caller, endpoint, now, {"enabled": False})
             return replace(ended, dropped=[each.id for each in service.rules])
 

@@ -11,8 +11,8 @@ from ai.backend.manager.composition.graphql_schema import load_definitions
 from ai.backend.manager.graphql.context import Context
 from ai.backend.manager.graphql.executor import build_schema
 from ai.backend.manager.graphql.resolvers import bindables_of
+from ai.backend.manager.serving.graphql_scaling import ScalingResolvers
 from ai.backend.manager.serving.scaling import ScalingService
-from ai.backend.manager.serving.scaling_graphql import ScalingResolvers
 from tests.unit.manager.serving.test_scaling import started
 from tests.unit.manager.serving.test_service import STRANGER
 from tests.unit.manager.serving.world import OWNER
