@@ -13,8 +13,9 @@ from tools.webui import WEBUI, ensure_packages, node_environment
 
 from ai.backend.infra.console.build import build_bundle
 from ai.backend.infra.console.places import cache_folder
-from tests.support.cluster import Cluster, running_cluster
+from tests.support.cluster import Cluster, free_port, running_cluster
 
+MODEL = Path(__file__).resolve().parents[2] / "docs" / "examples" / "embedding-model"
 HOSTILE_TEXT = "<img src=x onerror=window.__hacked=1>"
 HOSTILE_DIRECTORY = "<script>window.__hacked=1<script>"
 RESOURCES = ("-r", "cpu=1", "-r", "mem=256m")
@@ -32,7 +33,11 @@ def console() -> Path:
 
 @pytest.fixture(scope="module")
 def cluster(console: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with running_cluster(tmp_path_factory.mktemp("console") / "data", "--mock") as cluster:
+    folder, first = tmp_path_factory.mktemp("console"), free_port(then=9)
+    consent = folder / "agent.toml"  # for hosts where sessions have no networks of their own
+    consent.write_text("[services]\nshared-network = true\n")
+    options = ("--mock", "--app-ports", f"{first}-{first + 9}", "--agent-config", str(consent))
+    with running_cluster(folder / "data", *options) as cluster:
         yield cluster
 
 
@@ -71,6 +76,15 @@ def session(cluster: Cluster) -> Iterator[str]:
     cluster.run("start", "-t", "first", *RESOURCES, "python", check=True)
     yield "first"
     cluster.run("rm", "--force", "first")
+
+
+@pytest.fixture(scope="module")
+def model(cluster: Cluster) -> str:
+    """The name of a folder with a model that can be served."""
+    cluster.run("vfolder", "create", "tiny-embedding", check=True)
+    files = [str(path) for path in MODEL.iterdir()]
+    cluster.run("vfolder", "upload", "tiny-embedding", *files, "-b", str(MODEL), check=True)
+    return "tiny-embedding"
 
 
 @pytest.fixture(scope="module")

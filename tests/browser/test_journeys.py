@@ -18,6 +18,10 @@ def test_folders(journey: Journey) -> None:
     journey("folders")
 
 
+def test_services(journey: Journey, model: str) -> None:
+    journey("services", model=model)
+
+
 def test_a_login_that_expires(journey: Journey) -> None:
     journey("expired")
 

@@ -9,6 +9,8 @@ const everybody = [
   '/folders?view=trash',
   `/folders/${site.folder}`,
   '/images',
+  '/services',
+  '/services/new',
   '/account',
   '/no-such-page',
 ];

@@ -14,6 +14,8 @@ import { loginQuery, meOptions } from '../api/me';
 import { prefix } from '../api/prefix';
 import { draftOf, searchOf } from '../features/launch/rules';
 import { serviceDraftOf, serviceSearchOf } from '../features/services/draft';
+import { loadMessages } from '../i18n';
+import type { LaterMessages } from '../i18n/later';
 import { ExpiredDialog } from './ExpiredDialog';
 import { Failed, NotFound } from './Fallbacks';
 import { HomePage } from './home/HomePage';
@@ -25,6 +27,11 @@ interface Context {
 
 function textOf(value: unknown): string {
   return typeof value === 'string' ? value : typeof value === 'number' ? String(value) : '';
+}
+
+/** A page that is loaded when it is opened, with its messages. */
+function pageWithMessages<T extends Record<string, unknown>>(name: keyof LaterMessages, load: () => Promise<T>) {
+  return lazyRouteComponent(async () => (await Promise.all([load(), loadMessages(name)]))[0]);
 }
 
 const root = createRootRouteWithContext<Context>()({
@@ -198,27 +205,27 @@ const services = createRoute({
     ...(textOf(search.q) === '' ? {} : { q: textOf(search.q) }),
     ...(textOf(search.sort) === '' ? {} : { sort: textOf(search.sort) }),
   }),
-  component: lazyRouteComponent(() => import('../features/services/pages/ServicesPage')),
+  component: pageWithMessages('services', () => import('../features/services/pages/ServicesPage')),
 });
 
 const newService = createRoute({
   getParentRoute: () => shell,
   path: '/services/new',
   validateSearch: (search: Record<string, unknown>) => serviceSearchOf(serviceDraftOf(search)),
-  component: lazyRouteComponent(() => import('../features/services/pages/NewServicePage')),
+  component: pageWithMessages('services', () => import('../features/services/pages/NewServicePage')),
 });
 
 const service = createRoute({
   getParentRoute: () => shell,
   path: '/services/$id',
-  component: lazyRouteComponent(() => import('../features/services/pages/ServicePage')),
+  component: pageWithMessages('services', () => import('../features/services/pages/ServicePage')),
 });
 
 const serviceTab = createRoute({
   getParentRoute: () => shell,
   path: '/services/$id/$tab',
   validateSearch: (search): { page?: number } => (Number(search.page) > 1 ? { page: Number(search.page) } : {}),
-  component: lazyRouteComponent(() => import('../features/services/pages/ServicePage')),
+  component: pageWithMessages('services', () => import('../features/services/pages/ServicePage')),
 });
 
 const queue = createRoute({
@@ -228,7 +235,7 @@ const queue = createRoute({
     ...(textOf(search.group) === '' ? {} : { group: textOf(search.group) }),
     ...(Number(search.page) > 1 ? { page: Number(search.page) } : {}),
   }),
-  component: lazyRouteComponent(() => import('../features/queue/pages/QueuePage')),
+  component: pageWithMessages('queue', () => import('../features/queue/pages/QueuePage')),
 });
 
 const fleet = createRoute({
@@ -239,13 +246,13 @@ const fleet = createRoute({
     ...(textOf(search.by) === '' ? {} : { by: textOf(search.by) }),
     ...(textOf(search.q) === '' ? {} : { q: textOf(search.q) }),
   }),
-  component: lazyRouteComponent(() => import('../features/fleet/pages/FleetPage')),
+  component: pageWithMessages('fleet', () => import('../features/fleet/pages/FleetPage')),
 });
 
 const agent = createRoute({
   getParentRoute: () => shell,
   path: '/fleet/$id',
-  component: lazyRouteComponent(() => import('../features/fleet/pages/AgentPage')),
+  component: pageWithMessages('fleet', () => import('../features/fleet/pages/AgentPage')),
 });
 
 // Within the shell, so that the navigation is there and the address is told to nobody who has not logged in.

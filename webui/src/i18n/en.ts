@@ -4,14 +4,11 @@ import home from '../app/home/locale/en.json';
 import app from '../app/locale/en.json';
 import components from '../components/locale/en.json';
 import account from '../features/account/locale/en.json';
-import fleet from '../features/fleet/locale/en.json';
 import folders from '../features/folders/locale/en.json';
 import images from '../features/images/locale/en.json';
 import launch from '../features/launch/locale/en.json';
 import login from '../features/login/locale/en.json';
 import people from '../features/people/locale/en.json';
-import queue from '../features/queue/locale/en.json';
-import services from '../features/services/locale/en.json';
 import sessions from '../features/sessions/locale/en.json';
 import system from '../features/system/locale/en.json';
 import terminal from '../features/terminal/locale/en.json';
@@ -20,15 +17,12 @@ export default {
   account,
   app,
   components,
-  fleet,
   folders,
   home,
   images,
   launch,
   login,
   people,
-  queue,
-  services,
   sessions,
   system,
   terminal,

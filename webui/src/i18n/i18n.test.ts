@@ -1,8 +1,10 @@
+import i18next from 'i18next';
 import { describe, expect, it } from 'vitest';
-import { chooseLanguage } from '.';
+import { changeLanguage, chooseLanguage, loadMessages } from '.';
 import en from './en';
 import { formatBytes, formatDuration, formatNumber, formatRelative } from './format';
 import ko from './ko';
+import { later } from './later';
 
 type Messages = { [key: string]: string | Messages };
 
@@ -13,9 +15,14 @@ function flat(messages: Messages, path = ''): [string, string][] {
 }
 const placeholders = (text: string) => [...text.matchAll(/\{\{(\w+)\}\}/g)].map((match) => match[1]).sort();
 
-describe('messages', () => {
-  const english = flat(en as unknown as Messages);
-  const korean = new Map(flat(ko as unknown as Messages));
+async function allMessages(language: 'en' | 'ko'): Promise<Messages> {
+  const pages = Object.entries(later).map(async ([name, load]) => [name, (await load[language]()).default] as const);
+  return { ...(language === 'en' ? en : ko), ...Object.fromEntries(await Promise.all(pages)) } as unknown as Messages;
+}
+
+describe('messages', async () => {
+  const english = flat(await allMessages('en'));
+  const korean = new Map(flat(await allMessages('ko')));
   it('have the same keys', () => expect([...korean.keys()].sort()).toEqual(english.map(([key]) => key).sort()));
   it('have the same placeholders, but for numbers of one', () => {
     const differing = english.filter(([key, text]) => {
@@ -26,6 +33,16 @@ describe('messages', () => {
   });
   it('in Korean put no particle behind a value', () => {
     expect([...korean.values()].filter((text) => /\}\}(을|를|이|가|은|는|과|와)(\s|$)/.test(text))).toEqual([]);
+  });
+});
+
+describe('messages of a page', () => {
+  it('come with it and follow a change of language', async () => {
+    await loadMessages('queue');
+    expect(i18next.t('queue:title')).toBe('Queue');
+    await changeLanguage('ko');
+    expect(i18next.t('queue:title')).toBe('대기열');
+    await changeLanguage('en');
   });
 });
 

@@ -1,6 +1,7 @@
 import i18next from 'i18next';
 import { initReactI18next } from 'react-i18next';
 import type en from './en';
+import { type LaterMessages, later } from './later';
 
 export const languages = { en: 'English', ko: '한국어' } as const;
 export type Language = keyof typeof languages;
@@ -10,7 +11,7 @@ const storageKey = 'backendai-language';
 declare module 'i18next' {
   interface CustomTypeOptions {
     defaultNS: 'app';
-    resources: typeof en;
+    resources: typeof en & LaterMessages;
   }
 }
 
@@ -50,11 +51,25 @@ export async function startI18n(preferred: readonly string[]): Promise<void> {
   } as Parameters<typeof i18next.init>[0]);
 }
 
+const loaded = new Set<keyof LaterMessages>();
+
+async function addMessages(name: keyof LaterMessages, language: Language): Promise<void> {
+  if (i18next.hasResourceBundle(language, name)) return;
+  i18next.addResourceBundle(language, name, (await later[name][language]()).default);
+}
+
+/** Loads the messages that a page brings along, in the language of now; they follow a change of language. */
+export async function loadMessages(name: keyof LaterMessages): Promise<void> {
+  loaded.add(name);
+  await addMessages(name, currentLanguage());
+}
+
 /** Shows the console in another language from now on, also after a reload. */
 export async function changeLanguage(language: Language): Promise<void> {
   for (const [namespace, messages] of Object.entries(await load(language))) {
     i18next.addResourceBundle(language, namespace, messages, true, true);
   }
+  await Promise.all([...loaded].map((name) => addMessages(name, language)));
   try {
     localStorage.setItem(storageKey, language);
   } catch {

@@ -2,14 +2,11 @@ import home from '../app/home/locale/ko.json';
 import app from '../app/locale/ko.json';
 import components from '../components/locale/ko.json';
 import account from '../features/account/locale/ko.json';
-import fleet from '../features/fleet/locale/ko.json';
 import folders from '../features/folders/locale/ko.json';
 import images from '../features/images/locale/ko.json';
 import launch from '../features/launch/locale/ko.json';
 import login from '../features/login/locale/ko.json';
 import people from '../features/people/locale/ko.json';
-import queue from '../features/queue/locale/ko.json';
-import services from '../features/services/locale/ko.json';
 import sessions from '../features/sessions/locale/ko.json';
 import system from '../features/system/locale/ko.json';
 import terminal from '../features/terminal/locale/ko.json';
@@ -19,15 +16,12 @@ const ko = {
   account,
   app,
   components,
-  fleet,
   folders,
   home,
   images,
   launch,
   login,
   people,
-  queue,
-  services,
   sessions,
   system,
   terminal,

@@ -14,6 +14,7 @@ import { RelativeTime } from '../../../components/RelativeTime';
 import { SearchField } from '../../../components/SearchField';
 import { ServiceStatus } from '../parts/ServiceStatus';
 import { type ServiceRow, useServicePages } from '../queries';
+import classes from './ServicesPage.module.css';
 
 const newestFirst = '-created_at';
 
@@ -100,6 +101,7 @@ export function ServicesPage() {
     >
       <Group gap="sm">
         <SearchField
+          className={classes.filter}
           label={t('filter.label')}
           placeholder={t('filter.placeholder')}
           hint={t('filter.hint')}

@@ -51,7 +51,7 @@ function Why({ service }: { service: ServiceDetails }) {
                 id.slice(0, 8),
                 <span key={id}>
                   {text}{' '}
-                  <AnchorLink to="/sessions/$id" params={{ id }}>
+                  <AnchorLink to="/sessions/$id" params={{ id }} underline="always">
                     {t('session')}
                   </AnchorLink>
                 </span>,
@@ -82,7 +82,11 @@ export function OverviewTab({ service }: { service: ServiceDetails }) {
               {!service.is_public && (
                 <Text size="sm">
                   {t('call.token')}{' '}
-                  <AnchorLink to="/services/$id/$tab" params={{ id: service.endpoint_id, tab: 'tokens' }}>
+                  <AnchorLink
+                    to="/services/$id/$tab"
+                    params={{ id: service.endpoint_id, tab: 'tokens' }}
+                    underline="always"
+                  >
                     {t('tab.tokens')}
                   </AnchorLink>
                 </Text>

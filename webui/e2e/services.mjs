@@ -1,0 +1,77 @@
+// Somebody serves a model by the form, sees why it is not ready yet, calls it with a token, and ends it. Every part of
+// the service is accessible in both themes, in both languages and on a phone.
+import assert from 'node:assert/strict';
+import { checkAccessibility, journey, login, openPage, screenshot, site } from './browser.mjs';
+
+const tabs = ['overview', 'replicas', 'revisions', 'tokens', 'history'];
+
+await journey(async (browser) => {
+  const { page, expectNoFaults } = await openPage(browser, { expects: [/400 POST .*\/services\/_\/try/] });
+  await login(page, site.user, '/services');
+  await page.getByText('There are no model services yet').waitFor();
+
+  // A trial tells at the field what is wrong.
+  await page.goto(
+    `/services/new?name=served&image=python&model=${site.model}&definition=absent.yaml&r=cpu%3D1,mem%3D256m`,
+  );
+  await page.getByRole('button', { name: 'Try it first' }).click();
+  const definition = page.getByLabel('Model definition');
+  await page.locator('input[aria-invalid=true]').waitFor();
+  assert.equal(await definition.getAttribute('aria-invalid'), 'true');
+  await screenshot(page, 'services-refused');
+
+  await definition.fill('');
+  await page.getByRole('button', { name: 'Create' }).click();
+  await page.waitForURL(/\/services\/[0-9a-f-]{36}$/);
+  const path = new URL(page.url()).pathname;
+  await page.getByText('healthy', { exact: true }).first().waitFor({ timeout: 90_000 });
+
+  await page.getByRole('tab', { name: 'Tokens' }).click();
+  await page.getByRole('button', { name: 'Make a token' }).click();
+  const secret = (await page.getByRole('status').locator('pre').first().textContent()) ?? '';
+  await page.goto(`/services?q=${encodeURIComponent('status == "healthy"')}&sort=user_email`);
+  const row = page.getByRole('row').filter({ hasText: 'served' });
+  assert.match((await row.textContent()) ?? '', /1 of 1 ready/);
+  const url = /https?:\/\/[^\s]+?:\d+\/?/.exec((await row.textContent()) ?? '')?.[0] ?? '';
+  const models = `${url.replace(/\/$/, '')}/v1/models`;
+  assert.equal((await fetch(models)).status, 401);
+  assert.equal((await fetch(models, { headers: { Authorization: `Bearer ${secret}` } })).status, 200);
+
+  await page.goto(`${path}/tokens`);
+  await page.getByRole('button', { name: 'Make a token' }).waitFor();
+  assert.equal(await page.getByText(secret).count(), 0, 'a token is shown once');
+
+  const violations = [];
+  for (const [scheme, width] of [
+    ['light', 1280],
+    ['dark', 360],
+  ]) {
+    const language = scheme === 'dark' ? 'ko-KR' : 'en-US';
+    const other = await openPage(browser, { scheme, width, language });
+    await login(other.page, site.user);
+    for (const place of ['/services', '/services/new', ...tabs.map((tab) => `${path}/${tab}`)]) {
+      await other.page.goto(place);
+      await other.page.getByRole('heading', { level: 1 }).first().waitFor();
+      await other.page
+        .locator('[role=status][aria-label]')
+        .waitFor({ state: 'detached' })
+        .catch(() => {});
+      await other.page.waitForTimeout(150); // transitions
+      const name = `${place.replace(path, 'service').replaceAll('/', '-').replace(/^-/, '')} ${scheme} ${width}`;
+      violations.push(...(await checkAccessibility(other.page, name)));
+      await screenshot(other.page, name.replaceAll(' ', '-'));
+      const overflow = await other.page.evaluate(() => document.documentElement.scrollWidth - window.innerWidth);
+      assert.ok(overflow <= 0, `${place} is ${overflow} pixels too wide at ${width}`);
+    }
+    other.expectNoFaults();
+    await other.context.close();
+  }
+  assert.deepEqual(violations, []);
+
+  await page.goto(path);
+  await page.getByRole('button', { name: 'Destroy' }).click();
+  await page.getByRole('dialog').getByRole('button', { name: 'Destroy' }).click();
+  await page.getByText('destroyed', { exact: true }).first().waitFor({ timeout: 60_000 });
+  await page.getByRole('button', { name: 'Destroy' }).waitFor({ state: 'detached' });
+  expectNoFaults();
+});

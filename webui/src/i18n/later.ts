@@ -1,0 +1,30 @@
+import type fleet from '../features/fleet/locale/en.json';
+import type queue from '../features/queue/locale/en.json';
+import type services from '../features/services/locale/en.json';
+
+/** Messages that come with their pages instead of with the first one. */
+export interface LaterMessages {
+  fleet: typeof fleet;
+  queue: typeof queue;
+  services: typeof services;
+}
+
+type Loaders = {
+  [name in keyof LaterMessages]: Record<'en' | 'ko', () => Promise<{ default: LaterMessages[name] }>>;
+};
+
+// The type of the Korean ones is that of the English ones, so that a key missing in either does not compile.
+export const later: Loaders = {
+  fleet: {
+    en: () => import('../features/fleet/locale/en.json'),
+    ko: () => import('../features/fleet/locale/ko.json'),
+  },
+  queue: {
+    en: () => import('../features/queue/locale/en.json'),
+    ko: () => import('../features/queue/locale/ko.json'),
+  },
+  services: {
+    en: () => import('../features/services/locale/en.json'),
+    ko: () => import('../features/services/locale/ko.json'),
+  },
+};
