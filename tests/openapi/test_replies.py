@@ -36,8 +36,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_200)]
 @pytest.fixture
 def fuzzed_cluster(tmp_path: Path) -> Iterator[Cluster]:
     """A cluster for one test alone: whatever is sent changes and deletes its objects, also its configuration."""
-    unlimited = {"BACKEND_MANAGER_API__ANONYMOUS_RATE_LIMIT": "0"}  # it sends thousands of unsigned requests
-    with running_cluster(tmp_path / "data", "--mock", env=unlimited) as cluster:
+    with running_cluster(tmp_path / "data", "--mock") as cluster:
         yield cluster
 
 
