@@ -1,6 +1,7 @@
 import { Anchor, Code, Group, SimpleGrid, Stack, Text } from '@mantine/core';
 import { useTranslation } from 'react-i18next';
 import { AnchorLink } from '../../../components/AnchorLink';
+import { ButtonLink } from '../../../components/ButtonLink';
 import { Card } from '../../../components/Card';
 import { Copy } from '../../../components/Copy';
 import { Facts } from '../../../components/Facts';
@@ -49,12 +50,12 @@ function Why({ service }: { service: ServiceDetails }) {
             <Facts
               rows={Object.entries(why.obstacles).map(([id, text]) => [
                 id.slice(0, 8),
-                <span key={id}>
-                  {text}{' '}
-                  <AnchorLink to="/sessions/$id" params={{ id }} underline="always">
+                <Stack key={id} gap={2}>
+                  <span>{text}</span>
+                  <AnchorLink to="/sessions/$id" params={{ id }} size="sm">
                     {t('session')}
                   </AnchorLink>
-                </span>,
+                </Stack>,
               ])}
             />
           </Stack>
@@ -80,16 +81,17 @@ export function OverviewTab({ service }: { service: ServiceDetails }) {
             <Stack gap="xs">
               <Line text={callOf(call)} label={t('call.copy')} />
               {!service.is_public && (
-                <Text size="sm">
-                  {t('call.token')}{' '}
-                  <AnchorLink
+                <>
+                  <Text size="sm">{t('call.token')}</Text>
+                  <ButtonLink
                     to="/services/$id/$tab"
                     params={{ id: service.endpoint_id, tab: 'tokens' }}
-                    underline="always"
+                    variant="default"
+                    size="xs"
                   >
                     {t('tab.tokens')}
-                  </AnchorLink>
-                </Text>
+                  </ButtonLink>
+                </>
               )}
             </Stack>
           )}
