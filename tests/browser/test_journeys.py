@@ -32,3 +32,7 @@ def test_hostile_content(journey: Journey, hostile_session: str, hostile_folder:
 
 def test_every_page_is_accessible(journey: Journey, hostile_session: str, hostile_folder: str) -> None:
     journey("pages", hostile=hostile_session, folder=hostile_folder)
+
+
+def test_a_person_from_the_first_login_to_the_purge(journey: Journey) -> None:
+    journey("people")

@@ -1,4 +1,4 @@
-import { Progress, Select, SimpleGrid, Stack, Text } from '@mantine/core';
+import { NativeSelect, Progress, SimpleGrid, Stack, Text } from '@mantine/core';
 import { useState } from 'react';
 import { useTranslation } from 'react-i18next';
 import { useMe } from '../../api/me';
@@ -57,7 +57,12 @@ function QuotaCard({ groups }: { groups: string[] }) {
     <Card title={t('quota')}>
       <Stack gap="sm">
         {groups.length > 1 && (
-          <Select label={t('project')} data={groups} value={group} onChange={setChosen} allowDeselect={false} />
+          <NativeSelect
+            label={t('project')}
+            data={groups}
+            value={group}
+            onChange={(event) => setChosen(event.currentTarget.value)}
+          />
         )}
         <Query query={query}>
           {(quota) => (
