@@ -92,8 +92,9 @@ def page() -> str:
 
 
 def _call_table(calls: Mapping[str, ResponseShape]) -> list[str]:
+    meanings = {name: _MEANINGS.get(name) or _first_sentence(name) for name in calls}
     rows = [
-        f"| `{name}` | {_arguments(shape)} | {_type_text(shape.result)} | {_MEANINGS.get(name) or _first_sentence(name)} |"
+        f"| `{name}` | {_arguments(shape)} | {_type_text(shape.result)} | {meanings[name]} |"
         for name, shape in calls.items()
     ]
     return ["| method | arguments | answer | meaning |", "|---|---|---|---|", *rows]

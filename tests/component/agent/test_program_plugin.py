@@ -176,6 +176,19 @@ async def test_a_program_that_floods_saves_is_killed(tmp_path: Path) -> None:
         await launch(program, lambda _: {}, deadline_s=10.0, ended=lambda _: None)
 
 
+async def test_a_program_that_reads_nothing_is_killed_before_the_agent_has_no_memory(tmp_path: Path) -> None:
+    hello = {"protocol": 1, "key": "x", "version": "1", "verified_on": None, "key_is_slot_prefix": True}
+    answer = msgspec.msgpack.encode(["Answer", 1, msgspec.msgpack.encode({**hello, "capabilities": {}, "powers": []})])
+    program = write_program(tmp_path, "deaf", f"send({answer!r})\ntime.sleep(60)")
+    plugin = await launch(program, lambda _: {"text": "x" * (6 << 20)}, deadline_s=5.0, ended=lambda _: None)
+    try:
+        calls = await asyncio.gather(*(plugin.make() for _ in range(5)), return_exceptions=True)
+        assert {type(outcome) for outcome in calls} == {PluginError}
+        assert plugin.host.reason == "it does not read what it is sent"
+    finally:
+        await plugin.close()
+
+
 # ---- the example in Go
 
 

@@ -82,7 +82,7 @@ class Zygote:
             _close(*fds)  # the end of ``life`` says it
             return True
         if pid == 0:
-            self._become_host(*fds, program)
+            self._become_host(calls_fd, choices_fd, output_fd, life_fd, program)
         _close(calls_fd, choices_fd, output_fd)
         self._hosts[life_fd] = pid
         self._unreported.add(life_fd)
