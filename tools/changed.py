@@ -27,7 +27,11 @@ OTHERS: Mapping[str, tuple[str, ...]] = {
     "changes/": ("tests/unit/tooling/test_changes.py",),
     "docs/howto/": ("tests/e2e/test_howtos.py", "tests/unit/plugin/test_author_guide.py"),
     "docs/tutorial/": ("tests/e2e/test_tutorial.py",),
-    "docs/examples/": ("tests/e2e/test_sdk_examples.py", "tests/contract/accelerator/test_mock_example.py"),
+    "docs/examples/": (
+        "tests/e2e/test_sdk_examples.py",
+        "tests/contract/accelerator/test_mock_example.py",
+        "tests/component/agent/test_program_plugin.py",
+    ),
     "deploy/": ("tests/e2e/test_deployment.py",),
 }
 

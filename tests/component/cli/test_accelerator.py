@@ -69,6 +69,20 @@ def checked(plugin: str, cwd: Path, *options: str) -> tuple[int, dict[str, dict[
     return done.returncode, {check["check"]: check for check in document["checks"]}, document
 
 
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ((), "name either a PLUGIN or an executable by --program"),
+        (("cpu", "--program", "x"), "name either a PLUGIN or an executable by --program"),
+        (("--program", "./nowhere"), "there is no file nowhere"),
+    ],
+)
+def test_check_wants_a_plugin_or_a_program(tmp_path: Path, arguments: tuple[str, ...], told: str) -> None:
+    done = cli("check", *arguments, cwd=tmp_path)
+    assert done.returncode != 0
+    assert told in done.stderr
+
+
 def test_a_good_plugin_passes_and_every_check_is_told(tmp_path: Path) -> None:
     code, checks, document = checked("cpu", tmp_path)
     assert code == 0

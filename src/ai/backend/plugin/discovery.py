@@ -18,6 +18,7 @@ from pydantic import BaseModel, ValidationError
 from ai.backend.common.errors import InvalidInput, PluginError
 from ai.backend.common.names import check_slot_name
 from ai.backend.plugin.accelerator import ENTRY_POINT_GROUP, AbstractComputePlugin
+from ai.backend.plugin.programs import is_program
 from ai.backend.plugin.settings import NO_SUCH_KEY, problems_of
 
 log = logging.getLogger(__name__)
@@ -139,9 +140,10 @@ def find_plugins(
 ) -> list[PluginSource]:
     """Returns the plugins to load: the intrinsic and the allowed ones, less the blocked ones. Nothing is imported.
 
-    A name is a package path, or an entry point of ``backendai_accelerator_v30``, or else of a v1 plugin, which always
-    gets a host process; its package stands for it too. ``*`` allows every installed entry point but those of v1. A name
-    that matches nothing is warned of; an allowed one is still tried, so that its failure is listed among the plugins.
+    A name is the absolute path of an executable (:mod:`.programs`), a package path, an entry point of
+    ``backendai_accelerator_v30``, or else of a v1 plugin; that and an executable always get a host process. A package
+    stands for its entry point too. ``*`` allows every installed entry point but those of v1. A name that matches
+    nothing is warned of; an allowed one is still tried, so that its failure is listed among the plugins.
 
     Args:
         allowed, blocked, intrinsic: names.
@@ -155,6 +157,10 @@ def find_plugins(
             (old for old in legacy if name == old.name or _is_within(old.module, name)), None
         )
         package, reference = (entry.module, entry.value) if entry is not None else (name, name)
+        if is_program(name):
+            if name not in blocked:
+                sources[name] = PluginSource(name, partial(_refuse_program, name), name, isolated=True)
+            continue
         place = reference.replace(":", ".")  # one module may show several plugins
         is_listed = any(_is_within(place, other) or _is_within(other, place) for other in sources)
         if name in blocked or package in blocked or is_listed:
@@ -167,9 +173,14 @@ def find_plugins(
             name, partial(load_plugin, reference), reference, isolated=is_legacy or not is_local
         )
     for name in blocked:
-        if name not in installed and all(name != old.name for old in legacy) and not _is_importable(name):
+        is_installed = name in installed or any(name == old.name for old in legacy)
+        if not is_installed and not is_program(name) and not _is_importable(name):
             log.warning("block-compute-plugins names %s, which is no installed plugin and no package", name)
     return list(sources.values())
+
+
+def _refuse_program(path: str) -> type[AbstractComputePlugin]:
+    raise PluginError(f"{path} is an executable, which runs in a process of its own only")
 
 
 def _is_within(package: str, root: str) -> bool:

@@ -16,9 +16,13 @@ import msgspec
 
 from ai.backend.common.errors import BackendError
 from ai.backend.plugin.accelerator import AbstractComputePlugin
+from ai.backend.plugin.accelerator.shapes import InvalidResponse
 from ai.backend.plugin.discovery import make_plugin
+from ai.backend.plugin.programs import is_program
 from ai.backend.plugin.testing.accelerator.checks import CHECKS, Check, Outcome, Result, Subject, run_all
 from ai.backend.plugin.tracebacks import description_of
+from ai.backend.pluginhost import HostedPlugin, launch
+from ai.backend.pluginhost.process import HostedCallFailed
 from ai.backend.pluginhost.v1.loader import load_any_version
 
 _PR_SET_PDEATHSIG = 1
@@ -28,7 +32,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """Selects the plugin and the checks to run.
 
     Attributes:
-        reference: ``package.module`` or ``package.module:Name``; ``path``: where to import from.
+        reference: ``package.module`` or ``package.module:Name``, or the absolute path of an executable; ``path``:
+            where to import from.
         settings: of the plugin; those of ``plugins[key]``, as in ``agent.toml``, come first.
         checks: names; empty: all.
     """
@@ -60,7 +65,8 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 async def _it_can_be_loaded(_: Subject) -> None:
-    """Importing the module shows one plugin for this version of the interface, which takes the settings."""
+    """Importing the module shows one plugin for this version of the interface, which takes the settings; an executable
+    describes itself, in a version of the host protocol, and takes them."""
 
 
 LOADING_CHECK = Check(
@@ -75,16 +81,73 @@ ALL_CHECKS = (LOADING_CHECK, *CHECKS)
 """What the command line runs."""
 
 
+class _Maker:
+    """Makes the plugin of a job anew for each check: in this process, or with a process for each if it is an
+    executable."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._class: type[AbstractComputePlugin] | None = None
+        self._hosted: list[HostedPlugin] = []
+
+    async def load(self) -> type[AbstractComputePlugin]:
+        """Returns the plugin's class after it took the settings. Raises whatever the plugin raises."""
+        if is_program(self._job.reference):
+            hosted = await self._launch()
+            try:
+                await hosted.make()
+            finally:
+                await self.close()
+            return type(hosted)
+        sys.path[:] = self._job.path
+        self._class = load_any_version(self._job.reference)
+        await self.make()
+        return self._class
+
+    async def make(self) -> AbstractComputePlugin:
+        if self._class is None:
+            return await self._launch()
+        return make_plugin(self._class, self._settings(self._class.key))
+
+    async def close(self) -> None:
+        """Ends the processes of the plugins made so far."""
+        while self._hosted:
+            await self._hosted.pop().close()
+
+    async def _launch(self) -> HostedPlugin:
+        hosted = await launch(
+            self._job.reference,
+            self._settings,
+            deadline_s=self._job.deadline_s,
+            ended=lambda _: None,
+            environment=("*",),
+        )
+        self._hosted.append(hosted)
+        return hosted
+
+    def _settings(self, key: str) -> dict[str, Any]:
+        return {**self._job.plugins.get(key, {}), **self._job.settings}
+
+
+def _reason_of(error: BaseException) -> str:
+    match error:
+        case BackendError():
+            return error.message
+        case HostedCallFailed() | InvalidResponse():
+            return str(error)
+        case TimeoutError():
+            return "it does not answer"
+    return description_of(error)
+
+
 def run(job: Job, send: Callable[[Line], None]) -> None:
     """Loads the plugin of a job and runs its checks. Raises nothing that a plugin may raise."""
     send(Line(begun=LOADING_CHECK.name))
+    maker = _Maker(job)
     try:
-        sys.path[:] = job.path
-        cls = load_any_version(job.reference)
-        settings = {**job.plugins.get(cls.key, {}), **job.settings}
-        make_plugin(cls, settings)
+        cls = asyncio.run(maker.load())
     except (Exception, SystemExit) as e:  # noqa: BLE001  # whatever a plugin raises is the result
-        reason = e.message if isinstance(e, BackendError) else description_of(e)
+        reason = _reason_of(e)
         send(Line(outcome=Outcome(LOADING_CHECK.name, Result.FAILED, reason)))
         return
     verified_on = cls.verified_on
@@ -98,11 +161,12 @@ def run(job: Job, send: Callable[[Line], None]) -> None:
     send(Line(outcome=Outcome(LOADING_CHECK.name, Result.PASSED)))
 
     async def remake(_: AbstractComputePlugin) -> AbstractComputePlugin:
-        return make_plugin(cls, settings)
+        return await maker.make()
 
     async def make() -> Subject:
+        await maker.close()
         return Subject(
-            plugin=make_plugin(cls, settings),
+            plugin=await maker.make(),
             remake=remake,
             deadline_s=job.deadline_s,
             may_alter=job.may_alter,
@@ -110,14 +174,17 @@ def run(job: Job, send: Callable[[Line], None]) -> None:
         )
 
     checks = [check for check in CHECKS if not job.checks or check.name in job.checks]
-    asyncio.run(
-        run_all(
+
+    async def run_checks() -> None:
+        await run_all(
             checks,
             make,
             begun=lambda check: send(Line(begun=check.name)),
             on_outcome=lambda outcome: send(Line(outcome=outcome)),
         )
-    )
+        await maker.close()
+
+    asyncio.run(run_checks())
 
 
 def main() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import os
 import signal
 import socket
 import subprocess
@@ -48,12 +49,15 @@ class HostChild:
             self._life.close()
 
 
-async def fork_host(calls_fd: int, choices_fd: int, output_fd: int, environment: Mapping[str, str]) -> HostChild:
-    """Starts a host on these descriptors, which stay the caller's. Raises OSError if no process can be started."""
+async def fork_host(
+    calls_fd: int, choices_fd: int, output_fd: int, environment: Mapping[str, str], program: str = ""
+) -> HostChild:
+    """Starts a host on these descriptors, which stay the caller's; with ``program``, the path of an executable, that is
+    the host. Raises OSError if no process can be started."""
     life_socket, zygote_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         with zygote_socket:
-            _request_host([calls_fd, choices_fd, output_fd, zygote_socket.fileno()], environment)
+            _request_host([calls_fd, choices_fd, output_fd, zygote_socket.fileno()], environment, program)
         life_socket.setblocking(False)
         if (pid := await _next_number(life_socket)) is None:
             raise OSError("its process could not be started")
@@ -98,9 +102,10 @@ class _Zygote:
         finally:
             zygote_socket.close()
 
-    def request(self, fds: Sequence[int]) -> None:
+    def request(self, fds: Sequence[int], program: str) -> None:
         """Requests a host on these descriptors from the zygote. Raises OSError if the zygote is gone."""
-        socket.send_fds(self._requests, [_REQUEST], fds)
+        request = _REQUEST + b"\0" + os.fsencode(program) if program else _REQUEST
+        socket.send_fds(self._requests, [request], fds)
 
     def retire(self) -> None:
         """Lets the zygote end with the last of its hosts. Safe twice."""
@@ -116,7 +121,7 @@ def _inherited_state(environment: Mapping[str, str]) -> tuple[str, Mapping[str, 
     return str(Path.cwd()), dict(environment)
 
 
-def _request_host(fds: Sequence[int], environment: Mapping[str, str]) -> None:
+def _request_host(fds: Sequence[int], environment: Mapping[str, str], program: str) -> None:
     """Requests a host of the last zygote, or of a new one if that died or inherited other values. Raises OSError."""
     with _lock:
         for ended in [zygote for zygote in _zygotes if zygote.process.poll() is not None]:
@@ -124,13 +129,13 @@ def _request_host(fds: Sequence[int], environment: Mapping[str, str]) -> None:
             _zygotes.remove(ended)
         if _zygotes and _zygotes[-1].inherited_state == _inherited_state(environment):
             try:
-                return _zygotes[-1].request(fds)
+                return _zygotes[-1].request(fds, program)
             except OSError:
                 _zygotes[-1].process.kill()
         for zygote in _zygotes:
             zygote.retire()
         _zygotes.append(_Zygote(environment))
-        return _zygotes[-1].request(fds)
+        return _zygotes[-1].request(fds, program)
 
 
 @atexit.register

@@ -16,11 +16,12 @@ from typing import Any
 import msgspec
 
 from ai.backend.common.errors import PluginError, from_wire
-from ai.backend.plugin.accelerator import TerminationDeferred
-from ai.backend.plugin.accelerator.shapes import MAX_TEXT, InvalidResponse, KeptState, read_answer
+from ai.backend.plugin.accelerator import MANAGED_STATE_LIMIT, TerminationDeferred
+from ai.backend.plugin.accelerator.shapes import MAX_FRAME, MAX_TEXT, InvalidResponse, KeptState, read_answer
 from ai.backend.pluginhost.external_alloc_map import CHOICE_DEADLINE_S, ask
 from ai.backend.pluginhost.fork import HostChild, fork_host
 from ai.backend.pluginhost.protocol import (
+    NOT_EXECUTED,
     TO_AGENT,
     Answer,
     Call,
@@ -39,12 +40,17 @@ log = logging.getLogger(__name__)
 
 GRACE_S = 1.0
 """How long after a call's deadline its host may stay silent before it counts as blocked."""
-_MAX_TIMEOUTS = 3
+MAX_TIMEOUTS = 3
 """So many calls of one method in a row that miss their deadline, and the host is killed: its threads may all hang."""
-_MAX_STREAM_ITEMS = 1024
-_MAX_LINE_LENGTH = 1000
-_LINES_PER_MINUTE = 100
-_STOP_S = 2.0
+MAX_STREAM_ITEMS = 1024
+MAX_ITEM_BYTES = 1 << 16
+MAX_SAVES = 16
+"""So many states of one call may wait to be stored."""
+_MAX_UNREAD_BYTES = MAX_FRAME
+"""So much that a host has not read yet, and it is killed."""
+MAX_LINE_LENGTH = 1000
+LINES_PER_MINUTE = 100
+STOP_S = 2.0
 _LAST_WORDS_S = 0.5
 """How long what a host has printed is read after its end, by then only for what it has left running."""
 
@@ -71,7 +77,8 @@ class HookState:
 class _PendingCall:
     answer: asyncio.Future[Answer]
     state: HookState | None = None
-    items: asyncio.Queue[bytes] = field(default_factory=lambda: asyncio.Queue(_MAX_STREAM_ITEMS))
+    items: asyncio.Queue[bytes] = field(default_factory=lambda: asyncio.Queue(MAX_STREAM_ITEMS))
+    saves: int = 0
 
 
 class HostProcess:
@@ -96,14 +103,17 @@ class HostProcess:
     def pid(self) -> int:
         return self._process.pid if self._process is not None else 0
 
-    async def start(self, environment: Mapping[str, str]) -> None:
-        """Starts the host. Raises OSError if no process can be started."""
+    async def start(self, environment: Mapping[str, str], program: str = "") -> None:
+        """Starts the host; ``program`` is the path of an executable that serves the calls instead of this package.
+        Raises OSError if no process can be started."""
         calls_socket, host_calls = socket.socketpair()
         choices_socket, host_choices = socket.socketpair()
         # A pipe of our own: asyncio's would wait for whoever holds its other end, and that may outlive the host.
         output_fd, host_output = os.pipe()
         try:
-            self._process = await fork_host(host_calls.fileno(), host_choices.fileno(), host_output, environment)
+            self._process = await fork_host(
+                host_calls.fileno(), host_choices.fileno(), host_output, environment, program
+            )
         except BaseException:
             calls_socket.close()
             choices_socket.close()
@@ -157,7 +167,7 @@ class HostProcess:
         self._late[call_name] = late = self._late.get(call_name, 0) + 1
         if is_blocked:
             self.kill(f"{call_name} blocked it for longer than its deadline")
-        elif late >= _MAX_TIMEOUTS:
+        elif late >= MAX_TIMEOUTS:
             self.kill(f"{call_name} missed its deadline {late} times in a row")
 
     async def _await_cancelled(self, call_name: str, call_id: int, waiting: _PendingCall, deadline: float) -> None:
@@ -208,8 +218,12 @@ class HostProcess:
         return self._ids
 
     def _send(self, frame: Call | Cancel | Saved) -> None:
-        if self._writer is not None and not self._writer.is_closing():
-            self._writer.write(pack(frame))
+        if self._writer is None or self._writer.is_closing():
+            return
+        if self._writer.transport.get_write_buffer_size() > _MAX_UNREAD_BYTES:
+            self.kill("it does not read what it is sent")
+            return
+        self._writer.write(pack(frame))
 
     async def _read(self, reader: asyncio.StreamReader, copying: asyncio.Task[None]) -> None:
         try:
@@ -228,15 +242,22 @@ class HostProcess:
             return
         match frame:
             case Item():
+                if len(frame.value) > MAX_ITEM_BYTES:
+                    raise InvalidResponse(f"an item of {len(frame.value)} bytes")
                 if waiting.items.full():
                     waiting.items.get_nowait()
                 waiting.items.put_nowait(frame.value)
                 return
             case Save():
+                waiting.saves += 1
+                if waiting.saves > MAX_SAVES:
+                    raise InvalidResponse(f"{waiting.saves} states to store at once")
+                _check_state(frame.state)
                 self._spawn(self._save(frame, waiting))
                 return
             case Answer() | Failure():
                 if frame.state is not None and waiting.state is not None:
+                    _check_state(frame.state)
                     waiting.state.keep(frame.state)
         if waiting.answer.done():
             return
@@ -256,6 +277,8 @@ class HostProcess:
             self._send(Saved(id=frame.id, error=str(e) or type(e).__name__))
         else:
             self._send(Saved(id=frame.id))
+        finally:
+            waiting.saves -= 1
 
     async def _copy_output(self, output_fd: int) -> None:
         """Copies the host's output to the log, up to a number of lines and characters; the rest is counted."""
@@ -272,13 +295,13 @@ class HostProcess:
         while data := await reader.read(1 << 16):
             for line in data.decode(errors="replace").splitlines():
                 if time.monotonic() - began > 60:
-                    if count > _LINES_PER_MINUTE:
-                        log.warning("%s printed %d lines more", self._label, count - _LINES_PER_MINUTE)
+                    if count > LINES_PER_MINUTE:
+                        log.warning("%s printed %d lines more", self._label, count - LINES_PER_MINUTE)
                     began, count = time.monotonic(), 0
                 count += 1
-                if count <= _LINES_PER_MINUTE and line:
-                    log.info("%s: %s", self._label, line[:_MAX_LINE_LENGTH])
-                elif count == _LINES_PER_MINUTE + 1:
+                if count <= LINES_PER_MINUTE and line:
+                    log.info("%s: %s", self._label, line[:MAX_LINE_LENGTH])
+                elif count == LINES_PER_MINUTE + 1:
                     log.warning("%s prints too much; the rest of this minute is left out", self._label)
 
     def kill(self, reason: str) -> None:
@@ -321,7 +344,7 @@ class HostProcess:
 
     async def _wait_or_kill(self, process: HostChild, reason: str) -> None:
         try:
-            async with asyncio.timeout(_STOP_S):
+            async with asyncio.timeout(STOP_S):
                 await process.wait()
         except TimeoutError:
             self.kill(reason)
@@ -365,6 +388,8 @@ def _kill_children(host_pid: int) -> None:
 
 def described_status(code: int) -> str:
     """Describes how a process ended, from its return code."""
+    if code == NOT_EXECUTED:
+        return f"it exited with status {code}: it cannot be executed (its format, its interpreter or its libraries)"
     if code >= 0:
         return f"it exited with status {code}"
     try:
@@ -373,12 +398,27 @@ def described_status(code: int) -> str:
         return f"it was killed by signal {-code}"
 
 
+def _check_state(state: KeptState) -> None:
+    """Raises InvalidResponse for a managed state that is too large."""
+    if len(state.data) > MANAGED_STATE_LIMIT:
+        raise InvalidResponse(f"a state of {len(state.data)} bytes; {MANAGED_STATE_LIMIT} are allowed")
+
+
+class _Deferral(msgspec.Struct, frozen=True):
+    retry_after: float = 1.0
+
+
 def _exception_of(failure: Failure) -> Exception:
+    """Rebuilds what a host reports. Raises InvalidResponse, or MsgspecError for data that is of the wrong type."""
+    if max(map(len, (failure.name, failure.message, failure.trace, failure.data))) > MANAGED_STATE_LIMIT:
+        raise InvalidResponse(f"a failure with a field of more than {MANAGED_STATE_LIMIT} bytes")
     match failure.kind:
         case "backend":
-            return from_wire(failure.name, failure.message, msgspec.msgpack.decode(failure.data))
+            data = msgspec.msgpack.decode(failure.data, type=dict[str, Any])
+            return from_wire(failure.name, failure.message, data)
         case "deferred":
-            return TerminationDeferred(failure.message, **msgspec.msgpack.decode(failure.data))
+            deferral = msgspec.msgpack.decode(failure.data, type=_Deferral)
+            return TerminationDeferred(failure.message, retry_after=deferral.retry_after)
         case "deadline":
             return TimeoutError()
         case "nonsense":

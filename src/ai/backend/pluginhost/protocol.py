@@ -2,6 +2,9 @@
 
 A frame is a big-endian length of four bytes and a msgpack body. Arguments and answers are bytes inside of it, so that
 each side can read them by the shape of their method. Nothing is ever pickled.
+
+Executables of vendors speak it as well: ``docs/reference/accelerators/host-protocol.md`` is written from this module
+and from :mod:`ai.backend.plugin.accelerator.shapes`.
 """
 
 from __future__ import annotations
@@ -95,6 +98,15 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     numa_nodes: frozenset[int]
     eligible: frozenset[DeviceId] | None
 
+
+PROTOCOLS = (1,)
+"""The versions of the protocol that an agent speaks. A field or frame that others may ignore is no new version."""
+CALLS_FD = 3
+"""The descriptor on which an executable serves calls."""
+PROTOCOL_VARIABLE = "BACKENDAI_PLUGIN_PROTOCOL"
+"""The environment variable that an executable gets: the newest of :data:`PROTOCOLS`."""
+NOT_EXECUTED = 126
+"""The status with which a host ends that cannot become its executable, as a shell's does."""
 
 F = TypeVar("F")
 _LENGTH = struct.Struct(">I")

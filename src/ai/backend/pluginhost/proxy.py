@@ -6,15 +6,17 @@ import json
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from decimal import Decimal
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
 from ai.backend.common.devices import AllocMapSpec, DeviceAllocation
-from ai.backend.common.errors import InvalidAllocation, PluginError
+from ai.backend.common.errors import InvalidAllocation, InvalidName, PluginError
 from ai.backend.common.ids import DeviceId, DeviceName, SlotName
+from ai.backend.common.names import check_slot_name
 from ai.backend.core.allocation.alloc_map import AbstractAllocMap, AffinityHint
 from ai.backend.plugin.accelerator import (
+    POWERS,
     AbstractComputePlugin,
     AbstractLifecycleHook,
     DeviceHealthChange,
@@ -24,10 +26,21 @@ from ai.backend.plugin.accelerator import (
     build_alloc_map,
 )
 from ai.backend.plugin.accelerator.plugin import PluginHook
-from ai.backend.plugin.accelerator.shapes import PLUGIN_CALLS, POWER_CALLS, Hello, HookCall, KeptState
+from ai.backend.plugin.accelerator.shapes import (
+    PLUGIN_CALLS,
+    POWER_CALLS,
+    Hello,
+    HookCall,
+    InvalidResponse,
+    KeptState,
+    LoadRequest,
+)
+from ai.backend.plugin.programs import check_program, is_program
 from ai.backend.pluginhost.external_alloc_map import ExternalAllocMap
 from ai.backend.pluginhost.process import HookState, HostProcess, host_environment
-from ai.backend.pluginhost.protocol import Choice
+from ai.backend.pluginhost.protocol import PROTOCOLS, Choice
+
+_MAX_VERSION, _MAX_VERIFIED_ON = 64, 256
 
 
 class HostedPlugin(AbstractComputePlugin):
@@ -35,6 +48,9 @@ class HostedPlugin(AbstractComputePlugin):
 
     ``init`` and ``cleanup`` are those of the plugin; :meth:`close` ends the process.
     """
+
+    _is_program: ClassVar[bool] = False
+    """Whether the host is an executable, which has no alloc map of its own."""
 
     def __init__(self, host: HostProcess, settings: Mapping[str, Any], deadline_s: float) -> None:
         super().__init__()
@@ -47,9 +63,15 @@ class HostedPlugin(AbstractComputePlugin):
     async def _call(self, method: str, *arguments: Any) -> Any:
         return await self.host.call(method, arguments, self.deadline_s)
 
-    async def init(self) -> None:
+    async def make(self) -> None:
+        """Hands the settings to the plugin. Raises BackendError for wrong ones."""
         await self._call("make", json.loads(json.dumps(self._values, default=str)))
+
+    async def init(self) -> None:
+        await self.make()
         self._spec = (await self._call("init")).spec
+        if self._spec is None and self._is_program:
+            raise PluginError("init returned no alloc map; an executable names one of the stock ones")
         self._initialised = True
 
     async def cleanup(self) -> None:
@@ -155,7 +177,25 @@ def _watch_health(self: HostedPlugin) -> AsyncIterator[DeviceHealthChange]:
     return self.host.stream("watch_health")
 
 
-def _class_of(hello: Hello) -> type[HostedPlugin]:
+def _check_hello(hello: Hello) -> None:
+    """Raises InvalidResponse for a description that no plugin of this version has."""
+    if hello.protocol not in PROTOCOLS:
+        spoken = ", ".join(map(str, PROTOCOLS))
+        raise InvalidResponse(f"it speaks version {hello.protocol} of the host protocol; this agent speaks {spoken}")
+    try:
+        check_slot_name(hello.key)
+    except InvalidName as e:
+        raise InvalidResponse(f"its key is {e.message}") from None
+    if "." in hello.key:
+        raise InvalidResponse(f"its key {hello.key!r} has a dot in it")
+    if len(hello.version) > _MAX_VERSION or len(hello.verified_on or "") > _MAX_VERIFIED_ON:
+        raise InvalidResponse("its version or verified_on is too long")
+    for power in hello.powers:
+        if power not in POWERS or not getattr(hello.capabilities, power):
+            raise InvalidResponse(f"it names the power {power[:64]!r}, which its capabilities do not declare")
+
+
+def _class_of(hello: Hello, *, is_program: bool) -> type[HostedPlugin]:
     """Returns a proxy class with the description and the powers of the hosted plugin's class."""
     of_powers = (POWER_CALLS.get(power, ()) for power in hello.powers)
     calls = {name: _forward(name) for names in (PLUGIN_CALLS, *of_powers) for name in names}
@@ -167,6 +207,7 @@ def _class_of(hello: Hello) -> type[HostedPlugin]:
         "verified_on": hello.verified_on,
         "key_is_slot_prefix": hello.key_is_slot_prefix,
         "capabilities": hello.capabilities,
+        "_is_program": is_program,
     }
     return type("HostedPlugin", (HostedPlugin,), {**facts, **calls})
 
@@ -182,21 +223,29 @@ async def launch(
     """Starts a host and has it import a plugin; the caller calls ``init``.
 
     Args:
-        reference: ``package.module`` or ``package.module:Name``, found as this process would find it.
+        reference: ``package.module`` or ``package.module:Name``, found as this process would find it; or the absolute
+            path of an executable that speaks the host protocol, which is then the host.
         settings_of: the settings for a plugin's key.
         deadline_s: for every call.
         ended: called once with the reason when the process ends by itself, or is killed for what it does.
         environment: names of variables that it gets besides the usual ones.
 
     Raises TimeoutError if the import takes too long (nothing is left of it); PluginError, HostedCallFailed or
-    BackendError if the plugin cannot be loaded; OSError if there can be no process.
+    BackendError if the plugin cannot be loaded; InvalidResponse if its description is of no use; OSError if there can
+    be no process.
     """
+    is_executable = is_program(reference)
+    if is_executable:
+        check_program(reference)
     host = HostProcess(reference, ended)
     try:
-        await host.start(host_environment(environment))
-        hello: Hello = await host.call("load", (reference, tuple(sys.path)), deadline_s)
+        await host.start(host_environment(environment), reference if is_executable else "")
+        path = () if is_executable else tuple(sys.path)
+        request = LoadRequest(protocols=PROTOCOLS, reference=reference, path=path)
+        hello: Hello = await host.call("load", (request,), deadline_s)
+        _check_hello(hello)
     except BaseException:
         host.kill("it was not loaded")
         await host.stop()
         raise
-    return _class_of(hello)(host, settings_of(hello.key), deadline_s)
+    return _class_of(hello, is_program=is_executable)(host, settings_of(hello.key), deadline_s)

@@ -37,6 +37,7 @@ from ai.backend.plugin.accelerator.shapes import (
     HookCall,
     InvalidResponse,
     KeptState,
+    LoadRequest,
     Ready,
     write_answer,
 )
@@ -44,6 +45,7 @@ from ai.backend.plugin.discovery import make_plugin
 from ai.backend.plugin.tracebacks import place_of
 from ai.backend.pluginhost.external_alloc_map import Allocate, allocator, serve_choices
 from ai.backend.pluginhost.protocol import (
+    PROTOCOLS,
     TO_HOST,
     Answer,
     Call,
@@ -154,11 +156,12 @@ class _Host:
         host_method: Callable[..., Awaitable[Any]] = getattr(self, f"_{method}")
         return await host_method(*arguments)
 
-    async def _load(self, reference: str, path: tuple[str, ...]) -> Hello:
-        sys.path[:] = path
-        self._class = cls = load_any_version(reference)
+    async def _load(self, request: LoadRequest) -> Hello:
+        sys.path[:] = request.path
+        self._class = cls = load_any_version(request.reference)
         capabilities = cls.capabilities
         return Hello(
+            protocol=PROTOCOLS[-1],
             key=cls.key,
             version=str(cls.version)[:64],
             verified_on=None if cls.verified_on is None else str(cls.verified_on)[:256],

@@ -4,6 +4,10 @@ A request is four descriptors in one packet: calls, choices, output and life. On
 pid and, once it has ended, its exit status, a packet each. The host stays a zombie until the agent shuts its end of
 ``life``, so that its pid is not reused; then the zygote closes its end. A host whose ``life`` is shut is killed.
 
+A request may name an executable: the host then becomes it, with the same parent, session, output and environment, with
+the calls as descriptor :data:`.protocol.CALLS_FD`, and without any way to gain privileges (set-user-id bits, file
+capabilities).
+
 What a host has started ends with it, also what was detached: a host keeps its orphans as its children
 (``PR_SET_CHILD_SUBREAPER``) until it ends; then they become the zygote's, which kills all children but hosts.
 """
@@ -19,9 +23,11 @@ import traceback
 from typing import NoReturn
 
 from ai.backend.node.linux import proc, syscalls
+from ai.backend.pluginhost.protocol import CALLS_FD, NOT_EXECUTED, PROTOCOL_VARIABLE, PROTOCOLS
 from ai.backend.pluginhost.server import serve
 
 REQUEST = b"host"
+_MAX_REQUEST_BYTES = 8192
 
 
 class Zygote:
@@ -63,10 +69,11 @@ class Zygote:
 
     def _take_request(self) -> bool:
         try:
-            data, fds, _, _ = socket.recv_fds(self._requests, 16, 4, socket.MSG_CMSG_CLOEXEC)
+            data, fds, _, _ = socket.recv_fds(self._requests, _MAX_REQUEST_BYTES, 4, socket.MSG_CMSG_CLOEXEC)
         except ConnectionError:
             return False
-        if data != REQUEST:
+        request, _, program = data.partition(b"\0")
+        if request != REQUEST:
             return False
         calls_fd, choices_fd, output_fd, life_fd = fds
         try:
@@ -75,7 +82,7 @@ class Zygote:
             _close(*fds)  # the end of ``life`` says it
             return True
         if pid == 0:
-            self._become_host(*fds)
+            self._become_host(calls_fd, choices_fd, output_fd, life_fd, program)
         _close(calls_fd, choices_fd, output_fd)
         self._hosts[life_fd] = pid
         self._unreported.add(life_fd)
@@ -83,7 +90,7 @@ class Zygote:
         _send_number(life_fd, pid)
         return True
 
-    def _become_host(self, calls_fd: int, choices_fd: int, output_fd: int, life_fd: int) -> NoReturn:
+    def _become_host(self, calls_fd: int, choices_fd: int, output_fd: int, life_fd: int, program: bytes) -> NoReturn:
         try:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -97,6 +104,8 @@ class Zygote:
             os.dup2(output_fd, 2)
             self._requests.close()
             _close(output_fd, life_fd, self._woken, self._wake, *self._hosts)
+            if program:
+                _become_program(calls_fd, choices_fd, program)
             serve(calls_fd, choices_fd)
         except BaseException:  # noqa: BLE001  # this process must never return into the zygote's loop
             traceback.print_exc()
@@ -125,6 +134,23 @@ class Zygote:
         orphans = [pid for pid in proc.children(os.getpid()) if pid not in hosts]
         proc.send(orphans, signal.SIGKILL)
         return any(os.waitpid(pid, os.WNOHANG) == (0, 0) for pid in orphans)
+
+
+def _become_program(calls_fd: int, choices_fd: int, program: bytes) -> NoReturn:
+    """Executes a program in this process; every other descriptor above 2 closes. Says why if it cannot, and exits with
+    :data:`.protocol.NOT_EXECUTED`."""
+    # recv_fds of the standard library leaves out its flags: what was received is inherited.
+    for received_fd in (calls_fd, choices_fd):
+        os.set_inheritable(received_fd, False)
+    os.dup2(calls_fd, CALLS_FD)
+    os.set_inheritable(CALLS_FD, True)
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    syscalls.forbid_new_privileges()
+    try:
+        os.execve(program, [program], {**os.environ, PROTOCOL_VARIABLE: str(PROTOCOLS[-1])})
+    except (OSError, ValueError) as e:
+        os.write(2, f"it cannot be executed: {e}\n".encode(errors="replace"))
+    os._exit(NOT_EXECUTED)
 
 
 def _send_number(life_fd: int, number: int) -> None:

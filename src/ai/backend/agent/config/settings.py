@@ -64,7 +64,8 @@ class NodeSettings(PublishedNode):
     runtime: str = Field("process", description="Name of the runtime plugin.")
     allow_compute_plugins: tuple[str, ...] = Field(
         (),
-        description="Accelerators besides cpu and mem: package paths or names of entry points; * is all."
+        description="Accelerators besides cpu and mem: package paths, names of entry points (* is all), or absolute"
+        " paths of executables that speak the host protocol."
         " `allowed-compute-plugins` is read too; of both, everything is allowed.",
     )
     block_compute_plugins: tuple[str, ...] = Field((), description="Accelerator plugins never to load.")

@@ -13,6 +13,7 @@ from ai.backend.agent.devices.inventory import DeviceKind, Inventory
 from ai.backend.agent.devices.plugins import PluginHandle, PluginSet
 from ai.backend.plugin.accelerator import ENTRY_POINT_GROUP
 from ai.backend.plugin.discovery import LEGACY_GROUPS, PluginSource, find_plugins
+from ai.backend.plugin.programs import is_program
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +101,8 @@ def _is_chosen(only: str | None, handle: PluginHandle) -> bool:
 
 
 def _is_meant(only: str, source: PluginSource) -> bool:
-    package = (source.reference or "").partition(":")[0]
+    reference = source.reference or ""
+    package = reference if is_program(reference) else reference.partition(":")[0]
     return only in (source.name, source.reference, package)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sys
 import tomllib
 from functools import partial
@@ -32,16 +33,28 @@ accelerator = LazyGroup(
 
 
 @accelerator.command()
-@click.argument("plugin")
+@click.argument("plugin", required=False)
+@click.option(
+    "--program",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="An executable that speaks the host protocol, instead of PLUGIN.",
+)
 @click.option("--settings", "settings", multiple=True, metavar="FILE|KEY=VALUE", help="Its settings; may be repeated.")
 @click.option("--alter-devices", is_flag=True, help="Also cut, reset and switch devices off. Nobody may be using them.")
 @click.option("--image", help="Host path of an image that a programmable plugin can load.")
 @click.option("--deadline", default=10.0, show_default=True, help="Seconds that one call may take.")
 @click.option("--timeout", default=60.0, show_default=True, help="Seconds that one check may take.")
 def check(
-    plugin: str, settings: tuple[str, ...], alter_devices: bool, image: str | None, deadline: float, timeout: float
+    plugin: str | None,
+    program: Path | None,
+    settings: tuple[str, ...],
+    alter_devices: bool,
+    image: str | None,
+    deadline: float,
+    timeout: float,
 ) -> None:
-    """Check that PLUGIN, an entry point, a package or a file, keeps the promises of a plugin.
+    """Check that PLUGIN, an entry point, a package or a file, or an executable, keeps the promises of a plugin.
 
     It runs in a process of its own: one that crashes, hangs or exits fails the check that it does so in. FILE is TOML:
     the plugin's settings, or an agent.toml with [plugins.<name>]. Devices are prepared and given back, as for sessions:
@@ -50,13 +63,17 @@ def check(
     \b
       backend.ai accelerator check cuda
       backend.ai accelerator check ./my_plugin.py --settings devices-file=/etc/mine.toml
+      backend.ai accelerator check --program ./acme-plugin
     """
     from ai.backend.plugin.testing.accelerator.checks import Result
     from ai.backend.pluginhost.check import check_outside
     from ai.backend.pluginhost.check_process import ALL_CHECKS, Job
 
     screen = screen_of()
-    reference, path = _locate_plugin(plugin)
+    if (plugin is None) == (program is None):
+        raise click.UsageError("name either a PLUGIN or an executable by --program")
+    plugin = plugin or str(program)
+    reference, path = _locate_plugin(plugin) if program is None else (_locate_program(program), ())
     parsed_settings = _parse_settings(settings)
     plugins = parsed_settings.pop("plugins", {}) if isinstance(parsed_settings.get("plugins"), dict) else {}
     job = Job(
@@ -107,6 +124,14 @@ def _locate_plugin(plugin: str) -> tuple[str, tuple[str, ...]]:
     logging.getLogger("ai.backend").addHandler(logging.NullHandler())  # the check itself says what is wrong
     (plugin_source,) = find_plugins([plugin], (), ())
     return plugin_source.reference or plugin, ()
+
+
+def _locate_program(program: Path) -> str:
+    """Returns the absolute path of an executable."""
+    path = program.absolute()
+    if not path.is_file():
+        raise click.ClickException(f"there is no file {program}")
+    return os.path.normpath(path)
 
 
 def _parse_settings(assignments: tuple[str, ...]) -> dict[str, Any]:

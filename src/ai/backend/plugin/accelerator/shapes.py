@@ -41,9 +41,21 @@ class KeptState(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     version: int
 
 
-class Hello(msgspec.Struct, frozen=True, kw_only=True):
-    """Describes a plugin, so that the agent need not import it."""
+class LoadRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Selects what a host loads. ``protocols`` are the versions of the protocol that the agent speaks. ``reference`` is
+    the plugin's module or, of an executable, its path; ``path`` is where modules are imported from."""
 
+    protocols: tuple[int, ...]
+    reference: str
+    path: tuple[str, ...] = ()
+
+
+class Hello(msgspec.Struct, frozen=True, kw_only=True):
+    """Describes a plugin, so that the agent need not import it. ``protocol`` is the version of the protocol, one of
+    those that the agent speaks, by which the host answers. ``powers`` are the optional powers that the plugin has,
+    each a set flag of ``capabilities``."""
+
+    protocol: int
     key: str
     version: str
     verified_on: str | None
@@ -121,7 +133,7 @@ POWER_CALLS: Mapping[str, Mapping[str, ResponseShape]] = {
     "cdi_provider": {"cdi_spec": ResponseShape(_NO_ARGUMENTS, dict[str, Any])},
 }
 HOST_CALLS: Mapping[str, ResponseShape] = {
-    "load": ResponseShape(tuple[str, tuple[str, ...]], Hello),
+    "load": ResponseShape(tuple[LoadRequest], Hello),
     "make": ResponseShape(tuple[dict[str, Any]], None),
     "init": ResponseShape(_NO_ARGUMENTS, Ready),
     "cleanup": ResponseShape(_NO_ARGUMENTS, None),

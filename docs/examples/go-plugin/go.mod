@@ -1,0 +1,3 @@
+module example.org/acme-plugin
+
+go 1.21
