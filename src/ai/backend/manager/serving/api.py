@@ -190,7 +190,9 @@ class ServicesApi:
         """End autoscaling with all its rules; the present number of replicas stays."""
         return scaling_reply(await self._serving.scaling.end(caller_of(call), call.params["e"]))
 
-    @route("POST", "/services/{e}/scaling/rules", body=schemas.ScalingRuleBody, reply=schemas.ScalingRuleItem, status=201)
+    @route(
+        "POST", "/services/{e}/scaling/rules", body=schemas.ScalingRuleBody, reply=schemas.ScalingRuleItem, status=201
+    )
     async def add_scaling_rule(self, call: Call[schemas.ScalingRuleBody]) -> Reply:
         """Add a rule of autoscaling, which begins with the first rule."""
         rule = await self._serving.scaling.add_rule(caller_of(call), call.params["e"], given_fields(call.body))
