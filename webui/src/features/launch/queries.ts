@@ -19,30 +19,6 @@ export function useLaunchImages() {
   });
 }
 
-export function useResourceGroups(project: string) {
-  return useQuery({
-    queryKey: ['resource-groups', project],
-    queryFn: async ({ signal }) =>
-      (await dataOf(rest.GET('/scaling-groups', { params: { query: { group: project } }, signal }))).scaling_groups.map(
-        (group) => group.name,
-      ),
-    enabled: project !== '',
-    staleTime: 60_000,
-  });
-}
-
-/** The slots that the agents of a resource group have now. */
-export function useGroupSlots(group: string) {
-  return useQuery({
-    queryKey: ['slot-details', group],
-    queryFn: ({ signal }) =>
-      dataOf(rest.GET('/config/resource-slots/details', { params: { query: { sgroup: group } }, signal })),
-    enabled: group !== '',
-    placeholderData: keepPreviousData,
-    staleTime: 60_000,
-  });
-}
-
 export function useQuotas(project: string, group: string) {
   return useQuery({
     queryKey: [...keys.quota(project), group],

@@ -138,30 +138,6 @@ export function useModelFolders() {
   });
 }
 
-export function useResourceGroups(project: string) {
-  return useQuery({
-    queryKey: ['resource-groups', project],
-    queryFn: async ({ signal }) =>
-      (await dataOf(rest.GET('/scaling-groups', { params: { query: { group: project } }, signal }))).scaling_groups.map(
-        (group) => group.name,
-      ),
-    enabled: project !== '',
-    staleTime: 60_000,
-  });
-}
-
-/** The slots that the agents of a resource group have now. */
-export function useGroupSlots(group: string) {
-  return useQuery({
-    queryKey: ['slot-details', group],
-    queryFn: ({ signal }) =>
-      dataOf(rest.GET('/config/resource-slots/details', { params: { query: { sgroup: group } }, signal })),
-    enabled: group !== '',
-    placeholderData: keepPreviousData,
-    staleTime: 60_000,
-  });
-}
-
 function useChange<T, R>(mutationFn: (input: T) => Promise<R>, gcTime = 60_000) {
   const client = useQueryClient();
   return useMutation({ mutationFn, gcTime, onSettled: () => client.invalidateQueries({ queryKey: serviceKeys.all }) });

@@ -16,6 +16,7 @@ import { useDebouncedValue } from '@mantine/hooks';
 import { useNavigate, useSearch } from '@tanstack/react-router';
 import { useEffect, useMemo, useRef } from 'react';
 import { useTranslation } from 'react-i18next';
+import { useGroupSlots, useResourceGroups } from '../../../api/choices';
 import { useMe } from '../../../api/me';
 import { Card } from '../../../components/Card';
 import { Copy } from '../../../components/Copy';
@@ -25,15 +26,7 @@ import { Query } from '../../../components/Query';
 import { PresetCards } from '../parts/PresetCards';
 import { QuantityField } from '../parts/QuantityField';
 import { VerdictLine } from '../parts/VerdictLine';
-import {
-  useGroupSlots,
-  useLaunch,
-  useLaunchImages,
-  useMountableFolders,
-  useQuotas,
-  useResourceGroups,
-  useVerdict,
-} from '../queries';
+import { useLaunch, useLaunchImages, useMountableFolders, useQuotas, useVerdict } from '../queries';
 import { amountOf, bodyOf, commandOf, type Draft, draftOf, type Limits, searchOf } from '../rules';
 import classes from './LaunchPage.module.css';
 

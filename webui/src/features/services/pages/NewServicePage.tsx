@@ -2,6 +2,7 @@ import { Button, Checkbox, Grid, Group, NumberInput, Select, Stack, Text, TextIn
 import { useNavigate, useSearch } from '@tanstack/react-router';
 import { useEffect, useMemo, useRef, useState } from 'react';
 import { useTranslation } from 'react-i18next';
+import { useResourceGroups } from '../../../api/choices';
 import { useMe } from '../../../api/me';
 import { Card } from '../../../components/Card';
 import { Page } from '../../../components/Page';
@@ -10,14 +11,7 @@ import { mostReplicas, type ServiceDraft, serviceDraftOf, serviceSearchOf } from
 import { Line } from '../parts/Line';
 import { SlotFields } from '../parts/SlotFields';
 import { TrialLine } from '../parts/TrialLine';
-import {
-  useCreateService,
-  useModelFolders,
-  useResourceGroups,
-  useRuntimeVariants,
-  useServedImages,
-  useTry,
-} from '../queries';
+import { useCreateService, useModelFolders, useRuntimeVariants, useServedImages, useTry } from '../queries';
 import { bodyOf, commandOf, type FieldName, fieldErrorsOf } from '../rules';
 import classes from './NewServicePage.module.css';
 

@@ -1,7 +1,7 @@
 import { Group, TextInput } from '@mantine/core';
 import { useTranslation } from 'react-i18next';
+import { useGroupSlots } from '../../../api/choices';
 import { Query } from '../../../components/Query';
-import { useGroupSlots } from '../queries';
 
 /** A field for the amount of each slot that the resource group has. */
 export function SlotFields({
