@@ -61,8 +61,8 @@ class SiteUser:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedirectStart:
-    """Where a browser signs in. ``secret`` comes back to the plugin with the browser, and nobody can read or change it
-    in between."""
+    """The address to which a browser is sent to sign in. ``secret`` comes back to the plugin with the browser, and
+    nobody can read or change it in between."""
 
     url: str
     secret: str = field(repr=False)
@@ -70,7 +70,7 @@ class RedirectStart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignUpRequest:
-    """Somebody who wants an account, from the client at ``address``. Nothing of it is verified."""
+    """A request for an account, from the client at ``address``. None of its values is verified."""
 
     email: str
     username: str

@@ -50,7 +50,7 @@ class HostedPlugin(AbstractComputePlugin):
     """
 
     _is_program: ClassVar[bool] = False
-    """Whether the host is an executable, which has no alloc map of its own."""
+    """True if the host is an executable, which has no alloc map of its own."""
 
     def __init__(self, host: HostProcess, settings: Mapping[str, Any], deadline_s: float) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Tells hooks of plugins which image a workload has, which member of its cluster it is, and why it ends."""
+"""Builds what the hooks of plugins receive about a workload: its image, its rank in the cluster, why it ends."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def build_bundle(sources: Path, cache: Path, *, report: Report = lambda _: None)
 
 
 class _Steps:
-    """Tells those who wait what the build does."""
+    """Reports each step of a build to its caller, and writes it to the file that the progress page shows."""
 
     def __init__(self, cache: Path, digest: str, report: Report) -> None:
         self._cache = cache

@@ -1,4 +1,4 @@
-"""Where the sources of the console are, and its bundles: in the installed package, or in the user's cache."""
+"""Finds the sources of the console, and its bundles in the installed package or in the user's cache."""
 
 from __future__ import annotations
 

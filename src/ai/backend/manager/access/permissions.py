@@ -128,7 +128,7 @@ PROJECT_ADMIN_OPERATIONS = frozenset(
         Operation.CHANGE_FOLDERS,
     }
 )
-"""What administrators of a project (spec 03-01:582), who are members, may do on its objects, whatever their role."""
+"""The operations that an administrator of a project has on its objects, with any role (spec 03-01:582)."""
 
 PERMISSIONS: Mapping[tuple[UserRole, Operation], Scope] = {
     (role, operation): scope for operation in Operation for role, scope in operation.scopes.items()

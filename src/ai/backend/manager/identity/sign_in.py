@@ -36,7 +36,7 @@ class _Ticket(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedirectTicket:
-    """Where a browser signs in, and the sealed ``ticket`` that it has to bring back."""
+    """The address to which a browser is sent to sign in, and the sealed ``ticket`` that it has to bring back."""
 
     url: str
     ticket: str = field(repr=False)

@@ -20,7 +20,7 @@ _MAX_METRICS = 64
 """Of one kernel or agent; metrics beyond are not kept."""
 _MAX_NAME_LENGTH = 128
 _BUSY_S = 120.0
-"""What reported within this time is not displaced by something new."""
+"""The seconds since its last report within which a series is not displaced by a new one."""
 _NOTHING = float("nan")
 
 

@@ -11,7 +11,7 @@ import msgspec
 
 Slots = dict[str, str]
 Remedy = Literal["time", "others", "change"]
-"""What ends a wait: nothing but time, somebody who frees something, or only another request or cluster."""
+"""The remedy of a wait: time alone, others that free resources, or a change of the request or of the cluster."""
 
 
 class Limit(msgspec.Struct, frozen=True, kw_only=True):

@@ -94,7 +94,7 @@ class RevisionSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReplicaRoute(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the worker of the app proxy reaches a replica, see ``common.wire.execution.RouteOpened``."""
+    """The address at which a worker of the app proxy reaches a replica, see ``common.wire.execution.RouteOpened``."""
 
     name: str
     host: str

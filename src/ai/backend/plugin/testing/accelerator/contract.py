@@ -33,7 +33,7 @@ class ComputePluginContract:
     may_alter: ClassVar[bool] = True
     """Whether devices may be cut, reset and switched off: say no where they are real and somebody's."""
     has_device_files: ClassVar[bool] = True
-    """Whether the device files and mounted paths of hooks are on this machine: say no for a recording of another."""
+    """True if the device files and mounted paths of hooks are on this machine; False for a recording of another."""
     image: ClassVar[str | None] = None
     """Host path of an image that a ``programmable`` plugin can load."""
 
