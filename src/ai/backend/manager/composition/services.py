@@ -328,10 +328,11 @@ class Services:
     def _build_serving(self) -> None:
         stores = self.stores
         self.serving: Serving | None = None
-        if stores.serving is None or self.folders is None:
+        if stores.serving is None or stores.endpoint_usage is None or self.folders is None:
             return
         self.serving = Serving.build(
             store=stores.serving,
+            usage=stores.endpoint_usage,
             sessions=stores.sessions,
             creation=self.sessions,
             writer=self.writer,
