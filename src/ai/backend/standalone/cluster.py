@@ -21,6 +21,7 @@ from ai.backend.standalone.instance import ClusterFile, read_cluster_file, write
 from ai.backend.standalone.layout import Layout
 from ai.backend.standalone.listeners import listen
 from ai.backend.standalone.manager_daemon import ManagerDaemon, keys_of
+from ai.backend.standalone.manager_file import manager_settings
 from ai.backend.standalone.options import (
     DEFAULT_COORDINATOR_PORT,
     DEFAULT_PORT,
@@ -133,8 +134,10 @@ def prepare(layout: Layout, options: UpOptions) -> tuple[ClusterFile, Sockets]:
         separate=options.separate,
         mock=options.mock_devices(previous.mock),
         agent_config=options.agent_files(previous.agent_config),
+        manager_config=options.manager_file(previous.manager_config),
     )
     try:
+        manager_settings(cluster.manager_config, layout.database.parent)
         check_agent_files(cluster.agent_config, agent_ids(cluster.agents), is_new=options.agent_config is not None)
     except InvalidInput:
         for opened_socket in sockets:

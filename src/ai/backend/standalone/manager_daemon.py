@@ -15,10 +15,10 @@ from ai.backend.infra.rpc.endpoints import ManagerEndpoint
 from ai.backend.manager.composition.app import build_app
 from ai.backend.manager.composition.backing_services import BALLAST_BYTES, sealer_of
 from ai.backend.manager.composition.manager import Manager
-from ai.backend.manager.config.settings import ManagerSettings
 from ai.backend.manager.identity.passwords import verify_password
 from ai.backend.standalone.instance import ClusterFile, Keys, read_env_file, write_env_file
 from ai.backend.standalone.layout import Layout
+from ai.backend.standalone.manager_file import manager_settings
 from ai.backend.standalone.passwords import forget_password, hash_of_random, make_password, stored_password
 from ai.backend.standalone.storage_daemon import FOLDER_HOST, secret, shared_configuration
 
@@ -36,7 +36,7 @@ class ManagerDaemon:
         self._cluster = cluster
         self.database = Database(f"sqlite:///{layout.database}", ballast_bytes=BALLAST_BYTES)
         self.bus = Bus()
-        settings = ManagerSettings(data_dir=layout.database.parent)
+        settings = manager_settings(cluster.manager_config, layout.database.parent)
         self.manager = Manager(settings, self.database, self.bus, endpoint, sealer=sealer_of(settings))
         self._runner = make_runner(build_app(self.manager, readiness=self._readiness))
 
