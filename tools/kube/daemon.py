@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from signal import SIGKILL, SIGTERM, Signals
 
 from tools.kube.place import Place
 
@@ -65,13 +65,13 @@ class Daemon:
 
     def kill(self) -> None:
         """End it at once (SIGKILL), and return when it is gone. What it has started goes on."""
-        self._end(signal.SIGKILL)
+        self._end(SIGKILL)
 
     def stop(self) -> None:
         """Ask it to end (SIGTERM), kill it if it does not, and return when it is gone."""
-        self._end(signal.SIGTERM)
+        self._end(SIGTERM)
 
-    def signal(self, number: signal.Signals) -> None:
+    def signal(self, number: Signals) -> None:
         """Send it a signal, such as SIGSTOP. Raises ProcessLookupError."""
         os.kill(self.pid, number)
 
@@ -83,7 +83,7 @@ class Daemon:
     def log_tail(self) -> str:
         return self.log.read_text(errors="replace")[-_LOG_TAIL:] if self.log.exists() else ""
 
-    def _end(self, number: signal.Signals) -> None:
+    def _end(self, number: Signals) -> None:
         if self._process is None:
             return
         if self._process.poll() is None:
@@ -93,6 +93,6 @@ class Daemon:
                 self._process.wait(_TERM_TIMEOUT_S)
             except subprocess.TimeoutExpired:
                 with suppress(ProcessLookupError):
-                    os.kill(self.pid, signal.SIGKILL)
+                    os.kill(self.pid, SIGKILL)
                 self._process.wait()
         self._process = None

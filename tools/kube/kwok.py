@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,9 +39,11 @@ def options(kubeconfig: Path, configuration: Path, *, lease_seconds: int = 200) 
     ]
 
 
-def node(name: str, *, labels: dict[str, str] | None = None, **capacity: str) -> dict[str, Any]:
+def node(
+    name: str, *, labels: Mapping[str, str] | None = None, capacity: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """Return a node for KWOK, tainted so that only pods that tolerate it run there."""
-    amounts = {"cpu": "32", "memory": "256Gi", "pods": "110", **capacity}
+    amounts = {"cpu": "32", "memory": "256Gi", "pods": "110", **(capacity or {})}
     return {
         "apiVersion": "v1",
         "kind": "Node",
@@ -59,7 +61,9 @@ TOLERATION = {"key": NODE_ANNOTATION, "operator": "Exists", "effect": "NoSchedul
 """Lets a pod run on a node of KWOK."""
 
 
-def add_nodes(cluster: Cluster, count: int, *, prefix: str = "kwok-", **capacity: str) -> list[str]:
+def add_nodes(
+    cluster: Cluster, count: int, *, prefix: str = "kwok-", capacity: Mapping[str, str] | None = None
+) -> list[str]:
     """Make so many nodes, and return their names; wait until the last is ready.
 
     Raises:
@@ -69,7 +73,7 @@ def add_nodes(cluster: Cluster, count: int, *, prefix: str = "kwok-", **capacity
     names = [f"{prefix}{number}" for number in range(count)]
 
     def add(name: str) -> None:
-        cluster.request("POST", "/api/v1/nodes", node(name, **capacity))
+        cluster.request("POST", "/api/v1/nodes", node(name, capacity=capacity))
 
     with ThreadPoolExecutor(_CONNECTIONS) as pool:
         list(pool.map(add, names))

@@ -161,19 +161,28 @@ class Place:
         for name in ("kubelet", "var", "var-work"):
             (self.folder / name).mkdir(parents=True)
         reading, self._owner_end = os.pipe()
-        # Kubelet, containerd and the network plug-ins have fixed folders below /var/lib, /var/log and /run. What this machine
-        # mounts and unmounts meanwhile comes in, nothing gets out. Sockets in a folder of an overlay cannot be reached
-        # from outside: the kubelet's own is a folder of this machine.
+        # Kubelet, containerd and the network plug-ins have fixed folders below /var/lib, /var/log and /run. What this
+        # machine mounts and unmounts meanwhile comes in, nothing gets out. Sockets in a folder of an overlay cannot be
+        # reached from outside: the kubelet's own is a folder of this machine.
         layers = f"lowerdir=/var/lib,upperdir={self.folder}/var,workdir={self.folder}/var-work"
-        script = (
-            "mount --make-rshared / && mount -t tmpfs -o mode=755 tmpfs /run && mkdir /run/netns && "
-            f"mount -t tmpfs tmpfs /var/log && mount -t overlay -o {layers} overlay /var/lib && mkdir -p /var/lib/kubelet && "
-            f"mount --bind {self.folder}/kubelet /var/lib/kubelet && echo ready >&2 && exec {self._pause} owner"
+        steps = (
+            "mount --make-rshared /",
+            "mount -t tmpfs -o mode=755 tmpfs /run",
+            "mkdir /run/netns",
+            "mount -t tmpfs tmpfs /var/log",
+            f"mount -t overlay -o {layers} overlay /var/lib",
+            "mkdir -p /var/lib/kubelet",
+            f"mount --bind {self.folder}/kubelet /var/lib/kubelet",
+            "echo ready >&2",
+            f"exec {self._pause} owner",
         )
         command = ["unshare", "--mount", "--propagation=slave", "--net", "--pid", "--fork", "--mount-proc"]
         try:
             self._first = subprocess.Popen(
-                [*command, "sh", "-c", script], stdin=reading, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+                [*command, "sh", "-c", " && ".join(steps)],
+                stdin=reading,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
             )
         finally:
             os.close(reading)
@@ -252,13 +261,13 @@ def _remove_cgroups(name: str, deadline: float) -> None:
         while top.exists() and time.monotonic() < deadline:
             for folder, _, _ in os.walk(top, topdown=False):
                 with suppress(OSError):  # a process of it is not quite gone
-                    os.rmdir(folder)
+                    Path(folder).rmdir()
             if top.exists():
                 time.sleep(0.02)
 
 
 def _hierarchies() -> list[Path]:
-    """Return the control group hierarchies of this machine: one each for the controllers of version 1, or the only one."""
+    """Return the control group hierarchies of this machine: those of version 1, or the only one of version 2."""
     if (_CGROUPS / "cgroup.controllers").exists():
         return [_CGROUPS]
     return [path for path in sorted(_CGROUPS.iterdir()) if path.is_dir() and not path.is_symlink()]
