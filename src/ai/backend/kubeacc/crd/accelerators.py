@@ -173,8 +173,8 @@ class OperationRef(Resource, frozen=True, kw_only=True):
 
 
 class AcceleratorStatus(Resource, frozen=True, kw_only=True):
-    """The state of a device. ``className``, ``operation``, ``managedBy`` and their conditions are the controllers'; the
-    rest is the node plugin's."""
+    """The state of a device. ``className``, ``managedBy``, ``operation``, ``attachedBy`` and their conditions are the
+    controllers'; the rest is the node plugin's."""
 
     observed_generation: Annotated[int, Meta(ge=0)] = 0
     device: DeviceDescription | None = None
@@ -201,4 +201,5 @@ class AcceleratorStatus(Resource, frozen=True, kw_only=True):
     operation: Annotated[OperationRef, Meta(description="The one operation that may touch the device now.")] | None = (
         None
     )
+    attached_by: Annotated[OperationRef, Meta(description="The operation that attached a remote device.")] | None = None
     conditions: Conditions = ()

@@ -33,7 +33,7 @@ from ai.backend.kubeacc.crd.fields import (
     Word,
     immutable,
 )
-from ai.backend.kubeacc.crd.vocabulary import DrainMode, Outcome, PartitionAction, PowerState, RollbackState
+from ai.backend.kubeacc.crd.vocabulary import LIST_SET, DrainMode, Outcome, PartitionAction, PowerState, RollbackState
 
 
 class PodReference(Resource, frozen=True, kw_only=True):
@@ -97,7 +97,17 @@ class AcceleratorOperationSpec(Resource, frozen=True, kw_only=True):
 
     __rules__: ClassVar[tuple[Rule, ...]] = (
         *immutable(
-            *("accelerator", "operation", "requestedBy", "attach", "program", "power", "partition", "drain"),
+            *(
+                "accelerator",
+                "operation",
+                "requestedBy",
+                "requestedGroups",
+                "attach",
+                "program",
+                "power",
+                "partition",
+                "drain",
+            ),
             *("deadlineSeconds", "retryLimit"),
         ),
         *(
@@ -120,6 +130,12 @@ class AcceleratorOperationSpec(Resource, frozen=True, kw_only=True):
             description="The name of the user who asks; admission compares it with the writer.",
         ),
     ]
+    requested_groups: Annotated[
+        tuple[Word, ...],
+        Meta(
+            max_length=64, description="Groups of that user, for policies that name groups.", extra_json_schema=LIST_SET
+        ),
+    ] = ()
     attach: AttachParameters | None = None
     program: ProgramParameters | None = None
     power: PowerParameters | None = None

@@ -101,3 +101,20 @@ TypeSet = Annotated[tuple[AcceleratorType, ...], Meta(max_length=9, extra_json_s
 WordSet = Annotated[tuple[Word, ...], Meta(max_length=32, extra_json_schema=LIST_SET)]
 NameSet = Annotated[tuple[ObjectName, ...], Meta(max_length=64, extra_json_schema=LIST_SET)]
 Labels = Annotated[dict[LongWord, OptionalWord], Meta(max_length=16)]
+
+
+class NodeCondition(StrEnum):
+    """The conditions of an Accelerator that the node plugin writes."""
+
+    DISCOVERED = "Discovered"
+    HEALTHY = "Healthy"
+
+
+class ControllerCondition(StrEnum):
+    """The conditions of an Accelerator that the controllers write. ``Managed``: kube-acc may operate it, by the
+    co-existence rule. ``Quarantined``: an operation ended without anybody knowing the device's state. ``Compliant``:
+    its holders are those that the policies let share it."""
+
+    MANAGED = "Managed"
+    QUARANTINED = "Quarantined"
+    COMPLIANT = "Compliant"
