@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from ai.backend.kubeacc.crd.definitions import crds_yaml
+from ai.backend.kubeacc.policies.deployment import access_yaml
 
 
 @click.group()
@@ -16,3 +17,9 @@ def main() -> None:
 def crds() -> None:
     """Print the custom resource definitions, for kubectl apply --server-side -f -."""
     click.echo(crds_yaml(), nl=False)
+
+
+@main.command("access")
+def access() -> None:
+    """Print the roles and admission policies, for kubectl apply --server-side -f -."""
+    click.echo(access_yaml(), nl=False)

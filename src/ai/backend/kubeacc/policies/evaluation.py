@@ -54,8 +54,8 @@ class Decision:
 
 
 def evaluate(policies: Mapping[str, AcceleratorPolicySpec], context: OperationContext) -> Decision:
-    """Decides by the first policy, in the order of names, that allows the operation now; else by the one that refuses it
-    for the weakest reason: one that lets it wait, then one that names it."""
+    """Decides by the first policy, in the order of names, that allows the operation now; else by the one that comes
+    nearest to allowing it: one that lets it wait, then one that is about the caller."""
     refusals: list[tuple[int, Decision]] = []
     for name, policy in sorted(policies.items()):
         decision, weight = _evaluate_one(name, policy, context)
