@@ -153,6 +153,7 @@ class Order(Resource, frozen=True, kw_only=True):
     """Tells the executor what to do now. It acts on each ``sequence`` once, and reports it."""
 
     sequence: Count
+    issued_at: Time | None = None
     rollback: bool = False
     abort: bool = False
     previous_program: Program | None = None
@@ -160,7 +161,6 @@ class Order(Resource, frozen=True, kw_only=True):
     result: Annotated[Properties, Meta(description="What the attempt that is to be undone reported.")] = field(
         default_factory=dict
     )
-    deadline: Time | None = None
 
 
 class Report(Resource, frozen=True, kw_only=True):

@@ -1,7 +1,8 @@
 """The closed vocabularies of the resources of kube-acc, and the names that all of them share.
 
 Each object has one writer for each field: users write a spec, the node plugin writes accelerators and what they are
-(field manager ``kube-acc-node``), the controllers write what they decide (``kube-acc-controllers``)."""
+(field manager ``kube-acc-node``), the controllers write what they decide of devices, classes and policies
+(``kube-acc-controllers``) and of operations and the devices that they hold (``kube-acc-operations``)."""
 
 from __future__ import annotations
 
@@ -17,6 +18,8 @@ GROUP = "accelerators.backend.ai"
 VERSION = "v1alpha1"
 NODE_MANAGER = "kube-acc-node"
 CONTROLLER_MANAGER = "kube-acc-controllers"
+OPERATION_MANAGER = "kube-acc-operations"
+DRIVER_MANAGER = "kube-acc-driver"
 OPERATION_FINALIZER = f"{GROUP}/operation"
 
 
