@@ -104,6 +104,14 @@ FEATURES: Mapping[str, tuple[tuple[str, ...], ...]] = {
         ("login",),
         ("managers", "guard", "cookies", "config"),
     ),
+    "kubeacc": (
+        ("main", "kubectl"),
+        ("composition",),
+        ("controllers", "node_plugin"),
+        ("drivers",),
+        ("policies",),
+        ("crd",),
+    ),
 }
 """Features of each daemon, upper rows first. A module or folder that is in no row fails the check."""
 
@@ -169,6 +177,7 @@ WITHOUT_TIERS: Mapping[str, frozenset[str]] = {
     "appproxy.coordinator": frozenset(["main", "composition", "config", "db", "errors"]),
     "appproxy.worker": frozenset(["main", "composition", "config", "metrics", "upstreams"]),
     "web": frozenset(["server", "main", "composition", "managers", "guard", "cookies", "config"]),
+    "kubeacc": frozenset(["main", "composition", "crd", "drivers", "kubectl", "policies"]),
 }
 
 
