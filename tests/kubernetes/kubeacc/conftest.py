@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 import pytest
-import yaml
 from tools.kube.cluster import Cluster, ClusterOptions, running_cluster
 
 from ai.backend.common.errors import NotFound
@@ -54,11 +53,20 @@ def acc_cluster() -> Iterator[Cluster]:
         yield cluster
 
 
+@asynccontextmanager
+async def client_of(kubeconfig: Path) -> AsyncIterator[KubeApi]:
+    client = connect(kubeconfig)
+    try:
+        yield client
+    finally:
+        await client.close()
+        await asyncio.sleep(0.1)  # aiohttp closes connections with TLS a little later
+
+
 @pytest.fixture
 async def api(acc_cluster: Cluster) -> AsyncIterator[KubeApi]:
-    client = connect(acc_cluster.kubeconfig)
-    yield client
-    await client.close()
+    async with client_of(acc_cluster.kubeconfig) as client:
+        yield client
 
 
 @pytest.fixture
@@ -247,11 +255,3 @@ async def bench(api: KubeApi, acc_cluster: Cluster, namespace: str) -> AsyncIter
         bench = Bench(api, acc_cluster, namespace, node)
         await bench.wait_until_admitted()
         yield bench
-
-
-def user_api(cluster: Cluster, name: str, groups: tuple[str, ...] = ()) -> Path:
-    return cluster.user(name, groups)
-
-
-def yaml_objects(name: str) -> list[dict[str, Any]]:
-    return [obj for obj in yaml.safe_load_all((ROOT / f"deploy/kube-acc/{name}.yaml").read_text()) if obj]

@@ -11,7 +11,6 @@ import pytest
 from tools.kube.cluster import Cluster
 
 from ai.backend.infra.retry import Backoff
-from ai.backend.kubeacc.composition import connect
 from ai.backend.kubeacc.controllers.manager import ControllerManager
 from ai.backend.kubeacc.crd.objects import ACCELERATORS, CLASSES, OPERATIONS, POLICIES
 from ai.backend.kubeacc.crd.vocabulary import NODE_MANAGER
@@ -19,7 +18,7 @@ from ai.backend.kubeacc.policies.roles import NAMESPACE, NODE_ACCOUNT
 from ai.backend.node.kube_api.client import KubeApi
 from ai.backend.node.kube_api.configuration import ClusterAddress, Token
 from ai.backend.node.kube_api.errors import Denial, RequestDenied
-from tests.kubernetes.kubeacc.conftest import NODE, Bench, add, running
+from tests.kubernetes.kubeacc.conftest import NODE, Bench, add, client_of, running
 
 pytestmark = pytest.mark.needs("kubernetes")
 _numbers = itertools.count(1)
@@ -80,8 +79,7 @@ async def attempt(api: KubeApi, user: str, action: str) -> None:
 
 @pytest.mark.parametrize("role", GRANTS)
 async def test_each_role_may_do_what_the_table_says(admitted: Cluster, role: str) -> None:
-    api = connect(admitted.user(role))
-    try:
+    async with client_of(admitted.user(role)) as api:
         for action in ACTIONS:
             if action in GRANTS[role]:
                 await attempt(api, role, action)
@@ -89,22 +87,16 @@ async def test_each_role_may_do_what_the_table_says(admitted: Cluster, role: str
                 with pytest.raises(RequestDenied) as refused:
                     await attempt(api, role, action)
                 assert refused.value.denial is Denial.PERMISSION, action
-    finally:
-        await api.close()
 
 
 async def test_nobody_writes_a_status_but_controllers_and_nodes(admitted: Cluster) -> None:
-    api = connect(admitted.user("administrator"))
-    try:
+    async with client_of(admitted.user("administrator")) as api:
         with pytest.raises(RequestDenied) as refused:
             await api.patch(ACCELERATORS, "team-device", {"status": {"held": False}}, subresource="status")
         assert refused.value.denial is Denial.PERMISSION
-    finally:
-        await api.close()
 
 
 async def test_admission_refuses_what_no_policy_allows_and_false_names(admitted: Cluster) -> None:
-    api = connect(admitted.user("administrator", ("admins",)))
     refusals = {
         "lets administrator Power devices from namespace team": operation(
             "administrator", operation="Power", power={"state": "Off"}
@@ -113,31 +105,29 @@ async def test_admission_refuses_what_no_policy_allows_and_false_names(admitted:
         "requestedBy must be your own name, administrator": operation("alice"),
         "requestedGroups may name only groups": operation("administrator", requestedGroups=["system:masters"]),
     }
-    try:
+    async with client_of(admitted.user("administrator", ("admins",))) as api:
         for message, body in refusals.items():
             with pytest.raises(RequestDenied, match=message) as refused:
                 await api.create(OPERATIONS, body, "team")
             assert refused.value.denial is Denial.ADMISSION
         await api.create(OPERATIONS, operation("administrator", requestedGroups=["admins"]), "team", dry_run=True)
-    finally:
-        await api.close()
 
 
-def node_client(cluster: Cluster, node: str) -> KubeApi:
-    """A client with the token that a node plugin has on its node."""
+def node_address(cluster: Cluster, node: str) -> ClusterAddress:
+    """The address with the token that a node plugin has on its node."""
     uid = cluster.request("GET", f"/api/v1/nodes/{node}")["metadata"]["uid"]
     token = cluster.kubectl(
         *("-n", NAMESPACE, "create", "token", NODE_ACCOUNT),
         *("--bound-object-kind=Node", f"--bound-object-name={node}", f"--bound-object-uid={uid}"),
     )
     authority = cluster.certificate_authority.read_text()
-    address = ClusterAddress(server=cluster.url, authority=authority, token=Token(token.strip()))
-    return KubeApi(address, lambda: Backoff(0.2, 5.0))
+    return ClusterAddress(server=cluster.url, authority=authority, token=Token(token.strip()))
 
 
 async def test_a_node_writes_its_own_devices_and_reports_only(admitted: Cluster, bench: Bench, device: str) -> None:
     admitted.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node2"}})
-    own, other = (await asyncio.to_thread(node_client, admitted, name) for name in (NODE, "node2"))
+    addresses = [await asyncio.to_thread(node_address, admitted, name) for name in (NODE, "node2")]
+    own, other = (KubeApi(address, lambda: Backoff(0.2, 5.0)) for address in addresses)
     status = {"status": {"health": {"state": "unhealthy"}}}
     bench.node.script = lambda _, order: None
     await bench.ask("op", device, "Reset")
@@ -170,3 +160,4 @@ async def test_a_node_writes_its_own_devices_and_reports_only(admitted: Cluster,
     finally:
         await own.close()
         await other.close()
+        await asyncio.sleep(0.1)  # aiohttp closes connections with TLS a little later
