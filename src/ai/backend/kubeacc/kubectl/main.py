@@ -150,7 +150,7 @@ def top(session: Session, node: str) -> None:
 @click.option("--deadline", type=click.IntRange(1), help="Seconds until the operation must have ended.")
 @click.option("--wait/--no-wait", default=True, help="Wait for the end and print it.", show_default=True)
 @_session
-def operate(session: Session, verb: str, device: str, *, wait: bool, **options: Any) -> None:
+def operate(session: Session, /, verb: str, device: str, *, wait: bool, **options: Any) -> None:
     """Attach, detach, program, power, reset, partition or diagnose a device.
 
     Exits with 3 if a policy refuses, 1 if the operation fails or is cancelled.
