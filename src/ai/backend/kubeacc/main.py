@@ -42,13 +42,14 @@ def access() -> None:
     envvar="KUBECONFIG",
     help="The cluster; without it, the one around this pod.",
 )
+@click.option("--identity", default="", help="The name in the lease; the pod's, or else host and process.")
 @log_level_option
-def start_controllers(kubeconfig: Path | None, log_level: str | None) -> None:
+def start_controllers(kubeconfig: Path | None, identity: str, log_level: str | None) -> None:
     """Run the controllers. Of several processes one leads, by the lease kube-acc/kube-acc-controllers."""
     with reported_errors():
         log_as_configured("kube-acc", LoggingSettings(), level=log_level or "INFO")
         cluster_address(kubeconfig)
-    run_daemon(lambda stop: run_controllers(kubeconfig, stop))
+    run_daemon(lambda stop: run_controllers(kubeconfig, stop, identity=identity))
 
 
 @main.group("node-plugin")

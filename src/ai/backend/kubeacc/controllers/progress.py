@@ -64,6 +64,9 @@ def advance(situation: Situation, taken: Step) -> tuple[AcceleratorOperationStat
 
 
 def _explained(status: AcceleratorOperationStatus, taken: Step) -> AcceleratorOperationStatus:
+    """Returns the status with what the step says; one that says nothing leaves what was said before."""
+    if not taken.reason and not taken.message:
+        return status
     return msgspec.structs.replace(status, reason=taken.reason or status.reason, message=taken.message[:1024])
 
 

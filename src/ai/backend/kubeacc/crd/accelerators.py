@@ -166,6 +166,16 @@ class Holder(Resource, frozen=True, kw_only=True):
     claim: ObjectName | None = None
 
 
+class Usage(Resource, frozen=True, kw_only=True):
+    """The use of the device when it was last measured, at most once a minute; series are for a metrics server."""
+
+    measured_at: Time
+    utilization_percent: Decimal | None = None
+    memory_used_bytes: Bytes | None = None
+    power_watts: Decimal | None = None
+    temperature_celsius: Decimal | None = None
+
+
 class OperationRef(Resource, frozen=True, kw_only=True):
     namespace: ObjectName
     name: ObjectName
@@ -191,6 +201,7 @@ class AcceleratorStatus(Resource, frozen=True, kw_only=True):
         ),
     ] = ()
     held: Annotated[bool, Meta(description="Whether there is any holder; for printing and selecting.")] = False
+    usage: Usage | None = None
     device_plugin_resource: Annotated[
         LongWord, Meta(description="The extended resource by which somebody else's device plugin offers the device.")
     ] = ""
