@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tools.kube.cluster import Cluster, ClusterOptions, running_cluster
-from tools.kube.families import UnknownRelease, needed_families
+from tools.kube.families import UnknownRelease, families, needed_families
 from tools.kube.images import BUSYBOX_IMAGE
 
 if TYPE_CHECKING:
@@ -32,6 +32,11 @@ def why_not() -> str | None:
     namespaces = ["unshare", "--mount", "--net", "--pid", "--fork", "true"]
     done = subprocess.run(namespaces, capture_output=True, text=True, timeout=20, check=False)
     return None if done.returncode == 0 else f"machine: no namespaces can be made here: {done.stderr.strip()[:200]}"
+
+
+def why_no_gvisor() -> str | None:
+    """Say why `runsc` is not here; None if it is."""
+    return None if families()["gvisor"].is_built() else "machine: not built: gvisor (python -m tools.kube build gvisor)"
 
 
 @pytest.fixture(scope="session")
