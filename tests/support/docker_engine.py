@@ -30,7 +30,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from tools.kube.families import families
 
 REPOSITORY = Path(__file__).resolve().parents[2]
