@@ -24,7 +24,7 @@ def why_not() -> str | None:
     if shutil.which("busybox") is None:
         return "binary: busybox is not installed (package busybox-static)"
     try:
-        lacking = [family.name for family in needed_families(kwok=True) if not family.is_built()]
+        lacking = [family.name for family in needed_families(kwok=True, gvisor=True) if not family.is_built()]
     except UnknownRelease as e:
         return f"binary: {e}"
     if lacking:
@@ -36,14 +36,14 @@ def why_not() -> str | None:
 
 def why_no_gvisor() -> str | None:
     """Say why `runsc` is not here; None if it is."""
-    return None if families()["gvisor"].is_built() else "machine: not built: gvisor (python -m tools.kube build gvisor)"
+    return None if families()["gvisor"].is_built() else "binary: not built: gvisor (python -m tools.kube build gvisor)"
 
 
 @pytest.fixture(scope="session")
 def kubernetes_cluster() -> Iterator[Cluster]:
     """A cluster with one real node, which the tests of a worker share; none of them kills its daemons for good."""
 
-    with running_cluster(ClusterOptions(has_kwok=True, has_services=True, is_audited=True)) as cluster:
+    with running_cluster(ClusterOptions(has_kwok=True, has_services=True, has_gvisor=True, is_audited=True)) as cluster:
         yield cluster
 
 

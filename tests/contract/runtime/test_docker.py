@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, ClassVar
-from uuid import UUID
 
 import pytest
 
-from ai.backend.plugin.runtime import AbstractRuntime, WorkloadSpec
+from ai.backend.plugin.runtime import AbstractRuntime
 from ai.backend.plugin.testing.runtime.contract import RuntimeContract
 from ai.backend.runtime.docker.runtime import DockerRuntime
 from ai.backend.runtime.docker.settings import DockerRuntimeSettings
@@ -41,11 +40,3 @@ class TestDocker(RuntimeContract):
 
     async def test_the_tier_is_the_one_meant(self, runtime: AbstractRuntime) -> None:
         assert runtime.info().tier == "contained"
-
-
-@pytest.mark.needs("docker", "gvisor")
-class TestDockerWithGVisor(TestDocker):
-    runtime_class = "runsc"
-
-    def spec(self, kernel: UUID | None = None, attempt: int = 1, **changes: Any) -> WorkloadSpec:
-        return super().spec(kernel, attempt, **{"runtime_class": self.runtime_class, **changes})
