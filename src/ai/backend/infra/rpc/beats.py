@@ -19,7 +19,7 @@ from ai.backend.common.wire.reports import (
     StatReport,
 )
 
-_GATHER_S = 0.02
+GATHER_S = 0.02
 """The seconds in which the beats of several agents join one call."""
 _MAX_BEATS = 1000
 
@@ -41,7 +41,8 @@ class ChangedReports:
     new. A manager of an earlier release, which knows no beats, gets whole heartbeats.
     """
 
-    def __init__(self, manager: ManagerReports) -> None:
+    def __init__(self, manager: ManagerReports, *, gather_s: float = GATHER_S) -> None:
+        self._gather_s = gather_s
         self._manager = manager
         self._accepted: dict[str, _Accepted] = {}
         self._gathering: tuple[list[Beat], asyncio.Task[BeatReply]] | None = None
@@ -80,7 +81,7 @@ class ChangedReports:
         return await asyncio.shield(sent)
 
     async def _send(self, beats: list[Beat]) -> BeatReply:
-        await asyncio.sleep(_GATHER_S)
+        await asyncio.sleep(self._gather_s)
         if self._gathering is not None and self._gathering[0] is beats:
             self._gathering = None
         return await self._manager.beat(BeatReport(beats=beats))

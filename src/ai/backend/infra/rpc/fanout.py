@@ -16,7 +16,7 @@ from ai.backend.common.wire.reports import (
     ObservationReport,
     StatReport,
 )
-from ai.backend.infra.rpc.beats import ChangedReports
+from ai.backend.infra.rpc.beats import GATHER_S, ChangedReports
 from ai.backend.infra.rpc.endpoints import AgentEndpoint, ServedAgents
 
 log = logging.getLogger(__name__)
@@ -26,23 +26,32 @@ _AWAY_ERRORS = (Unavailable, DeadlineExceeded)
 class _End:
     """The link to one manager, and what it was last told."""
 
-    def __init__(self, public_key: str, endpoint: AgentEndpoint) -> None:
+    def __init__(self, public_key: str, endpoint: AgentEndpoint, gather_s: float) -> None:
         self.public_key = public_key
         self.endpoint = endpoint
-        self.reports: ManagerReports = ChangedReports(endpoint.reports)
+        self.reports: ManagerReports = ChangedReports(endpoint.reports, gather_s=gather_s)
 
 
 class ManagerFanout:
     """Combines an :class:`~ai.backend.infra.rpc.endpoints.AgentEndpoint` for each manager, by address and public key.
 
     Heartbeats and statistics go to all managers; one that accepts a heartbeat is enough. Observations go to one, the
-    same as long as it answers: any manager can apply them, and they are numbered.
+    same as long as it answers: any manager can apply them, and they are numbered. Heartbeats without news of several
+    agents within ``beats_gather_s`` are one call.
     """
 
-    def __init__(self, make_endpoint: Callable[[str, str], AgentEndpoint], managers: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        make_endpoint: Callable[[str, str], AgentEndpoint],
+        managers: Mapping[str, str],
+        *,
+        beats_gather_s: float = GATHER_S,
+    ) -> None:
+        self._beats_gather_s = beats_gather_s
         self._make = make_endpoint
         self._ends = {
-            address: _End(public_key, make_endpoint(address, public_key)) for address, public_key in managers.items()
+            address: _End(public_key, make_endpoint(address, public_key), beats_gather_s)
+            for address, public_key in managers.items()
         }
         self._unlisted: set[str] = set()
         self._commands: ServedAgents | None = None
@@ -80,7 +89,7 @@ class ManagerFanout:
         for address, public_key in managers.items():
             if address not in self._ends:
                 endpoint = self._make(address, public_key)
-                self._ends[address] = _End(public_key, endpoint)
+                self._ends[address] = _End(public_key, endpoint, self._beats_gather_s)
                 if self._commands is not None:
                     await endpoint.start(self._commands)
 
