@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,10 @@ class Cluster:
         """This machine as pods dial it: what listens here, or on all addresses, is reached by pods."""
         return self.place.addresses.host
 
+    def service_address(self, number: int) -> str:
+        """Return an address for a service, which this machine reaches too if kube-proxy runs."""
+        return str(ip_network(self.place.addresses.services)[number])
+
     @property
     def url(self) -> str:
         return f"https://{self.address}:{_API_PORT}"
@@ -108,7 +113,7 @@ class Cluster:
 
     @property
     def kubelet_folder(self) -> Path:
-        """What is ``/var/lib/kubelet`` for the kubelet, with ``device-plugins`` and ``plugins_registry`` in it."""
+        """The folder that is ``/var/lib/kubelet`` for the kubelet, with the sockets of device plugins and drivers."""
         return self.folder / "kubelet"
 
     @property
