@@ -1,7 +1,7 @@
 """Writes the image of the Kubernetes runtime's runner: `python -m tools.runner_image TARGET.tar [NAME]`.
 
-It holds the runner, the relay, their interpreter (extra ``krunner``), and the C library of this machine with its loader,
-so that they start in any image. The archive is as `docker save` writes.
+It holds the runner, the relay, their interpreter (extra ``krunner``), and the C library of this machine with its
+loader, so that they start in any image. The archive is as `docker save` writes.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from ai.backend.runtime.docker import interpreter
 RUNNER_IMAGE = "registry.test/backendai-runner:1"
 PLATFORM = "opt/backend.ai"
 KERNEL_UID = 59500
+_FOLDERS = ("etc", "tmp", "dev", "proc", "sys", "run", "opt", PLATFORM)
 _PASSWD = (
     "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\nwork:x:{0}:{0}:work:/home/work:/bin/sh\n"
 )

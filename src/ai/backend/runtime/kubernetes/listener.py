@@ -12,6 +12,7 @@ import logging
 import ssl
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
+from weakref import WeakSet
 
 import msgspec
 
@@ -53,6 +54,11 @@ Verify = Callable[[str], Awaitable[PodIdentity]]
 class _Tls(asyncio.sslproto.SSLProtocol):
     max_size = TLS_BUFFER_BYTES
 
+    def cut(self) -> None:
+        """Ends the connection at once, without the farewell of TLS."""
+        if self._transport is not None:
+            self._transport.abort()
+
 
 class RelayListener:
     """Accepts connections of relays, and gives each to who expects it."""
@@ -63,6 +69,7 @@ class RelayListener:
         self._admit = admit
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._connections: WeakSet[_Tls] = WeakSet()
         self._strangers = 0
 
     async def start(self, address: str) -> int:
@@ -72,13 +79,9 @@ class RelayListener:
         self._server = await loop.create_server(self._connection, host.strip("[]"), int(port), backlog=1024)
         return int(self._server.sockets[0].getsockname()[1])
 
-    async def serve_socket(self, sock: Any) -> None:
-        """Listens at a socket that is bound already."""
-        self._server = await asyncio.get_running_loop().create_server(self._connection, sock=sock, backlog=1024)
-
     def _connection(self) -> asyncio.BaseProtocol:
         loop = asyncio.get_running_loop()
-        return _Tls(
+        connection = _Tls(
             loop,
             _Stranger(self),
             self._context,
@@ -87,14 +90,19 @@ class RelayListener:
             ssl_handshake_timeout=HELLO_TIMEOUT_S,
             ssl_shutdown_timeout=1,
         )
+        self._connections.add(connection)
+        return connection
 
     async def close(self) -> None:
-        """Stops to listen; the connections are their protocols' own."""
+        """Stops to listen, and ends all connections; the relays dial again."""
         if self._server is not None:
             self._server.close()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        for connection in list(self._connections):
+            connection.cut()
+        await asyncio.sleep(0)  # their protocols hear of it in the next round of the event loop
 
     def arrive(self) -> bool:
         """Counts a stranger; returns False if there are too many."""
