@@ -12,7 +12,6 @@ from pkgutil import resolve_name
 from uuid import uuid4
 
 from ai.backend.agent.config.settings import AgentSettings
-from ai.backend.agent.kit.build import KitStore
 from ai.backend.agent.link.managers import SharedConfiguration, named_managers
 from ai.backend.agent.runtimes import parse_runtime_settings
 from ai.backend.agent.shard.inventory import NodeInventory
@@ -86,8 +85,7 @@ async def _lead(settings: AgentSettings, address: ClusterAddress, lease_api: Kub
         api = connect(address)
         parts.push_async_callback(api.close)
         link = ManagerFanout(connect_manager, managers, beats_gather_s=_BEATS_GATHER_S)
-        kits = KitStore(settings.data_dir / "kit")
-        shard = Shard(settings, _runtimes(settings, api), link.reports, kits)
+        shard = Shard(settings, _runtimes(settings, api), link.reports)
         parts.push_async_callback(shard.close)
         inventory = NodeInventory(api, kubernetes, settings.agent.resource_group, shard.note_change)
         parts.push_async_callback(inventory.close)

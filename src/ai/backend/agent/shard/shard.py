@@ -6,17 +6,17 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 
 from ai.backend.agent.composition import Agent, Host
 from ai.backend.agent.config.settings import AgentSettings, IntervalSettings
 from ai.backend.agent.kernels.files import DirectoryState
-from ai.backend.agent.service_ports.services import Kits
 from ai.backend.agent.shard.inventory import NodeInventory
 from ai.backend.agent.shard.nodes import NodeFacts
 from ai.backend.agent.shard.plugins import node_plugins
-from ai.backend.common.errors import Unavailable
+from ai.backend.common.errors import NotSupported, Unavailable
 from ai.backend.common.wire.link import AgentCommands, ManagerReports
 from ai.backend.common.wire.reports import (
     AgentReport,
@@ -80,6 +80,23 @@ class NodeReports:
             await self._manager.report_stats(report)
 
 
+class _NoKits:
+    """Has no services of its own: a folder of this process's host is not on the nodes."""
+
+    services: frozenset[str] = frozenset()
+
+    def open(self) -> None: ...
+
+    @property
+    def directory(self) -> Path:
+        raise NotSupported("pods have no kits")
+
+    async def ensure(self) -> str:
+        raise Unavailable("pods have no kits")
+
+    async def clean(self) -> None: ...
+
+
 class _NoMeter:
     """Measures nothing: disks and networks of this process's host are not the node's."""
 
@@ -111,12 +128,10 @@ class Shard:
         settings: AgentSettings,
         make_runtime: MakeRuntime,
         manager: ManagerReports,
-        kits: Kits,
     ) -> None:
         self._settings = settings
         self._make_runtime = make_runtime
         self._manager = manager
-        self._kits = kits
         self._members: dict[str, _Member] = {}
         self._changed: set[str] = set()
         self._is_changed = asyncio.Event()
@@ -177,7 +192,7 @@ class Shard:
     async def _start(self, name: str, facts: NodeFacts) -> None:
         member = _Member(facts)
         settings = self._settings_of(facts)
-        host = Host(state=DirectoryState(settings.data_dir), kits=self._kits, meter=_NoMeter(), overlay=_no_overlay)
+        host = Host(state=DirectoryState(settings.data_dir), kits=_NoKits(), meter=_NoMeter(), overlay=_no_overlay)
         kubernetes = self._settings.kubernetes
         agent = Agent(
             settings,

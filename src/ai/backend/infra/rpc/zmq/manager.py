@@ -243,8 +243,10 @@ class ZmqManagerEndpoint:
         peer.agents = agents
 
     def _speaks_for(self, bound_id: str, agent_id: str) -> bool:
+        """Returns True if a key covers an agent that no other connection carries; it may report before its next
+        greeting names the agent."""
         peer = self._peers.get(bound_id)
-        return peer is not None and self._peer_of.get(agent_id) is peer
+        return covers(bound_id, agent_id) and self._peer_of.get(agent_id, peer) is peer
 
     async def _refuse(self, route: bytes, reason: str) -> None:
         await self._send_greeting(route, encode(Kind.REFUSED, name=reason, limit=self.max_message_bytes))
