@@ -36,6 +36,7 @@ MODULES = (
     "device_requests",
     "enqueue",
     "explain",
+    "kubernetes",
 )
 
 USAGE = "usage: bench/run --list | bench/run NAME... [--data FOLDER]\n"

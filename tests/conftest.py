@@ -2,7 +2,7 @@
 
 import signal
 
-pytest_plugins = ("tests.support.docker_engine", "tests.support.skips")
+pytest_plugins = ("tests.support.docker_engine", "tests.support.kubernetes", "tests.support.skips")
 
 # A shell that starts a job in the background has it ignore Ctrl-C, and so would every command that a test interrupts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

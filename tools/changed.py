@@ -17,12 +17,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-LANES = ("unit", "contract", "component", "simulation", "e2e", "conformance", "openapi")
+LANES = ("unit", "contract", "component", "simulation", "e2e", "conformance", "openapi", "kubernetes")
 # beginning of a path that is no module -> the test files and folders that it can affect
 OTHERS: Mapping[str, tuple[str, ...]] = {
     "pyproject.toml": ("tests/unit/tooling",),
     "uv.lock": ("tests/unit/tooling",),
     "tools/": ("tests/unit/tooling",),
+    "tools/kube/": ("tests/component/tooling/test_kube_build.py", "tests/kubernetes"),
     "check": ("tests/unit/tooling",),
     "changes/": ("tests/unit/tooling/test_changes.py",),
     "docs/howto/": ("tests/e2e/test_howtos.py", "tests/unit/plugin/test_author_guide.py"),

@@ -39,6 +39,8 @@ GENERATORS: dict[str, str] = {
     "docs/reference/samples/proxy-coordinator.schema.json": "tools.settings_pages:schema(proxy-coordinator)",
     "docs/reference/samples/proxy-worker.toml": "tools.settings_pages:sample(proxy-worker)",
     "docs/reference/samples/proxy-worker.schema.json": "tools.settings_pages:schema(proxy-worker)",
+    "deploy/kube-acc/access.yaml": "ai.backend.kubeacc.policies.deployment:access_yaml",
+    "deploy/kube-acc/crds.yaml": "ai.backend.kubeacc.crd.definitions:crds_yaml",
     "docs/reference/coordinator-openapi.json": "ai.backend.appproxy.coordinator.composition:openapi_json",
     "docs/reference/samples/webserver.toml": "tools.settings_pages:sample(webserver)",
     "docs/reference/samples/webserver.schema.json": "tools.settings_pages:schema(webserver)",

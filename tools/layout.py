@@ -61,6 +61,7 @@ FEATURES: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "agent": (
         ("server", "watcher"),
         ("main",),
+        ("shard",),
         ("composition", "watcher_daemon"),
         ("link",),
         ("lifecycle",),
@@ -103,6 +104,14 @@ FEATURES: Mapping[str, tuple[tuple[str, ...], ...]] = {
         ("relay", "pages"),
         ("login",),
         ("managers", "guard", "cookies", "config"),
+    ),
+    "kubeacc": (
+        ("main", "kubectl"),
+        ("composition",),
+        ("controllers", "node_plugin"),
+        ("drivers",),
+        ("policies",),
+        ("crd",),
     ),
 }
 """Features of each daemon, upper rows first. A module or folder that is in no row fails the check."""
@@ -164,11 +173,12 @@ WITHOUT_TIERS: Mapping[str, frozenset[str]] = {
             "graphql",
         ]
     ),
-    "agent": frozenset(["server", "watcher", "main", "composition", "directory", "kit", "runtimes", "config"]),
+    "agent": frozenset(["server", "watcher", "main", "shard", "composition", "directory", "kit", "runtimes", "config"]),
     "storage": frozenset(["server", "main", "tasks", "config", "crash_points"]),
     "appproxy.coordinator": frozenset(["main", "composition", "config", "db", "errors"]),
     "appproxy.worker": frozenset(["main", "composition", "config", "metrics", "upstreams"]),
     "web": frozenset(["server", "main", "composition", "managers", "guard", "cookies", "config"]),
+    "kubeacc": frozenset(["main", "composition", "crd", "drivers", "kubectl", "policies"]),
 }
 
 

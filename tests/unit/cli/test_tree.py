@@ -10,7 +10,7 @@ from ai.backend.cli.main import ALIASES, root
 from ai.backend.cli.session.ps import ACTIVE_STATUSES, parse_format
 
 DAEMONS = {"up", "down", "mgr", "ag", "storage", "web"}
-DAEMONS |= {"app-proxy-coordinator", "coordinator", "app-proxy-worker", "worker"}
+DAEMONS |= {"app-proxy-coordinator", "coordinator", "app-proxy-worker", "worker", "kube-acc"}
 
 
 def leaves(group: LazyGroup, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Entry, click.Command]]:

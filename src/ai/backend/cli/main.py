@@ -66,6 +66,7 @@ ENTRIES = {
         "ai.backend.appproxy.coordinator.main:main", "The same as app-proxy-coordinator.", "app proxy coordinator"
     ),
     "web": Entry("ai.backend.web.main:main", "The web server daemon.", "web server"),
+    "kube-acc": Entry("ai.backend.kubeacc.main:main", "Accelerators of Kubernetes clusters.", "kube-acc"),
 }
 
 ALIASES = frozenset({"create", "destroy", "session-template", "ssh-proxy", "coordinator", "worker"})
@@ -88,6 +89,7 @@ SECTIONS = {
     ),
     "Administration": (
         "admin", "server-logs", "mgr", "ag", "storage", "web", "app-proxy-coordinator", "app-proxy-worker",
+        "kube-acc",
     ),
 }  # fmt: skip
 

@@ -8,10 +8,11 @@ from enum import Enum, StrEnum
 from typing import Any
 
 from ai.backend.common.artifacts import RevisionStatus
+from ai.backend.common.device_operations import FINAL_OPERATION_PHASES, OperationPhase
 from ai.backend.common.folders import FolderStatus
 from ai.backend.common.serving import EndpointStatus, ReplicaStatus, ServedRevisionStatus
 from ai.backend.common.states import FINAL_KERNEL_STATUSES, KernelStatus
-from ai.backend.core.lifecycle import artifact, endpoint, folder, kernel, kernel_phase, session
+from ai.backend.core.lifecycle import artifact, device_operation, endpoint, folder, kernel, kernel_phase, session
 
 _PAGE_HEAD = """\
 Written from the tables in `src/ai/backend/core/lifecycle` by `python -m tools.docs`; do not edit.
@@ -98,6 +99,13 @@ MACHINES = (
         table=endpoint.REPLICA_TRANSITIONS,
         initial=(ReplicaStatus.PROVISIONING,),
         final=(ReplicaStatus.TERMINATED,),
+    ),
+    Machine(
+        title="Operation on an accelerator of Kubernetes",
+        doc=device_operation.__doc__,
+        table=device_operation.TRANSITIONS,
+        initial=(OperationPhase.PENDING,),
+        final=sorted(FINAL_OPERATION_PHASES),
     ),
 )
 

@@ -1,0 +1,1 @@
+"""kube-acc: one framework for the accelerators of a Kubernetes cluster (spec 02)."""

@@ -1,0 +1,1 @@
+"""The controllers of kube-acc: they decide about devices and operations, and let executors act."""

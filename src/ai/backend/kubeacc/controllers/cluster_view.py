@@ -1,0 +1,89 @@
+"""The controllers' copies of the cluster's objects, never older than what they wrote themselves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Generic
+
+from ai.backend.kubeacc.crd.objects import (
+    ACCELERATORS,
+    CLASSES,
+    OPERATIONS,
+    POLICIES,
+    Accelerator,
+    AcceleratorClass,
+    AcceleratorOperation,
+    AcceleratorPolicy,
+)
+from ai.backend.node.kube_api.client import KubeApi
+from ai.backend.node.kube_api.objects import KubeObject, Node
+from ai.backend.node.kube_api.reflector import Reflector
+from ai.backend.node.kube_api.resources import NAMESPACES, NODES, ObjectT, Resource
+
+Listener = Callable[[Any, Any], None]
+"""Gets an object before and after a change."""
+
+
+class Mirror(Generic[ObjectT]):
+    """A reflector together with what was written since, so that a step never acts on the state before its last one.
+
+    Versions of one object are compared as numbers (KEP-5504)."""
+
+    def __init__(self, api: KubeApi, resource: Resource[ObjectT]) -> None:
+        self._written: dict[tuple[str, str], ObjectT] = {}
+        self._listeners: list[Listener] = []
+        self.reflector = Reflector(api, resource, on_change=self._on_change)
+
+    def subscribe(self, listener: Listener) -> None:
+        self._listeners.append(listener)
+
+    def _on_change(self, before: ObjectT | None, after: ObjectT | None) -> None:
+        key = (after or before).key  # type: ignore[union-attr]  # one of the two is there
+        written = self._written.get(key)
+        if written is not None and (after is None or _version(after) >= _version(written)):
+            del self._written[key]
+        for listener in self._listeners:
+            listener(before, after)
+
+    def record(self, written: ObjectT) -> None:
+        """Remembers the answer of a write until the watch has caught up."""
+        mirrored = self.reflector.get(*reversed(written.key))
+        if mirrored is not None and _version(mirrored) < _version(written):
+            self._written[written.key] = written
+
+    def get(self, name: str, namespace: str = "") -> ObjectT | None:
+        return self._written.get((namespace, name)) or self.reflector.get(name, namespace)
+
+    def all(self) -> list[ObjectT]:
+        return [self._written.get(key, obj) for key, obj in self.reflector.objects.items()]
+
+
+def _version(obj: KubeObject) -> int:
+    return int(obj.metadata.resource_version or 0)
+
+
+class ClusterView:
+    """All that the controllers read."""
+
+    def __init__(self, api: KubeApi) -> None:
+        self.accelerators: Mirror[Accelerator] = Mirror(api, ACCELERATORS)
+        self.classes: Mirror[AcceleratorClass] = Mirror(api, CLASSES)
+        self.policies: Mirror[AcceleratorPolicy] = Mirror(api, POLICIES)
+        self.operations: Mirror[AcceleratorOperation] = Mirror(api, OPERATIONS)
+        self.namespaces: Mirror[KubeObject] = Mirror(api, NAMESPACES)
+        self.nodes: Mirror[Node] = Mirror(api, NODES)
+
+    @property
+    def mirrors(self) -> tuple[Mirror[Any], ...]:
+        return (self.classes, self.policies, self.accelerators, self.operations, self.namespaces, self.nodes)
+
+    async def run(self) -> None:
+        """Keeps all copies current until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for mirror in self.mirrors:
+                tasks.create_task(mirror.reflector.run())
+
+    async def wait_until_synced(self) -> None:
+        for mirror in self.mirrors:
+            await mirror.reflector.synced.wait()

@@ -1,0 +1,105 @@
+"""Runs the controllers: copies of the cluster's objects, and a queue for each kind."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Collection
+
+from ai.backend.kubeacc.controllers.access import AccessController
+from ai.backend.kubeacc.controllers.cluster_view import ClusterView
+from ai.backend.kubeacc.controllers.devices import DeviceController
+from ai.backend.kubeacc.controllers.executors import Executors
+from ai.backend.kubeacc.controllers.operations import Key, OperationController
+from ai.backend.kubeacc.controllers.workqueue import WorkQueue
+from ai.backend.kubeacc.crd.objects import Accelerator, AcceleratorOperation
+from ai.backend.node.kube_api.client import KubeApi
+
+log = logging.getLogger(__name__)
+_CLASS_PAUSE_S = 0.5
+"""Counts of classes follow devices after so long: a thousand changes at once are one write."""
+
+
+class ControllerManager:
+    """The controllers of one leader. ``drivers`` are the IaaS drivers that execute inside of this process."""
+
+    def __init__(self, api: KubeApi, *, drivers: Collection[str] = ()) -> None:
+        self.view = ClusterView(api)
+        executors = Executors(self.view, drivers)
+        self._devices = DeviceController(api, self.view)
+        self._access = AccessController(api, self.view)
+        self._operations = OperationController(
+            api, self.view, executor_of=executors.executor_of, silent_s=executors.silent_s
+        )
+        self.device_queue: WorkQueue[str] = WorkQueue("accelerators", self._reconcile_device)
+        self.class_queue: WorkQueue[str] = WorkQueue("classes", self._devices.reconcile_class, workers=2)
+        self.access_queue: WorkQueue[str] = WorkQueue("admission", self._access.reconcile, workers=1)
+        self.operation_queue: WorkQueue[Key] = WorkQueue("operations", self._operations.reconcile)
+        self._operations_of: defaultdict[str, set[Key]] = defaultdict(set)
+        self.view.accelerators.subscribe(self._on_device)
+        self.view.operations.subscribe(self._on_operation)
+        self.view.classes.subscribe(lambda before, after: self._on_rules())
+        self.view.policies.subscribe(lambda before, after: self._on_rules())
+
+    def _on_device(self, before: Accelerator | None, after: Accelerator | None) -> None:
+        device = after or before
+        if device is None:
+            return
+        if after is not None:
+            self.device_queue.add(after.metadata.name)
+        for side in (before, after):
+            if side is not None and side.status.class_name:
+                self.class_queue.add_after(side.status.class_name, _CLASS_PAUSE_S)
+        for key in self._operations_of.get(device.metadata.name, ()):
+            self.operation_queue.add(key)
+
+    def _on_operation(self, before: AcceleratorOperation | None, after: AcceleratorOperation | None) -> None:
+        operation = after or before
+        if operation is None:
+            return
+        name = operation.spec.accelerator
+        if after is None:
+            self._operations_of[name].discard(operation.key)
+            if not self._operations_of[name]:
+                del self._operations_of[name]
+            self.device_queue.add(name)
+        else:
+            self._operations_of[name].add(operation.key)
+            self.operation_queue.add(operation.key)
+        if before is None or after is None or before.status.phase is not after.status.phase:
+            self.access_queue.add_after("", _CLASS_PAUSE_S)
+
+    def _on_rules(self) -> None:
+        """A class or a policy has changed: every device and every waiting operation is asked again."""
+        self.access_queue.add("")
+        for acc_class in self.view.classes.all():
+            self.class_queue.add_after(acc_class.metadata.name, _CLASS_PAUSE_S)
+        for device in self.view.accelerators.reflector.objects.values():
+            self.device_queue.add(device.metadata.name)
+        for operation in self.view.operations.reflector.objects.values():
+            if not operation.status.phase.is_final:
+                self.operation_queue.add(operation.key)
+
+    async def _reconcile_device(self, name: str) -> float | None:
+        device = self.view.accelerators.get(name)
+        if device is not None and (holder := device.status.operation) is not None:
+            operation = self.view.operations.get(holder.name, holder.namespace)
+            if operation is None or operation.metadata.uid != holder.uid:
+                await self._operations.release_orphan(device)
+                return 0.0
+        return await self._devices.reconcile(name)
+
+    async def run(self, _term: int = 0) -> None:
+        """Runs until cancelled. Nothing is decided before all copies are complete."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.view.run())
+            await self.view.wait_until_synced()
+            log.info(
+                "the controllers know %d accelerators and %d operations",
+                len(self.view.accelerators.reflector.objects),
+                len(self.view.operations.reflector.objects),
+            )
+            self.access_queue.add("")
+            for queue in (self.device_queue, self.class_queue, self.access_queue, self.operation_queue):
+                tasks.create_task(queue.run())

@@ -1,0 +1,329 @@
+"""Drives every AcceleratorOperation through its machine: one step at a time, each stored before the next."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from ai.backend.common.device_operations import OperationPhase
+from ai.backend.common.errors import BackendError, NotFound
+from ai.backend.kubeacc.controllers.cluster_view import ClusterView
+from ai.backend.kubeacc.controllers.decision import CURES_QUARANTINE, Situation, is_quarantined, next_step
+from ai.backend.kubeacc.controllers.devices import ownership_of
+from ai.backend.kubeacc.controllers.progress import advance, timestamp
+from ai.backend.kubeacc.crd.accelerators import OperationRef
+from ai.backend.kubeacc.crd.fields import Condition
+from ai.backend.kubeacc.crd.objects import ACCELERATORS, OPERATIONS, Accelerator, AcceleratorOperation
+from ai.backend.kubeacc.crd.vocabulary import (
+    OPERATION_FINALIZER,
+    OPERATION_MANAGER,
+    AttachState,
+    ControllerCondition,
+    RollbackState,
+)
+from ai.backend.kubeacc.policies.evaluation import OperationContext, Usage, evaluate
+from ai.backend.node.kube_api.client import KubeApi
+from ai.backend.node.kube_api.errors import ObjectConflict, TooManyRequests
+from ai.backend.node.kube_api.resources import PODS
+from ai.backend.plugin.crash_points import crash_point
+
+log = logging.getLogger(__name__)
+P = OperationPhase
+Key = tuple[str, str]
+DEFAULT_DEADLINE_S, DEFAULT_RETRIES = 600, 3
+_HOUR_S = 3600.0
+CRASH_POINTS = (
+    "after-operation-finalizer",
+    "after-operation-acquire",
+    "before-operation-status",
+    "after-operation-status",
+    "after-operation-release",
+)
+"""Passed by every operation that succeeds, in this order; the two of the status once for each step."""
+
+
+class OperationController:
+    """Reconciles operations by their key (namespace, name).
+
+    ``executor_of`` returns the executor of a device, empty if there is none; ``silent_s`` for how long an executor was
+    not seen alive.
+    """
+
+    def __init__(
+        self,
+        api: KubeApi,
+        view: ClusterView,
+        *,
+        executor_of: Callable[[AcceleratorOperation, Accelerator], str],
+        silent_s: Callable[[str], float],
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._api, self._view = api, view
+        self._executor_of, self._silent_s, self._now = executor_of, silent_s, now
+        self._acquiring: dict[str, asyncio.Lock] = {}
+        self._starts: dict[str, deque[tuple[float, str]]] = {}
+
+    async def reconcile(self, key: Key) -> float | None:
+        """Takes the next step of an operation; returns after how many seconds it is to be asked again."""
+        namespace, name = key
+        operation = self._view.operations.get(name, namespace)
+        if operation is None:
+            return None
+        if operation.status.phase.is_final:
+            return await self._finish(operation)
+        if OPERATION_FINALIZER not in operation.metadata.finalizers:
+            if operation.metadata.deletion_timestamp:
+                return None  # nothing was begun without the finalizer
+            await self._set_finalizer(operation, present=True)
+            crash_point("after-operation-finalizer")
+            return 0.0
+        situation = self._situation(operation)
+        taken = next_step(situation)
+        if taken.acquire and situation.device is not None:
+            await self._acquire(operation, situation.device)
+            crash_point("after-operation-acquire")
+            return 0.0
+        if taken.evict and situation.device is not None:
+            await self._evict(situation.device)
+        status, _ = advance(situation, taken)
+        if status != msgspec.structs.replace(operation.status, report=None):
+            crash_point("before-operation-status")
+            await self._store(operation, status)
+            crash_point("after-operation-status")
+            if taken.trigger is not None:
+                log.info("%s/%s: %s by %s", namespace, name, status.phase, taken.trigger)
+        return 0.0 if taken.trigger is not None else taken.again_s
+
+    def _situation(self, operation: AcceleratorOperation) -> Situation:
+        now = self._now()
+        device = self._view.accelerators.get(operation.spec.accelerator)
+        acc_class = self._view.classes.get(device.status.class_name) if device and device.status.class_name else None
+        default_deadline_s = acc_class.spec.default_deadline_seconds if acc_class else DEFAULT_DEADLINE_S
+        retries = acc_class.spec.default_retry_limit if acc_class else DEFAULT_RETRIES
+        status, spec = operation.status, operation.spec
+        deadline = now + timedelta(seconds=spec.deadline_seconds or default_deadline_s)
+        policies = {policy.metadata.name: policy.spec for policy in self._view.policies.all()}
+        namespace = self._view.namespaces.get(operation.metadata.namespace)
+        context = OperationContext(
+            spec=spec,
+            namespace=operation.metadata.namespace,
+            namespace_labels=namespace.metadata.labels if namespace is not None else {},
+            class_name=device.status.class_name if device is not None else None,
+            now=now,
+            usage={name: self._usage(operation, now) for name, policy in policies.items() if policy.quota is not None},
+        )
+        executor = status.executor or (self._executor_of(operation, device) if device is not None else "")
+        return Situation(
+            operation=operation,
+            device=device,
+            ownership=ownership_of(device, acc_class) if device is not None else None,
+            policy=evaluate(policies, context),
+            retry_limit=retries if spec.retry_limit is None else spec.retry_limit,
+            deadline=datetime.fromisoformat(status.deadline) if status.deadline else deadline,
+            now=now,
+            executor=executor,
+            executor_silent_s=self._silent_s(executor) if executor else 0.0,
+        )
+
+    def _usage(self, operation: AcceleratorOperation, now: datetime) -> Usage:
+        """Counts what the namespace of an operation uses, without the operation itself."""
+        namespace, uid = operation.metadata.namespace, operation.metadata.uid
+        others = [
+            other
+            for (place, _), other in self._view.operations.reflector.objects.items()
+            if place == namespace and other.metadata.uid != uid
+        ]
+        hour_ago = now - timedelta(seconds=_HOUR_S)
+        return Usage(
+            attached_devices=sum(
+                1
+                for device in self._view.accelerators.all()
+                if device.status.attached_by is not None and device.status.attached_by.namespace == namespace
+            ),
+            concurrent_operations=sum(1 for other in others if other.status.phase.holds_device),
+            operations_last_hour=sum(
+                1
+                for other in others
+                if other.status.attempts
+                and other.status.start_time is not None
+                and datetime.fromisoformat(other.status.start_time) > hour_ago
+            ),
+        )
+
+    async def _set_finalizer(self, operation: AcceleratorOperation, *, present: bool) -> None:
+        finalizers = [name for name in operation.metadata.finalizers if name != OPERATION_FINALIZER]
+        if present:
+            finalizers.append(OPERATION_FINALIZER)
+        metadata = {
+            "uid": operation.metadata.uid,
+            "resourceVersion": operation.metadata.resource_version,
+            "finalizers": finalizers,
+        }
+        patched = await self._api.patch(
+            OPERATIONS, operation.metadata.name, {"metadata": metadata}, operation.metadata.namespace
+        )
+        self._view.operations.record(patched)
+
+    async def _acquire(self, operation: AcceleratorOperation, device: Accelerator) -> None:
+        """Locks the device for an operation. Raises Conflict if the device has changed since it was read, so of two
+        operations one gets it."""
+        metadata = operation.metadata
+        reference = OperationRef(namespace=metadata.namespace, name=metadata.name, uid=metadata.uid)
+        await self._write_device(device, operation=reference, quarantined=None, attached_by=device.status.attached_by)
+
+    async def _release(self, operation: AcceleratorOperation, device: Accelerator) -> None:
+        status, spec = operation.status, operation.spec
+        metadata = operation.metadata
+        attached_by = device.status.attached_by
+        has_succeeded = status.phase is P.SUCCEEDED
+        if has_succeeded and spec.attach is not None:
+            attached_by = OperationRef(namespace=metadata.namespace, name=metadata.name, uid=metadata.uid)
+        elif device.status.attach_state is AttachState.DETACHED:
+            attached_by = None
+        quarantined: bool | None = None
+        if status.rollback is RollbackState.FAILED:
+            quarantined = True
+        elif has_succeeded and spec.operation in CURES_QUARANTINE:
+            quarantined = False
+        message = f"{metadata.namespace}/{metadata.name}: {status.message}"[:1024]
+        await self._write_device(
+            device, operation=None, quarantined=quarantined, attached_by=attached_by, message=message
+        )
+
+    async def release_orphan(self, device: Accelerator) -> None:
+        """Frees a device whose operation vanished without an end, and quarantines it."""
+        await self._write_device(
+            device,
+            operation=None,
+            quarantined=True,
+            attached_by=device.status.attached_by,
+            message="the operation that held the device was removed before its end",
+        )
+
+    async def _write_device(
+        self,
+        device: Accelerator,
+        *,
+        operation: OperationRef | None,
+        quarantined: bool | None,
+        attached_by: OperationRef | None,
+        message: str = "",
+    ) -> None:
+        """Applies what operations say of a device; ``quarantined`` None leaves the quarantine as it is."""
+        conditions = [
+            condition
+            for condition in device.status.conditions
+            if condition.type == ControllerCondition.QUARANTINED and quarantined is None
+        ]
+        if quarantined is not None and (quarantined or is_quarantined(device)):
+            conditions = [
+                Condition(
+                    type=ControllerCondition.QUARANTINED,
+                    status="True" if quarantined else "False",
+                    reason="StateUnknown" if quarantined else "OperationSucceeded",
+                    message=message,
+                    last_transition_time=timestamp(self._now()),
+                    observed_generation=device.metadata.generation,
+                )
+            ]
+        status: dict[str, Any] = {"conditions": msgspec.to_builtins(conditions)}
+        if operation is not None:
+            status["operation"] = msgspec.to_builtins(operation)
+        if attached_by is not None:
+            status["attachedBy"] = msgspec.to_builtins(attached_by)
+        metadata = {"uid": device.metadata.uid, "resourceVersion": device.metadata.resource_version}
+        written = await self._api.apply(
+            ACCELERATORS,
+            device.metadata.name,
+            {"metadata": metadata, "status": status},
+            manager=OPERATION_MANAGER,
+            force=True,
+            subresource="status",
+        )
+        self._view.accelerators.record(written)
+
+    async def _store(self, operation: AcceleratorOperation, status: Any) -> None:
+        """Applies the whole status but the report, on condition that nobody changed the operation meanwhile."""
+        metadata = {"uid": operation.metadata.uid, "resourceVersion": operation.metadata.resource_version}
+        written = await self._api.apply(
+            OPERATIONS,
+            operation.metadata.name,
+            {"metadata": metadata, "status": msgspec.to_builtins(status)},
+            operation.metadata.namespace,
+            manager=OPERATION_MANAGER,
+            force=True,
+            subresource="status",
+        )
+        self._view.operations.record(written)
+
+    async def _evict(self, device: Accelerator) -> None:
+        """Asks for the eviction of the pods that hold a device; again of those that a disruption budget protects."""
+        for holder in device.status.holders:
+            path = f"/api/v1/namespaces/{holder.namespace}/pods/{holder.pod}/eviction"
+            body = {
+                "apiVersion": "policy/v1",
+                "kind": "Eviction",
+                "metadata": {"name": holder.pod, "namespace": holder.namespace},
+                "deleteOptions": {"preconditions": {"uid": holder.uid}},
+            }
+            try:
+                await self._api.request("POST", path, body=body)
+            except (NotFound, ObjectConflict):
+                continue  # gone, or another pod of this name
+            except TooManyRequests as e:
+                log.info("the pod %s/%s is protected: %s", holder.namespace, holder.pod, e)
+
+    async def _finish(self, operation: AcceleratorOperation) -> float | None:
+        """Frees the device of an operation that has ended, then the operation itself, and removes it in the end."""
+        device = self._view.accelerators.get(operation.spec.accelerator)
+        holder = device.status.operation if device is not None else None
+        if device is not None and holder is not None and holder.uid == operation.metadata.uid:
+            await self._release(operation, device)
+            crash_point("after-operation-release")
+        if operation.status.phase is P.SUCCEEDED:
+            await self._open_gate(operation)
+        if OPERATION_FINALIZER in operation.metadata.finalizers:
+            await self._set_finalizer(operation, present=False)
+        if operation.metadata.deletion_timestamp or operation.status.completion_time is None:
+            return None
+        age_s = (self._now() - datetime.fromisoformat(operation.status.completion_time)).total_seconds()
+        left_s = operation.spec.ttl_seconds_after_finished - age_s
+        if left_s > 0:
+            return left_s
+        await self._api.delete(
+            OPERATIONS, operation.metadata.name, operation.metadata.namespace, uid=operation.metadata.uid
+        )
+        return None
+
+    async def _open_gate(self, operation: AcceleratorOperation) -> None:
+        """Removes the scheduling gate of the pod that waits for the attachment (decision 0396)."""
+        attach = operation.spec.attach
+        if attach is None or attach.gated_pod is None or OPERATION_FINALIZER not in operation.metadata.finalizers:
+            return
+        path = f"/api/v1/namespaces/{operation.metadata.namespace}/pods/{attach.gated_pod.name}"
+        try:
+            pod = msgspec.json.decode(await self._api.request("GET", path))
+            if pod["metadata"]["uid"] != attach.gated_pod.uid:
+                return
+            gates = [gate for gate in pod["spec"].get("schedulingGates", ()) if gate["name"] != ATTACH_GATE]
+            selector = {**pod["spec"].get("nodeSelector", {}), "kubernetes.io/hostname": attach.node_name}
+            body = {
+                "metadata": {"uid": attach.gated_pod.uid, "resourceVersion": pod["metadata"]["resourceVersion"]},
+                "spec": {"schedulingGates": gates, "nodeSelector": selector},
+            }
+            await self._api.patch(PODS, attach.gated_pod.name, body, operation.metadata.namespace)
+        except NotFound:
+            return
+        except BackendError as e:
+            log.warning("the gate of %s/%s stays: %s", operation.metadata.namespace, attach.gated_pod.name, e)
+            raise
+
+
+ATTACH_GATE = "accelerators.backend.ai/attach"
+"""The scheduling gate of pods that wait for a device to be attached."""

@@ -1,0 +1,128 @@
+"""Writes the status of an operation after a step. Pure; orders and phase change in one write, so no crash separates
+them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+import msgspec
+
+from ai.backend.common.device_operations import OperationPhase
+from ai.backend.core.lifecycle.device_operation import OperationEffect as E
+from ai.backend.core.lifecycle.device_operation import OperationState, step
+from ai.backend.core.lifecycle.device_operation import OperationTrigger as T
+from ai.backend.infra.retry import Backoff
+from ai.backend.kubeacc.controllers.decision import REVERSIBLE, Situation, Step
+from ai.backend.kubeacc.crd.fields import Condition
+from ai.backend.kubeacc.crd.operations import AcceleratorOperationStatus, Order
+from ai.backend.kubeacc.crd.vocabulary import PowerState
+
+P = OperationPhase
+_RETRY = Backoff(2.0, 60.0)
+_KEEPS_REASON = frozenset({T.UNDONE})
+"""The reason of an operation that was undone is what made it fail."""
+
+
+def timestamp(at: datetime) -> str:
+    """Returns a time as the API writes it, to the second."""
+    return at.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def advance(situation: Situation, taken: Step) -> tuple[AcceleratorOperationStatus, tuple[E, ...]]:
+    """Returns the status after a step, without the executor's report, and the effects that are left to do."""
+    operation, now = situation.operation, situation.now
+    old = operation.status
+    status = msgspec.structs.replace(
+        old,
+        observed_generation=operation.metadata.generation,
+        start_time=old.start_time or timestamp(now),
+        deadline=old.deadline or timestamp(situation.deadline),
+        executor=old.executor or situation.executor,
+        policy=situation.policy.policy or old.policy,
+        cost_per_hour=situation.policy.cost_per_hour or old.cost_per_hour,
+        report=None,
+    )
+    if taken.trigger is None:
+        return _explained(status, taken), ()
+    state, _, effects = step(OperationState(old.phase, old.verdict), taken.trigger)
+    status = msgspec.structs.replace(status, phase=state.phase, verdict=state.verdict, retry_at=None)
+    if taken.trigger not in _KEEPS_REASON:
+        status = _explained(status, taken)
+    if taken.rollback is not None:
+        status = msgspec.structs.replace(status, rollback=taken.rollback)
+    status = _ordered(situation, status, effects)
+    if state.phase is P.RETRYING:
+        delay_s = _RETRY.delay_s(old.attempts - 1)
+        status = msgspec.structs.replace(status, retry_at=timestamp(now + timedelta(seconds=delay_s)))
+    if state.phase is P.VERIFYING:  # since when the device is compared with the report
+        status = msgspec.structs.replace(status, retry_at=timestamp(now))
+    if state.phase.is_final:
+        status = msgspec.structs.replace(status, completion_time=timestamp(now))
+    conditions = _conditions(operation.metadata.generation, old, status, now)
+    return msgspec.structs.replace(status, conditions=conditions), effects
+
+
+def _explained(status: AcceleratorOperationStatus, taken: Step) -> AcceleratorOperationStatus:
+    """Returns the status with what the step says; one that says nothing leaves what was said before."""
+    if not taken.reason and not taken.message:
+        return status
+    return msgspec.structs.replace(status, reason=taken.reason or status.reason, message=taken.message[:1024])
+
+
+def _ordered(
+    situation: Situation, status: AcceleratorOperationStatus, effects: Sequence[E]
+) -> AcceleratorOperationStatus:
+    """Adds the order that the effects ask for."""
+    old, device = situation.operation.status.order, situation.device
+    sequence = (old.sequence if old is not None else 0) + 1
+    issued_at = timestamp(situation.now)
+    if E.ORDER in effects:
+        order = Order(
+            sequence=sequence,
+            issued_at=issued_at,
+            previous_program=old.previous_program if old else device.status.program if device else None,
+            previous_power=old.previous_power if old else device.status.power_state if device else PowerState.UNKNOWN,
+        )
+        return msgspec.structs.replace(status, order=order, attempts=status.attempts + 1)
+    if E.ABORT in effects and old is not None:
+        return msgspec.structs.replace(status, order=msgspec.structs.replace(old, abort=True, issued_at=issued_at))
+    if E.UNDO in effects and old is not None and situation.operation.spec.operation in REVERSIBLE:
+        report = situation.report
+        order = msgspec.structs.replace(
+            old,
+            sequence=sequence,
+            issued_at=issued_at,
+            rollback=True,
+            abort=False,
+            result=report.result if report is not None else old.result,
+        )
+        return msgspec.structs.replace(status, order=order)
+    return status
+
+
+def _conditions(
+    generation: int, old: AcceleratorOperationStatus, status: AcceleratorOperationStatus, now: datetime
+) -> tuple[Condition, ...]:
+    """Returns ``Admitted`` and ``Complete``, by which ``kubectl wait`` waits."""
+    phase = status.phase
+    admitted = "Unknown" if phase is P.PENDING else "False" if phase is P.REFUSED else "True"
+    complete = "True" if phase.is_final else "False"
+    before = {condition.type: condition for condition in old.conditions}
+    conditions = []
+    for name, value, reason in (
+        ("Admitted", admitted, status.reason or phase.value),
+        ("Complete", complete, phase.value if phase.is_final else "InProgress"),
+    ):
+        condition = before.get(name)
+        if condition is None or condition.status != value:
+            condition = Condition(
+                type=name,
+                status=value,
+                reason=reason,
+                message=status.message,
+                last_transition_time=timestamp(now),
+                observed_generation=generation,
+            )
+        conditions.append(condition)
+    return tuple(conditions)

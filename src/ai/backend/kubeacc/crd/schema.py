@@ -1,0 +1,125 @@
+"""Turns msgspec types into structural OpenAPI schemas, as custom resource definitions require them.
+
+A structural schema has no references, no unions and no unlimited text, and says the type of every node (Kubernetes
+documentation, "Specifying a structural schema")."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any
+
+import msgspec
+from msgspec import inspect as types
+
+from ai.backend.kubeacc.crd.fields import Resource
+
+Schema = dict[str, Any]
+
+
+class NotStructural(TypeError):
+    """A type has no structural schema. The message names the field."""
+
+
+def structural_schema(resource: type[Resource], *, with_defaults: bool) -> Schema:
+    """Returns the schema of a resource's part. Defaults belong to a spec: in a status they would have no writer.
+
+    Raises:
+        NotStructural: a type without a counterpart, or text or a collection without a limit.
+    """
+    return _Writer(with_defaults).schema(types.type_info(resource), resource.__name__)
+
+
+class _Writer:
+    def __init__(self, with_defaults: bool) -> None:
+        self._with_defaults = with_defaults
+
+    def schema(self, node: types.Type, place: str) -> Schema:
+        if isinstance(node, types.Metadata):
+            extra = node.extra_json_schema or {}
+            return {**self.schema(node.type, place), **extra}
+        if isinstance(node, types.UnionType):
+            return self._optional(node, place)
+        if isinstance(node, types.StructType):
+            return self._object(node)
+        if isinstance(node, types.EnumType):
+            return {"type": "string", "enum": [member.value for member in node.cls]}
+        if isinstance(node, types.StrType):
+            return self._text(node, place)
+        if isinstance(node, types.IntType):
+            return _without_nones(
+                {"type": "integer", "format": "int64", "minimum": node.ge, "maximum": node.le},
+            )
+        if isinstance(node, types.BoolType):
+            return {"type": "boolean"}
+        if isinstance(node, types.VarTupleType):
+            return self._array(node, place)
+        if isinstance(node, types.DictType):
+            return self._map(node, place)
+        raise NotStructural(f"{place} has no structural schema: {type(node).__name__}")
+
+    def _optional(self, node: types.UnionType, place: str) -> Schema:
+        """Returns the schema of the other type: a field without a value is left out, never null."""
+        others = [part for part in node.types if not isinstance(part, types.NoneType)]
+        if len(others) != 1:
+            raise NotStructural(f"{place} is one of several types")
+        return self.schema(others[0], place)
+
+    def _text(self, node: types.StrType, place: str) -> Schema:
+        if node.max_length is None:
+            raise NotStructural(f"{place} is text without a limit")
+        return _without_nones(
+            {"type": "string", "minLength": node.min_length, "maxLength": node.max_length, "pattern": node.pattern}
+        )
+
+    def _array(self, node: types.VarTupleType, place: str) -> Schema:
+        if node.max_length is None:
+            raise NotStructural(f"{place} is a list without a limit")
+        items = self.schema(node.item_type, f"{place}[]")
+        return {"type": "array", "maxItems": node.max_length, "items": items}
+
+    def _map(self, node: types.DictType, place: str) -> Schema:
+        if node.max_length is None:
+            raise NotStructural(f"{place} is a map without a limit")
+        return {
+            "type": "object",
+            "maxProperties": node.max_length,
+            "additionalProperties": self.schema(node.value_type, f"{place}[]"),
+        }
+
+    def _object(self, node: types.StructType) -> Schema:
+        properties: Schema = {}
+        required: list[str] = []
+        for field in node.fields:
+            place = f"{node.cls.__name__}.{field.encode_name}"
+            schema = self.schema(field.type, place)
+            if self._with_defaults and (default := _default(field.default)) is not None:
+                schema["default"] = default
+            if field.required:
+                required.append(field.encode_name)
+            properties[field.encode_name] = schema
+        description = inspect.cleandoc(node.cls.__doc__ or "") if "__doc__" in vars(node.cls) else ""
+        rules = [msgspec.to_builtins(rule) for rule in getattr(node.cls, "__rules__", ())]
+        return {
+            "type": "object",
+            **({"description": " ".join(description.replace("``", "").split())} if description else {}),
+            "properties": properties,
+            **({"required": required} if required else {}),
+            **({"x-kubernetes-validations": rules} if rules else {}),
+        }
+
+
+def _without_nones(schema: Mapping[str, Any]) -> Schema:
+    return {key: value for key, value in schema.items() if value is not None}
+
+
+def _default(value: Any) -> Any:
+    """Returns the default that the schema states; None for absence, which needs no statement."""
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, bool | int):
+        return value
+    if isinstance(value, tuple):
+        return [_default(item) for item in value] or None
+    return value if isinstance(value, str) and value else None

@@ -1,0 +1,108 @@
+"""Checks images of devices: digest, and signature where one is required, before a device sees them."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, utils
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
+from ai.backend.common.errors import ArtifactRejected, InvalidInput, NotFound
+from ai.backend.kubeacc.crd.classes import Signer
+from ai.backend.kubeacc.crd.operations import Artifact
+
+MAX_IMAGE_BYTES = 4 << 30
+_CHUNK_BYTES = 1 << 20
+_SUFFIX = re.compile(r"\.[A-Za-z0-9]{1,16}")
+
+
+def verify_signature(artifact: Artifact, signers: Iterable[Signer], *, is_required: bool) -> None:
+    """Checks who signed an image. A class with signers, and a policy that says so, require a signature.
+
+    Ed25519 signs the 32 bytes of the digest; ECDSA on P-256 signs the image by its SHA-256 digest.
+
+    Raises:
+        ArtifactRejected: a signature is missing, of an unknown signer, or wrong.
+    """
+    by_name = {signer.name: signer for signer in signers}
+    if artifact.signature is None or artifact.signer is None:
+        if is_required or by_name:
+            raise ArtifactRejected("the image is not signed, and the class or the policy requires a signature")
+        return
+    signer = by_name.get(artifact.signer)
+    if signer is None:
+        names = ", ".join(sorted(by_name)) or "none"
+        raise ArtifactRejected(f"{artifact.signer} is no signer of the device's class; its signers: {names}")
+    digest = bytes.fromhex(artifact.sha256)
+    try:
+        signature = base64.b64decode(artifact.signature, validate=True)
+        key = load_pem_public_key(signer.public_key.encode())
+        if isinstance(key, ed25519.Ed25519PublicKey):
+            key.verify(signature, digest)
+        elif isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, ec.SECP256R1):
+            key.verify(signature, digest, ec.ECDSA(utils.Prehashed(SHA256())))
+        else:
+            raise ArtifactRejected(f"the key of {signer.name} is neither Ed25519 nor of the curve P-256")
+    except (InvalidSignature, binascii.Error):
+        raise ArtifactRejected(f"the signature of {signer.name} does not fit the digest of the image") from None
+    except ValueError as e:
+        raise ArtifactRejected(f"the key of {signer.name} cannot be read: {e}") from None
+
+
+def local_image(artifact: Artifact, folder: Path) -> Path:
+    """Returns the path of a ``file:///`` image in the folder of images, wherever its links lead inside of it.
+
+    Raises InvalidInput: another scheme, or a path that leaves the folder. NotFound: no such file.
+    """
+    parts = urlsplit(artifact.uri)
+    if parts.scheme != "file":
+        raise InvalidInput(f"images of {parts.scheme}: are not fetched here; put the image into {folder} of the node")
+    path = Path(os.path.realpath(unquote(parts.path)))
+    if not path.is_relative_to(os.path.realpath(folder)):
+        raise InvalidInput(f"{unquote(parts.path)[:512]!r} is not in the folder of images, {folder}")
+    if not path.is_file():
+        raise NotFound(f"there is no image {unquote(parts.path)[:512]!r}")
+    return path
+
+
+def copy_verified(artifact: Artifact, source: Path, store: Path) -> Path:
+    """Copies an image into the store under its digest and suffix, and returns the copy, which only we can change.
+
+    Blocks. Raises ArtifactRejected: the image has another digest or is too large; OSError.
+    """
+    suffix = source.suffix if _SUFFIX.fullmatch(source.suffix) else ""
+    target = store / f"{artifact.sha256}{suffix}"
+    if target.is_file() and _digest(target) == artifact.sha256:
+        return target
+    partial = store / f".{artifact.sha256}.{os.getpid()}"
+    digest, size = hashlib.sha256(), 0
+    try:
+        with source.open("rb") as image, partial.open("wb") as copy:
+            while chunk := image.read(_CHUNK_BYTES):
+                size += len(chunk)
+                if size > MAX_IMAGE_BYTES:
+                    raise ArtifactRejected(f"the image is larger than {MAX_IMAGE_BYTES >> 30} GiB")
+                digest.update(chunk)
+                copy.write(chunk)
+            copy.flush()
+            os.fsync(copy.fileno())
+        if digest.hexdigest() != artifact.sha256:
+            raise ArtifactRejected(f"the image has the digest {digest.hexdigest()}, not {artifact.sha256}")
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
+    return target
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

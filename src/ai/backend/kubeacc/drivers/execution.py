@@ -1,0 +1,148 @@
+"""Executes orders of operations by a driver, and reports what became of them.
+
+An executor calls :meth:`OrderExecution.report` for every state of an operation that it sees; the same order is begun
+once in one process, and again after a restart, which actions are safe for."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+
+from ai.backend.common.device_operations import OperationVerb
+from ai.backend.common.errors import BackendError, InvalidInput
+from ai.backend.infra.loop import cancel_all
+from ai.backend.kubeacc.crd.operations import AcceleratorOperationSpec, Artifact, Order, Report
+from ai.backend.kubeacc.crd.vocabulary import Outcome, PartitionAction, PowerState
+from ai.backend.kubeacc.drivers.spi import AbstractAcceleratorDriver
+
+log = logging.getLogger(__name__)
+V = OperationVerb
+FetchImage = Callable[[Artifact], Awaitable[Path]]
+"""Returns a checked image of this machine. Raises ArtifactRejected, NotFound, or a retryable error."""
+PARTITION_KEY, PROGRAM_KEY = "partition", "image"
+
+
+class OrderExecution:
+    """Executes the orders of one operation on one device. ``on_change`` is called when a report has changed."""
+
+    def __init__(
+        self,
+        driver: AbstractAcceleratorDriver,
+        device_id: str,
+        spec: AcceleratorOperationSpec,
+        *,
+        fetch_image: FetchImage,
+        on_change: Callable[[], None],
+    ) -> None:
+        self._driver, self._device_id, self._spec = driver, device_id, spec
+        self._fetch_image, self._on_change = fetch_image, on_change
+        self._task: asyncio.Task[Mapping[str, str]] | None = None
+        self._order: Order | None = None
+        self._report: Report | None = None
+
+    def report(self, order: Order, stored: Report | None) -> Report:
+        """Begins, stops or continues an order, and returns what is to be stored now."""
+        if stored is not None and stored.sequence == order.sequence and stored.outcome is not None:
+            return stored
+        if self._order is None or self._order.sequence != order.sequence:
+            if order.abort:  # never begun here, or interrupted by a restart
+                return Report(sequence=order.sequence, outcome=Outcome.ABORTED, message="the order was not running")
+            self._begin(order)
+        elif order.abort and self._task is not None and not self._task.done():
+            self._task.cancel()
+        return self._report or Report(sequence=order.sequence)
+
+    def _begin(self, order: Order) -> None:
+        if self._task is not None:
+            self._task.cancel()
+        self._order, self._report = order, None
+        action = self._undo(order) if order.rollback else self._act()
+        self._task = asyncio.ensure_future(action)
+        self._task.add_done_callback(lambda task: self._finish(order, task))
+
+    def _finish(self, order: Order, task: asyncio.Task[Mapping[str, str]]) -> None:
+        if task is not self._task:
+            return
+        self._report = _report_of(order, task)
+        self._on_change()
+
+    async def close(self) -> None:
+        """Stops what runs; after a restart the order is executed again."""
+        if self._task is not None:
+            task, self._task = self._task, None
+            await cancel_all(task)
+
+    async def _act(self) -> Mapping[str, str]:
+        spec, driver, device_id = self._spec, self._driver, self._device_id
+        if spec.attach is not None:
+            await driver.attach(device_id, spec.attach.node_name)
+        elif spec.operation is V.DETACH:
+            await driver.detach(device_id)
+        elif spec.program is not None:
+            image = await self._fetch_image(spec.program.artifact)
+            await driver.program(device_id, image)
+            return {PROGRAM_KEY: str(image)}
+        elif spec.power is not None:
+            await driver.power(device_id, spec.power.state)
+        elif spec.operation is V.RESET:
+            await driver.reset(device_id)
+        elif spec.partition is not None and spec.partition.action is PartitionAction.CREATE:
+            return {PARTITION_KEY: await driver.create_partition(device_id, spec.partition.profile or "")}
+        elif spec.partition is not None:
+            await driver.destroy_partition(device_id)
+        else:
+            return await driver.diagnose(device_id)
+        return {}
+
+    async def _undo(self, order: Order) -> Mapping[str, str]:
+        """Restores what the order says that was before. Raises InvalidInput where that is not possible."""
+        spec, driver, device_id = self._spec, self._driver, self._device_id
+        if spec.attach is not None:
+            await driver.detach(device_id)
+        elif spec.operation is V.DETACH:
+            device = next((d for d in await driver.discover() if d.device_id == device_id), None)
+            if device is None or device.node_name is None:
+                raise InvalidInput("the device is detached; attach it again by an operation")
+        elif spec.program is not None:
+            if order.previous_program is None:
+                raise InvalidInput("the device had no image before, and its driver cannot remove one")
+            await driver.program(device_id, Path(order.previous_program.image))
+        elif spec.power is not None:
+            if order.previous_power in (None, PowerState.UNKNOWN):
+                raise InvalidInput("it is not known whether the device was on or off before")
+            await driver.power(device_id, order.previous_power or PowerState.UNKNOWN)
+        elif spec.partition is not None and spec.partition.action is PartitionAction.CREATE:
+            if partition := order.result.get(PARTITION_KEY):
+                await driver.destroy_partition(partition)
+        elif spec.partition is not None:
+            devices = {device.device_id for device in await driver.discover()}
+            if device_id not in devices:
+                raise InvalidInput("the partition is destroyed; create it again by an operation")
+        return {}
+
+
+def _report_of(order: Order, task: asyncio.Task[Mapping[str, str]]) -> Report:
+    sequence = order.sequence
+    if task.cancelled():
+        return Report(sequence=sequence, outcome=Outcome.ABORTED, message="the order was stopped")
+    error = task.exception()
+    if error is None:
+        result = {key[:128]: value[:512] for key, value in list(task.result().items())[:64]}
+        return Report(sequence=sequence, outcome=Outcome.SUCCEEDED, result=result)
+    if not isinstance(error, BackendError):
+        log.error("an order failed", exc_info=error)
+    return Report(
+        sequence=sequence,
+        outcome=Outcome.FAILED,
+        retryable=isinstance(error, BackendError) and error.retryable,
+        reason=_reason_of(error),
+        message=str(error)[:1024],
+    )
+
+
+def _reason_of(error: BaseException) -> str:
+    """Returns the code of an error as the word of a condition: ``not-found`` is ``NotFound``."""
+    code = error.code if isinstance(error, BackendError) else "driver-failed"
+    return "".join(part.capitalize() for part in code.split("-"))

@@ -1,0 +1,82 @@
+"""The interface of drivers that act on devices for operations (spec 02, goals: bare metal and IaaS implementations).
+
+A driver states what it can; what it cannot is refused before anything begins. ``tests/contract/kubeacc`` has the suite
+that every driver passes.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+from ai.backend.common.device_operations import OperationVerb
+from ai.backend.common.errors import InvalidInput
+from ai.backend.kubeacc.crd.vocabulary import Attachment, AttachState, PowerState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverDevice:
+    """A device that a driver knows. ``node_name`` None: a remote device that is attached nowhere."""
+
+    device_id: str
+    attachment: Attachment = Attachment.LOCAL
+    node_name: str | None = None
+    model: str = ""
+    attach_state: AttachState = AttachState.ATTACHED
+    power_state: PowerState = PowerState.UNKNOWN
+    program: str | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+
+class AbstractAcceleratorDriver(ABC):
+    """Acts on devices. Every action is safe to repeat, and returns once the device is so.
+
+    Actions raise NotFound for an unknown device, Conflict while a workload holds it, InvalidInput for what the device
+    cannot do, and an error that is ``retryable`` where the same action may succeed later.
+    """
+
+    name: ClassVar[str]
+    operations: frozenset[OperationVerb] = frozenset()
+    """What the driver can do; ``discover`` and ``diagnose`` are possible with every one."""
+
+    @abstractmethod
+    async def discover(self) -> Sequence[DriverDevice]:
+        """Returns all devices, attached or not."""
+
+    async def attach(self, device_id: str, node_name: str) -> None:
+        self._refuse(OperationVerb.ATTACH)
+
+    async def detach(self, device_id: str) -> None:
+        self._refuse(OperationVerb.DETACH)
+
+    async def program(self, device_id: str, image: Path) -> None:
+        """Loads an image whose digest and signature were checked."""
+        self._refuse(OperationVerb.PROGRAM)
+
+    async def power(self, device_id: str, state: PowerState) -> None:
+        self._refuse(OperationVerb.POWER)
+
+    async def reset(self, device_id: str) -> None:
+        self._refuse(OperationVerb.RESET)
+
+    async def create_partition(self, device_id: str, profile: str) -> str:
+        """Creates a partition and returns its id."""
+        self._refuse(OperationVerb.PARTITION)
+        return ""
+
+    async def destroy_partition(self, device_id: str) -> None:
+        self._refuse(OperationVerb.PARTITION)
+
+    async def diagnose(self, device_id: str) -> Mapping[str, str]:
+        """Returns facts for people about a device, without changing it."""
+        for device in await self.discover():
+            if device.device_id == device_id:
+                return {"attached": device.attach_state, "power": device.power_state, **device.properties}
+        return {"attached": AttachState.UNKNOWN}
+
+    def _refuse(self, verb: OperationVerb) -> None:
+        supported = ", ".join(sorted(self.operations)) or "nothing"
+        raise InvalidInput(f"the driver {self.name} cannot {verb}; what it can: {supported}")

@@ -1,0 +1,194 @@
+"""Draws devices and operations for people. Pure: objects in, what Rich prints out."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+from rich.tree import Tree
+
+from ai.backend.common.devices import DeviceHealth
+from ai.backend.kubeacc.crd.objects import Accelerator, AcceleratorOperation
+
+_GIB = 1 << 30
+
+
+def plain(value: object) -> Text:
+    """Returns text of the cluster without markup and control characters, which could forge what a terminal shows."""
+    return Text("".join(char if char.isprintable() else "\ufffd" for char in str(value)))
+
+
+def _table(*headings: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    return table
+
+
+def _add(table: Table, *values: object) -> None:
+    table.add_row(*("" if value is None else plain(value) for value in values))
+
+
+def health_of(device: Accelerator) -> str:
+    """Returns the health of a device in a word, and why it takes nothing."""
+    if any(c.type == "Quarantined" and c.status == "True" for c in device.status.conditions):
+        return "quarantined"
+    if device.spec.unschedulable:
+        return "cordoned"
+    health = device.status.health
+    if health is None:
+        return "unknown"
+    return health.state if health.state is DeviceHealth.HEALTHY else f"{health.state}: {health.reason}"
+
+
+def _holders(device: Accelerator) -> str:
+    return ", ".join(f"{holder.namespace}/{holder.pod}" for holder in device.status.holders)
+
+
+def _model(device: Accelerator) -> str:
+    return device.status.device.model if device.status.device is not None else ""
+
+
+def device_list(devices: Iterable[Accelerator]) -> Table:
+    table = _table("NAME", "TYPE", "MODEL", "NODE", "CLASS", "HEALTH", "ATTACHED", "HELD BY", "OPERATION")
+    for device in sorted(devices, key=lambda d: (d.spec.node_name or "", d.metadata.name)):
+        status = device.status
+        operation = f"{status.operation.namespace}/{status.operation.name}" if status.operation else ""
+        _add(
+            table,
+            *(device.metadata.name, device.spec.type, _model(device), device.spec.node_name, status.class_name),
+            *(health_of(device), status.attach_state, _holders(device), operation),
+        )
+    return table
+
+
+def device_tree(devices: Sequence[Accelerator]) -> Tree:
+    """Draws nodes, NUMA nodes, PCIe roots, devices with their links, and partitions below the devices."""
+    tree = Tree("accelerators")
+    by_node: defaultdict[str, list[Accelerator]] = defaultdict(list)
+    children: defaultdict[str, list[Accelerator]] = defaultdict(list)
+    names = {device.metadata.name for device in devices}
+    for device in devices:
+        if device.spec.parent in names and device.spec.parent is not None:
+            children[device.spec.parent].append(device)
+        else:
+            by_node[device.spec.node_name or ""].append(device)
+    for node, there in sorted(by_node.items()):
+        branch = tree.add(plain(f"node {node}" if node else "not attached"))
+        _add_places(branch, there, children)
+    return tree
+
+
+def _add_places(branch: Tree, devices: list[Accelerator], children: dict[str, list[Accelerator]]) -> None:
+    places: dict[tuple[str, ...], Tree] = {}
+    for device in sorted(devices, key=lambda d: (*_place(d), d.metadata.name)):
+        parent = branch
+        place = _place(device)
+        for depth in range(1, len(place) + 1):
+            key = place[:depth]
+            if key not in places:
+                places[key] = parent.add(plain(key[-1]))
+            parent = places[key]
+        _add_device(parent, device, children)
+
+
+def _place(device: Accelerator) -> tuple[str, ...]:
+    topology = device.status.device.topology if device.status.device is not None else None
+    if topology is None:
+        return ()
+    numa = () if topology.numa_node is None else (f"NUMA node {topology.numa_node}",)
+    return (*numa, *((f"PCIe root {topology.pcie_root}",) if topology.pcie_root else ()))
+
+
+def _add_device(parent: Tree, device: Accelerator, children: dict[str, list[Accelerator]]) -> None:
+    label = plain(f"{device.metadata.name}  {device.spec.type} {_model(device)}  {health_of(device)}")
+    branch = parent.add(label)
+    topology = device.status.device.topology if device.status.device is not None else None
+    for link in topology.links if topology is not None else ():
+        speed = f" {link.bandwidth_gi_b_s} GiB/s" if link.bandwidth_gi_b_s else ""
+        branch.add(plain(f"{link.kind} to {link.peer}{speed}"))
+    for partition in sorted(children.get(device.metadata.name, ()), key=lambda d: d.metadata.name):
+        _add_device(branch, partition, children)
+
+
+def description(device: Accelerator, operations: Iterable[AcceleratorOperation]) -> RenderableType:
+    """Draws everything about one device, with its last operations."""
+    spec, status, about = device.spec, device.status, device.status.device
+    facts = Table(box=None, pad_edge=False, show_header=False)
+    facts.add_column(style="bold")
+    facts.add_column(overflow="fold")
+    values: list[tuple[str, Any]] = [
+        ("Name", device.metadata.name),
+        ("Type", spec.type),
+        ("Node", spec.node_name),
+        ("Driver", f"{spec.driver} ({spec.device_id})"),
+        ("Attachment", f"{spec.attachment}, {status.attach_state}"),
+        ("Class", status.class_name),
+        ("Managed by", status.managed_by),
+        ("Health", health_of(device)),
+        ("Power", status.power_state),
+        ("Program", f"{status.program.image} {status.program.sha256 or ''}" if status.program else None),
+        ("Held by", _holders(device) or None),
+        ("Cordoned", spec.unschedulable_reason if spec.unschedulable else None),
+    ]
+    if about is not None:
+        memory = about.memory.total_bytes if about.memory is not None else 0
+        values += [
+            ("Model", f"{about.vendor} {about.model}".strip()),
+            ("UUID", about.uuid),
+            ("Memory", f"{memory / _GIB:.1f} GiB" if memory else None),
+            ("Slots", ", ".join(f"{slot.name}={slot.amount}" for slot in about.slots)),
+            ("Operations", ", ".join(about.operations)),
+            ("Properties", ", ".join(f"{v.namespace}::{v.feature}::{v.value}" for v in about.variants)),
+        ]
+    for name, value in values:
+        if value not in (None, ""):
+            facts.add_row(plain(name), plain(value))
+    conditions = _table("CONDITION", "STATUS", "REASON", "SINCE", "MESSAGE")
+    for condition in status.conditions:
+        _add(
+            conditions,
+            *(condition.type, condition.status, condition.reason, condition.last_transition_time, condition.message),
+        )
+    parts: list[RenderableType] = [facts, "", conditions]
+    mine = [operation for operation in operations if operation.spec.accelerator == device.metadata.name]
+    if mine:
+        parts += ["", operation_list(mine)]
+    return Group(*parts)
+
+
+def operation_list(operations: Iterable[AcceleratorOperation]) -> Table:
+    table = _table("OPERATION", "VERB", "PHASE", "REASON", "BY", "STARTED", "MESSAGE")
+    for operation in sorted(operations, key=lambda o: o.metadata.creation_timestamp, reverse=True):
+        status = operation.status
+        _add(
+            table,
+            *(f"{operation.metadata.namespace}/{operation.metadata.name}", operation.spec.operation, status.phase),
+            *(status.reason, operation.spec.requested_by, status.start_time, status.message),
+        )
+    return table
+
+
+def use(devices: Iterable[Accelerator]) -> Table:
+    """Draws how much devices are used, the most used first."""
+    table = _table("NAME", "NODE", "MODEL", "USE %", "MEMORY", "WATT", "°C", "HELD BY", "MEASURED")
+    for device in sorted(devices, key=lambda d: (-_utilization(d), d.metadata.name)):
+        measured = device.status.usage
+        memory = f"{measured.memory_used_bytes / _GIB:.1f} GiB" if measured and measured.memory_used_bytes else None
+        _add(
+            table,
+            *(device.metadata.name, device.spec.node_name, _model(device)),
+            *(measured.utilization_percent if measured else None, memory),
+            *(measured.power_watts if measured else None, measured.temperature_celsius if measured else None),
+            *(_holders(device), measured.measured_at if measured else None),
+        )
+    return table
+
+
+def _utilization(device: Accelerator) -> float:
+    measured = device.status.usage
+    return float(measured.utilization_percent) if measured and measured.utilization_percent else -1.0

@@ -1,0 +1,1 @@
+"""Who may do what on which accelerator: the co-existence rule, policies, admission, and roles."""

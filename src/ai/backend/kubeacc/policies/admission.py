@@ -1,0 +1,196 @@
+"""The ValidatingAdmissionPolicies of kube-acc: what the API server itself refuses, in CEL.
+
+The one of operations is written anew by the controllers whenever an AcceleratorPolicy changes. It repeats of
+:mod:`.evaluation` what CEL can see: it knows the caller for certain, but neither the device's class nor its use.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ai.backend.kubeacc.crd.operations import AcceleratorOperationStatus
+from ai.backend.kubeacc.crd.policies import AcceleratorPolicySpec
+from ai.backend.kubeacc.crd.vocabulary import GROUP, VERSION, SubjectKind
+from ai.backend.kubeacc.policies.evaluation import subject_user_name
+from ai.backend.kubeacc.policies.roles import NAMESPACE, NODE_ACCOUNT
+
+OPERATIONS_POLICY = f"kube-acc-operations.{GROUP}"
+NODE_POLICY = f"kube-acc-node.{GROUP}"
+MAX_POLICIES = 200
+"""More than these are left to the controllers: the server limits the cost of an admission policy."""
+_NODE_EXTRA = "authentication.kubernetes.io/node-name"
+_API = "admissionregistration.k8s.io/v1"
+
+
+def operations_policy(policies: Mapping[str, AcceleratorPolicySpec]) -> dict[str, Any]:
+    """Returns the policy by which only what an AcceleratorPolicy allows can be asked for, by the caller himself."""
+    validations = [
+        {
+            "expression": "object.spec.requestedBy == request.userInfo.username",
+            "messageExpression": "'requestedBy must be your own name, ' + request.userInfo.username",
+            "reason": "Forbidden",
+        },
+        {
+            "expression": "!has(object.spec.requestedGroups)"
+            " || object.spec.requestedGroups.all(g, g in request.userInfo.groups)",
+            "message": "requestedGroups may name only groups that you are in",
+            "reason": "Forbidden",
+        },
+    ]
+    variables = [
+        {"name": f"policy{number}", "expression": _allows(policy)}
+        for number, (_, policy) in enumerate(sorted(policies.items()))
+    ]
+    if len(variables) <= MAX_POLICIES:
+        expression = " || ".join(f"variables.{variable['name']}" for variable in variables) or "false"
+        validations.append(
+            {
+                "expression": expression,
+                "messageExpression": "'no AcceleratorPolicy lets ' + request.userInfo.username + ' '"
+                " + object.spec.operation + ' devices from namespace ' + request.namespace"
+                " + ' with drain ' + object.spec.drain",
+                "reason": "Forbidden",
+            }
+        )
+    else:
+        variables = []
+    return _policy(
+        OPERATIONS_POLICY,
+        rules=[_rule(["acceleratoroperations"], ["CREATE"])],
+        variables=variables,
+        validations=validations,
+    )
+
+
+def _allows(policy: AcceleratorPolicySpec) -> str:
+    """Returns the CEL expression that is true of operations that a policy allows, as far as CEL can see them."""
+    terms = [
+        f"object.spec.operation in {_literal(policy.operations)}",
+        f"object.spec.drain in {_literal(policy.drain_modes)}",
+    ]
+    if policy.namespaces:
+        terms.append(f"request.namespace in {_literal(policy.namespaces)}")
+    terms += [
+        f"(has(namespaceObject.metadata.labels) && {_literal(key)} in namespaceObject.metadata.labels"
+        f" && namespaceObject.metadata.labels[{_literal(key)}] == {_literal(value)})"
+        for key, value in policy.namespace_labels.items()
+    ]
+    if policy.subjects:
+        users = [subject_user_name(subject) for subject in policy.subjects if subject.kind is not SubjectKind.GROUP]
+        groups = [subject.name for subject in policy.subjects if subject.kind is SubjectKind.GROUP]
+        # The groups that the operation names, as the controllers see them.
+        names_group = (
+            f"(has(object.spec.requestedGroups) && object.spec.requestedGroups.exists(g, g in {_literal(groups)}))"
+        )
+        terms.append(f"(request.userInfo.username in {_literal(users)} || {names_group})")
+    if policy.require_signature:
+        terms.append("(!has(object.spec.program) || has(object.spec.program.artifact.signature))")
+    return " && ".join(terms)
+
+
+def _literal(value: str | Iterable[str]) -> str:
+    """Returns text, or a list of texts, as CEL writes it. JSON's escapes are a part of CEL's."""
+    return json.dumps(value if isinstance(value, str) else list(value), ensure_ascii=True)
+
+
+def node_policy() -> dict[str, Any]:
+    """Returns the policy by which a node plugin writes what is about its own node, and its own reports only.
+
+    The name of the node comes from the claim in the plugin's token, so a node cannot write in the name of another."""
+    node = "variables.node"
+    unchanged = [
+        f"(has(object.status.{name}) == has(oldObject.status.{name})"
+        f" && (!has(object.status.{name}) || object.status.{name} == oldObject.status.{name}))"
+        for name in AcceleratorOperationStatus.__struct_encode_fields__
+        if name != "report"
+    ]
+    about_node = f"request.resource.resource != 'accelerators' || (has(%s.spec.nodeName) && %s.spec.nodeName == {node})"
+    return _policy(
+        NODE_POLICY,
+        rules=[
+            _rule(["accelerators", "accelerators/status"], ["CREATE", "UPDATE", "DELETE"]),
+            _rule(["acceleratoroperations", "acceleratoroperations/status"], ["CREATE", "UPDATE", "DELETE"]),
+        ],
+        match_conditions=[
+            {
+                "name": "is-node-plugin",
+                "expression": f"request.userInfo.username == 'system:serviceaccount:{NAMESPACE}:{NODE_ACCOUNT}'",
+            }
+        ],
+        variables=[
+            {
+                "name": "node",
+                "expression": f"has(request.userInfo.extra) && '{_NODE_EXTRA}' in request.userInfo.extra"
+                f" ? request.userInfo.extra['{_NODE_EXTRA}'][0] : ''",
+            }
+        ],
+        validations=[
+            {
+                "expression": f"{node} != ''",
+                "message": "a node plugin needs a token that is bound to its node",
+                "reason": "Forbidden",
+            },
+            {
+                "expression": "object == null || " + about_node % ("object", "object"),
+                "message": "a node plugin writes the accelerators of its own node only",
+                "reason": "Forbidden",
+            },
+            {
+                "expression": "oldObject == null || " + about_node % ("oldObject", "oldObject"),
+                "message": "a node plugin writes the accelerators of its own node only",
+                "reason": "Forbidden",
+            },
+            {
+                "expression": "request.resource.resource != 'acceleratoroperations' || (request.operation == 'UPDATE'"
+                " && has(oldObject.status) && has(oldObject.status.executor)"
+                f" && oldObject.status.executor == 'node/' + {node} && object.spec == oldObject.spec && "
+                + " && ".join(unchanged)
+                + ")",
+                "message": "a node plugin writes nothing but the report of an operation that its node executes",
+                "reason": "Forbidden",
+            },
+        ],
+    )
+
+
+def _rule(resources: list[str], operations: list[str]) -> dict[str, Any]:
+    return {"apiGroups": [GROUP], "apiVersions": [VERSION], "operations": operations, "resources": resources}
+
+
+def _policy(
+    name: str,
+    *,
+    rules: list[dict[str, Any]],
+    validations: list[dict[str, str]],
+    variables: list[dict[str, str]],
+    match_conditions: list[dict[str, str]] | None = None,
+) -> dict[str, Any]:
+    return {
+        "apiVersion": _API,
+        "kind": "ValidatingAdmissionPolicy",
+        "metadata": {"name": name},
+        "spec": {
+            "failurePolicy": "Fail",
+            "matchConstraints": {"resourceRules": rules},
+            **({"matchConditions": match_conditions} if match_conditions else {}),
+            **({"variables": variables} if variables else {}),
+            "validations": validations,
+        },
+    }
+
+
+def binding(name: str) -> dict[str, Any]:
+    """Returns the object that puts an admission policy into force in the whole cluster."""
+    return {
+        "apiVersion": _API,
+        "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": {"name": name},
+        "spec": {"policyName": name, "validationActions": ["Deny"]},
+    }
+
+
+def manifests() -> list[dict[str, Any]]:
+    """Returns the admission policies of a new cluster: without any AcceleratorPolicy, nothing is allowed."""
+    return [operations_policy({}), binding(OPERATIONS_POLICY), node_policy(), binding(NODE_POLICY)]

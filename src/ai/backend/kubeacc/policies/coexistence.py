@@ -1,0 +1,79 @@
+"""The co-existence rule of the proposal (spec 02, notes): whose a device is where another device plugin runs too.
+
+A locally attached device may be known to both; then the other plugin has the life cycle, and kube-acc discovers and
+reports only. A remotely attached device belongs to one of the two; a second one is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from ai.backend.common.device_operations import OperationVerb
+from ai.backend.kubeacc.crd.vocabulary import Attachment, LifecycleOwner
+
+
+class DeviceClaims(NamedTuple):
+    """Who claims a device. ``by_class``: the owner that the device's class names; ``other_plugin``: another device
+    plugin offers it on its node."""
+
+    attachment: Attachment
+    by_class: LifecycleOwner
+    other_plugin: bool
+
+
+class Ownership(NamedTuple):
+    """Whose a device is. ``owner`` None: two claim a device that only one may have, and nobody operates it."""
+
+    owner: LifecycleOwner | None
+    reason: str
+    message: str
+
+    @property
+    def is_managed(self) -> bool:
+        """True if kube-acc may operate the device and offer it to pods."""
+        return self.owner is LifecycleOwner.KUBE_ACC
+
+
+_LOCAL, _REMOTE = Attachment.LOCAL, Attachment.REMOTE
+_OURS, _THEIRS = LifecycleOwner.KUBE_ACC, LifecycleOwner.DEVICE_PLUGIN
+
+TABLE: Mapping[DeviceClaims, Ownership] = {
+    DeviceClaims(_LOCAL, _OURS, other_plugin=False): Ownership(_OURS, "KubeAccOnly", "kube-acc operates the device"),
+    DeviceClaims(_LOCAL, _OURS, other_plugin=True): Ownership(
+        _THEIRS,
+        "OtherDevicePlugin",
+        "another device plugin offers the device: it has the life cycle, kube-acc discovers and reports only",
+    ),
+    DeviceClaims(_LOCAL, _THEIRS, other_plugin=False): Ownership(
+        _THEIRS, "OwnedByClass", "the class leaves the life cycle to another device plugin, which does not offer it now"
+    ),
+    DeviceClaims(_LOCAL, _THEIRS, other_plugin=True): Ownership(
+        _THEIRS, "OwnedByClass", "the class leaves the life cycle to the other device plugin"
+    ),
+    DeviceClaims(_REMOTE, _OURS, other_plugin=False): Ownership(_OURS, "KubeAccOnly", "kube-acc operates the device"),
+    DeviceClaims(_REMOTE, _OURS, other_plugin=True): Ownership(
+        None,
+        "TwoOwners",
+        "another device plugin offers a remote device that the class gives to kube-acc: remove one of the two",
+    ),
+    DeviceClaims(_REMOTE, _THEIRS, other_plugin=False): Ownership(
+        _THEIRS, "OwnedByClass", "the class leaves the device to another device plugin"
+    ),
+    DeviceClaims(_REMOTE, _THEIRS, other_plugin=True): Ownership(
+        _THEIRS, "OwnedByClass", "the class leaves the device to the other device plugin"
+    ),
+}
+"""Every combination; a test compares it with the sentences of the proposal."""
+REPORT_ONLY = frozenset({OperationVerb.DIAGNOSE})
+"""The operations that only report, and are possible whoever has the life cycle."""
+
+
+def ownership(attachment: Attachment, by_class: LifecycleOwner, *, other_plugin: bool) -> Ownership:
+    """Returns whose a device is."""
+    return TABLE[DeviceClaims(attachment, by_class, other_plugin)]
+
+
+def may_operate(owner: LifecycleOwner | None, verb: OperationVerb) -> bool:
+    """Says whether kube-acc may run an operation on a device of that owner."""
+    return owner is LifecycleOwner.KUBE_ACC or verb in REPORT_ONLY

@@ -1,0 +1,387 @@
+"""Sends requests to an API server and decodes the answers into projections."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import cache
+from typing import Any, Literal, Protocol, TypeVar
+
+import aiohttp
+import msgspec
+from yarl import URL
+
+from ai.backend.common.errors import DeadlineExceeded, InvalidInput, Unavailable
+from ai.backend.node.kube_api.concurrency import ConcurrencyLimit
+from ai.backend.node.kube_api.configuration import ClusterAddress
+from ai.backend.node.kube_api.errors import (
+    ApiRefusal,
+    CredentialsRefused,
+    ObjectNotFound,
+    ServerFailed,
+    TooManyRequests,
+    parse_status,
+    refusal_of,
+)
+from ai.backend.node.kube_api.objects import KubeObject
+from ai.backend.node.kube_api.resources import ObjectT, Resource
+
+T = TypeVar("T")
+PatchKind = Literal["merge", "json", "strategic"]
+Propagation = Literal["", "Background", "Foreground", "Orphan"]
+REQUEST_TIMEOUT_S = 30.0
+_CONNECT_TIMEOUT_S = 10.0
+_SLOW_S = 5.0
+"""A request that took longer is a sign of overload."""
+_MAX_BUSY_RETRIES = 5
+"""How often a request is sent again that the server, being busy, has not begun."""
+_BUSY_WAIT_S = 1.0
+_PAGE = 500
+_REQUEST_CONNECTIONS = 128
+_WATCH_CONNECTIONS = 64
+_CHUNK_BYTES = 1 << 16
+_PATCH_TYPES = {
+    "merge": "application/merge-patch+json",
+    "json": "application/json-patch+json",
+    "strategic": "application/strategic-merge-patch+json",
+    "apply": "application/apply-patch+yaml",
+}
+
+
+class Delays(Protocol):
+    """The delays between attempts at one thing, as ``ai.backend.infra.retry.Backoff`` computes them."""
+
+    async def wait(self) -> None:
+        """Counts a failure and sleeps until the next attempt."""
+
+    def reset(self) -> None:
+        """Counts a success."""
+
+
+class _ListMeta(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    resource_version: str = ""
+    continue_: str = msgspec.field(default="", name="continue")
+
+
+def path_of(resource: Resource[Any], namespace: str = "", name: str = "", subresource: str = "") -> str:
+    """Returns the path of an object, or of a collection without a name; of all namespaces without one.
+
+    Raises InvalidInput for a name that would leave its place in the path.
+    """
+    parts = [resource.root]
+    for part in (namespace, name, subresource):
+        if part in (".", "..") or "/" in part or "%" in part or "?" in part or "#" in part:
+            raise InvalidInput(f"{part[:253]!r} is no name of an object", data={"name": "malformed"})
+    if namespace and resource.is_namespaced:
+        parts += ["namespaces", namespace]
+    parts.append(resource.plural)
+    return "/".join([*parts, *(part for part in (name, subresource) if part)])
+
+
+class KubeApi:
+    """A client of one API server.
+
+    Requests and watches have connections of their own, so that watches keep no request waiting. A request that the
+    server refuses for its load (429) waits as long as the server asks and is sent again a few times; no other request
+    is repeated, since it may have been executed. Made inside a running event loop; ``close`` releases the connections.
+
+    Args:
+        delays: makes the delays between the attempts of one watch or election.
+        user_agent: shown in the audit log of the cluster.
+
+    Every request raises what :mod:`ai.backend.node.kube_api.errors` describes, Unavailable without a connection, and
+    DeadlineExceeded; after both it may have been executed.
+    """
+
+    def __init__(
+        self,
+        address: ClusterAddress,
+        delays: Callable[[], Delays],
+        *,
+        user_agent: str = "backendai",
+        limit: ConcurrencyLimit | None = None,
+    ) -> None:
+        self.address = address
+        self.delays = delays
+        self.limit = limit or ConcurrencyLimit()
+        self._user_agent = user_agent
+        tls = address.tls()
+        self._tls: Any = tls if tls is not None else True
+        self._requests = self._session(_REQUEST_CONNECTIONS)
+        self._watches = self._session(_WATCH_CONNECTIONS)
+        self._rng = random.Random()  # jitter
+
+    def _session(self, connections: int) -> aiohttp.ClientSession:
+        connector = aiohttp.TCPConnector(limit=connections, ssl=self._tls)
+        return aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=True)
+
+    async def close(self) -> None:
+        """Closes all connections; watches and requests under way fail with Unavailable."""
+        await self._requests.close()
+        await self._watches.close()
+
+    async def get(self, resource: Resource[ObjectT], name: str, namespace: str = "") -> ObjectT:
+        body = await self.request("GET", path_of(resource, namespace, name))
+        return _decoded(body, resource.type)
+
+    async def find(self, resource: Resource[ObjectT], name: str, namespace: str = "") -> ObjectT | None:
+        """Returns an object, or None if there is none."""
+        try:
+            return await self.get(resource, name, namespace)
+        except ObjectNotFound:
+            return None
+
+    async def list(
+        self,
+        resource: Resource[ObjectT],
+        namespace: str = "",
+        *,
+        label_selector: str = "",
+        field_selector: str = "",
+    ) -> tuple[list[ObjectT], str]:
+        """Returns all objects and the version of the list, page by page."""
+        query = {"limit": str(_PAGE), **selectors(label_selector, field_selector)}
+        objects: list[ObjectT] = []
+        while True:
+            body = await self.request("GET", path_of(resource, namespace), query=query)
+            page = _decoded(body, _list_type(resource.type))
+            objects += page.items or ()
+            if not page.metadata.continue_:
+                return objects, page.metadata.resource_version
+            query["continue"] = page.metadata.continue_
+
+    async def create(
+        self, resource: Resource[ObjectT], body: Mapping[str, Any], namespace: str = "", *, dry_run: bool = False
+    ) -> ObjectT:
+        """Creates an object. Raises ObjectExists, RequestDenied, ObjectInvalid among others."""
+        manifest = {"apiVersion": resource.api_version, "kind": resource.kind, **body}
+        query = {"dryRun": "All"} if dry_run else {}
+        answer = await self.request("POST", path_of(resource, namespace), query=query, body=manifest)
+        return _decoded(answer, resource.type)
+
+    async def replace(
+        self,
+        resource: Resource[ObjectT],
+        name: str,
+        body: Mapping[str, Any],
+        namespace: str = "",
+        subresource: str = "",
+    ) -> ObjectT:
+        """Replaces an object; with ``metadata.resourceVersion`` only that version. Raises ObjectConflict."""
+        manifest = {"apiVersion": resource.api_version, "kind": resource.kind, **body}
+        answer = await self.request("PUT", path_of(resource, namespace, name, subresource), body=manifest)
+        return _decoded(answer, resource.type)
+
+    async def patch(
+        self,
+        resource: Resource[ObjectT],
+        name: str,
+        body: Mapping[str, Any] | Sequence[Any],
+        namespace: str = "",
+        *,
+        kind: PatchKind = "merge",
+        subresource: str = "",
+    ) -> ObjectT:
+        """Changes an object. ``metadata.uid`` and ``metadata.resourceVersion`` of a merge patch, or ``test`` of a JSON
+        patch, are conditions; if they do not hold, raises ObjectConflict or ObjectInvalid."""
+        path = path_of(resource, namespace, name, subresource)
+        return _decoded(await self.request("PATCH", path, body=body, content_type=_PATCH_TYPES[kind]), resource.type)
+
+    async def apply(
+        self,
+        resource: Resource[ObjectT],
+        name: str,
+        body: Mapping[str, Any],
+        namespace: str = "",
+        *,
+        manager: str,
+        force: bool = False,
+        subresource: str = "",
+    ) -> ObjectT:
+        """Creates the object or changes the fields of ``body`` (server-side apply); fields that ``manager`` applied
+        before and that are missing now are removed. ``force`` takes fields from other managers, else raises
+        ObjectConflict."""
+        metadata = {**body.get("metadata", {}), "name": name}
+        manifest = {"apiVersion": resource.api_version, "kind": resource.kind, **body, "metadata": metadata}
+        answer = await self.request(
+            "PATCH",
+            path_of(resource, namespace, name, subresource),
+            query={"fieldManager": manager, "force": "true" if force else "false"},
+            body=manifest,
+            content_type=_PATCH_TYPES["apply"],
+        )
+        return _decoded(answer, resource.type)
+
+    async def delete(
+        self,
+        resource: Resource[Any],
+        name: str,
+        namespace: str = "",
+        *,
+        uid: str = "",
+        resource_version: str = "",
+        grace_s: int | None = None,
+        propagation: Propagation = "",
+    ) -> bool:
+        """Requests the deletion of an object; returns False if there is none.
+
+        Args:
+            uid: of the object that is meant; another one of this name raises ObjectConflict.
+            resource_version: likewise, of the state that is meant.
+            grace_s: the grace period in seconds of a pod; 0 forces, None takes the pod's own.
+        """
+        conditions = {"uid": uid, "resourceVersion": resource_version}
+        options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions"}
+        if any(conditions.values()):
+            options["preconditions"] = {key: value for key, value in conditions.items() if value}
+        if grace_s is not None:
+            options["gracePeriodSeconds"] = grace_s
+        if propagation:
+            options["propagationPolicy"] = propagation
+        try:
+            await self.request("DELETE", path_of(resource, namespace, name), body=options)
+        except ObjectNotFound:
+            return False
+        return True
+
+    async def is_served(self, resource: Resource[Any]) -> bool:
+        """Returns True if the cluster has this kind of objects in this version."""
+
+        class Entry(msgspec.Struct):
+            name: str = ""
+
+        class Entries(msgspec.Struct):
+            resources: list[Entry] = []
+
+        try:
+            entries = _decoded(await self.request("GET", resource.root), Entries)
+        except ObjectNotFound:
+            return False
+        return any(entry.name == resource.plural for entry in entries.resources)
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Any = None,
+        content_type: str = "application/json",
+        timeout_s: float = REQUEST_TIMEOUT_S,
+    ) -> bytes:
+        """Sends one request and returns the body of its answer."""
+        data = None if body is None else msgspec.json.encode(body)
+        is_token_renewed = False
+        retries = 0
+        while True:
+            try:
+                async with self.limit.slot():
+                    return await self._send_once(method, path, query or {}, data, content_type, timeout_s)
+            except CredentialsRefused:
+                if is_token_renewed or self.address.token.file is None:
+                    raise
+                is_token_renewed = True
+                self.address.token.current(is_refused=True)
+            except TooManyRequests as refusal:
+                retries += 1
+                if retries > _MAX_BUSY_RETRIES:
+                    raise
+                wait_s = refusal.retry_after_s or _BUSY_WAIT_S
+                await asyncio.sleep(wait_s * (1 + self._rng.random()))
+
+    async def _send_once(
+        self, method: str, path: str, query: Mapping[str, str], data: bytes | None, content_type: str, timeout_s: float
+    ) -> bytes:
+        loop = asyncio.get_running_loop()
+        started_at = loop.time()
+        timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=_CONNECT_TIMEOUT_S)
+        headers = self._headers() | ({"Content-Type": content_type} if data is not None else {})
+        try:
+            async with self._requests.request(
+                method,
+                self._url(path, query),
+                data=data,
+                headers=headers,
+                timeout=timeout,
+                allow_redirects=False,
+                server_hostname=self.address.server_name or None,
+            ) as response:
+                answer = await response.read()
+        except TimeoutError:
+            self.limit.congested()
+            message = f"the API server did not answer {method} {path} within {timeout_s:g} s"
+            raise DeadlineExceeded(message) from None
+        except (aiohttp.ClientError, OSError) as e:
+            raise Unavailable(f"the API server at {self.address.server} does not answer: {e}") from None
+        if response.status >= 300:
+            refusal = self._refusal(response, answer, f"{method} {path}")
+            if isinstance(refusal, TooManyRequests | ServerFailed):
+                self.limit.congested()
+            raise refusal
+        if loop.time() - started_at > _SLOW_S:
+            self.limit.congested()
+        else:
+            self.limit.succeeded()
+        return answer
+
+    @asynccontextmanager
+    async def stream(
+        self, path: str, query: Mapping[str, str], *, silence_s: float
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        """Opens a long answer, and gives its chunks. Raises Unavailable if it is silent for ``silence_s``, and as
+        every request."""
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT_S, sock_read=silence_s)
+        what = f"GET {path}"
+        try:
+            async with self._watches.get(
+                self._url(path, query),
+                headers=self._headers(),
+                timeout=timeout,
+                allow_redirects=False,
+                server_hostname=self.address.server_name or None,
+            ) as response:
+                if response.status >= 300:
+                    raise self._refusal(response, await response.content.read(_CHUNK_BYTES), what)
+                yield response.content.iter_any()
+        except TimeoutError:
+            raise DeadlineExceeded(f"{what}: the API server said nothing for {silence_s:g} s") from None
+        except (aiohttp.ClientError, OSError) as e:
+            raise Unavailable(f"{what}: the connection to the API server failed: {e}") from None
+        except CredentialsRefused:
+            self.address.token.current(is_refused=True)
+            raise
+
+    def _url(self, path: str, query: Mapping[str, str]) -> URL:
+        return URL(self.address.server + path, encoded=True).with_query(query)
+
+    def _headers(self) -> dict[str, str]:
+        headers = {"Accept": "application/json, */*;q=0.1", "User-Agent": self._user_agent}
+        token = self.address.token.current()
+        return headers | {"Authorization": f"Bearer {token}"} if token else headers
+
+    @staticmethod
+    def _refusal(response: aiohttp.ClientResponse, body: bytes, what: str) -> ApiRefusal:
+        retry_after = response.headers.get("Retry-After", "")
+        return refusal_of(parse_status(body), http_status=response.status, retry_after=retry_after, what=what)
+
+
+def selectors(label_selector: str, field_selector: str) -> dict[str, str]:
+    """Returns the query of a list or watch of some of the objects; an empty selector selects all."""
+    values = {"labelSelector": label_selector, "fieldSelector": field_selector}
+    return {key: value for key, value in values.items() if value}
+
+
+@cache
+def _list_type(cls: type[KubeObject]) -> Any:
+    fields: list[tuple[str, Any, Any]] = [("metadata", _ListMeta, _ListMeta()), ("items", list[cls] | None, None)]  # type: ignore[valid-type]  # of a class known at run time
+    return msgspec.defstruct(f"{cls.__name__}List", fields)
+
+
+def _decoded(body: bytes, cls: type[T]) -> T:
+    """Raises ServerFailed for an answer of another form."""
+    try:
+        return msgspec.json.decode(body, type=cls)
+    except msgspec.MsgspecError as e:
+        raise ServerFailed(f"the API server answered something else than expected: {e}") from None

@@ -1,0 +1,191 @@
+"""Keeps a copy of the objects of one kind current: lists them, watches changes, and lists anew where it must."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from contextlib import aclosing
+from types import MappingProxyType
+from typing import Any, Generic
+
+from ai.backend.common.errors import BackendError
+from ai.backend.node.kube_api.client import KubeApi, path_of, selectors
+from ai.backend.node.kube_api.errors import NotServed, ObjectInvalid, VersionExpired
+from ai.backend.node.kube_api.resources import ObjectT, Resource
+from ai.backend.node.kube_api.watching import INITIAL_EVENTS_END, WatchDecoder
+
+log = logging.getLogger(__name__)
+SILENCE_S = 90.0
+"""Bookmarks come about once a minute; a connection that is silent for longer is dead, though nobody closed it."""
+_MIN_WATCH_S, _MAX_WATCH_S = 300, 600
+"""The server ends a watch after so many seconds, at random so that not all watches end together."""
+_STREAMED_LIST = {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
+Key = tuple[str, str]
+
+
+class Reflector(Generic[ObjectT]):
+    """Mirrors the objects of a kind that match the selectors.
+
+    ``run`` keeps the copy current until it is cancelled, and survives every failure of the server. It streams the
+    present objects where the server can (WatchList), else lists them. The copy keeps what it has while the server is
+    away; ``age_s`` tells for how long nothing was heard. An object that was replaced by another of its name is removed
+    and then added. ``on_change`` gets each object before and after a change, None before its creation and after its
+    removal, in order and in the event loop; what it raises is logged.
+    """
+
+    def __init__(
+        self,
+        api: KubeApi,
+        resource: Resource[ObjectT],
+        namespace: str = "",
+        *,
+        label_selector: str = "",
+        field_selector: str = "",
+        on_change: Callable[[ObjectT | None, ObjectT | None], None] | None = None,
+        silence_s: float = SILENCE_S,
+    ) -> None:
+        self._api = api
+        self._resource = resource
+        self._namespace = namespace
+        self._labels, self._fields = label_selector, field_selector
+        self._on_change = on_change
+        self._silence_s = silence_s
+        self._delays = api.delays()
+        self._objects: dict[Key, ObjectT] = {}
+        self._version = ""
+        self._answered_at = float("-inf")
+        self._is_streaming = True
+        self._rng = random.Random()  # spreads the ends of watches
+        self.synced = asyncio.Event()
+        """Set once the copy was complete for the first time."""
+        self.lists = 0
+        """How often all objects were read; grows only where the server has forgotten the version that was watched."""
+        self.failure: str = ""
+        """Why the last attempt failed; empty while a watch is open."""
+
+    @property
+    def objects(self) -> Mapping[Key, ObjectT]:
+        """The present objects by namespace and name."""
+        return MappingProxyType(self._objects)
+
+    def get(self, name: str, namespace: str = "") -> ObjectT | None:
+        return self._objects.get((namespace, name))
+
+    @property
+    def age_s(self) -> float:
+        """The seconds since the server last said something; infinite before the first time."""
+        return asyncio.get_running_loop().time() - self._answered_at
+
+    async def run(self) -> None:
+        """Keeps the copy current until cancelled."""
+        while True:
+            try:
+                if not self._version and not self._is_streaming:
+                    await self._list()
+                if await self._follow():
+                    continue
+                self.failure = "the server ended a watch at once"
+            except VersionExpired as e:
+                log.info("%s are listed anew: %s", self._resource, e)
+                self._version, self.failure = "", str(e)
+            except (ObjectInvalid, NotServed) as e:
+                if not self._is_streaming:
+                    log.warning("%s cannot be watched: %s", self._resource, e)
+                self._is_streaming, self.failure = False, str(e)
+            except Exception as e:
+                self.failure = str(e)
+                log.warning("the watch of %s failed: %s", self._resource, e, exc_info=not isinstance(e, BackendError))
+            await self._delays.wait()
+
+    async def _list(self) -> None:
+        """Reads all objects; afterwards ``_version`` is where the watch begins."""
+        listed_objects, version = await self._api.list(
+            self._resource, self._namespace, label_selector=self._labels, field_selector=self._fields
+        )
+        self._replace(listed_objects, version)
+
+    async def _follow(self) -> bool:
+        """Follows the changes since ``_version``, without one after all present objects, until the server ends the
+        watch. Returns False if it said nothing at all."""
+        listing: dict[Key, ObjectT] | None = None if self._version else {}
+        is_answered = False
+        async with aclosing(self._events()) as events:
+            async for event in events:
+                is_answered = True
+                self._note_answer()
+                if listing is None:
+                    self._apply(event.type, event.object)
+                elif self._is_listed(event, listing):
+                    self._replace(listing.values(), event.object.metadata.resource_version)
+                    listing = None
+        return is_answered and listing is None
+
+    @staticmethod
+    def _is_listed(event: Any, listing: dict[Key, ObjectT]) -> bool:
+        """Adds an event of a streamed list to it; returns True after the last one."""
+        if event.type == "BOOKMARK":
+            return bool(event.object.metadata.annotations.get(INITIAL_EVENTS_END) == "true")
+        if event.type == "DELETED":
+            listing.pop(event.object.key, None)
+        else:
+            listing[event.object.key] = event.object
+        return False
+
+    async def _events(self) -> AsyncGenerator[Any, None]:
+        start = {"resourceVersion": self._version} if self._version else _STREAMED_LIST
+        query = {
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(self._rng.randint(_MIN_WATCH_S, _MAX_WATCH_S)),
+            **selectors(self._labels, self._fields),
+            **start,
+        }
+        decoder = WatchDecoder(self._resource.type)
+        path = path_of(self._resource, self._namespace)
+        async with self._api.stream(path, query, silence_s=self._silence_s) as chunks:
+            async for chunk in chunks:
+                for event in decoder.feed(chunk):
+                    yield event
+
+    def _note_answer(self) -> None:
+        self._answered_at = asyncio.get_running_loop().time()
+        self._delays.reset()
+        self.failure = ""
+
+    def _replace(self, listed_objects: Iterable[ObjectT], version: str) -> None:
+        previous_objects, self._objects = self._objects, {obj.key: obj for obj in listed_objects}
+        self._version = version
+        self.lists += 1
+        self._note_answer()
+        for key, previous in previous_objects.items():
+            if key not in self._objects:
+                self._notify(previous, None)
+        for key, present in list(self._objects.items()):
+            before = previous_objects.get(key)
+            if before is None or before.metadata.resource_version != present.metadata.resource_version:
+                self._notify(before, present)
+        self.synced.set()
+
+    def _apply(self, kind: str, obj: ObjectT) -> None:
+        self._version = obj.metadata.resource_version or self._version
+        if kind == "DELETED":
+            self._objects.pop(obj.key, None)
+            self._notify(obj, None)
+        elif kind in ("ADDED", "MODIFIED"):
+            before = self._objects.get(obj.key)
+            self._objects[obj.key] = obj
+            self._notify(before, obj)
+
+    def _notify(self, before: ObjectT | None, after: ObjectT | None) -> None:
+        if self._on_change is None:
+            return
+        steps = [(before, after)]
+        if before is not None and after is not None and before.metadata.uid != after.metadata.uid:
+            steps = [(before, None), (None, after)]
+        for step in steps:
+            try:
+                self._on_change(*step)
+            except Exception:
+                log.exception("a change of %s could not be handled", self._resource)

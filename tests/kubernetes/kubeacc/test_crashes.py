@@ -1,0 +1,89 @@
+"""Controllers that are killed at each crash point, and two of them at once."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from tools.kube.cluster import Cluster
+
+from ai.backend.common.device_operations import OperationPhase as P
+from ai.backend.kubeacc.composition import run_controllers
+from ai.backend.kubeacc.controllers.operations import CRASH_POINTS
+from ai.backend.node.kube_api.client import KubeApi
+from ai.backend.plugin.crash_points import VARIABLE
+from tests.kubernetes.kubeacc.conftest import Bench, ScriptedNode, running
+
+pytestmark = pytest.mark.needs("kubernetes")
+
+
+@asynccontextmanager
+async def controllers(cluster: Cluster, *, crash_point: str = "") -> AsyncIterator[asyncio.subprocess.Process]:
+    """The controllers as a process that dies at a crash point. It has the name of the pod that starts again."""
+    arguments = ["--kubeconfig", str(cluster.kubeconfig), "--identity", "controllers-0"]
+    program = "import sys; from ai.backend.kubeacc.main import main; main(sys.argv[1:])"
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", program, "start-controllers", *arguments),
+        env={**os.environ, VARIABLE: crash_point},
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        await process.wait()
+
+
+#: The status is written once for each step: admitted, acquired, ordered, completed, confirmed.
+POINTS = [
+    f"{point}:{n}" for point in CRASH_POINTS for n in (range(1, 6) if point.endswith("operation-status") else (1,))
+]
+
+
+@pytest.mark.timeout(240)
+async def test_controllers_killed_anywhere_give_each_order_once(
+    acc_cluster: Cluster, api: KubeApi, namespace: str, device: str
+) -> None:
+    node = ScriptedNode(api)
+    bench = Bench(api, acc_cluster, namespace, node)
+    async with running(node.run):
+        async with controllers(acc_cluster):
+            await bench.wait_until_admitted("Reset")
+        for number, point in enumerate(POINTS):
+            name = f"op{number}"
+            await bench.ask(name, device, "Reset")
+            async with controllers(acc_cluster, crash_point=point) as process:
+                assert await asyncio.wait_for(process.wait(), 20) == -signal.SIGKILL, point
+        async with controllers(acc_cluster):
+            for number, point in enumerate(POINTS):
+                ended = await bench.wait_for_end(f"op{number}", 20)
+                assert (ended.status.phase, ended.status.attempts) == (P.SUCCEEDED, 1), point
+    assert sorted(node.orders) == sorted((f"op{number}", 1, "order") for number in range(len(POINTS)))
+    assert (await bench.device(device)).status.operation is None
+
+
+async def test_of_two_controllers_one_leads_and_the_other_takes_over(
+    acc_cluster: Cluster, api: KubeApi, namespace: str, device: str
+) -> None:
+    node = ScriptedNode(api)
+    bench = Bench(api, acc_cluster, namespace, node)
+    first, second = asyncio.Event(), asyncio.Event()
+
+    async def lead(stop: asyncio.Event, name: str) -> None:
+        await run_controllers(acc_cluster.kubeconfig, stop, identity=name)
+
+    async with running(node.run, lambda: lead(second, "b")):
+        async with running(lambda: lead(first, "a")):
+            await bench.wait_until_admitted("Reset")
+            await bench.ask("one", device, "Reset")
+            assert (await bench.wait_for_end("one")).status.phase is P.SUCCEEDED
+        await bench.ask("two", device, "Reset")
+        assert (await bench.wait_for_end("two", 30)).status.phase is P.SUCCEEDED
+        second.set()
+    assert node.orders == [("one", 1, "order"), ("two", 1, "order")]
