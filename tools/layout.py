@@ -61,6 +61,7 @@ FEATURES: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "agent": (
         ("server", "watcher"),
         ("main",),
+        ("shard",),
         ("composition", "watcher_daemon"),
         ("link",),
         ("lifecycle",),
@@ -164,7 +165,7 @@ WITHOUT_TIERS: Mapping[str, frozenset[str]] = {
             "graphql",
         ]
     ),
-    "agent": frozenset(["server", "watcher", "main", "composition", "directory", "kit", "runtimes", "config"]),
+    "agent": frozenset(["server", "watcher", "main", "shard", "composition", "directory", "kit", "runtimes", "config"]),
     "storage": frozenset(["server", "main", "tasks", "config", "crash_points"]),
     "appproxy.coordinator": frozenset(["main", "composition", "config", "db", "errors"]),
     "appproxy.worker": frozenset(["main", "composition", "config", "metrics", "upstreams"]),

@@ -25,6 +25,8 @@ from ai.backend.common.ids import DeviceId, DeviceName, KernelId, SessionId, Slo
 from ai.backend.common.states import Enforcement, SlotType
 from ai.backend.common.wire.reports import (
     AgentReport,
+    BeatReply,
+    BeatReport,
     HeartbeatReply,
     KernelObservation,
     KernelPresence,
@@ -389,6 +391,9 @@ class FakeManager:
         self.heartbeats.append(report)
         self._beat.set()
         return HeartbeatReply(interval_s=0.05, unknown_kernels=self.unknown)
+
+    async def beat(self, report: BeatReport) -> BeatReply:
+        return BeatReply(stale=list(report.agent_ids))
 
     async def observe(self, report: ObservationReport) -> int:
         self._listen()

@@ -31,7 +31,14 @@ from ai.backend.common.wire.execution import (
     TarFile,
 )
 from ai.backend.common.wire.link import ByteStream, PtyStream
-from ai.backend.common.wire.reports import AgentReport, HeartbeatReply, ObservationReport, StatReport
+from ai.backend.common.wire.reports import (
+    AgentReport,
+    BeatReply,
+    BeatReport,
+    HeartbeatReply,
+    ObservationReport,
+    StatReport,
+)
 from ai.backend.infra.rpc.data.server import DataServer
 from ai.backend.infra.rpc.endpoints import AgentEndpoint, ManagerEndpoint
 from ai.backend.infra.rpc.memory import MemoryLink
@@ -226,12 +233,17 @@ class Reports:
 
     def __init__(self) -> None:
         self.heartbeats: list[AgentReport] = []
+        self.beats: list[BeatReport] = []
         self.observed: list[ObservationReport] = []
         self.stats: list[StatReport] = []
 
     async def heartbeat(self, report: AgentReport) -> HeartbeatReply:
         self.heartbeats.append(report)
         return HeartbeatReply(interval_s=7.0)
+
+    async def beat(self, report: BeatReport) -> BeatReply:
+        self.beats.append(report)
+        return BeatReply(interval_s=8.0)
 
     async def observe(self, report: ObservationReport) -> int:
         self.observed.append(report)

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AliasChoices, Field, field_validator, model_validator
 
+from ai.backend.agent.config.kubernetes import KubernetesSettings
 from ai.backend.agent.config.published import AgentDebugSettings, ContainerSettings, PublishedNode
 from ai.backend.infra.settings import Settings
 from ai.backend.infra.settings.tables import Address, EtcdSettings, HostPort, LoggingSettings, TlsSettings
@@ -284,6 +285,7 @@ class AgentSettings(Settings):
         default_factory=dict, description="What is declared of each runtime class, by its name."
     )
     runtime: dict[str, Any] = Field(default_factory=dict, description="Settings of the runtime plugin.")
+    kubernetes: KubernetesSettings = KubernetesSettings()
     etcd: EtcdSettings | None = Field(
         default=None, description="The shared configuration, and with it the managers; unset: this file alone."
     )

@@ -11,7 +11,14 @@ from typing import Protocol
 
 from ai.backend.common.wire import agent, execution
 from ai.backend.common.wire.methods import remote
-from ai.backend.common.wire.reports import AgentReport, HeartbeatReply, ObservationReport, StatReport
+from ai.backend.common.wire.reports import (
+    AgentReport,
+    BeatReply,
+    BeatReport,
+    HeartbeatReply,
+    ObservationReport,
+    StatReport,
+)
 
 
 class PtyStream(Protocol):
@@ -165,11 +172,15 @@ class AgentCommands(Protocol):
 
 
 class ManagerReports(Protocol):
-    """The reports that an agent sends to its manager. An agent reports for no other ``agent_id`` than its own."""
+    """The reports that agents send to their manager, each for the agents of its connection only."""
 
     @remote("repeatable")
     async def heartbeat(self, report: AgentReport) -> HeartbeatReply:
         """Reports the state of an agent; returns when to send the next heartbeat."""
+
+    @remote("repeatable")
+    async def beat(self, report: BeatReport) -> BeatReply:
+        """Counts as a heartbeat of each agent, whose content has not changed."""
 
     @remote("repeatable")
     async def observe(self, report: ObservationReport) -> int:

@@ -26,12 +26,17 @@ _MAX_OPEN_CALLS = 4096
 
 @dataclass(eq=False)
 class Multiplexer:
-    """The calls and streams of one connection. ``service`` answers the calls of the peer."""
+    """The calls and streams of one connection.
+
+    ``service`` answers the calls of the peer; those that name one of several agents are answered by its service, of
+    which ``service_of`` raises Unavailable if it is not here.
+    """
 
     peer: str
     send: Send
     _: KW_ONLY
     service: Service | None = None
+    service_of: Callable[[str], Service] | None = None
     max_message_bytes: int
     deadline_scale: float = 1.0
     server: StreamServer | None = None
@@ -44,14 +49,14 @@ class Multiplexer:
         self._streams: set[StreamPort] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def open_stream(self, method: Method, request: object) -> Any:
+    async def open_stream(self, method: Method, request: object, *, agent: str = "") -> Any:
         """Returns a PtyStream or a ByteStream, by the method. Raises as ``call``."""
         if self.server is None or method.stream is None:
             raise Unavailable(f"this side opens no streams by {method.name}")
         port = self._new_port()
         try:
             with self.server.offer(port) as offer:
-                await self.call(method, request, offer)
+                await self.call(method, request, offer, agent=agent)
             if not port.is_carried:
                 raise Unavailable(f"{self.peer} did not connect for {method.name}")
         except BaseException:
@@ -64,14 +69,15 @@ class Multiplexer:
         self._streams.add(port)
         return port
 
-    async def call(self, method: Method, request: object, offer: DataOffer | None = None) -> Any:
+    async def call(self, method: Method, request: object, offer: DataOffer | None = None, *, agent: str = "") -> Any:
         """Calls the peer. Raises what the peer raised, DeadlineExceeded, Unavailable, or LimitExceeded for a large
         request."""
         self._number += 1
         call_number = self._number
         if len(self._waiting) >= _MAX_OPEN_CALLS:
             raise Unavailable(f"{self.peer} is behind with {_MAX_OPEN_CALLS} calls")
-        message = encode(Kind.CALL, call_number, method.name, request, limit=self.max_message_bytes, offer=offer)
+        limit = self.max_message_bytes
+        message = encode(Kind.CALL, call_number, method.name, request, limit=limit, offer=offer, agent=agent)
         timeout_s = method.deadline_of(request) * self.deadline_scale
         reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting[call_number] = (method, reply)
@@ -128,9 +134,10 @@ class Multiplexer:
             waiting_call[1].set_exception(error)
 
     def _serve_call(self, envelope: Envelope) -> None:
-        service = self.service
-        if service is None:
-            self._spawn(self._send_error(envelope.id, Unavailable("not ready yet")))
+        try:
+            service = self._service_for(envelope.agent)
+        except Unavailable as e:
+            self._spawn(self._send_error(envelope.id, e))
             return
         method = service.methods.get(envelope.name)
         if method is None:
@@ -145,6 +152,13 @@ class Multiplexer:
         task = asyncio.create_task(self._answer(service, method, envelope))
         self._serving[envelope.id] = (method, task)
         task.add_done_callback(lambda _: self._serving.pop(envelope.id, None))
+
+    def _service_for(self, agent: str) -> Service:
+        if agent and self.service_of is not None:
+            return self.service_of(agent)
+        if self.service is None:
+            raise Unavailable("not ready yet")
+        return self.service
 
     async def _answer(self, service: Service, method: Method, envelope: Envelope) -> None:
         call_number = envelope.id

@@ -204,14 +204,14 @@ class DeviceAttribute(Part, frozen=True, kw_only=True):
     """A value of one of four types; the field of its type is set."""
 
     string: str | None = None
-    int: int | None = None
-    bool: bool | None = None
+    number: int | None = msgspec.field(default=None, name="int")
+    flag: bool | None = msgspec.field(default=None, name="bool")
     version: str | None = None
 
     @property
     def value(self) -> Any:
         """The value, or None for an attribute of a type that is not known."""
-        return next((v for v in (self.string, self.int, self.bool, self.version) if v is not None), None)
+        return next((v for v in (self.string, self.number, self.flag, self.version) if v is not None), None)
 
 
 class DeviceCapacity(Part, frozen=True, kw_only=True):
