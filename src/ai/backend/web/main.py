@@ -15,7 +15,7 @@ from ai.backend.infra.process.daemon import config_option, log_level_option, rep
 from ai.backend.infra.process.pid_file import PidFile
 from ai.backend.infra.settings import load_settings, warn_of_keys_without_effect
 from ai.backend.infra.settings.check import config as config_group
-from ai.backend.infra.telemetry import log_as_configured
+from ai.backend.infra.telemetry import log_as_configured, start_telemetry
 from ai.backend.web.composition import WebServer
 from ai.backend.web.config.settings import WebSettings
 
@@ -50,6 +50,7 @@ def start_server(config: Path | None, log_level: str | None) -> None:
         settings = load_settings(WebSettings, name="webserver", path=config, env_prefix="BACKEND_WEB_")
         log_as_configured("webserver", settings.logging, level=log_level or settings.debug.log_level)
         warn_of_keys_without_effect(settings)
+        start_telemetry("webserver", settings.otel)
 
     async def run(stop: asyncio.Event) -> None:
         with PidFile(settings.service.pid_file):

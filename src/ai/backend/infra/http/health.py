@@ -42,7 +42,8 @@ class HealthApi:
     def __init__(self, metrics: Metrics, readiness: Readiness, gauges: Gauges | None = None) -> None:
         self._metrics = metrics
         self._readiness = readiness
-        self._gauges = gauges
+        if gauges is not None:
+            metrics.update_by(gauges)
 
     @route("GET", "/livez", auth=False, limited=False)
     async def livez(self, call: Call) -> Liveness:
@@ -59,9 +60,7 @@ class HealthApi:
     @route("GET", "/metrics", auth=False, limited=False, produces=("text/plain",))
     async def metrics(self, call: Call) -> web.Response:
         """Returns metrics in the text format of Prometheus."""
-        if self._gauges is not None:
-            for name, value in (await self._gauges()).items():
-                self._metrics.gauge(name, name.replace("_", " ").capitalize() + ".").set(value)
+        await self._metrics.update()
         return web.Response(body=self._metrics.exposition(), headers={"Content-Type": "text/plain; version=0.0.4"})
 
 

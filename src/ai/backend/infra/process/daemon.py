@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from ai.backend.common.errors import BackendError
+from ai.backend.infra.telemetry import sent_telemetry
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 _level_option: Decorator = click.option(
@@ -69,7 +70,8 @@ def run_daemon(
         stop_event = asyncio.Event()
         for signal_number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(signal_number, stop_event.set)
-        await work(stop_event)
+        async with sent_telemetry():
+            await work(stop_event)
 
     with reported_errors(), asyncio.Runner(debug=debug, loop_factory=loop_factory) as runner:
         runner.run(main())

@@ -43,13 +43,16 @@ class DataOffer(msgspec.Struct, frozen=True):
 
 
 class Envelope(msgspec.Struct, frozen=True, array_like=True):
-    """A message of the link. ``offer``: with a call that opens a stream."""
+    """A message of the link. ``offer``: with a call that opens a stream. ``trace`` and ``request_id``, with a call: the
+    ``traceparent`` of its span, and the request that it serves."""
 
     kind: int
     id: int = 0
     name: str = ""
     body: msgspec.Raw = msgspec.Raw(b"\xc0")
     offer: DataOffer | None = None
+    trace: str | None = None
+    request_id: str | None = None
 
 
 class Hello(msgspec.Struct, frozen=True):
@@ -71,10 +74,18 @@ _decoder = msgspec.msgpack.Decoder(Envelope)
 
 
 def encode(
-    kind: Kind, number: int = 0, name: str = "", body: Any = None, *, limit: int, offer: DataOffer | None = None
+    kind: Kind,
+    number: int = 0,
+    name: str = "",
+    body: Any = None,
+    *,
+    limit: int,
+    offer: DataOffer | None = None,
+    trace: str | None = None,
+    request_id: str | None = None,
 ) -> bytes:
     """Encodes a message. Raises LimitExceeded if it is larger than the link carries."""
-    data = _encoder.encode(Envelope(kind, number, name, msgspec.Raw(_encoder.encode(body)), offer))
+    data = _encoder.encode(Envelope(kind, number, name, msgspec.Raw(_encoder.encode(body)), offer, trace, request_id))
     if len(data) > limit:
         raise LimitExceeded(f"a message of {len(data)} bytes exceeds the link's {limit}")
     return data

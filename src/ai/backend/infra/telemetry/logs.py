@@ -17,6 +17,7 @@ import msgspec
 
 from ai.backend.common.errors import InvalidInput
 from ai.backend.infra.settings.tables import LoggingSettings
+from ai.backend.infra.telemetry.tracing import trace_ids
 
 log = logging.getLogger(__name__)
 _context: ContextVar[Mapping[str, str]] = ContextVar("log_context", default={})  # noqa: B039  # never mutated: replaced
@@ -59,11 +60,11 @@ def log_context() -> Mapping[str, str]:
     return _context.get()
 
 
-class _ContextFilter(logging.Filter):
+class ContextFilter(logging.Filter):
     """Copies the ids when a record is created, since a handler may format it in another task."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        record.ids = dict(_context.get())
+        record.ids = {**_context.get(), **trace_ids()}
         return True
 
 
@@ -169,7 +170,7 @@ def _install_handlers(handlers: Iterable[logging.Handler], levels: Mapping[str, 
         if isinstance(old_handler.formatter, (_JSONFormatter, _ConsoleFormatter)):
             old_handler.close()
     for handler in handlers:
-        handler.addFilter(_ContextFilter())
+        handler.addFilter(ContextFilter())
         root.addHandler(handler)
     for name, level in levels.items():
         logging.getLogger(name).setLevel(level)

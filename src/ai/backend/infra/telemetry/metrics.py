@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, values
 from prometheus_client.core import Metric
@@ -21,6 +22,14 @@ _FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 _BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
+_of_process: WeakSet[Metrics] = WeakSet()
+
+
+def metrics_of_process() -> list[Metrics]:
+    """Returns the metrics of all daemons in this process."""
+    return list(_of_process)
+
+
 class Metrics:
     """Creates metrics with the prefix ``backendai_<daemon>_``; the same name returns the same metric."""
 
@@ -28,6 +37,8 @@ class Metrics:
         self._registry, self._exposed = CollectorRegistry(), CollectorRegistry()
         self._prefix = f"backendai_{daemon.replace('-', '_')}_"
         self._metrics: dict[str, Counter | Gauge | Histogram] = {}
+        self._gauges: Callable[[], Awaitable[Mapping[str, float]]] | None = None
+        _of_process.add(self)
 
     def counter(self, name: str, help_: str, labels: Sequence[str] = ()) -> Counter:
         return self._metric(Counter, name, help_, labels)
@@ -63,6 +74,21 @@ class Metrics:
                 )
             ]
         )
+
+    def update_by(self, gauges: Callable[[], Awaitable[Mapping[str, float]]]) -> None:
+        """Has ``gauges`` tell the values of gauges, by name, each time before they are read."""
+        self._gauges = gauges
+
+    async def update(self) -> None:
+        """Sets the gauges that are computed when they are read."""
+        if self._gauges is not None:
+            for name, value in (await self._gauges()).items():
+                self.gauge(name, name.replace("_", " ").capitalize() + ".").set(value)
+
+    def families(self) -> Iterable[Metric]:
+        """Yields the metrics that :meth:`exposition` writes."""
+        yield from (_shared_registry() or self._registry).collect()
+        yield from self._exposed.collect()
 
     def exposition(self) -> bytes:
         """Returns the text format for ``/metrics``: counts of all processes, and the exported families of this one."""
