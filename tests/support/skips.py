@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import docker_engine, postgres
+from tests.support import collector, docker_engine, postgres
 from tests.support.quota_disk import why_no_quota_disk
 
 ACCEPTED_IN_CI = ("machine:", "capability:")
@@ -125,6 +125,7 @@ PROBES: dict[str, Callable[[], str | None]] = {
     "redis": _program("redis-server", "redis-server"),
     "etcd": _program("etcd", "etcd-server"),
     "slapd": _program("slapd", "slapd"),
+    "collector": collector.why_not,
     "xfs": _xfs,
 }
 

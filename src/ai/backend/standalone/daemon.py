@@ -136,7 +136,7 @@ def main(arguments: Sequence[str]) -> int:
         if cluster is None:
             raise InvalidInput(f"There is no cluster on {layout.root}.")
         with InstanceLock(layout.root / f"{name}.lock", wait_s=_PREDECESSOR_S):
-            start_telemetry(name, settings_of_environment())
+            start_telemetry(arguments[1], settings_of_environment())
             asyncio.run(run(make_daemon(layout, cluster)))
     except BackendError as e:
         sys.stderr.write(f"{name}: {e.message}\n")

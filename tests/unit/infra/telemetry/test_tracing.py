@@ -44,7 +44,8 @@ class Collected:
     """What a tracer has made."""
 
     def __init__(self, sample_ratio: float = 1.0) -> None:
-        self._spans, self._logs = InMemorySpanExporter(), InMemoryLogRecordExporter()
+        self._spans = InMemorySpanExporter()
+        self._logs = InMemoryLogRecordExporter()  # type: ignore[no-untyped-call]  # theirs
         settings = OtelSettings(enabled=True, sample_ratio=sample_ratio)
         exporters = otlp.Exporters(spans=self._spans, logs=self._logs, metrics=None)
         self.telemetry = otlp.Telemetry(settings, exporters, otlp.resource_of("test"))
@@ -159,14 +160,17 @@ def test_a_log_has_the_ids_of_its_span_and_not_those_of_the_sdk() -> None:
     collected = Collected()
     (handler,) = collected.telemetry.handlers()
     handler.addFilter(ContextFilter())
-    for name in ("ai.backend.test", "opentelemetry.sdk"):
-        record = logging.LogRecord(name, logging.WARNING, "", 1, "session %s", ("s",), None)
+    records = [
+        logging.LogRecord(name, logging.WARNING, "", 1, "session %s", ("s",), None)
+        for name in ("ai.backend.test", "opentelemetry.sdk")
+    ]
+    for record in records:
         with span("a", parent=PARENT), bind_log_context(session_id="s"):
             handler.handle(record)
     (log,) = collected.logs()
     assert (log.body, log.attributes["session_id"]) == ("session s", "s")
     assert f"{log.trace_id:032x}" == TRACE
-    assert record.__dict__["ids"]["trace_id"] == TRACE
+    assert records[0].__dict__["ids"]["trace_id"] == TRACE
 
 
 async def test_a_call_to_an_agent_is_part_of_the_trace_and_of_the_request() -> None:

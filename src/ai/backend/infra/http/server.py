@@ -15,7 +15,7 @@ import socket
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -54,13 +54,14 @@ from ai.backend.infra.http.signature import SigningKey
 from ai.backend.infra.http.streams import ACCESS_KEY, STREAMS, ActiveKeys, Streams
 from ai.backend.infra.loop import cancel_all
 from ai.backend.infra.telemetry import Metrics, bind_log_context
-from ai.backend.infra.telemetry.tracing import HEADER, Span, exemplar, is_tracing, span
+from ai.backend.infra.telemetry.tracing import HEADER, Span, child_span, exemplar, is_tracing, span
 
 log = logging.getLogger(__name__)
 _CONNECTION_LIMITS = web.AppKey("connection_limits", ConnectionLimits)
 _REQUEST_ID_PATTERN = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 _METHOD_PATTERN = re.compile(r"[A-Z]{1,16}")
 _RESERVED_PARAMETERS = frozenset({"owner_access_key"})
+_PROBES = frozenset({"/livez", "/readyz", "/metrics"})
 _BACKLOG_CONNECTIONS = 1024
 _MAX_LINE_BYTES = 65_536
 """The longest request line or header. A longer one is refused by the library, without a problem document; its own
@@ -199,7 +200,7 @@ class HttpServer:
         response: web.StreamResponse
         with (
             bind_log_context(request_id=request_id),
-            span(request.method, kind="server", parent=request.headers.get(HEADER)) as traced,
+            _span_of(request) as traced,
         ):
             try:
                 _check_text(request)
@@ -318,13 +319,19 @@ class HttpServer:
         self._timers[route].observe(took_s, exemplar())
 
 
+def _span_of(request: web.Request) -> AbstractContextManager[Span]:
+    """Returns the span of a request; probes, which come each few seconds, begin no traces."""
+    begin = child_span if request.path in _PROBES else span
+    return begin(request.method, kind="server", parent=request.headers.get(HEADER))
+
+
 def _describe(traced: Span, request: web.Request, route: str, status: int, request_id: str, outcome: str) -> None:
     """Names the span of a request by its route and adds what it came to (OpenTelemetry, semantic conventions, HTTP)."""
-    traced.name(f"{request.method} {route}")
+    traced.name(route)
     traced.set(
         {
             "http.request.method": request.method,
-            "http.route": route,
+            "http.route": route.partition(" ")[2],
             "http.response.status_code": status,
             "backendai.request_id": request_id,
         }

@@ -62,7 +62,7 @@ class Metrics:
 
     def expose(self, source: Callable[[], Iterable[MetricFamily]]) -> None:
         """Exports the families of a source at each scrape. Its names are complete, and none begins with our prefix."""
-        self._exposed.register(_FamilyCollector(source))
+        self._exposed.register(FamilyCollector(source))
 
     def watch(self, name: str, help_: str, source: Callable[[], float]) -> None:
         """Exports a gauge of this process that is computed at each scrape."""
@@ -117,7 +117,7 @@ def _shared_registry() -> CollectorRegistry | None:
     return registry
 
 
-class _FamilyCollector(Collector):
+class FamilyCollector(Collector):
     """Exports families of another source; stores nothing between two scrapes."""
 
     def __init__(self, source: Callable[[], Iterable[MetricFamily]]) -> None:

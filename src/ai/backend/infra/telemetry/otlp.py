@@ -85,7 +85,7 @@ def exporters_of(settings: OtelSettings) -> Exporters:
 
     options["insecure"] = not settings.endpoint.startswith("https://")
     if settings.ca_file is not None:
-        from grpc import ssl_channel_credentials
+        from grpc import ssl_channel_credentials  # type: ignore[import-untyped]  # it has no types
 
         options["credentials"] = ssl_channel_credentials(settings.ca_file.read_bytes())
     return Exporters(

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Iterator
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ai.backend.common.errors import InvalidInput
@@ -118,7 +120,29 @@ async def sent_telemetry() -> AsyncIterator[None]:
         with suppress(asyncio.CancelledError):
             await reports
         _detach()
-        await asyncio.to_thread(telemetry.close)
+        await _in_thread_of_its_own(telemetry.close)
+
+
+async def _in_thread_of_its_own(work: Callable[[], object]) -> None:
+    """Runs ``work`` in a thread that the end of the process does not wait for, unlike those of the event loop."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[None] = loop.create_future()
+
+    def finish(error: Exception | None) -> None:
+        if not done.done():
+            done.set_result(None) if error is None else done.set_exception(error)
+
+    def run() -> None:
+        failure: Exception | None = None
+        try:
+            work()
+        except Exception as e:  # noqa: BLE001  # raised again where it is awaited
+            failure = e
+        with suppress(RuntimeError):  # the loop has ended meanwhile
+            loop.call_soon_threadsafe(finish, failure)
+
+    threading.Thread(target=run, name="otlp", daemon=True).start()
+    await done
 
 
 async def _report_metrics(telemetry: Telemetry) -> None:
@@ -134,6 +158,6 @@ async def _report_metrics(telemetry: Telemetry) -> None:
                 await metrics.update()
                 families += list(metrics.families())
             data = metrics_data(families, telemetry.resource)
-            await asyncio.to_thread(telemetry.exporters.metrics.export, data)
+            await _in_thread_of_its_own(partial(telemetry.exporters.metrics.export, data))
         except Exception:  # metrics must not end a daemon
             log.warning("metrics could not be sent", exc_info=True)
