@@ -126,6 +126,8 @@ PROBES: dict[str, Callable[[], str | None]] = {
     "etcd": _program("etcd", "etcd-server"),
     "slapd": _program("slapd", "slapd"),
     "collector": collector.why_not,
+    "prometheus": _program("prometheus", "prometheus"),
+    "alertmanager": _program("prometheus-alertmanager", "prometheus-alertmanager"),
     "xfs": _xfs,
 }
 

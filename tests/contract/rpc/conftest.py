@@ -31,7 +31,7 @@ from ai.backend.common.wire.execution import (
     TarFile,
 )
 from ai.backend.common.wire.link import ByteStream, PtyStream
-from ai.backend.common.wire.reports import AgentReport, HeartbeatReply, ObservationReport, StatReport
+from ai.backend.common.wire.reports import AgentReport, HeartbeatReply, LogLine, ObservationReport, StatReport
 from ai.backend.infra.rpc.data.server import DataServer
 from ai.backend.infra.rpc.endpoints import AgentEndpoint, ManagerEndpoint
 from ai.backend.infra.rpc.memory import MemoryLink
@@ -174,6 +174,10 @@ class Commands:
     async def read_logs(self, req: Any) -> bytes:
         self._note("read_logs", req)
         return self.log
+
+    async def read_session_log(self, req: Any) -> list[LogLine]:
+        self._note("read_session_log", req)
+        return [LogLine(at=1.0, daemon="agent", level="info", logger="x", message=f"about {req.ids[0]}")]
 
     async def list_processes(self, req: Any) -> list[ProcessInfo]:
         self._note("list_processes", req)

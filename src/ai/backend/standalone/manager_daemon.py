@@ -6,6 +6,8 @@ import logging
 import socket
 from collections.abc import Mapping
 
+from pydantic import SecretStr
+
 from ai.backend.common.errors import Unavailable
 from ai.backend.infra.bus import Bus
 from ai.backend.infra.config_store import SQLiteConfigStore
@@ -17,6 +19,7 @@ from ai.backend.manager.composition.backing_services import BALLAST_BYTES, seale
 from ai.backend.manager.composition.manager import Manager
 from ai.backend.manager.config.settings import ManagerSettings
 from ai.backend.manager.identity.passwords import verify_password
+from ai.backend.manager.metrics.settings import MetricSettings
 from ai.backend.standalone.instance import ClusterFile, Keys, read_env_file, write_env_file
 from ai.backend.standalone.layout import Layout
 from ai.backend.standalone.passwords import forget_password, hash_of_random, make_password, stored_password
@@ -36,7 +39,8 @@ class ManagerDaemon:
         self._cluster = cluster
         self.database = Database(f"sqlite:///{layout.database}", ballast_bytes=BALLAST_BYTES)
         self.bus = Bus()
-        settings = ManagerSettings(data_dir=layout.database.parent)
+        metrics = MetricSettings(targets_token=SecretStr(secret(layout, "monitoring")))
+        settings = ManagerSettings(data_dir=layout.database.parent, metrics=metrics)
         self.manager = Manager(settings, self.database, self.bus, endpoint, sealer=sealer_of(settings))
         self._runner = make_runner(build_app(self.manager, readiness=self._readiness))
 

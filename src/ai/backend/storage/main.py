@@ -89,7 +89,7 @@ class StorageProxy:
             FolderApi(self._folders),
             FileApi(self._folders, self._uploads, tokens, proxy.scandir_limit),
             ArtifactApi(self._imports, self._archive, tokens),
-            HealthApi(metrics, self._readiness),
+            HealthApi(metrics, self._readiness, self._gauges),
         )
         endpoints = [endpoint for api in manager_apis for endpoint in endpoints_of(api)]
         authenticator = SecretAuthenticator(manager_secret, SECRET_HEADER)
@@ -125,6 +125,10 @@ class StorageProxy:
 
     async def _readiness(self) -> Mapping[str, bool]:
         return {volume.name: await volume.check() is None for volume in self.volumes}
+
+    async def _gauges(self) -> Mapping[str, float]:
+        health = await self._readiness()
+        return {"volumes": len(health), "volumes_unhealthy": sum(not is_well for is_well in health.values())}
 
     async def stop(self) -> None:
         """Stops serving; the next process resumes unfinished work. May be called after a failed start."""

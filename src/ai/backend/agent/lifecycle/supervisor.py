@@ -344,6 +344,7 @@ class Supervisor:
             resumes=0,
         )
         crash_point("create.running.after")
+        log.info("kernel %s runs: %s", kernel.id, reason)
         if kernel.channel is not None and kernel.channel.ended:
             self.workload_exited(kernel.key, kernel.exit or WorkloadExit(reason="the workload ended at once"))
             return
@@ -386,6 +387,7 @@ class Supervisor:
             ending=ending,
             ended_at=self.context.wall_clock(),
         )
+        log.info("kernel %s has ended: %s", kernel.id, ending.reason)
         self.ended.add(kernel.id, asyncio.get_running_loop().time())
         del self.kernels[kernel.id]
 

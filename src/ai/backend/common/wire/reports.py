@@ -161,6 +161,18 @@ class KernelObservation(Wire, frozen=True, kw_only=True):
     trace: str | None = None
 
 
+class LogLine(Wire, frozen=True, kw_only=True):
+    """A log record of a daemon that belongs to a session; ``at`` is in seconds of the epoch."""
+
+    at: float
+    daemon: str
+    level: str
+    logger: str
+    message: str
+    request_id: str | None = None
+    trace_id: str | None = None
+
+
 class ObservationReport(Wire, frozen=True, kw_only=True):
     """Observations of one epoch of an agent in the order of their ``seq``."""
 

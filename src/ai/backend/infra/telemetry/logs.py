@@ -17,6 +17,7 @@ import msgspec
 
 from ai.backend.common.errors import InvalidInput
 from ai.backend.infra.settings.tables import LoggingSettings
+from ai.backend.infra.telemetry.recent import RecentRecords
 from ai.backend.infra.telemetry.tracing import trace_ids
 
 log = logging.getLogger(__name__)
@@ -120,7 +121,7 @@ def configure_logging(
         else logging.StreamHandler(sys.stderr)
     )
     handler.setFormatter(_JSONFormatter(daemon) if style == "json" else _ConsoleFormatter())
-    _install_handlers([handler], {"": "WARNING", _OWN_LOGGER: level})
+    _install_handlers([handler, RecentRecords(daemon)], {"": "WARNING", _OWN_LOGGER: level})
 
 
 def log_as_configured(
@@ -154,6 +155,7 @@ def log_as_configured(
     for handler in handlers:
         handler.setLevel(level or settings.level)
     levels = {"": "WARNING", _OWN_LOGGER: settings.level, **settings.pkg_ns}
+    handlers.append(RecentRecords(daemon))
     _install_handlers(handlers, {**levels, _OWN_LOGGER: level} if level else levels)
 
 
@@ -167,7 +169,7 @@ def _install_handlers(handlers: Iterable[logging.Handler], levels: Mapping[str, 
     root = logging.getLogger()
     for old_handler in root.handlers[:]:
         root.removeHandler(old_handler)
-        if isinstance(old_handler.formatter, (_JSONFormatter, _ConsoleFormatter)):
+        if isinstance(old_handler.formatter, _JSONFormatter | _ConsoleFormatter):
             old_handler.close()
     for handler in handlers:
         handler.addFilter(ContextFilter())

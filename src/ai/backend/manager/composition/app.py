@@ -35,7 +35,7 @@ from ai.backend.manager.identity.accounts_api import AccountsApi
 from ai.backend.manager.identity.api import AuthApi
 from ai.backend.manager.identity.sign_in_api import SignInApi
 from ai.backend.manager.logs.api import CallAudit, ErrorLogApi
-from ai.backend.manager.monitoring.api import MonitoringApi
+from ai.backend.manager.monitoring.api import MonitoringApi, ReportsApi
 from ai.backend.manager.resource_groups.api import ResourceGroupsApi
 from ai.backend.manager.resources.api import ResourcesApi
 from ai.backend.manager.scheduling.api import ExplanationsApi, SchedulingApi
@@ -87,6 +87,7 @@ def api_endpoints(services: Services, metrics: Metrics, readiness: Readiness | N
         ("folders", (FolderTypesApi(has_folders=folders is not None),)),
         ("graphql", (_graphql_api(services),)),
         ("health", (HealthApi(metrics, readiness or _always_ready, services.state_of_installation.gauges),)),
+        ("sessions", (ReportsApi(services.reports_of_sessions),)),
         ("health", (MonitoringApi(services.targets, services.stats, settings.metrics.targets_token),)),
         ("version", (VersionApi(manager=COMPATIBLE_RELEASE, build=_software_build()),)),
     ]

@@ -46,6 +46,7 @@ from ai.backend.manager.logs.audit import AuditService
 from ai.backend.manager.logs.errors import ErrorLogService
 from ai.backend.manager.metrics.history import MetricHistory
 from ai.backend.manager.metrics.live import LiveMetrics
+from ai.backend.manager.monitoring.reports import SessionReports
 from ai.backend.manager.monitoring.state import InstallationState
 from ai.backend.manager.monitoring.targets import ScrapeTargets
 from ai.backend.manager.resource_groups.service import ResourceGroupService
@@ -288,6 +289,7 @@ class Services:
         self.explanations = ExplanationService(
             queues=queues, factory=factory, finder=self.finder, identity=self.identity, clock=self.clock
         )
+        self.reports_of_sessions = SessionReports(stores.sessions, self.finder, self.explanations, self.gateway)
         self.scheduling = SchedulingOverview(
             queues=queues, resource_groups=self.resource_groups, identities=stores.identities, clock=self.clock
         )

@@ -11,10 +11,27 @@ from pydantic import SecretStr
 
 from ai.backend.common.errors import AuthenticationFailed, Forbidden, Unavailable
 from ai.backend.common.ids import AgentId
-from ai.backend.infra.http.routes import Call, route
+from ai.backend.infra.http.routes import Call, OwnerKey, route
 from ai.backend.infra.telemetry.metrics import FamilyCollector
+from ai.backend.manager.access.requests import SESSION_PROBLEMS
 from ai.backend.manager.metrics.live import LiveMetrics
+from ai.backend.manager.monitoring.reports import SessionReport, SessionReports
 from ai.backend.manager.monitoring.targets import ScrapeTargets, TargetGroup
+from ai.backend.manager.sessions.views import session_of
+
+
+@dataclass(frozen=True, slots=True)
+class ReportsApi:
+    """Reports on sessions, for those who see all agents."""
+
+    reports: SessionReports
+    owner_key = OwnerKey.NAMED
+    problems = SESSION_PROBLEMS
+
+    @route("GET", "/session/{s}/report")
+    async def report(self, call: Call) -> SessionReport:
+        """Returns all about a session: its life, decisions, errors, events, and the logs of its daemons."""
+        return await self.reports.of(**session_of(call))
 
 
 @dataclass(frozen=True, slots=True)

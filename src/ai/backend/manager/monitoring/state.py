@@ -41,8 +41,8 @@ class InstallationState:
     _statuses: Mapping[SessionStatus, int] = field(default_factory=dict, init=False)
 
     def count_end(self, session: Session) -> None:
-        """Counts a session that has ended, by its result and the reason."""
-        self._ended[session.result.value, session.reason.value] += 1
+        """Counts a session that has ended, by its status and the reason."""
+        self._ended[session.status.value, session.reason.value] += 1
 
     async def gauges(self) -> Mapping[str, float]:
         """Returns what is read from the database at each scrape."""
@@ -69,8 +69,8 @@ class InstallationState:
         )
         yield _family(
             "sessions_ended_total",
-            "Sessions that this process has seen end, by result and reason.",
-            {(("reason", reason), ("result", result)): count for (result, reason), count in self._ended.items()},
+            "Sessions that this process has seen end, by status and reason.",
+            {(("reason", reason), ("status", status)): count for (status, reason), count in self._ended.items()},
         )
         loops = list(self.loops())
         yield _family(

@@ -286,6 +286,9 @@ class MemorySessionStore:
     async def events_after(self, after_id: int, *, limit: int = 1000) -> list[Event]:
         return [event for event in self._memory.events if event.id > after_id][:limit]
 
+    async def events_of(self, session_id: SessionId, *, limit: int) -> list[Event]:
+        return [event for event in self._memory.events if event.session_id == session_id][-limit:]
+
     async def last_event_id(self) -> int:
         return self._memory.events[-1].id if self._memory.events else 0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ai.backend.common.states import SessionResult
+from ai.backend.common.states import SessionResult, SessionStatus
 from ai.backend.infra.telemetry.tracing import current_traceparent, is_tracing, record_span
 from ai.backend.manager.sessions.changes import Change
 
@@ -21,7 +21,7 @@ def trace_statuses(changes: Iterable[Change]) -> None:
         old, new = change.old, change.new
         if old.status is new.status or new.trace is None:
             continue
-        has_failed = new.status.is_final and new.result is SessionResult.FAILURE
+        has_failed = new.status is SessionStatus.ERROR or (new.status.is_final and new.result is SessionResult.FAILURE)
         agents = new.agent_ids or old.agent_ids
         record_span(
             f"session {old.status.value}",
