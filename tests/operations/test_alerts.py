@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -14,7 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tools.monitoring.files import as_yaml
+from tools.monitoring.dashboards import ROLES
+from tools.monitoring.files import as_yaml, stale
 from tools.monitoring.rules import ALERTS, cases_document, rules_document
 
 from tests.support.cluster import Cluster, running_cluster, wait_until
@@ -31,7 +33,7 @@ def _token(cluster: Cluster) -> str:
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, Monitoring]]:
     folder = tmp_path_factory.mktemp("watched")
     with (
-        running_cluster(folder / "data", "--separate") as cluster,
+        running_cluster(folder / "data", "--separate", "--mock", "default") as cluster,
         running_monitoring(folder / "monitoring", cluster.port, _token(cluster)) as monitoring,
     ):
         wait_until(lambda: len(monitoring.query("up == 1")) >= 5, what=f"targets: {monitoring.query('up')}")
@@ -56,6 +58,30 @@ def test_all_daemons_are_found_and_scraped(watched: tuple[Cluster, Monitoring]) 
     request = urllib.request.Request(f"http://127.0.0.1:{cluster.port}/metrics/targets")
     with pytest.raises(urllib.error.HTTPError, match="401"):
         urllib.request.urlopen(request, timeout=10)
+
+
+def test_every_panel_of_every_dashboard_has_data(watched: tuple[Cluster, Monitoring]) -> None:
+    cluster, monitoring = watched
+    cluster.run("vfolder", "create", "shown", check=True)
+    for name in ("first", "second"):  # a rate needs a series before it grows
+        cluster.run("run", "-t", name, "--rm", "-c", "print(1)", "-r", "cpu=1", "-r", "mem=256m", "python", check=True)
+        time.sleep(2)
+    cluster.run("start", "-t", "shown", "-r", "cpu=1", "-r", "mem=256m", "python", check=True)
+    empty = {(role.name, panel.title): panel.expr for role in ROLES for panel in role.panels}
+    deadline = time.monotonic() + 60
+    while empty and time.monotonic() < deadline:
+        time.sleep(1)
+        empty = {key: expr for key, expr in empty.items() if not _has_data(monitoring, expr)}
+    cluster.run("rm", "shown", check=True)
+    assert empty == {}
+
+
+def _has_data(monitoring: Monitoring, expression: str) -> bool:
+    return any(not math.isnan(float(sample["value"][1])) for sample in monitoring.query(expression))
+
+
+def test_the_generated_files_are_up_to_date() -> None:
+    assert stale() == []
 
 
 def _pid(cluster: Cluster, daemon: str) -> int:

@@ -13,6 +13,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from tests.support.cluster import Cluster, running_cluster, wait_until
 from tests.support.collector import Collector, running_collector
@@ -104,6 +105,18 @@ def test_logs_and_metrics_arrive_and_logs_have_the_trace(traced: tuple[Cluster, 
     wait_until(lambda: "backendai_manager_http_requests" in collected.metrics["backendai-manager"], what="a counter")
     wait_until(lambda: {"backendai-manager"} <= {service for service, _ in collected.logs}, what="logs")
     assert all("opentelemetry" not in json.dumps(log) for _, log in collected.logs)
+
+
+def test_a_scrape_has_traces_as_exemplars(traced: tuple[Cluster, Collector]) -> None:
+    cluster, collector = traced
+    cluster.run("ps", env={**collector.environment("grpc"), "TRACEPARENT": PARENT}, check=True)
+    request = urllib.request.Request(f"http://127.0.0.1:{cluster.port}/metrics")
+    request.add_header("Accept", "application/openmetrics-text; version=1.0.0")
+    with urllib.request.urlopen(request, timeout=10) as reply:
+        families = list(text_string_to_metric_families(reply.read().decode()))
+    samples = [sample for family in families for sample in family.samples if sample.exemplar is not None]
+    assert TRACE in {sample.exemplar.labels["trace_id"] for sample in samples if sample.exemplar is not None}
+    assert {sample.name for sample in samples} == {"backendai_manager_http_request_seconds_bucket"}
 
 
 class _Silent:

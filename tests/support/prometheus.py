@@ -38,11 +38,6 @@ class Monitoring:
         samples = self.query(expression)
         return float(samples[0]["value"][1]) if samples else None
 
-    def exemplars(self, expression: str, start: float, end: float) -> list[dict[str, Any]]:
-        text = urllib.parse.urlencode({"query": expression, "start": start, "end": end})
-        with urllib.request.urlopen(f"{self.prometheus}/api/v1/query_exemplars?{text}", timeout=10) as reply:
-            return list(json.load(reply)["data"])
-
     def alerts(self) -> dict[str, dict[str, Any]]:
         """The alerts that have arrived at the Alertmanager and last, by name."""
         with urllib.request.urlopen(f"{self.alertmanager}/api/v2/alerts", timeout=10) as reply:
@@ -81,7 +76,6 @@ def running_monitoring(folder: Path, manager_port: int, token: str) -> Iterator[
             f"--config.file={folder}/prometheus.yml",
             f"--storage.tsdb.path={folder}/tsdb",
             f"--web.listen-address=127.0.0.1:{ports['prometheus']}",
-            "--enable-feature=exemplar-storage",
         ],
     }
     processes = []

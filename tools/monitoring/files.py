@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from tools.monitoring.dashboards import ROLES, dashboard_json
 from tools.monitoring.rules import rules_document
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -19,7 +20,8 @@ def as_yaml(document: Any) -> str:
 
 def generated() -> dict[Path, str]:
     """Return the content of each generated file by its path."""
-    return {DEPLOY / "prometheus" / "backendai.rules.yml": as_yaml(rules_document())}
+    dashboards = {DEPLOY / "grafana" / f"{role.name}.json": dashboard_json(role) for role in ROLES}
+    return {DEPLOY / "prometheus" / "backendai.rules.yml": as_yaml(rules_document()), **dashboards}
 
 
 def stale() -> list[str]:

@@ -12,7 +12,7 @@ from ai.backend.agent.composition import serve
 from ai.backend.agent.config.settings import AgentSettings
 from ai.backend.agent.devices.survey import PluginInspection as PluginInspection  # noqa: PLC0414  # re-exported to the CLI
 from ai.backend.agent.devices.survey import survey
-from ai.backend.infra.process.daemon import config_option, log_level_option, reported_errors, run_daemon
+from ai.backend.infra.process.daemon import config_option, level_reload, log_level_option, reported_errors, run_daemon
 from ai.backend.infra.settings.check import config as config_group
 
 
@@ -59,7 +59,8 @@ def start_server(config: Path | None, log_level: str | None) -> None:
         with PidFile(settings.agent.pid_file):
             await serve(settings, stop)
 
-    run_daemon(run_agent, debug=settings.debug.asyncio or None)
+    reload = level_reload(lambda: _load_settings(config).logging, level=log_level or settings.debug.log_level)
+    run_daemon(run_agent, debug=settings.debug.asyncio or None, reload=reload)
 
 
 @main.command("watcher")

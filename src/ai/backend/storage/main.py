@@ -22,7 +22,7 @@ from ai.backend.infra.http.health import HealthApi
 from ai.backend.infra.http.routes import endpoints_of
 from ai.backend.infra.http.secret import SecretAuthenticator
 from ai.backend.infra.http.server import HttpOptions, HttpServer, make_runner, serve_on, tls_of
-from ai.backend.infra.process.daemon import config_option, log_level_option, run_daemon
+from ai.backend.infra.process.daemon import config_option, level_reload, log_level_option, on_hang_up, run_daemon
 from ai.backend.infra.process.pid_file import PidFile
 from ai.backend.infra.process.workers import ProcessSupervisor, first_has_ended
 from ai.backend.infra.settings import load_settings, warn_of_keys_without_effect
@@ -208,6 +208,7 @@ def start_server(config: Path | None, log_level: str | None, worker: int) -> Non
         ),
         debug=settings.debug.asyncio or None,
         loop_factory=_loop_factory(settings.storage_proxy.event_loop),
+        reload=level_reload(lambda: _load_settings(config).logging, level=level),
     )
 
 
@@ -256,6 +257,7 @@ async def _serve_with_workers(
     with PidFile(proxy.pid_file):
         workers = ProcessSupervisor({f"worker {number}": worker(number) for number in range(1, proxy.num_proc)})
         workers.start()
+        on_hang_up.append(workers.hang_up)
         try:
             await serve(settings, stop)
         finally:

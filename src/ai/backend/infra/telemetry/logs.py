@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 _context: ContextVar[Mapping[str, str]] = ContextVar("log_context", default={})  # noqa: B039  # never mutated: replaced
 _MAX_MESSAGE_LENGTH = 8192
 _OWN_LOGGER = "ai.backend"
+_set_levels: dict[str, str] = {}
+"""The levels of this process by logger, as they were set last."""
 _COLORS = {
     logging.DEBUG: "\x1b[2m",
     logging.WARNING: "\x1b[33m",
@@ -154,9 +156,23 @@ def log_as_configured(
         handlers.append(console)
     for handler in handlers:
         handler.setLevel(level or settings.level)
+    _install_handlers([*handlers, RecentRecords(daemon)], _levels_of(settings, level))
+
+
+def change_levels(settings: LoggingSettings, *, level: str | None = None) -> None:
+    """Sets the levels of a running daemon as its settings say now; ``level`` wins. Where logs go stays as it is."""
+    root, levels = logging.getLogger(), _levels_of(settings, level)
+    for handler in root.handlers:
+        if isinstance(handler.formatter, _JSONFormatter | _ConsoleFormatter):
+            handler.setLevel(level or settings.level)
+    for name in _set_levels.keys() - levels.keys():
+        logging.getLogger(name).setLevel(logging.NOTSET)
+    _apply_levels(levels)
+
+
+def _levels_of(settings: LoggingSettings, level: str | None) -> dict[str, str]:
     levels = {"": "WARNING", _OWN_LOGGER: settings.level, **settings.pkg_ns}
-    handlers.append(RecentRecords(daemon))
-    _install_handlers(handlers, {**levels, _OWN_LOGGER: level} if level else levels)
+    return {**levels, _OWN_LOGGER: level} if level else levels
 
 
 def _rotating_handler(file: Path, *, max_bytes: int, backup_count: int, delay: bool = False) -> logging.Handler:
@@ -174,5 +190,11 @@ def _install_handlers(handlers: Iterable[logging.Handler], levels: Mapping[str, 
     for handler in handlers:
         handler.addFilter(ContextFilter())
         root.addHandler(handler)
+    _apply_levels(levels)
+
+
+def _apply_levels(levels: Mapping[str, str]) -> None:
     for name, level in levels.items():
         logging.getLogger(name).setLevel(level)
+    _set_levels.clear()
+    _set_levels.update(levels)

@@ -13,9 +13,11 @@ from weakref import WeakSet
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, values
 from prometheus_client.core import Metric
 from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
 from ai.backend.common.wire.reports import MetricFamily, MetricSample
+from ai.backend.infra.telemetry.tracing import is_tracing
 
 T = TypeVar("T", Counter, Gauge, Histogram)
 _FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
@@ -89,6 +91,16 @@ class Metrics:
         """Yields the metrics that :meth:`exposition` writes."""
         yield from (_shared_registry() or self._registry).collect()
         yield from self._exposed.collect()
+
+    @property
+    def has_exemplars(self) -> bool:
+        """True if observations may have the ids of traces; processes that count together have none."""
+        return is_tracing() and _FOLDER_VARIABLE not in os.environ
+
+    def open_exposition(self) -> bytes:
+        """Returns the format of OpenMetrics, which has exemplars: the ids of traces beside observations."""
+        own = openmetrics.generate_latest(self._registry).removesuffix(b"# EOF\n")
+        return own + openmetrics.generate_latest(self._exposed)
 
     def exposition(self) -> bytes:
         """Returns the text format for ``/metrics``: counts of all processes, and the exported families of this one."""
