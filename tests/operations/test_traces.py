@@ -113,7 +113,7 @@ def test_a_scrape_has_traces_as_exemplars(traced: tuple[Cluster, Collector]) -> 
     request = urllib.request.Request(f"http://127.0.0.1:{cluster.port}/metrics")
     request.add_header("Accept", "application/openmetrics-text; version=1.0.0")
     with urllib.request.urlopen(request, timeout=10) as reply:
-        families = list(text_string_to_metric_families(reply.read().decode()))
+        families = list(text_string_to_metric_families(reply.read().decode()))  # type: ignore[no-untyped-call]  # theirs
     samples = [sample for family in families for sample in family.samples if sample.exemplar is not None]
     assert TRACE in {sample.exemplar.labels["trace_id"] for sample in samples if sample.exemplar is not None}
     assert {sample.name for sample in samples} == {"backendai_manager_http_request_seconds_bucket"}

@@ -10,6 +10,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +85,7 @@ def running_monitoring(folder: Path, manager_port: int, token: str) -> Iterator[
             with (folder / f"{name}.log").open("ab") as output:
                 processes.append(subprocess.Popen(command, stdout=output, stderr=output, cwd=folder))
         for name, port in ports.items():
-            wait_until(lambda port=port: _is_ready(port), what=f"{name} ({folder}/{name}.log)")
+            wait_until(partial(_is_ready, port), what=f"{name} ({folder}/{name}.log)")
         yield Monitoring(f"http://127.0.0.1:{ports['prometheus']}", f"http://127.0.0.1:{ports['alertmanager']}")
     finally:
         for process in processes:

@@ -26,7 +26,7 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """What people of one role look at."""
+    """A dashboard for people of one role."""
 
     name: str
     title: str

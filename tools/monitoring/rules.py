@@ -19,7 +19,7 @@ class Recording:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What `promtool` feeds an alert: series with their values each minute, and whether it fires at ``at``; ``others``
+    """A test of an alert: series with their values each minute, and whether it fires at ``at``; ``others``
     are alerts that may fire beside it."""
 
     series: Mapping[str, str]

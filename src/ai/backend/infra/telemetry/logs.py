@@ -171,7 +171,7 @@ def change_levels(settings: LoggingSettings, *, level: str | None = None) -> Non
 
 
 def _levels_of(settings: LoggingSettings, level: str | None) -> dict[str, str]:
-    levels = {"": "WARNING", _OWN_LOGGER: settings.level, **settings.pkg_ns}
+    levels: dict[str, str] = {"": "WARNING", _OWN_LOGGER: settings.level, **settings.pkg_ns}
     return {**levels, _OWN_LOGGER: level} if level else levels
 
 

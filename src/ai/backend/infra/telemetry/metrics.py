@@ -99,8 +99,11 @@ class Metrics:
 
     def open_exposition(self) -> bytes:
         """Returns the format of OpenMetrics, which has exemplars: the ids of traces beside observations."""
-        own = openmetrics.generate_latest(self._registry).removesuffix(b"# EOF\n")
-        return own + openmetrics.generate_latest(self._exposed)
+        own, exposed = (
+            bytes(openmetrics.generate_latest(registry))  # type: ignore[no-untyped-call]  # theirs
+            for registry in (self._registry, self._exposed)
+        )
+        return own.removesuffix(b"# EOF\n") + exposed
 
     def exposition(self) -> bytes:
         """Returns the text format for ``/metrics``: counts of all processes, and the exported families of this one."""

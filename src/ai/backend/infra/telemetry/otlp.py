@@ -53,7 +53,7 @@ _propagator = TraceContextTextMapPropagator()
 
 @dataclass(frozen=True, slots=True)
 class Exporters:
-    """What takes away spans, logs and metrics; None keeps a kind of them from being made."""
+    """The exporters of spans, logs and metrics; a kind whose exporter is None is not made."""
 
     spans: SpanExporter | None
     logs: LogRecordExporter | None

@@ -1,1 +1,1 @@
-"""What monitoring systems ask of a manager: what there is to watch, and how the installation is."""
+"""Serves monitoring systems and administrators: targets, the state of the installation, reports on sessions."""

@@ -157,13 +157,13 @@ def _life(session: Session, events: Iterable[Event]) -> list[ReportedStep]:
     for status, text in session.status_history.items():
         steps.append((datetime.fromisoformat(text), {"at": text, "name": status, "details": {}}))
     steps += [
-        (event.at, {"at": event.at.isoformat(), "name": event.name, "details": _told(event.payload)})
+        (event.at, {"at": event.at.isoformat(), "name": event.name, "details": _shown_details(event.payload)})
         for event in events
     ]
     return [step for _, step in sorted(steps, key=lambda pair: pair[0])]
 
 
-def _told(payload: Mapping[str, Any]) -> dict[str, Any]:
+def _shown_details(payload: Mapping[str, Any]) -> dict[str, Any]:
     names = ("reason", "result", "exitCode", "kernelId", "agentId", "clusterRole", "clusterIdx")
     return {name: payload[name] for name in names if payload.get(name) not in (None, "")}
 
