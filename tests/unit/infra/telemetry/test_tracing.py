@@ -6,6 +6,8 @@ import json
 import logging
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
@@ -117,6 +119,26 @@ def test_a_malformed_parent_begins_a_trace(parent: str) -> None:
     with span("a", parent=parent):
         pass
     assert collected.spans()["a"].parent is None
+
+
+def test_the_end_does_not_wait_for_a_collector_that_hangs() -> None:
+    hangs = threading.Event()
+
+    class Hanging(InMemorySpanExporter):
+        def export(self, spans: Any) -> Any:
+            hangs.wait(30)
+
+    exporters = otlp.Exporters(spans=Hanging(), logs=None, metrics=None)
+    settings = OtelSettings(enabled=True, timeout_s=0.1, queue_size=16)
+    telemetry = otlp.Telemetry(settings, exporters, otlp.resource_of("test"))
+    install_tracer(telemetry.tracer)
+    before = time.monotonic()
+    for _ in range(1000):
+        with span("a"):
+            pass
+    telemetry.close()
+    assert time.monotonic() - before < 5
+    hangs.set()
 
 
 def test_periodic_work_begins_no_trace() -> None:

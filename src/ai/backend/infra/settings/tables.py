@@ -165,7 +165,7 @@ class OtelSettings(Settings):
     )
     metrics_interval_s: float = Field(60.0, ge=1, description="Seconds between two reports of metrics.")
     timeout_s: float = Field(
-        5.0, gt=0, le=60, description="Seconds that a report may take, and for which the end of a daemon waits."
+        5.0, gt=0, le=60, description="Seconds that a report may take; the end of a daemon waits for two at most."
     )
     queue_size: int = Field(
         4096, ge=16, le=1_000_000, description="Spans and logs that wait for the collector at most; more are dropped."

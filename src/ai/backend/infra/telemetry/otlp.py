@@ -1,7 +1,7 @@
 """Sends spans, logs and metrics by OTLP with the SDK of OpenTelemetry, which only this package imports.
 
 Everything is queued in memory and sent by threads of the SDK: a collector that is away, slow or refuses costs the
-oldest of what waits, and neither delays a request nor the end of a daemon by more than two timeouts.
+oldest of what waits; it delays no request, and the end of a daemon by two seconds at most.
 """
 
 from __future__ import annotations
@@ -46,6 +46,8 @@ _KINDS = {
 _LIMITS = SpanLimits(max_attributes=32, max_links=32, max_events=8, max_attribute_length=256)
 _BATCH = 512
 _SEND_INTERVAL_MS = 1000
+_CLOSE_S = 2.0
+"""Seconds for which the end of a daemon waits for the collector."""
 _COMPLAINT_INTERVAL_S = 60.0
 """Seconds between two warnings of one logger of the SDK that a collector does not take what is sent."""
 _propagator = TraceContextTextMapPropagator()
@@ -316,11 +318,11 @@ class Telemetry:
             handler.addFilter(self._filter)
 
     def close(self) -> None:
-        """Sends what waits, for at most the timeout of one export; the rest is dropped."""
+        """Sends what waits, for at most two seconds; the rest is dropped."""
         threads = [threading.Thread(target=close, daemon=True) for close in self._closers]
         for thread in threads:
             thread.start()
-        ends_at = time.monotonic() + self.settings.timeout_s
+        ends_at = time.monotonic() + min(self.settings.timeout_s, _CLOSE_S)
         for thread in threads:
             thread.join(max(0.0, ends_at - time.monotonic()))
 

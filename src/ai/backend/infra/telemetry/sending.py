@@ -107,7 +107,7 @@ def _detach() -> Telemetry | None:
 
 @asynccontextmanager
 async def sent_telemetry() -> AsyncIterator[None]:
-    """Sends metrics at each interval while the block lasts, and then what is left, for at most one timeout."""
+    """Sends metrics at each interval while the block lasts, and then what is left, for two seconds at most."""
     telemetry = _telemetry
     if telemetry is None:
         yield

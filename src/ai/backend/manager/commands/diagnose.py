@@ -13,6 +13,7 @@ import tarfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
@@ -134,7 +135,7 @@ def _logs(settings: ManagerSettings) -> dict[str, Callable[[], str]]:
     if "file" not in settings.logging.drivers or not folder.is_dir():
         return {}
     files = [path for path in sorted(folder.glob("*.log*")) if path.is_file() and not path.is_symlink()]
-    return {f"logs/{path.name}": lambda path=path: _tail(path) for path in files[:20]}
+    return {f"logs/{path.name}": partial(_tail, path) for path in files[:20]}
 
 
 def _tail(path: Path) -> str:
