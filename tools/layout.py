@@ -47,7 +47,7 @@ FEATURES: Mapping[str, tuple[tuple[str, ...], ...]] = {
         ("commands",),
         ("composition",),
         ("config",),
-        ("serving",),
+        ("serving", "monitoring"),
         ("scheduling", "execution", "service_ports"),
         ("resources", "idle", "templates", "events", "usage", "maintenance", "arrays"),
         ("sessions",),

@@ -52,6 +52,7 @@ from ai.backend.common.wire.reports import (
     ImageReport,
     KernelObservation,
     KernelPresence,
+    LogLine,
     ObservationReport,
     OverlayReport,
     PluginReport,
@@ -261,6 +262,9 @@ class FakeAgent:
         if req.kernel_id not in self.kernels:
             raise NotFound("no such kernel")
         return self.logs
+
+    async def read_session_log(self, req: Any) -> list[LogLine]:
+        return [LogLine(at=1.0, daemon="agent", level="info", logger="x", message=f"about {req.ids[0]}")]
 
     async def list_processes(self, req: ListProcesses) -> list[ProcessInfo]:
         if req.kernel_id not in self.kernels:

@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack
 from typing import NamedTuple
 
 from ai.backend.common.errors import Conflict, InvalidInput, Unavailable
-from ai.backend.infra.telemetry import configure_logging
+from ai.backend.infra.telemetry import configure_logging, sent_telemetry, settings_of_environment, start_telemetry
 from ai.backend.standalone.agent_daemon import AgentDaemon
 from ai.backend.standalone.agent_files import check as check_agent_files
 from ai.backend.standalone.app_proxy_daemon import AppProxyDaemon
@@ -48,7 +48,8 @@ async def run_cluster(layout: Layout, options: UpOptions, *, ready_fd: int | Non
     stop = asyncio.Event()
     for signal_number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(signal_number, stop.set)
-    async with AsyncExitStack() as stack:
+    start_telemetry("up", settings_of_environment())
+    async with sent_telemetry(), AsyncExitStack() as stack:
         cluster, sockets = prepare(layout, options)
         for sock in sockets:
             stack.callback(sock.close)

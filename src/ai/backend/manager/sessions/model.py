@@ -195,6 +195,7 @@ class Session:
     array_name: str | None = None
     array_index: int | None = None
     array_parallel: int | None = None
+    trace: str | None = None
     kernels: tuple[Kernel, ...]
     story: Path = field(default=(), compare=False)
 

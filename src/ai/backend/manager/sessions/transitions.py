@@ -297,4 +297,5 @@ def _device_event(
 def fold(first: Change, second: Change) -> Change:
     """Combines two successive changes of one session into one."""
     events, commands = (*first.events, *second.events), (*first.commands, *second.commands)
-    return Change(old=first.old, new=second.new, events=events, commands=commands)
+    cause = second.cause or first.cause
+    return Change(old=first.old, new=second.new, events=events, commands=commands, cause=cause)

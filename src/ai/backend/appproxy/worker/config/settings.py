@@ -10,7 +10,14 @@ from pydantic import Field, SecretStr, model_validator
 from ai.backend.common.wire.appproxy import AppMode, FrontendMode, ProxyProtocol
 from ai.backend.infra.settings import Settings
 from ai.backend.infra.settings.published import accept_only, fixed_field, unused_field
-from ai.backend.infra.settings.tables import Address, DebugSettings, HostPort, LoggingSettings, RedisSettings
+from ai.backend.infra.settings.tables import (
+    Address,
+    DebugSettings,
+    HostPort,
+    LoggingSettings,
+    OtelSettings,
+    RedisSettings,
+)
 
 MIN_SECRET_LENGTH = 32
 """Characters: HMAC-SHA256 requires a key as long as its digest (RFC 7518, 3.2)."""
@@ -194,3 +201,4 @@ class WorkerSettings(Settings):
     redis: RedisSettings | None = unused_field(None, "workers hear of circuits by their link with the coordinator")
     logging: LoggingSettings = Field(LoggingSettings(), description="Logs.")
     debug: DebugSettings = Field(DebugSettings(), description="Finding faults.")
+    otel: OtelSettings = Field(OtelSettings(), description="Traces, metrics and logs to a collector.")
