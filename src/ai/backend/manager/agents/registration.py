@@ -164,8 +164,13 @@ class AgentRegistry:
         elif monotonic_now - self._written_at.get(agent_id, 0.0) >= _HEARTBEAT_WRITE_S:
             await self.agents.change(agent_id, last_heartbeat=self.clock.now())
             self._written_at[agent_id] = monotonic_now
-        unknown_kernels = await self.presence.compare(agent_id, report.kernels) if self.leads() else []
-        return HeartbeatReply(interval_s=self.settings.heartbeat_interval_s, unknown_kernels=unknown_kernels)
+        reply = HeartbeatReply(interval_s=self.settings.heartbeat_interval_s)
+        if not self.leads():
+            return reply
+        differences = await self.presence.compare(agent_id, report.kernels)
+        return msgspec.structs.replace(
+            reply, unknown_kernels=differences.unknown, unobserved_kernels=differences.unobserved
+        )
 
     def _is_outdated(self, agent_id: AgentId, report: AgentReport) -> bool:
         """Returns True if the agent's report is not newer than the newest so far; else records it as the newest."""
