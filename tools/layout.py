@@ -49,7 +49,7 @@ FEATURES: Mapping[str, tuple[tuple[str, ...], ...]] = {
         ("config",),
         ("serving", "monitoring"),
         ("scheduling", "execution", "service_ports"),
-        ("resources", "idle", "templates", "events", "usage", "maintenance", "arrays"),
+        ("resources", "idle", "templates", "events", "usage", "maintenance", "arrays", "backup"),
         ("sessions",),
         ("artifacts", "images", "dotfiles"),
         ("folders", "agents"),

@@ -153,6 +153,8 @@ class FakeAgent:
         reply = await self.reports.heartbeat(self.report())
         for orphan in reply.unknown_kernels:
             self.kernels.pop(orphan.kernel_id, None)
+        for unobserved in reply.unobserved_kernels:
+            await self.tell(unobserved.kernel_id, unobserved.attempt, KernelStatus.RUNNING)
         return [o.kernel_id for o in reply.unknown_kernels]
 
     def observation(self, kernel_id: str, attempt: int, status: KernelStatus, **details: Any) -> KernelObservation:

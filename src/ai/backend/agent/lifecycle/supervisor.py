@@ -408,6 +408,13 @@ class Supervisor:
             changes["resumes"] = record.resumes + 1
         self._start_operations(kernel, kernel.move(PhaseTrigger.AGENT_RESTARTED, cause="start of the agent", **changes))
 
+    def report_again(self, kernel_id: str, attempt: int) -> None:
+        """Reports a running kernel once more; does nothing for one that does not run, or runs as another attempt."""
+        kernel = self.kernels.get(kernel_id)
+        if kernel is not None and kernel.attempt == attempt and kernel.phase is Phase.RUNNING:
+            log.warning("the manager does not know that kernel %s runs; it is told again", kernel_id)
+            self._reporter.running(kernel, R.RESUMING_AGENT_OPERATION, self.context.inventory.unhealthy(kernel_id))
+
     async def _adopt(self, kernel: Kernel) -> None:
         backoff = Backoff(_RETRY_FIRST_S, _RETRY_MAX_S)
         while not await self._connect(kernel):

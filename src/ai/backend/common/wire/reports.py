@@ -232,10 +232,15 @@ class StatReport(Wire, frozen=True, kw_only=True):
 
 
 class HeartbeatReply(Wire, frozen=True, kw_only=True):
-    """The seconds until the next heartbeat, and kernels without a live row in the manager, which the agent destroys."""
+    """The seconds until the next heartbeat, and kernels without a live row in the manager, which the agent destroys.
+
+    The manager has no record of what the agent observed last of the ``unobserved_kernels``; the agent reports their
+    state again.
+    """
 
     interval_s: float = 3.0
     unknown_kernels: list[KernelPresence] = []
+    unobserved_kernels: list[KernelPresence] = []
 
 
 class Beat(Wire, frozen=True, kw_only=True):
