@@ -100,19 +100,22 @@ class Backends:
 
     def assign(
         self, circuit: UUID, routes: Mapping[RouteKey, Address], *, now: float, drain_s: float
-    ) -> list[str] | None:
-        """Gives a circuit its routes; those that it had before drain. None: there is no room, and nothing changed."""
+    ) -> tuple[list[str], list[str]] | None:
+        """Gives a circuit its routes; those that it had before drain. None: there is no room, and nothing changed.
+
+        The commands are for before and after the circuit is led to its backend: until then the old one serves it.
+        """
         old, backend = self._current.get(circuit), self._backend_for(circuit, routes)
         if backend is None:
             return None
-        commands = []
-        if old is not None and old is not backend:
-            commands += self._drain(old, keep=(), deadline=now + drain_s)
         self._current[circuit], backend.circuit = backend, circuit
-        is_checked = len(routes) > 1
+        is_checked, before = len(routes) > 1, []
         for key, address in routes.items():
-            commands += self._place(backend, key, address, is_checked=is_checked)
-        return commands + self._drain(backend, keep=routes, deadline=now + drain_s)
+            before += self._place(backend, key, address, is_checked=is_checked)
+        after = self._drain(backend, keep=routes, deadline=now + drain_s)
+        if old is not None and old is not backend:
+            after += self._drain(old, keep=(), deadline=now + drain_s)
+        return before, after
 
     def _backend_for(self, circuit: UUID, routes: Mapping[RouteKey, Address]) -> Backend | None:
         balance = "leastconn" if len({address.weight for address in routes.values()}) == 1 else "roundrobin"

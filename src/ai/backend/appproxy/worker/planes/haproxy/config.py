@@ -16,6 +16,8 @@ PERMIT_MARK = "backendai-permit-"
 FALLBACK = "worker"
 """The backend that leads to the embedded plane."""
 _SPARE_BYTES = 1024
+_UNUSED_S = 1.0
+"""Seconds after which half of the unused connections to an app are closed; apps close theirs after five and more."""
 _ERRORS = {
     400: ("Bad Request", "The request is malformed."),
     408: ("Request Timeout", "The request did not come in time."),
@@ -113,7 +115,8 @@ def configuration(
             lines += _indented(
                 [
                     f"balance {pool.balance}",
-                    f"default-server check inter 2s fall 2 rise 1 maxconn {limits.circuit_connections}{framing}",
+                    f"default-server check inter 2s fall 2 rise 1 maxconn {limits.circuit_connections}"
+                    f" pool-purge-delay {_ms(_UNUSED_S)}{framing}",
                     f"server-template s 1-{pool.servers} 127.0.0.1:1 disabled",
                 ]
             )
@@ -151,6 +154,7 @@ def _defaults(limits: Limits, *, is_tcp: bool) -> list[str]:
         f"  timeout server {_ms(max(limits.first_byte_s, limits.stream_gap_s))}",
         f"  timeout http-request {_ms(limits.head_s)}",
         f"  timeout http-keep-alive {_ms(limits.keep_alive_s)}",
+        "  retry-on conn-failure empty-response",
         "  option http-no-delay",
         "  option abortonclose",
         "  option http-restrict-req-hdr-names delete",
@@ -205,6 +209,8 @@ def _http_rules(files: Files, limits: Limits, *, domain: str | None, protocol: P
         "acl odd_method method CONNECT TRACE",
         "acl odd_fields req.hdr_cnt(host) gt 1",
         "acl odd_fields req.fhdr_cnt(cookie) gt 1",
+        # HAProxy would pass trailers on, which an app may take for fields.
+        "acl odd_fields req.hdr(transfer-encoding) -m found",
         "acl odd_fields req.hdr(connection) -m reg -i '^(?!(?:close|keep-alive|upgrade)$)'",
         "acl odd_fields req.hdr(content-length),bytes(0,1) -m reg '[^0-9]'",
         "acl odd_fields hdr_cnt(expect) gt 0",
@@ -220,10 +226,7 @@ def _http_rules(files: Files, limits: Limits, *, domain: str | None, protocol: P
         "acl known var(txn.circuit) -m found",
     ]
     if limits.body_bytes:
-        rules += [
-            "acl odd_fields req.hdr(transfer-encoding) -m found",
-            f"acl odd_fields req.hdr(content-length),add(0) gt {limits.body_bytes}",
-        ]
+        rules += [f"acl odd_fields req.hdr(content-length),add(0) gt {limits.body_bytes}"]
     rules += [
         f"use_backend {FALLBACK} unless known",
         f"use_backend {FALLBACK} if !public !permitted",
@@ -241,6 +244,7 @@ def _http_app(*, is_secure: bool) -> list[str]:
         "forwarded|x-forwarded-.*|x-real-ip|x-backendai-token|keep-alive|te|trailer|proxy-.*|http2-settings|.*_.*"
     )
     return [
+        "http-request disable-l7-retry unless { method GET HEAD OPTIONS PUT DELETE }",
         f"http-request del-header '^(?:{left_out})$' -m reg",
         "http-request set-header X-Forwarded-For %[src]",
         f"http-request set-header X-Forwarded-Proto {'https' if is_secure else 'http'}",

@@ -200,21 +200,19 @@ class HaproxyPlane:
     async def _show(self, circuit: Circuit, *, drain_s: float) -> list[str]:
         """Returns the commands by which HAProxy passes a circuit on, or no longer does."""
         routes = await self._routes_of(circuit) if self._may_pass(circuit) else {}
-        commands = None
+        now, steps = asyncio.get_running_loop().time(), None
         if routes:
-            now = asyncio.get_running_loop().time()
-            commands = self._backends.assign(circuit.id, routes, now=now, drain_s=drain_s)
-        if commands is None:
-            return self._hide(circuit.id) + self._backends.leave(
-                circuit.id, now=asyncio.get_running_loop().time(), drain_s=drain_s
-            )
+            steps = self._backends.assign(circuit.id, routes, now=now, drain_s=drain_s)
+        if steps is None:
+            return self._hide(circuit.id) + self._backends.leave(circuit.id, now=now, drain_s=drain_s)
+        before, after = steps
         slot = str(self._frontend.ports[circuit.port]) if circuit.port else f"{circuit.subdomain}{self._frontend.domain}"
         kind = "p" if circuit.open_to_public or self._options.protocol is ProxyProtocol.TCP else "c"
         value = (slot, f"{kind}/{self._backends.backend_of(circuit.id)}/{circuit.id.hex}")
         if value != self._values.get(circuit.id):
-            commands += [*self._hide(circuit.id), _add(self._files.circuits, *value)]
+            before += [*self._hide(circuit.id), _add(self._files.circuits, *value)]
             self._values[circuit.id] = value
-        return commands
+        return before + after
 
     def _hide(self, circuit: UUID) -> list[str]:
         value = self._values.pop(circuit, None)

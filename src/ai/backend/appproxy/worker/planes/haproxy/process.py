@@ -84,7 +84,7 @@ class HaproxyProcess:
             began = loop.time()
             assert process.stderr is not None
             async for line in process.stderr:
-                log.info("haproxy: %s", line.decode("utf-8", "replace").rstrip())
+                log.debug("haproxy: %s", line.decode("utf-8", "replace").rstrip())
             status = await process.wait()
             if self._is_stopping:
                 return
