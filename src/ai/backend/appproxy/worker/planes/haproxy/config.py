@@ -207,12 +207,15 @@ def _http_rules(files: Files, limits: Limits, *, domain: str | None, protocol: P
         # The part of `core.proxy.headers.check_request` about targets; ! to ~ without # % and \.
         r"acl odd_target url -m reg -i '^[^/]|[^!-~]|[#\\]|%(?:00|(?![0-9a-f]{2}))'",
         "acl odd_method method CONNECT TRACE",
+        "acl odd_fields req.hdr_cnt(host) eq 0",
         "acl odd_fields req.hdr_cnt(host) gt 1",
+        r"acl odd_fields req.hdrs -m reg '[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]'",
         "acl odd_fields req.fhdr_cnt(cookie) gt 1",
         # HAProxy would pass trailers on, which an app may take for fields.
         "acl odd_fields req.hdr(transfer-encoding) -m found",
         "acl odd_fields req.hdr(connection) -m reg -i '^(?!(?:close|keep-alive|upgrade)$)'",
-        "acl odd_fields req.hdr(content-length),bytes(0,1) -m reg '[^0-9]'",
+        # 2.6.12 reads 18446744073709551617 as 1, and passes on the field as it came.
+        "acl odd_fields req.fhdr(content-length) -m len gt 15",
         "acl odd_fields hdr_cnt(expect) gt 0",
         "acl has_upgrade req.hdr(upgrade) -m found",
         "acl is_websocket req.fhdr(upgrade) -m str -i websocket",
