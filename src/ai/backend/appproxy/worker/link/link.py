@@ -173,6 +173,7 @@ class CoordinatorLink:
 
     async def _report(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._state_file.save()
+        await self._plane.refresh()
         usage = self._usage.next(self._plane.observe(), time.time(), self._plane.take_usage)
         if usage is not None and not socket.closed:
             await _send(socket, usage)
