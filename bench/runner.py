@@ -18,6 +18,7 @@ MODULES = (
     "operations",
     "jobs",
     "docker",
+    "gvisor",
     "server",
     "terminal",
     "tunnel",
