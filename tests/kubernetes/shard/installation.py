@@ -20,6 +20,7 @@ from tests.support.forked import ForkedPopen
 from tests.support.migrated import migrated
 
 CLUSTER = "test"
+DRIVER = "gpu.example.com"
 
 
 class Installation:
@@ -46,6 +47,7 @@ class Installation:
             f'keypair-file = "{root}/shard.key"\n'
             f'[kubernetes]\ncluster = "{CLUSTER}"\nkubeconfig = "{site.cluster.kubeconfig}"\npool = "shared"\n'
             f'namespace = "{NAMESPACE}"\n'
+            f'[kubernetes.drivers."{DRIVER}"]\ndevice-name = "cuda"\n'
             f'[runtime]\nnamespace = "{NAMESPACE}"\nrunner-image = "{RUNNER_IMAGE}"\nimage-pull-policy = "never"\n'
             f'relay-listen = "0.0.0.0:{relay_port}"\nrelay-target = "{site.cluster.host_address}:{relay_port}"\n'
         )
