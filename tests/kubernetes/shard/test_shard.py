@@ -21,6 +21,10 @@ FAILOVER_S = 40.0
 def site(kubernetes_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Site:
     site = Site(kubernetes_cluster)
     site.prepare(tmp_path_factory.mktemp("images"))
+    images = f"/api/v1/nodes/{NODE_NAME}"
+    kubernetes_cluster.wait_for(
+        lambda: PYTHON_IMAGE in str(kubernetes_cluster.request("GET", images)["status"]["images"]), "the image", 120
+    )
     return site
 
 
