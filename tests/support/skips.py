@@ -120,6 +120,7 @@ PROBES: dict[str, Callable[[], str | None]] = {
     "docker": docker_engine.why_not,
     "crun": _program("crun", "crun"),
     "registry": _program("docker-registry", "docker-registry"),
+    "gvisor": kubernetes.why_no_gvisor,
     "kubernetes": kubernetes.why_not,
     "postgres": postgres.why_not,
     "haproxy": _program("haproxy", "haproxy"),

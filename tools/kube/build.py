@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -53,25 +53,64 @@ def _build_family(family: Family, say: Callable[[str], None]) -> None:
     started = time.monotonic()
     partial = family.place().with_suffix(".partial")
     partial.mkdir(parents=True, exist_ok=True)
+    changed = _change_sources(family, partial / "sources")
     for name, package in family.programs.items():
         if not (partial / name).exists():
             unfinished = partial / f"{name}.unfinished"
-            _run(_command(family, package, unfinished), family)
+            _run(_command(family, package, unfinished, changed), family)
             unfinished.rename(partial / name)
     for name, (module, folder) in (family.folders or {}).items():
-        top = Path(_run(["go", "list", "-m", "-f", "{{.Dir}}", module], family).strip())
+        top = _module_folder(module, family)
         shutil.rmtree(partial / name, ignore_errors=True)
-        shutil.copytree(top / folder, partial / name, copy_function=shutil.copyfile)
+        _copy_tree(top / folder, partial / name)
+    shutil.rmtree(partial / "sources", ignore_errors=True)
     partial.rename(family.place())
     size_mib = sum(path.stat().st_size for path in family.place().iterdir() if path.is_file()) / 2**20
     say(f"{family.name}: built in {time.monotonic() - started:.0f} s, {size_mib:.0f} MiB")
 
 
-def _command(family: Family, package: str, target: Path) -> list[str]:
+def _module_folder(module: str, family: Family) -> Path:
+    _run(["go", "mod", "download", module], family)
+    return Path(_run(["go", "list", "-m", "-f", "{{.Dir}}", module], family).strip())
+
+
+def _copy_tree(source: Path, target: Path) -> None:
+    """Copy a folder of the module cache, where nothing may be written, so that the copy may be."""
+    shutil.copytree(source, target, copy_function=shutil.copyfile)
+    for folder, _, _ in os.walk(target):
+        Path(folder).chmod(0o755)
+
+
+def _change_sources(family: Family, folder: Path) -> list[str]:
+    """Copy the modules that are changed, and return the options that have the copies compiled.
+
+    Raises:
+        BuildFailed: a source is not as the change expects it.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    if not family.changes:
+        return []
+    folder.mkdir()
+    for name in ("go.mod", "go.sum"):
+        shutil.copyfile(family.source / name, folder / name)
+    for change in family.changes:
+        copy = folder / change.module.replace("/", "_")
+        if not copy.exists():
+            _copy_tree(_module_folder(change.module, family), copy)
+            _run(["go", "mod", "edit", f"-replace={change.module}={copy}", str(folder / "go.mod")], family)
+        text = (copy / change.file).read_text()
+        if text.count(change.old) != 1:
+            raise BuildFailed(f"{family.name}: {change.module}/{change.file} has changed: adapt tools/kube/families.py")
+        (copy / change.file).write_text(text.replace(change.old, change.new))
+    return [f"-modfile={folder / 'go.mod'}"]
+
+
+def _command(family: Family, package: str, target: Path, options: Sequence[str]) -> list[str]:
     if package.endswith(".c"):
         return ["gcc", "-Os", "-static", "-s", "-Wall", "-Werror", "-o", str(target), package]
     return [
         *("go", "build", "-mod=readonly", "-buildvcs=false", "-trimpath"),
+        *options,
         *("-tags", family.tags, "-ldflags", family.link_flags, "-o", str(target), package),
     ]
 

@@ -17,11 +17,32 @@ _CNI = "github.com/containernetworking/plugins/plugins"
 
 
 @dataclass(frozen=True, slots=True)
+class Change:
+    """Describes a change to a file of a module: ``old``, which occurs in it once, is replaced by ``new``."""
+
+    module: str
+    file: str
+    old: str
+    new: str
+
+
+_PERMITTED_OOM_SCORE = Change(
+    "github.com/containerd/containerd/v2",
+    "pkg/sys/oom_linux.go",
+    "if os.IsPermission(err) && (!runningPrivileged() || userns.RunningInUserNS()) {",
+    "if os.IsPermission(err) || (!runningPrivileged() && userns.RunningInUserNS()) {",
+)
+"""gVisor's shim asks for an OOM score of -999 and ends where that is refused, as it is without CAP_SYS_RESOURCE: with
+this change it goes on with the score that it has."""
+
+
+@dataclass(frozen=True, slots=True)
 class Family:
     """Describes programs that are built together.
 
     ``programs`` maps names to Go packages. Where ``needs_cgo``, the programs link to libraries of this machine.
-    ``folders`` maps names to a module and a folder in it, whose files the programs read.
+    ``folders`` maps names to a module and a folder in it, whose files the programs read. ``changes`` are made to the
+    sources of others before they are compiled.
     """
 
     name: str
@@ -30,6 +51,7 @@ class Family:
     link_flags: str = "-s -w"
     needs_cgo: bool = False
     folders: dict[str, tuple[str, str]] | None = None
+    changes: tuple[Change, ...] = ()
 
     @property
     def source(self) -> Path:
@@ -37,7 +59,7 @@ class Family:
 
     def digest(self) -> str:
         """Return the digest of everything in the tree that decides what is built."""
-        digest = hashlib.sha256(repr((self.programs, self.tags, self.link_flags, self.folders)).encode())
+        digest = hashlib.sha256(repr((self.programs, self.tags, self.link_flags, self.folders, self.changes)).encode())
         for path in sorted(self.source.iterdir()):
             digest.update(path.name.encode() + b"\0" + path.read_bytes())
         return digest.hexdigest()[:12]
@@ -108,7 +130,11 @@ def families() -> dict[str, Family]:
             "helm",
             {"helm": "helm.sh/helm/v3/cmd/helm", "kubeconform": "github.com/yannh/kubeconform/cmd/kubeconform"},
         ),
-        Family("gvisor", {"runsc": "gvisor.dev/gvisor/runsc", "containerd-shim-runsc-v1": "gvisor.dev/gvisor/shim"}),
+        Family(
+            "gvisor",
+            {"runsc": "gvisor.dev/gvisor/runsc", "containerd-shim-runsc-v1": "gvisor.dev/gvisor/shim"},
+            changes=(_PERMITTED_OOM_SCORE,),
+        ),
     )
     return {family.name: family for family in known}
 

@@ -30,6 +30,14 @@ def test_runtimes_of_virtual_machines_are_known() -> None:
     )
 
 
+def test_gvisor_takes_devices_only_where_the_operator_says_so() -> None:
+    assert reports_of({}, info("runsc")) == [RuntimeClassReport(name="runsc", max_devices=0)]
+    declared = {"guarded": RuntimeClassSettings(runtime="runsc-kvm")}
+    assert reports_of(declared, info("runsc-kvm")) == [RuntimeClassReport(name="guarded", max_devices=0)]
+    declared = {"guarded": RuntimeClassSettings(runtime="runsc", max_devices=8)}
+    assert reports_of(declared, info("runsc")) == [RuntimeClassReport(name="guarded", max_devices=8)]
+
+
 def test_a_declaration_stands_for_the_runtime() -> None:
     secure = RuntimeClassSettings(
         runtime="kata", kind="vm", overhead_cpu=0.5, overhead_mem="200m", max_devices=2, whole_devices=False

@@ -255,7 +255,9 @@ class RuntimeClassSettings(Settings):
     )
     whole_devices: bool | None = Field(None, description="Refuse parts of devices; default: for `vm`.")
     max_devices: int | None = Field(
-        default=None, ge=0, description="Accelerators of one kernel; default: 1 in a virtual machine, else any number."
+        default=None,
+        ge=0,
+        description="Accelerators of one kernel; default: 1 in a virtual machine, none in gVisor, else any number.",
     )
 
     @property

@@ -29,6 +29,8 @@ CONFIG_DIR = "/home/config"
 BOOTSTRAP_PATH = f"{CONFIG_DIR}/bootstrap.sh"
 VM_RUNTIMES = ("kata", "firecracker", "runq")
 """Parts of the names of runtimes that start virtual machines."""
+GVISOR_RUNTIMES = ("runsc", "gvisor")
+"""Parts of the names of runtimes that are gVisor."""
 VM_MEMORY = 150 * 1024 * 1024
 """The default memory overhead of a virtual machine (spec 03-19: 15 to 150 MB)."""
 
@@ -281,6 +283,15 @@ def _undeclared(runtime: str) -> RuntimeClassSettings:
     return RuntimeClassSettings(runtime=runtime, kind="vm" if is_vm else "container")
 
 
+def _device_limit(declaration: RuntimeClassSettings, runtime: str) -> int | None:
+    """Returns how many accelerators a kernel of the class gets at most: none in gVisor unless its operator says so.
+
+    What gVisor implements of a driver depends on how it was built and is set up (its `nvproxy`).
+    """
+    is_gvisor = any(gvisor_name in runtime.lower() for gvisor_name in GVISOR_RUNTIMES)
+    return 0 if is_gvisor and declaration.max_devices is None else declaration.device_limit
+
+
 def classes_of(
     declared: Mapping[str, RuntimeClassSettings], info: RuntimeInfo
 ) -> dict[str, tuple[RuntimeClassSettings, str]]:
@@ -305,9 +316,9 @@ def reports_of(declared: Mapping[str, RuntimeClassSettings], info: RuntimeInfo) 
             kind=declaration.kind,
             overhead={slot: format_quantity(amount) for slot, amount in overhead_of(declaration).items() if amount},
             whole_devices=declaration.needs_whole_devices,
-            max_devices=declaration.device_limit,
+            max_devices=_device_limit(declaration, runtime),
         )
-        for name, (declaration, _) in sorted(classes_of(declared, info).items())
+        for name, (declaration, runtime) in sorted(classes_of(declared, info).items())
     ]
 
 

@@ -216,7 +216,9 @@ def _refusal(agent: Agent, runtime_class: RuntimeClassReport, slots: ResourceSlo
             return f"it takes whole devices only, and {amount} of {slot} is a part of one"
         device_count += device_share
     if runtime_class.max_devices is not None and device_count > runtime_class.max_devices:
-        device_limit_text = f"{runtime_class.max_devices} device" + ("s" if runtime_class.max_devices != 1 else "")
+        device_limit_text = f"{runtime_class.max_devices or 'no'} device" + (
+            "s" if runtime_class.max_devices != 1 else ""
+        )
         amounts = ", ".join(f"{amount} of {slot}" for slot, amount in requested.items())
         return f"it takes {device_limit_text} at most, and {amounts} is more"
     return ""

@@ -1,4 +1,4 @@
-"""What the runtimes of all nodes of one cluster share: the API, the copy of the pods, the relays' listener.
+"""Connects the runtimes of all nodes of one cluster: the API, the copy of the pods, the relays' listener.
 
 :class:`KubernetesRuntime` is one node's view of it.
 """
@@ -11,6 +11,7 @@ import secrets
 import time
 from collections.abc import Coroutine
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -36,6 +37,7 @@ from ai.backend.plugin.runtime import RuntimeInfo, WorkloadExited, WorkloadKey, 
 from ai.backend.runtime.kubernetes.capabilities import describe
 from ai.backend.runtime.kubernetes.certificates import listener_context, make_certificate
 from ai.backend.runtime.kubernetes.handles import Handle, Handles
+from ai.backend.runtime.kubernetes.isolation import are_policies_enforced
 from ai.backend.runtime.kubernetes.links import PodLink
 from ai.backend.runtime.kubernetes.listener import Hello, RelayListener
 from ai.backend.runtime.kubernetes.manifest import TOKEN_AUDIENCE, ClusterFacts, compose_pod
@@ -85,6 +87,7 @@ class ClusterConnection:
         self._tasks: list[asyncio.Task[None]] = []
         self._facts: ClusterFacts | None = None
         self._info: RuntimeInfo | None = None
+        self._runtime_classes: tuple[str, ...] = ()
         self._users = 0
         self._lock = asyncio.Lock()
 
@@ -130,6 +133,8 @@ class ClusterConnection:
             raise Unavailable(f"the pods of {settings.namespace} cannot be listed: {reason}") from None
         await self._learn(authority)
         self._start(self._sweep_loop(), "sweep")
+        if settings.network_policy != "none" and settings.network_probe:
+            self._start(self._probe_isolation(), "probe")
 
     async def _disconnect(self) -> None:
         tasks, self._tasks = self._tasks, []
@@ -160,10 +165,10 @@ class ClusterConnection:
         """Finds out what the cluster can do, by trying where that changes nothing."""
         settings = self.settings
         has_image_volumes = settings.runner_volume == "image"
-        facts = ClusterFacts(authority=authority, has_image_volumes=True, device_classes={})
+        facts = ClusterFacts(authority=authority, has_image_volumes=True, device_classes=settings.device_classes)
         if settings.runner_volume == "auto":
             has_image_volumes = await self._takes_image_volumes(facts)
-        self._facts = ClusterFacts(authority=authority, has_image_volumes=has_image_volumes, device_classes={})
+        self._facts = replace(facts, has_image_volumes=has_image_volumes)
         classes: tuple[str, ...] = ()
         with suppress(ApiRefusal):  # no permission, or no such kind: none can be offered
             listed, _ = await self.api.list(RUNTIME_CLASSES)
@@ -173,8 +178,16 @@ class ClusterConnection:
             await self.api.apply(
                 NETWORK_POLICIES, DEFAULT_POLICY, policy, settings.namespace, manager="backendai", force=True
             )
-        has_policies = settings.network_policy != "none"
-        self._info = describe(runtime_classes=classes, is_isolated=False, has_policies=has_policies)
+        self._runtime_classes = classes
+        self._describe(is_isolated=False)
+
+    def _describe(self, *, is_isolated: bool) -> None:
+        has_policies = self.settings.network_policy != "none"
+        self._info = describe(runtime_classes=self._runtime_classes, is_isolated=is_isolated, has_policies=has_policies)
+
+    async def _probe_isolation(self) -> None:
+        """Corrects the description once it is known whether the cluster enforces network policies."""
+        self._describe(is_isolated=await are_policies_enforced(self.api, self.settings) is True)
 
     async def _takes_image_volumes(self, facts: ClusterFacts) -> bool:
         """Has the API server check a pod with an image volume, without making it: an older one drops the field."""
@@ -265,11 +278,11 @@ class ClusterConnection:
             if handle.link is not None and handle.link.is_open:
                 with suppress(Unavailable):
                     handle.link.post({"t": "dismiss"})
-            await self.let_go(handle)
+            await self.release_pod(handle)
         crash_point("remove.released")
         self.handles.forget(handle)
 
-    async def let_go(self, handle: Handle) -> None:
+    async def release_pod(self, handle: Handle) -> None:
         """Removes our finalizer from a pod, which the API server then forgets."""
         pod = handle.pod
         if pod is None or FINALIZER not in pod.metadata.finalizers:

@@ -92,10 +92,17 @@ class KubernetesRuntimeSettings(Settings):
     folders: dict[str, FolderClaim] = Field(
         {}, description="Volumes of virtual folders, by their mount point as the storage proxy and manager name it."
     )
+    device_classes: dict[str, str] = Field(
+        {}, description="DeviceClass of each driver of devices; default: one of the driver's own name."
+    )
     network_policy: Literal["default-deny", "none"] = Field(
         "default-deny",
         description="Whether the agent keeps a policy in the namespace that lets sessions reach the agents, names and"
         " `egress` only.",
+    )
+    network_probe: bool = Field(
+        True,
+        description="Whether three short pods find out, after each start, if the cluster enforces network policies.",
     )
     egress: tuple[str, ...] = Field(
         ("0.0.0.0/0",), description="Networks that sessions may reach, beside the addresses of cloud metadata."
