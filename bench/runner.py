@@ -39,6 +39,7 @@ MODULES = (
     "enqueue",
     "explain",
     "kubernetes",
+    "shard",
 )
 
 USAGE = "usage: bench/run --list | bench/run NAME... [--data FOLDER]\n"

@@ -77,6 +77,7 @@ class Site:
             "relay_target": f"{self.cluster.host_address}:{port}",
             "image_pull_policy": "never",
             "stats_interval_s": 1.0,
+            "network_probe": False,
         }
         return KubernetesRuntimeSettings(**{**values, **changes})
 

@@ -174,6 +174,7 @@ class IntervalSettings(Settings):
     statistics: float = Field(5.0, gt=0, description="Between statistics.")
     inventory: float = Field(15.0, gt=0, description="Between looks at devices.")
     images: float = Field(1.0, gt=0, description="Between looks at images.")
+    health: float = Field(1.0, gt=0, description="Between looks for plugins that watch the health of devices.")
     sync: float = Field(5.0, gt=0, description="Between comparisons with what the runtime holds.")
 
 

@@ -19,8 +19,8 @@ from ai.backend.plugin.accelerator import DeviceHealthChange, HealthWatching
 from ai.backend.pluginhost.handle import PluginHandle
 
 log = logging.getLogger(__name__)
-_ROUND_PERIOD_S = 1.0
-"""How often the loop looks for plugins to watch."""
+_SETTLED_S = 1.0
+"""A watch that has run for so long has begun well."""
 _CHANGE_PAUSE_S = 0.05
 """Changes within this time are handled together."""
 _RETRY_FIRST_S, _RETRY_MAX_S = 0.5, 30.0
@@ -66,11 +66,8 @@ class HealthLoop:
     async def _wait(self) -> None:
         """Waits until a change arrives, a device may be restored, or the next round is due."""
         due_at = self.context.inventory.health_due()
-        timeout_s = (
-            _ROUND_PERIOD_S
-            if due_at is None
-            else min(_ROUND_PERIOD_S, max(0.0, due_at - asyncio.get_running_loop().time()))
-        )
+        period_s = self.context.settings.intervals.health
+        timeout_s = period_s if due_at is None else min(period_s, max(0.0, due_at - asyncio.get_running_loop().time()))
         try:
             async with asyncio.timeout(timeout_s):
                 await self._wake.wait()
@@ -110,7 +107,7 @@ class HealthLoop:
             plugin = handle.plugin
             watched_plugin, task = self._watches.get(handle.key, (None, None))
             if watched_plugin is plugin and task is not None and not task.done():
-                if asyncio.get_running_loop().time() - self._begun.get(handle.key, math.inf) > _ROUND_PERIOD_S:
+                if asyncio.get_running_loop().time() - self._begun.get(handle.key, math.inf) > _SETTLED_S:
                     handle.complain("watch_health", None)
                 continue
             if task is not None:

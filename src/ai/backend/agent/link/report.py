@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import platform
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 import msgspec
 
@@ -37,6 +38,25 @@ except PackageNotFoundError:
 ARCHITECTURE = {"amd64": "x86_64", "arm64": "aarch64"}.get(platform.machine().lower(), platform.machine().lower())
 
 
+@dataclass(frozen=True, slots=True)
+class _ReportedInventory:
+    """Slots, devices and plugins in wire form, with what they were made of."""
+
+    state: tuple[object, ...]
+    contents: tuple[tuple[object, ...], ...]
+    slots: list[SlotReport]
+    devices: list[dict[str, Any]]
+    plugins: list[PluginReport]
+
+
+def _are_same(first: tuple[tuple[object, ...], ...], second: tuple[tuple[object, ...], ...]) -> bool:
+    """Returns True if the parts are the same objects: they are replaced when they change, never altered."""
+    return len(first) == len(second) and all(
+        len(ones) == len(others) and all(one is other for one, other in zip(ones, others, strict=True))
+        for ones, others in zip(first, second, strict=True)
+    )
+
+
 class HeartbeatReporter:
     """Builds heartbeat reports from the state of the agent's services; ``refresh`` queries the plugins."""
 
@@ -44,6 +64,8 @@ class HeartbeatReporter:
         self._context = context
         self._supervisor = supervisor
         self._images: Sequence[RuntimeImage] = ()
+        self._image_reports: list[ImageReport] = []
+        self._inventory: _ReportedInventory | None = None
         self._number = 0
         self.overlay: OverlayReport | None = None
         """This node's parameters for multi-node networks; None until they are determined."""
@@ -55,12 +77,16 @@ class HeartbeatReporter:
     async def refresh_images(self) -> bool:
         """Lists the images, and returns whether they changed. After a BackendError the last list stays."""
         previous_images, self._images = self._images, await self._context.runtime.list_images()
-        return list(previous_images) != list(self._images)
+        is_changed = list(previous_images) != list(self._images)
+        if is_changed:
+            self._image_reports = [msgspec.convert(image, ImageReport, from_attributes=True) for image in self._images]
+        return is_changed
 
     def report(self) -> AgentReport:
         context, node = self._context, self._context.settings.agent
         self._number += 1
         runtime_info = context.runtime.info()
+        inventory = self._reported_inventory()
         return AgentReport(
             agent_id=node.id,
             epoch=context.epoch,
@@ -76,14 +102,36 @@ class HeartbeatReporter:
             tier=runtime_info.tier,
             enforcement={**runtime_info.enforcement, **self._networks()},
             generation=context.inventory.generation,
-            slots=self._slots(),
-            devices=[msgspec.to_builtins(device) for device in self._devices()],
-            plugins=self._plugins(),
-            images=[msgspec.convert(image, ImageReport, from_attributes=True) for image in self._images],
+            slots=inventory.slots,
+            devices=inventory.devices,
+            plugins=inventory.plugins,
+            images=self._image_reports,
             kernels=self._supervisor.presence(),
             runtime_classes=reports_of(context.settings.runtime_classes, runtime_info),
             overlay=self.overlay,
         )
+
+    def _reported_inventory(self) -> _ReportedInventory:
+        """Returns slots, devices and plugins in wire form, which are made anew when one of them has changed."""
+        context = self._context
+        kinds = context.inventory.kinds
+        state = tuple(
+            (handle.key, handle.started, handle.may_return, handle.healthy, handle.reason, handle.version)
+            for handle in context.plugins.handles
+        )
+        contents = tuple(
+            (kind.devices, kind.slots, kind.displays, kind.spec, kind.info, kind.namespaces) for kind in kinds.values()
+        )
+        cached = self._inventory
+        if cached is None or cached.state != state or not _are_same(cached.contents, contents):
+            cached = self._inventory = _ReportedInventory(
+                state=state,
+                contents=contents,
+                slots=self._slots(),
+                devices=[msgspec.to_builtins(device) for device in self._devices()],
+                plugins=self._plugins(),
+            )
+        return cached
 
     def _networks(self) -> dict[str, Enforcement]:
         overlay = self.overlay or OverlayReport(why_not="it is not known yet")

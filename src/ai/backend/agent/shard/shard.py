@@ -36,7 +36,7 @@ _STARTS = 8
 """How many agents start at once."""
 _GATHER_S = 0.1
 """Changes of one node within so many seconds are one."""
-NODE_INTERVALS = IntervalSettings(statistics=15.0, inventory=60.0, images=600.0, sync=60.0)
+NODE_INTERVALS = IntervalSettings(statistics=15.0, inventory=60.0, images=60.0, health=60.0, sync=60.0)
 """Periods where the cluster tells changes by itself; those of one machine would be a load for many."""
 MakeRuntime = Callable[[str], AbstractRuntime]
 """Returns the runtime of a node by its name."""

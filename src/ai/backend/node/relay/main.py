@@ -21,6 +21,6 @@ def load_packages():  # type: () -> None
 
 if __name__ == "__main__":
     load_packages()
-    role = sys.argv[1] if sys.argv[1:2] in (["pod"], ["prepare"], ["reaper"]) else "container"
+    role = sys.argv[1] if sys.argv[1:2] in (["pod"], ["prepare"], ["probe"], ["reaper"]) else "container"
     arguments = sys.argv[1:] if role == "container" else sys.argv[2:]
     sys.exit(__import__("_backendai_relay." + role, fromlist=["main"]).main(arguments))

@@ -37,6 +37,7 @@ from ai.backend.plugin.runtime import RuntimeInfo, WorkloadExited, WorkloadKey, 
 from ai.backend.runtime.kubernetes.capabilities import describe
 from ai.backend.runtime.kubernetes.certificates import listener_context, make_certificate
 from ai.backend.runtime.kubernetes.handles import Handle, Handles
+from ai.backend.runtime.kubernetes.isolation import are_policies_enforced
 from ai.backend.runtime.kubernetes.links import PodLink
 from ai.backend.runtime.kubernetes.listener import Hello, RelayListener
 from ai.backend.runtime.kubernetes.manifest import TOKEN_AUDIENCE, ClusterFacts, compose_pod
@@ -86,6 +87,7 @@ class ClusterConnection:
         self._tasks: list[asyncio.Task[None]] = []
         self._facts: ClusterFacts | None = None
         self._info: RuntimeInfo | None = None
+        self._runtime_classes: tuple[str, ...] = ()
         self._users = 0
         self._lock = asyncio.Lock()
 
@@ -131,6 +133,8 @@ class ClusterConnection:
             raise Unavailable(f"the pods of {settings.namespace} cannot be listed: {reason}") from None
         await self._learn(authority)
         self._start(self._sweep_loop(), "sweep")
+        if settings.network_policy != "none" and settings.network_probe:
+            self._start(self._probe_isolation(), "probe")
 
     async def _disconnect(self) -> None:
         tasks, self._tasks = self._tasks, []
@@ -174,8 +178,16 @@ class ClusterConnection:
             await self.api.apply(
                 NETWORK_POLICIES, DEFAULT_POLICY, policy, settings.namespace, manager="backendai", force=True
             )
-        has_policies = settings.network_policy != "none"
-        self._info = describe(runtime_classes=classes, is_isolated=False, has_policies=has_policies)
+        self._runtime_classes = classes
+        self._describe(is_isolated=False)
+
+    def _describe(self, *, is_isolated: bool) -> None:
+        has_policies = self.settings.network_policy != "none"
+        self._info = describe(runtime_classes=self._runtime_classes, is_isolated=is_isolated, has_policies=has_policies)
+
+    async def _probe_isolation(self) -> None:
+        """Corrects the description once it is known whether the cluster enforces network policies."""
+        self._describe(is_isolated=await are_policies_enforced(self.api, self.settings) is True)
 
     async def _takes_image_volumes(self, facts: ClusterFacts) -> bool:
         """Has the API server check a pod with an image volume, without making it: an older one drops the field."""

@@ -96,10 +96,7 @@ def compose_pod(
         "affinity": {"nodeAffinity": _pin(node)},
         "tolerations": _tolerations(settings),
         "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": settings.kernel_uid,
-            "runAsGroup": settings.kernel_gid,
-            "seccompProfile": {"type": "RuntimeDefault"},
+            **security_of_pod(settings),
             **({"supplementalGroups": list(spec.config.extra_gids)} if spec.config.extra_gids else {}),
         },
         "initContainers": _prepare_container(spec, settings, facts),
@@ -188,7 +185,18 @@ def _tolerations(settings: KubernetesRuntimeSettings) -> list[dict[str, Any]]:
     ]
 
 
-def _security(settings: KubernetesRuntimeSettings, *, is_main: bool) -> dict[str, Any]:
+def security_of_pod(settings: KubernetesRuntimeSettings) -> dict[str, Any]:
+    """Returns what the restricted pod security standard asks of a pod."""
+    return {
+        "runAsNonRoot": True,
+        "runAsUser": settings.kernel_uid,
+        "runAsGroup": settings.kernel_gid,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+def security_of_container(settings: KubernetesRuntimeSettings, *, is_main: bool) -> dict[str, Any]:
+    """Returns what the standard asks of a container; only a session's may have a writable root file system."""
     return {
         "allowPrivilegeEscalation": False,
         "capabilities": {"drop": ["ALL"]},
@@ -215,9 +223,9 @@ def _prepare_container(
         {
             "name": PREPARE,
             "image": settings.runner_image,
-            "imagePullPolicy": _pull_policy(settings),
+            "imagePullPolicy": pull_policy(settings),
             "command": [*START, "prepare", *arguments],
-            "securityContext": _security(settings, is_main=False),
+            "securityContext": security_of_container(settings, is_main=False),
             "resources": {"requests": {"cpu": "0", "memory": "0"}, "limits": limits},
             "volumeMounts": mounts,
         }
@@ -255,10 +263,10 @@ def _relay_container(
     return {
         "name": RELAY,
         "image": settings.runner_image,
-        "imagePullPolicy": _pull_policy(settings),
+        "imagePullPolicy": pull_policy(settings),
         "command": [*START, "pod"],
         "env": [{"name": variable, "value": value} for variable, value in environ.items()],
-        "securityContext": _security(settings, is_main=False),
+        "securityContext": security_of_container(settings, is_main=False),
         "resources": {
             "requests": {"cpu": _millicores(settings.relay_cpu), "memory": memory},
             "limits": {"memory": memory},
@@ -296,10 +304,10 @@ def _main_container(
     container: dict[str, Any] = {
         "name": MAIN,
         "image": spec.image,
-        "imagePullPolicy": _pull_policy(settings),
+        "imagePullPolicy": pull_policy(settings),
         "command": [*START, "reaper", "--setup", setup],
         "workingDir": HOME,
-        "securityContext": _security(settings, is_main=True),
+        "securityContext": security_of_container(settings, is_main=True),
         "resources": _resources(spec, settings),
         "volumeMounts": [*mounts, *folder_mounts],
     }
@@ -334,14 +342,15 @@ def _millicores(cores: float) -> str:
     return f"{round(cores * 1000)}m"
 
 
-def _pull_policy(settings: KubernetesRuntimeSettings) -> str:
+def pull_policy(settings: KubernetesRuntimeSettings) -> str:
+    """Returns the API's name of the setting ``image_pull_policy``."""
     return {"if-not-present": "IfNotPresent", "always": "Always", "never": "Never"}[settings.image_pull_policy]
 
 
 def _volumes(
     spec: WorkloadSpec, settings: KubernetesRuntimeSettings, facts: ClusterFacts, directories: Mapping[str, str]
 ) -> list[dict[str, Any]]:
-    image = {"reference": settings.runner_image, "pullPolicy": _pull_policy(settings)}
+    image = {"reference": settings.runner_image, "pullPolicy": pull_policy(settings)}
     token = {"path": "token", "audience": TOKEN_AUDIENCE, "expirationSeconds": TOKEN_SECONDS}
     volumes: list[dict[str, Any]] = [
         {"name": "platform", **({"image": image} if facts.has_image_volumes else {"emptyDir": {}})},

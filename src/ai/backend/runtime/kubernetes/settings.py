@@ -100,6 +100,10 @@ class KubernetesRuntimeSettings(Settings):
         description="Whether the agent keeps a policy in the namespace that lets sessions reach the agents, names and"
         " `egress` only.",
     )
+    network_probe: bool = Field(
+        True,
+        description="Whether three short pods find out, after each start, if the cluster enforces network policies.",
+    )
     egress: tuple[str, ...] = Field(
         ("0.0.0.0/0",), description="Networks that sessions may reach, beside the addresses of cloud metadata."
     )

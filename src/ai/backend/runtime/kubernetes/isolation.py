@@ -1,0 +1,103 @@
+"""Finds out by three short pods whether the cluster's network plug-in enforces network policies.
+
+Nothing in the API tells: a policy is accepted by every cluster, and has no effect in many.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from ai.backend.common.errors import BackendError, Unavailable
+from ai.backend.node.kube_api.client import KubeApi
+from ai.backend.node.kube_api.objects import Pod
+from ai.backend.node.kube_api.resources import PODS
+from ai.backend.node.relay.probe import ENFORCED, NOT_ENFORCED
+from ai.backend.runtime.kubernetes.manifest import START, pull_policy, security_of_container, security_of_pod
+from ai.backend.runtime.kubernetes.records import INSTANCE_LABEL
+from ai.backend.runtime.kubernetes.settings import KubernetesRuntimeSettings
+
+log = logging.getLogger(__name__)
+PORT = 6021
+PROBE_LABEL = "backend.ai/probe"
+PROBE_TIMEOUT_S = 120.0
+_CHECK_S = 0.5
+
+
+async def are_policies_enforced(api: KubeApi, settings: KubernetesRuntimeSettings) -> bool | None:
+    """Returns True if a pod that the default policy closes cannot be called where another one can; None if it could not
+    be found out. The pods are removed."""
+    name = f"probe-{secrets.token_hex(4)}"
+    try:
+        async with asyncio.timeout(PROBE_TIMEOUT_S):
+            closed = await _listen(api, settings, f"{name}-closed", is_closed=True)
+            opened = await _listen(api, settings, f"{name}-open", is_closed=False)
+            code = await _call(api, settings, name, (closed, opened))
+    except (BackendError, TimeoutError) as error:
+        log.warning("it cannot be found out whether network policies are enforced: %s", error or "no pod starts")
+        return None
+    finally:
+        await asyncio.shield(_remove(api, settings, name))
+    return {ENFORCED: True, NOT_ENFORCED: False}.get(code)
+
+
+async def _listen(api: KubeApi, settings: KubernetesRuntimeSettings, name: str, *, is_closed: bool) -> str:
+    """Makes a pod that listens; returns its address."""
+    await api.create(PODS, _pod(settings, name, ("listen", str(PORT)), is_closed=is_closed), settings.namespace)
+    return (await _await_pod(api, settings, name, "Running")).status.pod_ip
+
+
+async def _call(api: KubeApi, settings: KubernetesRuntimeSettings, name: str, addresses: Sequence[str]) -> int:
+    await api.create(PODS, _pod(settings, name, ("call", str(PORT), *addresses), is_closed=False), settings.namespace)
+    pod = await _await_pod(api, settings, name, "Succeeded", "Failed")
+    terminated = pod.status.container_statuses[0].state.terminated if pod.status.container_statuses else None
+    if terminated is None:
+        raise Unavailable(f"the pod {name} did not run: {pod.status.reason}")
+    return terminated.exit_code
+
+
+async def _await_pod(api: KubeApi, settings: KubernetesRuntimeSettings, name: str, *phases: str) -> Pod:
+    while True:
+        pod = await api.get(PODS, name, settings.namespace)
+        if pod.status.phase in phases:
+            return pod
+        await asyncio.sleep(_CHECK_S)
+
+
+async def _remove(api: KubeApi, settings: KubernetesRuntimeSettings, name: str) -> None:
+    for suffix in ("", "-closed", "-open"):
+        with suppress(BackendError):
+            await api.delete(PODS, name + suffix, settings.namespace, grace_s=0)
+
+
+def _pod(
+    settings: KubernetesRuntimeSettings, name: str, arguments: Sequence[str], *, is_closed: bool
+) -> dict[str, Any]:
+    labels = {PROBE_LABEL: settings.instance}
+    if is_closed:
+        labels[INSTANCE_LABEL] = settings.instance
+    container = {
+        "name": "probe",
+        "image": settings.runner_image,
+        "imagePullPolicy": pull_policy(settings),
+        "command": [*START, "probe", *arguments],
+        "securityContext": security_of_container(settings, is_main=False),
+        "resources": {"requests": {"cpu": "10m", "memory": "32Mi"}, "limits": {"cpu": "1", "memory": "64Mi"}},
+    }
+    spec: dict[str, Any] = {
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": 0,
+        "activeDeadlineSeconds": round(2 * PROBE_TIMEOUT_S),
+        "securityContext": security_of_pod(settings),
+        "tolerations": [{"key": settings.taint_key, "operator": "Exists", "effect": "NoSchedule"}],
+        "containers": [container],
+    }
+    if settings.image_pull_secrets:
+        spec["imagePullSecrets"] = [{"name": secret} for secret in settings.image_pull_secrets]
+    return {"metadata": {"name": name, "labels": labels}, "spec": spec}
