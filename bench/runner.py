@@ -40,6 +40,7 @@ MODULES = (
     "explain",
     "kubernetes",
     "shard",
+    "kubernetes_pods",
 )
 
 USAGE = "usage: bench/run --list | bench/run NAME... [--data FOLDER]\n"

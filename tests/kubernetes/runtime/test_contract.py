@@ -47,5 +47,13 @@ class TestKubernetes(RuntimeContract):
 
         assert await self.eventually(is_listed)
 
+    async def test_files_outside_of_the_home_are_there_and_closed(self, runtime: AbstractRuntime) -> None:
+        files = {"/home/config/resource.txt": b"CPU=1", "/home/config/ssh/id": b"key"}
+        talk = await self.start(runtime, self.spec(files=files, private_files=frozenset({"/home/config/ssh/id"})))
+        code = "import os; print(open('/home/config/resource.txt').read(), open('/home/config/ssh/id').read())\n"
+        await talk.run(code + "open('/home/config/resource.txt', 'w')")
+        assert talk.text() == "CPU=1 key\n"
+        assert "Read-only file system" in talk.text(stream="stderr")
+
     async def test_the_tier_says_that_networks_are_not_enforced_here(self, runtime: AbstractRuntime) -> None:
         assert runtime.info().tier == "pod"

@@ -106,6 +106,32 @@ async def test_nothing_ends_while_the_api_server_is_away(opened: OpenRuntime, se
     await talk.close()
 
 
+async def test_what_a_session_said_at_its_end_is_read_by_the_next_agent(tmp_path: Path, session_site: Site) -> None:
+    first = session_site.open(tmp_path)
+    await first.runtime.setup()
+    talk = await start(first)
+    await talk.channel.send(
+        {"t": "run", "id": "r1", "mode": "query", "code": "import time; time.sleep(1); print('end')"}
+    )
+    await talk.channel.send({"t": "shutdown"})
+    await talk.close()
+    await first.runtime.shutdown()
+    await first.api.close()
+    await asyncio.sleep(3)  # it ends meanwhile
+    again = first.again()
+    await again.runtime.setup()
+    try:
+        late = Talk(await again.runtime.open_channel(talk.key, epoch=2), PATIENCE_S)
+        assert (await late.kind("exited"))["code"] == 0
+        assert [frame["t"] for frame in late.frames][:2] == ["ready", "started"]
+        await late.close()
+        await again.runtime.remove(talk.key)
+    finally:
+        await again.runtime.shutdown()
+        await again.api.close()
+    session_site.require_nothing_left()
+
+
 @pytest.mark.parametrize("point", CRASH_POINTS)
 async def test_an_agent_that_is_killed_within_a_creation_leaves_what_the_next_one_finishes(
     tmp_path: Path, session_site: Site, point: str

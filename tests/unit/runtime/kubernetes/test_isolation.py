@@ -56,7 +56,7 @@ async def test_the_verdict_is_that_of_the_caller(exit_code: int | None, verdict:
 
 
 def test_a_caller_needs_both_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe.time, "sleep", lambda _s: None)
+    monkeypatch.setattr("ai.backend.node.relay.probe.time.sleep", lambda _s: None)
     for open_hosts, verdict in (
         ({"allowed"}, probe.ENFORCED),
         ({"allowed", "forbidden"}, probe.NOT_ENFORCED),

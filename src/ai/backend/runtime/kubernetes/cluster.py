@@ -42,9 +42,9 @@ from ai.backend.runtime.kubernetes.links import PodLink
 from ai.backend.runtime.kubernetes.listener import Hello, RelayListener
 from ai.backend.runtime.kubernetes.manifest import TOKEN_AUDIENCE, ClusterFacts, compose_pod
 from ai.backend.runtime.kubernetes.policies import DEFAULT_POLICY, default_policy
-from ai.backend.runtime.kubernetes.records import FINALIZER, INSTANCE_LABEL
+from ai.backend.runtime.kubernetes.records import FINALIZER, INSTANCE_LABEL, RELAY
 from ai.backend.runtime.kubernetes.settings import KubernetesRuntimeSettings
-from ai.backend.runtime.kubernetes.signals import has_ended, is_node_gone
+from ai.backend.runtime.kubernetes.signals import container_status, has_ended, is_node_gone, is_running
 from ai.backend.runtime.kubernetes.streams import PodStream
 from ai.backend.runtime.kubernetes.tokens import PodIdentity, TokenVerifier
 
@@ -88,27 +88,28 @@ class ClusterConnection:
         self._facts: ClusterFacts | None = None
         self._info: RuntimeInfo | None = None
         self._runtime_classes: tuple[str, ...] = ()
-        self._users = 0
+        self._nodes: set[str] = set()
         self._lock = asyncio.Lock()
 
     # ---- lifetime
 
-    async def acquire(self) -> None:
-        """Connects for the first of the runtimes. Raises Unavailable, InvalidInput."""
+    async def acquire(self, node: str) -> None:
+        """Serves a node from now on; connects for the first. Raises Unavailable, InvalidInput."""
         async with self._lock:
-            if self._users == 0:
+            if not self._nodes:
                 try:
                     await self._connect()
                 except BaseException:
                     await self._disconnect()
                     raise
-            self._users += 1
+            self._nodes.add(node)
 
-    async def release(self) -> None:
-        """Disconnects after the last of the runtimes; sessions go on."""
+    async def release(self, node: str) -> None:
+        """Ends to serve a node; disconnects after the last. Sessions go on."""
         async with self._lock:
-            self._users -= 1
-            if self._users == 0:
+            self._nodes.discard(node)
+            self._queues.pop(node, None)
+            if not self._nodes:
                 await self._disconnect()
 
     async def _connect(self) -> None:
@@ -211,8 +212,9 @@ class ClusterConnection:
         return self._queues.setdefault(node, asyncio.Queue(EVENT_QUEUE_LIMIT))
 
     def _on_exit(self, node: str, event: WorkloadExited) -> None:
-        with suppress(asyncio.QueueFull):
-            self.queue(node).put_nowait(event)
+        if node in self._nodes:  # others are served by other agents, which see the same pods
+            with suppress(asyncio.QueueFull):
+                self.queue(node).put_nowait(event)
 
     # ---- relays
 
@@ -250,9 +252,12 @@ class ClusterConnection:
                 dial.cancel()
 
     async def linked(self, handle: Handle) -> PodLink:
-        """Returns the link to a pod's relay, which may have to dial in again first. Raises Unavailable."""
+        """Returns the link to a pod's relay, which may have to dial in again first. Raises Unavailable.
+
+        The relay of an ended session is waited for while it runs: it has what no agent has read yet.
+        """
         await handle.until(
-            lambda: handle.exit is not None or (handle.link is not None and handle.link.is_open),
+            lambda: (handle.link is not None and handle.link.is_open) or not is_relay_expected(handle),
             self.settings.relay_timeout_s,
         )
         if handle.link is None or not handle.link.is_open:
@@ -302,12 +307,27 @@ class ClusterConnection:
             await asyncio.sleep(SWEEP_INTERVAL_S)
             for handle in self.handles:
                 lock = self.handles.lock(handle.key)
-                is_abandoned = not handle.begun and handle.exit is None and not lock.locked()
-                if is_abandoned and handle.begun is False and time.monotonic() - handle.seen_at > ABANDONED_S:
-                    log.warning("the pod of %s was made and never begun; it is removed", handle.key)
-                    with suppress(BackendError):
-                        async with lock:
-                            await self.delete(handle)
+                if lock.locked() or not self._is_abandoned(handle):
+                    continue
+                log.warning("the pod of %s was made and never begun; it is removed", handle.key)
+                with suppress(BackendError):
+                    async with lock:
+                        await self.delete(handle)
+
+    def _is_abandoned(self, handle: Handle) -> bool:
+        """Returns True for a pod of our nodes whose runner has not begun for long, though its relay can be asked or
+        its session's container does not run. The caller knows that nobody is creating it."""
+        is_idle = handle.begun is False or (handle.pod is not None and not is_running(handle.pod))
+        is_old = time.monotonic() - handle.seen_at > ABANDONED_S
+        return is_old and is_idle and not handle.begun and handle.exit is None and handle.record.node in self._nodes
+
+
+def is_relay_expected(handle: Handle) -> bool:
+    """Returns True while the relay of a workload may dial in."""
+    if handle.exit is None:
+        return True
+    status = container_status(handle.pod, RELAY) if handle.pod is not None else None
+    return status is not None and status.state.running is not None
 
 
 def _is_over(handle: Handle) -> bool:

@@ -38,7 +38,7 @@ async def are_policies_enforced(api: KubeApi, settings: KubernetesRuntimeSetting
             opened = await _listen(api, settings, f"{name}-open", is_closed=False)
             code = await _call(api, settings, name, (closed, opened))
     except (BackendError, TimeoutError) as error:
-        log.warning("it cannot be found out whether network policies are enforced: %s", error or "no pod starts")
+        log.warning("it cannot be found out whether network policies are enforced: %s", str(error) or "no pod starts")
         return None
     finally:
         await asyncio.shield(_remove(api, settings, name))

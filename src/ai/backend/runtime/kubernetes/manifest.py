@@ -56,6 +56,13 @@ FILES_PLACE, HOSTS_PLACE = "files", "hosts"
 MAX_FILES_BYTES = 4 * 1024 * 1024
 _CHANNEL_BYTES = 1024 * 1024
 _MIN_SIDECAR_BYTES = 32 * 1024 * 1024
+_SHARED_IN_SANDBOX = {
+    "dev.gvisor.spec.mount.channel.share": "pod",
+    "dev.gvisor.spec.mount.channel.type": "tmpfs",
+    "dev.gvisor.spec.mount.channel.options": "rw",
+}
+"""What gVisor must know of the volume of the channel: else each container has a view of its own, without the other's
+sockets (gvisor.dev/docs, "Shared mounts"). Plain files go by the node, and need no mark."""
 _HOSTNAME = re.compile(r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")
 
 
@@ -118,6 +125,7 @@ def compose_pod(
         "annotations": {
             RECORD_ANNOTATION: encode_record(record_of(spec, node)),
             **_identity(settings),
+            **(_SHARED_IN_SANDBOX if spec.runtime_class else {}),
             # Nothing but the manager ends a session.
             "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
             "karpenter.sh/do-not-disrupt": "true",

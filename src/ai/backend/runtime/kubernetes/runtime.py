@@ -97,13 +97,13 @@ class KubernetesRuntime(AbstractRuntime):
 
     async def setup(self) -> None:
         """Connects to the cluster unless another node's runtime has. Raises Unavailable, InvalidInput."""
-        await self._cluster.acquire()
+        await self._cluster.acquire(self._node)
         self._is_set_up = True
 
     async def shutdown(self) -> None:
         if self._is_set_up:
             self._is_set_up = False
-            await self._cluster.release()
+            await self._cluster.release(self._node)
 
     def info(self) -> RuntimeInfo:
         return self._cluster.info
