@@ -129,6 +129,7 @@ class ScriptedNode:
     def __init__(self, api: KubeApi, script: Script = succeed) -> None:
         self._api, self.script = api, script
         self.orders: list[tuple[str, int, str]] = []
+        self.shown_program: dict[str, str] | None = None
         self._changes: asyncio.Queue[AcceleratorOperation] = asyncio.Queue()
         self._reflector = Reflector(
             api, OPERATIONS, field_selector=f"status.executor=node/{NODE}", on_change=self._on_change
@@ -179,6 +180,8 @@ class ScriptedNode:
 
     async def _show_result(self, operation: AcceleratorOperation, order: Order) -> None:
         spec = operation.spec
+        if self.shown_program is not None:
+            await show(self._api, spec.accelerator, {"program": self.shown_program})
         if spec.power is not None and not order.rollback:
             await show(self._api, spec.accelerator, {"powerState": spec.power.state})
 

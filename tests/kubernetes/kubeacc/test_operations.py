@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
+import hashlib
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ed25519
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from ai.backend.common.device_operations import OperationPhase as P
-from ai.backend.kubeacc.crd.objects import ACCELERATORS, OPERATIONS, AcceleratorOperation
+from ai.backend.kubeacc.crd.objects import ACCELERATORS, CLASSES, OPERATIONS, AcceleratorOperation
 from ai.backend.kubeacc.crd.operations import Order, Report
 from ai.backend.kubeacc.crd.vocabulary import Outcome, RollbackState
 from tests.kubernetes.kubeacc.conftest import Bench, Script, succeed
@@ -192,3 +197,26 @@ async def test_what_cannot_be_done_is_refused_with_the_reason(bench: Bench, devi
     assert (await bench.wait_for_end("theirs")).status.reason in {"OtherDevicePlugin"}
     await bench.ask("report", device, "Diagnose")
     assert (await bench.wait_for_end("report")).status.phase is P.SUCCEEDED
+
+
+async def test_an_image_needs_the_signature_of_a_signer_of_the_class(bench: Bench, device: str) -> None:
+    key = ed25519.Ed25519PrivateKey.generate()
+    public_key = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
+    name = f"signed-{bench.namespace}"
+    labels = {"signed": bench.namespace}
+    selector = {"matchLabels": labels}
+    spec = {"selector": selector, "priority": 9, "signers": [{"name": "lab", "publicKey": public_key}]}
+    await bench.api.create(CLASSES, {"metadata": {"name": name}, "spec": spec})
+    await bench.api.patch(ACCELERATORS, device, {"metadata": {"labels": labels}})
+    async with asyncio.timeout(10):
+        while (await bench.device(device)).status.class_name != name:  # noqa: ASYNC110  # no event tells it
+            await asyncio.sleep(0.05)
+    digest = hashlib.sha256(b"bits")
+    image = {"uri": "file:///images/a.bit", "sha256": digest.hexdigest()}
+    await bench.ask("unsigned", device, "Program", program={"artifact": image})
+    assert (await bench.wait_for_end("unsigned")).status.reason == "ImageRejected"
+    signature = base64.b64encode(key.sign(digest.digest())).decode()
+    signed = {**image, "signer": "lab", "signature": signature}
+    bench.node.shown_program = {"image": "/store/a.bit", "sha256": digest.hexdigest()}
+    await bench.ask("signed", device, "Program", program={"artifact": signed})
+    assert (await bench.wait_for_end("signed")).status.phase is P.SUCCEEDED

@@ -122,6 +122,7 @@ DECISIONS: list[tuple[str, Situation, T | None, str]] = [
     ("report", situation(P.PENDING, variant(operation=V.DIAGNOSE), ownership=THEIRS), T.ADMITTED, "PolicyAllows"),
     ("unable", situation(P.PENDING, acc=device(device=DeviceDescription())), T.REFUSED, "NotSupported"),
     ("nobody acts", situation(P.PENDING, executor=""), T.REFUSED, "NoExecutor"),
+    ("unsigned", situation(P.PENDING, PROGRAM, artifact_problem="no"), T.REFUSED, "ImageRejected"),
     ("quarantined", situation(P.PENDING, acc=device(conditions=(QUARANTINE,))), T.REFUSED, "Quarantined"),
     (
         "reset cures",

@@ -40,8 +40,9 @@ CURES_QUARANTINE = frozenset({V.RESET, V.DETACH})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """What is known of an operation. ``device`` None: there is no such Accelerator. ``executor`` is who would
-    act, empty if nobody; ``executor_silent_s`` for how long it was not seen alive, 0 if it is."""
+    """Holds all that is known of an operation. ``device`` None: there is no such Accelerator. ``executor`` is who
+    would act, empty if nobody; ``executor_silent_s`` for how long it was not seen alive, 0 if it is;
+    ``artifact_problem`` why the image may not be loaded, empty if it may."""
 
     operation: AcceleratorOperation
     device: Accelerator | None
@@ -52,6 +53,7 @@ class Situation:
     now: datetime
     executor: str = ""
     executor_silent_s: float = 0.0
+    artifact_problem: str = ""
 
     @property
     def holder(self) -> OperationRef | None:
@@ -73,8 +75,8 @@ class Situation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What is to be done next. Without a ``trigger`` the operation stays in its phase: it waits, for the ``reason``,
-    and is asked again after ``again_s``. ``acquire``: the device is to be locked; ``evict``: its holders evicted."""
+    """Describes the next thing to do. Without a ``trigger`` the operation waits in its phase, for the ``reason``, and
+    is asked again after ``again_s``. ``acquire``: the device is to be locked; ``evict``: its holders evicted."""
 
     trigger: OperationTrigger | None = None
     reason: str = ""
@@ -125,6 +127,8 @@ def _refusal(situation: Situation) -> Step | None:
     if is_quarantined(device) and spec.operation not in CURES_QUARANTINE | REPORT_ONLY:
         message = "the device is quarantined: its state is not known since an operation was interrupted; reset it"
         return Step(trigger=T.REFUSED, reason="Quarantined", message=message)
+    if situation.artifact_problem:
+        return Step(trigger=T.REFUSED, reason="ImageRejected", message=situation.artifact_problem)
     if not situation.policy.is_allowed and not situation.policy.must_wait:
         return Step(trigger=T.REFUSED, reason=situation.policy.reason, message=situation.policy.message)
     return None

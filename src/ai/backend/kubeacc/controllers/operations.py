@@ -12,14 +12,15 @@ from typing import Any
 import msgspec
 
 from ai.backend.common.device_operations import OperationPhase
-from ai.backend.common.errors import BackendError, NotFound
+from ai.backend.common.errors import ArtifactRejected, BackendError, NotFound
 from ai.backend.kubeacc.controllers.cluster_view import ClusterView
 from ai.backend.kubeacc.controllers.decision import CURES_QUARANTINE, Situation, is_quarantined, next_step
 from ai.backend.kubeacc.controllers.devices import ownership_of
 from ai.backend.kubeacc.controllers.progress import advance, timestamp
 from ai.backend.kubeacc.crd.accelerators import OperationRef
 from ai.backend.kubeacc.crd.fields import Condition
-from ai.backend.kubeacc.crd.objects import ACCELERATORS, OPERATIONS, Accelerator, AcceleratorOperation
+from ai.backend.kubeacc.crd.objects import ACCELERATORS, OPERATIONS, Accelerator, AcceleratorClass, AcceleratorOperation
+from ai.backend.kubeacc.crd.operations import AcceleratorOperationSpec
 from ai.backend.kubeacc.crd.vocabulary import (
     OPERATION_FINALIZER,
     OPERATION_MANAGER,
@@ -27,6 +28,7 @@ from ai.backend.kubeacc.crd.vocabulary import (
     ControllerCondition,
     RollbackState,
 )
+from ai.backend.kubeacc.drivers.artifacts import verify_signature
 from ai.backend.kubeacc.policies.evaluation import OperationContext, Usage, evaluate
 from ai.backend.node.kube_api.client import KubeApi
 from ai.backend.node.kube_api.errors import ObjectConflict, TooManyRequests
@@ -118,16 +120,18 @@ class OperationController:
             now=now,
             usage={name: self._usage(operation, now) for name, policy in policies.items() if policy.quota is not None},
         )
+        policy = evaluate(policies, context)
         executor = status.executor or (self._executor_of(operation, device) if device is not None else "")
         return Situation(
             operation=operation,
             device=device,
             ownership=ownership_of(device, acc_class) if device is not None else None,
-            policy=evaluate(policies, context),
+            policy=policy,
             retry_limit=retries if spec.retry_limit is None else spec.retry_limit,
             deadline=datetime.fromisoformat(status.deadline) if status.deadline else deadline,
             now=now,
             executor=executor,
+            artifact_problem=_artifact_problem(spec, acc_class, is_required=policy.needs_signature),
             executor_silent_s=self._silent_s(executor) if executor else 0.0,
         )
 
@@ -323,6 +327,18 @@ class OperationController:
         except BackendError as e:
             log.warning("the gate of %s/%s stays: %s", operation.metadata.namespace, attach.gated_pod.name, e)
             raise
+
+
+def _artifact_problem(spec: AcceleratorOperationSpec, acc_class: AcceleratorClass | None, *, is_required: bool) -> str:
+    """Returns why the image of an operation may not be loaded; empty if it may, or there is none."""
+    if spec.program is None:
+        return ""
+    signers = acc_class.spec.signers if acc_class is not None else ()
+    try:
+        verify_signature(spec.program.artifact, signers, is_required=is_required)
+    except ArtifactRejected as e:
+        return e.message
+    return ""
 
 
 ATTACH_GATE = "accelerators.backend.ai/attach"

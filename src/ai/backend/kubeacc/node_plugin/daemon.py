@@ -79,7 +79,16 @@ async def run_node_plugin(
             reports.withheld(key) or ("another device plugin offers it" if holders.foreign(key) else "")
         )
         slices = SlicePublication(api, board, settings, node, withheld=reports.withheld, foreign=holders.foreign)
-        executor = OperationExecutor(api, board, reports, facts, node)
+        executor = OperationExecutor(
+            api,
+            board,
+            reports,
+            facts,
+            node,
+            images=settings.image_directory,
+            store=settings.state_directory / "images",
+        )
+        stack.push_async_callback(executor.close)
         device_plugins: list[DevicePlugin] = []
 
         def make_device_plugin(key: str) -> DevicePlugin | None:
