@@ -37,6 +37,7 @@ MODULES = (
     "enqueue",
     "explain",
     "kubernetes",
+    "kubeacc_node",
 )
 
 USAGE = "usage: bench/run --list | bench/run NAME... [--data FOLDER]\n"

@@ -127,7 +127,9 @@ state-path = "{self.mock_state}"
         started_at = time.monotonic()
         while not condition():
             if time.monotonic() - started_at > timeout_s:
-                raise AssertionError(f"no {what} after {timeout_s:g} s; the node plugin says:\n{self.daemon.log_tail()}")
+                raise AssertionError(
+                    f"no {what} after {timeout_s:g} s; the node plugin says:\n{self.daemon.log_tail()}"
+                )
             time.sleep(0.02)
         return time.monotonic() - started_at
 

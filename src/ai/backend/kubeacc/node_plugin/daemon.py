@@ -35,6 +35,11 @@ def node_name_of(settings: NodePluginSettings) -> str:
     return name
 
 
+def _hidden(settings: NodePluginSettings) -> tuple[str, ...]:
+    """Returns the folders that no plugin may mount into a pod."""
+    return tuple(os.path.realpath(path) for path in (settings.state_directory, settings.kubelet_directory))
+
+
 def lock_state(directory: Path) -> int:
     """Returns a descriptor that locks the state until the process ends. Raises Conflict: another process has it."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -69,7 +74,7 @@ async def run_node_plugin(
             board,
             checkpoint,
             CdiFiles(settings.cdi_directory, settings.driver_name),
-            hidden=(os.path.realpath(settings.state_directory), os.path.realpath(settings.kubelet_directory)),
+            hidden=_hidden(settings),
             deadline_s=settings.plugin_timeout,
         )
         holders = Holders(settings, board, workloads)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
@@ -23,12 +22,11 @@ from ai.backend.kubeacc.node_plugin.checkpoint import HeldDevice, WorkloadRecord
 from ai.backend.kubeacc.node_plugin.devices import DeviceBoard, device_name
 from ai.backend.kubeacc.node_plugin.edits import allocate_response
 from ai.backend.kubeacc.node_plugin.preference import DevicePreference
-from ai.backend.kubeacc.node_plugin.rpc import connected, serving
+from ai.backend.kubeacc.node_plugin.rpc import connected, serving, wait_for_change
 from ai.backend.kubeacc.node_plugin.slices import offers_anything
 from ai.backend.kubeacc.node_plugin.workloads import Workloads
 
 log = logging.getLogger(__name__)
-_CHECK_S = 1.0
 _REGISTER_FIRST_S, _REGISTER_MAX_S = 0.5, 10.0
 _MAX_ERROR = 1000
 _KUBELET_SOCKET = "kubelet.sock"
@@ -189,11 +187,13 @@ async def serve_device_plugin(kubelet_directory: Path, plugin: DevicePlugin) -> 
     while True:
         try:
             async with serving(folder / socket_name, {wire.DEVICE_PLUGIN: plugin}):
-                kubelet = _identity(folder / _KUBELET_SOCKET)
-                await _register(folder / _KUBELET_SOCKET, socket_name, plugin.resource)
-                delays.reset()
-                while _identity(folder / _KUBELET_SOCKET) == kubelet and (folder / socket_name).exists():
-                    await asyncio.sleep(_CHECK_S)
+                changed = asyncio.ensure_future(wait_for_change(folder / _KUBELET_SOCKET, folder / socket_name))
+                try:
+                    await _register(folder / _KUBELET_SOCKET, socket_name, plugin.resource)
+                    delays.reset()
+                    await changed
+                finally:
+                    await cancel_all(changed)
             log.info("the kubelet was restarted: %s is registered again", plugin.resource)
         except (BackendError, OSError) as e:
             log.warning("%s is not registered: %s", plugin.resource, e)
@@ -210,14 +210,6 @@ async def _register(socket: Path, endpoint: str, resource: str) -> None:
         except grpc.aio.AioRpcError as e:
             raise Unavailable(f"the kubelet does not register {resource}: {e.details()}") from None
     log.info("the kubelet has registered the device plugin of %s", resource)
-
-
-def _identity(path: Path) -> tuple[int, int, int] | None:
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino, status.st_ctime_ns
 
 
 async def run_device_plugins(

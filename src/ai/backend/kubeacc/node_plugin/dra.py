@@ -13,7 +13,7 @@ from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.kubeacc.node_plugin import wire
 from ai.backend.kubeacc.node_plugin.checkpoint import HeldDevice, WorkloadRecord
 from ai.backend.kubeacc.node_plugin.devices import DeviceBoard
-from ai.backend.kubeacc.node_plugin.rpc import serving
+from ai.backend.kubeacc.node_plugin.rpc import serving, wait_for_change
 from ai.backend.kubeacc.node_plugin.settings import NodePluginSettings
 from ai.backend.kubeacc.node_plugin.workloads import Workloads
 from ai.backend.node.kube_api.client import KubeApi
@@ -22,7 +22,6 @@ from ai.backend.node.kube_api.resources import RESOURCE_CLAIMS
 
 log = logging.getLogger(__name__)
 _MAX_ERROR = 1000
-_SOCKET_CHECK_S = 1.0
 
 
 class DraDriver:
@@ -164,8 +163,7 @@ async def serve_dra(settings: NodePluginSettings, driver: DraDriver, *, ready: C
             serving(registration_socket, {wire.PLUGIN_REGISTRATION: registration}),
         ):
             ready()
-            while endpoint.exists() and registration_socket.exists():
-                await asyncio.sleep(_SOCKET_CHECK_S)
+            await wait_for_change(endpoint, registration_socket)
         log.warning("a socket of the DRA driver was removed: both are made anew")
 
 

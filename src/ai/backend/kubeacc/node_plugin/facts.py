@@ -1,4 +1,4 @@
-"""Remembers what operations did to devices and no plugin can be asked: their power state and the digest of a program."""
+"""Remembers what operations did to devices and no plugin can be asked: the power state, the digest of a program."""
 
 from __future__ import annotations
 

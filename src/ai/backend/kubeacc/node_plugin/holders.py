@@ -1,4 +1,4 @@
-"""Knows which pods hold devices, from the kubelet's PodResources (v1): for reports, and for the device plugin's ends."""
+"""Knows which pods hold devices, from the kubelet's PodResources (v1)."""
 
 from __future__ import annotations
 

@@ -93,7 +93,11 @@ class OperationExecutor(PeriodicLoop):
                 message = f"this node has no plugin for {operation.spec.accelerator} now"
                 if stored is None or stored.sequence != order.sequence:
                     report = Report(
-                        sequence=order.sequence, outcome=Outcome.FAILED, retryable=True, reason="NoPlugin", message=message
+                        sequence=order.sequence,
+                        outcome=Outcome.FAILED,
+                        retryable=True,
+                        reason="NoPlugin",
+                        message=message,
                     )
                     await self._write(operation, report)
                 return
@@ -133,9 +137,7 @@ class OperationExecutor(PeriodicLoop):
     async def _write(self, operation: AcceleratorOperation, report: Report) -> None:
         body = {"metadata": {"uid": operation.metadata.uid}, "status": {"report": msgspec.to_builtins(report)}}
         name, namespace = operation.metadata.name, operation.metadata.namespace
-        await self._api.apply(
-            OPERATIONS, name, body, namespace, manager=NODE_MANAGER, force=True, subresource="status"
-        )
+        await self._api.apply(OPERATIONS, name, body, namespace, manager=NODE_MANAGER, force=True, subresource="status")
         self._written[operation.metadata.uid] = report
 
     def _fetcher(self, accelerator: str) -> Callable[[Artifact], asyncio.Future[Path]]:

@@ -28,8 +28,8 @@ class SlicePublication(PeriodicLoop):
     """Writes the slices when devices change, when their taints change, and when somebody has removed or changed one, as
     the kubelet does when it starts. A slice that is as it should be is not written.
 
-    ``withheld`` returns why nobody may have a device now, empty if anybody may; ``foreign`` whether somebody else offers
-    it, so that we do not.
+    ``withheld`` returns why nobody may have a device now, empty if anybody may; ``foreign`` the resource by which
+    somebody else offers it, so that we do not.
     """
 
     period_s = 300.0

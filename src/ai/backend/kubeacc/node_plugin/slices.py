@@ -1,8 +1,8 @@
 """Describes devices as ResourceSlices (resource.k8s.io/v1). Pure: the same devices give the same slices.
 
-Claims see attributes and capacities by these names, qualified by the driver: ``uuid`` (the plugin's id of the device, to
-select exactly one), ``plugin``, ``model``, ``type``, ``numaNode``, ``linkGroup`` (devices of one value reach each other
-by the vendor's own links), and each variant property as ``namespace_feature``.
+Claims see attributes and capacities by these names, qualified by the driver: ``uuid`` (the plugin's id of the device,
+to select exactly one), ``plugin``, ``model``, ``type``, ``numaNode``, ``linkGroup`` (devices of one value reach each
+other by the vendor's own links), and each variant property as ``namespace_feature``.
 """
 
 from __future__ import annotations

@@ -109,7 +109,11 @@ class Workloads:
                 raise Conflict(f"the devices of {wanted.namespace}/{wanted.name} are being released")
             if record is None:
                 record = self._reserved(wanted)
-                await self._store(record)
+                try:
+                    await self._store(record)
+                except BackendError:
+                    self.records.pop(record.uid, None)  # no plugin was called
+                    raise
             elif {device.name for device in record.devices} != {device.name for device in wanted.devices}:
                 raise Conflict(f"{wanted.namespace}/{wanted.name} holds other devices than its claim says now")
             if record.phase == "prepared":
@@ -130,7 +134,9 @@ class Workloads:
 
     def _reserved(self, wanted: WorkloadRecord) -> WorkloadRecord:
         """Returns the new record with the allocation of each plugin, and marks the devices as held."""
-        present = {(key, device.device_id): device for key in self._board.plugin_keys() for device in self._board.devices(key)}
+        present = {
+            (key, device.device_id): device for key in self._board.plugin_keys() for device in self._board.devices(key)
+        }
         allocations: dict[str, list[Any]] = {}
         for held in wanted.devices:
             key = (held.plugin, DeviceId(held.device_id))
@@ -145,7 +151,11 @@ class Workloads:
             if holder is not None:
                 raise Conflict(f"the device {held.name} is held by {holder.namespace}/{holder.name} ({holder.way})")
             allocations.setdefault(held.plugin, []).append(whole_device(device))
-        shares = {key: PluginShare(allocation=joined(parts)) for key, parts in sorted(allocations.items())}
+        shares = {
+            # The first call begins with this record; the record of each further one is stored before it.
+            key: PluginShare(allocation=joined(allocations[key]), calls=("pre_create",) if place == 0 else ())
+            for place, key in enumerate(sorted(allocations))
+        }
         record = msgspec.structs.replace(wanted, phase="preparing", shares=shares, at=self._clock())
         self.records[record.uid] = record
         self.changed()
@@ -155,7 +165,11 @@ class Workloads:
         result = await self._call(record.uid, plugin_key, "pre_create")
         assert isinstance(result, WorkloadConfig)  # checked in _call
         check_supported(plugin_key, result)
-        return await self._store_share(record.uid, plugin_key, config=result)
+        share = msgspec.structs.replace(self.records[record.uid].shares[plugin_key], config=result)
+        shares = {**self.records[record.uid].shares, plugin_key: share}
+        # Not stored before the workload is prepared: a repeated call gives an equal one.
+        record = self.records[record.uid] = msgspec.structs.replace(self.records[record.uid], shares=shares)
+        return record
 
     async def _described(self, record: WorkloadRecord) -> WorkloadRecord:
         """Writes the CDI file of a claim, also anew where somebody has removed it; finds the names of its devices."""
@@ -310,12 +324,9 @@ class Workloads:
         return record
 
     async def _store(self, record: WorkloadRecord) -> None:
-        is_new = record.uid not in self.records or self.records[record.uid] is record
         try:
             await asyncio.to_thread(self._checkpoint.put, record)
         except OSError as e:
-            if is_new and not any(share.calls for share in record.shares.values()):
-                self.records.pop(record.uid, None)
             raise Unavailable(f"the record of {record.uid} cannot be stored: {e.strerror or e}") from None
         self.records[record.uid] = record
 
