@@ -163,4 +163,6 @@ def kube_acc_allocate() -> Sequence[Figure]:
 def kube_acc_prepare() -> Sequence[Figure]:
     with tempfile.TemporaryDirectory() as folder:
         times = asyncio.run(_measure_prepare(Path(folder)))
-    return [_figure("kube-acc-prepare", times, PREPARE_MS, f"<= {PREPARE_MS:g} ms from the kubelet's call to the answer")]
+    return [
+        _figure("kube-acc-prepare", times, PREPARE_MS, f"<= {PREPARE_MS:g} ms from the kubelet's call to the answer")
+    ]

@@ -33,7 +33,7 @@ def _is_gone(cluster: Cluster, kind: str, name: str) -> bool:
 
 
 def _delete(plugin: NodePlugin, pod: str, claim: str) -> None:
-    plugin.cluster.kubectl("delete", "pod", pod, "--wait=false")
+    plugin.cluster.kubectl("delete", "pod", pod, "--wait=false", "--ignore-not-found")
     plugin.wait(lambda: _is_gone(plugin.cluster, "pod", pod), "end of the pod", 60)
     plugin.cluster.kubectl("delete", "resourceclaim", claim, "--wait=false")
     plugin.wait(lambda: _is_gone(plugin.cluster, "resourceclaim", claim), "end of the claim", 60)

@@ -75,7 +75,8 @@ def link_groups(devices: Sequence[ComputeDevice]) -> dict[str, str]:
     for start in sorted(present):
         if start in groups or not _peers(present[start]):
             continue
-        pending, group = [start], device_name(start)
+        group = device_name(start)
+        pending: list[str] = [start]
         while pending:
             device_id = pending.pop()
             if device_id in groups or device_id not in present:
