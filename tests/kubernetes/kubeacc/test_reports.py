@@ -85,6 +85,7 @@ def test_a_partition_that_an_operation_makes_can_be_claimed(plugin: NodePlugin) 
         return text
 
     plugin.wait(lambda: phase() == "Succeeded", "success of the operation", 60)
-    plugin.wait(lambda: "cut" not in plugin.devices_in_slices(), "the whole device to be withdrawn")
+    plugin.wait(lambda: any(uuid.startswith("cut/") for uuid in plugin.devices_in_slices()), "the partition")
+    assert "cut" not in plugin.devices_in_slices()  # its partition is offered instead
     (partition,) = [device for uuid, device in plugin.devices_in_slices().items() if uuid.startswith("cut/")]
     assert partition["consumesCounters"][0]["counters"]["memory"]["value"] == str(10 << 30)

@@ -39,9 +39,11 @@ def test_different_ids_have_different_names_that_are_labels() -> None:
 
 
 def test_partitions_and_their_device_share_counters_in_a_slice_of_their_own() -> None:
-    specs = slice_specs(_offered(device("g", amount=0), device("g/1")), driver="d.example", node="n", generation=1)
+    specs = slice_specs(
+        _offered(device("g", amount=0), device("g/1g.10gb/0")), driver="d.example", node="n", generation=1
+    )
     devices, counters = specs
-    assert [one["attributes"]["uuid"]["string"] for one in devices["devices"]] == ["g/1"]  # the whole is cut
+    assert [one["attributes"]["uuid"]["string"] for one in devices["devices"]] == ["g/1g.10gb/0"]  # the whole is cut
     (counter_set,) = counters["sharedCounters"]
     (consumed,) = devices["devices"][0]["consumesCounters"]
     assert consumed["counterSet"] == counter_set["name"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -23,15 +22,15 @@ from ai.backend.kubeacc.crd.vocabulary import NODE_MANAGER, Attachment, AttachSt
 from ai.backend.kubeacc.node_plugin.devices import LOST_REASON, DeviceBoard, DeviceKey, name_in_cluster
 from ai.backend.kubeacc.node_plugin.facts import FactStore
 from ai.backend.kubeacc.node_plugin.holders import Holders, PodHolder
+from ai.backend.kubeacc.node_plugin.served import wait_until_served
 from ai.backend.kubeacc.node_plugin.settings import NodePluginSettings
-from ai.backend.kubeacc.node_plugin.slices import parent_id
+from ai.backend.kubeacc.node_plugin.slices import parent_of
 from ai.backend.kubeacc.node_plugin.workloads import Workloads
 from ai.backend.node.kube_api.client import KubeApi
 from ai.backend.node.kube_api.reflector import Reflector
 from ai.backend.plugin.accelerator import Attachable, PluginCapabilities
 
 log = logging.getLogger(__name__)
-_ABSENT_RETRY_S = 60.0
 _VERBS: tuple[tuple[str, tuple[OperationVerb, ...]], ...] = (
     ("attachable", (OperationVerb.ATTACH, OperationVerb.DETACH)),
     ("partitionable", (OperationVerb.PARTITION,)),
@@ -84,9 +83,7 @@ class AcceleratorReports(PeriodicLoop):
 
     async def follow(self) -> None:
         """Watches this node's Accelerators until cancelled, as soon as the cluster has the resource."""
-        while not await self._api.is_served(ACCELERATORS):
-            log.info("the cluster has no Accelerators: devices are offered, but not reported")
-            await asyncio.sleep(_ABSENT_RETRY_S)
+        await wait_until_served(self._api, ACCELERATORS)
         self._is_served = True
         self.wake()
         await self._reflector.run()
@@ -159,7 +156,8 @@ class AcceleratorReports(PeriodicLoop):
         }
         if attachment is not Attachment.LOCAL:  # the default is left out when objects are read
             spec["attachment"] = attachment.value
-        if parent := parent_id(device_id):
+        listed = {device.device_id for device in self._board.devices(key)}
+        if parent := parent_of(device_id, listed):
             spec["parent"] = accelerator_name(self._node, key, parent)
         return spec
 

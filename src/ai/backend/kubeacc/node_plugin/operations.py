@@ -22,11 +22,11 @@ from ai.backend.kubeacc.drivers.execution import PROGRAM_KEY, OrderExecution
 from ai.backend.kubeacc.node_plugin.accelerators import AcceleratorReports
 from ai.backend.kubeacc.node_plugin.devices import DeviceBoard, DeviceKey
 from ai.backend.kubeacc.node_plugin.facts import FactStore
+from ai.backend.kubeacc.node_plugin.served import wait_until_served
 from ai.backend.node.kube_api.client import KubeApi
 from ai.backend.node.kube_api.reflector import Reflector
 
 log = logging.getLogger(__name__)
-_ABSENT_RETRY_S = 60.0
 
 
 class OperationExecutor(PeriodicLoop):
@@ -61,8 +61,7 @@ class OperationExecutor(PeriodicLoop):
 
     async def follow(self) -> None:
         """Watches the operations of this node until cancelled, as soon as the cluster has the resource."""
-        while not await self._api.is_served(OPERATIONS):  # noqa: ASYNC110  # nobody tells when a cluster gets it
-            await asyncio.sleep(_ABSENT_RETRY_S)
+        await wait_until_served(self._api, OPERATIONS)
         await self._reflector.run()
 
     async def close(self) -> None:

@@ -65,6 +65,14 @@ class _ListMeta(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     continue_: str = msgspec.field(default="", name="continue")
 
 
+class _ResourceEntry(msgspec.Struct, frozen=True):
+    name: str = ""
+
+
+class _ResourceList(msgspec.Struct, frozen=True):
+    resources: list[_ResourceEntry] = []
+
+
 def path_of(resource: Resource[Any], namespace: str = "", name: str = "", subresource: str = "") -> str:
     """Returns the path of an object, or of a collection without a name; of all namespaces without one.
 
@@ -248,15 +256,8 @@ class KubeApi:
 
     async def is_served(self, resource: Resource[Any]) -> bool:
         """Returns True if the cluster has this kind of objects in this version."""
-
-        class Entry(msgspec.Struct):
-            name: str = ""
-
-        class Entries(msgspec.Struct):
-            resources: list[Entry] = []
-
         try:
-            entries = _decoded(await self.request("GET", resource.root), Entries)
+            entries = _decoded(await self.request("GET", resource.root), _ResourceList)
         except ObjectNotFound:
             return False
         return any(entry.name == resource.plural for entry in entries.resources)
