@@ -22,7 +22,7 @@ from ai.backend.kubeacc.node_plugin import wire
 from ai.backend.kubeacc.node_plugin.checkpoint import Checkpoint
 from ai.backend.kubeacc.node_plugin.daemon import lock_state
 from ai.backend.kubeacc.node_plugin.device_plugin import DevicePlugin
-from ai.backend.kubeacc.node_plugin.devices import DeviceBoard, device_name, name_in_cluster
+from ai.backend.kubeacc.node_plugin.devices import DeviceTracker, device_name, name_in_cluster
 from ai.backend.kubeacc.node_plugin.dra import DraDriver
 from ai.backend.kubeacc.node_plugin.edits import CdiFiles
 from ai.backend.kubeacc.node_plugin.rpc import connected, serving
@@ -77,17 +77,17 @@ class Node:
         self._stack = AsyncExitStack()
         self.call: Any = None
         self.workloads: Workloads
-        self.board: DeviceBoard
+        self.tracker: DeviceTracker
 
     async def start(self) -> None:
         self._stack = AsyncExitStack()
-        self.board = DeviceBoard(self.settings)
-        self._stack.push_async_callback(self.board.close)
+        self.tracker = DeviceTracker(self.settings)
+        self._stack.push_async_callback(self.tracker.close)
         cdi = CdiFiles(self.settings.cdi_directory, DRIVER)
-        self.workloads = Workloads(self.board, Checkpoint(self.folder / "workloads"), cdi)
-        await self.board.once()
-        driver = DraDriver(cast("KubeApi", self.claims), self.board, self.workloads, DRIVER, "node")
-        plugin = DevicePlugin(self.board, self.workloads, "mock", "backend.ai/mock")
+        self.workloads = Workloads(self.tracker, Checkpoint(self.folder / "workloads"), cdi)
+        await self.tracker.once()
+        driver = DraDriver(cast("KubeApi", self.claims), self.tracker, self.workloads, DRIVER, "node")
+        plugin = DevicePlugin(self.tracker, self.workloads, "mock", "backend.ai/mock")
         socket = self.folder / "node.sock"
         services = {wire.DRA_PLUGIN: driver, wire.DEVICE_PLUGIN: plugin}
         await self._stack.enter_async_context(serving(socket, services))
@@ -189,13 +189,13 @@ def name_of(device_id: str) -> str:
 async def test_a_claim_that_a_plugin_refuses_leaves_nothing(node: Node) -> None:
     node.claims.allocate("refused", "GPU-0")
     node.control.write_text('[[faults]]\ncall = "pre_create"\nbehaviour = "deny"\n')
-    await node.board.once()
+    await node.tracker.once()
     answer = (await node.prepare("refused"))["refused"]
     assert answer.error
     assert not answer.devices
     assert (node.files(), node.held(), node.workloads.records) == ([], {}, {})
     node.control.write_text("")
-    await node.board.once()
+    await node.tracker.once()
     assert (await node.prepare("refused"))["refused"].error == ""
 
 
@@ -227,7 +227,7 @@ async def test_a_failed_device_is_told_and_starts_no_container(node: Node) -> No
     stream = node.call_plugin("ListAndWatch", wire.device_plugin.Empty(), None)
     assert {device.health for device in (await stream.read()).devices} == {"Healthy"}
     node.control.write_text('[unhealthy]\nGPU-2 = "Xid 79"\n')
-    await node.board.once()
+    await node.tracker.once()
     assert [device.health for device in (await stream.read()).devices].count("Unhealthy") == 1
     stream.cancel()
     request = wire.device_plugin.PreStartContainerRequest(devices_ids=[f"gpu-2-{name_of('GPU-2')}"])

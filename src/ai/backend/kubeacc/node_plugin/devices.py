@@ -73,7 +73,7 @@ class _Listing:
     devices: tuple[ComputeDevice, ...] = ()
 
 
-class DeviceBoard(PeriodicLoop):
+class DeviceTracker(PeriodicLoop):
     """Lists the devices of all plugins each ``discovery-interval``, and takes over changes of health as they are
     reported. A device that a workload holds stays, unhealthy, when its plugin lists it no more.
 

@@ -20,7 +20,7 @@ from ai.backend.kubeacc.drivers.artifacts import copy_verified, local_image, ver
 from ai.backend.kubeacc.drivers.bare_metal import BareMetalDriver
 from ai.backend.kubeacc.drivers.execution import PROGRAM_KEY, OrderExecution
 from ai.backend.kubeacc.node_plugin.accelerators import AcceleratorReports
-from ai.backend.kubeacc.node_plugin.devices import DeviceBoard, DeviceKey
+from ai.backend.kubeacc.node_plugin.devices import DeviceKey, DeviceTracker
 from ai.backend.kubeacc.node_plugin.facts import FactStore
 from ai.backend.kubeacc.node_plugin.served import wait_until_served
 from ai.backend.node.kube_api.client import KubeApi
@@ -40,7 +40,7 @@ class OperationExecutor(PeriodicLoop):
     def __init__(
         self,
         api: KubeApi,
-        board: DeviceBoard,
+        tracker: DeviceTracker,
         reports: AcceleratorReports,
         facts: FactStore,
         node: str,
@@ -48,7 +48,7 @@ class OperationExecutor(PeriodicLoop):
         images: Path,
         store: Path,
     ) -> None:
-        self._api, self._board, self._reports, self._facts, self._node = api, board, reports, facts, node
+        self._api, self._tracker, self._reports, self._facts, self._node = api, tracker, reports, facts, node
         self._images, self._store = images, store
         self._executions: dict[str, OrderExecution] = {}
         self._written: dict[str, Report] = {}
@@ -70,7 +70,7 @@ class OperationExecutor(PeriodicLoop):
             await execution.close()
 
     async def once(self) -> None:
-        if not self._board.is_complete.is_set():
+        if not self._tracker.is_complete.is_set():
             return
         present = {operation.metadata.uid: operation for operation in self._reflector.objects.values()}
         for uid in self._executions.keys() - present.keys():
@@ -85,7 +85,7 @@ class OperationExecutor(PeriodicLoop):
         assert order is not None  # once() has looked
         stored = self._written.get(uid) or operation.status.report
         key = self._reports.key_of(operation.spec.accelerator)
-        handle = self._board.handle(key[0]) if key is not None else None
+        handle = self._tracker.handle(key[0]) if key is not None else None
         execution = self._executions.get(uid)
         if execution is None:
             if key is None or handle is None:
@@ -128,7 +128,7 @@ class OperationExecutor(PeriodicLoop):
         if facts != self._facts.get(key):
             await asyncio.to_thread(self._facts.put, key, facts)
         try:
-            await self._board.once()
+            await self._tracker.once()
             await self._reports.once()
         except BackendError as e:
             log.warning("the devices are not reported anew: %s", e.message)

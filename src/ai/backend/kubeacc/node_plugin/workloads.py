@@ -16,7 +16,7 @@ from ai.backend.common.devices import DeviceHealth
 from ai.backend.common.errors import BackendError, Conflict, PluginError, Unavailable
 from ai.backend.common.ids import DeviceId, KernelId, SessionId
 from ai.backend.kubeacc.node_plugin.checkpoint import Checkpoint, HeldDevice, PluginShare, WorkloadRecord
-from ai.backend.kubeacc.node_plugin.devices import DeviceBoard, DeviceKey, joined, whole_device
+from ai.backend.kubeacc.node_plugin.devices import DeviceKey, DeviceTracker, joined, whole_device
 from ai.backend.kubeacc.node_plugin.edits import CdiFiles, check_no_conflict, check_supported
 from ai.backend.plugin.accelerator import (
     MANAGED_STATE_LIMIT,
@@ -57,7 +57,7 @@ class Workloads:
 
     def __init__(
         self,
-        board: DeviceBoard,
+        tracker: DeviceTracker,
         checkpoint: Checkpoint,
         cdi: CdiFiles,
         *,
@@ -65,7 +65,7 @@ class Workloads:
         deadline_s: float = 25.0,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._board, self._checkpoint, self._cdi = board, checkpoint, cdi
+        self._tracker, self._checkpoint, self._cdi = tracker, checkpoint, cdi
         self._hidden, self._deadline_s, self._clock = hidden, deadline_s, clock
         self.records: dict[str, WorkloadRecord] = checkpoint.load()
         self._recovered = frozenset(self.records)
@@ -73,7 +73,7 @@ class Workloads:
         self.changed: Callable[[], None] = lambda: None
         self.withheld: Callable[[DeviceKey], str] = lambda key: ""
         """Why a device is given to nobody; empty if it is."""
-        board.is_held = lambda key: self.holder_of(key) is not None
+        tracker.is_held = lambda key: self.holder_of(key) is not None
 
     def holder_of(self, key: DeviceKey) -> WorkloadRecord | None:
         """Returns the workload that holds a device."""
@@ -135,13 +135,15 @@ class Workloads:
     def _reserved(self, wanted: WorkloadRecord) -> WorkloadRecord:
         """Returns the new record with the allocation of each plugin, and marks the devices as held."""
         present = {
-            (key, device.device_id): device for key in self._board.plugin_keys() for device in self._board.devices(key)
+            (key, device.device_id): device
+            for key in self._tracker.plugin_keys()
+            for device in self._tracker.devices(key)
         }
         allocations: dict[str, list[Any]] = {}
         for held in wanted.devices:
             key = (held.plugin, DeviceId(held.device_id))
             device = present.get(key)
-            if device is None or self._board.handle(held.plugin) is None:
+            if device is None or tracker.handle(held.plugin) is None:
                 raise Unavailable(f"the device {held.name} is not there: the plugin {held.plugin} does not list it")
             if device.health is not DeviceHealth.HEALTHY:
                 raise Unavailable(f"the device {held.name} has failed: {device.health_reason or 'no reason is given'}")
@@ -177,7 +179,7 @@ class Workloads:
         described: set[str] = set()
         for key, config in configs.items():
             names = {device.cdi_name for device in config.devices if device.cdi_name is not None}
-            handle = self._board.handle(key)
+            handle = self._tracker.handle(key)
             if names and handle is not None:
                 described |= await self._cdi.describe(handle, names)
         if record.way == "device-plugin":
@@ -266,7 +268,7 @@ class Workloads:
         is_repeat = method in share.calls and uid in self._recovered
         if method not in share.calls:
             record = await self._store_share(uid, plugin_key, done=method)
-        handle = self._board.handle(plugin_key)
+        handle = self._tracker.handle(plugin_key)
         if handle is None:
             raise PluginError(f"the plugin {plugin_key} is not available")
 
