@@ -41,6 +41,7 @@ MODULES = (
     "kubernetes",
     "shard",
     "kubernetes_pods",
+    "kubeacc_node",
 )
 
 USAGE = "usage: bench/run --list | bench/run NAME... [--data FOLDER]\n"

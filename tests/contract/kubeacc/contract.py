@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from ai.backend.common.device_operations import OperationVerb as V
 from ai.backend.common.errors import InvalidInput, NotFound
 from ai.backend.kubeacc.crd.vocabulary import AttachState, PowerState
 from ai.backend.kubeacc.drivers.spi import AbstractAcceleratorDriver, DriverDevice
+
+Calls = Mapping[V, Callable[[], Awaitable[object]]]
 
 
 class DriverContract(ABC):
@@ -63,7 +66,7 @@ class DriverContract(ABC):
         self, driver: AbstractAcceleratorDriver, image: Path
     ) -> None:
         device_id = self.attached_id
-        calls = {
+        calls: Calls = {
             V.ATTACH: lambda: driver.attach(device_id, self.node),
             V.DETACH: lambda: driver.detach(device_id),
             V.PROGRAM: lambda: driver.program(device_id, image),
@@ -77,7 +80,7 @@ class DriverContract(ABC):
                     await call()
 
     async def test_unknown_devices_are_named(self, driver: AbstractAcceleratorDriver, image: Path) -> None:
-        calls = {
+        calls: Calls = {
             V.ATTACH: lambda: driver.attach("no-such", self.node),
             V.PROGRAM: lambda: driver.program("no-such", image),
             V.POWER: lambda: driver.power("no-such", PowerState.OFF),

@@ -18,6 +18,7 @@ from ai.backend.kubeacc.policies.roles import NAMESPACE, NODE_ACCOUNT
 from ai.backend.node.kube_api.client import KubeApi
 from ai.backend.node.kube_api.configuration import ClusterAddress, Token
 from ai.backend.node.kube_api.errors import Denial, RequestDenied
+from ai.backend.node.kube_api.resources import Resource
 from tests.kubernetes.kubeacc.conftest import NODE, Bench, add, client_of, running
 
 pytestmark = pytest.mark.needs("kubernetes")
@@ -63,7 +64,8 @@ def operation(user: str, **spec: Any) -> dict[str, Any]:
 
 async def attempt(api: KubeApi, user: str, action: str) -> None:
     if action == "read":
-        for resource in (ACCELERATORS, CLASSES, POLICIES, OPERATIONS):
+        resources: tuple[Resource[Any], ...] = (ACCELERATORS, CLASSES, POLICIES, OPERATIONS)
+        for resource in resources:
             await api.list(resource)
     elif action == "operate":
         await api.create(OPERATIONS, operation(user), "team", dry_run=True)

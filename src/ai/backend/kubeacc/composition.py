@@ -5,15 +5,22 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from collections.abc import Sequence
+from importlib.metadata import entry_points
 from pathlib import Path
 
+from ai.backend.common.errors import InvalidInput
 from ai.backend.infra.loop import cancel_all
 from ai.backend.infra.retry import Backoff
 from ai.backend.kubeacc.controllers.manager import ControllerManager
+from ai.backend.kubeacc.drivers.spi import AbstractAcceleratorDriver
 from ai.backend.kubeacc.policies.roles import CONTROLLERS_ACCOUNT, NAMESPACE
 from ai.backend.node.kube_api.client import KubeApi
 from ai.backend.node.kube_api.configuration import cluster_address
 from ai.backend.node.kube_api.election import Election
+
+DRIVER_GROUP = "backendai_accelerator_driver_v10"
+"""The entry points of drivers of an IaaS; each is a class that is made without arguments."""
 
 
 def connect(kubeconfig: Path | None, context_name: str = "") -> KubeApi:
@@ -22,16 +29,37 @@ def connect(kubeconfig: Path | None, context_name: str = "") -> KubeApi:
     return KubeApi(address, lambda: Backoff(0.2, 30.0, jitter=0.5), user_agent="kube-acc")
 
 
-async def run_controllers(kubeconfig: Path | None, stop: asyncio.Event, *, identity: str = "") -> None:
+def load_driver(name: str) -> AbstractAcceleratorDriver:
+    """Makes the driver of an entry point. Raises InvalidInput: there is none of this name, or it cannot be made."""
+    entries = {entry.name: entry for entry in entry_points(group=DRIVER_GROUP)}
+    if name not in entries:
+        names = ", ".join(sorted(entries)) or "none"
+        raise InvalidInput(f"there is no driver {name!r} in the entry points {DRIVER_GROUP}; there are: {names}")
+    try:
+        driver = entries[name].load()()
+    except Exception as e:
+        raise InvalidInput(f"the driver {name} cannot be made: {type(e).__name__}: {e}") from e
+    if not isinstance(driver, AbstractAcceleratorDriver):
+        raise InvalidInput(f"{entries[name].value} is no driver of accelerators")
+    return driver
+
+
+async def run_controllers(
+    kubeconfig: Path | None,
+    stop: asyncio.Event,
+    *,
+    identity: str = "",
+    drivers: Sequence[AbstractAcceleratorDriver] = (),
+) -> None:
     """Leads or waits to lead until ``stop`` is set. Raises InvalidInput: the cluster cannot be named."""
     api, lease_api = connect(kubeconfig), connect(kubeconfig)
     identity = identity or f"{socket.gethostname()}-{os.getpid()}"
     election = Election(lease_api, CONTROLLERS_ACCOUNT, NAMESPACE, identity)
 
-    async def lead(term: int) -> None:
-        await ControllerManager(api).run(term)
+    async def control(term: int) -> None:
+        await ControllerManager(api, drivers=drivers).run(term)
 
-    leading = asyncio.ensure_future(election.run(lead))
+    leading = asyncio.ensure_future(election.run(control))
     stopping = asyncio.ensure_future(stop.wait())
     try:
         done, _ = await asyncio.wait({leading, stopping}, return_when=asyncio.FIRST_COMPLETED)

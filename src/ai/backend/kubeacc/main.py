@@ -11,7 +11,7 @@ from ai.backend.infra.process.daemon import config_option, log_level_option, rep
 from ai.backend.infra.settings.load import load_settings
 from ai.backend.infra.settings.tables import LoggingSettings
 from ai.backend.infra.telemetry import log_as_configured
-from ai.backend.kubeacc.composition import connect, run_controllers
+from ai.backend.kubeacc.composition import connect, load_driver, run_controllers
 from ai.backend.kubeacc.crd.definitions import crds_yaml
 from ai.backend.kubeacc.node_plugin.settings import NodePluginSettings
 from ai.backend.kubeacc.policies.deployment import access_yaml
@@ -20,7 +20,7 @@ from ai.backend.node.kube_api.configuration import cluster_address
 
 @click.group()
 def main() -> None:
-    """One framework for every accelerator in Kubernetes, with or without a manager."""
+    """Manage every accelerator of Kubernetes by one framework, with or without a manager."""
 
 
 @main.command("crds")
@@ -43,13 +43,17 @@ def access() -> None:
     help="The cluster; without it, the one around this pod.",
 )
 @click.option("--identity", default="", help="The name in the lease; the pod's, or else host and process.")
+@click.option("--driver", "driver_names", multiple=True, help="A driver of an IaaS, by its entry point; repeatable.")
 @log_level_option
-def start_controllers(kubeconfig: Path | None, identity: str, log_level: str | None) -> None:
+def start_controllers(
+    kubeconfig: Path | None, identity: str, driver_names: tuple[str, ...], log_level: str | None
+) -> None:
     """Run the controllers. Of several processes one leads, by the lease kube-acc/kube-acc-controllers."""
     with reported_errors():
         log_as_configured("kube-acc", LoggingSettings(), level=log_level or "INFO")
         cluster_address(kubeconfig)
-    run_daemon(lambda stop: run_controllers(kubeconfig, stop, identity=identity))
+        drivers = [load_driver(name) for name in driver_names]
+    run_daemon(lambda stop: run_controllers(kubeconfig, stop, identity=identity, drivers=drivers))
 
 
 @main.group("node-plugin")

@@ -17,7 +17,8 @@ SMOOTH = (T.ADMITTED, T.DEVICE_ACQUIRED, T.DRAINED, T.COMPLETED, T.CONFIRMED)
 
 
 def run(*triggers: T, state: OperationState | None = None) -> tuple[OperationState, list[E]]:
-    state, effects = state or OperationState(), []
+    state = state or OperationState()
+    effects: list[E] = []
     for trigger in triggers:
         state, _, more = step(state, trigger)
         effects += more

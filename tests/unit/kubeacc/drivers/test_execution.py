@@ -99,21 +99,24 @@ class Executor:
         return self.execution.report(order, None)
 
 
-UNDO = {"sequence": 2, "rollback": True}
+def undo(**before: Any) -> Order:
+    return Order(sequence=2, rollback=True, **before)
+
+
 CASES: list[tuple[AcceleratorOperationSpec, Order, tuple[str, ...] | None]] = [
     (ATTACH, Order(sequence=1), ("attach", "n")),
-    (ATTACH, Order(**UNDO), ("detach",)),
+    (ATTACH, undo(), ("detach",)),
     (spec(V.DETACH), Order(sequence=1), ("detach",)),
     (PROGRAM, Order(sequence=1), ("program", str(IMAGE))),
-    (PROGRAM, Order(**UNDO, previous_program=Program(image="/old")), ("program", "/old")),
-    (PROGRAM, Order(**UNDO), None),
+    (PROGRAM, undo(previous_program=Program(image="/old")), ("program", "/old")),
+    (PROGRAM, undo(), None),
     (POWER, Order(sequence=1), ("power", "Off")),
-    (POWER, Order(**UNDO, previous_power=PowerState.ON), ("power", "On")),
-    (POWER, Order(**UNDO, previous_power=PowerState.UNKNOWN), None),
+    (POWER, undo(previous_power=PowerState.ON), ("power", "On")),
+    (POWER, undo(previous_power=PowerState.UNKNOWN), None),
     (CREATE, Order(sequence=1), ("create", "half")),
-    (CREATE, Order(**UNDO, result={"partition": "part-0"}), ("destroy", "part-0")),
+    (CREATE, undo(result={"partition": "part-0"}), ("destroy", "part-0")),
     (DESTROY, Order(sequence=1), ("destroy", "dev")),
-    (DESTROY, Order(**UNDO), None),
+    (DESTROY, undo(), None),
     (RESET, Order(sequence=1), ("reset",)),
 ]
 

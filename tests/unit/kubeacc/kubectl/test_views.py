@@ -38,9 +38,9 @@ def device(name: str, node: str | None = "n1", parent: str | None = None, **stat
 
 
 def text_of(drawing: RenderableType) -> str:
-    console = Console(file=io.StringIO(), width=200, color_system=None)
-    console.print(drawing)
-    return console.file.getvalue()  # type: ignore[attr-defined]  # it is a StringIO
+    file = io.StringIO()
+    Console(file=file, width=200, color_system=None).print(drawing)
+    return file.getvalue()
 
 
 PLACE = Topology(

@@ -40,8 +40,8 @@ CURES_QUARANTINE = frozenset({V.RESET, V.DETACH})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """What is known of an operation. ``device`` None: there is no such Accelerator. ``executor`` is who would
-    act, empty if nobody; ``executor_silent_s`` for how long it was not seen alive, 0 if it is;
+    """Holds all that is known of an operation. ``device`` None: there is no such Accelerator. ``executor`` is who
+    would act, empty if nobody; ``executor_silent_s`` for how long it was not seen alive, 0 if it is;
     ``artifact_problem`` why the image may not be loaded, empty if it may."""
 
     operation: AcceleratorOperation
@@ -75,8 +75,8 @@ class Situation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What is to be done next. Without a ``trigger`` the operation stays in its phase: it waits, for the ``reason``,
-    and is asked again after ``again_s``. ``acquire``: the device is to be locked; ``evict``: its holders evicted."""
+    """Describes the next thing to do. Without a ``trigger`` the operation waits in its phase, for the ``reason``, and
+    is asked again after ``again_s``. ``acquire``: the device is to be locked; ``evict``: its holders evicted."""
 
     trigger: OperationTrigger | None = None
     reason: str = ""

@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Sequence
 
 from ai.backend.kubeacc.controllers.access import AccessController
 from ai.backend.kubeacc.controllers.cluster_view import ClusterView
 from ai.backend.kubeacc.controllers.devices import DeviceController
+from ai.backend.kubeacc.controllers.driver_runner import DriverRunner, refuse_image
 from ai.backend.kubeacc.controllers.executors import Executors
 from ai.backend.kubeacc.controllers.operations import Key, OperationController
 from ai.backend.kubeacc.controllers.workqueue import WorkQueue
 from ai.backend.kubeacc.crd.objects import Accelerator, AcceleratorOperation
+from ai.backend.kubeacc.drivers.execution import FetchImage
+from ai.backend.kubeacc.drivers.spi import AbstractAcceleratorDriver
 from ai.backend.node.kube_api.client import KubeApi
 
 log = logging.getLogger(__name__)
@@ -24,9 +27,16 @@ _CLASS_PAUSE_S = 0.5
 class ControllerManager:
     """The controllers of one leader. ``drivers`` are the IaaS drivers that execute inside of this process."""
 
-    def __init__(self, api: KubeApi, *, drivers: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        api: KubeApi,
+        *,
+        drivers: Sequence[AbstractAcceleratorDriver] = (),
+        fetch_image: FetchImage = refuse_image,
+    ) -> None:
         self.view = ClusterView(api)
-        executors = Executors(self.view, drivers)
+        self.runners = [DriverRunner(api, self.view, driver, fetch_image=fetch_image) for driver in drivers]
+        executors = Executors(self.view, [driver.name for driver in drivers])
         self._devices = DeviceController(api, self.view)
         self._access = AccessController(api, self.view)
         self._operations = OperationController(
@@ -103,3 +113,5 @@ class ControllerManager:
             self.access_queue.add("")
             for queue in (self.device_queue, self.class_queue, self.access_queue, self.operation_queue):
                 tasks.create_task(queue.run())
+            for runner in self.runners:
+                tasks.create_task(runner.run())

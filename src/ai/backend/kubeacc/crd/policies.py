@@ -33,7 +33,7 @@ class Quota(Resource, frozen=True, kw_only=True):
 
 
 class Sharing(Resource, frozen=True, kw_only=True):
-    """Who may hold a device together. ``exclusive``: one namespace at a time."""
+    """Limits who may hold a device together. ``exclusive``: one namespace at a time."""
 
     max_workloads_per_device: Annotated[int, Meta(ge=1, le=1024)] = 1
     exclusive: bool = True

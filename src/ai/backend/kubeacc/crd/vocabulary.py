@@ -62,7 +62,7 @@ class LifecycleOwner(StrEnum):
 
 
 class DrainMode(StrEnum):
-    """What happens to workloads that hold the device: the operation is refused, waits for their end, or evicts them."""
+    """The treatment of workloads that hold a device: the operation is refused, waits for their end, or evicts them."""
 
     REFUSE = "Refuse"
     WAIT = "Wait"

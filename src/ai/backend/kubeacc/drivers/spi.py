@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from ai.backend.common.device_operations import OperationVerb
 from ai.backend.common.errors import InvalidInput
-from ai.backend.kubeacc.crd.vocabulary import Attachment, AttachState, PowerState
+from ai.backend.kubeacc.crd.vocabulary import AcceleratorType, Attachment, AttachState, PowerState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +22,7 @@ class DriverDevice:
     """A device that a driver knows. ``node_name`` None: a remote device that is attached nowhere."""
 
     device_id: str
+    type: AcceleratorType = AcceleratorType.OTHER
     attachment: Attachment = Attachment.LOCAL
     node_name: str | None = None
     model: str = ""
@@ -39,6 +40,7 @@ class AbstractAcceleratorDriver(ABC):
     """
 
     name: ClassVar[str]
+    """Letters, digits and hyphens; the ``driver`` of its accelerators."""
     operations: frozenset[OperationVerb] = frozenset()
     """What the driver can do; ``discover`` and ``diagnose`` are possible with every one."""
 

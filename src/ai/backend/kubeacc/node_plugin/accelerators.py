@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -20,18 +19,18 @@ from ai.backend.kubeacc.crd import accelerators as crd
 from ai.backend.kubeacc.crd.fields import Condition
 from ai.backend.kubeacc.crd.objects import ACCELERATORS, Accelerator
 from ai.backend.kubeacc.crd.vocabulary import NODE_MANAGER, Attachment, AttachState, LifecycleOwner, NodeCondition
-from ai.backend.kubeacc.node_plugin.devices import LOST_REASON, DeviceBoard, DeviceKey, name_in_cluster
+from ai.backend.kubeacc.node_plugin.devices import LOST_REASON, DeviceKey, DeviceTracker, name_in_cluster
 from ai.backend.kubeacc.node_plugin.facts import FactStore
 from ai.backend.kubeacc.node_plugin.holders import Holders, PodHolder
+from ai.backend.kubeacc.node_plugin.served import wait_until_served
 from ai.backend.kubeacc.node_plugin.settings import NodePluginSettings
-from ai.backend.kubeacc.node_plugin.slices import parent_id
+from ai.backend.kubeacc.node_plugin.slices import parent_of
 from ai.backend.kubeacc.node_plugin.workloads import Workloads
 from ai.backend.node.kube_api.client import KubeApi
 from ai.backend.node.kube_api.reflector import Reflector
 from ai.backend.plugin.accelerator import Attachable, PluginCapabilities
 
 log = logging.getLogger(__name__)
-_ABSENT_RETRY_S = 60.0
 _VERBS: tuple[tuple[str, tuple[OperationVerb, ...]], ...] = (
     ("attachable", (OperationVerb.ATTACH, OperationVerb.DETACH)),
     ("partitionable", (OperationVerb.PARTITION,)),
@@ -57,7 +56,7 @@ class AcceleratorReports(PeriodicLoop):
     def __init__(
         self,
         api: KubeApi,
-        board: DeviceBoard,
+        tracker: DeviceTracker,
         workloads: Workloads,
         holders: Holders,
         facts: FactStore,
@@ -66,7 +65,7 @@ class AcceleratorReports(PeriodicLoop):
         *,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        self._api, self._board, self._workloads, self._holders = api, board, workloads, holders
+        self._api, self._tracker, self._workloads, self._holders = api, tracker, workloads, holders
         self._facts, self._settings, self._node, self._now = facts, settings, node, now
         self._is_served = False
         self._reflector: Reflector[Accelerator] = Reflector(
@@ -74,7 +73,7 @@ class AcceleratorReports(PeriodicLoop):
         )
         self.changed: Callable[[], None] = lambda: None
         """Called when devices may be withheld, or are given again."""
-        board.subscribe(self.wake)
+        tracker.subscribe(self.wake)
 
     def _on_change(self, before: Accelerator | None, after: Accelerator | None) -> None:
         if after is None or before is None or _withheld(before) != _withheld(after):
@@ -84,9 +83,7 @@ class AcceleratorReports(PeriodicLoop):
 
     async def follow(self) -> None:
         """Watches this node's Accelerators until cancelled, as soon as the cluster has the resource."""
-        while not await self._api.is_served(ACCELERATORS):
-            log.info("the cluster has no Accelerators: devices are offered, but not reported")
-            await asyncio.sleep(_ABSENT_RETRY_S)
+        await wait_until_served(self._api, ACCELERATORS)
         self._is_served = True
         self.wake()
         await self._reflector.run()
@@ -102,13 +99,13 @@ class AcceleratorReports(PeriodicLoop):
         return (accelerator.spec.driver, DeviceId(accelerator.spec.device_id)) if accelerator is not None else None
 
     async def once(self) -> None:
-        if not self._is_served or not self._board.is_complete.is_set():
+        if not self._is_served or not self._tracker.is_complete.is_set():
             return
         await self._reflector.synced.wait()
-        attachable = {key: await self._attachable(key) for key in self._board.plugin_keys()}
+        attachable = {key: await self._attachable(key) for key in self._tracker.plugin_keys()}
         wanted: set[str] = set()
-        for key in self._board.plugin_keys():
-            listed = {device.device_id: device for device in self._board.devices(key)}
+        for key in self._tracker.plugin_keys():
+            listed = {device.device_id: device for device in self._tracker.devices(key)}
             for device_id in dict.fromkeys([*listed, *attachable[key]]):
                 name = accelerator_name(self._node, key, device_id)
                 wanted.add(name)
@@ -119,7 +116,7 @@ class AcceleratorReports(PeriodicLoop):
                 await self._api.delete(ACCELERATORS, name, uid=present.metadata.uid)
 
     async def _attachable(self, key: str) -> tuple[DeviceId, ...]:
-        handle = self._board.handle(key)
+        handle = self._tracker.handle(key)
         if handle is None or not handle.plugin.capabilities.attachable:
             return ()
         try:
@@ -159,7 +156,8 @@ class AcceleratorReports(PeriodicLoop):
         }
         if attachment is not Attachment.LOCAL:  # the default is left out when objects are read
             spec["attachment"] = attachment.value
-        if parent := parent_id(device_id):
+        listed = {device.device_id for device in self._tracker.devices(key)}
+        if parent := parent_of(device_id, listed):
             spec["parent"] = accelerator_name(self._node, key, parent)
         return spec
 
@@ -169,7 +167,7 @@ class AcceleratorReports(PeriodicLoop):
         now = self._now().strftime("%Y-%m-%dT%H:%M:%SZ")
         is_listed = device is not None and device.health_reason != LOST_REASON
         holders = self._holders.holders.get((key, device_id), ())
-        handle = self._board.handle(key)
+        handle = self._tracker.handle(key)
         capabilities = handle.plugin.capabilities if handle is not None else PluginCapabilities()
         health = present.status.health
         if device is not None:

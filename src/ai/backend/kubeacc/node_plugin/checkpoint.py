@@ -43,8 +43,8 @@ class PluginShare(msgspec.Struct, frozen=True, kw_only=True):
 class WorkloadRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A workload that holds devices: a resource claim, or a container by the device plugin.
 
-    ``phase``: ``preparing`` until all hooks have answered, ``prepared``, and ``releasing`` while hooks undo. Devices are
-    held in every phase."""
+    ``phase``: ``preparing`` until all hooks have answered, ``prepared``, and ``releasing`` while hooks undo. Devices
+    are held in every phase."""
 
     uid: str
     way: Literal["dra", "device-plugin"]
@@ -86,12 +86,14 @@ class Checkpoint:
             file.write(msgspec.json.encode(record))
             file.flush()
             os.fsync(file.fileno())
+        is_new = not path.exists()
         temporary.replace(path)
-        self._sync_directory()
+        if is_new:  # an update that is lost leaves the record before it, from which a restart goes on
+            self._sync_directory()
 
     def delete(self, uid: str) -> None:
+        """Removes a record. One that comes back by the loss of power is released again."""
         self._path(uid).unlink(missing_ok=True)
-        self._sync_directory()
 
     def _sync_directory(self) -> None:
         descriptor = os.open(self._directory, os.O_RDONLY | os.O_CLOEXEC)

@@ -15,7 +15,7 @@ from ai.backend.infra.loop import cancel_all
 from ai.backend.kubeacc.node_plugin.accelerators import AcceleratorReports
 from ai.backend.kubeacc.node_plugin.checkpoint import Checkpoint
 from ai.backend.kubeacc.node_plugin.device_plugin import DevicePlugin, run_device_plugins
-from ai.backend.kubeacc.node_plugin.devices import DeviceBoard
+from ai.backend.kubeacc.node_plugin.devices import DeviceTracker
 from ai.backend.kubeacc.node_plugin.dra import DraDriver, OrphanSweep, serve_dra
 from ai.backend.kubeacc.node_plugin.edits import CdiFiles
 from ai.backend.kubeacc.node_plugin.facts import FactStore
@@ -33,6 +33,11 @@ def node_name_of(settings: NodePluginSettings) -> str:
     if not name:
         raise InvalidInput("no node name: set node-name in kube-acc-node.toml, or the variable NODE_NAME")
     return name
+
+
+def _hidden(settings: NodePluginSettings) -> tuple[str, ...]:
+    """Returns the folders that no plugin may mount into a pod."""
+    return tuple(os.path.realpath(path) for path in (settings.state_directory, settings.kubelet_directory))
 
 
 def lock_state(directory: Path) -> int:
@@ -63,23 +68,32 @@ async def run_node_plugin(
         checkpoint = Checkpoint(settings.state_directory / "workloads")
         api = connect()
         stack.push_async_callback(api.close)
-        board = DeviceBoard(settings)
-        stack.push_async_callback(board.close)
+        tracker = DeviceTracker(settings)
+        stack.push_async_callback(tracker.close)
         workloads = Workloads(
-            board,
+            tracker,
             checkpoint,
             CdiFiles(settings.cdi_directory, settings.driver_name),
-            hidden=(os.path.realpath(settings.state_directory), os.path.realpath(settings.kubelet_directory)),
+            hidden=_hidden(settings),
             deadline_s=settings.plugin_timeout,
         )
-        holders = Holders(settings, board, workloads)
+        holders = Holders(settings, tracker, workloads)
         facts = FactStore(settings.state_directory / "facts.json")
-        reports = AcceleratorReports(api, board, workloads, holders, facts, settings, node)
+        reports = AcceleratorReports(api, tracker, workloads, holders, facts, settings, node)
         workloads.withheld = lambda key: (
             reports.withheld(key) or ("another device plugin offers it" if holders.foreign(key) else "")
         )
-        slices = SlicePublication(api, board, settings, node, withheld=reports.withheld, foreign=holders.foreign)
-        executor = OperationExecutor(api, board, reports, facts, node)
+        slices = SlicePublication(api, tracker, settings, node, withheld=reports.withheld, foreign=holders.foreign)
+        executor = OperationExecutor(
+            api,
+            tracker,
+            reports,
+            facts,
+            node,
+            images=settings.image_directory,
+            store=settings.state_directory / "images",
+        )
+        stack.push_async_callback(executor.close)
         device_plugins: list[DevicePlugin] = []
 
         def make_device_plugin(key: str) -> DevicePlugin | None:
@@ -91,7 +105,7 @@ async def run_node_plugin(
                 is_held = workloads.holder_of(device_key) is not None
                 return not holders.foreign(device_key) and (is_held or not reports.withheld(device_key))
 
-            plugin = DevicePlugin(board, workloads, key, settings.resource_of(key), offers)
+            plugin = DevicePlugin(tracker, workloads, key, settings.resource_of(key), offers)
             device_plugins.append(plugin)
             return plugin
 
@@ -103,9 +117,9 @@ async def run_node_plugin(
 
         holders.changed = reports.changed = on_availability_change
         workloads.changed = holders.wake
-        driver = DraDriver(api, board, workloads, settings.driver_name, node)
+        driver = DraDriver(api, tracker, workloads, settings.driver_name, node)
         work = [
-            board.run(),
+            tracker.run(),
             slices.follow(),
             slices.run(),
             holders.run(),
@@ -115,7 +129,7 @@ async def run_node_plugin(
             executor.run(),
             OrphanSweep(api, workloads).run(),
             serve_dra(settings, driver, ready=ready),
-            run_device_plugins(settings.kubelet_directory, board, make_device_plugin),
+            run_device_plugins(settings.kubelet_directory, tracker, make_device_plugin),
         ]
         tasks = [asyncio.ensure_future(one) for one in work]
         stopping = asyncio.ensure_future(stop.wait())

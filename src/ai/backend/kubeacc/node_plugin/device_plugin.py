@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
@@ -20,15 +19,14 @@ from ai.backend.infra.loop import cancel_all
 from ai.backend.infra.retry import Backoff
 from ai.backend.kubeacc.node_plugin import wire
 from ai.backend.kubeacc.node_plugin.checkpoint import HeldDevice, WorkloadRecord
-from ai.backend.kubeacc.node_plugin.devices import DeviceBoard, device_name
+from ai.backend.kubeacc.node_plugin.devices import DeviceTracker, device_name
 from ai.backend.kubeacc.node_plugin.edits import allocate_response
 from ai.backend.kubeacc.node_plugin.preference import DevicePreference
-from ai.backend.kubeacc.node_plugin.rpc import connected, serving
+from ai.backend.kubeacc.node_plugin.rpc import connected, serving, wait_for_change
 from ai.backend.kubeacc.node_plugin.slices import offers_anything
 from ai.backend.kubeacc.node_plugin.workloads import Workloads
 
 log = logging.getLogger(__name__)
-_CHECK_S = 1.0
 _REGISTER_FIRST_S, _REGISTER_MAX_S = 0.5, 10.0
 _MAX_ERROR = 1000
 _KUBELET_SOCKET = "kubelet.sock"
@@ -43,17 +41,17 @@ class DevicePlugin:
 
     def __init__(
         self,
-        board: DeviceBoard,
+        tracker: DeviceTracker,
         workloads: Workloads,
         plugin_key: str,
         resource: str,
         offers: Callable[[ComputeDevice], bool] = lambda device: True,
     ) -> None:
-        self._board, self._workloads, self._offers = board, workloads, offers
+        self._tracker, self._workloads, self._offers = tracker, workloads, offers
         self.plugin_key, self.resource = plugin_key, resource
         self._watchers: set[Signal] = set()
         self._preference: tuple[tuple[ComputeDevice, ...], DevicePreference] | None = None
-        board.subscribe(self.notify)
+        tracker.subscribe(self.notify)
 
     def notify(self) -> None:
         """Sends the devices to the kubelet anew."""
@@ -63,7 +61,7 @@ class DevicePlugin:
     def _devices(self) -> dict[str, ComputeDevice]:
         return {
             device_name(device.device_id): device
-            for device in self._board.devices(self.plugin_key)
+            for device in self._tracker.devices(self.plugin_key)
             if offers_anything(device) and self._offers(device)
         }
 
@@ -72,7 +70,7 @@ class DevicePlugin:
 
     async def list_and_watch(self, _request: Any, _context: Any) -> AsyncIterator[Any]:
         """Yields all devices now and after every change."""
-        await self._board.is_complete.wait()
+        await self._tracker.is_complete.wait()
         signal = Signal()
         self._watchers.add(signal)
         try:
@@ -99,7 +97,7 @@ class DevicePlugin:
 
     def preference(self) -> DevicePreference:
         """Returns the chooser for the present devices; links are weighed once for each list of devices."""
-        devices = self._board.devices(self.plugin_key)
+        devices = self._tracker.devices(self.plugin_key)
         if self._preference is None or self._preference[0] is not devices:
             names = [device_name(device.device_id) for device in devices]
             self._preference = devices, DevicePreference(devices, names)
@@ -189,11 +187,13 @@ async def serve_device_plugin(kubelet_directory: Path, plugin: DevicePlugin) -> 
     while True:
         try:
             async with serving(folder / socket_name, {wire.DEVICE_PLUGIN: plugin}):
-                kubelet = _identity(folder / _KUBELET_SOCKET)
-                await _register(folder / _KUBELET_SOCKET, socket_name, plugin.resource)
-                delays.reset()
-                while _identity(folder / _KUBELET_SOCKET) == kubelet and (folder / socket_name).exists():
-                    await asyncio.sleep(_CHECK_S)
+                changed = asyncio.ensure_future(wait_for_change(folder / _KUBELET_SOCKET, folder / socket_name))
+                try:
+                    await _register(folder / _KUBELET_SOCKET, socket_name, plugin.resource)
+                    delays.reset()
+                    await changed
+                finally:
+                    await cancel_all(changed)
             log.info("the kubelet was restarted: %s is registered again", plugin.resource)
         except (BackendError, OSError) as e:
             log.warning("%s is not registered: %s", plugin.resource, e)
@@ -212,24 +212,16 @@ async def _register(socket: Path, endpoint: str, resource: str) -> None:
     log.info("the kubelet has registered the device plugin of %s", resource)
 
 
-def _identity(path: Path) -> tuple[int, int, int] | None:
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino, status.st_ctime_ns
-
-
 async def run_device_plugins(
-    kubelet_directory: Path, board: DeviceBoard, make: Callable[[str], DevicePlugin | None]
+    kubelet_directory: Path, tracker: DeviceTracker, make: Callable[[str], DevicePlugin | None]
 ) -> None:
     """Serves a device plugin for each accelerator plugin for which ``make`` returns one, as they come."""
     tasks: dict[str, asyncio.Task[None]] = {}
     signal = Signal()
-    board.subscribe(signal.set)
+    tracker.subscribe(signal.set)
     try:
         while True:
-            for key in board.plugin_keys():
+            for key in tracker.plugin_keys():
                 if key not in tasks and (plugin := make(key)) is not None:
                     tasks[key] = asyncio.create_task(
                         serve_device_plugin(kubelet_directory, plugin), name=f"kube-acc-device-plugin-{key}"

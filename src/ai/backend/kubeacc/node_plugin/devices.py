@@ -36,7 +36,7 @@ def device_name(device_id: str) -> str:
     """Returns a DNS label for a device: its id where that is one, else a form of it with a digest, so that different
     ids never share a name."""
     label = _UNSAFE.sub("-", device_id.lower()).strip("-")
-    if label == device_id and len(label) <= _MAX_LABEL:
+    if label and label == device_id and len(label) <= _MAX_LABEL:
         return label
     digest = hashlib.sha256(device_id.encode()).hexdigest()[:10]
     return f"{label[: _MAX_LABEL - 11].strip('-') or 'device'}-{digest}"
@@ -73,7 +73,7 @@ class _Listing:
     devices: tuple[ComputeDevice, ...] = ()
 
 
-class DeviceBoard(PeriodicLoop):
+class DeviceTracker(PeriodicLoop):
     """Lists the devices of all plugins each ``discovery-interval``, and takes over changes of health as they are
     reported. A device that a workload holds stays, unhealthy, when its plugin lists it no more.
 
@@ -185,7 +185,7 @@ class DeviceBoard(PeriodicLoop):
                 async for change in cast("HealthWatching", handle.plugin).watch_health():
                     delays.reset()
                     self._on_health_change(handle.key, change)
-            except Exception as e:  # whatever the plugin raises: the list is the truth
+            except Exception as e:  # noqa: BLE001  # whatever the plugin raises: the list is the truth
                 log.warning("the watch of %s's health ended: %s", handle.key, e)
             await delays.wait()
 

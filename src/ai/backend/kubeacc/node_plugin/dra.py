@@ -12,8 +12,8 @@ from ai.backend.common.errors import BackendError, Conflict, Unavailable
 from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.kubeacc.node_plugin import wire
 from ai.backend.kubeacc.node_plugin.checkpoint import HeldDevice, WorkloadRecord
-from ai.backend.kubeacc.node_plugin.devices import DeviceBoard
-from ai.backend.kubeacc.node_plugin.rpc import serving
+from ai.backend.kubeacc.node_plugin.devices import DeviceTracker
+from ai.backend.kubeacc.node_plugin.rpc import serving, wait_for_change
 from ai.backend.kubeacc.node_plugin.settings import NodePluginSettings
 from ai.backend.kubeacc.node_plugin.workloads import Workloads
 from ai.backend.node.kube_api.client import KubeApi
@@ -22,7 +22,6 @@ from ai.backend.node.kube_api.resources import RESOURCE_CLAIMS
 
 log = logging.getLogger(__name__)
 _MAX_ERROR = 1000
-_SOCKET_CHECK_S = 1.0
 
 
 class DraDriver:
@@ -32,8 +31,8 @@ class DraDriver:
     ``pool`` is the name of the node's pool of devices.
     """
 
-    def __init__(self, api: KubeApi, board: DeviceBoard, workloads: Workloads, driver_name: str, pool: str) -> None:
-        self._api, self._board, self._workloads = api, board, workloads
+    def __init__(self, api: KubeApi, tracker: DeviceTracker, workloads: Workloads, driver_name: str, pool: str) -> None:
+        self._api, self._tracker, self._workloads = api, tracker, workloads
         self._driver_name, self._pool = driver_name, pool
 
     async def node_prepare_resources(self, request: Any, _context: Any) -> Any:
@@ -48,7 +47,7 @@ class DraDriver:
 
     async def _prepare(self, claim: Any, entry: Any) -> None:
         try:
-            await self._board.is_complete.wait()  # the kubelet has a deadline of its own
+            await self._tracker.is_complete.wait()  # the kubelet has a deadline of its own
             record = await self._workloads.prepare(await self._wanted(claim))
             for device in record.devices:
                 # Without a request, a device would be given to containers that ask for none of it.
@@ -72,7 +71,7 @@ class DraDriver:
     async def _unprepare(self, claim: Any, entry: Any) -> None:
         entry.error = ""
         try:
-            await self._board.is_complete.wait()
+            await self._tracker.is_complete.wait()
             await self._workloads.release(claim.uid)
         except BackendError as e:
             log.warning("the claim %s/%s is not released: %s", claim.namespace, claim.name, e.message)
@@ -107,7 +106,7 @@ class DraDriver:
         )
 
     def _devices_of(self, claim: ResourceClaim) -> tuple[HeldDevice, ...]:
-        by_name = self._board.by_name()
+        by_name = self._tracker.by_name()
         requests: dict[str, list[str]] = {}
         for result in claim.status.allocation.devices.results if claim.status.allocation is not None else ():
             if result.driver == self._driver_name and result.pool == self._pool:
@@ -164,8 +163,7 @@ async def serve_dra(settings: NodePluginSettings, driver: DraDriver, *, ready: C
             serving(registration_socket, {wire.PLUGIN_REGISTRATION: registration}),
         ):
             ready()
-            while endpoint.exists() and registration_socket.exists():
-                await asyncio.sleep(_SOCKET_CHECK_S)
+            await wait_for_change(endpoint, registration_socket)
         log.warning("a socket of the DRA driver was removed: both are made anew")
 
 

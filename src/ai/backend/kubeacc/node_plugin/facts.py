@@ -1,4 +1,4 @@
-"""Remembers what operations did to devices and no plugin can be asked: their power state and the digest of a program."""
+"""Remembers what operations did to devices and no plugin can be asked: the power state, the digest of a program."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class DeviceFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FactStore:
-    """One small file. A file that cannot be read is as none: the facts are unknown then."""
+    """Stores the facts of all devices in one file. Where it cannot be read, the facts are unknown."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

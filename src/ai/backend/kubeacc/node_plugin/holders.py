@@ -1,4 +1,4 @@
-"""Knows which pods hold devices, from the kubelet's PodResources (v1): for reports, and for the device plugin's ends."""
+"""Knows which pods hold devices, from the kubelet's PodResources (v1)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ai.backend.common.errors import BackendError, Unavailable
 from ai.backend.common.ids import DeviceId
 from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.kubeacc.node_plugin import wire
-from ai.backend.kubeacc.node_plugin.devices import DeviceBoard, DeviceKey, device_name
+from ai.backend.kubeacc.node_plugin.devices import DeviceKey, DeviceTracker, device_name
 from ai.backend.kubeacc.node_plugin.rpc import connected
 from ai.backend.kubeacc.node_plugin.settings import NodePluginSettings
 from ai.backend.kubeacc.node_plugin.workloads import Workloads
@@ -41,17 +41,17 @@ class Holders(PeriodicLoop):
     more, and finds devices of ours that another device plugin offers.
     """
 
-    period_s = 5.0
+    period_s = 10.0
 
     def __init__(
         self,
         settings: NodePluginSettings,
-        board: DeviceBoard,
+        tracker: DeviceTracker,
         workloads: Workloads,
         *,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._settings, self._board, self._workloads, self._clock = settings, board, workloads, clock
+        self._settings, self._tracker, self._workloads, self._clock = settings, tracker, workloads, clock
         self.holders: Mapping[DeviceKey, tuple[PodHolder, ...]] = {}
         self.foreign_resources: Mapping[DeviceKey, str] = {}
         """The extended resource by which somebody else offers a device of ours."""
@@ -63,8 +63,8 @@ class Holders(PeriodicLoop):
     async def once(self) -> None:
         socket = self._settings.kubelet_directory / "pod-resources" / "kubelet.sock"
         allocatable, listed = await _asked(socket)
-        foreign = foreign_resources(allocatable, self._board, self._settings)
-        holders = holders_of(listed, self._board, self._settings)
+        foreign = foreign_resources(allocatable, self._tracker, self._settings)
+        holders = holders_of(listed, self._tracker, self._settings)
         is_changed = (foreign, holders) != (self.foreign_resources, self.holders)
         self.foreign_resources, self.holders = foreign, holders
         await self._reconcile()
@@ -94,13 +94,15 @@ async def _asked(socket: Path) -> tuple[Any, Any]:
         raise Unavailable(f"the kubelet does not tell who holds devices: {e.details()}") from None
 
 
-def holders_of(listed: Any, board: DeviceBoard, settings: NodePluginSettings) -> dict[DeviceKey, tuple[PodHolder, ...]]:
+def holders_of(
+    listed: Any, tracker: DeviceTracker, settings: NodePluginSettings
+) -> dict[DeviceKey, tuple[PodHolder, ...]]:
     """Returns the containers that hold each device of ours, by a ``ListPodResourcesResponse``."""
-    by_name = board.by_name()
+    by_name = tracker.by_name()
     by_resource = {
         (settings.resource_of(key), device_name(device.device_id)): (key, device.device_id)
-        for key in board.plugin_keys()
-        for device in board.devices(key)
+        for key in tracker.plugin_keys()
+        for device in tracker.devices(key)
     }
     holders: dict[DeviceKey, list[PodHolder]] = {}
     for pod in listed.pod_resources:
@@ -119,10 +121,10 @@ def holders_of(listed: Any, board: DeviceBoard, settings: NodePluginSettings) ->
     return {key: tuple(sorted(set(values))) for key, values in holders.items()}
 
 
-def foreign_resources(allocatable: Any, board: DeviceBoard, settings: NodePluginSettings) -> dict[DeviceKey, str]:
+def foreign_resources(allocatable: Any, tracker: DeviceTracker, settings: NodePluginSettings) -> dict[DeviceKey, str]:
     """Returns the devices of ours that another device plugin offers, by an ``AllocatableResourcesResponse``. Device
     plugins name devices by the vendor's id, as accelerator plugins do."""
-    own = {settings.resource_of(key) for key in board.plugin_keys() if settings.offer_of(key).by == "device-plugin"}
+    own = {settings.resource_of(key) for key in tracker.plugin_keys() if settings.offer_of(key).by == "device-plugin"}
     offered = {
         name: group.resource_name
         for group in allocatable.devices
@@ -131,8 +133,8 @@ def foreign_resources(allocatable: Any, board: DeviceBoard, settings: NodePlugin
     }
     return {
         (key, device.device_id): offered[name]
-        for key in board.plugin_keys()
-        for device in board.devices(key)
+        for key in tracker.plugin_keys()
+        for device in tracker.devices(key)
         for name in (device.device_id, device_name(device.device_id))
         if name in offered
     }

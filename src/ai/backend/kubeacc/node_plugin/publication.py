@@ -11,7 +11,7 @@ from typing import Any
 from ai.backend.common.devices import DeviceHealth
 from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.kubeacc.crd.vocabulary import GROUP, NODE_MANAGER
-from ai.backend.kubeacc.node_plugin.devices import DeviceBoard, DeviceKey
+from ai.backend.kubeacc.node_plugin.devices import DeviceKey, DeviceTracker
 from ai.backend.kubeacc.node_plugin.settings import NodePluginSettings
 from ai.backend.kubeacc.node_plugin.slices import OfferedDevice, slice_specs, taint_value
 from ai.backend.node.kube_api.client import KubeApi
@@ -28,8 +28,8 @@ class SlicePublication(PeriodicLoop):
     """Writes the slices when devices change, when their taints change, and when somebody has removed or changed one, as
     the kubelet does when it starts. A slice that is as it should be is not written.
 
-    ``withheld`` returns why nobody may have a device now, empty if anybody may; ``foreign`` whether somebody else offers
-    it, so that we do not.
+    ``withheld`` returns why nobody may have a device now, empty if anybody may; ``foreign`` the resource by which
+    somebody else offers it, so that we do not.
     """
 
     period_s = 300.0
@@ -37,14 +37,14 @@ class SlicePublication(PeriodicLoop):
     def __init__(
         self,
         api: KubeApi,
-        board: DeviceBoard,
+        tracker: DeviceTracker,
         settings: NodePluginSettings,
         node: str,
         *,
         withheld: Callable[[DeviceKey], str] = lambda key: "",
         foreign: Callable[[DeviceKey], str] = lambda key: "",
     ) -> None:
-        self._api, self._board, self._settings, self._node = api, board, settings, node
+        self._api, self._tracker, self._settings, self._node = api, tracker, settings, node
         self._withheld, self._foreign = withheld, foreign
         self._generation = 0
         self._written = ""
@@ -56,7 +56,7 @@ class SlicePublication(PeriodicLoop):
             field_selector=f"spec.nodeName={node},spec.driver={settings.driver_name}",
             on_change=self._on_change,
         )
-        board.subscribe(self.wake)
+        tracker.subscribe(self.wake)
 
     def _on_change(self, before: ResourceSlice | None, after: ResourceSlice | None) -> None:
         name = (after or before).metadata.name  # type: ignore[union-attr]  # one of the two is there
@@ -78,9 +78,9 @@ class SlicePublication(PeriodicLoop):
                 device=device,
                 taints=self._taints((key, device.device_id), device.health, device.health_reason),
             )
-            for key in self._board.plugin_keys()
+            for key in self._tracker.plugin_keys()
             if self._settings.offer_of(key).by == "dra"
-            for device in self._board.devices(key)
+            for device in self._tracker.devices(key)
             if not self._foreign((key, device.device_id))
         ]
 
@@ -93,7 +93,7 @@ class SlicePublication(PeriodicLoop):
         return tuple(taints)
 
     async def once(self) -> None:
-        if not self._board.is_complete.is_set():
+        if not self._tracker.is_complete.is_set():
             return
         await self._reflector.synced.wait()
         offered = self.offered()

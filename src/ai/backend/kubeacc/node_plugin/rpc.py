@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import re
 from collections.abc import AsyncIterator, Callable
@@ -18,6 +19,7 @@ from ai.backend.kubeacc.node_plugin.wire import SERVICES
 _MAX_MESSAGE_BYTES = 16 << 20
 _OPTIONS = [("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES), ("grpc.max_send_message_length", -1)]
 _CLOSE_PATIENCE_S = 2.0
+_CHECK_S = 1.0
 _MAX_SOCKET_PATH = 107
 """The kernel's limit for the path of a unix socket."""
 
@@ -35,6 +37,15 @@ def _handler(service: str, implementation: object) -> grpc.GenericRpcHandler:
     return grpc.method_handlers_generic_handler(service, handlers)
 
 
+def _make_room(path: Path) -> None:
+    path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+
+
+def _protect(path: Path) -> None:
+    path.chmod(0o600)
+
+
 @asynccontextmanager
 async def serving(path: Path, services: dict[str, object]) -> AsyncIterator[None]:
     """Serves implementations by the names of their services on a socket that only this user may use; a socket that is
@@ -42,15 +53,14 @@ async def serving(path: Path, services: dict[str, object]) -> AsyncIterator[None
     if len(str(path).encode()) > _MAX_SOCKET_PATH:
         raise Unavailable(f"{path} is too long for the path of a socket")
     try:
-        path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-        path.unlink(missing_ok=True)
+        _make_room(path)
         server = grpc.aio.server(options=_OPTIONS)
         server.add_generic_rpc_handlers(
             tuple(_handler(name, implementation) for name, implementation in services.items())
         )
         server.add_insecure_port(f"unix:{path}")
         await server.start()
-        path.chmod(0o600)
+        _protect(path)
     except (OSError, RuntimeError) as e:
         raise Unavailable(f"{path} cannot be served: {e}") from None
     try:
@@ -58,7 +68,7 @@ async def serving(path: Path, services: dict[str, object]) -> AsyncIterator[None
     finally:
         await server.stop(_CLOSE_PATIENCE_S)
         with contextlib.suppress(OSError):
-            path.unlink(missing_ok=True)
+            _make_room(path)
 
 
 @asynccontextmanager
@@ -77,3 +87,18 @@ async def connected(path: Path, service: str) -> AsyncIterator[Callable[..., Any
             return invoke(request, timeout=timeout_s)
 
         yield call
+
+
+async def wait_for_change(*paths: Path) -> None:
+    """Returns when one of the files is removed or replaced; nobody else tells when a kubelet does that."""
+    known = [_identity(path) for path in paths]
+    while all(known) and [_identity(path) for path in paths] == known:  # noqa: ASYNC110  # of other processes
+        await asyncio.sleep(_CHECK_S)
+
+
+def _identity(path: Path) -> tuple[int, int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_ctime_ns

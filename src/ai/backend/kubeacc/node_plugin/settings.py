@@ -46,6 +46,9 @@ class NodePluginSettings(Settings):
     state_directory: Path = Field(
         Path("/var/lib/kube-acc"), description="What must survive a restart: the devices that workloads hold."
     )
+    image_directory: Path = Field(
+        Path("/var/lib/kube-acc/images"), description="Images of file:///, by which operations program devices."
+    )
     compute_plugins: tuple[str, ...] = Field(
         (), description="Accelerator plugins as in agent.toml: entry points, package paths or executables."
     )

@@ -1,14 +1,14 @@
 """Describes devices as ResourceSlices (resource.k8s.io/v1). Pure: the same devices give the same slices.
 
-Claims see attributes and capacities by these names, qualified by the driver: ``uuid`` (the plugin's id of the device, to
-select exactly one), ``plugin``, ``model``, ``type``, ``numaNode``, ``linkGroup`` (devices of one value reach each other
-by the vendor's own links), and each variant property as ``namespace_feature``.
+Claims see attributes and capacities by these names, qualified by the driver: ``uuid`` (the plugin's id of the device,
+to select exactly one), ``plugin``, ``model``, ``type``, ``numaNode``, ``linkGroup`` (devices of one value reach each
+other by the vendor's own links), and each variant property as ``namespace_feature``.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,7 +51,8 @@ def slice_specs(offered: Sequence[OfferedDevice], *, driver: str, node: str, gen
         for one in sorted(offered, key=lambda one: one.name)
         if offers_anything(one.device)
     ]
-    counter_sets = [_counter_set(parent) for parent in sorted(parents.values(), key=lambda one: one.name)]
+    wholes = {parent.name: parent for parent in parents.values()}
+    counter_sets = [_counter_set(wholes[name]) for name in sorted(wholes)]
     parts: list[dict[str, Any]] = [
         {"devices": devices[start : start + SLICE_DEVICES]} for start in range(0, len(devices), SLICE_DEVICES)
     ]
@@ -70,12 +71,13 @@ def offers_anything(device: ComputeDevice) -> bool:
 
 def link_groups(devices: Sequence[ComputeDevice]) -> dict[str, str]:
     """Returns the group of each device with a direct link: the name of the first device that it reaches by them."""
-    present = {device.device_id: device for device in devices}
+    present: dict[str, ComputeDevice] = {device.device_id: device for device in devices}
     groups: dict[str, str] = {}
     for start in sorted(present):
         if start in groups or not _peers(present[start]):
             continue
-        pending, group = [start], device_name(start)
+        group = device_name(start)
+        pending: list[str] = [start]
         while pending:
             device_id = pending.pop()
             if device_id in groups or device_id not in present:
@@ -89,16 +91,26 @@ def _peers(device: ComputeDevice) -> list[str]:
     return [link.peer for link in device.links if link.kind is LinkKind.DIRECT]
 
 
-def parent_id(device_id: str) -> str:
-    """Returns the id of the device that a partition is part of, empty for a whole device."""
-    return device_id.rpartition("/")[0]
+def parent_of(device_id: str, listed: Container[str]) -> str:
+    """Returns the listed device that a partition is part of, whose id the partition's begins with; empty for a whole
+    device."""
+    prefix = device_id
+    while "/" in prefix:
+        prefix = prefix.rpartition("/")[0]
+        if prefix in listed:
+            return prefix
+    return ""
 
 
 def _parents(offered: Sequence[OfferedDevice]) -> dict[tuple[str, str], OfferedDevice]:
-    """Returns the whole devices that are listed together with partitions of theirs."""
-    by_id = {(one.plugin, str(one.device.device_id)): one for one in offered}
-    keys = {(one.plugin, parent_id(one.device.device_id)) for one in offered if parent_id(one.device.device_id)}
-    return {key: by_id[key] for key in keys if key in by_id}
+    """Returns the device to whose counters each device belongs that is a partition, or is cut into partitions."""
+    parents: dict[tuple[str, str], OfferedDevice] = {}
+    for plugin in {one.plugin for one in offered}:
+        by_id: dict[str, OfferedDevice] = {one.device.device_id: one for one in offered if one.plugin == plugin}
+        for device_id in by_id:
+            if parent := parent_of(device_id, by_id):
+                parents[plugin, device_id] = parents[plugin, parent] = by_id[parent]
+    return parents
 
 
 def _counter_set(parent: OfferedDevice) -> dict[str, Any]:
@@ -125,8 +137,9 @@ def _device(one: OfferedDevice, link_group: str, parents: Mapping[tuple[str, str
         attributes["linkGroup"] = {"string": link_group}
     if _PCI_ADDRESS.fullmatch(device.hw_location):
         attributes[_STANDARD_PCI_BUS_ID] = {"string": device.hw_location.lower()}
-    if parent_id(device.device_id) and len(parent_id(device.device_id)) <= _MAX_VALUE:
-        attributes["parent"] = {"string": parent_id(device.device_id)}
+    parent = parents.get((one.plugin, device.device_id))
+    if parent is not None and parent is not one and len(parent.device.device_id) <= _MAX_VALUE:
+        attributes["parent"] = {"string": parent.device.device_id}
     capacity: dict[str, Any] = {}
     if device.memory_size:
         capacity["memory"] = {"value": str(device.memory_size)}
@@ -139,7 +152,6 @@ def _device(one: OfferedDevice, link_group: str, parents: Mapping[tuple[str, str
             name = _identifier(f"{prop.namespace}_{prop.feature}")
             attributes.setdefault(name, {"string": prop.value[:_MAX_VALUE]})
     described: dict[str, Any] = {"name": one.name, "attributes": attributes, "capacity": capacity}
-    parent = parents.get((one.plugin, parent_id(device.device_id))) or parents.get((one.plugin, device.device_id))
     if parent is not None:
         described["consumesCounters"] = [{"counterSet": parent.name, "counters": _counters(device)}]
     if one.taints:

@@ -16,7 +16,7 @@ from ai.backend.common.devices import DeviceHealth
 from ai.backend.common.errors import BackendError, Conflict, PluginError, Unavailable
 from ai.backend.common.ids import DeviceId, KernelId, SessionId
 from ai.backend.kubeacc.node_plugin.checkpoint import Checkpoint, HeldDevice, PluginShare, WorkloadRecord
-from ai.backend.kubeacc.node_plugin.devices import DeviceBoard, DeviceKey, joined, whole_device
+from ai.backend.kubeacc.node_plugin.devices import DeviceKey, DeviceTracker, joined, whole_device
 from ai.backend.kubeacc.node_plugin.edits import CdiFiles, check_no_conflict, check_supported
 from ai.backend.plugin.accelerator import (
     MANAGED_STATE_LIMIT,
@@ -57,7 +57,7 @@ class Workloads:
 
     def __init__(
         self,
-        board: DeviceBoard,
+        tracker: DeviceTracker,
         checkpoint: Checkpoint,
         cdi: CdiFiles,
         *,
@@ -65,7 +65,7 @@ class Workloads:
         deadline_s: float = 25.0,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._board, self._checkpoint, self._cdi = board, checkpoint, cdi
+        self._tracker, self._checkpoint, self._cdi = tracker, checkpoint, cdi
         self._hidden, self._deadline_s, self._clock = hidden, deadline_s, clock
         self.records: dict[str, WorkloadRecord] = checkpoint.load()
         self._recovered = frozenset(self.records)
@@ -73,7 +73,7 @@ class Workloads:
         self.changed: Callable[[], None] = lambda: None
         self.withheld: Callable[[DeviceKey], str] = lambda key: ""
         """Why a device is given to nobody; empty if it is."""
-        board.is_held = lambda key: self.holder_of(key) is not None
+        tracker.is_held = lambda key: self.holder_of(key) is not None
 
     def holder_of(self, key: DeviceKey) -> WorkloadRecord | None:
         """Returns the workload that holds a device."""
@@ -109,7 +109,11 @@ class Workloads:
                 raise Conflict(f"the devices of {wanted.namespace}/{wanted.name} are being released")
             if record is None:
                 record = self._reserved(wanted)
-                await self._store(record)
+                try:
+                    await self._store(record)
+                except BackendError:
+                    self.records.pop(record.uid, None)  # no plugin was called
+                    raise
             elif {device.name for device in record.devices} != {device.name for device in wanted.devices}:
                 raise Conflict(f"{wanted.namespace}/{wanted.name} holds other devices than its claim says now")
             if record.phase == "prepared":
@@ -130,12 +134,16 @@ class Workloads:
 
     def _reserved(self, wanted: WorkloadRecord) -> WorkloadRecord:
         """Returns the new record with the allocation of each plugin, and marks the devices as held."""
-        present = {(key, device.device_id): device for key in self._board.plugin_keys() for device in self._board.devices(key)}
+        present = {
+            (key, device.device_id): device
+            for key in self._tracker.plugin_keys()
+            for device in self._tracker.devices(key)
+        }
         allocations: dict[str, list[Any]] = {}
         for held in wanted.devices:
             key = (held.plugin, DeviceId(held.device_id))
             device = present.get(key)
-            if device is None or self._board.handle(held.plugin) is None:
+            if device is None or tracker.handle(held.plugin) is None:
                 raise Unavailable(f"the device {held.name} is not there: the plugin {held.plugin} does not list it")
             if device.health is not DeviceHealth.HEALTHY:
                 raise Unavailable(f"the device {held.name} has failed: {device.health_reason or 'no reason is given'}")
@@ -145,7 +153,11 @@ class Workloads:
             if holder is not None:
                 raise Conflict(f"the device {held.name} is held by {holder.namespace}/{holder.name} ({holder.way})")
             allocations.setdefault(held.plugin, []).append(whole_device(device))
-        shares = {key: PluginShare(allocation=joined(parts)) for key, parts in sorted(allocations.items())}
+        shares = {
+            # The first call begins with this record; the record of each further one is stored before it.
+            key: PluginShare(allocation=joined(allocations[key]), calls=("pre_create",) if place == 0 else ())
+            for place, key in enumerate(sorted(allocations))
+        }
         record = msgspec.structs.replace(wanted, phase="preparing", shares=shares, at=self._clock())
         self.records[record.uid] = record
         self.changed()
@@ -155,7 +167,11 @@ class Workloads:
         result = await self._call(record.uid, plugin_key, "pre_create")
         assert isinstance(result, WorkloadConfig)  # checked in _call
         check_supported(plugin_key, result)
-        return await self._store_share(record.uid, plugin_key, config=result)
+        share = msgspec.structs.replace(self.records[record.uid].shares[plugin_key], config=result)
+        shares = {**self.records[record.uid].shares, plugin_key: share}
+        # Not stored before the workload is prepared: a repeated call gives an equal one.
+        record = self.records[record.uid] = msgspec.structs.replace(self.records[record.uid], shares=shares)
+        return record
 
     async def _described(self, record: WorkloadRecord) -> WorkloadRecord:
         """Writes the CDI file of a claim, also anew where somebody has removed it; finds the names of its devices."""
@@ -163,7 +179,7 @@ class Workloads:
         described: set[str] = set()
         for key, config in configs.items():
             names = {device.cdi_name for device in config.devices if device.cdi_name is not None}
-            handle = self._board.handle(key)
+            handle = self._tracker.handle(key)
             if names and handle is not None:
                 described |= await self._cdi.describe(handle, names)
         if record.way == "device-plugin":
@@ -252,7 +268,7 @@ class Workloads:
         is_repeat = method in share.calls and uid in self._recovered
         if method not in share.calls:
             record = await self._store_share(uid, plugin_key, done=method)
-        handle = self._board.handle(plugin_key)
+        handle = self._tracker.handle(plugin_key)
         if handle is None:
             raise PluginError(f"the plugin {plugin_key} is not available")
 
@@ -310,12 +326,9 @@ class Workloads:
         return record
 
     async def _store(self, record: WorkloadRecord) -> None:
-        is_new = record.uid not in self.records or self.records[record.uid] is record
         try:
             await asyncio.to_thread(self._checkpoint.put, record)
         except OSError as e:
-            if is_new and not any(share.calls for share in record.shares.values()):
-                self.records.pop(record.uid, None)
             raise Unavailable(f"the record of {record.uid} cannot be stored: {e.strerror or e}") from None
         self.records[record.uid] = record
 

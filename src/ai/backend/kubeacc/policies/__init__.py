@@ -1,1 +1,1 @@
-"""Who may do what on which accelerator: the co-existence rule, policies, admission, and roles."""
+"""Rules of who may do what on which accelerator: co-existence, policies, admission, and roles."""

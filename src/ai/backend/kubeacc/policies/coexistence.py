@@ -14,8 +14,8 @@ from ai.backend.kubeacc.crd.vocabulary import Attachment, LifecycleOwner
 
 
 class DeviceClaims(NamedTuple):
-    """Who claims a device. ``by_class``: the owner that the device's class names; ``other_plugin``: another device
-    plugin offers it on its node."""
+    """Describes who claims a device. ``by_class``: the owner that the device's class names; ``other_plugin``: another
+    device plugin offers it on its node."""
 
     attachment: Attachment
     by_class: LifecycleOwner
@@ -23,7 +23,7 @@ class DeviceClaims(NamedTuple):
 
 
 class Ownership(NamedTuple):
-    """Whose a device is. ``owner`` None: two claim a device that only one may have, and nobody operates it."""
+    """Names the owner of a device. ``owner`` None: two claim a device that only one may have; nobody operates it."""
 
     owner: LifecycleOwner | None
     reason: str

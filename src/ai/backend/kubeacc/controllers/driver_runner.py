@@ -1,0 +1,154 @@
+"""Runs a driver of an IaaS inside of the controllers: its devices as accelerators, and orders that it executes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ai.backend.common.errors import BackendError, InvalidInput
+from ai.backend.infra.loop import PeriodicCall
+from ai.backend.kubeacc.controllers.cluster_view import ClusterView
+from ai.backend.kubeacc.controllers.executors import DRIVER
+from ai.backend.kubeacc.controllers.workqueue import WorkQueue
+from ai.backend.kubeacc.crd.objects import ACCELERATORS, OPERATIONS, AcceleratorOperation
+from ai.backend.kubeacc.crd.operations import Artifact
+from ai.backend.kubeacc.crd.vocabulary import DRIVER_MANAGER
+from ai.backend.kubeacc.drivers.execution import FetchImage, OrderExecution
+from ai.backend.kubeacc.drivers.spi import AbstractAcceleratorDriver, DriverDevice
+from ai.backend.node.kube_api.client import KubeApi
+
+log = logging.getLogger(__name__)
+_DISCOVERY_S = 30.0
+_NAME_LENGTH = 200
+Key = tuple[str, str]
+
+
+async def refuse_image(artifact: Artifact) -> Path:
+    """Refuses every image: these controllers have no folder of images."""
+    raise InvalidInput(f"these controllers load no images; {artifact.uri[:200]} is not reached")
+
+
+def accelerator_name(driver: str, device_id: str) -> str:
+    """Returns the name of a device's object: readable, and different for different ids."""
+    readable = re.sub(r"[^a-z0-9-]+", "-", device_id.lower()).strip("-")
+    name = f"{driver}-{readable}"
+    if readable == device_id and len(name) <= _NAME_LENGTH:
+        return name
+    return f"{name[:_NAME_LENGTH].rstrip('-')}-{sha256(device_id.encode()).hexdigest()[:8]}"
+
+
+class DriverRunner:
+    """Writes the devices of a driver where they have changed, and executes the orders of ``driver/NAME``."""
+
+    def __init__(
+        self,
+        api: KubeApi,
+        view: ClusterView,
+        driver: AbstractAcceleratorDriver,
+        *,
+        fetch_image: FetchImage = refuse_image,
+    ) -> None:
+        self._api, self._view, self._driver, self._fetch_image = api, view, driver, fetch_image
+        self._written: dict[str, bytes] = {}
+        self._executions: dict[str, OrderExecution] = {}
+        self.discovery = PeriodicCall(f"discovery of {driver.name}", _DISCOVERY_S, self._discover)
+        self._queue: WorkQueue[Key] = WorkQueue(f"orders of {driver.name}", self._reconcile)
+        view.operations.subscribe(self._on_operation)
+
+    async def run(self) -> None:
+        """Runs until cancelled; what is under way is executed again by the next leader."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self.discovery.run())
+                tasks.create_task(self._queue.run())
+        finally:
+            for execution in self._executions.values():
+                await execution.close()
+
+    def _on_operation(self, before: AcceleratorOperation | None, after: AcceleratorOperation | None) -> None:
+        operation = after or before
+        if operation is not None and operation.status.executor == f"{DRIVER}{self._driver.name}":
+            self._queue.add(operation.key)
+
+    async def _discover(self) -> None:
+        devices = {accelerator_name(self._driver.name, d.device_id): d for d in await self._driver.discover()}
+        for name, device in devices.items():
+            await self._write(name, device)
+        for accelerator in self._view.accelerators.all():
+            name, spec = accelerator.metadata.name, accelerator.spec
+            if spec.driver == self._driver.name and name not in devices and accelerator.status.operation is None:
+                await self._api.delete(ACCELERATORS, name, uid=accelerator.metadata.uid)
+                self._written.pop(name, None)
+
+    async def _write(self, name: str, device: DriverDevice) -> None:
+        spec: dict[str, Any] = {
+            "driver": self._driver.name,
+            "deviceID": device.device_id,
+            "type": device.type,
+            "attachment": device.attachment,
+            **({"nodeName": device.node_name} if device.node_name else {}),
+        }
+        description = {
+            "model": device.model,
+            "operations": sorted(self._driver.operations),
+            "extra": dict(device.properties),
+        }
+        status: dict[str, Any] = {
+            "device": description,
+            "attachState": device.attach_state,
+            "powerState": device.power_state,
+            **({"program": {"image": device.program}} if device.program else {}),
+        }
+        encoded = msgspec.json.encode([spec, status])
+        if self._written.get(name) == encoded and self._view.accelerators.get(name) is not None:
+            return
+        options: dict[str, Any] = {"manager": DRIVER_MANAGER, "force": True}
+        await self._api.apply(ACCELERATORS, name, {"spec": spec}, **options)
+        await self._api.apply(ACCELERATORS, name, {"status": status}, **options, subresource="status")
+        self._written[name] = encoded
+
+    async def _reconcile(self, key: Key) -> float | None:
+        namespace, name = key
+        operation = self._view.operations.get(name, namespace)
+        if operation is None or operation.status.phase.is_final or operation.status.order is None:
+            uid = operation.metadata.uid if operation is not None else ""
+            if (execution := self._executions.pop(uid, None)) is not None:
+                await execution.close()
+            return None
+        accelerator = self._view.accelerators.get(operation.spec.accelerator)
+        if accelerator is None:
+            return None
+        execution = self._executions.get(operation.metadata.uid)
+        if execution is None:
+            execution = self._executions[operation.metadata.uid] = OrderExecution(
+                self._driver,
+                accelerator.spec.device_id,
+                operation.spec,
+                fetch_image=self._fetch_image,
+                on_change=lambda: self._queue.add(key),
+            )
+        stored = operation.status.report
+        report = execution.report(operation.status.order, stored)
+        if report == stored:
+            return None
+        if report.outcome is not None:
+            await self._discover_now()
+        body = {"metadata": {"uid": operation.metadata.uid}, "status": {"report": msgspec.to_builtins(report)}}
+        written = await self._api.apply(
+            OPERATIONS, name, body, namespace, manager=DRIVER_MANAGER, force=True, subresource="status"
+        )
+        self._view.operations.record(written)
+        return None
+
+    async def _discover_now(self) -> None:
+        """Shows the new state of the device before the report, which the controllers compare with it."""
+        try:
+            await self._discover()
+        except BackendError as e:
+            log.warning("the devices of %s are not known anew: %s", self._driver.name, e)

@@ -1,0 +1,62 @@
+"""Devices by an extended resource on a real kubelet (device plugin v1beta1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tools.kube.cluster import NODE_NAME, Cluster
+
+from tests.kubernetes.kubeacc.node_plugin import NodePlugin, running_node_plugin
+from tests.support.kubernetes import busybox_pod
+
+pytestmark = pytest.mark.needs("kubernetes")
+RESOURCE = "backend.ai/mock"
+
+
+@pytest.fixture
+def plugin(kubernetes_cluster: Cluster, tmp_path: Path) -> Iterator[NodePlugin]:
+    with running_node_plugin(kubernetes_cluster, tmp_path, by="device-plugin") as running:
+        running.wait(lambda: _allocatable(kubernetes_cluster) == "5", "5 allocatable devices", 60)
+        yield running
+
+
+def _allocatable(cluster: Cluster) -> str:
+    node = cluster.request("GET", f"/api/v1/nodes/{NODE_NAME}")
+    return str(node["status"]["allocatable"].get(RESOURCE, "none"))
+
+
+def _pod(name: str, count: int) -> dict[str, Any]:
+    pod = busybox_pod(name, "env; exec sleep 1000")
+    pod["spec"]["containers"][0]["resources"] = {"limits": {RESOURCE: str(count)}}
+    return pod
+
+
+def test_a_pod_gets_linked_devices_also_after_a_restart_of_the_kubelet(plugin: NodePlugin) -> None:
+    cluster = plugin.cluster
+    assert plugin.devices_in_slices() == {}  # no device has two ways to a pod
+    cluster.apply(_pod("pair", 2))
+    cluster.wait_for_phase("pair")
+    (line,) = [line for line in cluster.kubectl("logs", "pair").splitlines() if line.startswith("MOCK_VISIBLE_DEVICES")]
+    # Links join the devices in pairs.
+    assert line.partition("=")[2] in ("GPU-big-0,GPU-big-1", "GPU-big-2,GPU-big-3")
+    (record,) = plugin.records()
+    cluster.daemons["kubelet"].restart()
+    plugin.wait(lambda: _allocatable(cluster) == "5", "registration after the restart", 60)
+    cluster.apply(_pod("rest", 3))
+    cluster.wait_for_phase("rest", timeout_s=60)
+    assert len(plugin.records()) == 2
+    assert record.exists()
+    # A device that fails is allocatable no more.
+    plugin.fail("cut", "Xid 79")
+    plugin.wait(lambda: _allocatable(cluster) == "4", "failure at the node", 60)
+    plugin.heal()
+    plugin.wait(lambda: _allocatable(cluster) == "5", "recovery at the node", 60)
+    # The kubelet gives the devices of a pod that has ended to the next one.
+    cluster.kubectl("delete", "pod", "pair", "rest", "--wait=true")
+    cluster.apply(_pod("all", 5))
+    cluster.wait_for_phase("all", timeout_s=60)
+    (record,) = plugin.records()
+    cluster.kubectl("delete", "pod", "all", "--wait=true")

@@ -1,0 +1,91 @@
+"""Accelerators that the node plugin reports, and operations that controllers order and it executes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tools.kube.cluster import NODE_NAME, Cluster
+from tools.kube.daemon import Daemon
+
+from ai.backend.kubeacc.crd.vocabulary import GROUP
+from ai.backend.kubeacc.node_plugin.accelerators import accelerator_name
+from tests.kubernetes.kubeacc.node_plugin import REPOSITORY, NodePlugin, device_class, running_node_plugin
+
+pytestmark = pytest.mark.needs("kubernetes")
+API = f"{GROUP}/v1alpha1"
+
+
+@pytest.fixture
+def plugin(kubernetes_cluster: Cluster, tmp_path: Path) -> Iterator[NodePlugin]:
+    """A node plugin and the controllers, in a cluster with the resources of kube-acc."""
+    cluster = kubernetes_cluster
+    cluster.kubectl("apply", "--server-side", "-f", str(REPOSITORY / "deploy/kube-acc/crds.yaml"))
+    cluster.kubectl("wait", "--for=condition=Established", "crd", "--all")
+    cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kube-acc"}})
+    cluster.apply(device_class())
+    _add(cluster, "AcceleratorClass", "mock", {"selector": {"drivers": ["mock"]}})
+    _add(cluster, "AcceleratorPolicy", "all", {"namespaces": ["default"], "operations": ["Partition", "Diagnose"]})
+    command = [sys.executable, "-m", "ai.backend.cli.main", "kube-acc", "start-controllers"]
+    command += ["--kubeconfig", str(cluster.kubeconfig)]
+    environment = {"PYTHONPATH": f"{REPOSITORY / 'src'}", "PATH": "/usr/bin:/bin"}
+    controllers = Daemon("controllers", cluster.place, command, tmp_path / "controllers.log", environment, lambda: True)
+    with running_node_plugin(cluster, tmp_path) as running:
+        controllers.launch()
+        try:
+            running.wait_for_devices(5)
+            yield running
+        finally:
+            controllers.stop()
+
+
+def _add(cluster: Cluster, kind: str, name: str, spec: dict[str, Any]) -> None:
+    cluster.apply({"apiVersion": API, "kind": kind, "metadata": {"name": name}, "spec": spec})
+
+
+def _accelerator(plugin: NodePlugin, device_id: str) -> dict[str, Any]:
+    name = accelerator_name(NODE_NAME, "mock", device_id)
+    text = plugin.cluster.kubectl("get", "accelerator", name, "-o", "json", "--ignore-not-found")
+    answer: dict[str, Any] = json.loads(text or "{}")
+    return answer
+
+
+def test_devices_are_reported_and_a_cordoned_one_is_given_to_nobody(plugin: NodePlugin) -> None:
+    plugin.wait(lambda: "className" in _accelerator(plugin, "GPU-big-0").get("status", {}), "class of the device")
+    status = _accelerator(plugin, "GPU-big-0")["status"]
+    assert (status["device"]["model"], status["health"]["state"]) == ("Mock H100", "healthy")
+    assert (status["className"], status["managedBy"], status["attachState"]) == ("mock", "KubeAcc", "Attached")
+    name = accelerator_name(NODE_NAME, "mock", "GPU-big-0")
+    cordon = '{"spec": {"unschedulable": true, "unschedulableReason": "fan is loud"}}'
+    plugin.cluster.kubectl("patch", "accelerator", name, "--type=merge", "-p", cordon)
+    plugin.wait(lambda: bool(plugin.devices_in_slices()["GPU-big-0"].get("taints")), "taint of the cordoned device")
+    (taint,) = plugin.devices_in_slices()["GPU-big-0"]["taints"]
+    assert (taint["key"], taint["value"], taint["effect"]) == (f"{GROUP}/withheld", "fan-is-loud", "NoSchedule")
+    plugin.cluster.kubectl("patch", "accelerator", name, "--type=merge", "-p", '{"spec": {"unschedulable": false}}')
+    plugin.wait(lambda: not plugin.devices_in_slices()["GPU-big-0"].get("taints"), "end of the taint")
+
+
+def test_a_partition_that_an_operation_makes_can_be_claimed(plugin: NodePlugin) -> None:
+    plugin.wait(lambda: "managedBy" in _accelerator(plugin, "cut").get("status", {}), "class of the device")
+    spec = {
+        "accelerator": accelerator_name(NODE_NAME, "mock", "cut"),
+        "operation": "Partition",
+        "requestedBy": "admin",
+        "partition": {"action": "Create", "profile": "1g.10gb"},
+    }
+    _add(plugin.cluster, "AcceleratorOperation", "cut-it", spec)
+
+    def phase() -> str:
+        text = plugin.cluster.kubectl("get", "acceleratoroperation", "cut-it", "-o", "jsonpath={.status.phase}")
+        assert text not in ("Failed", "Refused"), plugin.cluster.kubectl("get", "accop", "cut-it", "-o", "yaml")
+        return text
+
+    plugin.wait(lambda: phase() == "Succeeded", "success of the operation", 60)
+    plugin.wait(lambda: any(uuid.startswith("cut/") for uuid in plugin.devices_in_slices()), "the partition")
+    assert "cut" not in plugin.devices_in_slices()  # its partition is offered instead
+    (partition,) = [device for uuid, device in plugin.devices_in_slices().items() if uuid.startswith("cut/")]
+    assert partition["consumesCounters"][0]["counters"]["memory"]["value"] == str(10 << 30)

@@ -1,0 +1,76 @@
+"""Devices as ResourceSlices."""
+
+from __future__ import annotations
+
+import re
+
+from ai.backend.kubeacc.node_plugin.devices import device_name
+from ai.backend.kubeacc.node_plugin.slices import OfferedDevice, link_groups, slice_specs, taint_value
+from tests.unit.kubeacc.node_plugin.devices import device
+
+LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+
+
+def _offered(*devices: object) -> list[OfferedDevice]:
+    return [OfferedDevice(plugin="mock", type="GPU", device=one) for one in devices]  # type: ignore[arg-type]  # devices
+
+
+def test_a_claim_can_select_by_what_the_plugin_tells() -> None:
+    (spec,) = slice_specs(_offered(device("GPU-1", numa_node=1)), driver="d.example", node="n", generation=3)
+    assert spec["pool"] == {"name": "n", "generation": 3, "resourceSliceCount": 1}
+    (described,) = spec["devices"]
+    assert described["attributes"] == {
+        "plugin": {"string": "mock"},
+        "type": {"string": "GPU"},
+        "uuid": {"string": "GPU-1"},
+        "model": {"string": "Mock H100"},
+        "numaNode": {"int": 1},
+        "resource.kubernetes.io/pciBusID": {"string": "0000:3b:00.0"},
+    }
+    assert described["capacity"] == {"memory": {"value": str(80 << 30)}, "mock_device": {"value": "1"}}
+
+
+def test_different_ids_have_different_names_that_are_labels() -> None:
+    ids = ["gpu-1", "GPU-1", "gpu_1", "x" * 100, "x" * 101, "é", "", "-", "a/b", "a-b"]
+    names = [device_name(one) for one in ids]
+    assert len(set(names)) == len(ids)
+    assert all(LABEL.fullmatch(name) for name in names), names
+    assert names[0] == "gpu-1"
+
+
+def test_partitions_and_their_device_share_counters_in_a_slice_of_their_own() -> None:
+    specs = slice_specs(
+        _offered(device("g", amount=0), device("g/1g.10gb/0")), driver="d.example", node="n", generation=1
+    )
+    devices, counters = specs
+    assert [one["attributes"]["uuid"]["string"] for one in devices["devices"]] == ["g/1g.10gb/0"]  # the whole is cut
+    (counter_set,) = counters["sharedCounters"]
+    (consumed,) = devices["devices"][0]["consumesCounters"]
+    assert consumed["counterSet"] == counter_set["name"]
+    assert {spec["pool"]["resourceSliceCount"] for spec in specs} == {2}
+
+
+def test_many_devices_fill_several_slices_in_a_stable_order() -> None:
+    devices = [device(f"gpu-{number}") for number in range(150)]
+    specs = slice_specs(_offered(*devices), driver="d.example", node="n", generation=1)
+    assert [len(spec["devices"]) for spec in specs] == [64, 64, 22]
+    assert specs == slice_specs(_offered(*reversed(devices)), driver="d.example", node="n", generation=1)
+
+
+def test_direct_links_make_groups() -> None:
+    devices = [
+        device("a", peers=("b",)),
+        device("b", peers=("c",)),
+        device("c"),
+        device("x"),
+        device("y", peers=("z",)),
+    ]
+    groups = link_groups(devices)
+    assert (groups["a"], groups["b"], groups["c"]) == ("a", "a", "a")
+    assert "x" not in groups
+
+
+def test_a_reason_becomes_the_value_of_a_taint() -> None:
+    assert taint_value("Xid 79: fell off\nthe bus!") == "Xid-79-fell-off-the-bus"
+    assert len(taint_value("x" * 500)) == 63
+    assert taint_value("???") == ""
