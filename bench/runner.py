@@ -37,6 +37,7 @@ MODULES = (
     "enqueue",
     "explain",
     "kubernetes",
+    "kube_acc",
 )
 
 USAGE = "usage: bench/run --list | bench/run NAME... [--data FOLDER]\n"
