@@ -91,7 +91,7 @@ def _allows(policy: AcceleratorPolicySpec) -> str:
 
 
 def _literal(value: str | Iterable[str]) -> str:
-    """Returns text, or a list of texts, as CEL writes it. JSON's escapes are a part of CEL's, but for pairs of surrogates."""
+    """Returns text, or a list of texts, as CEL writes it: as JSON, but for escaped pairs of surrogates."""
     return json.dumps(value if isinstance(value, str) else list(value), ensure_ascii=False)
 
 
