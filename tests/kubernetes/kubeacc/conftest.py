@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from tools.kube.cluster import Cluster, ClusterOptions, running_cluster
 
-from ai.backend.common.errors import NotFound
+from ai.backend.common.errors import NotFound, Unavailable
 from ai.backend.infra.loop import cancel_all
 from ai.backend.infra.retry import Backoff
 from ai.backend.kubeacc.composition import connect
@@ -153,12 +153,20 @@ class ScriptedNode:
         if after is not None:
             self._changes.put_nowait(after)
 
+    def ask_again(self, operation: AcceleratorOperation) -> None:
+        """Lets the script answer once more, as a node does when its work is done."""
+        self._changes.put_nowait(operation)
+
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._reflector.run())
             while True:
                 operation = await self._changes.get()
-                await self._execute(operation)
+                try:
+                    await self._execute(operation)
+                except Unavailable:
+                    await asyncio.sleep(0.2)
+                    self._changes.put_nowait(operation)
 
     async def _execute(self, operation: AcceleratorOperation) -> None:
         order, report = operation.status.order, operation.status.report
