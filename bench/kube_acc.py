@@ -76,10 +76,15 @@ async def _fill(kubeconfig: Path) -> None:
 async def _change(kubeconfig: Path) -> None:
     """Lets devices fail, and gives some to a new class."""
     api = connect(kubeconfig)
-    try:
-        for number in range(CHANGED):
+    numbers = iter(range(CHANGED))
+
+    async def write() -> None:
+        for number in numbers:
             await _show(api, number, "unhealthy")
             await api.patch(ACCELERATORS, f"bench-{number}", {"metadata": {"labels": {"new": "yes"}}})
+
+    try:
+        await asyncio.gather(*(write() for _ in range(_WRITERS)))
         selector = {"matchLabels": {"new": "yes"}}
         await api.create(CLASSES, {"metadata": {"name": "new"}, "spec": {"selector": selector, "priority": 1}})
     finally:
