@@ -15,6 +15,7 @@ MODULES = (
     "path",
     "life",
     "history",
+    "operations",
     "jobs",
     "docker",
     "server",

@@ -47,9 +47,9 @@ FEATURES: Mapping[str, tuple[tuple[str, ...], ...]] = {
         ("commands",),
         ("composition",),
         ("config",),
-        ("serving",),
+        ("serving", "monitoring"),
         ("scheduling", "execution", "service_ports"),
-        ("resources", "idle", "templates", "events", "usage", "maintenance", "arrays"),
+        ("resources", "idle", "templates", "events", "usage", "maintenance", "arrays", "backup"),
         ("sessions",),
         ("artifacts", "images", "dotfiles"),
         ("folders", "agents"),
@@ -61,6 +61,7 @@ FEATURES: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "agent": (
         ("server", "watcher"),
         ("main",),
+        ("shard",),
         ("composition", "watcher_daemon"),
         ("link",),
         ("lifecycle",),
@@ -172,7 +173,7 @@ WITHOUT_TIERS: Mapping[str, frozenset[str]] = {
             "graphql",
         ]
     ),
-    "agent": frozenset(["server", "watcher", "main", "composition", "directory", "kit", "runtimes", "config"]),
+    "agent": frozenset(["server", "watcher", "main", "shard", "composition", "directory", "kit", "runtimes", "config"]),
     "storage": frozenset(["server", "main", "tasks", "config", "crash_points"]),
     "appproxy.coordinator": frozenset(["main", "composition", "config", "db", "errors"]),
     "appproxy.worker": frozenset(["main", "composition", "config", "metrics", "upstreams"]),

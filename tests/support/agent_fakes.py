@@ -25,6 +25,8 @@ from ai.backend.common.ids import DeviceId, DeviceName, KernelId, SessionId, Slo
 from ai.backend.common.states import Enforcement, SlotType
 from ai.backend.common.wire.reports import (
     AgentReport,
+    BeatReply,
+    BeatReport,
     HeartbeatReply,
     KernelObservation,
     KernelPresence,
@@ -380,6 +382,7 @@ class FakeManager:
         self.heartbeats: list[AgentReport] = []
         self.stats: list[StatReport] = []
         self.unknown: list[KernelPresence] = []
+        self.unobserved: list[KernelPresence] = []
         self.deaf = False
         self.news = asyncio.Event()
         self._beat = asyncio.Event()
@@ -388,7 +391,11 @@ class FakeManager:
         self._listen()
         self.heartbeats.append(report)
         self._beat.set()
-        return HeartbeatReply(interval_s=0.05, unknown_kernels=self.unknown)
+        unobserved, self.unobserved = self.unobserved, []
+        return HeartbeatReply(interval_s=0.05, unknown_kernels=self.unknown, unobserved_kernels=unobserved)
+
+    async def beat(self, report: BeatReport) -> BeatReply:
+        return BeatReply(stale=list(report.agent_ids))
 
     async def observe(self, report: ObservationReport) -> int:
         self._listen()

@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tools.kube.families import families
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CACHE = REPOSITORY / ".cache" / "docker-images"
@@ -84,6 +85,8 @@ class DockerEngine:
             command = ["nsenter", f"--net={self.namespace}", *command]
         if shutil.which("crun"):
             command += ["--add-runtime", f"crun={self._crun()}"]
+        if (gvisor := families()["gvisor"]).is_built():
+            command += ["--add-runtime", f"runsc={self._runsc(gvisor.place() / 'runsc')}"]
         command += self.options
         with log:
             process = subprocess.Popen(
@@ -106,6 +109,14 @@ class DockerEngine:
             return program
         wrapped = self.directory / "crun"
         wrapped.write_text(f'#!/bin/sh\nexec unshare -m sh -c \'umount {unified}; exec {program} "$@"\' crun "$@"\n')
+        wrapped.chmod(0o755)
+        return wrapped
+
+    def _runsc(self, program: Path) -> Path:
+        """GVisor, which needs no virtual machine, and lets this machine connect to sockets of its containers."""
+        options = "--platform=systrap --host-uds=create"
+        wrapped = self.directory / "runsc"
+        wrapped.write_text(f'#!/bin/sh\nexec {program} {options} "$@"\n')
         wrapped.chmod(0o755)
         return wrapped
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tools.kube.cluster import Cluster, ClusterOptions, running_cluster
-from tools.kube.families import UnknownRelease, needed_families
+from tools.kube.families import UnknownRelease, families, needed_families
 from tools.kube.images import BUSYBOX_IMAGE
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def why_not() -> str | None:
     if shutil.which("busybox") is None:
         return "binary: busybox is not installed (package busybox-static)"
     try:
-        lacking = [family.name for family in needed_families(kwok=True) if not family.is_built()]
+        lacking = [family.name for family in needed_families(kwok=True, gvisor=True) if not family.is_built()]
     except UnknownRelease as e:
         return f"binary: {e}"
     if lacking:
@@ -34,11 +34,16 @@ def why_not() -> str | None:
     return None if done.returncode == 0 else f"machine: no namespaces can be made here: {done.stderr.strip()[:200]}"
 
 
+def why_no_gvisor() -> str | None:
+    """Say why `runsc` is not here; None if it is."""
+    return None if families()["gvisor"].is_built() else "binary: not built: gvisor (python -m tools.kube build gvisor)"
+
+
 @pytest.fixture(scope="session")
 def kubernetes_cluster() -> Iterator[Cluster]:
     """A cluster with one real node, which the tests of a worker share; none of them kills its daemons for good."""
 
-    with running_cluster(ClusterOptions(has_kwok=True, has_services=True, is_audited=True)) as cluster:
+    with running_cluster(ClusterOptions(has_kwok=True, has_services=True, has_gvisor=True, is_audited=True)) as cluster:
         yield cluster
 
 

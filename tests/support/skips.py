@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import docker_engine, kubernetes, postgres
+from tests.support import collector, docker_engine, kubernetes, postgres
 from tests.support.quota_disk import why_no_quota_disk
 
 ACCEPTED_IN_CI = ("machine:", "capability:")
@@ -120,12 +120,16 @@ PROBES: dict[str, Callable[[], str | None]] = {
     "docker": docker_engine.why_not,
     "crun": _program("crun", "crun"),
     "registry": _program("docker-registry", "docker-registry"),
+    "gvisor": kubernetes.why_no_gvisor,
     "kubernetes": kubernetes.why_not,
     "postgres": postgres.why_not,
     "haproxy": _program("haproxy", "haproxy"),
     "redis": _program("redis-server", "redis-server"),
     "etcd": _program("etcd", "etcd-server"),
     "slapd": _program("slapd", "slapd"),
+    "collector": collector.why_not,
+    "prometheus": _program("prometheus", "prometheus"),
+    "alertmanager": _program("prometheus-alertmanager", "prometheus-alertmanager"),
     "xfs": _xfs,
 }
 

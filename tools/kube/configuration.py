@@ -112,10 +112,11 @@ def write_containerd(
     portmap = {"type": "portmap", "capabilities": {"portMappings": True}}
     chain = {"cniVersion": "1.0.0", "name": "pods", "plugins": [bridge, portmap]}
     (network / "10-pods.conflist").write_text(json.dumps(chain))
-    runtimes = {"runc": ("io.containerd.runc.v2", "SystemdCgroup = false")}
+    runtimes = {"runc": ("io.containerd.runc.v2", "", "SystemdCgroup = false")}
     if gvisor_config is not None:
         options = f'TypeUrl = "io.containerd.runsc.v1.options"\nConfigPath = {json.dumps(str(gvisor_config))}'
-        runtimes["runsc"] = ("io.containerd.runsc.v1", options)
+        # By annotations a pod says which of its volumes its containers share inside of gVisor.
+        runtimes["runsc"] = ("io.containerd.runsc.v1", 'pod_annotations = ["dev.gvisor.*"]\n', options)
     text = f"""
 version = 3
 root = {json.dumps(str(folder / "containerd"))}
@@ -136,8 +137,8 @@ conf_dir = {json.dumps(str(network))}
 [plugins."io.containerd.cri.v1.runtime".containerd]
 default_runtime_name = "runc"
 """
-    for name, (kind, options) in runtimes.items():
+    for name, (kind, further, options) in runtimes.items():
         table = f'plugins."io.containerd.cri.v1.runtime".containerd.runtimes.{name}'
-        text += f'[{table}]\nruntime_type = "{kind}"\n[{table}.options]\n{options}\n'
+        text += f'[{table}]\nruntime_type = "{kind}"\n{further}[{table}.options]\n{options}\n'
     target.write_text(text)
     return target

@@ -44,24 +44,24 @@ class Addresses:
     @property
     def host(self) -> str:
         """This machine, as the cluster and its pods reach it."""
-        return f"10.213.{self.number}.1"
+        return f"10.196.{self.number}.1"
 
     @property
     def cluster(self) -> str:
         """The cluster's only node and its API server, as this machine reaches them."""
-        return f"10.213.{self.number}.2"
+        return f"10.196.{self.number}.2"
 
     @property
     def pods(self) -> str:
-        return f"10.214.{self.number}.0/24"
+        return f"10.197.{self.number}.0/24"
 
     @property
     def services(self) -> str:
-        return f"10.215.{self.number}.0/24"
+        return f"10.198.{self.number}.0/24"
 
     @property
     def api_service(self) -> str:
-        return f"10.215.{self.number}.1"
+        return f"10.198.{self.number}.1"
 
     @property
     def cgroup(self) -> str:

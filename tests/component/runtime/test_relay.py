@@ -6,6 +6,7 @@ import asyncio
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,10 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from ai.backend.common.errors import Unavailable
 from ai.backend.node.workload.channel import RelayChannel, RelayConnection
+from ai.backend.node.workload.connect import SocketStream, _request_connection
 from ai.backend.node.workload.runner_files import copy_runner, find_relay, find_runner
 from ai.backend.plugin.testing.runtime.suite import Talk
-from ai.backend.runtime.docker.channel import read_left_messages
+from ai.backend.runtime.docker.channel import is_relaying, read_left_messages
 
 OLD = [path for minor in (8, 9, 10) if (path := shutil.which(f"python3.{minor}"))]
 """Older interpreters, where the machine has one."""
@@ -97,3 +100,40 @@ def test_what_a_container_puts_in_the_place_of_the_left_file_is_not_read(tmp_pat
     (tmp_path / "noise").write_bytes(os.urandom(1000))
     for name in ("link", "pipe", "noise", "none"):
         assert all(frame["t"] == "malformed" for frame in read_left_messages(tmp_path / name, 1 << 20))
+
+
+async def test_it_carries_connections_for_an_agent_that_gets_no_socket(
+    relay: tuple[subprocess.Popen[bytes], Path],
+) -> None:
+    process, channel = relay
+    await reach(channel)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        carried = SocketStream(await asyncio.to_thread(_request_connection, channel, port))
+        service, _ = server.accept()
+        service.sendall(b"the service speaks first")
+        assert await carried.read() == b"the service speaks first"
+        await carried.write(b"question")
+        await carried.write_eof()
+        assert service.recv(100) == b"question"
+        assert service.recv(100) == b"", "the end goes through, and the other direction goes on"
+        service.sendall(b"answer")
+        assert await carried.read() == b"answer"
+        service.close()
+        assert await carried.read() == b""
+        await carried.close()
+    with pytest.raises(Unavailable, match=f"nothing listens on port {port}"):
+        await asyncio.to_thread(_request_connection, channel, port)
+    assert await begin(channel), "and the relay goes on"
+    assert await is_relaying(channel)
+    process.kill()
+    process.wait()
+    assert not await is_relaying(channel)
+
+
+async def test_a_relay_that_does_not_answer_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ai.backend.runtime.docker.channel._ANSWER_TIMEOUT_S", 0.1)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:  # accepts, as gVisor does for a dead relay
+        listener.bind(str(tmp_path / "shim.sock"))
+        listener.listen()
+        assert not await is_relaying(tmp_path)

@@ -31,7 +31,15 @@ from ai.backend.common.wire.execution import (
     TarFile,
 )
 from ai.backend.common.wire.link import ByteStream, PtyStream
-from ai.backend.common.wire.reports import AgentReport, HeartbeatReply, ObservationReport, StatReport
+from ai.backend.common.wire.reports import (
+    AgentReport,
+    BeatReply,
+    BeatReport,
+    HeartbeatReply,
+    LogLine,
+    ObservationReport,
+    StatReport,
+)
 from ai.backend.infra.rpc.data.server import DataServer
 from ai.backend.infra.rpc.endpoints import AgentEndpoint, ManagerEndpoint
 from ai.backend.infra.rpc.memory import MemoryLink
@@ -175,6 +183,10 @@ class Commands:
         self._note("read_logs", req)
         return self.log
 
+    async def read_session_log(self, req: Any) -> list[LogLine]:
+        self._note("read_session_log", req)
+        return [LogLine(at=1.0, daemon="agent", level="info", logger="x", message=f"about {req.ids[0]}")]
+
     async def list_processes(self, req: Any) -> list[ProcessInfo]:
         self._note("list_processes", req)
         return [ProcessInfo(pid=7, command="python", metrics={"mem": {"current": "1", "capacity": None}})]
@@ -226,12 +238,17 @@ class Reports:
 
     def __init__(self) -> None:
         self.heartbeats: list[AgentReport] = []
+        self.beats: list[BeatReport] = []
         self.observed: list[ObservationReport] = []
         self.stats: list[StatReport] = []
 
     async def heartbeat(self, report: AgentReport) -> HeartbeatReply:
         self.heartbeats.append(report)
         return HeartbeatReply(interval_s=7.0)
+
+    async def beat(self, report: BeatReport) -> BeatReply:
+        self.beats.append(report)
+        return BeatReply(interval_s=8.0)
 
     async def observe(self, report: ObservationReport) -> int:
         self.observed.append(report)

@@ -108,6 +108,7 @@ class Agent:
         self._parts = AsyncExitStack()
         self._recovered = asyncio.Event()
         self._commands: Commands | None = None
+        self._refreshes: PeriodicCall | None = None
         self.supervisor: Supervisor | None = None
 
     @property
@@ -176,7 +177,7 @@ class Agent:
                 context.services.forget_images()
                 heartbeat.wake()
 
-        refreshes = PeriodicCall("inventory", intervals.inventory, refresh)
+        refreshes = self._refreshes = PeriodicCall("inventory", intervals.inventory, refresh)
         health = HealthLoop(context, supervisor, refresh=refreshes.wake, beat=heartbeat.wake)
         cordons = Cordons(host.state.cordons(), host.wall_clock)
         operations = DeviceOperations(plugins, inventory, cordons, refresh=refresh_and_report)
@@ -243,6 +244,11 @@ class Agent:
     def _spawn(self, loop: Coroutine[Any, Any, None], name: str) -> None:
         self._tasks.append(asyncio.create_task(loop, name=f"agent-{name}"))
 
+    def refresh(self) -> None:
+        """Has the plugins asked for the devices now, and the managers told."""
+        if self._refreshes is not None:
+            self._refreshes.wake()
+
     async def stop(self) -> None:
         """Stops the agent but not the workloads. Safe without ``start`` and twice."""
         tasks, self._tasks = self._tasks, []
@@ -250,7 +256,7 @@ class Agent:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._recovered.clear()
-        self._commands = self.supervisor = None
+        self._commands = self.supervisor = self._refreshes = None
         await self._parts.aclose()
 
     @property

@@ -12,7 +12,8 @@ from ai.backend.agent.composition import serve
 from ai.backend.agent.config.settings import AgentSettings
 from ai.backend.agent.devices.survey import PluginInspection as PluginInspection  # noqa: PLC0414  # re-exported to the CLI
 from ai.backend.agent.devices.survey import survey
-from ai.backend.infra.process.daemon import config_option, log_level_option, reported_errors, run_daemon
+from ai.backend.agent.runtimes import CLUSTER_RUNTIME
+from ai.backend.infra.process.daemon import config_option, level_reload, log_level_option, reported_errors, run_daemon
 from ai.backend.infra.settings.check import config as config_group
 
 
@@ -40,25 +41,36 @@ main.add_command(config_group)
 @main.command("start-server")
 @config_option("agent")
 @log_level_option
-def start_server(config: Path | None, log_level: str | None) -> None:
-    """Serve a manager with the devices of this node."""
+@click.option("--runtime", help="As `agent.runtime`, which it wins over; kubernetes serves the nodes of a cluster.")
+def start_server(config: Path | None, log_level: str | None, runtime: str | None) -> None:
+    """Serve the managers with the devices of this node, or of the nodes of a Kubernetes cluster."""
     from ai.backend.infra.process.memory import share_one_heap
     from ai.backend.infra.process.pid_file import PidFile
     from ai.backend.infra.settings import warn_of_keys_without_effect
-    from ai.backend.infra.telemetry import log_as_configured
+    from ai.backend.infra.telemetry import log_as_configured, start_telemetry
 
     share_one_heap()
 
     with reported_errors():
         settings = _load_settings(config)
+        if runtime is not None:
+            settings = settings.model_copy(update={"agent": settings.agent.model_copy(update={"runtime": runtime})})
         log_as_configured("agent", settings.logging, level=log_level or settings.debug.log_level)
         warn_of_keys_without_effect(settings)
+        start_telemetry("agent", settings.otel)
 
     async def run_agent(stop: asyncio.Event) -> None:
         with PidFile(settings.agent.pid_file):
-            await serve(settings, stop)
+            if settings.agent.runtime == CLUSTER_RUNTIME:
+                # Other agents load no client of Kubernetes.
+                from ai.backend.agent.shard.composition import serve as serve_cluster
 
-    run_daemon(run_agent, debug=settings.debug.asyncio or None)
+                await serve_cluster(settings, stop)
+            else:
+                await serve(settings, stop)
+
+    reload = level_reload(lambda: _load_settings(config).logging, level=log_level or settings.debug.log_level)
+    run_daemon(run_agent, debug=settings.debug.asyncio or None, reload=reload)
 
 
 @main.command("watcher")

@@ -14,6 +14,8 @@ from ai.backend.plugin.entries import installed, load_class
 from ai.backend.plugin.runtime import ENTRY_POINT_GROUP, AbstractRuntime, WorkloadState
 from ai.backend.plugin.settings import problems_of
 
+CLUSTER_RUNTIME = "kubernetes"
+"""The runtime of which one process serves many nodes, each with a runtime of its own."""
 _IMPORTS_OF_RUNTIME = {
     "process": (
         "ai.backend.runtime.process.runtime:ProcessRuntime",
@@ -22,6 +24,10 @@ _IMPORTS_OF_RUNTIME = {
     "docker": (
         "ai.backend.runtime.docker.runtime:DockerRuntime",
         "ai.backend.runtime.docker.settings:DockerRuntimeSettings",
+    ),
+    "kubernetes": (
+        "ai.backend.runtime.kubernetes.runtime:KubernetesRuntime",
+        "ai.backend.runtime.kubernetes.settings:KubernetesRuntimeSettings",
     ),
 }
 """Runtimes in the tree: the class, made of its settings and a state directory, and the model of its settings."""

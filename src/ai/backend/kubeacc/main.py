@@ -6,11 +6,14 @@ from pathlib import Path
 
 import click
 
-from ai.backend.infra.process.daemon import log_level_option, reported_errors, run_daemon
+from ai.backend.common.errors import InvalidInput
+from ai.backend.infra.process.daemon import config_option, log_level_option, reported_errors, run_daemon
+from ai.backend.infra.settings.load import load_settings
 from ai.backend.infra.settings.tables import LoggingSettings
 from ai.backend.infra.telemetry import log_as_configured
-from ai.backend.kubeacc.composition import load_driver, run_controllers
+from ai.backend.kubeacc.composition import connect, load_driver, run_controllers
 from ai.backend.kubeacc.crd.definitions import crds_yaml
+from ai.backend.kubeacc.node_plugin.settings import NodePluginSettings
 from ai.backend.kubeacc.policies.deployment import access_yaml
 from ai.backend.node.kube_api.configuration import cluster_address
 
@@ -51,3 +54,30 @@ def start_controllers(
         cluster_address(kubeconfig)
         drivers = [load_driver(name) for name in driver_names]
     run_daemon(lambda stop: run_controllers(kubeconfig, stop, identity=identity, drivers=drivers))
+
+
+@main.group("node-plugin")
+def node_plugin() -> None:
+    """The plugin of a node: offers its devices to the kubelet, and reports them."""
+
+
+@node_plugin.command("start-server")
+@config_option("kube-acc-node")
+@click.option(
+    "--kubeconfig",
+    type=click.Path(dir_okay=False, path_type=Path),
+    envvar="KUBECONFIG",
+    help="The cluster; without it, the one around this pod.",
+)
+@log_level_option
+def start_node_plugin(config: Path | None, kubeconfig: Path | None, log_level: str | None) -> None:
+    """Run the plugin of this node. Devices that pods hold stay theirs while it is restarted."""
+    with reported_errors():
+        try:
+            from ai.backend.kubeacc.node_plugin.daemon import run_node_plugin
+        except ModuleNotFoundError as e:
+            raise InvalidInput(f"no module {e.name}: install backend.ai with the extra kube-acc") from None
+        settings = load_settings(NodePluginSettings, name="kube-acc-node", path=config)
+        log_as_configured("kube-acc-node", settings.logging, level=log_level)
+        cluster_address(kubeconfig)
+    run_daemon(lambda stop: run_node_plugin(settings, lambda: connect(kubeconfig), stop))

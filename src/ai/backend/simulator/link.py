@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from ai.backend.common.errors import Unavailable
+from collections.abc import Mapping
+
+from ai.backend.common.errors import NotSupported, Unavailable
 from ai.backend.common.wire.link import AgentCommands, ManagerReports
+from ai.backend.infra.rpc.endpoints import ServedAgents
 from ai.backend.infra.rpc.frames import Kind, decode
 from ai.backend.infra.rpc.memory import MemoryAgentEndpoint, MemoryConnection, MemoryLink
 from ai.backend.infra.rpc.methods import MAX_MESSAGE_BYTES, commands_service, reports_service
@@ -79,7 +82,7 @@ class SimulatedLink(MemoryLink):
         manager = Multiplexer(
             f"agent {agent_id}",
             to_agent,
-            service=reports_service(reports, agent_id),
+            service=reports_service(reports, agent_id.__eq__),
             max_message_bytes=MAX_MESSAGE_BYTES,
         )
         agent = Multiplexer(
@@ -115,5 +118,7 @@ class SimulatedAgentEndpoint(MemoryAgentEndpoint):
         super().__init__(link, agent_id)
         self._simulated = link
 
-    async def start(self, commands: AgentCommands) -> None:
+    async def start(self, commands: ServedAgents) -> None:
+        if isinstance(commands, Mapping):
+            raise NotSupported("a simulated end serves one agent")
         self._simulated.agent_started(self._agent_id, commands)

@@ -8,11 +8,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from ai.backend.agent.devices.plugins import PluginHandle, PluginSet
+from ai.backend.agent.devices.plugins import PluginSet
 from ai.backend.common.errors import BackendError, InvalidInput
 from ai.backend.node.cdi.registry import CdiRegistry
 from ai.backend.node.cdi.writing import file_prefix, remove_others, write_specification
 from ai.backend.plugin.accelerator import CdiProvider
+from ai.backend.pluginhost.handle import PluginHandle
 
 log = logging.getLogger(__name__)
 

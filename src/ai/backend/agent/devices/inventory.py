@@ -9,8 +9,7 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import partial
 
-from ai.backend.agent.devices.health import DeviceHealthTracker
-from ai.backend.agent.devices.plugins import PluginHandle, PluginSet
+from ai.backend.agent.devices.plugins import PluginSet
 from ai.backend.common.devices import (
     AllocMapSpec,
     ComputeDevice,
@@ -36,6 +35,8 @@ from ai.backend.core.allocation.requests.compiled import RequestCompiler
 from ai.backend.core.allocation.stock_maps import build_alloc_map
 from ai.backend.plugin.accelerator import AbstractComputePlugin, DeviceHealthChange, responses, slot_totals
 from ai.backend.pluginhost import Allocate, ExternalAllocMap, allocator
+from ai.backend.pluginhost.handle import PluginHandle
+from ai.backend.pluginhost.health import DeviceHealthTracker
 
 log = logging.getLogger(__name__)
 INTRINSIC = frozenset({"cpu", "mem"})

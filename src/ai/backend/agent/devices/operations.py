@@ -11,12 +11,13 @@ from typing import Any, cast
 
 from ai.backend.agent.devices.cordons import Cordons
 from ai.backend.agent.devices.inventory import Inventory
-from ai.backend.agent.devices.plugins import PluginHandle, PluginSet
+from ai.backend.agent.devices.plugins import PluginSet
 from ai.backend.common.devices import ComputeDevice
 from ai.backend.common.errors import Conflict, InvalidInput, NotFound, PluginError
 from ai.backend.common.ids import DeviceId
 from ai.backend.common.wire.agent import DeviceOperation, DeviceOptions, DeviceOptionsOf, OperateDevice, PartitionOption
 from ai.backend.plugin.accelerator import AbstractComputePlugin, Attachable, Partitionable, Programmable
+from ai.backend.pluginhost.handle import PluginHandle
 
 Act = Callable[[Any, DeviceId, str], Awaitable[Any]]
 

@@ -10,10 +10,11 @@ from typing import Any
 
 from ai.backend.agent.config.settings import INTRINSIC_PLUGINS, AgentSettings
 from ai.backend.agent.devices.inventory import DeviceKind, Inventory
-from ai.backend.agent.devices.plugins import PluginHandle, PluginSet
+from ai.backend.agent.devices.plugins import PluginSet
 from ai.backend.plugin.accelerator import ENTRY_POINT_GROUP
 from ai.backend.plugin.discovery import LEGACY_GROUPS, PluginSource, find_plugins
 from ai.backend.plugin.programs import is_program
+from ai.backend.pluginhost.handle import PluginHandle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

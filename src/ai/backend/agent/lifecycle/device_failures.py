@@ -8,7 +8,6 @@ import math
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
 
-from ai.backend.agent.devices.plugins import PluginHandle
 from ai.backend.agent.lifecycle.context import AgentContext
 from ai.backend.agent.lifecycle.supervisor import Supervisor
 from ai.backend.common.devices import DeviceHealth
@@ -17,6 +16,7 @@ from ai.backend.common.states import KernelEventReason
 from ai.backend.core.lifecycle.kernel_phase import Phase
 from ai.backend.infra.retry import Backoff
 from ai.backend.plugin.accelerator import DeviceHealthChange, HealthWatching
+from ai.backend.pluginhost.handle import PluginHandle
 
 log = logging.getLogger(__name__)
 _ROUND_PERIOD_S = 1.0

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from operator import methodcaller
 
 from ai.backend.agent.devices.inventory import DeviceKind
-from ai.backend.agent.devices.plugins import PluginHandle
 from ai.backend.agent.metrics.series import Metric, Series
 from ai.backend.common.errors import BackendError
 from ai.backend.plugin.accelerator import MetricKind, StatContext, responses
+from ai.backend.pluginhost.handle import PluginHandle
 
 BETWEEN_LOOKS_S = 0.5
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from ai.backend.agent.devices.inventory import Inventory
-from ai.backend.agent.devices.plugins import PluginHandle, PluginSet
+from ai.backend.agent.devices.plugins import PluginSet
 from ai.backend.agent.kernels.kernel import Kernel
 from ai.backend.agent.metrics.exposition import Exposition, WorkloadTotal
 from ai.backend.agent.metrics.series import Metric, Series, SeriesOfWorkload, totals
@@ -25,6 +25,7 @@ from ai.backend.core.lifecycle.kernel_phase import Phase
 from ai.backend.plugin.accelerator import Measurement, MetricKind, StatContext
 from ai.backend.plugin.accelerator.responses import MeasurementFilter
 from ai.backend.plugin.runtime import AbstractRuntime, ProcessView, WorkloadKey
+from ai.backend.pluginhost.handle import PluginHandle
 
 log = logging.getLogger(__name__)
 _FINAL_TIMEOUT_S = 1.0

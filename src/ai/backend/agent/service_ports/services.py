@@ -119,8 +119,8 @@ class ServiceManager:
         return "ports" in self._runtime.info().capabilities
 
     def mounts(self) -> WorkloadConfig:
-        """Returns the mount of the kits, for a runtime that can mount."""
-        if not self._serves or "mounts" not in self._runtime.info().capabilities:
+        """Returns the mount of the kits, if there are any, for a runtime that can mount."""
+        if not self._kits.services or not self._serves or "mounts" not in self._runtime.info().capabilities:
             return WorkloadConfig()
         return WorkloadConfig(
             mounts=(Mount(source=str(self._kits.directory), target=KIT_MOUNT_TARGET, read_only=True),)

@@ -11,7 +11,15 @@ from typing import Protocol
 
 from ai.backend.common.wire import agent, execution
 from ai.backend.common.wire.methods import remote
-from ai.backend.common.wire.reports import AgentReport, HeartbeatReply, ObservationReport, StatReport
+from ai.backend.common.wire.reports import (
+    AgentReport,
+    BeatReply,
+    BeatReport,
+    HeartbeatReply,
+    LogLine,
+    ObservationReport,
+    StatReport,
+)
 
 
 class PtyStream(Protocol):
@@ -100,6 +108,10 @@ class AgentCommands(Protocol):
         """Returns the newest output of a kernel's workload."""
 
     @remote("read")
+    async def read_session_log(self, req: execution.ReadSessionLog) -> list[LogLine]:
+        """Returns the newest records of the agent's own log that belong to a session; none after a restart."""
+
+    @remote("read")
     async def list_processes(self, req: execution.ListProcesses) -> list[execution.ProcessInfo]:
         """Returns the busiest processes of a kernel. It measures twice, which takes a part of a second."""
 
@@ -165,11 +177,15 @@ class AgentCommands(Protocol):
 
 
 class ManagerReports(Protocol):
-    """The reports that an agent sends to its manager. An agent reports for no other ``agent_id`` than its own."""
+    """The reports that agents send to their manager, each for the agents of its connection only."""
 
     @remote("repeatable")
     async def heartbeat(self, report: AgentReport) -> HeartbeatReply:
         """Reports the state of an agent; returns when to send the next heartbeat."""
+
+    @remote("repeatable")
+    async def beat(self, report: BeatReport) -> BeatReply:
+        """Counts as a heartbeat of each agent, whose content has not changed."""
 
     @remote("repeatable")
     async def observe(self, report: ObservationReport) -> int:

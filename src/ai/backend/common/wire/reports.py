@@ -75,8 +75,9 @@ class AgentReport(Wire, frozen=True, kw_only=True):
     ``generation`` grows whenever devices or their health change. ``devices`` are
     :class:`~ai.backend.common.devices.ComputeDevice` as builtins. ``enforcement`` maps a limit or isolation to how the
     runtime enforces it. ``location`` has the places that contain the agent, the widest first. It runs at most
-    ``kernel_limit`` kernels. ``number`` counts the reports of one epoch from 1: the manager ignores one that is not
-    newer than the last; 0 is never ignored.
+    ``kernel_limit`` kernels. ``speaker`` names the process that reports for this agent among others; empty: the agent
+    itself, whose silence then is the node's. ``number`` counts the reports of one epoch from 1: the manager ignores one
+    that is not newer than the last; 0 is never ignored.
     """
 
     agent_id: str
@@ -100,6 +101,12 @@ class AgentReport(Wire, frozen=True, kw_only=True):
     location: list[str] = []
     kernel_limit: int | None = None
     overlay: OverlayReport | None = None
+    speaker: str = ""
+
+    @property
+    def agent_ids(self) -> tuple[str, ...]:
+        """The agents of which the message is."""
+        return (self.agent_id,)
 
 
 class KernelPresence(Wire, frozen=True, kw_only=True):
@@ -138,7 +145,7 @@ class KernelObservation(Wire, frozen=True, kw_only=True):
 
     ``unhealthy_devices`` are all failed devices of the kernel; None: unchanged. ``retry_after_s`` comes with PENDING.
     ``hook_troubles`` are changes only. ``log_tail`` comes with a final status: the newest output of the workload (at
-    most 256 KiB), which the manager stores.
+    most 256 KiB), which the manager stores. ``trace`` is the ``traceparent`` of the operation that observed it.
     """
 
     kernel_id: str
@@ -158,6 +165,19 @@ class KernelObservation(Wire, frozen=True, kw_only=True):
     retry_after_s: float | None = None
     hook_troubles: list[HookTrouble] = []
     log_tail: bytes | None = None
+    trace: str | None = None
+
+
+class LogLine(Wire, frozen=True, kw_only=True):
+    """A log record of a daemon that belongs to a session; ``at`` is in seconds of the epoch."""
+
+    at: float
+    daemon: str
+    level: str
+    logger: str
+    message: str
+    request_id: str | None = None
+    trace_id: str | None = None
 
 
 class ObservationReport(Wire, frozen=True, kw_only=True):
@@ -166,6 +186,11 @@ class ObservationReport(Wire, frozen=True, kw_only=True):
     agent_id: str
     epoch: int
     observations: list[KernelObservation]
+
+    @property
+    def agent_ids(self) -> tuple[str, ...]:
+        """The agents of which the message is."""
+        return (self.agent_id,)
 
 
 class MetricSample(Wire, frozen=True, kw_only=True):
@@ -195,6 +220,11 @@ class StatReport(Wire, frozen=True, kw_only=True):
     kernels: dict[str, msgspec.Raw] = {}
     families: list[MetricFamily] = []
 
+    @property
+    def agent_ids(self) -> tuple[str, ...]:
+        """The agents of which the message is."""
+        return (self.agent_id,)
+
     def of_kernel(self, kernel_id: str) -> dict[str, Any] | None:
         """Returns the metrics of a kernel, None without any. Raises msgspec.MsgspecError if they are no map."""
         raw = self.kernels.get(kernel_id)
@@ -202,7 +232,41 @@ class StatReport(Wire, frozen=True, kw_only=True):
 
 
 class HeartbeatReply(Wire, frozen=True, kw_only=True):
-    """The seconds until the next heartbeat, and kernels without a live row in the manager, which the agent destroys."""
+    """The seconds until the next heartbeat, and kernels without a live row in the manager, which the agent destroys.
+
+    The manager has no record of what the agent observed last of the ``unobserved_kernels``; the agent reports their
+    state again.
+    """
 
     interval_s: float = 3.0
     unknown_kernels: list[KernelPresence] = []
+    unobserved_kernels: list[KernelPresence] = []
+
+
+class Beat(Wire, frozen=True, kw_only=True):
+    """Stands for a heartbeat of this epoch and number whose content is that of the heartbeat ``unchanged_since``."""
+
+    agent_id: str
+    epoch: int
+    number: int
+    unchanged_since: int
+
+
+class BeatReport(Wire, frozen=True, kw_only=True):
+    """Heartbeats of agents that share a connection, of each that has nothing new."""
+
+    beats: list[Beat]
+
+    @property
+    def agent_ids(self) -> tuple[str, ...]:
+        """The agents of which the message is."""
+        return tuple(beat.agent_id for beat in self.beats)
+
+
+class BeatReply(Wire, frozen=True, kw_only=True):
+    """``stale`` are agents whose last heartbeat this manager does not have: it needs a whole one. ``unknown_kernels``
+    as in :class:`HeartbeatReply`, by agent."""
+
+    interval_s: float = 3.0
+    stale: list[str] = []
+    unknown_kernels: dict[str, list[KernelPresence]] = {}

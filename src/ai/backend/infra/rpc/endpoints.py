@@ -26,17 +26,22 @@ class ManagerEndpoint(Protocol):
         """The connected agents. A missing key raises Unavailable, not KeyError."""
 
 
-class AgentEndpoint(Protocol):
-    """An agent's end: serves the manager's commands and reports to it."""
+ServedAgents = AgentCommands | Mapping[str, AgentCommands]
+"""The commands of one agent, or by their ids those of each agent for which an end speaks; the mapping may change at any
+time."""
 
-    async def start(self, commands: AgentCommands) -> None:
+
+class AgentEndpoint(Protocol):
+    """The end of one or many agents: serves the manager's commands and reports to it."""
+
+    async def start(self, commands: ServedAgents) -> None:
         """Starts to connect and returns at once; the manager may become available later."""
 
     async def stop(self) -> None: ...
 
     @property
     def reports(self) -> ManagerReports:
-        """The reports of this agent. Usable before ``start``; calls raise Unavailable while there is no manager."""
+        """The reports of its agents. Usable before ``start``; calls raise Unavailable while there is no manager."""
 
 
 class ConnectedAgents(Mapping[str, AgentCommands]):

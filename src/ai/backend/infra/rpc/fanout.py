@@ -6,29 +6,55 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 
-from ai.backend.common.errors import DeadlineExceeded, Unavailable
-from ai.backend.common.wire.link import AgentCommands, ManagerReports
-from ai.backend.common.wire.reports import AgentReport, HeartbeatReply, ObservationReport, StatReport
-from ai.backend.infra.rpc.endpoints import AgentEndpoint
+from ai.backend.common.errors import DeadlineExceeded, NotSupported, Unavailable
+from ai.backend.common.wire.link import ManagerReports
+from ai.backend.common.wire.reports import (
+    AgentReport,
+    BeatReply,
+    BeatReport,
+    HeartbeatReply,
+    ObservationReport,
+    StatReport,
+)
+from ai.backend.infra.rpc.beats import GATHER_S, ChangedReports
+from ai.backend.infra.rpc.endpoints import AgentEndpoint, ServedAgents
 
 log = logging.getLogger(__name__)
 _AWAY_ERRORS = (Unavailable, DeadlineExceeded)
+
+
+class _End:
+    """The link to one manager, and what it was last told."""
+
+    def __init__(self, public_key: str, endpoint: AgentEndpoint, gather_s: float) -> None:
+        self.public_key = public_key
+        self.endpoint = endpoint
+        self.reports: ManagerReports = ChangedReports(endpoint.reports, gather_s=gather_s)
 
 
 class ManagerFanout:
     """Combines an :class:`~ai.backend.infra.rpc.endpoints.AgentEndpoint` for each manager, by address and public key.
 
     Heartbeats and statistics go to all managers; one that accepts a heartbeat is enough. Observations go to one, the
-    same as long as it answers: any manager can apply them, and they are numbered.
+    same as long as it answers: any manager can apply them, and they are numbered. Heartbeats without news of several
+    agents within ``beats_gather_s`` are one call.
     """
 
-    def __init__(self, make_endpoint: Callable[[str, str], AgentEndpoint], managers: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        make_endpoint: Callable[[str, str], AgentEndpoint],
+        managers: Mapping[str, str],
+        *,
+        beats_gather_s: float = GATHER_S,
+    ) -> None:
+        self._beats_gather_s = beats_gather_s
         self._make = make_endpoint
         self._ends = {
-            address: (public_key, make_endpoint(address, public_key)) for address, public_key in managers.items()
+            address: _End(public_key, make_endpoint(address, public_key), beats_gather_s)
+            for address, public_key in managers.items()
         }
         self._unlisted: set[str] = set()
-        self._commands: AgentCommands | None = None
+        self._commands: ServedAgents | None = None
         self._reports = _Reports(self)
 
     @property
@@ -38,15 +64,15 @@ class ManagerFanout:
     @property
     def endpoints(self) -> dict[str, ManagerReports]:
         """The endpoints by address."""
-        return {address: endpoint.reports for address, (_, endpoint) in self._ends.items()}
+        return {address: end.reports for address, end in self._ends.items()}
 
-    async def start(self, commands: AgentCommands) -> None:
+    async def start(self, commands: ServedAgents) -> None:
         self._commands = commands
-        for _, endpoint in self._ends.values():
-            await endpoint.start(commands)
+        for end in self._ends.values():
+            await end.endpoint.start(commands)
 
     async def stop(self) -> None:
-        await asyncio.gather(*(endpoint.stop() for _, endpoint in self._ends.values()))
+        await asyncio.gather(*(end.endpoint.stop() for end in self._ends.values()))
         self._commands = None
 
     async def change(self, managers: Mapping[str, str]) -> None:
@@ -57,13 +83,13 @@ class ManagerFanout:
         if not managers:
             return
         self._unlisted = {address for address in self._ends if address not in managers}
-        for address, (public_key, _) in list(self._ends.items()):
-            if managers.get(address, public_key) != public_key:
+        for address, end in list(self._ends.items()):
+            if managers.get(address, end.public_key) != end.public_key:
                 await self._drop(address)
         for address, public_key in managers.items():
             if address not in self._ends:
                 endpoint = self._make(address, public_key)
-                self._ends[address] = (public_key, endpoint)
+                self._ends[address] = _End(public_key, endpoint, self._beats_gather_s)
                 if self._commands is not None:
                     await endpoint.start(self._commands)
 
@@ -76,7 +102,7 @@ class ManagerFanout:
         self._unlisted.discard(address)
         if address in self._ends:
             log.info("the manager at %s is not listed any more", address)
-            await self._ends.pop(address)[1].stop()
+            await self._ends.pop(address).endpoint.stop()
 
 
 class _Reports:
@@ -106,7 +132,12 @@ class _Reports:
         return HeartbeatReply(
             interval_s=min(reply.interval_s for reply in accepted),
             unknown_kernels=[kernel for reply in accepted for kernel in reply.unknown_kernels],
+            unobserved_kernels=[kernel for reply in accepted for kernel in reply.unobserved_kernels],
         )
+
+    async def beat(self, report: BeatReport) -> BeatReply:
+        """Raises NotSupported: which heartbeats have no news, each link knows for its own manager."""
+        raise NotSupported("heartbeats go to several managers as a whole")
 
     async def observe(self, report: ObservationReport) -> int:
         endpoints = self._ends.endpoints

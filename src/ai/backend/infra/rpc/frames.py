@@ -43,21 +43,31 @@ class DataOffer(msgspec.Struct, frozen=True):
 
 
 class Envelope(msgspec.Struct, frozen=True, array_like=True):
-    """A message of the link. ``offer``: with a call that opens a stream."""
+    """A message of the link. ``offer``: with a call that opens a stream; ``agent``: with a call for one of several
+    agents that share a connection. ``trace`` and ``request_id``, with a call: the ``traceparent`` of its span, and the
+    request that it serves."""
 
     kind: int
     id: int = 0
     name: str = ""
     body: msgspec.Raw = msgspec.Raw(b"\xc0")
     offer: DataOffer | None = None
+    agent: str = ""
+    trace: str | None = None
+    request_id: str | None = None
 
 
 class Hello(msgspec.Struct, frozen=True):
-    """The greeting of an agent. ``incarnation`` differs for every start of the agent's process."""
+    """The greeting of a connection. ``incarnation`` differs for every start of the process.
+
+    ``agent_id`` is what its key is bound to. ``agents`` are those for which it speaks, if that is not one agent of this
+    very id; each greeting names all of them.
+    """
 
     agent_id: str
     incarnation: str
     protocol: int = PROTOCOL
+    agents: list[str] | None = None
 
 
 class WireError(msgspec.Struct, frozen=True):
@@ -71,10 +81,20 @@ _decoder = msgspec.msgpack.Decoder(Envelope)
 
 
 def encode(
-    kind: Kind, number: int = 0, name: str = "", body: Any = None, *, limit: int, offer: DataOffer | None = None
+    kind: Kind,
+    number: int = 0,
+    name: str = "",
+    body: Any = None,
+    *,
+    limit: int,
+    offer: DataOffer | None = None,
+    agent: str = "",
+    trace: str | None = None,
+    request_id: str | None = None,
 ) -> bytes:
     """Encodes a message. Raises LimitExceeded if it is larger than the link carries."""
-    data = _encoder.encode(Envelope(kind, number, name, msgspec.Raw(_encoder.encode(body)), offer))
+    raw_body = msgspec.Raw(_encoder.encode(body))
+    data = _encoder.encode(Envelope(kind, number, name, raw_body, offer, agent, trace, request_id))
     if len(data) > limit:
         raise LimitExceeded(f"a message of {len(data)} bytes exceeds the link's {limit}")
     return data

@@ -9,9 +9,9 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from ai.backend.common.errors import Unavailable
+from ai.backend.common.errors import NotSupported, Unavailable
 from ai.backend.common.wire.link import AgentCommands, ManagerReports
-from ai.backend.infra.rpc.endpoints import ConnectedAgents
+from ai.backend.infra.rpc.endpoints import ConnectedAgents, ServedAgents
 from ai.backend.infra.rpc.frames import DataOffer, decode
 from ai.backend.infra.rpc.methods import (
     MAX_MESSAGE_BYTES,
@@ -107,7 +107,7 @@ class MemoryLink:
         manager = Multiplexer(
             f"agent {agent_id}",
             to_agent,
-            service=reports_service(reports, agent_id),
+            service=reports_service(reports, agent_id.__eq__),
             server=self._streams,
             **limits,
         )
@@ -159,7 +159,10 @@ class MemoryAgentEndpoint:
     async def _connect(self) -> Multiplexer:
         return self._link.connection(self._agent_id).agent
 
-    async def start(self, commands: AgentCommands) -> None:
+    async def start(self, commands: ServedAgents) -> None:
+        """Raises NotSupported for several agents: each has a connection of its own here."""
+        if isinstance(commands, Mapping):
+            raise NotSupported("an end of a link in memory serves one agent")
         self._link.commands[self._agent_id] = commands
 
     async def stop(self) -> None:

@@ -57,17 +57,19 @@ def reports_proxy(connect: Connect) -> ManagerReports:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """Serves the permitted calls of one peer. With an ``agent_id`` a report for another agent is Forbidden."""
+    """Serves the permitted calls of one peer. A report for an agent for which it does not ``speak`` is Forbidden."""
 
     methods: Mapping[str, Method]
     target: object
-    agent_id: str | None = None
+    speaks_for: Callable[[str], bool] | None = None
 
     async def call(self, method: Method, request: Any) -> Any:
         """Returns the reply, or the stream that the method opens. Raises BackendError or CancelledError only."""
         try:
-            if self.agent_id is not None and request.agent_id != self.agent_id:
-                raise Forbidden(f"agent {self.agent_id} may not speak for {request.agent_id[:64]}")
+            if self.speaks_for is not None:
+                for agent_id in request.agent_ids:
+                    if not self.speaks_for(agent_id):
+                        raise Forbidden(f"this connection may not speak for the agent {agent_id[:64]}")
             return await getattr(self.target, method.name)(request)
         except (BackendError, asyncio.CancelledError):
             raise
@@ -81,6 +83,6 @@ def commands_service(commands: AgentCommands) -> Service:
     return Service(COMMANDS, commands)
 
 
-def reports_service(reports: ManagerReports, agent_id: str) -> Service:
-    """Serves the calls of one agent from ``reports``."""
-    return Service(REPORTS, reports, agent_id)
+def reports_service(reports: ManagerReports, speaks_for: Callable[[str], bool]) -> Service:
+    """Serves the calls of a connection from ``reports``; it speaks for the agents of which ``speaks_for`` is true."""
+    return Service(REPORTS, reports, speaks_for)

@@ -17,6 +17,8 @@ from ai.backend.infra.loop import cancel_all
 from ai.backend.infra.rpc.frames import DataOffer, Envelope, Kind, WireError, decode_body, encode
 from ai.backend.infra.rpc.methods import Service
 from ai.backend.infra.rpc.streams import StreamDialer, StreamPort, StreamServer, open_end, serve_end
+from ai.backend.infra.telemetry import bind_log_context, log_context
+from ai.backend.infra.telemetry.tracing import child_span, current_traceparent, is_tracing
 
 log = logging.getLogger(__name__)
 Send = Callable[[bytes], Awaitable[None]]
@@ -24,14 +26,24 @@ Send = Callable[[bytes], Awaitable[None]]
 _MAX_OPEN_CALLS = 4096
 
 
+def _ids_of(request: object) -> dict[str, object]:
+    """Returns the ids of a request for the logs of its handler."""
+    return {name: value for name in ("session_id", "kernel_id") if (value := getattr(request, name, None)) is not None}
+
+
 @dataclass(eq=False)
 class Multiplexer:
-    """The calls and streams of one connection. ``service`` answers the calls of the peer."""
+    """The calls and streams of one connection.
+
+    ``service`` answers the calls of the peer; those that name one of several agents are answered by its service, of
+    which ``service_of`` raises Unavailable if it is not here.
+    """
 
     peer: str
     send: Send
     _: KW_ONLY
     service: Service | None = None
+    service_of: Callable[[str], Service] | None = None
     max_message_bytes: int
     deadline_scale: float = 1.0
     server: StreamServer | None = None
@@ -44,14 +56,14 @@ class Multiplexer:
         self._streams: set[StreamPort] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def open_stream(self, method: Method, request: object) -> Any:
+    async def open_stream(self, method: Method, request: object, *, agent: str = "") -> Any:
         """Returns a PtyStream or a ByteStream, by the method. Raises as ``call``."""
         if self.server is None or method.stream is None:
             raise Unavailable(f"this side opens no streams by {method.name}")
         port = self._new_port()
         try:
             with self.server.offer(port) as offer:
-                await self.call(method, request, offer)
+                await self.call(method, request, offer, agent=agent)
             if not port.is_carried:
                 raise Unavailable(f"{self.peer} did not connect for {method.name}")
         except BaseException:
@@ -64,14 +76,32 @@ class Multiplexer:
         self._streams.add(port)
         return port
 
-    async def call(self, method: Method, request: object, offer: DataOffer | None = None) -> Any:
+    async def call(self, method: Method, request: object, offer: DataOffer | None = None, *, agent: str = "") -> Any:
         """Calls the peer. Raises what the peer raised, DeadlineExceeded, Unavailable, or LimitExceeded for a large
-        request."""
+        request. A call that is part of a trace is a span of it, and so is its handling there."""
+        if not is_tracing():
+            return await self._call(method, request, offer, agent, None)
+        with child_span(method.name, kind="client", attributes={"rpc.method": method.name, "rpc.system": "backendai"}):
+            return await self._call(method, request, offer, agent, current_traceparent())
+
+    async def _call(
+        self, method: Method, request: object, offer: DataOffer | None, agent: str, trace: str | None
+    ) -> Any:
         self._number += 1
         call_number = self._number
         if len(self._waiting) >= _MAX_OPEN_CALLS:
             raise Unavailable(f"{self.peer} is behind with {_MAX_OPEN_CALLS} calls")
-        message = encode(Kind.CALL, call_number, method.name, request, limit=self.max_message_bytes, offer=offer)
+        message = encode(
+            Kind.CALL,
+            call_number,
+            method.name,
+            request,
+            limit=self.max_message_bytes,
+            offer=offer,
+            agent=agent,
+            trace=trace,
+            request_id=log_context().get("request_id"),
+        )
         timeout_s = method.deadline_of(request) * self.deadline_scale
         reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting[call_number] = (method, reply)
@@ -128,9 +158,10 @@ class Multiplexer:
             waiting_call[1].set_exception(error)
 
     def _serve_call(self, envelope: Envelope) -> None:
-        service = self.service
-        if service is None:
-            self._spawn(self._send_error(envelope.id, Unavailable("not ready yet")))
+        try:
+            service = self._service_for(envelope.agent)
+        except Unavailable as e:
+            self._spawn(self._send_error(envelope.id, e))
             return
         method = service.methods.get(envelope.name)
         if method is None:
@@ -146,6 +177,13 @@ class Multiplexer:
         self._serving[envelope.id] = (method, task)
         task.add_done_callback(lambda _: self._serving.pop(envelope.id, None))
 
+    def _service_for(self, agent: str) -> Service:
+        if agent and self.service_of is not None:
+            return self.service_of(agent)
+        if self.service is None:
+            raise Unavailable("not ready yet")
+        return self.service
+
     async def _answer(self, service: Service, method: Method, envelope: Envelope) -> None:
         call_number = envelope.id
         try:
@@ -153,7 +191,9 @@ class Multiplexer:
                 request = decode_body(envelope.body, method.request)
             except msgspec.MsgspecError as e:
                 raise errors.InvalidInput(f"{method.name}: {e}", data={"request": str(e)}) from None
-            reply = await service.call(method, request)
+            traced = child_span(method.name, kind="server", parent=envelope.trace)
+            with bind_log_context(request_id=envelope.request_id, **_ids_of(request)), traced:
+                reply = await service.call(method, request)
             if method.stream is not None:
                 await self._accept(method.stream, reply, envelope.offer)
                 reply = None

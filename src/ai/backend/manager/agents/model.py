@@ -13,9 +13,17 @@ from ai.backend.common.errors import InvalidQuantity
 from ai.backend.common.ids import AccessKey, AgentId, KernelId, ResourceGroupName, SessionId, SlotName
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import AgentStatus, KernelStatus, SlotType
-from ai.backend.common.wire.reports import ImageReport, OverlayReport, PluginReport, RuntimeClassReport
+from ai.backend.common.wire.reports import (
+    ImageReport,
+    KernelPresence,
+    OverlayReport,
+    PluginReport,
+    RuntimeClassReport,
+)
 
 PULLING_RUNTIMES = frozenset({"docker"})
+FETCHING_RUNTIMES = PULLING_RUNTIMES | {"kubernetes"}
+"""Runtimes that start an image of a registry; not all can be asked to fetch one beforehand."""
 
 
 def withheld_slots(devices: Iterable[Mapping[str, Any]]) -> ResourceSlot:
@@ -69,8 +77,13 @@ class Agent:
 
     @property
     def can_pull(self) -> bool:
-        """True if the agent's runtime pulls images from registries."""
+        """True if the agent's runtime pulls images from registries on request."""
         return self.runtime in PULLING_RUNTIMES
+
+    @property
+    def can_fetch(self) -> bool:
+        """True if the agent can start a session of an image of a registry that it does not have yet."""
+        return self.runtime in FETCHING_RUNTIMES
 
     @property
     def capacity(self) -> ResourceSlot:
@@ -116,6 +129,14 @@ class SlotTypeInfo:
             },
             "display_icon": display.get("display_icon") or "",
         }
+
+
+@dataclass(frozen=True, slots=True)
+class PresenceDifferences:
+    """Kernels of an agent that it should remove, and running ones that it should report again."""
+
+    unknown: list[KernelPresence]
+    unobserved: list[KernelPresence]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,15 @@ from ai.backend.common.images import architecture_name
 from ai.backend.common.names import check_slot_name, check_slug
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import AgentStatus, SlotType
-from ai.backend.common.wire.reports import AgentReport, HeartbeatReply, OverlayReport, SlotReport
+from ai.backend.common.wire.reports import (
+    AgentReport,
+    BeatReply,
+    BeatReport,
+    HeartbeatReply,
+    KernelPresence,
+    OverlayReport,
+    SlotReport,
+)
 from ai.backend.infra.bus import Bus
 from ai.backend.infra.clock import Clock
 from ai.backend.infra.config_store import ConfigStore
@@ -139,6 +147,12 @@ class AgentRegistry:
     _fingerprints: dict[AgentId, bytes] = field(default_factory=dict, init=False)
     """Agent -> its registered report; empty if a part of it was refused, which the next heartbeat tries again."""
     _written_at: dict[AgentId, float] = field(default_factory=dict, init=False)
+    _held_kernels: dict[AgentId, tuple[int, int, list[KernelPresence]]] = field(default_factory=dict, init=False)
+    """Agent -> epoch, number and kernels of its last whole heartbeat."""
+    _speaker_of: dict[AgentId, str] = field(default_factory=dict, init=False)
+    _speakers: dict[str, tuple[float, float]] = field(default_factory=dict, init=False)
+    """Process that speaks for agents -> the monotonic times when it was first heard after its last long silence, and
+    last heard."""
     _newest_heartbeat: dict[AgentId, tuple[int, int]] = field(default_factory=dict, init=False)
     """Agent -> epoch and number of its newest heartbeat."""
     _registration_lock: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
@@ -153,7 +167,7 @@ class AgentRegistry:
         if self._is_outdated(agent_id, report):
             return HeartbeatReply(interval_s=self.settings.heartbeat_interval_s)
         monotonic_now = self.clock.monotonic()
-        self.record_contact(agent_id)  # first: the agent lives even if its report cannot be written now
+        self.record_contact(agent_id, report.speaker)  # first: it lives even if its report cannot be written now
         fingerprint = msgspec.msgpack.encode(msgspec.structs.replace(report, kernels=[], number=0))
         if self._fingerprints.get(agent_id) != fingerprint:
             is_whole = await self._register(agent_id, report)
@@ -161,11 +175,48 @@ class AgentRegistry:
             self._written_at[agent_id] = monotonic_now
             self.bus.publish(SCHEDULE)
             self.bus.publish(LAUNCH)
-        elif monotonic_now - self._written_at.get(agent_id, 0.0) >= _HEARTBEAT_WRITE_S:
+        else:
+            await self._write_contact(agent_id)
+        self._held_kernels[agent_id] = (report.epoch, report.number, report.kernels)
+        reply = HeartbeatReply(interval_s=self.settings.heartbeat_interval_s)
+        if not self.leads():
+            return reply
+        differences = await self.presence.compare(agent_id, report.kernels)
+        return msgspec.structs.replace(
+            reply, unknown_kernels=differences.unknown, unobserved_kernels=differences.unobserved
+        )
+
+    async def beat(self, report: BeatReport) -> BeatReply:
+        """Counts as the heartbeats of agents that have nothing new. An agent whose last heartbeat this process has not,
+        or not wholly admitted, is ``stale``."""
+        stale: list[str] = []
+        unknown_kernels: dict[str, list[KernelPresence]] = {}
+        for beat in report.beats:
+            agent_id = AgentId(beat.agent_id)
+            epoch, number, kernels = self._held_kernels.get(agent_id, (0, -1, []))
+            if not self._fingerprints.get(agent_id) or (epoch, number) != (beat.epoch, beat.unchanged_since):
+                stale.append(beat.agent_id)
+                continue
+            if (beat.epoch, beat.number) <= self._newest_heartbeat.get(agent_id, (0, 0)):
+                continue
+            self._newest_heartbeat[agent_id] = beat.epoch, beat.number
+            self.record_contact(agent_id, self._speaker_of.get(agent_id, ""))
+            await self._write_contact(agent_id)
+            if self.leads():
+                differences = await self.presence.compare(agent_id, kernels)
+                if differences.unknown:
+                    unknown_kernels[beat.agent_id] = differences.unknown
+                if differences.unobserved:  # the reply to a whole heartbeat names them
+                    stale.append(beat.agent_id)
+        interval_s = self.settings.heartbeat_interval_s
+        return BeatReply(interval_s=interval_s, stale=stale, unknown_kernels=unknown_kernels)
+
+    async def _write_contact(self, agent_id: AgentId) -> None:
+        """Stores the time of the last heartbeat now and then."""
+        monotonic_now = self.clock.monotonic()
+        if monotonic_now - self._written_at.get(agent_id, 0.0) >= _HEARTBEAT_WRITE_S:
             await self.agents.change(agent_id, last_heartbeat=self.clock.now())
             self._written_at[agent_id] = monotonic_now
-        unknown_kernels = await self.presence.compare(agent_id, report.kernels) if self.leads() else []
-        return HeartbeatReply(interval_s=self.settings.heartbeat_interval_s, unknown_kernels=unknown_kernels)
 
     def _is_outdated(self, agent_id: AgentId, report: AgentReport) -> bool:
         """Returns True if the agent's report is not newer than the newest so far; else records it as the newest."""
@@ -181,9 +232,35 @@ class AgentRegistry:
         """Agents that have registered with this process and have not been lost since."""
         return self._fingerprints.keys()
 
-    def record_contact(self, agent_id: AgentId) -> None:
-        """Records that the agent is alive now."""
-        self.last_seen[agent_id] = self.clock.monotonic()
+    def record_contact(self, agent_id: AgentId, speaker: str | None = None) -> None:
+        """Records that the agent is alive now, and of a heartbeat, which process speaks for it."""
+        now = self.clock.monotonic()
+        self.last_seen[agent_id] = now
+        if speaker is None:
+            return
+        if not speaker:
+            self._speaker_of.pop(agent_id, None)
+            return
+        self._speaker_of[agent_id] = speaker
+        resumed_at, heard_at = self._speakers.get(speaker, (now, now))
+        was_away = now - heard_at > self.settings.heartbeat_timeout_s
+        self._speakers[speaker] = (now if was_away else resumed_at, now)
+
+    def is_silent(self, agent_id: AgentId, since: float) -> bool:
+        """Returns True if the agent counts as lost: nothing was heard of it for the timeout.
+
+        If another process speaks for it, then only while that process is heard: the silence of that process is not the
+        node's, and counts after ``speaker_timeout_s``. Times before ``since`` do not count.
+        """
+        now, timeout_s = self.clock.monotonic(), self.settings.heartbeat_timeout_s
+        seen_at = max(self.last_seen.get(agent_id, 0.0), since)
+        speaker = self._speakers.get(self._speaker_of.get(agent_id, ""))
+        if speaker is None:
+            return now - seen_at > timeout_s
+        resumed_at, heard_at = speaker
+        if now - heard_at > timeout_s:
+            return now - max(heard_at, since) > self.settings.speaker_timeout_s
+        return now - max(seen_at, resumed_at) > timeout_s
 
     def mark_lost(self, agent_id: AgentId) -> None:
         """Forgets the registration, so that the next heartbeat registers the agent again."""

@@ -14,6 +14,12 @@ class AgentSettings(Settings):
     heartbeat_timeout_s: float = Field(
         15.0, gt=0, description="An agent that is silent for longer is LOST, in seconds."
     )
+    speaker_timeout_s: float = Field(
+        120.0,
+        gt=0,
+        description="Where one process reports for the agents of many nodes: after its silence for so long, in seconds,"
+        " they are LOST too; until then only those of which it says nothing while it speaks.",
+    )
     abandon_s: float = Field(
         600.0, gt=0, description="After this silence, in seconds, the sessions on a LOST agent are given up."
     )

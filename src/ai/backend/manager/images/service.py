@@ -118,7 +118,7 @@ class ImageService:
         if problem := label_problem(image.labels):
             raise InvalidInput(f"The image {image.name} cannot be used: {problem}.", data={"image": "bad labels"})
         if not image.agents and not any(
-            agent.can_pull and agent.architecture == image.architecture for agent in agents
+            agent.can_fetch and agent.architecture == image.architecture for agent in agents
         ):
             raise ImageNotFound(f"No agent of this resource group has {image.name}, or can fetch it.")
         return image
@@ -130,7 +130,7 @@ class ImageService:
 
     async def with_fetchable(self, agents: Sequence[Agent], names: Collection[str]) -> list[Agent]:
         """Returns the agents as if they had those of the named images that they can fetch."""
-        fetchers = [agent for agent in agents if agent.can_pull]
+        fetchers = [agent for agent in agents if agent.can_fetch]
         if not fetchers or not names or await self.registries.auto_pull() is AutoPull.NONE:
             return list(agents)
         fetchable = [

@@ -27,7 +27,7 @@ def write_specification(directory: Path, agent_id: str, plugin_key: str, content
     already, and returns the full names of its devices. Raises InvalidInput, and OSError if it cannot be written."""
     content = {**content, "cdiVersion": minimum_version(content)}
     specification = parse(content)
-    path = directory / f"{file_prefix(agent_id)}{_UNSAFE.sub('_', plugin_key)}.json"
+    path = _path_of(directory, agent_id, plugin_key)
     text = json.dumps(content, indent=1, sort_keys=True) + "\n"
     directory.mkdir(mode=0o755, parents=True, exist_ok=True)
     is_written = False
@@ -42,6 +42,15 @@ def write_specification(directory: Path, agent_id: str, plugin_key: str, content
             file.write(text)
         temporary.replace(path)
     return frozenset(f"{specification.kind}={device.name}" for device in specification.devices)
+
+
+def remove_specification(directory: Path, agent_id: str, plugin_key: str) -> None:
+    """Removes one specification; safe if it is gone. Raises OSError."""
+    _path_of(directory, agent_id, plugin_key).unlink(missing_ok=True)
+
+
+def _path_of(directory: Path, agent_id: str, plugin_key: str) -> Path:
+    return directory / f"{file_prefix(agent_id)}{_UNSAFE.sub('_', plugin_key)}.json"
 
 
 def remove_others(directory: Path, agent_id: str, kept_keys: Collection[str]) -> list[Path]:

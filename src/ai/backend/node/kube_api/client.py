@@ -357,7 +357,7 @@ class KubeApi:
         return URL(self.address.server + path, encoded=True).with_query(query)
 
     def _headers(self) -> dict[str, str]:
-        headers = {"Accept": "application/json", "User-Agent": self._user_agent}
+        headers = {"Accept": "application/json, */*;q=0.1", "User-Agent": self._user_agent}
         token = self.address.token.current()
         return headers | {"Authorization": f"Bearer {token}"} if token else headers
 

@@ -36,7 +36,7 @@ class ObjectMeta(Part, frozen=True, kw_only=True):
     annotations: dict[str, str] = {}
     finalizers: Sequence[str] = ()
     owner_references: Sequence[OwnerReference] = ()
-    creation_timestamp: str = ""
+    creation_timestamp: str | None = None
     deletion_timestamp: str = ""
     """When the object may vanish; empty unless its deletion was requested."""
 
@@ -57,7 +57,7 @@ class Condition(Part, frozen=True, kw_only=True):
     status: str = ""
     reason: str = ""
     message: str = ""
-    last_transition_time: str = ""
+    last_transition_time: str | None = None
 
 
 class ResourceRequirements(Part, frozen=True, kw_only=True):
@@ -93,7 +93,7 @@ class StateWaiting(Part, frozen=True, kw_only=True):
 
 
 class StateRunning(Part, frozen=True, kw_only=True):
-    started_at: str = ""
+    started_at: str | None = None
 
 
 class StateTerminated(Part, frozen=True, kw_only=True):
@@ -102,7 +102,7 @@ class StateTerminated(Part, frozen=True, kw_only=True):
     reason: str = ""
     message: str = ""
     container_id: str = msgspec.field(default="", name="containerID")
-    finished_at: str = ""
+    finished_at: str | None = None
 
 
 class ContainerState(Part, frozen=True, kw_only=True):
@@ -204,14 +204,14 @@ class DeviceAttribute(Part, frozen=True, kw_only=True):
     """A value of one of four types; the field of its type is set."""
 
     string: str | None = None
-    int: int | None = None
-    bool: bool | None = None
+    number: int | None = msgspec.field(default=None, name="int")
+    flag: bool | None = msgspec.field(default=None, name="bool")
     version: str | None = None
 
     @property
     def value(self) -> Any:
         """The value, or None for an attribute of a type that is not known."""
-        return next((v for v in (self.string, self.int, self.bool, self.version) if v is not None), None)
+        return next((v for v in (self.string, self.number, self.flag, self.version) if v is not None), None)
 
 
 class DeviceCapacity(Part, frozen=True, kw_only=True):

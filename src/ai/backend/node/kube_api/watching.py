@@ -11,6 +11,7 @@ import msgspec
 
 from ai.backend.common.errors import Unavailable
 from ai.backend.node.kube_api.errors import Status, refusal_of
+from ai.backend.node.kube_api.objects import KubeObject, ObjectMeta
 from ai.backend.node.kube_api.resources import ObjectT
 
 MAX_LINE_BYTES = 1 << 24
@@ -37,6 +38,7 @@ class WatchDecoder(Generic[ObjectT]):
 
     def __init__(self, cls: type[ObjectT]) -> None:
         event = msgspec.defstruct("Event", [("type", str), ("object", cls)], gc=False, frozen=True)
+        self._type = cls
         self._decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(event)
         self._rest: list[bytes] = []
         self._rest_bytes = 0
@@ -63,12 +65,24 @@ class WatchDecoder(Generic[ObjectT]):
             try:
                 event = decode(line)
             except msgspec.ValidationError as e:
-                raise _error_of(line, e) from None
+                if (version := _bookmark_of(line)) is None:
+                    raise _error_of(line, e) from None
+                event = WatchEvent("BOOKMARK", self._type(metadata=version))
             except msgspec.DecodeError as e:
                 raise Unavailable(f"a watch sent a line that is no JSON: {e}") from None
             if event.type == "ERROR":
                 raise _error_of(line, None)
             yield event
+
+
+def _bookmark_of(line: bytes) -> ObjectMeta | None:
+    """Returns the metadata of a bookmark, whose required fields may be null (``spec.containers`` of a pod); None for
+    any other frame."""
+    try:
+        frame = msgspec.json.decode(line, type=_Frame)
+        return msgspec.json.decode(frame.object, type=KubeObject).metadata if frame.type == "BOOKMARK" else None
+    except msgspec.MsgspecError:
+        return None
 
 
 def _error_of(line: bytes, problem: msgspec.ValidationError | None) -> Exception:

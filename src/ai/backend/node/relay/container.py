@@ -14,7 +14,8 @@ import socket
 import sys
 import time
 
-from .framing import encode
+from .connections import carry_connection
+from .framing import decode, encode
 from .peers import hand_over_socket
 from .relay import Relay
 
@@ -103,6 +104,9 @@ class Container:
     def _on_command(self, peer: Peer, kind: str, body: bytes) -> bool:
         if kind == "socket":
             hand_over_socket(peer)
+            return True
+        if kind == "connect":
+            carry_connection(peer, int(decode(body)["port"]))
             return True
         if kind != "begin":
             return False

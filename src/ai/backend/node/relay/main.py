@@ -1,6 +1,7 @@
 """Entry point in a container: `python -I -S <runner>/relay/main.py --directory DIR --replay-bytes N --runtime NAME`.
 
-Tiny, because a script is compiled at each start.
+In a pod `main.py prepare` runs first, `main.py pod` is the relay, `main.py reaper` the session's first process. Tiny,
+because a script is compiled at each start.
 """
 
 import sys
@@ -20,4 +21,6 @@ def load_packages():  # type: () -> None
 
 if __name__ == "__main__":
     load_packages()
-    sys.exit(__import__("_backendai_relay.container", fromlist=["main"]).main(sys.argv[1:]))
+    role = sys.argv[1] if sys.argv[1:2] in (["pod"], ["prepare"], ["reaper"]) else "container"
+    arguments = sys.argv[1:] if role == "container" else sys.argv[2:]
+    sys.exit(__import__("_backendai_relay." + role, fromlist=["main"]).main(arguments))

@@ -8,13 +8,17 @@ from collections import deque
 
 from .framing import FrameReader, encode
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 _RECEIVE_BYTES = 256 * 1024
 
 
 class Peer:
-    """A stream socket with an outgoing queue."""
+    """A stream socket, or what behaves like one (:class:`tls.TlsSocket`), with an outgoing queue."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: Any) -> None:
         sock.setblocking(False)
         self.sock = sock
         self.reader = FrameReader()
@@ -23,7 +27,8 @@ class Peer:
         self.is_open = True
 
     def fileno(self) -> int:
-        return self.sock.fileno()
+        number: int = self.sock.fileno()
+        return number
 
     def receive(self) -> bytes | None:
         """Returns received bytes; None at the end of the stream."""

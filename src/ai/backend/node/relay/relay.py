@@ -29,6 +29,7 @@ class Relay:
 
     Args:
         poll: the owner's; the relay registers the listener, the runner and its peers there.
+        listener: of the peers; None where the owner makes the connections, and gives them to :meth:`adopt`.
         runner: the stream of the runner; None until there is one.
         replay_bytes: the limit of stored unacknowledged messages.
         command: called with (peer, type, body) for a message that anybody may send; returns False for an unknown one.
@@ -39,7 +40,7 @@ class Relay:
     def __init__(
         self,
         poll: select.poll,
-        listener: socket.socket,
+        listener: socket.socket | None,
         runner: socket.socket | None,
         *,
         replay_bytes: int,
@@ -61,7 +62,8 @@ class Relay:
         self._sent = 0
         self._acked = 0
         self.exit: dict[str, Any] | None = None
-        poll.register(listener, select.POLLIN)
+        if listener is not None:
+            poll.register(listener, select.POLLIN)
         if runner is not None:
             self.follow(runner)
 
@@ -69,6 +71,21 @@ class Relay:
         """Begins to relay this runner."""
         self._runner = Peer(runner)
         self._poll.register(self._runner, select.POLLIN)
+
+    @property
+    def epoch(self) -> int:
+        """The newest epoch that has attached; -1 before the first."""
+        return self._epoch
+
+    @property
+    def last_seq(self) -> int:
+        """The number of the runner's last message."""
+        return self._replay.last_seq
+
+    @property
+    def is_sent(self) -> bool:
+        """True if every frame of the runner was handed to the controller's connection, or there is no controller."""
+        return self._controller is None or self._sent >= self._replay.last_seq
 
     @property
     def is_acknowledged(self) -> bool:
@@ -83,8 +100,8 @@ class Relay:
 
     def dispatch(self, fd: int, events: int) -> bool:
         """Handles events of a ready descriptor; returns False for a descriptor that is not the relay's."""
-        if fd == self._listener.fileno():
-            self._accept_peer()
+        if self._listener is not None and fd == self._listener.fileno():
+            self._accept_peer(self._listener)
         elif self._runner is not None and fd == self._runner.fileno():
             if events & select.POLLOUT:
                 self._runner.flush()
@@ -162,14 +179,19 @@ class Relay:
             self._runner.close()
             self._runner = None
 
-    def _accept_peer(self) -> None:
+    def _accept_peer(self, listener: socket.socket) -> None:
         try:
-            sock, _ = self._listener.accept()
+            sock, _ = listener.accept()
         except OSError:
             return
+        self.adopt(sock)
+
+    def adopt(self, sock: Any) -> Peer:
+        """Serves a connection from now on, a socket or what reads and writes like one."""
         peer = Peer(sock)
         self._peers[peer.fileno()] = peer
         self._poll.register(peer, select.POLLIN)
+        return peer
 
     def _send_unsent(self) -> None:
         """Sends the controller the frames that it lacks, as fast as it reads."""

@@ -14,9 +14,9 @@ import stat
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
@@ -210,7 +210,10 @@ def _exposure_of(directory: Path) -> PortExposure:
 
 
 def _connect_inside(directory: Path, port: int) -> socket.socket:
-    _, sock = _request_socket(directory)
+    try:
+        _, sock = _request_socket(directory)
+    except _SocketRefused:
+        return _request_connection(directory, port)
     if sock is None:
         raise Unavailable("the workload has no network of its own")
     return _connect_to_loopback(sock, port)
@@ -262,26 +265,67 @@ def _connect_to_loopback(sock: socket.socket, port: int) -> socket.socket:
     return sock
 
 
+class _SocketRefused(Unavailable):
+    """Raised when a relay or shim answers that it cannot hand over a socket, as one under gVisor."""
+
+
 def _request_socket(directory: Path) -> tuple[PortExposure, socket.socket | None]:
     deadline = time.monotonic() + _TIMEOUT_S
     try:
-        directory_fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as relay_socket:
-                _limit_wait(relay_socket, deadline)
-                relay_socket.connect(f"/proc/self/fd/{directory_fd}/shim.sock")
-                _limit_wait(relay_socket, deadline)
-                relay_socket.sendall(encode({"t": "socket"}))
-                answer, sock = _receive_answer(relay_socket, deadline)
-        finally:
-            os.close(directory_fd)
+        with _reach_relay(directory, deadline) as relay_socket:
+            relay_socket.sendall(encode({"t": "socket"}))
+            answer, sock = _receive_answer(relay_socket, deadline)
     except (OSError, ValueError, RecursionError) as error:
         raise Unavailable("the workload's relay does not answer") from error
     if answer.get("t") != "socket":
         if sock is not None:
             sock.close()
-        raise Unavailable(f"there is no way into the workload's network: {str(answer.get('reason'))[:200]}")
+        raise _SocketRefused(f"there is no way into the workload's network: {str(answer.get('reason'))[:200]}")
     return PortExposure.PRIVATE if sock is not None else PortExposure.HOST, sock
+
+
+def _request_connection(directory: Path, port: int) -> socket.socket:
+    """Has the relay connect to the port and carry the bytes: the returned socket is the connection to the relay."""
+    deadline = time.monotonic() + _TIMEOUT_S
+    try:
+        with _reach_relay(directory, deadline) as relay_socket:
+            relay_socket.sendall(encode({"t": "connect", "port": port}))
+            # Not a byte more than the answer: the service may speak first.
+            length = int.from_bytes(_receive_exactly(relay_socket, 4, deadline), "big")
+            if length > _MAX_ANSWER_BYTES:
+                raise ValueError("too long an answer")
+            answer = json.loads(_receive_exactly(relay_socket, length, deadline))
+            if isinstance(answer, dict) and answer.get("t") == "connected":
+                return relay_socket.dup()
+    except (OSError, ValueError, RecursionError) as error:
+        raise Unavailable("there is no way into the workload's network") from error
+    reason = str(answer.get("reason"))[:200] if isinstance(answer, dict) else "no answer"
+    raise Unavailable(f"nothing listens on port {port} of the workload ({reason})")
+
+
+@contextmanager
+def _reach_relay(directory: Path, deadline: float) -> Iterator[socket.socket]:
+    """Connects to the relay or shim of a workload for one question. Raises OSError."""
+    directory_fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as relay_socket:
+            _limit_wait(relay_socket, deadline)
+            relay_socket.connect(f"/proc/self/fd/{directory_fd}/shim.sock")
+            _limit_wait(relay_socket, deadline)
+            yield relay_socket
+    finally:
+        os.close(directory_fd)
+
+
+def _receive_exactly(relay_socket: socket.socket, length: int, deadline: float) -> bytes:
+    received = bytearray()
+    while len(received) < length:
+        _limit_wait(relay_socket, deadline)
+        chunk = relay_socket.recv(length - len(received))
+        if not chunk:
+            raise ConnectionResetError
+        received += chunk
+    return bytes(received)
 
 
 def _limit_wait(relay_socket: socket.socket, deadline: float) -> None:

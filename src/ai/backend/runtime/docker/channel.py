@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import stat
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -17,6 +18,7 @@ from ai.backend.plugin.runtime import RunnerChannel, WorkloadExit
 ExitReader = Callable[[], Awaitable[WorkloadExit | None]]
 """Returns how the workload has ended, None while it lives. Waits if it is about to end."""
 LEFT_SLACK_BYTES = 1 << 20
+_ANSWER_TIMEOUT_S = 2.0
 
 
 class DockerChannel(RunnerChannel):
@@ -74,14 +76,23 @@ class DockerChannel(RunnerChannel):
             await self._relay_channel.close()
 
 
-async def is_listening(channel_folder: Path) -> bool:
-    """Returns True if the relay of a container still accepts connections."""
+async def is_relaying(channel_folder: Path) -> bool:
+    """Returns True if the relay of a container still answers.
+
+    That its socket accepts connections does not tell: gVisor's does so for a while after the relay has ended.
+    """
     try:
         connection = await RelayConnection.open(channel_folder)
     except Unavailable:
         return False
-    await connection.close()
-    return True
+    try:
+        async with asyncio.timeout(_ANSWER_TIMEOUT_S):
+            await connection.send({"t": "watch"})
+            return await connection.receive() is not None
+    except (TimeoutError, Unavailable):
+        return False
+    finally:
+        connection.abandon()
 
 
 def read_left_messages(left_path: Path, limit_bytes: int) -> list[dict[str, Any]]:

@@ -51,7 +51,7 @@ from ai.backend.plugin.runtime import (
 from ai.backend.runtime.disk_guard import DiskGuard, used_bytes
 from ai.backend.runtime.docker import cleanup, statistics
 from ai.backend.runtime.docker.capabilities import describe, engine_facts, why_unfit
-from ai.backend.runtime.docker.channel import DockerChannel, is_listening
+from ai.backend.runtime.docker.channel import DockerChannel, is_relaying
 from ai.backend.runtime.docker.commits import Commits
 from ai.backend.runtime.docker.container_config import EngineFacts
 from ai.backend.runtime.docker.creation import Creation
@@ -344,7 +344,7 @@ class DockerRuntime(AbstractRuntime):
                 if error.message != last_error:
                     log.warning("the engine cannot say how %s is: %s", handle.record.key, error)
                 last_error = error.message
-            if await is_listening(handle.folder.channel):
+            if await is_relaying(handle.folder.channel):
                 return None
             with suppress(TimeoutError):
                 await asyncio.wait_for(handle.ended.wait(), delay_s)

@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from ai.backend.agent.devices.plugins import PluginHandle
 from ai.backend.agent.kernels.kernel import Kernel
 from ai.backend.agent.lifecycle.context import Step, StepContext
 from ai.backend.agent.lifecycle.hook_calls import HookCalls
@@ -20,6 +19,7 @@ from ai.backend.common.devices import DeviceAllocation
 from ai.backend.common.errors import BackendError, CreationDeferred
 from ai.backend.infra.retry import Backoff
 from ai.backend.plugin.accelerator import AttachedDevice, TerminationDeferred, responses
+from ai.backend.pluginhost.handle import PluginHandle
 
 log = logging.getLogger(__name__)
 V = TypeVar("V")

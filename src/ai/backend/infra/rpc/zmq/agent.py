@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from uuid import uuid4
 
@@ -15,8 +16,9 @@ from ai.backend.common.errors import Unavailable
 from ai.backend.common.wire.link import AgentCommands, ManagerReports
 from ai.backend.infra.loop import cancel_all
 from ai.backend.infra.rpc.data.dialer import DataDialer
+from ai.backend.infra.rpc.endpoints import ServedAgents
 from ai.backend.infra.rpc.frames import Envelope, Hello, Kind, decode, encode
-from ai.backend.infra.rpc.methods import MAX_MESSAGE_BYTES, commands_service, reports_proxy
+from ai.backend.infra.rpc.methods import MAX_MESSAGE_BYTES, Service, commands_service, reports_proxy
 from ai.backend.infra.rpc.multiplexer import Multiplexer
 from ai.backend.infra.rpc.zmq.keys import KeyPair
 
@@ -25,10 +27,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(eq=False, kw_only=True)
 class ZmqAgentEndpoint:
-    """Connects one agent to the manager at ``connect``; an :class:`~ai.backend.infra.rpc.endpoints.AgentEndpoint`.
+    """Connects one or many agents to the manager at ``connect``; an
+    :class:`~ai.backend.infra.rpc.endpoints.AgentEndpoint`.
 
-    The manager has bound ``keypair.public`` to ``agent_id``; ``manager_key`` is its own public key in Z85. A hello is
-    sent every ``hello_every_s``; a manager that sends nothing for ``lost_after_s`` is not connected.
+    The manager has bound ``keypair.public`` to ``agent_id``, which is a prefix for many agents; ``manager_key`` is its
+    own public key in Z85. A hello is sent every ``hello_every_s``; a manager that sends nothing for ``lost_after_s`` is
+    not connected.
     """
 
     connect: str
@@ -50,17 +54,22 @@ class ZmqAgentEndpoint:
         self._connected = asyncio.Event()
         self._refusal = ""
         self._dialer = DataDialer(self.connect)
+        self._carried: Mapping[str, AgentCommands] | None = None
         self._multiplexer = Multiplexer(
             "the manager",
             self._send,
             max_message_bytes=self.max_message_bytes,
             deadline_scale=self.deadline_scale,
             dialer=self._dialer,
+            service_of=self._service_of,
         )
         self._reports = reports_proxy(self._connection)
 
-    async def start(self, commands: AgentCommands) -> None:
-        self._multiplexer.service = commands_service(commands)
+    async def start(self, commands: ServedAgents) -> None:
+        if isinstance(commands, Mapping):
+            self._carried = commands
+        else:
+            self._multiplexer.service = commands_service(commands)
         self._incarnation = uuid4().hex
         self._context = zmq.asyncio.Context()
         self._socket = self._open_socket(self._context)
@@ -68,6 +77,12 @@ class ZmqAgentEndpoint:
             asyncio.create_task(self._receive(), name="link-receive"),
             asyncio.create_task(self._greet(), name="link-hello"),
         ]
+
+    def _service_of(self, agent_id: str) -> Service:
+        commands = self._carried.get(agent_id) if self._carried is not None else None
+        if commands is None:
+            raise Unavailable(f"the agent {agent_id[:64]} is not here")
+        return commands_service(commands)
 
     def _open_socket(self, context: zmq.asyncio.Context) -> zmq.asyncio.Socket:
         socket = context.socket(zmq.DEALER)
@@ -125,10 +140,11 @@ class ZmqAgentEndpoint:
 
     async def _greet(self) -> None:
         """Sends a hello at every interval, and reconnects when the manager does not reply: it refuses keys silently."""
-        hello = encode(Kind.HELLO, body=Hello(self.agent_id, self._incarnation), limit=self.max_message_bytes)
         while True:
+            agents = None if self._carried is None else sorted(self._carried)
+            hello = Hello(self.agent_id, self._incarnation, agents=agents)
             try:
-                await self._send(hello)
+                await self._send(encode(Kind.HELLO, body=hello, limit=self.max_message_bytes))
             except Unavailable as e:
                 self._lost(str(e))
             delay_s = self.hello_every_s if self._connected.is_set() else min(0.05, self.hello_every_s)

@@ -23,11 +23,30 @@ class KeyPair:
     secret: str = field(repr=False)
 
 
+def covers(bound_id: str, agent_id: str) -> bool:
+    """Returns True if a key that is bound to ``bound_id`` may speak for an agent.
+
+    It is the id of one agent, or ``PREFIX.*`` for all agents whose ids begin with ``PREFIX.``; keys of several
+    processes that share a prefix have a name each, ``PREFIX.*@NAME``.
+    """
+    prefix, star, _ = bound_id.partition("*")
+    return agent_id.startswith(prefix) and len(agent_id) > len(prefix) if star else agent_id == bound_id
+
+
+def check_bound_id(bound_id: str) -> str:
+    """Returns what a key can be bound to, see :func:`covers`. Raises InvalidName."""
+    prefix, star, name = bound_id.partition(".*")
+    if star and name:
+        check_slug(name.removeprefix("@") if name.startswith("@") else "", what="agent_id", allow_dots=True)
+    check_slug(prefix if star else bound_id, what="agent_id", allow_dots=True)
+    return bound_id
+
+
 class AgentKeys(Protocol):
-    """Maps public keys to agents."""
+    """Maps public keys to agents, see :func:`covers`."""
 
     def agent_for(self, public_key: str) -> str | None:
-        """Returns the agent bound to this key; None if it may not connect."""
+        """Returns what is bound to this key; None if it may not connect."""
 
 
 def generate_keypair(path: Path | None = None) -> KeyPair:
@@ -63,8 +82,11 @@ class AgentKeyDirectory:
         self._matches: dict[str, str] = {}
 
     def allow(self, agent_id: str, public_key: str) -> None:
-        """Binds a key to an agent, in place of its earlier one. Raises InvalidInput for an invalid key or id."""
-        check_slug(agent_id, what="agent_id", allow_dots=True)
+        """Binds a key to an agent or a prefix of agents, in place of its earlier one.
+
+        Raises InvalidInput for an invalid key or id.
+        """
+        check_bound_id(agent_id)
         if len(public_key) != _KEY_CHARACTERS:
             raise InvalidInput("not a public key", data={"public_key": "malformed"})
         self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)

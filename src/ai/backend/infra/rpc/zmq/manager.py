@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 from uuid import uuid4
 
 import msgspec
@@ -17,13 +18,14 @@ from zmq.utils import z85
 
 from ai.backend.common.errors import Unavailable
 from ai.backend.common.wire.link import AgentCommands, ManagerReports
+from ai.backend.common.wire.methods import Method
 from ai.backend.infra.loop import cancel_all
 from ai.backend.infra.rpc.data.server import DataServer
 from ai.backend.infra.rpc.endpoints import ConnectedAgents
 from ai.backend.infra.rpc.frames import PROTOCOL, Envelope, Hello, Kind, decode, decode_body, encode
-from ai.backend.infra.rpc.methods import MAX_MESSAGE_BYTES, commands_proxy, reports_service
+from ai.backend.infra.rpc.methods import MAX_MESSAGE_BYTES, Caller, commands_proxy, reports_service
 from ai.backend.infra.rpc.multiplexer import Multiplexer
-from ai.backend.infra.rpc.zmq.keys import AgentKeys, KeyPair
+from ai.backend.infra.rpc.zmq.keys import AgentKeys, KeyPair, covers
 
 log = logging.getLogger(__name__)
 _PROBE_INTERVAL_S = 0.25
@@ -34,13 +36,29 @@ _ZAP_VERSION = b"1.0"
 
 @dataclass(slots=True)
 class _Peer:
-    """A connected agent. ``route`` is the ROUTER's name of its present connection."""
+    """A connected process. ``agent_id`` is what its key is bound to, ``agents`` those for which it speaks; ``route`` is
+    the ROUTER's name of its present connection."""
 
     agent_id: str
     incarnation: str
     route: bytes
     multiplexer: Multiplexer
     seen_at: float
+    agents: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class _AgentConnection:
+    """Calls one of the agents that share a connection."""
+
+    multiplexer: Multiplexer
+    agent_id: str
+
+    async def call(self, method: Method, request: object) -> Any:
+        return await self.multiplexer.call(method, request, agent=self.agent_id)
+
+    async def open_stream(self, method: Method, request: object) -> Any:
+        return await self.multiplexer.open_stream(method, request, agent=self.agent_id)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -68,7 +86,9 @@ class ZmqManagerEndpoint:
         self._peers: dict[str, _Peer] = {}
         self._routes: dict[bytes, _Peer] = {}
         self._incarnation = ""
-        self._agents = ConnectedAgents(lambda: self._peers, self.agent)
+        self._peer_of: dict[str, _Peer] = {}
+        """Agent -> the connection that speaks for it; of several the one that began last."""
+        self._agents = ConnectedAgents(lambda: self._peer_of, self.agent)
         self.address = self.bind
 
     async def start(self, reports: ManagerReports) -> None:
@@ -118,6 +138,7 @@ class ZmqManagerEndpoint:
         if self.data is not None:
             await self.data.stop()
         self._peers.clear()
+        self._peer_of.clear()
         self._routes.clear()
         if self._zap is not None:
             await self._zap.close()
@@ -130,12 +151,12 @@ class ZmqManagerEndpoint:
     def agent(self, agent_id: str) -> AgentCommands:
         return commands_proxy(partial(self._connection, agent_id))
 
-    async def _connection(self, agent_id: str) -> Multiplexer:
+    async def _connection(self, agent_id: str) -> Caller:
         """Returns the connection of an agent. Raises Unavailable if it is not connected."""
-        peer = self._peers.get(agent_id)
+        peer = self._peer_of.get(agent_id)
         if peer is None:
             raise Unavailable(f"agent {agent_id} is not connected")
-        return peer.multiplexer
+        return peer.multiplexer if peer.agent_id == agent_id else _AgentConnection(peer.multiplexer, agent_id)
 
     @property
     def agents(self) -> Mapping[str, AgentCommands]:
@@ -179,6 +200,9 @@ class ZmqManagerEndpoint:
             log.warning("the key %s belongs to %s and claims to be %s", public_key, bound_agent, hello.agent_id[:64])
             self._drop_route(route, "its key was taken away")
             await self._refuse(route, "the key belongs to another agent")
+        elif foreign_id := next((i for i in hello.agents or () if not covers(bound_agent, i)), None):
+            log.warning("the key of %s claims to speak for %s", bound_agent, foreign_id[:64])
+            await self._refuse(route, "the key may not speak for all of these agents")
         else:
             self._admit(route, hello)
             await self._welcome(route)
@@ -193,7 +217,7 @@ class ZmqManagerEndpoint:
             multiplexer = Multiplexer(
                 f"agent {hello.agent_id}",
                 lambda data: self._send_message(self._route_of(hello.agent_id), data),
-                service=reports_service(self._reports, hello.agent_id),
+                service=reports_service(self._reports, lambda agent_id: self._speaks_for(hello.agent_id, agent_id)),
                 max_message_bytes=self.max_message_bytes,
                 deadline_scale=self.deadline_scale,
                 server=self.data,
@@ -205,6 +229,24 @@ class ZmqManagerEndpoint:
             peer.route = route
         self._routes[route] = peer
         peer.seen_at = asyncio.get_running_loop().time()
+        self._carry(peer, frozenset([hello.agent_id] if hello.agents is None else hello.agents))
+
+    def _carry(self, peer: _Peer, agents: frozenset[str]) -> None:
+        """Has a connection speak for these agents. One that another process carries as well belongs to who took it
+        last, though both name it in every greeting."""
+        if agents == peer.agents:
+            return
+        for agent_id in peer.agents - agents:
+            if self._peer_of.get(agent_id) is peer:
+                del self._peer_of[agent_id]
+        self._peer_of.update(dict.fromkeys(agents - peer.agents, peer))
+        peer.agents = agents
+
+    def _speaks_for(self, bound_id: str, agent_id: str) -> bool:
+        """Returns True if a key covers an agent that no other connection carries; it may report before its next
+        greeting names the agent."""
+        peer = self._peers.get(bound_id)
+        return covers(bound_id, agent_id) and self._peer_of.get(agent_id, peer) is peer
 
     async def _refuse(self, route: bytes, reason: str) -> None:
         await self._send_greeting(route, encode(Kind.REFUSED, name=reason, limit=self.max_message_bytes))
@@ -242,6 +284,7 @@ class ZmqManagerEndpoint:
             return
         log.warning("agent %s is no longer connected: %s", peer.agent_id, reason)
         del self._peers[peer.agent_id]
+        self._carry(peer, frozenset())
         self._routes.pop(peer.route, None)
         peer.multiplexer.lose(Unavailable(f"agent {peer.agent_id} is no longer connected: {reason}"))
 

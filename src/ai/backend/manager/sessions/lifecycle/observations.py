@@ -12,7 +12,15 @@ from uuid import UUID
 
 from ai.backend.common.errors import StaleVersion
 from ai.backend.common.ids import AgentId, KernelId, SessionId
-from ai.backend.common.wire.reports import AgentReport, HeartbeatReply, KernelObservation, ObservationReport, StatReport
+from ai.backend.common.wire.reports import (
+    AgentReport,
+    BeatReply,
+    BeatReport,
+    HeartbeatReply,
+    KernelObservation,
+    ObservationReport,
+    StatReport,
+)
 from ai.backend.core.lifecycle.events import KernelObserved
 from ai.backend.infra.clock import Clock
 from ai.backend.manager.agents.registration import AgentRegistry
@@ -56,6 +64,10 @@ class ObservationService:
     async def heartbeat(self, report: AgentReport) -> HeartbeatReply:
         """Registers or refreshes an agent. Raises as :meth:`AgentRegistry.heartbeat`."""
         return await self.registry.heartbeat(report)
+
+    async def beat(self, report: BeatReport) -> BeatReply:
+        """Counts heartbeats without news."""
+        return await self.registry.beat(report)
 
     # ---- observations ----
 
@@ -175,7 +187,7 @@ def _observed_change(
     change = advance(detailed, event, now=now)
     if change is None:
         return Change(old=session, new=detailed, events=health_events) if detailed != session else None
-    complete = replace(change, old=session, events=(*change.events, *health_events))
+    complete = replace(change, old=session, events=(*change.events, *health_events), cause=observed.trace)
     return deferred(complete, observed.retry_after_s, now)
 
 

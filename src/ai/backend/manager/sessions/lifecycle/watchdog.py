@@ -19,10 +19,10 @@ from ai.backend.manager.agents.settings import AgentSettings
 from ai.backend.manager.agents.store import AgentStore
 from ai.backend.manager.resource_groups.store import ResourceGroupStore
 from ai.backend.manager.sessions.changes import Change
-from ai.backend.manager.sessions.model import Session
+from ai.backend.manager.sessions.model import STARTED_OVER, Session
 from ai.backend.manager.sessions.settings import SessionSettings
 from ai.backend.manager.sessions.store import SessionStore
-from ai.backend.manager.sessions.transitions import STARTED_OVER, advance
+from ai.backend.manager.sessions.transitions import advance
 from ai.backend.manager.sessions.writer import SessionWriter
 
 log = logging.getLogger(__name__)
@@ -75,12 +75,8 @@ class WatchdogLoop(PeriodicLoop):
             self._resumed_at = now
         self._last_round_at = now
 
-    def _silence_s(self, agent_id: AgentId) -> float:
-        """Returns the seconds since the last heartbeat, without time in which this process was suspended."""
-        return self.clock.monotonic() - max(self.registry.last_seen.get(agent_id, 0.0), self._resumed_at)
-
     async def _watched(self, agent: Agent) -> Agent:
-        is_silent = self._silence_s(agent.id) > self.agent_settings.heartbeat_timeout_s
+        is_silent = self.registry.is_silent(agent.id, since=self._resumed_at)
         if agent.status is states.AgentStatus.LOST and not is_silent:
             # A slow transaction has stored LOST after a heartbeat; the next heartbeat registers the agent again.
             self.registry.mark_lost(agent.id)

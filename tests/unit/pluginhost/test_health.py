@@ -6,11 +6,11 @@ from decimal import Decimal
 
 import pytest
 
-from ai.backend.agent.devices.health import STABLE_FIRST_S, STABLE_MAX_S, DeviceHealthTracker
 from ai.backend.common.devices import ComputeDevice, DeviceHealth, DeviceSlot
 from ai.backend.common.ids import DeviceId, DeviceName, SlotName
 from ai.backend.common.states import SlotType
 from ai.backend.plugin.accelerator import DeviceHealthChange
+from ai.backend.pluginhost.health import STABLE_FIRST_S, STABLE_MAX_S, DeviceHealthTracker
 
 H, U = DeviceHealth.HEALTHY, DeviceHealth.UNHEALTHY
 ID = DeviceId("0")

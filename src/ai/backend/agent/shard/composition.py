@@ -1,0 +1,137 @@
+"""Wires a shard together: the cluster's API, the Lease, the link to the managers, and the agents of the nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from contextlib import AsyncExitStack
+from functools import partial
+from pathlib import Path
+from pkgutil import resolve_name
+from uuid import uuid4
+
+from ai.backend.agent.config.settings import AgentSettings
+from ai.backend.agent.link.managers import SharedConfiguration, named_managers
+from ai.backend.agent.runtimes import parse_runtime_settings
+from ai.backend.agent.shard.inventory import NodeInventory
+from ai.backend.agent.shard.shard import MakeRuntime, Shard
+from ai.backend.common.errors import Conflict
+from ai.backend.infra.files import write_atomically
+from ai.backend.infra.process.memory import trimmed
+from ai.backend.infra.retry import Backoff
+from ai.backend.infra.rpc.fanout import ManagerFanout
+from ai.backend.infra.rpc.zmq.agent import ZmqAgentEndpoint
+from ai.backend.infra.rpc.zmq.keys import load_or_generate_keypair
+from ai.backend.node.kube_api.client import KubeApi
+from ai.backend.node.kube_api.configuration import ClusterAddress, cluster_address
+from ai.backend.node.kube_api.election import Election
+from ai.backend.node.kube_api.resources import LEASES
+
+log = logging.getLogger(__name__)
+_BEATS_GATHER_S = 0.5
+"""The beats of all nodes within so many seconds are one call."""
+STATE_ANNOTATION = "backend.ai/state"
+"""On the Lease: which directory holds the records of the shard's sessions."""
+_CONNECTION = "ai.backend.runtime.kubernetes.cluster:ClusterConnection"
+_RUNTIME = "ai.backend.runtime.kubernetes.runtime:KubernetesRuntime"
+
+
+def connect(address: ClusterAddress) -> KubeApi:
+    return KubeApi(address, partial(Backoff, 0.5, 30.0, jitter=0.5), user_agent="backendai-shard")
+
+
+async def serve(settings: AgentSettings, stop: asyncio.Event) -> None:
+    """Serves the nodes of a cluster whenever this process holds the Lease of the shard, until ``stop`` is set.
+
+    Raises InvalidInput for missing or wrong settings, and Conflict if the records of the shard's sessions are in
+    another directory than this process has.
+    """
+    kubernetes = settings.kubernetes
+    address = cluster_address(kubernetes.kubeconfig, kubernetes.context)
+    identity = kubernetes.identity or f"{socket.gethostname()}-{uuid4().hex[:8]}"
+    parse_runtime_settings(settings)
+    async with AsyncExitStack() as parts:
+        lease_api = connect(address)
+        parts.push_async_callback(lease_api.close)
+        election = Election(lease_api, kubernetes.lease, kubernetes.namespace, identity)
+        leading = asyncio.create_task(election.run(lambda term: _lead(settings, address, lease_api)), name="shard")
+        stopping = asyncio.create_task(stop.wait(), name="shard-stop")
+        try:
+            await asyncio.wait({leading, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if leading.done():
+                leading.result()
+        finally:
+            for task in (leading, stopping):
+                task.cancel()
+            await asyncio.gather(leading, stopping, return_exceptions=True)
+
+
+async def _lead(settings: AgentSettings, address: ClusterAddress, lease_api: KubeApi) -> None:
+    """Serves the nodes until cancelled; their sessions go on."""
+    kubernetes = settings.kubernetes
+    await _check_state(settings, lease_api)
+    shared = SharedConfiguration(settings)
+    keys_file = settings.link.keypair_file or settings.data_dir / "agent.key"
+    keypair = load_or_generate_keypair(keys_file)
+
+    def connect_manager(manager_address: str, key: str) -> ZmqAgentEndpoint:
+        return ZmqAgentEndpoint(connect=manager_address, agent_id=kubernetes.speaker, keypair=keypair, manager_key=key)
+
+    async with AsyncExitStack() as parts:
+        parts.push_async_callback(shared.close)
+        managers = named_managers(settings.link) or await shared.managers()
+        settings = await shared.merged(settings)
+        api = connect(address)
+        parts.push_async_callback(api.close)
+        link = ManagerFanout(connect_manager, managers, beats_gather_s=_BEATS_GATHER_S)
+        shard = Shard(settings, _runtimes(settings, api), link.reports)
+        parts.push_async_callback(shard.close)
+        inventory = NodeInventory(api, kubernetes, settings.agent.resource_group, shard.note_change)
+        parts.push_async_callback(inventory.close)
+        parts.push_async_callback(link.stop)
+        await inventory.start()
+        await link.start(shard.agents)
+        if not named_managers(settings.link):
+            parts.callback(asyncio.create_task(shared.follow(link)).cancel)
+        log.info("%s serves the managers at %s", kubernetes.speaker, ", ".join(managers))
+        async with trimmed():
+            await shard.run(inventory)
+
+
+def _runtimes(settings: AgentSettings, api: KubeApi) -> MakeRuntime:
+    """Returns what makes the runtime of each node; all of them share one connection to the cluster."""
+    directory = settings.data_dir / "kubernetes"
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    connection = resolve_name(_CONNECTION)(parse_runtime_settings(settings), api, directory)
+    make_runtime: MakeRuntime = partial(resolve_name(_RUNTIME), connection)
+    return make_runtime
+
+
+async def _check_state(settings: AgentSettings, api: KubeApi) -> None:
+    """Checks that this process has the records of the shard's sessions: with none, it would end them as strangers.
+
+    Raises Conflict if the Lease names another directory; the first leader writes its own there.
+    """
+    kubernetes = settings.kubernetes
+    state_id = await asyncio.to_thread(_state_id, settings.data_dir / "shard-id")
+    lease = await api.get(LEASES, kubernetes.lease, kubernetes.namespace)
+    noted_id = lease.metadata.annotations.get(STATE_ANNOTATION)
+    if noted_id is None:
+        body = {"metadata": {"uid": lease.metadata.uid, "annotations": {STATE_ANNOTATION: state_id}}}
+        await api.patch(LEASES, kubernetes.lease, body, kubernetes.namespace)
+    elif noted_id != state_id:
+        message = (
+            f"the records of the sessions of {kubernetes.speaker} are in another directory than {settings.data_dir}:"
+            f" processes of one shard share agent.data-dir. If they are lost, end the sessions and delete the lease"
+            f" {kubernetes.namespace}/{kubernetes.lease}."
+        )
+        raise Conflict(message, data={"agent.data-dir": str(settings.data_dir)})
+
+
+def _state_id(path: Path) -> str:
+    """Returns the id of the data directory, made at the first use."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if not path.exists():
+        write_atomically(path, uuid4().hex.encode())
+    return path.read_text().strip()

@@ -1,0 +1,112 @@
+"""Derives the devices of a node from the ResourceSlices that drivers publish (KEP-4381)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
+
+from ai.backend.agent.config.kubernetes import DriverSettings
+from ai.backend.common.devices import ComputeDevice, DeviceHealth, DeviceLink, DeviceSlot, LinkKind
+from ai.backend.common.errors import InvalidQuantity
+from ai.backend.common.ids import DeviceId, DeviceName, SlotName
+from ai.backend.common.states import SlotType
+from ai.backend.node.kube_api.objects import Device, ResourceSlice
+from ai.backend.node.kube_api.quantities import parse_quantity
+
+PCIE_ROOT = "resource.kubernetes.io/pcieRoot"
+"""The standard attribute of devices: their PCIe root complex."""
+_MAX_ID = 64
+_BLOCKING_EFFECTS = frozenset({"NoSchedule", "NoExecute"})
+
+
+def device_name_of(driver: str, settings: DriverSettings) -> DeviceName:
+    name = settings.device_name or "".join(c if c.isalnum() else "-" for c in driver.lower()).strip("-")
+    return DeviceName(name if name[:1].isalpha() else f"d-{name}")
+
+
+def slot_of(driver: str, settings: DriverSettings) -> SlotName:
+    return SlotName(settings.slot or f"{device_name_of(driver, settings)}.device")
+
+
+def complete_pools(slices: Iterable[ResourceSlice], driver: str) -> list[Device]:
+    """Returns the devices of a driver's pools; those of an older generation, and of a pool of which slices are missing,
+    are left out."""
+    pools: dict[str, list[ResourceSlice]] = {}
+    for resource_slice in slices:
+        if resource_slice.spec.driver == driver:
+            pools.setdefault(resource_slice.spec.pool.name, []).append(resource_slice)
+    devices: list[Device] = []
+    for members in pools.values():
+        generation = max(member.spec.pool.generation for member in members)
+        newest = [member for member in members if member.spec.pool.generation == generation]
+        if len(newest) >= newest[0].spec.pool.resource_slice_count:
+            devices += [device for member in newest for device in member.spec.devices]
+    return devices
+
+
+def compute_devices(devices: Sequence[Device], driver: str, settings: DriverSettings) -> tuple[ComputeDevice, ...]:
+    """Returns the devices as the platform plans them; one without the attribute of its id cannot be asked for by a
+    claim, and is left out."""
+    by_id: dict[str, Device] = {}
+    for device in devices:
+        value = _attribute(device, driver, settings.id_attribute)
+        if isinstance(value, str) and 0 < len(value) <= _MAX_ID:
+            by_id.setdefault(value, device)
+    links = _links(by_id, driver, settings)
+    name, slot = device_name_of(driver, settings), slot_of(driver, settings)
+    result = []
+    for device_id, device in sorted(by_id.items()):
+        taint = next((taint for taint in device.taints if taint.effect in _BLOCKING_EFFECTS), None)
+        numa_node = _attribute(device, driver, settings.numa_attribute)
+        model = _attribute(device, driver, settings.model_attribute)
+        result.append(
+            ComputeDevice(
+                device_name=name,
+                device_id=DeviceId(device_id),
+                hw_location=str(_attribute(device, driver, PCIE_ROOT) or device.name),
+                slots=(DeviceSlot(slot_name=slot, slot_type=SlotType.COUNT, amount=Decimal(1)),),
+                numa_node=numa_node if isinstance(numa_node, int) and 0 <= numa_node < 1024 else None,
+                memory_size=_memory(device, driver, settings),
+                processing_units=0,
+                model_name=str(model)[:128] if model is not None else None,
+                health=DeviceHealth.UNHEALTHY if taint is not None else DeviceHealth.HEALTHY,
+                health_reason=f"taint {taint.key}={taint.value}:{taint.effect}"[:500] if taint is not None else "",
+                links=links.get(device_id, ()),
+            )
+        )
+    return tuple(result)
+
+
+def _attribute(device: Device, driver: str, name: str) -> str | int | bool | None:
+    """Returns an attribute by its qualified name, or by its name in the driver's domain, which may be left out."""
+    names = (name,) if "/" in name else (name, f"{driver}/{name}")
+    found_attribute = next((device.attributes[key] for key in names if key in device.attributes), None)
+    value: str | int | bool | None = found_attribute.value if found_attribute is not None else None
+    return value
+
+
+def _memory(device: Device, driver: str, settings: DriverSettings) -> int:
+    names = (settings.memory_capacity, f"{driver}/{settings.memory_capacity}")
+    capacity = next((device.capacity[key] for key in names if key in device.capacity), None)
+    try:
+        return max(0, int(parse_quantity(capacity.value))) if capacity is not None else 0
+    except InvalidQuantity:
+        return 0
+
+
+def _links(devices: Mapping[str, Device], driver: str, settings: DriverSettings) -> dict[str, tuple[DeviceLink, ...]]:
+    """Links devices of one link group directly, and others of one PCIe root by that."""
+    links: dict[str, tuple[DeviceLink, ...]] = {}
+    groups = {device_id: _attribute(device, driver, settings.link_attribute) for device_id, device in devices.items()}
+    roots = {device_id: _attribute(device, driver, PCIE_ROOT) for device_id, device in devices.items()}
+    for device_id in devices:
+        own: list[DeviceLink] = []
+        for peer in devices:
+            if peer == device_id:
+                continue
+            if groups[device_id] is not None and groups[device_id] == groups[peer]:
+                own.append(DeviceLink(peer=DeviceId(peer), kind=LinkKind.DIRECT))
+            elif roots[device_id] is not None and roots[device_id] == roots[peer]:
+                own.append(DeviceLink(peer=DeviceId(peer), kind=LinkKind.PCIE_ROOT))
+        links[device_id] = tuple(own)
+    return links

@@ -1,0 +1,137 @@
+"""Follows nodes, device slices and the pods of others, and says which nodes have changed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from ai.backend.agent.config.kubernetes import KubernetesSettings
+from ai.backend.agent.shard.nodes import NodeFacts, Requests, facts_of, is_served, requests_of
+from ai.backend.common.errors import Unavailable
+from ai.backend.node.kube_api.client import KubeApi
+from ai.backend.node.kube_api.objects import KubeObject, Node, PodSpec, ResourceSlice
+from ai.backend.node.kube_api.reflector import Reflector
+from ai.backend.node.kube_api.resources import NODES, RESOURCE_SLICES, Resource
+
+SYNC_TIMEOUT_S = 60.0
+INSTANCE_LABEL = "backend.ai/instance"
+"""The label of sessions' pods, of whichever installation; what they hold is in the books of their manager."""
+
+
+class BoundPod(KubeObject, frozen=True, kw_only=True):
+    """A pod of others: only what it takes of a node."""
+
+    spec: PodSpec = PodSpec()
+
+
+_OTHERS = Resource("", "v1", "pods", "Pod", BoundPod)
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    node: str
+    requests: Requests
+
+
+class NodeInventory:
+    """Holds the facts of each node of the shard, and calls ``on_change`` with the name of one that changed.
+
+    The copies stay as they are while the API server is away.
+    """
+
+    def __init__(
+        self,
+        api: KubeApi,
+        settings: KubernetesSettings,
+        resource_group: str,
+        on_change: Callable[[str], None],
+    ) -> None:
+        self._api = api
+        self._settings = settings
+        self._resource_group = resource_group
+        self._on_change = on_change
+        self._held: dict[tuple[str, str], _Held] = {}
+        self._others: dict[str, Requests] = {}
+        self._slices: dict[str, dict[str, ResourceSlice]] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self.nodes: Reflector[Node] = Reflector(
+            api, NODES, label_selector=settings.node_selector, on_change=self._on_node
+        )
+        self.pods: Reflector[BoundPod] = Reflector(
+            api,
+            _OTHERS,
+            label_selector=f"!{INSTANCE_LABEL}",
+            field_selector="spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed",
+            on_change=self._on_pod,
+        )
+        self.slices: Reflector[ResourceSlice] = Reflector(api, RESOURCE_SLICES, on_change=self._on_slice)
+
+    async def start(self) -> None:
+        """Begins to watch; returns once every copy is complete. Raises Unavailable."""
+        reflectors: list[Reflector[Any]] = [self.nodes, self.pods]
+        if self._settings.drivers:
+            if not await self._api.is_served(RESOURCE_SLICES):
+                raise Unavailable("kubernetes.drivers are set, and this cluster has no resource.k8s.io/v1")
+            reflectors.append(self.slices)
+        for reflector in reflectors:
+            self._start(reflector.run())
+        try:
+            async with asyncio.timeout(SYNC_TIMEOUT_S):
+                for reflector in reflectors:
+                    await reflector.synced.wait()
+        except TimeoutError:
+            reasons = "; ".join(filter(None, (reflector.failure for reflector in reflectors)))
+            raise Unavailable(f"the nodes of the cluster cannot be listed: {reasons or 'no answer'}") from None
+
+    def _start(self, loop: Coroutine[Any, Any, None]) -> None:
+        self._tasks.append(asyncio.create_task(loop, name="shard-watch"))
+
+    async def close(self) -> None:
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def names(self) -> Iterator[str]:
+        """Yields the nodes of the pool."""
+        for (_, name), node in self.nodes.objects.items():
+            if is_served(node, self._settings):
+                yield name
+
+    def facts(self, name: str) -> NodeFacts | None:
+        """Returns what is known of a node of the pool, None if there is none of this name."""
+        node = self.nodes.get(name)
+        if node is None or not is_served(node, self._settings):
+            return None
+        slices = self._slices.get(name, {}).values()
+        return facts_of(node, slices, self._others.get(name, Requests()), self._settings, self._resource_group)
+
+    def _on_node(self, before: Node | None, after: Node | None) -> None:
+        node = after or before
+        if node is not None:
+            self._on_change(node.metadata.name)
+
+    def _on_pod(self, before: BoundPod | None, after: BoundPod | None) -> None:
+        pod = after or before
+        if pod is None:
+            return
+        held = self._held.pop(pod.key, None)
+        holds = _Held(after.spec.node_name, requests_of(after.spec)) if after is not None else None
+        if holds is not None and holds.node:
+            self._held[pod.key] = holds
+        if held == holds:
+            return
+        for change, sign in ((held, -1), (holds, 1)):
+            if change is not None:
+                self._others[change.node] = self._others.get(change.node, Requests()).plus(change.requests, sign)
+                self._on_change(change.node)
+
+    def _on_slice(self, before: ResourceSlice | None, after: ResourceSlice | None) -> None:
+        for removed in filter(None, (before,)):
+            self._slices.get(removed.spec.node_name, {}).pop(removed.metadata.name, None)
+            self._on_change(removed.spec.node_name)
+        if after is not None:
+            self._slices.setdefault(after.spec.node_name, {})[after.metadata.name] = after
+            self._on_change(after.spec.node_name)

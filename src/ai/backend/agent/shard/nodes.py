@@ -1,0 +1,168 @@
+"""Derives what an agent reports of a node from the objects of the cluster. Pure functions."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+
+from ai.backend.agent.config.kubernetes import KubernetesSettings
+from ai.backend.agent.shard.devices import complete_pools, compute_devices
+from ai.backend.common.devices import ComputeDevice
+from ai.backend.common.errors import InvalidQuantity
+from ai.backend.common.images import architecture_name
+from ai.backend.node.kube_api.objects import Container, Node, PodSpec, ResourceList, ResourceSlice
+from ai.backend.node.kube_api.quantities import parse_quantity
+
+_MAX_AGENT_ID = 64
+_MIB = 1024 * 1024
+_NOT_IN_ID = re.compile(r"[^A-Za-z0-9.-]|\.{2,}|^[.-]|[.-]$")
+_CLOSING_EFFECTS = frozenset({"NoSchedule", "NoExecute"})
+_UNREACHABLE_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requests:
+    """What the pods of others on a node ask for."""
+
+    cpu: Decimal = Decimal(0)
+    memory: Decimal = Decimal(0)
+    pods: int = 0
+
+    def plus(self, other: Requests, sign: int = 1) -> Requests:
+        return Requests(
+            cpu=self.cpu + sign * other.cpu,
+            memory=self.memory + sign * other.memory,
+            pods=self.pods + sign * other.pods,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFacts:
+    """A node as the manager plans it.
+
+    ``uid`` is the cluster's: another node of the same name is another agent's life. ``closed`` says why the node takes
+    nothing new, ``lost`` why it does not answer; both are empty for a node in order. ``devices`` are by driver.
+    """
+
+    name: str
+    uid: str
+    agent_id: str
+    architecture: str
+    address: str = ""
+    cores: int = 0
+    memory_bytes: int = 0
+    pods: int = 0
+    location: tuple[str, ...] = ()
+    resource_group: str = ""
+    closed: str = ""
+    lost: str = ""
+    devices: Mapping[str, tuple[ComputeDevice, ...]] = field(default_factory=dict)
+
+
+def agent_id_of(cluster: str, node: str) -> str:
+    """Returns the id of a node's agent, ``CLUSTER.NODE``; of a long name, its beginning and a digest of it."""
+    agent_id = f"{cluster}.{node}"
+    if len(agent_id) <= _MAX_AGENT_ID and not _NOT_IN_ID.search(node):
+        return agent_id
+    digest = hashlib.blake2b(node.encode(), digest_size=6).hexdigest()
+    return f"{_NOT_IN_ID.sub('', agent_id)[: _MAX_AGENT_ID - len(digest) - 1].rstrip('.-')}-{digest}"
+
+
+def is_served(node: Node, settings: KubernetesSettings) -> bool:
+    """Returns True if a node is of the pool: dedicated nodes have the taint, shared ones have not."""
+    is_dedicated = any(taint.key == settings.taint_key for taint in node.spec.taints)
+    return is_dedicated == (settings.pool == "dedicated")
+
+
+def requests_of(spec: PodSpec) -> Requests:
+    """Returns what the scheduler counts for a pod: the larger of its containers and its start, with its overhead."""
+    cpu = _effective(spec, "cpu")
+    memory = _effective(spec, "memory")
+    return Requests(cpu=cpu, memory=memory, pods=1)
+
+
+def _effective(spec: PodSpec, name: str) -> Decimal:
+    """KEP-753: sidecars count while others start, and with the containers."""
+    sidecars = peak = Decimal(0)
+    for container in spec.init_containers:
+        amount = _request(container, name)
+        if container.restart_policy == "Always":
+            sidecars += amount
+            peak = max(peak, sidecars)
+        else:
+            peak = max(peak, sidecars + amount)
+    running = sum((_request(container, name) for container in spec.containers), sidecars)
+    whole_pod = spec.resources.requests if spec.resources is not None else {}
+    amount = _amount(whole_pod, name) if name in whole_pod else max(peak, running)
+    return amount + _amount(spec.overhead, name)
+
+
+def _request(container: Container, name: str) -> Decimal:
+    return _amount(container.resources.requests, name)
+
+
+def _amount(resources: ResourceList, name: str) -> Decimal:
+    try:
+        return max(Decimal(0), parse_quantity(resources[name])) if name in resources else Decimal(0)
+    except InvalidQuantity:
+        return Decimal(0)
+
+
+def facts_of(
+    node: Node, slices: Iterable[ResourceSlice], others: Requests, settings: KubernetesSettings, resource_group: str
+) -> NodeFacts:
+    """Returns the facts of a node.
+
+    Args:
+        slices: those of this node.
+        others: what pods ask for that are not sessions of this installation.
+        resource_group: of nodes without the label.
+    """
+    labels, status = node.metadata.labels, node.status
+    listed_slices = tuple(slices)
+    places = [labels[label] for label in settings.location_labels if labels.get(label)]
+    return NodeFacts(
+        name=node.metadata.name,
+        uid=node.metadata.uid,
+        agent_id=agent_id_of(settings.cluster, node.metadata.name),
+        architecture=architecture_name(status.node_info.architecture or "amd64"),
+        address=next((a.address for a in status.addresses if a.type == "InternalIP"), ""),
+        cores=int(max(Decimal(0), _amount(status.allocatable, "cpu") - others.cpu)),
+        memory_bytes=int(max(Decimal(0), _amount(status.allocatable, "memory") - others.memory)) // _MIB * _MIB,
+        pods=int(max(Decimal(0), _amount(status.allocatable, "pods") - others.pods)),
+        location=tuple(place[:64] for place in (settings.cluster, *places)),
+        resource_group=labels.get(settings.resource_group_label) or resource_group,
+        closed=_closed(node, settings),
+        lost=_lost(node),
+        devices=devices_of(listed_slices, settings),
+    )
+
+
+def devices_of(slices: Sequence[ResourceSlice], settings: KubernetesSettings) -> dict[str, tuple[ComputeDevice, ...]]:
+    """Returns the devices of each configured driver that has some."""
+    devices = {
+        driver: compute_devices(complete_pools(slices, driver), driver, driver_settings)
+        for driver, driver_settings in settings.drivers.items()
+    }
+    return {driver: found_devices for driver, found_devices in devices.items() if found_devices}
+
+
+def _closed(node: Node, settings: KubernetesSettings) -> str:
+    if node.metadata.deletion_timestamp:
+        return "the node is being removed"
+    if node.spec.unschedulable:
+        return "the node is cordoned"
+    for taint in node.spec.taints:
+        if taint.effect in _CLOSING_EFFECTS and taint.key not in (settings.taint_key, *_UNREACHABLE_TAINTS):
+            return f"the node has the taint {taint.key}={taint.value}:{taint.effect}"
+    return ""
+
+
+def _lost(node: Node) -> str:
+    ready = next((condition for condition in node.status.conditions if condition.type == "Ready"), None)
+    if ready is None:
+        return "its kubelet has not reported yet"
+    return "" if ready.status == "True" else f"the node is not ready: {ready.reason or ready.status}"

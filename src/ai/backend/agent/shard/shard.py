@@ -1,0 +1,228 @@
+"""Runs one agent for each node of the shard, in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from ai.backend.agent.composition import Agent, Host
+from ai.backend.agent.config.settings import AgentSettings, IntervalSettings
+from ai.backend.agent.kernels.files import DirectoryState
+from ai.backend.agent.shard.inventory import NodeInventory
+from ai.backend.agent.shard.nodes import NodeFacts
+from ai.backend.agent.shard.plugins import node_plugins
+from ai.backend.common.errors import NotSupported, Unavailable
+from ai.backend.common.wire.link import AgentCommands, ManagerReports
+from ai.backend.common.wire.reports import (
+    AgentReport,
+    BeatReply,
+    BeatReport,
+    HeartbeatReply,
+    ObservationReport,
+    OverlayReport,
+    StatReport,
+)
+from ai.backend.infra.retry import Backoff
+from ai.backend.plugin.accelerator import Measurement
+from ai.backend.plugin.runtime import AbstractRuntime, RuntimeInfo
+
+log = logging.getLogger(__name__)
+_STARTS = 8
+"""How many agents start at once."""
+_GATHER_S = 0.1
+"""Changes of one node within so many seconds are one."""
+NODE_INTERVALS = IntervalSettings(statistics=15.0, inventory=60.0, images=600.0, sync=60.0)
+"""Periods where the cluster tells changes by itself; those of one machine would be a load for many."""
+MakeRuntime = Callable[[str], AbstractRuntime]
+"""Returns the runtime of a node by its name."""
+
+
+class NodeReports:
+    """The reports of one node's agent: heartbeats with what the cluster says of the node, none while it is lost."""
+
+    def __init__(self, manager: ManagerReports, speaker: str, facts: Callable[[], NodeFacts]) -> None:
+        self._manager = manager
+        self._speaker = speaker
+        self._facts = facts
+
+    async def heartbeat(self, report: AgentReport) -> HeartbeatReply:
+        """Raises Unavailable while the node is lost: the manager then misses it, and not this process."""
+        facts = self._facts()
+        if facts.lost:
+            raise Unavailable(facts.lost)
+        is_open = not facts.closed
+        return await self._manager.heartbeat(
+            msgspec.structs.replace(
+                report,
+                speaker=self._speaker,
+                architecture=facts.architecture,
+                resource_group=facts.resource_group,
+                location=list(facts.location),
+                kernel_limit=facts.pods if is_open else 0,
+                addr=facts.address,
+            )
+        )
+
+    async def beat(self, report: BeatReport) -> BeatReply:
+        """Forwards heartbeats without news."""
+        return await self._manager.beat(report)
+
+    async def observe(self, report: ObservationReport) -> int:
+        return await self._manager.observe(report)
+
+    async def report_stats(self, report: StatReport) -> None:
+        if not self._facts().lost:
+            await self._manager.report_stats(report)
+
+
+class _NoKits:
+    """Has no services of its own: a folder of this process's host is not on the nodes."""
+
+    services: frozenset[str] = frozenset()
+
+    def open(self) -> None: ...
+
+    @property
+    def directory(self) -> Path:
+        raise NotSupported("pods have no kits")
+
+    async def ensure(self) -> str:
+        raise Unavailable("pods have no kits")
+
+    async def clean(self) -> None: ...
+
+
+class _NoMeter:
+    """Measures nothing: disks and networks of this process's host are not the node's."""
+
+    def measure(self) -> Sequence[Measurement]:
+        return ()
+
+
+def _no_overlay(info: RuntimeInfo) -> OverlayReport:
+    return OverlayReport(why_not="sessions on this cluster have its own network")
+
+
+@dataclass(eq=False)
+class _Member:
+    """A node with its agent."""
+
+    facts: NodeFacts
+    agent: Agent | None = None
+
+
+class Shard:
+    """Keeps an agent running for each node of an inventory.
+
+    ``agents`` maps their ids to their commands, for the link. An agent starts when its node appears, is started anew
+    when another node takes the name, and ends with the node; its workloads are never touched by that.
+    """
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        make_runtime: MakeRuntime,
+        manager: ManagerReports,
+    ) -> None:
+        self._settings = settings
+        self._make_runtime = make_runtime
+        self._manager = manager
+        self._members: dict[str, _Member] = {}
+        self._changed: set[str] = set()
+        self._is_changed = asyncio.Event()
+        self._starts = asyncio.Semaphore(_STARTS)
+        self.agents: dict[str, AgentCommands] = {}
+
+    def note_change(self, node: str) -> None:
+        """Has a node looked at again."""
+        self._changed.add(node)
+        self._is_changed.set()
+
+    async def run(self, inventory: NodeInventory) -> None:
+        """Follows the inventory until cancelled."""
+        for name in inventory.names():
+            self.note_change(name)
+        backoff = Backoff(0.5, 30.0, jitter=0.5)
+        while True:
+            await self._is_changed.wait()
+            await asyncio.sleep(_GATHER_S)
+            changed, self._changed = self._changed, set()
+            self._is_changed.clear()
+            failed = [
+                name
+                for name, is_done in zip(
+                    changed, await asyncio.gather(*(self._reconcile(name, inventory) for name in changed)), strict=True
+                )
+                if not is_done
+            ]
+            if not failed:
+                backoff.reset()
+                continue
+            self._changed.update(failed)
+            self._is_changed.set()
+            await backoff.wait()
+
+    async def _reconcile(self, name: str, inventory: NodeInventory) -> bool:
+        """Brings one agent in line with its node. Returns False if that failed, and must be tried again."""
+        facts, member = inventory.facts(name), self._members.get(name)
+        try:
+            if member is not None and (facts is None or facts.uid != member.facts.uid):
+                del self._members[name]
+                await self._stop(member)
+                member = None
+            if facts is None:
+                return True
+            if member is None:
+                async with self._starts:
+                    await self._start(name, facts)
+            elif facts != member.facts:
+                member.facts = facts
+                if member.agent is not None:
+                    member.agent.refresh()
+        except Exception:
+            log.exception("the agent of the node %s cannot be started or stopped; it is tried again", name)
+            return False
+        return True
+
+    async def _start(self, name: str, facts: NodeFacts) -> None:
+        member = _Member(facts)
+        settings = self._settings_of(facts)
+        host = Host(state=DirectoryState(settings.data_dir), kits=_NoKits(), meter=_NoMeter(), overlay=_no_overlay)
+        kubernetes = self._settings.kubernetes
+        agent = Agent(
+            settings,
+            self._make_runtime(name),
+            NodeReports(self._manager, kubernetes.speaker, lambda: member.facts),
+            plugins=node_plugins(lambda: member.facts, kubernetes),
+            host=host,
+        )
+        await agent.start()
+        member.agent = agent
+        self._members[name] = member
+        self.agents[facts.agent_id] = agent.commands
+
+    def _settings_of(self, facts: NodeFacts) -> AgentSettings:
+        node = self._settings.agent.model_copy(
+            update={
+                "id": facts.agent_id,
+                "resource_group": facts.resource_group,
+                "location": facts.location,
+                "data_dir": self._settings.data_dir / "nodes" / facts.agent_id,
+            }
+        )
+        return self._settings.model_copy(update={"agent": node, "intervals": NODE_INTERVALS})
+
+    async def _stop(self, member: _Member) -> None:
+        self.agents.pop(member.facts.agent_id, None)
+        if member.agent is not None:
+            await member.agent.stop()
+
+    async def close(self) -> None:
+        """Stops all agents but no workloads."""
+        members, self._members = list(self._members.values()), {}
+        await asyncio.gather(*(self._stop(member) for member in members))

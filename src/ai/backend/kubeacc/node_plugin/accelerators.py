@@ -1,0 +1,317 @@
+"""Reports the devices of this node as Accelerator objects, and reads from them which devices are withheld."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any, cast
+
+import msgspec
+
+from ai.backend.common.device_operations import OperationVerb
+from ai.backend.common.devices import ComputeDevice, DeviceHealth
+from ai.backend.common.errors import BackendError
+from ai.backend.common.ids import DeviceId
+from ai.backend.common.slots import format_quantity
+from ai.backend.infra.loop import PeriodicLoop
+from ai.backend.kubeacc.crd import accelerators as crd
+from ai.backend.kubeacc.crd.fields import Condition
+from ai.backend.kubeacc.crd.objects import ACCELERATORS, Accelerator
+from ai.backend.kubeacc.crd.vocabulary import NODE_MANAGER, Attachment, AttachState, LifecycleOwner, NodeCondition
+from ai.backend.kubeacc.node_plugin.devices import LOST_REASON, DeviceBoard, DeviceKey, name_in_cluster
+from ai.backend.kubeacc.node_plugin.facts import FactStore
+from ai.backend.kubeacc.node_plugin.holders import Holders, PodHolder
+from ai.backend.kubeacc.node_plugin.settings import NodePluginSettings
+from ai.backend.kubeacc.node_plugin.slices import parent_id
+from ai.backend.kubeacc.node_plugin.workloads import Workloads
+from ai.backend.node.kube_api.client import KubeApi
+from ai.backend.node.kube_api.reflector import Reflector
+from ai.backend.plugin.accelerator import Attachable, PluginCapabilities
+
+log = logging.getLogger(__name__)
+_ABSENT_RETRY_S = 60.0
+_VERBS: tuple[tuple[str, tuple[OperationVerb, ...]], ...] = (
+    ("attachable", (OperationVerb.ATTACH, OperationVerb.DETACH)),
+    ("partitionable", (OperationVerb.PARTITION,)),
+    ("power_controllable", (OperationVerb.POWER, OperationVerb.RESET)),
+    ("programmable", (OperationVerb.PROGRAM,)),
+)
+
+
+def accelerator_name(node: str, plugin_key: str, device_id: str) -> str:
+    """Returns the name of a device's object."""
+    return f"{node}-{name_in_cluster(plugin_key, device_id)}"[-253:].strip("-.")
+
+
+class AcceleratorReports(PeriodicLoop):
+    """Writes the Accelerators of this node where they differ from its devices, by the field manager of node plugins.
+
+    A device that is not listed any more and that nobody holds loses its object, unless it can be attached again.
+    Without the custom resources in the cluster nothing is written, and no device is withheld.
+    """
+
+    period_s = 30.0
+
+    def __init__(
+        self,
+        api: KubeApi,
+        board: DeviceBoard,
+        workloads: Workloads,
+        holders: Holders,
+        facts: FactStore,
+        settings: NodePluginSettings,
+        node: str,
+        *,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._api, self._board, self._workloads, self._holders = api, board, workloads, holders
+        self._facts, self._settings, self._node, self._now = facts, settings, node, now
+        self._is_served = False
+        self._reflector: Reflector[Accelerator] = Reflector(
+            api, ACCELERATORS, field_selector=f"spec.nodeName={node}", on_change=self._on_change
+        )
+        self.changed: Callable[[], None] = lambda: None
+        """Called when devices may be withheld, or are given again."""
+        board.subscribe(self.wake)
+
+    def _on_change(self, before: Accelerator | None, after: Accelerator | None) -> None:
+        if after is None or before is None or _withheld(before) != _withheld(after):
+            self.changed()
+        if after is None:
+            self.wake()
+
+    async def follow(self) -> None:
+        """Watches this node's Accelerators until cancelled, as soon as the cluster has the resource."""
+        while not await self._api.is_served(ACCELERATORS):
+            log.info("the cluster has no Accelerators: devices are offered, but not reported")
+            await asyncio.sleep(_ABSENT_RETRY_S)
+        self._is_served = True
+        self.wake()
+        await self._reflector.run()
+
+    def withheld(self, key: DeviceKey) -> str:
+        """Returns why a device is given to no new workload; empty if it is."""
+        accelerator = self._reflector.get(accelerator_name(self._node, *key))
+        return _withheld(accelerator) if accelerator is not None else ""
+
+    def key_of(self, name: str) -> DeviceKey | None:
+        """Returns the plugin and the device of an Accelerator of this node, also of one that is detached."""
+        accelerator = self._reflector.get(name)
+        return (accelerator.spec.driver, DeviceId(accelerator.spec.device_id)) if accelerator is not None else None
+
+    async def once(self) -> None:
+        if not self._is_served or not self._board.is_complete.is_set():
+            return
+        await self._reflector.synced.wait()
+        attachable = {key: await self._attachable(key) for key in self._board.plugin_keys()}
+        wanted: set[str] = set()
+        for key in self._board.plugin_keys():
+            listed = {device.device_id: device for device in self._board.devices(key)}
+            for device_id in dict.fromkeys([*listed, *attachable[key]]):
+                name = accelerator_name(self._node, key, device_id)
+                wanted.add(name)
+                await self._report(name, key, device_id, listed.get(device_id), is_remote=device_id in attachable[key])
+        for (_, name), present in list(self._reflector.objects.items()):
+            is_ours = present.spec.driver in attachable  # a plugin that has not answered yet says nothing
+            if name not in wanted and is_ours and present.status.operation is None:
+                await self._api.delete(ACCELERATORS, name, uid=present.metadata.uid)
+
+    async def _attachable(self, key: str) -> tuple[DeviceId, ...]:
+        handle = self._board.handle(key)
+        if handle is None or not handle.plugin.capabilities.attachable:
+            return ()
+        try:
+            answer = await handle.call(
+                "attachable_devices", lambda plugin: cast("Attachable", plugin).attachable_devices()
+            )
+        except BackendError as e:
+            log.debug("the attachable devices of %s are not known: %s", key, e)
+            return ()
+        return tuple(answer)[:4096]
+
+    async def _report(
+        self, name: str, key: str, device_id: DeviceId, device: ComputeDevice | None, *, is_remote: bool
+    ) -> None:
+        present = self._reflector.get(name)
+        spec = self._spec(key, device_id, present, is_remote=is_remote)
+        if present is None or any(
+            value != msgspec.to_builtins(present.spec).get(field) for field, value in spec.items()
+        ):
+            present = await self._api.apply(ACCELERATORS, name, {"spec": spec}, manager=NODE_MANAGER, force=True)
+        status = self._status(key, device_id, device, present)
+        previous = msgspec.to_builtins(present.status)
+        previous_own = {**previous, "conditions": _own_conditions(present)}
+        if any(previous_own.get(field) != value for field, value in status.items()):
+            body = {"metadata": {"uid": present.metadata.uid}, "status": status}
+            await self._api.apply(ACCELERATORS, name, body, manager=NODE_MANAGER, force=True, subresource="status")
+
+    def _spec(self, key: str, device_id: DeviceId, present: Accelerator | None, *, is_remote: bool) -> dict[str, Any]:
+        attachment = present.spec.attachment if present is not None else None
+        if attachment is None:
+            attachment = Attachment.REMOTE if is_remote else Attachment.LOCAL
+        spec: dict[str, Any] = {
+            "driver": key,
+            "deviceID": device_id,
+            "type": self._settings.offer_of(key).type.value,
+            "nodeName": self._node,
+        }
+        if attachment is not Attachment.LOCAL:  # the default is left out when objects are read
+            spec["attachment"] = attachment.value
+        if parent := parent_id(device_id):
+            spec["parent"] = accelerator_name(self._node, key, parent)
+        return spec
+
+    def _status(
+        self, key: str, device_id: DeviceId, device: ComputeDevice | None, present: Accelerator
+    ) -> dict[str, Any]:
+        now = self._now().strftime("%Y-%m-%dT%H:%M:%SZ")
+        is_listed = device is not None and device.health_reason != LOST_REASON
+        holders = self._holders.holders.get((key, device_id), ())
+        handle = self._board.handle(key)
+        capabilities = handle.plugin.capabilities if handle is not None else PluginCapabilities()
+        health = present.status.health
+        if device is not None:
+            state, reason = device.health, device.health_reason[:1024]
+            if health is None or (health.state, health.reason) != (state, reason):
+                health = crd.Health(state=state, reason=reason, since=now)
+        own = crd.AcceleratorStatus(
+            observed_generation=present.metadata.generation,
+            device=described(device, capabilities) if device is not None else present.status.device,
+            health=health,
+            power_state=self._facts.get((key, device_id)).power,
+            program=self._facts.get((key, device_id)).program,
+            attach_state=AttachState.ATTACHED if is_listed else AttachState.DETACHED,
+            holders=tuple(self._holder(key, device_id, holder) for holder in holders)[:128],
+            held=bool(holders),
+            device_plugin_resource=self._holders.foreign((key, device_id)),
+            conditions=self._conditions(device, present, now, is_listed=is_listed),
+        )
+        status: dict[str, Any] = msgspec.to_builtins(own)
+        return status
+
+    def _holder(self, key: str, device_id: DeviceId, holder: PodHolder) -> crd.Holder:
+        record = self._workloads.holder_of((key, device_id))
+        return crd.Holder(
+            namespace=holder.namespace,
+            pod=holder.pod,
+            uid=record.pod_uid if record is not None else "",
+            container=holder.container,
+            claim=holder.claim or None,
+        )
+
+    @staticmethod
+    def _conditions(
+        device: ComputeDevice | None, present: Accelerator, now: str, *, is_listed: bool
+    ) -> tuple[Condition, ...]:
+        is_healthy = device is not None and device.health is DeviceHealth.HEALTHY
+        reason = device.health_reason[:1024] if device is not None else ""
+        facts: Mapping[NodeCondition, tuple[bool, str, str]] = {
+            NodeCondition.DISCOVERED: (is_listed, "Listed" if is_listed else "NotListed", ""),
+            NodeCondition.HEALTHY: (is_healthy, "Healthy" if is_healthy else "Failed", reason),
+        }
+        before = {condition.type: condition for condition in present.status.conditions}
+        conditions = []
+        for name, (value, why, message) in facts.items():
+            status, old = str(value), before.get(name)
+            since = old.last_transition_time if old is not None and old.status == status else now
+            conditions.append(
+                Condition(
+                    type=name,
+                    status=status,
+                    reason=why,
+                    message=message,
+                    last_transition_time=since,
+                    observed_generation=present.metadata.generation,
+                )
+            )
+        return tuple(conditions)
+
+
+def _own_conditions(present: Accelerator) -> list[Any]:
+    names = frozenset(NodeCondition)
+    by_type = {condition.type: condition for condition in present.status.conditions if condition.type in names}
+    return [msgspec.to_builtins(by_type[name]) for name in NodeCondition if name in by_type]
+
+
+def _withheld(accelerator: Accelerator) -> str:
+    status, spec = accelerator.status, accelerator.spec
+    if spec.unschedulable:
+        return spec.unschedulable_reason or "cordoned"
+    if status.operation is not None:
+        return f"operation {status.operation.name}"
+    if status.class_name is not None and status.managed_by is not LifecycleOwner.KUBE_ACC:
+        return "another device plugin has the life cycle" if status.managed_by is not None else "two owners"
+    return ""
+
+
+def described(device: ComputeDevice, capabilities: PluginCapabilities) -> crd.DeviceDescription:
+    """Returns a device as its Accelerator describes it (BEP-1000), cut to the limits of the resource."""
+    memory = None
+    if device.memory_size:
+        spec = device.memory_spec
+        bandwidth = spec.bandwidth if spec is not None else None
+        memory = crd.Memory(
+            total_bytes=device.memory_size,
+            type=((spec.memory_type if spec is not None else None) or "")[:128],
+            bandwidth_gi_b_s=_decimal(bandwidth) if bandwidth is not None else None,
+        )
+    verbs = [verb for flag, group in _VERBS if getattr(capabilities, flag) for verb in group]
+    can_be_cut = device.partitioning_support[0] if device.partitioning_support else None
+    return crd.DeviceDescription(
+        model=(device.model_name or "")[:128],
+        uuid=device.device_id[:512],
+        hardware_location=device.hw_location[:512],
+        memory=memory,
+        processing_units=device.processing_units,
+        compute_units=tuple(
+            {
+                unit.name: crd.ComputeUnits(name=unit.name[:128], count=unit.count) for unit in device.compute_units
+            }.values()
+        )[:16],
+        precisions=tuple(
+            {
+                one.format: crd.Precision(format=one.format, support=one.support) for one in device.precision_support
+            }.values()
+        )[:32],
+        partitioning=crd.Partitioning(
+            technology=(can_be_cut.technology or "")[:128], max_partitions=can_be_cut.max_partitions
+        )
+        if can_be_cut is not None
+        else None,
+        slots=tuple(
+            crd.Slot(
+                name=slot.slot_name,
+                amount=format_quantity(slot.amount),
+                quantum=format_quantity(slot.quantum),
+                exclusive_group=(slot.exclusive_group or "")[:128],
+            )
+            for slot in device.slots
+        )[:32],
+        variants=tuple(
+            dict.fromkeys(
+                crd.Variant(namespace=one.namespace, feature=one.feature, value=one.value)
+                for one in device.variant_properties
+            )
+        )[:64],
+        topology=crd.Topology(
+            numa_node=device.numa_node,
+            links=tuple(
+                {
+                    link.peer: crd.Link(
+                        peer=link.peer,
+                        kind=link.kind,
+                        bandwidth_gi_b_s=_decimal(link.bandwidth_gib_s) if link.bandwidth_gib_s is not None else None,
+                    )
+                    for link in device.links
+                }.values()
+            )[:128],
+        ),
+        operations=tuple(verbs),
+    )
+
+
+def _decimal(value: float) -> str:
+    text = f"{value:.6f}".rstrip("0").rstrip(".")
+    return text or "0"

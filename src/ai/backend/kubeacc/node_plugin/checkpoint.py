@@ -1,0 +1,106 @@
+"""Stores durably which workloads hold which devices, one file for each."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from ai.backend.common.devices import DeviceAllocation
+from ai.backend.common.errors import InvalidInput
+from ai.backend.plugin.accelerator import WorkloadConfig
+
+log = logging.getLogger(__name__)
+_UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
+_SUFFIX = ".json"
+
+
+class HeldDevice(msgspec.Struct, frozen=True, kw_only=True):
+    """A device of a workload; ``requests`` are those of its claim that it answers."""
+
+    plugin: str
+    device_id: str
+    name: str
+    requests: tuple[str, ...] = ()
+    share_id: str | None = None
+
+
+class PluginShare(msgspec.Struct, frozen=True, kw_only=True):
+    """A plugin's part of a workload: its allocation, the state that its hook keeps, and what it configured. ``calls``
+    are the methods of the hook that have begun."""
+
+    allocation: DeviceAllocation
+    state: dict[str, Any] = {}
+    state_version: int = 1
+    calls: tuple[str, ...] = ()
+    config: WorkloadConfig | None = None
+
+
+class WorkloadRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A workload that holds devices: a resource claim, or a container by the device plugin.
+
+    ``phase``: ``preparing`` until all hooks have answered, ``prepared``, and ``releasing`` while hooks undo. Devices are
+    held in every phase."""
+
+    uid: str
+    way: Literal["dra", "device-plugin"]
+    namespace: str = ""
+    name: str = ""
+    pod_uid: str = ""
+    phase: Literal["preparing", "prepared", "releasing"] = "preparing"
+    devices: tuple[HeldDevice, ...] = ()
+    shares: dict[str, PluginShare] = {}
+    cdi_names: dict[str, tuple[str, ...]] = {}
+    at: float = 0.0
+
+
+class Checkpoint:
+    """A directory of records. Every method raises OSError and has changed nothing then."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def load(self) -> dict[str, WorkloadRecord]:
+        """Returns all records by uid. A file that cannot be read is logged and stays, for a person to look at."""
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        records = {}
+        for path in sorted(self._directory.glob(f"*{_SUFFIX}")):
+            try:
+                record = msgspec.json.decode(path.read_bytes(), type=WorkloadRecord)
+            except msgspec.MsgspecError as e:
+                log.error("the record %s is damaged and not used: %s", path, e)
+                continue
+            records[record.uid] = record
+        return records
+
+    def put(self, record: WorkloadRecord) -> None:
+        """Stores a record so that it survives the loss of power. Raises InvalidInput for an unusable uid."""
+        path = self._path(record.uid)
+        temporary = path.with_name(f".{path.name}.tmp")
+        temporary.unlink(missing_ok=True)
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+            file.write(msgspec.json.encode(record))
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        self._sync_directory()
+
+    def delete(self, uid: str) -> None:
+        self._path(uid).unlink(missing_ok=True)
+        self._sync_directory()
+
+    def _sync_directory(self) -> None:
+        descriptor = os.open(self._directory, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _path(self, uid: str) -> Path:
+        if not _UID.fullmatch(uid):
+            raise InvalidInput(f"{uid[:100]!r} is no uid")
+        return self._directory / f"{uid}{_SUFFIX}"

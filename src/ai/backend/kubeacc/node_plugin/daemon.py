@@ -1,0 +1,127 @@
+"""Wires the parts of the node plugin in one process."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from ai.backend.common.devices import ComputeDevice
+from ai.backend.common.errors import Conflict, InvalidInput
+from ai.backend.infra.loop import cancel_all
+from ai.backend.kubeacc.node_plugin.accelerators import AcceleratorReports
+from ai.backend.kubeacc.node_plugin.checkpoint import Checkpoint
+from ai.backend.kubeacc.node_plugin.device_plugin import DevicePlugin, run_device_plugins
+from ai.backend.kubeacc.node_plugin.devices import DeviceBoard
+from ai.backend.kubeacc.node_plugin.dra import DraDriver, OrphanSweep, serve_dra
+from ai.backend.kubeacc.node_plugin.edits import CdiFiles
+from ai.backend.kubeacc.node_plugin.facts import FactStore
+from ai.backend.kubeacc.node_plugin.holders import Holders
+from ai.backend.kubeacc.node_plugin.operations import OperationExecutor
+from ai.backend.kubeacc.node_plugin.publication import SlicePublication
+from ai.backend.kubeacc.node_plugin.settings import NodePluginSettings
+from ai.backend.kubeacc.node_plugin.workloads import Workloads
+from ai.backend.node.kube_api.client import KubeApi
+
+
+def node_name_of(settings: NodePluginSettings) -> str:
+    """Returns the name of this node. Raises InvalidInput if nobody says it."""
+    name = settings.node_name or os.environ.get("NODE_NAME", "")
+    if not name:
+        raise InvalidInput("no node name: set node-name in kube-acc-node.toml, or the variable NODE_NAME")
+    return name
+
+
+def lock_state(directory: Path) -> int:
+    """Returns a descriptor that locks the state until the process ends. Raises Conflict: another process has it."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise Conflict(f"another node plugin runs with the state directory {directory}") from None
+    return descriptor
+
+
+async def run_node_plugin(
+    settings: NodePluginSettings,
+    connect: Callable[[], KubeApi],
+    stop: asyncio.Event,
+    *,
+    ready: Callable[[], None] = lambda: None,
+) -> None:
+    """Offers and reports the devices of this node until ``stop`` is set. Raises InvalidInput and Conflict at the start.
+
+    What workloads hold stays theirs when the process ends; the next one goes on with it."""
+    node = node_name_of(settings)
+    async with AsyncExitStack() as stack:
+        stack.callback(os.close, lock_state(settings.state_directory))
+        checkpoint = Checkpoint(settings.state_directory / "workloads")
+        api = connect()
+        stack.push_async_callback(api.close)
+        board = DeviceBoard(settings)
+        stack.push_async_callback(board.close)
+        workloads = Workloads(
+            board,
+            checkpoint,
+            CdiFiles(settings.cdi_directory, settings.driver_name),
+            hidden=(os.path.realpath(settings.state_directory), os.path.realpath(settings.kubelet_directory)),
+            deadline_s=settings.plugin_timeout,
+        )
+        holders = Holders(settings, board, workloads)
+        facts = FactStore(settings.state_directory / "facts.json")
+        reports = AcceleratorReports(api, board, workloads, holders, facts, settings, node)
+        workloads.withheld = lambda key: (
+            reports.withheld(key) or ("another device plugin offers it" if holders.foreign(key) else "")
+        )
+        slices = SlicePublication(api, board, settings, node, withheld=reports.withheld, foreign=holders.foreign)
+        executor = OperationExecutor(api, board, reports, facts, node)
+        device_plugins: list[DevicePlugin] = []
+
+        def make_device_plugin(key: str) -> DevicePlugin | None:
+            if settings.offer_of(key).by != "device-plugin":
+                return None
+
+            def offers(device: ComputeDevice) -> bool:
+                device_key = (key, device.device_id)
+                is_held = workloads.holder_of(device_key) is not None
+                return not holders.foreign(device_key) and (is_held or not reports.withheld(device_key))
+
+            plugin = DevicePlugin(board, workloads, key, settings.resource_of(key), offers)
+            device_plugins.append(plugin)
+            return plugin
+
+        def on_availability_change() -> None:
+            slices.wake()
+            reports.wake()
+            for plugin in device_plugins:
+                plugin.notify()
+
+        holders.changed = reports.changed = on_availability_change
+        workloads.changed = holders.wake
+        driver = DraDriver(api, board, workloads, settings.driver_name, node)
+        work = [
+            board.run(),
+            slices.follow(),
+            slices.run(),
+            holders.run(),
+            reports.follow(),
+            reports.run(),
+            executor.follow(),
+            executor.run(),
+            OrphanSweep(api, workloads).run(),
+            serve_dra(settings, driver, ready=ready),
+            run_device_plugins(settings.kubelet_directory, board, make_device_plugin),
+        ]
+        tasks = [asyncio.ensure_future(one) for one in work]
+        stopping = asyncio.ensure_future(stop.wait())
+        try:
+            done, _ = await asyncio.wait({*tasks, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            for task in done - {stopping}:
+                task.result()
+        finally:
+            await cancel_all(*tasks, stopping)

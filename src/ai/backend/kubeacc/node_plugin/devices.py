@@ -1,0 +1,231 @@
+"""The devices of this node as its accelerator plugins list them, with the health that counts."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from functools import partial
+from typing import cast
+
+from ai.backend.common.devices import ComputeDevice, DeviceAllocation, DeviceHealth
+from ai.backend.common.errors import BackendError
+from ai.backend.common.ids import DeviceId, SlotName
+from ai.backend.infra.loop import PeriodicLoop, cancel_all
+from ai.backend.infra.retry import Backoff
+from ai.backend.kubeacc.node_plugin.settings import NodePluginSettings
+from ai.backend.plugin.accelerator import DeviceHealthChange, HealthWatching, responses
+from ai.backend.plugin.discovery import PluginSource, find_plugins
+from ai.backend.pluginhost.handle import RETRY_FIRST_S, RETRY_MAX_S, PluginHandle
+from ai.backend.pluginhost.health import DeviceHealthTracker
+
+log = logging.getLogger(__name__)
+LOST_REASON = "its plugin lists it no more"
+_WATCH_FIRST_S, _WATCH_MAX_S = 1.0, 60.0
+_MAX_LABEL = 63
+_UNSAFE = re.compile(r"[^a-z0-9]+")
+DeviceKey = tuple[str, DeviceId]
+"""The plugin's key and the device's id."""
+
+
+def device_name(device_id: str) -> str:
+    """Returns a DNS label for a device: its id where that is one, else a form of it with a digest, so that different
+    ids never share a name."""
+    label = _UNSAFE.sub("-", device_id.lower()).strip("-")
+    if label == device_id and len(label) <= _MAX_LABEL:
+        return label
+    digest = hashlib.sha256(device_id.encode()).hexdigest()[:10]
+    return f"{label[: _MAX_LABEL - 11].strip('-') or 'device'}-{digest}"
+
+
+def whole_device(device: ComputeDevice) -> DeviceAllocation:
+    """Returns the allocation of everything that a device offers; of slots that exclude each other, the first."""
+    slots: dict[SlotName, Mapping[DeviceId, Decimal]] = {}
+    groups: set[str] = set()
+    for slot in device.slots:
+        if slot.amount <= 0 or (slot.exclusive_group is not None and slot.exclusive_group in groups):
+            continue
+        if slot.exclusive_group is not None:
+            groups.add(slot.exclusive_group)
+        slots[slot.slot_name] = {device.device_id: slot.amount}
+    return DeviceAllocation(slots=slots)
+
+
+def joined(allocations: Iterable[DeviceAllocation]) -> DeviceAllocation:
+    """Returns the union of allocations of different devices."""
+    slots: dict[SlotName, dict[DeviceId, Decimal]] = {}
+    for allocation in allocations:
+        for slot_name, per_device in allocation.slots.items():
+            slots.setdefault(slot_name, {}).update(per_device)
+    return DeviceAllocation(slots=slots)
+
+
+@dataclass(slots=True)
+class _Listing:
+    """The last answer of a plugin, and the devices with the health that counts."""
+
+    answered: tuple[ComputeDevice, ...] = ()
+    answered_at: float = 0.0
+    devices: tuple[ComputeDevice, ...] = ()
+
+
+class DeviceBoard(PeriodicLoop):
+    """Lists the devices of all plugins each ``discovery-interval``, and takes over changes of health as they are
+    reported. A device that a workload holds stays, unhealthy, when its plugin lists it no more.
+
+    ``subscribe`` adds a function that is called in the event loop after every change. ``is_held`` tells whether a
+    workload holds a device.
+    """
+
+    def __init__(self, settings: NodePluginSettings, sources: Iterable[PluginSource] | None = None) -> None:
+        self.period_s = settings.discovery_interval
+        if sources is None:
+            sources = find_plugins(settings.compute_plugins, (), (), settings.in_process_plugins)
+        self.handles = [
+            PluginHandle(
+                source,
+                settings.plugins,
+                settings.plugin_timeout,
+                settings.plugin_environment,
+                self.wake,
+                Backoff(RETRY_FIRST_S, RETRY_MAX_S),
+            )
+            for source in sources
+        ]
+        self.is_held: Callable[[DeviceKey], bool] = lambda key: False
+        self._listings: dict[str, _Listing] = {}
+        self._trackers: dict[str, DeviceHealthTracker] = {}
+        self._watches: dict[str, asyncio.Task[None]] = {}
+        self._recovery: asyncio.TimerHandle | None = None
+        self._listeners: list[Callable[[], None]] = []
+        self.is_complete = asyncio.Event()
+        """Set once every plugin was asked."""
+
+    def subscribe(self, listener: Callable[[], None]) -> None:
+        self._listeners.append(listener)
+
+    def plugin_keys(self) -> list[str]:
+        """Returns the device names of the plugins that have answered."""
+        return list(self._listings)
+
+    def devices(self, plugin_key: str) -> tuple[ComputeDevice, ...]:
+        """Returns the devices of a plugin with the health that counts; none of an unknown one."""
+        listing = self._listings.get(plugin_key)
+        return listing.devices if listing is not None else ()
+
+    def by_name(self) -> dict[str, tuple[str, ComputeDevice]]:
+        """Returns plugin and device by the device's name in the cluster."""
+        return {
+            name_in_cluster(key, device.device_id): (key, device)
+            for key in self._listings
+            for device in self.devices(key)
+        }
+
+    def handle(self, plugin_key: str) -> PluginHandle | None:
+        """Returns the started plugin of a device name."""
+        return next((handle for handle in self.handles if handle.key == plugin_key and handle.started), None)
+
+    async def once(self) -> None:
+        now = asyncio.get_running_loop().time()
+        await asyncio.gather(*(handle.start(now) for handle in self.handles if handle.may_start(now)))
+        served: dict[str, PluginHandle] = {}
+        for handle in self.handles:
+            if handle.started and served.setdefault(handle.key, handle) is not handle:
+                await handle.refuse(f"another plugin already serves {handle.key}")
+        await asyncio.gather(*(self._list(handle) for handle in served.values()))
+        self._watch_health(served)
+        self._evaluate()
+        if not self.is_complete.is_set():
+            self.is_complete.set()
+            self._notify()
+
+    async def _list(self, handle: PluginHandle) -> None:
+        asked_at = asyncio.get_running_loop().time()
+        try:
+            displays = await handle.call(
+                "configurable_slots",
+                lambda plugin: plugin.configurable_slots(),
+                check=partial(responses.displays, foreign=lambda slot: None),
+            )
+            answer = await handle.call(
+                "list_devices",
+                lambda plugin: plugin.list_devices(),
+                check=partial(responses.devices, key=handle.key, displays=tuple(displays), foreign=lambda slot: None),
+            )
+        except BackendError as e:
+            log.warning("the devices of %s are not listed anew: %s", handle.key, e)
+            return
+        listing = self._listings.setdefault(handle.key, _Listing())
+        present = {device.device_id for device in answer}
+        lost = tuple(
+            replace(device, health=DeviceHealth.UNHEALTHY, health_reason=LOST_REASON)
+            for device in listing.answered
+            if device.device_id not in present and self.is_held((handle.key, device.device_id))
+        )
+        listing.answered, listing.answered_at = (*answer, *lost), asked_at
+        self._trackers.setdefault(handle.key, DeviceHealthTracker()).retain(
+            device.device_id for device in listing.answered
+        )
+
+    def _watch_health(self, served: Mapping[str, PluginHandle]) -> None:
+        for key, handle in served.items():
+            task = self._watches.get(key)
+            if handle.plugin.capabilities.health_watching and (task is None or task.done()):
+                self._watches[key] = asyncio.create_task(self._watch(handle), name=f"kube-acc-health-{key}")
+
+    async def _watch(self, handle: PluginHandle) -> None:
+        """Takes over changes of health until the plugin stops; begins anew after failures."""
+        delays = Backoff(_WATCH_FIRST_S, _WATCH_MAX_S)
+        while handle.started:
+            try:
+                async for change in cast("HealthWatching", handle.plugin).watch_health():
+                    delays.reset()
+                    self._on_health_change(handle.key, change)
+            except Exception as e:  # whatever the plugin raises: the list is the truth
+                log.warning("the watch of %s's health ended: %s", handle.key, e)
+            await delays.wait()
+
+    def _on_health_change(self, key: str, change: DeviceHealthChange) -> None:
+        listing = self._listings.get(key)
+        if listing is None or not isinstance(change, DeviceHealthChange):
+            return
+        if any(device.device_id == change.device_id for device in listing.answered):
+            self._trackers[key].on_change(change, asyncio.get_running_loop().time())
+            self._evaluate()
+
+    def _evaluate(self) -> None:
+        """Computes the devices with the health that counts, and tells the listeners if anything differs."""
+        loop = asyncio.get_running_loop()
+        is_changed = False
+        for key, listing in self._listings.items():
+            devices = self._trackers[key].evaluate(listing.answered, listing.answered_at, loop.time())
+            is_changed |= devices != listing.devices
+            listing.devices = devices
+        if self._recovery is not None:
+            self._recovery.cancel()
+            self._recovery = None
+        due = min((time for tracker in self._trackers.values() if (time := tracker.due()) is not None), default=None)
+        if due is not None:
+            self._recovery = loop.call_at(max(due, loop.time() + 0.01), self._evaluate)
+        if is_changed:
+            self._notify()
+
+    def _notify(self) -> None:
+        for listener in self._listeners:
+            listener()
+
+    async def close(self) -> None:
+        """Ends the watches and stops the plugins."""
+        if self._recovery is not None:
+            self._recovery.cancel()
+        await cancel_all(*self._watches.values())
+        await asyncio.gather(*(handle.stop() for handle in self.handles))
+
+
+def name_in_cluster(plugin_key: str, device_id: str) -> str:
+    """Returns the name of a device in the node's pool, which has the devices of all plugins."""
+    return device_name(f"{plugin_key}-{device_id}")

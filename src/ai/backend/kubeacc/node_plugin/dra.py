@@ -1,0 +1,189 @@
+"""Serves the kubelet's DRA interface: prepares and unprepares the devices of resource claims (dra v1)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ai.backend.common.errors import BackendError, Conflict, Unavailable
+from ai.backend.infra.loop import PeriodicLoop
+from ai.backend.kubeacc.node_plugin import wire
+from ai.backend.kubeacc.node_plugin.checkpoint import HeldDevice, WorkloadRecord
+from ai.backend.kubeacc.node_plugin.devices import DeviceBoard
+from ai.backend.kubeacc.node_plugin.rpc import serving
+from ai.backend.kubeacc.node_plugin.settings import NodePluginSettings
+from ai.backend.kubeacc.node_plugin.workloads import Workloads
+from ai.backend.node.kube_api.client import KubeApi
+from ai.backend.node.kube_api.objects import ResourceClaim
+from ai.backend.node.kube_api.resources import RESOURCE_CLAIMS
+
+log = logging.getLogger(__name__)
+_MAX_ERROR = 1000
+_SOCKET_CHECK_S = 1.0
+
+
+class DraDriver:
+    """Answers for the claims of this node. An answer has an entry for each claim; what fails for one claim is its
+    error alone. Both calls are safe to repeat, also by a kubelet or a plugin that was restarted between.
+
+    ``pool`` is the name of the node's pool of devices.
+    """
+
+    def __init__(self, api: KubeApi, board: DeviceBoard, workloads: Workloads, driver_name: str, pool: str) -> None:
+        self._api, self._board, self._workloads = api, board, workloads
+        self._driver_name, self._pool = driver_name, pool
+
+    async def node_prepare_resources(self, request: Any, _context: Any) -> Any:
+        answer = wire.dra.NodePrepareResourcesResponse()
+        await asyncio.gather(*(self._prepare(claim, answer.claims[claim.uid]) for claim in request.claims))
+        return answer
+
+    async def node_unprepare_resources(self, request: Any, _context: Any) -> Any:
+        answer = wire.dra.NodeUnprepareResourcesResponse()
+        await asyncio.gather(*(self._unprepare(claim, answer.claims[claim.uid]) for claim in request.claims))
+        return answer
+
+    async def _prepare(self, claim: Any, entry: Any) -> None:
+        try:
+            await self._board.is_complete.wait()  # the kubelet has a deadline of its own
+            record = await self._workloads.prepare(await self._wanted(claim))
+            for device in record.devices:
+                # Without a request, a device would be given to containers that ask for none of it.
+                message = entry.devices.add(
+                    request_names=device.requests,
+                    pool_name=self._pool,
+                    device_name=device.name,
+                    cdi_device_ids=record.cdi_names.get(device.plugin, ()),
+                )
+                if device.share_id is not None:
+                    message.share_id = device.share_id
+        except BackendError as e:
+            log.warning("the claim %s/%s is not prepared: %s", claim.namespace, claim.name, e.message)
+            del entry.devices[:]
+            entry.error = e.message[:_MAX_ERROR]
+        except Exception as e:  # no claim may cost another one its answer
+            log.exception("the claim %s/%s is not prepared", claim.namespace, claim.name)
+            del entry.devices[:]
+            entry.error = f"internal error: {type(e).__name__}"
+
+    async def _unprepare(self, claim: Any, entry: Any) -> None:
+        entry.error = ""
+        try:
+            await self._board.is_complete.wait()
+            await self._workloads.release(claim.uid)
+        except BackendError as e:
+            log.warning("the claim %s/%s is not released: %s", claim.namespace, claim.name, e.message)
+            entry.error = e.message[:_MAX_ERROR]
+        except Exception as e:
+            log.exception("the claim %s/%s is not released", claim.namespace, claim.name)
+            entry.error = f"internal error: {type(e).__name__}"
+
+    async def _wanted(self, claim: Any) -> WorkloadRecord:
+        """Returns the workload of a claim. A prepared claim needs no answer of the API server.
+
+        Raises Conflict: the claim is another one by now, or has no devices of ours."""
+        known = self._workloads.records.get(claim.uid)
+        if known is not None and known.phase == "prepared":
+            return known
+        obj = await self._api.get(RESOURCE_CLAIMS, claim.name, claim.namespace)
+        if obj.metadata.uid != claim.uid:
+            raise Conflict(f"the claim {claim.namespace}/{claim.name} is another one by now: {obj.metadata.uid}")
+        devices = self._devices_of(obj)
+        if not devices:
+            raise Conflict(
+                f"the claim {claim.namespace}/{claim.name} has no device of {self._driver_name} on this node"
+            )
+        consumer = next((consumer.uid for consumer in obj.status.reserved_for if consumer.resource == "pods"), "")
+        return WorkloadRecord(
+            uid=claim.uid,
+            way="dra",
+            namespace=claim.namespace,
+            name=claim.name,
+            pod_uid=consumer,
+            devices=devices,
+        )
+
+    def _devices_of(self, claim: ResourceClaim) -> tuple[HeldDevice, ...]:
+        by_name = self._board.by_name()
+        requests: dict[str, list[str]] = {}
+        for result in claim.status.allocation.devices.results if claim.status.allocation is not None else ():
+            if result.driver == self._driver_name and result.pool == self._pool:
+                if result.device not in by_name:
+                    raise Unavailable(f"the device {result.device} is not there any more")
+                # A request with alternatives is allocated as "request/alternative"; containers name the request.
+                requests.setdefault(result.device, []).append(result.request.partition("/")[0])
+        return tuple(
+            HeldDevice(
+                plugin=by_name[name][0],
+                device_id=by_name[name][1].device_id,
+                name=name,
+                requests=tuple(dict.fromkeys(names)),
+            )
+            for name, names in requests.items()
+        )
+
+
+class _Registration:
+    """Answers the kubelet's plugin watcher, which dials every socket in ``plugins_registry``."""
+
+    def __init__(self, driver_name: str, endpoint: Path) -> None:
+        self._driver_name, self._endpoint = driver_name, endpoint
+        self.is_registered = asyncio.Event()
+
+    async def get_info(self, _request: Any, _context: Any) -> Any:
+        return wire.registration.PluginInfo(
+            type="DRAPlugin",
+            name=self._driver_name,
+            endpoint=str(self._endpoint),
+            supported_versions=["v1.DRAPlugin"],
+        )
+
+    async def notify_registration_status(self, request: Any, _context: Any) -> Any:
+        if request.plugin_registered:
+            log.info("the kubelet has registered the DRA driver %s", self._driver_name)
+            self.is_registered.set()
+        else:
+            log.error("the kubelet refuses the DRA driver %s: %s", self._driver_name, request.error[:_MAX_ERROR])
+            self.is_registered.clear()
+        return wire.registration.RegistrationStatusResponse()
+
+
+async def serve_dra(settings: NodePluginSettings, driver: DraDriver, *, ready: Callable[[], None]) -> None:
+    """Serves the driver until cancelled; makes sockets anew that somebody has removed. ``ready`` is called each time
+    when the kubelet can dial."""
+    folder = settings.kubelet_directory
+    endpoint = folder / "plugins" / settings.driver_name / "dra.sock"
+    registration_socket = folder / "plugins_registry" / f"{settings.driver_name}-reg.sock"
+    registration = _Registration(settings.driver_name, endpoint)
+    while True:
+        async with (
+            serving(endpoint, {wire.DRA_PLUGIN: driver}),
+            serving(registration_socket, {wire.PLUGIN_REGISTRATION: registration}),
+        ):
+            ready()
+            while endpoint.exists() and registration_socket.exists():
+                await asyncio.sleep(_SOCKET_CHECK_S)
+        log.warning("a socket of the DRA driver was removed: both are made anew")
+
+
+class OrphanSweep(PeriodicLoop):
+    """Releases claims that nobody will unprepare: their object is gone, or another one, or has no allocation any more.
+    The kubelet unprepares all others, also after a restart."""
+
+    period_s = 60.0
+
+    def __init__(self, api: KubeApi, workloads: Workloads) -> None:
+        self._api, self._workloads = api, workloads
+
+    async def once(self) -> None:
+        for record in list(self._workloads.records.values()):
+            if record.way != "dra":
+                continue
+            claim = await self._api.find(RESOURCE_CLAIMS, record.name, record.namespace)
+            is_over = claim is None or claim.metadata.uid != record.uid or claim.status.allocation is None
+            if is_over or record.phase == "releasing":
+                log.warning("the claim %s/%s is over: its devices are released", record.namespace, record.name)
+                await self._workloads.release(record.uid)

@@ -1,0 +1,138 @@
+"""Knows which pods hold devices, from the kubelet's PodResources (v1): for reports, and for the device plugin's ends."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import grpc
+import grpc.aio
+
+from ai.backend.common.errors import BackendError, Unavailable
+from ai.backend.common.ids import DeviceId
+from ai.backend.infra.loop import PeriodicLoop
+from ai.backend.kubeacc.node_plugin import wire
+from ai.backend.kubeacc.node_plugin.devices import DeviceBoard, DeviceKey, device_name
+from ai.backend.kubeacc.node_plugin.rpc import connected
+from ai.backend.kubeacc.node_plugin.settings import NodePluginSettings
+from ai.backend.kubeacc.node_plugin.workloads import Workloads
+
+log = logging.getLogger(__name__)
+_ADMISSION_S = 60.0
+"""How long after its allocation a device may be missing in the kubelet's list: the pod is being admitted."""
+
+
+class PodHolder(NamedTuple):
+    """A container that holds a device; ``claim`` is the name of the claim, empty with the device plugin."""
+
+    namespace: str
+    pod: str
+    container: str
+    claim: str = ""
+
+
+class Holders(PeriodicLoop):
+    """Asks the kubelet regularly who holds what.
+
+    It calls ``post_create`` of claims that a pod uses, ends allocations of the device plugin that the kubelet lists no
+    more, and finds devices of ours that another device plugin offers.
+    """
+
+    period_s = 5.0
+
+    def __init__(
+        self,
+        settings: NodePluginSettings,
+        board: DeviceBoard,
+        workloads: Workloads,
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._settings, self._board, self._workloads, self._clock = settings, board, workloads, clock
+        self.holders: Mapping[DeviceKey, tuple[PodHolder, ...]] = {}
+        self.foreign_resources: Mapping[DeviceKey, str] = {}
+        """The extended resource by which somebody else offers a device of ours."""
+        self.changed: Callable[[], None] = lambda: None
+
+    def foreign(self, key: DeviceKey) -> str:
+        return self.foreign_resources.get(key, "")
+
+    async def once(self) -> None:
+        socket = self._settings.kubelet_directory / "pod-resources" / "kubelet.sock"
+        allocatable, listed = await _asked(socket)
+        foreign = foreign_resources(allocatable, self._board, self._settings)
+        holders = holders_of(listed, self._board, self._settings)
+        is_changed = (foreign, holders) != (self.foreign_resources, self.holders)
+        self.foreign_resources, self.holders = foreign, holders
+        await self._reconcile()
+        if is_changed:
+            self.changed()
+
+    async def _reconcile(self) -> None:
+        for record in list(self._workloads.records.values()):
+            keys = [(device.plugin, DeviceId(device.device_id)) for device in record.devices]
+            is_used = any(key in self.holders for key in keys)
+            if is_used and record.phase == "prepared":
+                await self._workloads.note_running(record.uid)
+            is_late = self._clock() - record.at > _ADMISSION_S
+            if record.way == "device-plugin" and not is_used and (is_late or record.phase == "releasing"):
+                try:
+                    await self._workloads.release(record.uid)
+                except BackendError as e:
+                    log.warning("devices of %s are not given back yet: %s", record.name, e.message)
+
+
+async def _asked(socket: Path) -> tuple[Any, Any]:
+    try:
+        async with connected(socket, wire.POD_RESOURCES) as call:
+            allocatable = await call("GetAllocatableResources", wire.pod_resources.AllocatableResourcesRequest())
+            return allocatable, await call("List", wire.pod_resources.ListPodResourcesRequest())
+    except grpc.aio.AioRpcError as e:
+        raise Unavailable(f"the kubelet does not tell who holds devices: {e.details()}") from None
+
+
+def holders_of(listed: Any, board: DeviceBoard, settings: NodePluginSettings) -> dict[DeviceKey, tuple[PodHolder, ...]]:
+    """Returns the containers that hold each device of ours, by a ``ListPodResourcesResponse``."""
+    by_name = board.by_name()
+    by_resource = {
+        (settings.resource_of(key), device_name(device.device_id)): (key, device.device_id)
+        for key in board.plugin_keys()
+        for device in board.devices(key)
+    }
+    holders: dict[DeviceKey, list[PodHolder]] = {}
+    for pod in listed.pod_resources:
+        for container in pod.containers:
+            for group in container.devices:
+                for name in group.device_ids:
+                    key = by_resource.get((group.resource_name, name))
+                    if key is not None:
+                        holders.setdefault(key, []).append(PodHolder(pod.namespace, pod.name, container.name))
+            for dynamic in container.dynamic_resources:
+                for resource in dynamic.claim_resources:
+                    if resource.driver_name == settings.driver_name and resource.device_name in by_name:
+                        plugin_key, device = by_name[resource.device_name]
+                        holder = PodHolder(pod.namespace, pod.name, container.name, dynamic.claim_name)
+                        holders.setdefault((plugin_key, device.device_id), []).append(holder)
+    return {key: tuple(sorted(set(values))) for key, values in holders.items()}
+
+
+def foreign_resources(allocatable: Any, board: DeviceBoard, settings: NodePluginSettings) -> dict[DeviceKey, str]:
+    """Returns the devices of ours that another device plugin offers, by an ``AllocatableResourcesResponse``. Device
+    plugins name devices by the vendor's id, as accelerator plugins do."""
+    own = {settings.resource_of(key) for key in board.plugin_keys() if settings.offer_of(key).by == "device-plugin"}
+    offered = {
+        name: group.resource_name
+        for group in allocatable.devices
+        if group.resource_name not in own
+        for name in group.device_ids
+    }
+    return {
+        (key, device.device_id): offered[name]
+        for key in board.plugin_keys()
+        for device in board.devices(key)
+        for name in (device.device_id, device_name(device.device_id))
+        if name in offered
+    }

@@ -1,0 +1,30 @@
+"""Chooses the devices of a container for ``GetPreferredAllocation``: the best links, then one NUMA node."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ai.backend.common.devices import ComputeDevice
+from ai.backend.core.allocation.links import Links, links_of
+
+
+class DevicePreference:
+    """Prefers sets of one plugin's devices. The choice is that of the manager's planner (decision 0050)."""
+
+    def __init__(self, devices: Sequence[ComputeDevice], ids: Sequence[str]) -> None:
+        """``ids`` are the names by which the kubelet knows the devices, in the same order."""
+        self._ids = tuple(ids)
+        self._rank_of_id = {name: rank for rank, name in enumerate(self._ids)}
+        # Without stated links, devices of one NUMA node are nearer to each other than to others.
+        self._links = links_of(devices) or Links(tuple(device.numa_node for device in devices), ())
+
+    def choose(self, available: Sequence[str], required: Sequence[str], size: int) -> list[str]:
+        """Returns ``size`` of the available devices, the required ones among them; fewer where there are not so many.
+        Unknown names are left out."""
+        taken = [self._rank_of_id[name] for name in dict.fromkeys(required) if name in self._rank_of_id]
+        free = [self._rank_of_id[name] for name in dict.fromkeys(available) if name in self._rank_of_id]
+        pool = [rank for rank in free if rank not in taken]
+        count = min(max(0, size - len(taken)), len(pool))
+        free_mask = sum(1 << rank for rank in {*free, *taken})
+        chosen = self._links.choose(sum(1 << rank for rank in pool), count, taken, free_mask) if count else ()
+        return [self._ids[rank] for rank in (*taken, *chosen)]

@@ -1,0 +1,126 @@
+"""Publishes the devices that claims may select: the ResourceSlices of this node's pool."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ai.backend.common.devices import DeviceHealth
+from ai.backend.infra.loop import PeriodicLoop
+from ai.backend.kubeacc.crd.vocabulary import GROUP, NODE_MANAGER
+from ai.backend.kubeacc.node_plugin.devices import DeviceBoard, DeviceKey
+from ai.backend.kubeacc.node_plugin.settings import NodePluginSettings
+from ai.backend.kubeacc.node_plugin.slices import OfferedDevice, slice_specs, taint_value
+from ai.backend.node.kube_api.client import KubeApi
+from ai.backend.node.kube_api.objects import ResourceSlice
+from ai.backend.node.kube_api.reflector import Reflector
+from ai.backend.node.kube_api.resources import NODES, RESOURCE_SLICES
+
+log = logging.getLogger(__name__)
+UNHEALTHY_TAINT = f"{GROUP}/unhealthy"
+WITHHELD_TAINT = f"{GROUP}/withheld"
+
+
+class SlicePublication(PeriodicLoop):
+    """Writes the slices when devices change, when their taints change, and when somebody has removed or changed one, as
+    the kubelet does when it starts. A slice that is as it should be is not written.
+
+    ``withheld`` returns why nobody may have a device now, empty if anybody may; ``foreign`` whether somebody else offers
+    it, so that we do not.
+    """
+
+    period_s = 300.0
+
+    def __init__(
+        self,
+        api: KubeApi,
+        board: DeviceBoard,
+        settings: NodePluginSettings,
+        node: str,
+        *,
+        withheld: Callable[[DeviceKey], str] = lambda key: "",
+        foreign: Callable[[DeviceKey], str] = lambda key: "",
+    ) -> None:
+        self._api, self._board, self._settings, self._node = api, board, settings, node
+        self._withheld, self._foreign = withheld, foreign
+        self._generation = 0
+        self._written = ""
+        self._versions: dict[str, str] = {}
+        self._owner: list[dict[str, Any]] | None = None
+        self._reflector = Reflector(
+            api,
+            RESOURCE_SLICES,
+            field_selector=f"spec.nodeName={node},spec.driver={settings.driver_name}",
+            on_change=self._on_change,
+        )
+        board.subscribe(self.wake)
+
+    def _on_change(self, before: ResourceSlice | None, after: ResourceSlice | None) -> None:
+        name = (after or before).metadata.name  # type: ignore[union-attr]  # one of the two is there
+        if after is None and name in self._versions:
+            log.info("somebody has removed the slice %s: it is written anew", name)
+            self._written = ""
+            self.wake()
+
+    async def follow(self) -> None:
+        """Watches our slices until cancelled."""
+        await self._reflector.run()
+
+    def offered(self) -> list[OfferedDevice]:
+        """Returns the devices that claims may select, with their taints."""
+        return [
+            OfferedDevice(
+                plugin=key,
+                type=self._settings.offer_of(key).type.value,
+                device=device,
+                taints=self._taints((key, device.device_id), device.health, device.health_reason),
+            )
+            for key in self._board.plugin_keys()
+            if self._settings.offer_of(key).by == "dra"
+            for device in self._board.devices(key)
+            if not self._foreign((key, device.device_id))
+        ]
+
+    def _taints(self, key: DeviceKey, health: DeviceHealth, reason: str) -> tuple[tuple[str, str, str], ...]:
+        taints = []
+        if health is not DeviceHealth.HEALTHY:
+            taints.append((UNHEALTHY_TAINT, self._settings.failed_device_effect, taint_value(reason)))
+        if withheld := self._withheld(key):
+            taints.append((WITHHELD_TAINT, "NoSchedule", taint_value(withheld)))
+        return tuple(taints)
+
+    async def once(self) -> None:
+        if not self._board.is_complete.is_set():
+            return
+        await self._reflector.synced.wait()
+        offered = self.offered()
+        driver = self._settings.driver_name
+        content = json.dumps(slice_specs(offered, driver=driver, node=self._node, generation=0), sort_keys=True)
+        if content == self._written:
+            return
+        present = {slice_.metadata.name: slice_ for slice_ in self._reflector.objects.values()}
+        newest = max((slice_.spec.pool.generation for slice_ in present.values()), default=0)
+        self._generation = max(self._generation, newest) + 1
+        specs = slice_specs(offered, driver=driver, node=self._node, generation=self._generation)
+        await self._write(specs, {*present, *self._versions})
+        self._written = content
+
+    async def _write(self, specs: Sequence[dict[str, Any]], present: set[str]) -> None:
+        if self._owner is None:
+            node = await self._api.get(NODES, self._node)
+            reference = {"apiVersion": "v1", "kind": "Node", "name": self._node, "uid": node.metadata.uid}
+            self._owner = [{**reference, "controller": True}]
+        names = [f"{self._node}-{self._settings.driver_name}-{number}"[-253:] for number in range(len(specs))]
+
+        async def write(name: str, spec: dict[str, Any]) -> None:
+            body = {"metadata": {"ownerReferences": self._owner}, "spec": spec}
+            written = await self._api.apply(RESOURCE_SLICES, name, body, manager=NODE_MANAGER, force=True)
+            self._versions[name] = written.metadata.resource_version
+
+        await asyncio.gather(*(write(name, spec) for name, spec in zip(names, specs, strict=True)))
+        for name in present - set(names):
+            self._versions.pop(name, None)
+            await self._api.delete(RESOURCE_SLICES, name)

@@ -1,0 +1,79 @@
+"""Serves and calls gRPC services on unix sockets of the kubelet's directories."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from ai.backend.common.errors import Unavailable
+from ai.backend.kubeacc.node_plugin.wire import SERVICES
+
+_MAX_MESSAGE_BYTES = 16 << 20
+_OPTIONS = [("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES), ("grpc.max_send_message_length", -1)]
+_CLOSE_PATIENCE_S = 2.0
+_MAX_SOCKET_PATH = 107
+"""The kernel's limit for the path of a unix socket."""
+
+
+def _serialized(message: Any) -> bytes:
+    return bytes(message.SerializeToString())
+
+
+def _handler(service: str, implementation: object) -> grpc.GenericRpcHandler:
+    handlers = {}
+    for name, request, _response, is_stream in SERVICES[service]:
+        function = getattr(implementation, re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower())
+        make = grpc.unary_stream_rpc_method_handler if is_stream else grpc.unary_unary_rpc_method_handler
+        handlers[name] = make(function, request_deserializer=request.FromString, response_serializer=_serialized)
+    return grpc.method_handlers_generic_handler(service, handlers)
+
+
+@asynccontextmanager
+async def serving(path: Path, services: dict[str, object]) -> AsyncIterator[None]:
+    """Serves implementations by the names of their services on a socket that only this user may use; a socket that is
+    there already is replaced. Methods have the names of the API in lower case. Raises Unavailable."""
+    if len(str(path).encode()) > _MAX_SOCKET_PATH:
+        raise Unavailable(f"{path} is too long for the path of a socket")
+    try:
+        path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        server = grpc.aio.server(options=_OPTIONS)
+        server.add_generic_rpc_handlers(
+            tuple(_handler(name, implementation) for name, implementation in services.items())
+        )
+        server.add_insecure_port(f"unix:{path}")
+        await server.start()
+        path.chmod(0o600)
+    except (OSError, RuntimeError) as e:
+        raise Unavailable(f"{path} cannot be served: {e}") from None
+    try:
+        yield
+    finally:
+        await server.stop(_CLOSE_PATIENCE_S)
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
+
+
+@asynccontextmanager
+async def connected(path: Path, service: str) -> AsyncIterator[Callable[..., Any]]:
+    """Gives a function that calls a method of a service by name with a request. What it raises is
+    ``grpc.aio.AioRpcError``; for a stream it returns the call, which is iterated."""
+    async with grpc.aio.insecure_channel(f"unix:{path}", options=_OPTIONS) as channel:
+        methods = {name: (request, response, is_stream) for name, request, response, is_stream in SERVICES[service]}
+
+        def call(name: str, request: Any, timeout_s: float | None = 10.0) -> Any:
+            _, response, is_stream = methods[name]
+            make = channel.unary_stream if is_stream else channel.unary_unary
+            invoke = make(
+                f"/{service}/{name}", request_serializer=_serialized, response_deserializer=response.FromString
+            )
+            return invoke(request, timeout=timeout_s)
+
+        yield call

@@ -1,0 +1,160 @@
+"""Describes devices as ResourceSlices (resource.k8s.io/v1). Pure: the same devices give the same slices.
+
+Claims see attributes and capacities by these names, qualified by the driver: ``uuid`` (the plugin's id of the device, to
+select exactly one), ``plugin``, ``model``, ``type``, ``numaNode``, ``linkGroup`` (devices of one value reach each other
+by the vendor's own links), and each variant property as ``namespace_feature``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ai.backend.common.devices import ComputeDevice, LinkKind
+from ai.backend.common.slots import format_quantity
+from ai.backend.kubeacc.node_plugin.devices import device_name, name_in_cluster
+
+SLICE_DEVICES = 64
+"""The limit of a slice whose devices have taints or counters."""
+_COUNTER_SETS = 8
+_MAX_VALUE = 64
+_MAX_NAME = 32
+_MAX_ENTRIES = 32
+_MAX_TAINT_VALUE = 63
+_PCI_ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.IGNORECASE)
+_STANDARD_PCI_BUS_ID = "resource.kubernetes.io/pciBusID"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfferedDevice:
+    """A device and what the cluster should know of it besides: the type of its Accelerator, and taints as pairs of key
+    and effect with a value."""
+
+    plugin: str
+    type: str
+    device: ComputeDevice
+    taints: tuple[tuple[str, str, str], ...] = ()
+
+    @property
+    def name(self) -> str:
+        return name_in_cluster(self.plugin, self.device.device_id)
+
+
+def slice_specs(offered: Sequence[OfferedDevice], *, driver: str, node: str, generation: int) -> list[dict[str, Any]]:
+    """Returns the specs of all slices of the node's pool; none without a device."""
+    groups = link_groups([one.device for one in offered])
+    parents = _parents(offered)
+    devices = [
+        _device(one, groups.get(one.device.device_id, ""), parents)
+        for one in sorted(offered, key=lambda one: one.name)
+        if offers_anything(one.device)
+    ]
+    counter_sets = [_counter_set(parent) for parent in sorted(parents.values(), key=lambda one: one.name)]
+    parts: list[dict[str, Any]] = [
+        {"devices": devices[start : start + SLICE_DEVICES]} for start in range(0, len(devices), SLICE_DEVICES)
+    ]
+    parts += [
+        {"sharedCounters": counter_sets[start : start + _COUNTER_SETS]}
+        for start in range(0, len(counter_sets), _COUNTER_SETS)
+    ]
+    pool = {"name": node, "generation": generation, "resourceSliceCount": len(parts)}
+    return [{"driver": driver, "nodeName": node, "pool": pool, **part} for part in parts]
+
+
+def offers_anything(device: ComputeDevice) -> bool:
+    """Returns False for a device that is cut into partitions, which are offered instead."""
+    return any(slot.amount > 0 for slot in device.slots)
+
+
+def link_groups(devices: Sequence[ComputeDevice]) -> dict[str, str]:
+    """Returns the group of each device with a direct link: the name of the first device that it reaches by them."""
+    present = {device.device_id: device for device in devices}
+    groups: dict[str, str] = {}
+    for start in sorted(present):
+        if start in groups or not _peers(present[start]):
+            continue
+        pending, group = [start], device_name(start)
+        while pending:
+            device_id = pending.pop()
+            if device_id in groups or device_id not in present:
+                continue
+            groups[device_id] = group
+            pending += _peers(present[device_id])
+    return groups
+
+
+def _peers(device: ComputeDevice) -> list[str]:
+    return [link.peer for link in device.links if link.kind is LinkKind.DIRECT]
+
+
+def parent_id(device_id: str) -> str:
+    """Returns the id of the device that a partition is part of, empty for a whole device."""
+    return device_id.rpartition("/")[0]
+
+
+def _parents(offered: Sequence[OfferedDevice]) -> dict[tuple[str, str], OfferedDevice]:
+    """Returns the whole devices that are listed together with partitions of theirs."""
+    by_id = {(one.plugin, str(one.device.device_id)): one for one in offered}
+    keys = {(one.plugin, parent_id(one.device.device_id)) for one in offered if parent_id(one.device.device_id)}
+    return {key: by_id[key] for key in keys if key in by_id}
+
+
+def _counter_set(parent: OfferedDevice) -> dict[str, Any]:
+    return {"name": parent.name, "counters": _counters(parent.device)}
+
+
+def _counters(device: ComputeDevice) -> dict[str, Any]:
+    counters = {"memory": {"value": str(device.memory_size)}}
+    if device.processing_units:
+        counters["processing-units"] = {"value": str(device.processing_units)}
+    return counters
+
+
+def _device(one: OfferedDevice, link_group: str, parents: Mapping[tuple[str, str], OfferedDevice]) -> dict[str, Any]:
+    device = one.device
+    attributes: dict[str, Any] = {"plugin": {"string": one.plugin[:_MAX_VALUE]}, "type": {"string": one.type}}
+    if len(device.device_id) <= _MAX_VALUE:
+        attributes["uuid"] = {"string": device.device_id}
+    if device.model_name:
+        attributes["model"] = {"string": device.model_name[:_MAX_VALUE]}
+    if device.numa_node is not None:
+        attributes["numaNode"] = {"int": device.numa_node}
+    if link_group:
+        attributes["linkGroup"] = {"string": link_group}
+    if _PCI_ADDRESS.fullmatch(device.hw_location):
+        attributes[_STANDARD_PCI_BUS_ID] = {"string": device.hw_location.lower()}
+    if parent_id(device.device_id) and len(parent_id(device.device_id)) <= _MAX_VALUE:
+        attributes["parent"] = {"string": parent_id(device.device_id)}
+    capacity: dict[str, Any] = {}
+    if device.memory_size:
+        capacity["memory"] = {"value": str(device.memory_size)}
+    if device.processing_units:
+        capacity["processingUnits"] = {"value": str(device.processing_units)}
+    for slot in device.slots:
+        capacity.setdefault(_identifier(slot.slot_name), {"value": format_quantity(slot.amount)})
+    for prop in device.variant_properties:
+        if len(attributes) + len(capacity) < _MAX_ENTRIES:
+            name = _identifier(f"{prop.namespace}_{prop.feature}")
+            attributes.setdefault(name, {"string": prop.value[:_MAX_VALUE]})
+    described: dict[str, Any] = {"name": one.name, "attributes": attributes, "capacity": capacity}
+    parent = parents.get((one.plugin, parent_id(device.device_id))) or parents.get((one.plugin, device.device_id))
+    if parent is not None:
+        described["consumesCounters"] = [{"counterSet": parent.name, "counters": _counters(device)}]
+    if one.taints:
+        described["taints"] = [
+            {"key": key, "effect": effect, **({"value": value} if value else {})} for key, effect, value in one.taints
+        ]
+    return described
+
+
+def _identifier(name: str) -> str:
+    """Returns a name that an attribute may have: a C identifier of at most 32 characters."""
+    plain = re.sub(r"\W", "_", name, flags=re.ASCII)[:_MAX_NAME]
+    return plain if plain[:1].isalpha() or plain[:1] == "_" else f"_{plain}"[:_MAX_NAME]
+
+
+def taint_value(reason: str) -> str:
+    """Returns a reason as the value of a taint, which is that of a label."""
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", reason)[:_MAX_TAINT_VALUE].strip("-_.")

@@ -1,0 +1,335 @@
+"""Gives devices to workloads and takes them back: runs lifecycle hooks, and remembers durably who holds what."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Any
+from weakref import WeakValueDictionary
+
+import msgspec
+
+from ai.backend.common.devices import DeviceHealth
+from ai.backend.common.errors import BackendError, Conflict, PluginError, Unavailable
+from ai.backend.common.ids import DeviceId, KernelId, SessionId
+from ai.backend.kubeacc.node_plugin.checkpoint import Checkpoint, HeldDevice, PluginShare, WorkloadRecord
+from ai.backend.kubeacc.node_plugin.devices import DeviceBoard, DeviceKey, joined, whole_device
+from ai.backend.kubeacc.node_plugin.edits import CdiFiles, check_no_conflict, check_supported
+from ai.backend.plugin.accelerator import (
+    MANAGED_STATE_LIMIT,
+    AbstractComputePlugin,
+    HookContext,
+    LifecycleCause,
+    ManagedState,
+    TerminationDeferred,
+    Workload,
+    WorkloadConfig,
+    check_config,
+)
+from ai.backend.plugin.accelerator.shapes import InvalidResponse
+from ai.backend.plugin.crash_points import crash_point
+from ai.backend.pluginhost.handle import PluginHandle
+
+log = logging.getLogger(__name__)
+RELEASE_LIMIT_S = 60.0
+"""How long a plugin that fails to release devices keeps them from others."""
+_DEFERRAL_LIMIT_S = 20.0
+_NAMESPACE = uuid.UUID("5f0e6f8e-7a6e-4a0f-9a2b-0c1d6f2f6c11")
+
+
+def kernel_id_of(uid: str) -> KernelId:
+    """Returns the id under which plugins know a workload: its uid where that is a UUID."""
+    try:
+        return KernelId(uuid.UUID(uid))
+    except ValueError:
+        return KernelId(uuid.uuid5(_NAMESPACE, uid))
+
+
+class Workloads:
+    """The workloads of this node that hold devices, by uid. A device has one holder at a time.
+
+    Calls for one workload never overlap; each may be repeated after a crash at any instruction (AbstractLifecycleHook
+    says what hooks may rely on). ``changed`` is called when a device gets or loses its holder.
+    """
+
+    def __init__(
+        self,
+        board: DeviceBoard,
+        checkpoint: Checkpoint,
+        cdi: CdiFiles,
+        *,
+        hidden: Sequence[str] = (),
+        deadline_s: float = 25.0,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._board, self._checkpoint, self._cdi = board, checkpoint, cdi
+        self._hidden, self._deadline_s, self._clock = hidden, deadline_s, clock
+        self.records: dict[str, WorkloadRecord] = checkpoint.load()
+        self._recovered = frozenset(self.records)
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self.changed: Callable[[], None] = lambda: None
+        self.withheld: Callable[[DeviceKey], str] = lambda key: ""
+        """Why a device is given to nobody; empty if it is."""
+        board.is_held = lambda key: self.holder_of(key) is not None
+
+    def holder_of(self, key: DeviceKey) -> WorkloadRecord | None:
+        """Returns the workload that holds a device."""
+        plugin_key, device_id = key
+        for record in self.records.values():
+            if any(device.plugin == plugin_key and device.device_id == device_id for device in record.devices):
+                return record
+        return None
+
+    def _holder_of_relative(self, key: DeviceKey) -> WorkloadRecord | None:
+        """Returns the workload that holds a partition of a device, or the device that a partition is part of."""
+        plugin_key, device_id = key
+        for record in self.records.values():
+            for held in record.devices:
+                is_relative = held.device_id.startswith(f"{device_id}/") or device_id.startswith(f"{held.device_id}/")
+                if held.plugin == plugin_key and is_relative:
+                    return record
+        return None
+
+    async def prepare(self, wanted: WorkloadRecord) -> WorkloadRecord:
+        """Gives devices to a workload and returns its record with the configurations of all plugins.
+
+        Safe to repeat: a prepared workload keeps what it has. ``wanted`` needs no ``shares``.
+
+        Raises:
+            Conflict: another workload holds a device, or the workload is being released.
+            Unavailable: a device is not there, or is withheld.
+            BackendError: a plugin refuses; the devices are free again.
+        """
+        async with self._lock(wanted.uid):
+            record = self.records.get(wanted.uid)
+            if record is not None and record.phase == "releasing":
+                raise Conflict(f"the devices of {wanted.namespace}/{wanted.name} are being released")
+            if record is None:
+                record = self._reserved(wanted)
+                await self._store(record)
+            elif {device.name for device in record.devices} != {device.name for device in wanted.devices}:
+                raise Conflict(f"{wanted.namespace}/{wanted.name} holds other devices than its claim says now")
+            if record.phase == "prepared":
+                return await self._described(record)
+            crash_point("kube-acc.prepare.recorded")
+            try:
+                for plugin_key in record.shares:
+                    record = await self._configure(record, plugin_key)
+                check_no_conflict({key: share.config for key, share in record.shares.items() if share.config})
+                record = await self._described(record)
+            except BackendError:
+                await self._release_failed(record.uid)
+                raise
+            record = msgspec.structs.replace(record, phase="prepared", at=self._clock())
+            await self._store(record)
+            crash_point("kube-acc.prepare.prepared")
+            return record
+
+    def _reserved(self, wanted: WorkloadRecord) -> WorkloadRecord:
+        """Returns the new record with the allocation of each plugin, and marks the devices as held."""
+        present = {(key, device.device_id): device for key in self._board.plugin_keys() for device in self._board.devices(key)}
+        allocations: dict[str, list[Any]] = {}
+        for held in wanted.devices:
+            key = (held.plugin, DeviceId(held.device_id))
+            device = present.get(key)
+            if device is None or self._board.handle(held.plugin) is None:
+                raise Unavailable(f"the device {held.name} is not there: the plugin {held.plugin} does not list it")
+            if device.health is not DeviceHealth.HEALTHY:
+                raise Unavailable(f"the device {held.name} has failed: {device.health_reason or 'no reason is given'}")
+            if reason := self.withheld(key):
+                raise Unavailable(f"the device {held.name} is not given to workloads: {reason}")
+            holder = self.holder_of(key) or self._holder_of_relative(key)
+            if holder is not None:
+                raise Conflict(f"the device {held.name} is held by {holder.namespace}/{holder.name} ({holder.way})")
+            allocations.setdefault(held.plugin, []).append(whole_device(device))
+        shares = {key: PluginShare(allocation=joined(parts)) for key, parts in sorted(allocations.items())}
+        record = msgspec.structs.replace(wanted, phase="preparing", shares=shares, at=self._clock())
+        self.records[record.uid] = record
+        self.changed()
+        return record
+
+    async def _configure(self, record: WorkloadRecord, plugin_key: str) -> WorkloadRecord:
+        result = await self._call(record.uid, plugin_key, "pre_create")
+        assert isinstance(result, WorkloadConfig)  # checked in _call
+        check_supported(plugin_key, result)
+        return await self._store_share(record.uid, plugin_key, config=result)
+
+    async def _described(self, record: WorkloadRecord) -> WorkloadRecord:
+        """Writes the CDI file of a claim, also anew where somebody has removed it; finds the names of its devices."""
+        configs = {key: share.config for key, share in record.shares.items() if share.config is not None}
+        described: set[str] = set()
+        for key, config in configs.items():
+            names = {device.cdi_name for device in config.devices if device.cdi_name is not None}
+            handle = self._board.handle(key)
+            if names and handle is not None:
+                described |= await self._cdi.describe(handle, names)
+        if record.way == "device-plugin":
+            return msgspec.structs.replace(record, cdi_names={"": tuple(sorted(described))})
+        try:
+            names_of_plugin = await asyncio.to_thread(self._cdi.write, record.uid, configs, described)
+        except OSError as e:
+            raise Unavailable(f"the CDI file of the claim cannot be written: {e.strerror or e}") from None
+        return msgspec.structs.replace(record, cdi_names={key: tuple(names) for key, names in names_of_plugin.items()})
+
+    async def note_running(self, uid: str) -> None:
+        """Calls ``post_create`` once for a workload that runs. A failure is logged and the call repeated next time."""
+        async with self._lock(uid):
+            record = self.records.get(uid)
+            if record is None or record.phase != "prepared":
+                return
+            for plugin_key, share in record.shares.items():
+                if "post_create.done" not in share.calls:
+                    try:
+                        await self._call(uid, plugin_key, "post_create")
+                        await self._store_share(uid, plugin_key, done="post_create.done")
+                    except BackendError as e:
+                        log.warning("post_create of %s for %s failed: %s", plugin_key, record.name or uid, e)
+
+    async def release(self, uid: str) -> None:
+        """Takes all devices of a workload back. Safe if it holds none. Raises BackendError: it still holds them."""
+        async with self._lock(uid):
+            record = self.records.get(uid)
+            if record is None:
+                await asyncio.to_thread(self._cdi.remove, uid)
+                return
+            if record.phase != "releasing":
+                record = msgspec.structs.replace(record, phase="releasing", at=self._clock())
+                await self._store(record)
+            await self._undo(record)
+
+    async def _release_failed(self, uid: str) -> None:
+        """Undoes a preparation that failed; what cannot be undone now stays recorded, and is released later."""
+        record = msgspec.structs.replace(self.records[uid], phase="releasing", at=self._clock())
+        try:
+            await self._store(record)
+            await self._undo(record)
+        except BackendError as e:
+            log.warning("the devices of %s/%s are not free yet: %s", record.namespace, record.name, e)
+
+    async def _undo(self, record: WorkloadRecord) -> None:
+        is_overdue = self._clock() - record.at > RELEASE_LIMIT_S
+        for plugin_key, share in reversed(record.shares.items()):
+            if "post_create" in share.calls and "post_terminate" not in share.calls:
+                await self._pre_terminate(record.uid, plugin_key)
+            if "pre_create" in share.calls and "post_terminate.done" not in share.calls:
+                try:
+                    await self._call(record.uid, plugin_key, "post_terminate")
+                    await self._store_share(record.uid, plugin_key, done="post_terminate.done")
+                except BackendError as e:
+                    if not is_overdue:
+                        raise
+                    log.error("%s could not release devices of %s/%s: %s", plugin_key, record.namespace, record.name, e)
+        crash_point("kube-acc.release.undone")
+        try:
+            await asyncio.to_thread(self._cdi.remove, record.uid)
+            await asyncio.to_thread(self._checkpoint.delete, record.uid)
+        except OSError as e:
+            raise Unavailable(f"the record of {record.uid} cannot be removed: {e}") from None
+        self.records.pop(record.uid, None)
+        self.changed()
+
+    async def _pre_terminate(self, uid: str, plugin_key: str) -> None:
+        deadline = time.monotonic() + _DEFERRAL_LIMIT_S
+        while True:
+            try:
+                await self._call(uid, plugin_key, "pre_terminate")
+                return
+            except TerminationDeferred as e:
+                if time.monotonic() + e.retry_after > deadline:
+                    return
+                await asyncio.sleep(e.retry_after)
+            except BackendError as e:
+                log.warning("pre_terminate of %s failed: %s", plugin_key, e)
+                return
+
+    async def _call(self, uid: str, plugin_key: str, method: str) -> WorkloadConfig | None:
+        """Records that a call of a hook begins, makes it, and stores the state that the hook leaves."""
+        record = self.records[uid]
+        share = record.shares[plugin_key]
+        is_repeat = method in share.calls and uid in self._recovered
+        if method not in share.calls:
+            record = await self._store_share(uid, plugin_key, done=method)
+        handle = self._board.handle(plugin_key)
+        if handle is None:
+            raise PluginError(f"the plugin {plugin_key} is not available")
+
+        async def save(state: ManagedState) -> None:
+            await self._save_state(uid, plugin_key, state)
+
+        state = ManagedState(msgspec.json.decode(msgspec.json.encode(share.state)), share.state_version, saver=save)
+        context = HookContext(
+            cause=LifecycleCause.RECOVER if is_repeat else LifecycleCause.CREATE,
+            attempt=1,
+            state=state,
+            deadline_s=self._deadline_s,
+            end_reason="user-requested" if record.phase == "releasing" else "",
+        )
+        workload = Workload(
+            id="" if record.phase == "preparing" else uid,
+            type="container",
+            kernel_id=kernel_id_of(uid),
+            session_id=SessionId(kernel_id_of(record.pod_uid or uid)),
+        )
+
+        async def run(plugin: AbstractComputePlugin) -> WorkloadConfig | None:
+            hook = plugin.create_lifecycle_hook(workload, share.allocation, context)
+            result: Any = await getattr(hook, method)()
+            try:
+                return check_config(result, hidden=self._hidden) if method == "pre_create" else None
+            except ValueError as e:
+                raise InvalidResponse(str(e)) from None
+
+        try:
+            return await _called(handle, method, run)
+        finally:
+            await self._save_state(uid, plugin_key, state)
+
+    async def _save_state(self, uid: str, plugin_key: str, state: ManagedState) -> None:
+        try:
+            encoded = msgspec.json.encode(state.data)
+            data = msgspec.json.decode(encoded, type=dict)
+        except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as e:
+            raise PluginError(f"the state of {plugin_key} is no JSON object: {e}") from None
+        if len(encoded) > MANAGED_STATE_LIMIT:
+            raise PluginError(f"the state has {len(encoded)} bytes; {MANAGED_STATE_LIMIT} are allowed")
+        share = self.records[uid].shares[plugin_key]
+        if (share.state, share.state_version) != (data, state.version):
+            await self._store_share(uid, plugin_key, state=data, state_version=state.version)
+
+    async def _store_share(self, uid: str, plugin_key: str, *, done: str = "", **changes: Any) -> WorkloadRecord:
+        record = self.records[uid]
+        share = record.shares[plugin_key]
+        if done and done not in share.calls:
+            changes["calls"] = (*share.calls, done)
+        share = msgspec.structs.replace(share, **changes)
+        record = msgspec.structs.replace(record, shares={**record.shares, plugin_key: share})
+        await self._store(record)
+        return record
+
+    async def _store(self, record: WorkloadRecord) -> None:
+        is_new = record.uid not in self.records or self.records[record.uid] is record
+        try:
+            await asyncio.to_thread(self._checkpoint.put, record)
+        except OSError as e:
+            if is_new and not any(share.calls for share in record.shares.values()):
+                self.records.pop(record.uid, None)
+            raise Unavailable(f"the record of {record.uid} cannot be stored: {e.strerror or e}") from None
+        self.records[record.uid] = record
+
+    def _lock(self, uid: str) -> asyncio.Lock:
+        return self._locks.setdefault(uid, asyncio.Lock())
+
+
+async def _called(
+    handle: PluginHandle, method: str, run: Callable[[AbstractComputePlugin], Any]
+) -> WorkloadConfig | None:
+    result: WorkloadConfig | None = await handle.call(method, run)
+    return result
+
+
+def held_device(plugin_key: str, device_id: str, name: str, requests: Sequence[str] = ()) -> HeldDevice:
+    """Returns the entry of a device in a record."""
+    return HeldDevice(plugin=plugin_key, device_id=device_id, name=name, requests=tuple(requests))

@@ -1,0 +1,83 @@
+"""Connections to ports inside for an agent that cannot be handed a socket, as under gVisor, whose sockets stay inside.
+
+A child of the relay carries the bytes of one connection, so that the relay itself never waits.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+from contextlib import suppress
+
+from .framing import encode
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .peers import Peer
+
+_CONNECT_TIMEOUT_S = 5.0
+_RECEIVE_BYTES = 256 * 1024
+
+
+def carry_connection(peer: Peer, port: int) -> None:
+    """Connects to the port of 127.0.0.1 in a new process, tells the peer, and carries bytes until both sides end.
+
+    This process lets go of the peer.
+    """
+    try:
+        pid = os.fork()
+    except OSError as error:  # the limit of processes
+        peer.send(encode({"t": "refused", "reason": str(error)}))
+        return
+    if pid:
+        peer.is_open = False
+        return
+    try:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for signal_number in (signal.SIGTERM, signal.SIGHUP):  # it lasts as long as the workload
+            signal.signal(signal_number, signal.SIG_IGN)
+        _close_others(peer.fileno())
+        _carry(peer.sock, port)
+    finally:
+        os._exit(0)
+
+
+def _close_others(kept_fd: int) -> None:
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2 and int(name) != kept_fd:
+            with suppress(OSError):  # that of the listing itself
+                os.close(int(name))
+
+
+def _carry(agent: socket.socket, port: int) -> None:
+    agent.setblocking(True)
+    try:
+        service = socket.create_connection(("127.0.0.1", port), _CONNECT_TIMEOUT_S)
+    except OSError as error:
+        agent.sendall(encode({"t": "refused", "reason": error.strerror or "no answer"}))
+        return
+    service.settimeout(None)
+    service.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    agent.sendall(encode({"t": "connected"}))
+    back = threading.Thread(target=_copy, args=(service, agent))
+    back.start()
+    _copy(agent, service)
+    back.join()
+
+
+def _copy(source: socket.socket, target: socket.socket) -> None:
+    """Copies until the source ends, and passes the end on; where either is cut, both are."""
+    try:
+        while True:
+            data = source.recv(_RECEIVE_BYTES)
+            if not data:
+                target.shutdown(socket.SHUT_WR)
+                return
+            target.sendall(data)
+    except OSError:
+        for sock in (source, target):
+            with suppress(OSError):  # it is gone
+                sock.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,289 @@
+"""The first process of a session's container in a pod: it starts the runner when the agent says so, and reaps.
+
+It connects to the relay in the other container before any code of the user runs, and ends with the runner. The
+environment and the files of the session come over that connection: nothing of them is in the pod's description.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import time
+
+from .cgroup_files import measure, oom_kills
+from .framing import ProtocolViolation, decode, encode
+from .peers import Peer
+from .pod import SOCKET, place_file
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Optional
+
+CONNECT_TIMEOUT_S = 30.0
+LAST_WORDS_PATH = "/dev/termination-log"
+"""What the kubelet puts into the container's status (Container.terminationMessagePath)."""
+_CONNECT_CHECK_S = 0.01
+_PLATFORM = "/opt/backend.ai/"
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+_SESSION_PREFIX = "BACKENDAI_SESSION_ENVIRON_"
+_LOST_RELAY_EXIT_CODE = 75
+_DEFAULT_STATS_INTERVAL_S = 10.0
+
+
+class Reaper:
+    """Runs one session's runner. ``runner`` is called in the child process with its channel's descriptor."""
+
+    def __init__(self, channel_folder: str, home: str, runner: Any) -> None:
+        self._home = home
+        self._start_runner = runner
+        self._wakeup, wakeup_write = os.pipe()
+        for fd in (self._wakeup, wakeup_write):
+            os.set_blocking(fd, False)
+        signal.set_wakeup_fd(wakeup_write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_args: None)
+        for signal_number in _STOP_SIGNALS:
+            signal.signal(signal_number, self._on_stop_signal)
+        self._control = Peer(_connect(channel_folder, "reaper"))
+        self._runner_socket: Optional[socket.socket] = _connect(channel_folder, "runner")
+        self._poll = select.poll()
+        self._poll.register(self._wakeup, select.POLLIN)
+        self._poll.register(self._control, select.POLLIN)
+        self._pid = 0
+        self._status: Optional[int] = None
+        self._is_stopping = False
+        self._kill_at: Optional[float] = None
+        self._reason = ""
+        self._stats_interval_s = _DEFAULT_STATS_INTERVAL_S
+        self._stats_at: Optional[float] = None
+        self._oom_kills = oom_kills()
+
+    def run(self) -> int:
+        """Waits for the end of the runner; returns its exit code as a shell does."""
+        while self._status is None:
+            self._poll.modify(self._control, select.POLLIN | (select.POLLOUT if self._control.queued else 0))
+            for fd, events in self._poll.poll(self._timeout_ms()):
+                if fd == self._wakeup:
+                    os.read(self._wakeup, 512)
+                    self._reap_children()
+                else:
+                    self._serve_control(events)
+            now = time.monotonic()
+            if self._kill_at is not None and now >= self._kill_at:
+                self._kill_at = None
+                _signal_all(signal.SIGKILL)
+            if self._stats_at is not None and now >= self._stats_at:
+                self._send_stats()
+        _signal_all(signal.SIGKILL)
+        return self._report_end(self._status)
+
+    def _timeout_ms(self) -> Optional[int]:
+        deadlines = [deadline for deadline in (self._kill_at, self._stats_at) if deadline is not None]
+        return max(0, int((min(deadlines) - time.monotonic()) * 1000) + 1) if deadlines else None
+
+    def _on_stop_signal(self, *_args: Any) -> None:
+        if not self._pid:
+            self._status = 0
+        elif not self._is_stopping:
+            self._is_stopping = True
+            _signal_all(signal.SIGTERM)
+
+    def _reap_children(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid == self._pid:
+                self._status = status
+
+    def _serve_control(self, events: int) -> None:
+        if events & select.POLLOUT:
+            self._control.flush()
+        if not events & ~select.POLLOUT:
+            return
+        data = self._control.receive()
+        try:
+            for body in self._control.reader.feed(data or b""):
+                self._on_message(decode(body))
+        except (ProtocolViolation, KeyError, TypeError, ValueError) as error:
+            self._control.send(encode({"t": "failed", "reason": "%s: %s" % (type(error).__name__, error)}))
+            return
+        if data is None:
+            # Without its relay nobody can reach this session any more.
+            sys.stderr.write("the relay of this session has ended\n")
+            _signal_all(signal.SIGKILL)
+            os._exit(_LOST_RELAY_EXIT_CODE)
+
+    def _on_message(self, message: Dict[str, Any]) -> None:
+        kind = message.get("t")
+        if kind == "file":
+            self._write_file(message)
+        elif kind == "begin":
+            if not self._pid:
+                self._begin(message)
+            self._control.send(encode({"t": "begun", "pid": self._pid}))
+        elif kind == "end":
+            self._reason = self._reason or str(message.get("reason") or "")
+            grace_s = float(message.get("grace") or 0.0)
+            if not self._pid:
+                self._status = 0
+            elif grace_s > 0:
+                _signal_all(signal.SIGTERM)
+                self._kill_at = min(self._kill_at or float("inf"), time.monotonic() + grace_s)
+            else:
+                _signal_all(signal.SIGKILL)
+
+    def _write_file(self, message: Dict[str, Any]) -> None:
+        parts = str(message["path"]).split("/")
+        if {"", ".", ".."} & set(parts):
+            raise ValueError("%r is no plain path" % message["path"])
+        mode = 0o600 if message.get("private") else 0o644
+        try:
+            place_file(self._home, parts, base64.b64decode(message["data"]), mode)
+        except OSError as error:
+            self._control.send(encode({"t": "failed", "reason": "%s: %s" % (message["path"], error.strerror)}))
+
+    def _begin(self, message: Dict[str, Any]) -> None:
+        assert self._runner_socket is not None
+        environment = session_environment(dict(os.environ), message["environ"])
+        self._stats_interval_s = float(message.get("stats_interval") or _DEFAULT_STATS_INTERVAL_S)
+        self._pid = os.fork()
+        if self._pid == 0:
+            code = 70
+            try:
+                signal.set_wakeup_fd(-1)
+                for signal_number in (signal.SIGCHLD, *_STOP_SIGNALS):
+                    signal.signal(signal_number, signal.SIG_DFL)
+                self._control.close()
+                os.environ.clear()
+                os.environ.update(environment)
+                os.chdir(self._home)
+                code = self._start_runner(self._runner_socket.fileno(), str(message.get("runtime") or ""))
+            except BaseException as error:  # noqa: BLE001  # this process must not go on as a second reaper
+                os.write(2, ("runner: %s: %s\n" % (type(error).__name__, error)).encode("utf-8", "replace"))
+            finally:
+                os._exit(code)
+        self._runner_socket.close()
+        self._runner_socket = None
+        self._stats_at = time.monotonic()
+
+    def _send_stats(self) -> None:
+        self._stats_at = time.monotonic() + self._stats_interval_s
+        if self._control.queued == 0:  # a relay that reads nothing gets no heap of old ones
+            self._control.send(encode(dict(measure(), t="stats")))
+
+    def _report_end(self, status: int) -> int:
+        """Tells the relay how the runner ended; returns the exit code of this container."""
+        number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
+        code = None if number is not None else os.WEXITSTATUS(status)
+        oom = number == signal.SIGKILL and oom_kills() > self._oom_kills
+        ended = {"t": "ended", "code": code, "signal": number, "oom": oom, "reason": self._reason}
+        _write_last_words(ended)
+        self._control.sock.setblocking(True)
+        self._control.sock.settimeout(CONNECT_TIMEOUT_S)
+        self._control.send(encode(dict(measure(), t="stats")))
+        self._control.send(encode(ended))
+        while self._control.queued and self._control.is_open and self._control.flush():
+            continue
+        return 128 + number if number is not None else int(code or 0)
+
+
+def session_environment(image: Dict[str, str], told: Dict[str, str]) -> Dict[str, str]:
+    """Returns the runner's environment: what the agent sent, over what the image sets.
+
+    The image's variables are prefixed as those of the session, so that none means anything to the runner itself.
+    """
+    environment = dict(told)
+    for name, value in image.items():
+        if name.startswith("KUBERNETES_") or name in told or _SESSION_PREFIX + name in told:
+            continue
+        environment["PATH" if name == "PATH" else _SESSION_PREFIX + name] = value
+    return environment
+
+
+def _connect(channel_folder: str, role: str) -> socket.socket:
+    """Connects to the relay, which may still be starting. Raises OSError."""
+    deadline = time.monotonic() + CONNECT_TIMEOUT_S
+    while True:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            sock.connect(os.path.join(channel_folder, SOCKET))
+            sock.sendall(encode({"t": role}))
+            return sock
+        except OSError:
+            sock.close()
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_CONNECT_CHECK_S)
+
+
+def _write_last_words(ended: Dict[str, Any]) -> None:
+    """Leaves the end in the status of the container, for an agent that was not there."""
+    try:
+        with open(LAST_WORDS_PATH, "w") as file:
+            json.dump({name: value for name, value in ended.items() if name != "t"}, file)
+    except OSError:
+        return
+
+
+def _signal_all(signal_number: int) -> None:
+    """Signals all other processes of the PID namespace, if first in it: elsewhere `kill(-1)` hits others."""
+    if os.getpid() == 1:
+        try:
+            os.kill(-1, signal_number)
+        except (ProcessLookupError, PermissionError):
+            return
+
+
+def main(arguments: List[str]) -> int:
+    """Serves the session that ``--setup JSON`` describes (``channel``, ``home``); returns 2 for wrong arguments.
+
+    Goes on with the image's own interpreter where it has one, unless ``--here`` comes first.
+    """
+    process_module = __import__("_backendai_runner.process", fromlist=["prctl"])
+    if arguments[:1] == ["--here"]:
+        arguments = arguments[1:]
+    else:
+        own = find_interpreter(process_module)
+        if own is not None:
+            os.execv(own, [own, "-I", "-S", sys.argv[0], "reaper", "--here", *arguments])
+    if len(arguments) != 2 or arguments[0] != "--setup":
+        sys.stderr.write("usage: main.py reaper [--here] --setup JSON\n")
+        return 2
+    setup = json.loads(arguments[1])
+    os.umask(0o077)
+    process_module.prctl(process_module.PR_SET_DUMPABLE, 0)
+    home = str(setup["home"])
+
+    def runner(fd: int, runtime: str) -> int:
+        os.umask(0o022)
+        supervisor = __import__("_backendai_runner.supervisor", fromlist=["main"])
+        runtime = runtime or guess_runtime(process_module)
+        code: int = supervisor.main(["--channel-fd", str(fd), "--runtime", runtime, "--home", home])
+        return code
+
+    return Reaper(str(setup["channel"]), home, runner).run()
+
+
+def find_interpreter(process_module: Any) -> Optional[str]:
+    """Returns the image's own Python, if it has one that can run the runner."""
+    path: Optional[str] = process_module.find_executable("python3")
+    if path is None or path.startswith(_PLATFORM):
+        return None
+    check = "import sys; sys.exit(sys.version_info < (3, 8))"
+    pid = os.posix_spawn(path, [path, "-I", "-S", "-c", check], os.environ)
+    return path if os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0 else None
+
+
+def guess_runtime(process_module: Any) -> str:
+    """Returns the runner's runtime of an image that names none: that of its own interpreter, else its shell's."""
+    if not sys.executable.startswith(_PLATFORM):
+        return "python"
+    return "bash" if process_module.find_executable("bash") else "app"

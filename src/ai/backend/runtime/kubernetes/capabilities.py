@@ -1,0 +1,62 @@
+"""Describes what pods can and cannot do, and who enforces it (docs/reference/kubernetes-runtime)."""
+
+from __future__ import annotations
+
+from ai.backend.common.states import Enforcement
+from ai.backend.plugin.runtime import RuntimeInfo
+
+RUNTIME_VERSION = "1"
+NO_MULTI_NODE_NETWORKS = (
+    "pods have the cluster's own network, whose addresses the manager cannot choose: kernels of a cluster session on"
+    " several nodes are not connected yet"
+)
+NO_COMMIT = "an agent cannot read the file system of a pod: build images in a registry instead"
+NO_LOAD = "the nodes of a cluster have their images from registries: push the image to one"
+NO_REMOVE = "the nodes of a cluster remove images themselves"
+NO_PULL = "the nodes of a cluster pull images themselves, when a session starts"
+
+
+def describe(*, runtime_classes: tuple[str, ...], is_isolated: bool, has_policies: bool) -> RuntimeInfo:
+    """Describes the runtime.
+
+    Args:
+        is_isolated: a probe has shown that the cluster enforces network policies.
+        has_policies: the runtime keeps such policies.
+    """
+    enforced, watched, none = Enforcement.ENFORCED, Enforcement.WATCHED, Enforcement.NONE
+    return RuntimeInfo(
+        name="kubernetes",
+        version=RUNTIME_VERSION,
+        workload_type="container",
+        runtime_classes=runtime_classes,
+        tier="isolated-pod" if is_isolated and has_policies else "pod",
+        enforcement={
+            "cpu": enforced,
+            "memory": enforced,
+            "cpuset": none,
+            "pids": watched,
+            "devices": enforced,
+            "filesystem": enforced,
+            "pid-namespace": enforced,
+            "seccomp": enforced,
+            "network": enforced if is_isolated and has_policies else none,
+            "session-networks": enforced if is_isolated else none,
+            "multi-node-networks": none,
+            "home-size": watched,
+        },
+        capabilities=frozenset(
+            {
+                "exec",
+                "files",
+                "pty",
+                "logs",
+                "survives-agent",
+                "mounts",
+                "isolated-filesystem",
+                "extra-gids",
+                "session-networks",
+                "ports",
+            }
+        ),
+        no_multi_node_networks=NO_MULTI_NODE_NETWORKS,
+    )

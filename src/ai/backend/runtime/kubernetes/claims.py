@@ -1,0 +1,62 @@
+"""Devices of a workload as a ResourceClaim that only these very devices fulfil (KEP-4381, DRA)."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ai.backend.common.errors import CreationDenied
+from ai.backend.plugin.accelerator import DeviceMapping
+
+API_VERSION = "resource.k8s.io/v1"
+_DRIVER = re.compile(r"^[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?$")
+_ATTRIBUTE = re.compile(r"^[A-Za-z_][A-Za-z0-9_]{0,31}$")
+MAX_DEVICES = 32
+"""The most devices of one claim (API reference, ``DeviceRequestAllocationResult``)."""
+
+
+def parse_device(device: DeviceMapping) -> tuple[str, str, str]:
+    """Returns driver, attribute and value of a device's name ``DRIVER/ATTRIBUTE=VALUE``, as ``gpu.example/uuid=G1``.
+
+    Raises CreationDenied for a device that has no such name: pods get no device nodes by path.
+    """
+    name = device.cdi_name or ""
+    qualified, _, value = name.partition("=")
+    driver, _, attribute = qualified.rpartition("/")
+    if not (_DRIVER.match(driver) and _ATTRIBUTE.match(attribute) and 0 < len(value) <= 64):
+        shown = name or device.source
+        message = f"{shown!r} names no device that a driver of the cluster publishes (DRIVER/ATTRIBUTE=VALUE)"
+        raise CreationDenied(message, data={"field": "devices", "key": device.cdi_name or device.target or shown})
+    return driver, attribute, value
+
+
+def compose_claim(
+    name: str, labels: Mapping[str, str], devices: Sequence[DeviceMapping], device_classes: Mapping[str, str]
+) -> dict[str, Any] | None:
+    """Returns the claim for exactly these devices, None without any.
+
+    Args:
+        device_classes: the DeviceClass of each driver; a driver that is missing has one of its own name.
+    """
+    if not devices:
+        return None
+    if len(devices) > MAX_DEVICES:
+        raise CreationDenied(f"a session has at most {MAX_DEVICES} devices here", data={"field": "devices"})
+    requests = []
+    for number, device in enumerate(devices):
+        driver, attribute, value = parse_device(device)
+        # JSON's strings are CEL's: no value can end the literal.
+        expression = (
+            f"device.driver == {json.dumps(driver)} && "
+            f"device.attributes[{json.dumps(driver)}].{attribute} == {json.dumps(value)}"
+        )
+        exactly = {
+            "deviceClassName": device_classes.get(driver, driver),
+            "allocationMode": "ExactCount",
+            "count": 1,
+            "selectors": [{"cel": {"expression": expression}}],
+        }
+        requests.append({"name": f"d{number}", "exactly": exactly})
+    return {"metadata": {"name": name, "labels": dict(labels)}, "spec": {"devices": {"requests": requests}}}

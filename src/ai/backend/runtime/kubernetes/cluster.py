@@ -1,0 +1,307 @@
+"""Connects the runtimes of all nodes of one cluster: the API, the copy of the pods, the relays' listener.
+
+:class:`KubernetesRuntime` is one node's view of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Coroutine
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+
+from ai.backend.common.errors import (
+    AuthenticationFailed,
+    BackendError,
+    Conflict,
+    InvalidInput,
+    NotFound,
+    Unavailable,
+)
+from ai.backend.common.ids import KernelId, SessionId
+from ai.backend.node.kube_api.client import KubeApi
+from ai.backend.node.kube_api.errors import ApiRefusal, ObjectConflict, ObjectNotFound
+from ai.backend.node.kube_api.objects import Pod
+from ai.backend.node.kube_api.reflector import Reflector
+from ai.backend.node.kube_api.resources import NETWORK_POLICIES, PODS, RESOURCE_CLAIMS, RUNTIME_CLASSES
+from ai.backend.plugin.crash_points import crash_point
+from ai.backend.plugin.runtime import RuntimeInfo, WorkloadExited, WorkloadKey, WorkloadSpec
+from ai.backend.runtime.kubernetes.capabilities import describe
+from ai.backend.runtime.kubernetes.certificates import listener_context, make_certificate
+from ai.backend.runtime.kubernetes.handles import Handle, Handles
+from ai.backend.runtime.kubernetes.links import PodLink
+from ai.backend.runtime.kubernetes.listener import Hello, RelayListener
+from ai.backend.runtime.kubernetes.manifest import TOKEN_AUDIENCE, ClusterFacts, compose_pod
+from ai.backend.runtime.kubernetes.policies import DEFAULT_POLICY, default_policy
+from ai.backend.runtime.kubernetes.records import FINALIZER, INSTANCE_LABEL
+from ai.backend.runtime.kubernetes.settings import KubernetesRuntimeSettings
+from ai.backend.runtime.kubernetes.signals import has_ended, is_node_gone
+from ai.backend.runtime.kubernetes.streams import PodStream
+from ai.backend.runtime.kubernetes.tokens import PodIdentity, TokenVerifier
+
+log = logging.getLogger(__name__)
+SYNC_TIMEOUT_S = 30.0
+TERMINATION_TIMEOUT_S = 60.0
+EVENT_QUEUE_LIMIT = 10_000
+ABANDONED_S = 120.0
+"""A pod whose runner has not begun after so long, and that nobody is creating, is removed."""
+SWEEP_INTERVAL_S = 30.0
+DIAL_TIMEOUT_S = 10.0
+_FORCED_GRACE_S = 1
+"""The shortest grace with which the kubelet still ends the pod itself; 0 would only delete the object."""
+_PROBE_NODE = "probe.invalid"
+
+
+class ClusterConnection:
+    """Serves the runtimes of the nodes of one cluster.
+
+    Args:
+        api: the client, which the caller closes.
+        directory: where the listener's certificate is kept if none is configured.
+    """
+
+    def __init__(self, settings: KubernetesRuntimeSettings, api: KubeApi, directory: Path) -> None:
+        self.settings = settings
+        self.api = api
+        self._directory = directory
+        self.handles = Handles(self._on_exit)
+        self.reflector: Reflector[Pod] = Reflector(
+            api,
+            PODS,
+            settings.namespace,
+            label_selector=f"{INSTANCE_LABEL}={settings.instance}",
+            on_change=self.handles.on_change,
+        )
+        self._verifier = TokenVerifier(api, TOKEN_AUDIENCE)
+        self._listener: RelayListener | None = None
+        self._queues: dict[str, asyncio.Queue[WorkloadExited]] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._facts: ClusterFacts | None = None
+        self._info: RuntimeInfo | None = None
+        self._users = 0
+        self._lock = asyncio.Lock()
+
+    # ---- lifetime
+
+    async def acquire(self) -> None:
+        """Connects for the first of the runtimes. Raises Unavailable, InvalidInput."""
+        async with self._lock:
+            if self._users == 0:
+                try:
+                    await self._connect()
+                except BaseException:
+                    await self._disconnect()
+                    raise
+            self._users += 1
+
+    async def release(self) -> None:
+        """Disconnects after the last of the runtimes; sessions go on."""
+        async with self._lock:
+            self._users -= 1
+            if self._users == 0:
+                await self._disconnect()
+
+    async def _connect(self) -> None:
+        settings = self.settings
+        if settings.relay_certificate is not None and settings.relay_key is not None:
+            paths = settings.relay_certificate, settings.relay_key
+        else:
+            paths = await asyncio.to_thread(make_certificate, self._directory)
+        context, authority = await asyncio.to_thread(listener_context, *paths)
+        self._listener = RelayListener(context, self._verifier.verify, self._admit)
+        try:
+            await self._listener.start(settings.relay_listen)
+        except (OSError, ValueError) as error:
+            message = f"relays cannot be awaited at {settings.relay_listen}: {error}"
+            raise InvalidInput(message, data={"relay-listen": settings.relay_listen}) from None
+        self._start(self.reflector.run(), "pods")
+        try:
+            async with asyncio.timeout(SYNC_TIMEOUT_S):
+                await self.reflector.synced.wait()
+        except TimeoutError:
+            reason = self.reflector.failure or "no answer"
+            raise Unavailable(f"the pods of {settings.namespace} cannot be listed: {reason}") from None
+        await self._learn(authority)
+        self._start(self._sweep_loop(), "sweep")
+
+    async def _disconnect(self) -> None:
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._listener is not None:
+            await self._listener.close()
+            self._listener = None
+        self.handles.clear()
+
+    def _start(self, loop: Coroutine[Any, Any, None], name: str) -> None:
+        self._tasks.append(asyncio.create_task(loop, name=f"kubernetes-runtime-{name}"))
+
+    @property
+    def facts(self) -> ClusterFacts:
+        if self._facts is None:
+            raise Unavailable("the Kubernetes runtime is not set up")
+        return self._facts
+
+    @property
+    def info(self) -> RuntimeInfo:
+        if self._info is None:
+            raise Unavailable("the Kubernetes runtime is not set up")
+        return self._info
+
+    async def _learn(self, authority: str) -> None:
+        """Finds out what the cluster can do, by trying where that changes nothing."""
+        settings = self.settings
+        has_image_volumes = settings.runner_volume == "image"
+        facts = ClusterFacts(authority=authority, has_image_volumes=True, device_classes=settings.device_classes)
+        if settings.runner_volume == "auto":
+            has_image_volumes = await self._takes_image_volumes(facts)
+        self._facts = replace(facts, has_image_volumes=has_image_volumes)
+        classes: tuple[str, ...] = ()
+        with suppress(ApiRefusal):  # no permission, or no such kind: none can be offered
+            listed, _ = await self.api.list(RUNTIME_CLASSES)
+            classes = tuple(sorted(runtime_class.metadata.name for runtime_class in listed))
+        if settings.network_policy == "default-deny":
+            policy = default_policy(settings, ())
+            await self.api.apply(
+                NETWORK_POLICIES, DEFAULT_POLICY, policy, settings.namespace, manager="backendai", force=True
+            )
+        has_policies = settings.network_policy != "none"
+        self._info = describe(runtime_classes=classes, is_isolated=False, has_policies=has_policies)
+
+    async def _takes_image_volumes(self, facts: ClusterFacts) -> bool:
+        """Has the API server check a pod with an image volume, without making it: an older one drops the field."""
+        key = WorkloadKey(kernel_id=KernelId(uuid4()), attempt=0)
+        spec = WorkloadSpec(key=key, session_id=SessionId(uuid4()), image="probe")
+        manifest = compose_pod(spec, self.settings, facts, _PROBE_NODE)
+        body = {"apiVersion": "v1", "kind": "Pod", **manifest}
+        path = f"/api/v1/namespaces/{self.settings.namespace}/pods"
+        try:
+            answer = await self.api.request("POST", path, query={"dryRun": "All"}, body=body)
+        except ApiRefusal as refusal:
+            log.info("the runner is copied into pods, as image volumes are refused: %s", refusal)
+            return False
+        volumes = (msgspec.json.decode(answer).get("spec") or {}).get("volumes") or ()
+        return any(volume.get("image") for volume in volumes)
+
+    # ---- ends
+
+    def queue(self, node: str) -> asyncio.Queue[WorkloadExited]:
+        """Returns the queue of the ends of workloads on a node."""
+        return self._queues.setdefault(node, asyncio.Queue(EVENT_QUEUE_LIMIT))
+
+    def _on_exit(self, node: str, event: WorkloadExited) -> None:
+        with suppress(asyncio.QueueFull):
+            self.queue(node).put_nowait(event)
+
+    # ---- relays
+
+    async def _admit(self, hello: Hello, identity: PodIdentity) -> asyncio.Protocol:
+        """Returns the protocol for a relay or a stream of one of our pods. Raises BackendError for others."""
+        if identity.namespace != self.settings.namespace:
+            raise AuthenticationFailed("the pod is not in the namespace of sessions")
+        handle = next((handle for handle in self.handles if handle.uid == identity.uid), None)
+        if handle is None:
+            raise NotFound("this agent has no such pod")
+        if hello.role == "relay":
+            return handle.join(hello)
+        dial = handle.dials.get(hello.id)
+        if hello.role != "stream" or dial is None or dial.done():
+            raise Conflict("nobody awaits this stream")
+        stream = PodStream()
+        dial.set_result(stream)
+        return stream
+
+    async def dial(self, handle: Handle, port: int) -> PodStream:
+        """Returns a connection to a port inside a pod. Raises Unavailable."""
+        stream_id = secrets.token_hex(16)
+        dial: asyncio.Future[PodStream] = asyncio.get_running_loop().create_future()
+        handle.dials[stream_id] = dial
+        try:
+            link = await self.linked(handle)
+            await link.send({"t": "dial", "id": stream_id, "port": port})
+            async with asyncio.timeout(DIAL_TIMEOUT_S):
+                return await dial
+        except TimeoutError:
+            raise Unavailable(f"the pod does not connect to its port {port} in time") from None
+        finally:
+            del handle.dials[stream_id]
+            if not dial.done():
+                dial.cancel()
+
+    async def linked(self, handle: Handle) -> PodLink:
+        """Returns the link to a pod's relay, which may have to dial in again first. Raises Unavailable."""
+        await handle.until(
+            lambda: handle.exit is not None or (handle.link is not None and handle.link.is_open),
+            self.settings.relay_timeout_s,
+        )
+        if handle.link is None or not handle.link.is_open:
+            raise Unavailable("there is no live runner" if handle.exit is not None else "the relay is not connected")
+        return handle.link
+
+    # ---- removal
+
+    async def delete(self, handle: Handle) -> None:
+        """Removes the pod of a workload once nothing of it runs, and then its record. Raises Unavailable."""
+        settings, name = self.settings, handle.pod.metadata.name if handle.pod is not None else ""
+        if handle.pod is not None:
+            with suppress(ObjectConflict):  # another one of this name is not ours to remove
+                await self.api.delete(PODS, name, settings.namespace, uid=handle.uid, grace_s=_FORCED_GRACE_S)
+            if handle.link is not None and handle.link.is_open:
+                with suppress(Unavailable):
+                    handle.link.post({"t": "end", "grace": 0.0, "reason": handle.reason or "removed"})
+                    if handle.exit is not None:
+                        handle.link.post({"t": "dismiss"})
+            crash_point("remove.deleted")
+            if not await handle.until(lambda: _is_over(handle), TERMINATION_TIMEOUT_S):
+                raise Unavailable(f"the node does not end the pod {name}")
+            if handle.link is not None and handle.link.is_open:
+                with suppress(Unavailable):
+                    handle.link.post({"t": "dismiss"})
+            await self.release_pod(handle)
+        crash_point("remove.released")
+        self.handles.forget(handle)
+
+    async def release_pod(self, handle: Handle) -> None:
+        """Removes our finalizer from a pod, which the API server then forgets."""
+        pod = handle.pod
+        if pod is None or FINALIZER not in pod.metadata.finalizers:
+            return
+        kept = [finalizer for finalizer in pod.metadata.finalizers if finalizer != FINALIZER]
+        body = {"metadata": {"uid": handle.uid, "finalizers": kept or None}}
+        with suppress(ObjectNotFound, ObjectConflict):
+            await self.api.patch(PODS, pod.metadata.name, body, self.settings.namespace)
+
+    async def delete_claim(self, name: str) -> None:
+        """Removes a claim whose pod never came to be."""
+        with suppress(BackendError):
+            await self.api.delete(RESOURCE_CLAIMS, name, self.settings.namespace)
+
+    async def _sweep_loop(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_INTERVAL_S)
+            for handle in self.handles:
+                lock = self.handles.lock(handle.key)
+                is_abandoned = not handle.begun and handle.exit is None and not lock.locked()
+                if is_abandoned and handle.begun is False and time.monotonic() - handle.seen_at > ABANDONED_S:
+                    log.warning("the pod of %s was made and never begun; it is removed", handle.key)
+                    with suppress(BackendError):
+                        async with lock:
+                            await self.delete(handle)
+
+
+def _is_over(handle: Handle) -> bool:
+    """Returns True once no process of a workload runs, as its node or the cluster has told."""
+    if handle.pod is None:
+        return True
+    if not handle.pod.spec.node_name and handle.pod.metadata.deletion_timestamp:
+        return True  # it was never bound
+    return handle.exit is not None or has_ended(handle.pod) or is_node_gone(handle.pod)

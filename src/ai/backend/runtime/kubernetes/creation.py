@@ -1,0 +1,294 @@
+"""Creates a workload: its claim and pod, then the handshake with its relay, over which environment and files go.
+
+The pod is the record, so that a crash at any instruction leaves one that is found by name or label. The runner begins
+last; a pod whose runner never began is of nobody and is removed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ai.backend.common.errors import (
+    BackendError,
+    CreationDeferred,
+    CreationDenied,
+    DeadlineExceeded,
+    Unavailable,
+    WorkloadError,
+)
+from ai.backend.node.kube_api.client import KubeApi
+from ai.backend.node.kube_api.errors import (
+    ApiRefusal,
+    NamespaceQuotaExceeded,
+    ObjectExists,
+    ObjectInvalid,
+    ObjectNotFound,
+    RequestDenied,
+    ServerFailed,
+    TooManyRequests,
+)
+from ai.backend.node.kube_api.objects import Pod
+from ai.backend.node.kube_api.resources import PODS, RESOURCE_CLAIMS
+from ai.backend.plugin.crash_points import crash_point
+from ai.backend.plugin.runtime import HOME, WorkloadSpec
+from ai.backend.runtime import workload
+from ai.backend.runtime.kubernetes.claims import compose_claim
+from ai.backend.runtime.kubernetes.handles import Handle, Handles
+from ai.backend.runtime.kubernetes.manifest import (
+    FILES_PLACE,
+    HOSTS_PLACE,
+    ClusterFacts,
+    compose_pod,
+    file_directories,
+)
+from ai.backend.runtime.kubernetes.records import INSTANCE_LABEL, pod_name
+from ai.backend.runtime.kubernetes.settings import KubernetesRuntimeSettings
+from ai.backend.runtime.kubernetes.signals import Progress, is_running, progress_of
+
+log = logging.getLogger(__name__)
+GONE_CHECK_S, GONE_TIMEOUT_S = 0.2, 30.0
+API_RETRY_S = 5.0
+_UNCERTAIN = (Unavailable, DeadlineExceeded, ServerFailed)
+"""The request may have been executed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Creation:
+    """Creates one workload as a pod on ``node``."""
+
+    spec: WorkloadSpec
+    node: str
+    settings: KubernetesRuntimeSettings
+    facts: ClusterFacts
+    api: KubeApi
+    handles: Handles
+
+    @property
+    def name(self) -> str:
+        return pod_name(self.spec.key)
+
+    async def run(self) -> Handle:
+        """Returns the workload once its runner has begun. Raises BackendError; the caller undoes it."""
+        manifest = compose_pod(self.spec, self.settings, self.facts, self.node)
+        claim = compose_claim(
+            self.name,
+            {INSTANCE_LABEL: self.settings.instance},
+            self.spec.config.devices,
+            self.facts.device_classes,
+        )
+        if claim is not None:
+            await self._create_claim(claim)
+            crash_point("create.claimed")
+        pod = await self._create_pod(manifest)
+        crash_point("create.posted")
+        handle = self.handles.adopt(pod)
+        if handle is None:
+            raise WorkloadError("the pod of the workload is being removed")
+        if claim is not None:
+            await self._give_claim(pod)
+        return await self.finish(handle)
+
+    async def finish(self, handle: Handle) -> Handle:
+        """Waits for a pod that exists, and has its runner begin unless it has."""
+        await self._await_relay(handle)
+        crash_point("create.linked")
+        if not handle.begun:
+            await self._begin(handle)
+        crash_point("create.begun")
+        return handle
+
+    # ---- objects
+
+    async def _create_claim(self, claim: Mapping[str, Any]) -> None:
+        try:
+            await self.api.create(RESOURCE_CLAIMS, claim, self.settings.namespace)
+        except ObjectExists:
+            return  # of this very attempt: its name is the pod's
+        except ObjectNotFound:
+            message = "this cluster cannot give devices to pods (it has no resource.k8s.io/v1)"
+            raise CreationDenied(message, data={"field": "devices"}) from None
+        except ApiRefusal as refusal:
+            raise _refusal_of(refusal, "the devices") from refusal
+
+    async def _give_claim(self, pod: Pod) -> None:
+        """Makes the pod the claim's owner, with which it is deleted; a claim without one is removed with its pod."""
+        owner = {"apiVersion": "v1", "kind": "Pod", "name": self.name, "uid": pod.metadata.uid}
+        body = {"metadata": {"ownerReferences": [owner]}}
+        try:
+            await self.api.patch(RESOURCE_CLAIMS, self.name, body, self.settings.namespace)
+        except BackendError as error:
+            log.warning("the claim %s has no owner yet: %s", self.name, error)
+
+    async def _create_pod(self, manifest: Mapping[str, Any]) -> Pod:
+        """Creates the pod, or returns the one of this attempt that exists. Waits for one that is being deleted."""
+        deadline = asyncio.get_running_loop().time() + GONE_TIMEOUT_S
+        while True:
+            try:
+                return await self.api.create(PODS, manifest, self.settings.namespace)
+            except ObjectExists:
+                pod = await self.api.find(PODS, self.name, self.settings.namespace)
+                if pod is not None and not pod.metadata.deletion_timestamp:
+                    return pod
+                if asyncio.get_running_loop().time() > deadline:
+                    message = f"an earlier pod {self.name} does not go away"
+                    raise CreationDeferred(message, retry_after=API_RETRY_S) from None
+                await asyncio.sleep(GONE_CHECK_S)
+            except ApiRefusal as refusal:
+                if not isinstance(refusal, _UNCERTAIN):
+                    raise _refusal_of(refusal, "the pod") from refusal
+                return await self._find_uncertain(refusal)
+            except (Unavailable, DeadlineExceeded) as error:
+                return await self._find_uncertain(error)
+
+    async def _find_uncertain(self, error: BackendError) -> Pod:
+        """Returns the pod of a request whose answer was lost. Raises CreationDeferred if there is none to be seen."""
+        try:
+            pod = await self.api.find(PODS, self.name, self.settings.namespace)
+        except BackendError:
+            pod = None
+        if pod is None:
+            raise CreationDeferred(f"the cluster cannot be asked: {error}", retry_after=API_RETRY_S) from error
+        return pod
+
+    # ---- the start
+
+    async def _await_relay(self, handle: Handle) -> None:
+        """Waits until the session's first process awaits orders. Raises CreationDeferred past a deadline."""
+        loop = asyncio.get_running_loop()
+        deadlines: dict[str, float] = {}
+        timeouts_s = {
+            "bind": self.settings.schedule_timeout_s,
+            "pull": self.settings.pull_timeout_s,
+            "start": self.settings.start_timeout_s,
+        }
+        while not (handle.is_waiting or handle.begun):
+            progress = progress_of(handle.pod) if handle.pod is not None else Progress()
+            if progress.error is not None:
+                raise progress.error
+            if handle.exit is not None or handle.pod is None:
+                raise _early_end(handle)
+            now, phase = loop.time(), _phase_of(handle.pod)
+            deadline = deadlines.setdefault(phase, now + timeouts_s[phase])
+            if now >= deadline:
+                raise CreationDeferred(f"the pod does not start: {progress.message}", retry_after=1.0)
+            before = handle.pod
+            await handle.until(lambda: _has_news(handle, before), deadline - now)  # noqa: B023  # awaited here
+
+    async def _begin(self, handle: Handle) -> None:
+        link = handle.link
+        if link is None:
+            raise CreationDeferred("the relay of the session was lost before it began", retry_after=0.0)
+        try:
+            for message in self._files():
+                await link.send(message)
+            if self.spec.network is not None:
+                await link.send(_file_message(HOSTS_PLACE, "hosts", await self._hosts_file(), False))
+            crash_point("create.placed")
+            environ = workload.environment(self.spec, _DEFAULTS, {"HOME": HOME})
+            begin = {"t": "begin", "environ": environ, "stats_interval": self.settings.stats_interval_s}
+            await link.send(begin)
+        except Unavailable as error:
+            raise CreationDeferred(f"the relay of the session was lost: {error}", retry_after=0.0) from error
+        began = await handle.until(
+            lambda: bool(handle.begun or handle.failure) or handle.exit is not None, self.settings.start_timeout_s
+        )
+        if handle.failure:
+            raise WorkloadError(f"the session cannot begin: {handle.failure}")
+        if handle.exit is not None and not handle.begun:
+            raise _early_end(handle)
+        if not began:
+            raise WorkloadError("the first process of the session does not answer")
+
+    def _files(self) -> list[dict[str, Any]]:
+        directories = file_directories(self.spec.files)
+        messages: list[dict[str, Any]] = []
+        for target, content in self.spec.files.items():
+            is_private = target in self.spec.private_files
+            if target.startswith(HOME + "/"):
+                messages.append(_file_message("home", target.removeprefix(HOME + "/"), content, is_private))
+                continue
+            top = next(top for top in directories if target.startswith(f"{top}/"))
+            path = f"{directories[top]}/{target.removeprefix(top + '/')}"
+            messages.append(_file_message(FILES_PLACE, path, content, is_private))
+        return messages
+
+    async def _hosts_file(self) -> bytes:
+        """Returns /etc/hosts of a cluster session, once the addresses of all its pods are known (D13)."""
+        network = self.spec.network
+        assert network is not None
+        hosts = frozenset(network.addresses)
+        deadline = asyncio.get_running_loop().time() + self.settings.start_timeout_s
+        while True:
+            addresses = addresses_of_session(self.handles, self.spec)
+            if hosts <= addresses.keys():
+                break
+            if asyncio.get_running_loop().time() > deadline:
+                missing = ", ".join(sorted(hosts - addresses.keys()))
+                raise CreationDeferred(f"kernels of the session do not start: {missing}", retry_after=1.0)
+            await asyncio.sleep(_ADDRESS_CHECK_S)
+        own_address = addresses[self.spec.hostname]
+        lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost", f"{own_address} {self.spec.hostname}"]
+        lines += [f"{address} {host}" for host, address in sorted(addresses.items()) if host != self.spec.hostname]
+        return ("\n".join(lines) + "\n").encode()
+
+
+_ADDRESS_CHECK_S = 0.02
+_DEFAULTS = {"LANG": "C.UTF-8", "TERM": "xterm-256color", "TMPDIR": "/tmp"}
+
+
+def addresses_of_session(handles: Handles, spec: WorkloadSpec) -> dict[str, str]:
+    """Returns the addresses of the pods of a session's network by host name, as far as they are known."""
+    network = spec.network.network_id if spec.network is not None else ""
+    return {
+        handle.record.hostname: handle.pod.status.pod_ip
+        for handle in handles
+        if handle.record.network == network
+        and handle.record.session == spec.session_id
+        and handle.exit is None
+        and handle.pod is not None
+        and handle.pod.status.pod_ip
+    }
+
+
+def _has_news(handle: Handle, before: Pod | None) -> bool:
+    return bool(handle.is_waiting or handle.begun or handle.exit is not None or handle.pod is not before)
+
+
+def _phase_of(pod: Pod) -> str:
+    """Returns what the pod waits for: ``bind``, ``pull`` (which the kubelet tells apart from nothing), ``start``."""
+    if not pod.spec.node_name:
+        return "bind"
+    return "start" if is_running(pod) else "pull"
+
+
+def _file_message(place: str, path: str, content: bytes, is_private: bool) -> dict[str, Any]:
+    data = base64.b64encode(content).decode()
+    return {"t": "file", "place": place, "path": path, "data": data, "private": is_private}
+
+
+def _early_end(handle: Handle) -> BackendError:
+    if handle.pod is None:
+        return CreationDeferred("the pod was removed while it started", retry_after=1.0)
+    ended = handle.exit
+    how = "it said nothing" if ended is None else (ended.reason or f"exit code {ended.code}, signal {ended.signal}")
+    if ended is not None and ended.reason in ("container-removed", "node-drained", "agent-lost", "preempted"):
+        return CreationDeferred(f"the pod was ended while it started: {how}", retry_after=1.0)
+    return WorkloadError(f"the container ended at once: {how}")
+
+
+def _refusal_of(refusal: ApiRefusal, what: str) -> BackendError:
+    """Returns the error for a refused object: what may be possible later is deferred."""
+    if isinstance(refusal, NamespaceQuotaExceeded | TooManyRequests):
+        return CreationDeferred(
+            f"{what} must wait: {refusal.message}", retry_after=refusal.retry_after_s or API_RETRY_S
+        )
+    if isinstance(refusal, RequestDenied | ObjectInvalid):
+        return CreationDenied(f"the cluster refuses {what}: {refusal.message}")
+    if isinstance(refusal, ObjectNotFound):
+        return CreationDenied(f"the cluster refuses {what}: {refusal.message}; is there the namespace of sessions?")
+    return CreationDeferred(f"the cluster does not take {what}: {refusal.message}", retry_after=API_RETRY_S)

@@ -1,0 +1,252 @@
+"""The workloads of one cluster connection in memory: their pods as last seen, their relays, their ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from weakref import WeakValueDictionary
+
+import msgspec
+
+from ai.backend.common.errors import Unavailable
+from ai.backend.node.kube_api.objects import Pod
+from ai.backend.plugin.runtime import WorkloadExit, WorkloadExited, WorkloadKey, WorkloadState, WorkloadView
+from ai.backend.runtime.kubernetes.channel import PodChannel
+from ai.backend.runtime.kubernetes.links import Message, PodLink
+from ai.backend.runtime.kubernetes.listener import Hello
+from ai.backend.runtime.kubernetes.records import PodRecord, read_record
+from ai.backend.runtime.kubernetes.signals import Ended, exit_of, has_ended, is_running
+from ai.backend.runtime.kubernetes.statistics import Sample, read_sample
+from ai.backend.runtime.kubernetes.streams import PodStream
+
+log = logging.getLogger(__name__)
+KILLED_STATUS_WAIT_S = 3.0
+"""How long the kubelet may take to tell that a killed container ran out of memory."""
+OnExit = Callable[[str, WorkloadExited], None]
+"""Is told the node and the exit of a workload."""
+
+
+@dataclass(eq=False)
+class Handle:
+    """Holds the state of one workload. ``pod`` is None once the pod has vanished."""
+
+    record: PodRecord
+    uid: str
+    pod: Pod | None
+    on_exit: OnExit
+    link: PodLink | None = None
+    channel: PodChannel | None = None
+    epoch: int = -1
+    told: Ended | None = None
+    exit: WorkloadExit | None = None
+    reason: str = ""
+    failure: str = ""
+    begun: bool | None = None
+    """None until the relay has told."""
+    is_waiting: bool = False
+    """The session's first process waits for ``begin``."""
+    sample: Sample | None = None
+    seen_at: float = field(default_factory=time.monotonic)
+    dials: dict[str, asyncio.Future[PodStream]] = field(default_factory=dict)
+    _changes: set[asyncio.Event] = field(default_factory=set)
+    _exit_timer: asyncio.TimerHandle | None = None
+
+    @property
+    def key(self) -> WorkloadKey:
+        return self.record.key
+
+    def view(self) -> WorkloadView:
+        is_alive = self.pod is not None and is_running(self.pod) and self.begun is not False
+        state = WorkloadState.RUNNING if is_alive or self.begun else WorkloadState.CREATED
+        return WorkloadView(
+            key=self.record.key,
+            session_id=self.record.session,
+            state=state if self.exit is None else WorkloadState.EXITED,
+            workload_id=self.uid,
+            exit=self.exit,
+            labels=dict(self.record.labels),
+        )
+
+    async def until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        """Waits until the condition holds after a change of this workload; returns False if it does not in time."""
+        change = asyncio.Event()
+        self._changes.add(change)
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not condition():
+                    await change.wait()
+                    change.clear()
+        except TimeoutError:
+            return condition()
+        finally:
+            self._changes.discard(change)
+        return True
+
+    def changed(self) -> None:
+        for change in self._changes:
+            change.set()
+
+    # ---- the pod
+
+    def see(self, pod: Pod | None) -> None:
+        """Takes a new state of the pod; None once it has vanished."""
+        if pod is not None:
+            self.pod = pod
+            if has_ended(pod):
+                self.record_exit()
+        else:
+            self.record_exit()
+            self.pod = None
+        self.changed()
+
+    def record_exit(self) -> None:
+        """Records the exit, of which pod and relay have told what they know."""
+        if self.exit is None:
+            self.exit = exit_of(self.pod, self.told, self.reason)
+            self.on_exit(self.record.node, WorkloadExited(key=self.key, exit=self.exit))
+            for dial in self.dials.values():
+                if not dial.done():
+                    dial.set_exception(Unavailable("there is no such workload any more"))
+        self.changed()
+
+    # ---- the relay
+
+    def join(self, hello: Hello) -> PodLink:
+        """Returns the protocol for a relay that dials in; an older connection of it ends."""
+        link = PodLink(self._on_frame, self._on_lost)
+        previous, self.link = self.link, link
+        if previous is not None:
+            previous.close()
+        self.epoch = max(self.epoch, hello.epoch)
+        self.begun = hello.begun is not None
+        self.is_waiting = hello.waiting
+        if hello.ended is not None:
+            self._on_ended(hello.ended)
+        self.changed()
+        return link
+
+    def _on_lost(self, link: PodLink) -> None:
+        if self.link is link:
+            self.link = None
+            if self.channel is not None:
+                self.channel.cut()
+                self.channel = None
+            self.changed()
+
+    def _on_frame(self, message: Message, size: int) -> None:
+        if "seq" in message:
+            if self.channel is not None:
+                self.channel.receive(message, size)
+            return
+        kind = message.get("t")
+        if kind in ("attached", "refused"):
+            if self.channel is not None:
+                self.channel.receive(message, size)
+        elif kind == "stats":
+            self.sample = read_sample(message, self.sample, time.monotonic()) or self.sample
+            self.changed()
+        elif kind == "waiting":
+            self.is_waiting = True
+            self.changed()
+        elif kind == "begun":
+            self.begun = True
+            self.changed()
+        elif kind == "failed":
+            self.failure = str(message.get("reason"))[:500]
+            self.changed()
+        elif kind == "ended":
+            with suppress(msgspec.ValidationError):
+                self._on_ended(msgspec.convert(message, Ended))
+        elif kind == "dial-failed":
+            self._fail_dial(message)
+
+    def _on_ended(self, ended: Ended) -> None:
+        self.told = ended
+        if self.channel is not None:
+            self.channel.on_ended(ended.last_seq)
+        if self.link is not None:
+            with suppress(Unavailable):
+                self.link.post({"t": "ended-seen"})
+        if self.exit is None and (ended.lost or (ended.signal == 9 and not self.reason and not ended.reason)):
+            # The kubelet knows more of a kill than the process that was killed.
+            loop = asyncio.get_running_loop()
+            self._exit_timer = loop.call_later(KILLED_STATUS_WAIT_S, self._record_kill)
+        else:
+            self.record_exit()
+
+    def _record_kill(self) -> None:
+        """Records a kill that the pod's status has not explained. A relay that lost its session is no end of it."""
+        if self.told is not None and not self.told.lost:
+            self.record_exit()
+
+    def _fail_dial(self, message: Message) -> None:
+        dial = self.dials.get(str(message.get("id")))
+        if dial is not None and not dial.done():
+            dial.set_exception(Unavailable(f"nothing listens there: {str(message.get('reason'))[:200]}"))
+
+
+class Handles:
+    """Finds workloads by key, and builds them of pods."""
+
+    def __init__(self, on_exit: OnExit) -> None:
+        self._by_key: dict[WorkloadKey, Handle] = {}
+        self._removed: dict[str, float] = {}
+        self._locks: WeakValueDictionary[WorkloadKey, asyncio.Lock] = WeakValueDictionary()
+        self._on_exit = on_exit
+
+    def __iter__(self) -> Iterator[Handle]:
+        return iter(list(self._by_key.values()))
+
+    def get(self, key: WorkloadKey) -> Handle | None:
+        return self._by_key.get(key)
+
+    def lock(self, key: WorkloadKey) -> asyncio.Lock:
+        """Returns the lock of a workload, the same for all its present users."""
+        return self._locks.setdefault(key, asyncio.Lock())
+
+    def on_change(self, before: Pod | None, after: Pod | None) -> None:
+        """Takes a change of a pod; those that are not ours are ignored."""
+        pod = after or before
+        if pod is None or (record := read_record(pod)) is None:
+            return
+        handle = self._by_key.get(record.key)
+        if after is None:
+            self._removed.pop(pod.metadata.uid, None)
+            if handle is not None and handle.uid == pod.metadata.uid:
+                if before is not None:
+                    handle.see(before)
+                handle.see(None)
+        elif handle is not None and handle.uid == after.metadata.uid:
+            handle.see(after)
+        else:
+            self.adopt(after)
+
+    def adopt(self, pod: Pod) -> Handle | None:
+        """Returns the workload of a pod, new or known; None for one that is not ours or was removed by us."""
+        record = read_record(pod)
+        if record is None or pod.metadata.uid in self._removed:
+            return None
+        handle = self._by_key.get(record.key)
+        if handle is None or handle.uid != pod.metadata.uid:
+            handle = self._by_key[record.key] = Handle(record, pod.metadata.uid, pod, self._on_exit)
+        handle.see(pod)
+        return handle
+
+    def forget(self, handle: Handle) -> None:
+        """Forgets a workload that was removed, although the cluster may still show its pod for a while."""
+        if handle.pod is not None:
+            self._removed[handle.uid] = time.monotonic()
+        if self._by_key.get(handle.key) is handle:
+            del self._by_key[handle.key]
+        if handle.link is not None:
+            handle.link.close()
+
+    def clear(self) -> None:
+        for handle in self:
+            if handle.link is not None:
+                handle.link.close()
+        self._by_key.clear()

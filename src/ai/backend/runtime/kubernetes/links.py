@@ -1,0 +1,97 @@
+"""The connection of one pod's relay, shared by commands to the pod and the channel to its runner."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import msgspec
+
+from ai.backend.common.errors import Unavailable
+from ai.backend.node.relay.framing import MAX_FRAME
+from ai.backend.node.workload.channel import parse
+
+Message = dict[str, Any]
+_encode = msgspec.json.encode
+
+
+class PodLink(asyncio.Protocol):
+    """Sends and receives the frames of one relay.
+
+    ``on_frame`` gets each message with its size in bytes; ``on_lost`` is called once at the end. Frames with a ``seq``
+    are the runner's, the others the relay's own.
+    """
+
+    def __init__(self, on_frame: Callable[[Message, int], None], on_lost: Callable[[PodLink], None]) -> None:
+        self._on_frame = on_frame
+        self._on_lost = on_lost
+        self._buffer = bytearray()
+        self._transport: asyncio.Transport | None = None
+        self._is_over = False
+        self._may_write = asyncio.Event()
+        self._may_write.set()
+
+    @property
+    def is_open(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
+
+    async def send(self, message: Mapping[str, Any]) -> None:
+        """Sends a message; returns once the connection takes more. Raises Unavailable without a connection."""
+        self.post(message)
+        if not self._may_write.is_set():
+            await self._may_write.wait()
+
+    def post(self, message: Mapping[str, Any]) -> None:
+        """Sends a small message without waiting. Raises Unavailable without a connection."""
+        body = _encode(message)
+        if len(body) > MAX_FRAME:
+            raise Unavailable("a frame is too large for the channel")
+        if self._transport is None or self._transport.is_closing():
+            raise Unavailable("the relay of the session is not connected")
+        self._transport.write(len(body).to_bytes(4, "big") + body)
+
+    def pause(self) -> None:
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        if self._transport is not None:
+            self._transport.resume_reading()
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        start = 0
+        while len(self._buffer) - start >= 4:
+            size = int.from_bytes(self._buffer[start : start + 4], "big")
+            if not 1 <= size <= MAX_FRAME:
+                self.close()
+                self._buffer.clear()
+                return
+            if len(self._buffer) - start - 4 < size:
+                break
+            body = bytes(self._buffer[start + 4 : start + 4 + size])
+            start += 4 + size
+            self._on_frame(parse(body), size)
+        if start:
+            del self._buffer[:start]
+
+    def pause_writing(self) -> None:
+        self._may_write.clear()
+
+    def resume_writing(self) -> None:
+        self._may_write.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._may_write.set()
+        if not self._is_over:
+            self._is_over = True
+            self._on_lost(self)

@@ -1,0 +1,197 @@
+"""Awaits the relays of pods: TLS, a token that names the pod, and then what the connection is for.
+
+A connection is of nobody until its token was verified; until then it may send one frame and stay for ten seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import asyncio.sslproto
+import contextlib
+import logging
+import ssl
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+from weakref import WeakSet
+
+import msgspec
+
+from ai.backend.common.errors import AuthenticationFailed, BackendError
+from ai.backend.node.relay.framing import encode
+from ai.backend.node.relay.tls import PROTOCOL
+from ai.backend.runtime.kubernetes.signals import Ended
+from ai.backend.runtime.kubernetes.tokens import PodIdentity
+
+log = logging.getLogger(__name__)
+HELLO_TIMEOUT_S = 10
+MAX_HELLO_BYTES = 64 * 1024
+MAX_STRANGERS = 2_000
+"""Connections at once that have not named themselves."""
+TLS_BUFFER_BYTES = 16 * 1024
+"""asyncio keeps a buffer of 256 KiB for each TLS connection; a record has 16 KiB."""
+
+
+class Hello(msgspec.Struct, kw_only=True):
+    """The first frame of a relay (docs/reference/runner-protocol, "Pods")."""
+
+    t: str
+    protocol: int
+    role: str
+    token: str
+    pod: str
+    id: str = ""
+    epoch: int = -1
+    begun: dict[str, Any] | None = None
+    waiting: bool = False
+    ended: Ended | None = None
+
+
+Admit = Callable[[Hello, PodIdentity], Awaitable[asyncio.Protocol]]
+"""Returns the protocol that takes a connection over. Raises BackendError for one that is not expected."""
+Verify = Callable[[str], Awaitable[PodIdentity]]
+
+
+class _Tls(asyncio.sslproto.SSLProtocol):
+    max_size = TLS_BUFFER_BYTES
+
+    def cut(self) -> None:
+        """Ends the connection at once, without the farewell of TLS."""
+        if self._transport is not None:
+            cast("asyncio.Transport", self._transport).abort()
+
+
+class RelayListener:
+    """Accepts connections of relays, and gives each to who expects it."""
+
+    def __init__(self, context: ssl.SSLContext, verify: Verify, admit: Admit) -> None:
+        self._context = context
+        self._verify = verify
+        self._admit = admit
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._connections: WeakSet[_Tls] = WeakSet()
+        self._strangers = 0
+
+    async def start(self, address: str) -> int:
+        """Listens at ``host:port``; returns the port. Raises OSError."""
+        host, _, port = address.rpartition(":")
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(self._connection, host.strip("[]"), int(port), backlog=1024)
+        return int(self._server.sockets[0].getsockname()[1])
+
+    def _connection(self) -> asyncio.BaseProtocol:
+        loop = asyncio.get_running_loop()
+        connection = _Tls(
+            loop,
+            _Stranger(self),
+            self._context,
+            None,  # type: ignore[arg-type]  # nobody waits for the handshake of a server
+            server_side=True,
+            ssl_handshake_timeout=HELLO_TIMEOUT_S,
+            ssl_shutdown_timeout=1,
+        )
+        self._connections.add(connection)
+        return connection
+
+    async def close(self) -> None:
+        """Stops to listen, and ends all connections; the relays dial again."""
+        if self._server is not None:
+            self._server.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for connection in list(self._connections):
+            connection.cut()
+        await asyncio.sleep(0)  # their protocols hear of it in the next round of the event loop
+
+    def arrive(self) -> bool:
+        """Counts a stranger; returns False if there are too many."""
+        self._strangers += 1
+        return self._strangers <= MAX_STRANGERS
+
+    def leave(self) -> None:
+        self._strangers -= 1
+
+    def introduce(self, stranger: _Stranger, body: bytes) -> None:
+        task = asyncio.get_running_loop().create_task(self._introduce(stranger, body))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _introduce(self, stranger: _Stranger, body: bytes) -> None:
+        try:
+            hello = msgspec.json.decode(body, type=Hello)
+            if hello.t != "hello" or hello.protocol != PROTOCOL:
+                raise AuthenticationFailed("this agent speaks another version of the protocol")
+            identity = await self._verify(hello.token)
+            if f"{identity.namespace}/{identity.name}" != hello.pod:
+                raise AuthenticationFailed("the token is another pod's")
+            protocol = await self._admit(hello, identity)
+        except (BackendError, msgspec.MsgspecError) as error:
+            log.info("a relay was refused: %s", error)
+            stranger.refuse(str(error)[:200])
+        else:
+            stranger.hand_over(protocol)
+
+
+class _Stranger(asyncio.Protocol):
+    """A connection that has not named itself."""
+
+    def __init__(self, listener: RelayListener) -> None:
+        self._listener = listener
+        self._buffer = bytearray()
+        self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_asked = False
+        self._is_counted = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._is_counted = True
+        if not self._listener.arrive():
+            self._transport.abort()
+            return
+        self._timer = asyncio.get_running_loop().call_later(HELLO_TIMEOUT_S, self._transport.abort)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._depart()
+
+    def _depart(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._is_counted:
+            self._is_counted = False
+            self._listener.leave()
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        size = int.from_bytes(self._buffer[:4], "big")
+        if self._transport is None or self._is_asked:
+            return
+        if len(self._buffer) >= 4 and not 1 <= size <= MAX_HELLO_BYTES:
+            self._transport.abort()
+        elif len(self._buffer) >= 4 + size > 4:
+            self._is_asked = True
+            body = bytes(self._buffer[4 : 4 + size])
+            del self._buffer[: 4 + size]
+            self._transport.pause_reading()
+            self._listener.introduce(self, body)
+
+    def refuse(self, reason: str) -> None:
+        if self._transport is not None:
+            self._transport.write(encode({"t": "refused", "reason": reason}))
+            self._transport.close()
+
+    def hand_over(self, protocol: asyncio.Protocol) -> None:
+        transport = self._transport
+        if transport is None:
+            protocol.connection_lost(None)
+            return
+        self._depart()
+        transport.set_protocol(protocol)
+        transport.write(encode({"t": "welcome"}))
+        protocol.connection_made(transport)
+        if self._buffer:
+            protocol.data_received(bytes(self._buffer))
+        with contextlib.suppress(RuntimeError):
+            transport.resume_reading()

@@ -1,0 +1,410 @@
+"""Builds the pod of a workload: pinned to its node, of the restricted pod security standard, without data of users.
+
+Environment and files of a session go over its relay (:mod:`creation`); the pod names only what the cluster must know.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+from ai.backend.common.errors import CreationDenied
+from ai.backend.node.linux.open_beneath import BENEATH
+from ai.backend.node.workload.file_trees import FORBIDDEN_TARGETS, RUNNER, SU_EXEC
+from ai.backend.plugin.accelerator import Mount
+from ai.backend.plugin.runtime import HOME, WorkloadSpec
+from ai.backend.runtime.kubernetes.records import (
+    FINALIZER,
+    INSTANCE_LABEL,
+    MAIN,
+    PREPARE,
+    RECORD_ANNOTATION,
+    RELAY,
+    SESSION_LABEL,
+    encode_record,
+    pod_name,
+    record_of,
+)
+from ai.backend.runtime.kubernetes.settings import KubernetesRuntimeSettings
+
+PLATFORM = "/opt/backend.ai"
+CHANNEL = "/run/backend.ai/channel"
+TOKEN_FOLDER = "/run/backend.ai/token"
+FILES_FOLDER = "/run/backend.ai/files"
+HOSTS_FOLDER = "/run/backend.ai/hosts"
+TOKEN_AUDIENCE = "backend.ai/relay"
+TOKEN_SECONDS = 600
+START = (
+    f"{PLATFORM}/libc/ld.so",
+    "--library-path",
+    f"{PLATFORM}/libc:{PLATFORM}/python/lib",
+    f"{PLATFORM}/python/bin/python3",
+    "-I",
+    "-S",
+    f"{RUNNER}/relay/main.py",
+)
+"""Starts a program of ours in any image: with our interpreter, by our loader, whatever C library the image has."""
+IDENTITY_PREFIX = "backend.ai/etc-"
+_IDENTITY = ("passwd", "group")
+_TOOLS = SU_EXEC.rpartition("/")[0]
+FILES_PLACE, HOSTS_PLACE = "files", "hosts"
+MAX_FILES_BYTES = 4 * 1024 * 1024
+_CHANNEL_BYTES = 1024 * 1024
+_MIN_SIDECAR_BYTES = 32 * 1024 * 1024
+_HOSTNAME = re.compile(r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterFacts:
+    """Holds what the runtime knows of the cluster.
+
+    ``authority`` is the certificate of the relays' listener in PEM. ``has_image_volumes``: the runner's image can be
+    mounted. ``device_classes`` are names of DeviceClasses by driver.
+    """
+
+    authority: str
+    has_image_volumes: bool
+    device_classes: Mapping[str, str]
+
+
+def compose_pod(
+    spec: WorkloadSpec, settings: KubernetesRuntimeSettings, facts: ClusterFacts, node: str
+) -> dict[str, Any]:
+    """Returns the body of the pod. Raises CreationDenied with the field and key that cannot be had in a pod."""
+    if not _HOSTNAME.match(spec.hostname):
+        raise CreationDenied(f"{spec.hostname!r} is no host name of a pod", data={"field": "hostname"})
+    _refuse_impossible(spec)
+    directories = file_directories(spec.files)
+    folder_volumes, folder_mounts = _folders(spec.config.mounts, settings)
+    name = pod_name(spec.key)
+    labels = {INSTANCE_LABEL: settings.instance, "app.kubernetes.io/managed-by": "backend.ai"}
+    if spec.network is not None:
+        labels[SESSION_LABEL] = str(spec.session_id)
+    body: dict[str, Any] = {
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "serviceAccountName": settings.service_account,
+        "restartPolicy": "Never",
+        "schedulerName": "default-scheduler",
+        "hostname": spec.hostname,
+        "terminationGracePeriodSeconds": settings.end_grace_s,
+        "affinity": {"nodeAffinity": _pin(node)},
+        "tolerations": _tolerations(settings),
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": settings.kernel_uid,
+            "runAsGroup": settings.kernel_gid,
+            "seccompProfile": {"type": "RuntimeDefault"},
+            **({"supplementalGroups": list(spec.config.extra_gids)} if spec.config.extra_gids else {}),
+        },
+        "initContainers": _prepare_container(spec, settings, facts),
+        "containers": [
+            _relay_container(spec, settings, facts, name, bool(directories)),
+            _main_container(spec, settings, facts, directories, folder_mounts),
+        ],
+        "volumes": [*_volumes(spec, settings, facts, directories), *folder_volumes],
+        **({"runtimeClassName": spec.runtime_class} if spec.runtime_class else {}),
+        **({"priorityClassName": settings.priority_class} if settings.priority_class else {}),
+    }
+    if settings.image_pull_secrets:
+        body["imagePullSecrets"] = [{"name": secret} for secret in settings.image_pull_secrets]
+    if spec.config.devices:
+        body["resourceClaims"] = [{"name": "devices", "resourceClaimName": name}]
+    metadata = {
+        "name": name,
+        "labels": labels,
+        "annotations": {
+            RECORD_ANNOTATION: encode_record(record_of(spec, node)),
+            **_identity(settings),
+            # Nothing but the manager ends a session.
+            "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+            "karpenter.sh/do-not-disrupt": "true",
+            "sidecar.istio.io/inject": "false",
+        },
+        "finalizers": [FINALIZER],
+    }
+    return {"metadata": metadata, "spec": body}
+
+
+def digest(manifest: Mapping[str, Any]) -> str:
+    """Returns a digest of a manifest, to compare what was asked for: admission may have changed the object itself."""
+    return sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def file_directories(files: Mapping[str, bytes]) -> dict[str, str]:
+    """Returns the sub-path of each directory outside of the home into which files are placed.
+
+    Raises CreationDenied for a path that is not plain, for directories that would hide the image's, and for too much.
+    """
+    directories: dict[str, str] = {}
+    for target, content in files.items():
+        if not target.startswith("/") or os.path.normpath(target) != target:
+            raise CreationDenied(f"{target!r} is not a plain absolute path", data={"field": "files", "key": target})
+        if len(content) > MAX_FILES_BYTES:
+            raise CreationDenied(f"{target!r} is larger than 4 MiB", data={"field": "files", "key": target})
+        if target.startswith(HOME + "/"):
+            continue
+        top = "/".join(target.split("/")[:3]) if target.count("/") > 2 else target.rpartition("/")[0] or "/"
+        if top in (*FORBIDDEN_TARGETS, "/home") or top.startswith(tuple(f"{path}/" for path in FORBIDDEN_TARGETS[1:])):
+            message = f"{target!r} cannot be placed in a pod: its directory would hide the image's"
+            raise CreationDenied(message, data={"field": "files", "key": target})
+        directories.setdefault(top, f"d{len(directories)}")
+    return directories
+
+
+def _refuse_impossible(spec: WorkloadSpec) -> None:
+    if spec.config.networks:
+        network = spec.config.networks[0]
+        data = {"field": "networks", "key": network}
+        raise CreationDenied(f"the network {network!r} cannot be attached to a pod", data=data)
+    if spec.config.extra_syscalls:
+        call = spec.config.extra_syscalls[0]
+        message = f"the filter of a pod (RuntimeDefault) cannot be opened for {call!r}"
+        raise CreationDenied(message, data={"field": "extra_syscalls", "key": call})
+
+
+def _pin(node: str) -> dict[str, Any]:
+    match = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
+    return {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [match]}}
+
+
+def _tolerations(settings: KubernetesRuntimeSettings) -> list[dict[str, Any]]:
+    return [
+        {"key": settings.taint_key, "operator": "Exists", "effect": "NoSchedule"},
+        *(
+            {
+                "key": f"node.kubernetes.io/{state}",
+                "operator": "Exists",
+                "effect": "NoExecute",
+                "tolerationSeconds": settings.lost_node_s,
+            }
+            for state in ("not-ready", "unreachable")
+        ),
+    ]
+
+
+def _security(settings: KubernetesRuntimeSettings, *, is_main: bool) -> dict[str, Any]:
+    return {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": not is_main or settings.root_filesystem == "read-only",
+    }
+
+
+def _prepare_container(
+    spec: WorkloadSpec, settings: KubernetesRuntimeSettings, facts: ClusterFacts
+) -> list[dict[str, Any]]:
+    """Returns the container that runs before the others, where something must be there when they are made."""
+    arguments: list[str] = []
+    mounts: list[dict[str, Any]] = []
+    if not facts.has_image_volumes:
+        arguments += ["--copy", PLATFORM, "/target"]
+        mounts.append({"name": "platform", "mountPath": "/target"})
+    if spec.network is not None:
+        arguments += ["--touch", f"{HOSTS_FOLDER}/hosts"]
+        mounts.append({"name": "hosts", "mountPath": HOSTS_FOLDER})
+    if not arguments:
+        return []
+    limits = {"cpu": "1", "memory": str(_MIN_SIDECAR_BYTES)}
+    return [
+        {
+            "name": PREPARE,
+            "image": settings.runner_image,
+            "imagePullPolicy": _pull_policy(settings),
+            "command": [*START, "prepare", *arguments],
+            "securityContext": _security(settings, is_main=False),
+            "resources": {"requests": {"cpu": "0", "memory": "0"}, "limits": limits},
+            "volumeMounts": mounts,
+        }
+    ]
+
+
+def _relay_container(
+    spec: WorkloadSpec, settings: KubernetesRuntimeSettings, facts: ClusterFacts, name: str, has_files: bool
+) -> dict[str, Any]:
+    places: dict[str, str] = {}
+    mounts = [
+        {"name": "channel", "mountPath": CHANNEL},
+        {"name": "token", "mountPath": TOKEN_FOLDER, "readOnly": True},
+    ]
+    if has_files:
+        places[FILES_PLACE] = FILES_FOLDER
+        mounts.append({"name": "files", "mountPath": FILES_FOLDER})
+    if spec.network is not None:
+        places[HOSTS_PLACE] = HOSTS_FOLDER
+        mounts.append({"name": "hosts", "mountPath": HOSTS_FOLDER})
+    setup = {
+        "channel": CHANNEL,
+        "token": f"{TOKEN_FOLDER}/token",
+        "places": places,
+        "replay_bytes": settings.replay_bytes,
+        "keep_s": settings.end_grace_s,
+    }
+    environ = {
+        "RELAY_TARGET": settings.relay_target,
+        "RELAY_AUTHORITY": facts.authority,
+        "RELAY_POD": f"{settings.namespace}/{name}",
+        "RELAY_SETUP": json.dumps(setup),
+    }
+    memory = str(settings.relay_memory_bytes)
+    return {
+        "name": RELAY,
+        "image": settings.runner_image,
+        "imagePullPolicy": _pull_policy(settings),
+        "command": [*START, "pod"],
+        "env": [{"name": variable, "value": value} for variable, value in environ.items()],
+        "securityContext": _security(settings, is_main=False),
+        "resources": {
+            "requests": {"cpu": _millicores(settings.relay_cpu), "memory": memory},
+            "limits": {"memory": memory},
+        },
+        "volumeMounts": mounts,
+    }
+
+
+def _main_container(
+    spec: WorkloadSpec,
+    settings: KubernetesRuntimeSettings,
+    facts: ClusterFacts,
+    directories: Mapping[str, str],
+    folder_mounts: Sequence[Mapping[str, Any]],
+) -> dict[str, Any]:
+    setup = json.dumps({"channel": CHANNEL, "home": HOME})
+    mounts: list[dict[str, Any]] = [
+        {"name": "platform", "mountPath": PLATFORM, "readOnly": True, **_sub_path(facts, PLATFORM)},
+        {"name": "platform", "mountPath": _TOOLS, "readOnly": True, **_sub_path(facts, f"{PLATFORM}/tools")},
+        {"name": "channel", "mountPath": CHANNEL, "readOnly": True},
+        {"name": "home", "mountPath": HOME},
+        {"name": "tmp", "mountPath": "/tmp", "subPath": "tmp"},
+        {"name": "tmp", "mountPath": "/var/tmp", "subPath": "var-tmp"},
+        {"name": "shm", "mountPath": "/dev/shm"},
+    ]
+    mounts += [
+        {"name": "identity", "mountPath": f"/etc/{name}", "subPath": name, "readOnly": True} for name in _IDENTITY
+    ]
+    mounts += [
+        {"name": "files", "mountPath": directory, "subPath": sub_path, "readOnly": True}
+        for directory, sub_path in directories.items()
+    ]
+    if spec.network is not None:
+        mounts.append({"name": "hosts", "mountPath": "/etc/hosts", "subPath": "hosts", "readOnly": True})
+    container: dict[str, Any] = {
+        "name": MAIN,
+        "image": spec.image,
+        "imagePullPolicy": _pull_policy(settings),
+        "command": [*START, "reaper", "--setup", setup],
+        "workingDir": HOME,
+        "securityContext": _security(settings, is_main=True),
+        "resources": _resources(spec, settings),
+        "volumeMounts": [*mounts, *folder_mounts],
+    }
+    if spec.config.devices:
+        container["resources"]["claims"] = [{"name": "devices"}]
+    return container
+
+
+def _sub_path(facts: ClusterFacts, path: str) -> dict[str, str]:
+    """Returns where a path of the runner's image is in the volume ``platform``: that image, or a copy of its folder."""
+    if facts.has_image_volumes:
+        return {"subPath": path.lstrip("/")}
+    below = path.removeprefix(PLATFORM).lstrip("/")
+    return {"subPath": below} if below else {}
+
+
+def _resources(spec: WorkloadSpec, settings: KubernetesRuntimeSettings) -> dict[str, Any]:
+    """Returns requests and limits. What is in /dev/shm counts as memory of the container, and is added to its limit."""
+    amounts: dict[str, str] = {}
+    if spec.config.cpu_limit is not None:
+        amounts["cpu"] = _millicores(spec.config.cpu_limit)
+    if spec.config.memory_limit_bytes is not None:
+        amounts["memory"] = str(spec.config.memory_limit_bytes + shmem_bytes(spec, settings))
+    return {"requests": dict(amounts), "limits": dict(amounts)}
+
+
+def shmem_bytes(spec: WorkloadSpec, settings: KubernetesRuntimeSettings) -> int:
+    return spec.shmem_bytes or settings.shmem_bytes
+
+
+def _millicores(cores: float) -> str:
+    return f"{round(cores * 1000)}m"
+
+
+def _pull_policy(settings: KubernetesRuntimeSettings) -> str:
+    return {"if-not-present": "IfNotPresent", "always": "Always", "never": "Never"}[settings.image_pull_policy]
+
+
+def _volumes(
+    spec: WorkloadSpec, settings: KubernetesRuntimeSettings, facts: ClusterFacts, directories: Mapping[str, str]
+) -> list[dict[str, Any]]:
+    image = {"reference": settings.runner_image, "pullPolicy": _pull_policy(settings)}
+    token = {"path": "token", "audience": TOKEN_AUDIENCE, "expirationSeconds": TOKEN_SECONDS}
+    volumes: list[dict[str, Any]] = [
+        {"name": "platform", **({"image": image} if facts.has_image_volumes else {"emptyDir": {}})},
+        {"name": "channel", "emptyDir": {"medium": "Memory", "sizeLimit": str(_CHANNEL_BYTES)}},
+        {"name": "token", "projected": {"sources": [{"serviceAccountToken": token}]}},
+        {"name": "identity", "downwardAPI": {"items": [_item(name) for name in _IDENTITY]}},
+        {"name": "home", "emptyDir": {"sizeLimit": str(spec.home_bytes or settings.home_bytes)}},
+        {"name": "tmp", "emptyDir": {"sizeLimit": str(settings.tmp_bytes)}},
+        {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": str(shmem_bytes(spec, settings))}},
+    ]
+    if directories:
+        volumes.append({"name": "files", "emptyDir": {"medium": "Memory", "sizeLimit": str(2 * MAX_FILES_BYTES)}})
+    if spec.network is not None:
+        volumes.append({"name": "hosts", "emptyDir": {"medium": "Memory", "sizeLimit": str(_CHANNEL_BYTES)}})
+    return volumes
+
+
+def _item(name: str) -> dict[str, Any]:
+    """Returns the file that holds an annotation: such files are there before any container is made."""
+    return {"path": name, "fieldRef": {"fieldPath": f"metadata.annotations['{IDENTITY_PREFIX}{name}']"}}
+
+
+def _identity(settings: KubernetesRuntimeSettings) -> dict[str, str]:
+    """Returns the annotations with the users and groups of the session; those of the image are of no use in it."""
+    uid, gid = settings.kernel_uid, settings.kernel_gid
+    passwd = f"root:x:0:0:root:/root:/bin/sh\nwork:x:{uid}:{gid}:work:{HOME}:/bin/sh\n"
+    group = f"root:x:0:\nwork:x:{gid}:\n"
+    nobody = "nobody:x:65534:65534:nobody:/:/bin/false\n"
+    return {f"{IDENTITY_PREFIX}passwd": passwd + nobody, f"{IDENTITY_PREFIX}group": group + "nogroup:x:65534:\n"}
+
+
+def _folders(
+    mounts: Sequence[Mount], settings: KubernetesRuntimeSettings
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Returns volumes and mounts of virtual folders; mounts of one claim share a volume."""
+    volumes: dict[str, dict[str, Any]] = {}
+    volume_mounts: list[dict[str, Any]] = []
+    for mount in mounts:
+        claim, sub_path = _claim_of(mount, settings)
+        name = f"folder-{len(volumes)}"
+        volume = volumes.setdefault(claim, {"name": name, "persistentVolumeClaim": {"claimName": claim}})
+        volume_mount: dict[str, Any] = {"name": volume["name"], "mountPath": mount.target}
+        if sub_path:
+            volume_mount["subPath"] = sub_path
+        if mount.read_only:
+            volume_mount["readOnly"] = True
+        volume_mounts.append(volume_mount)
+    return list(volumes.values()), volume_mounts
+
+
+def _claim_of(mount: Mount, settings: KubernetesRuntimeSettings) -> tuple[str, str]:
+    """Returns the claim and the sub-path of a mount. The kubelet opens sub-paths through no link that leaves them."""
+    data = {"field": "mounts", "key": mount.target}
+    if os.path.normpath(mount.target) != mount.target or mount.target in FORBIDDEN_TARGETS:
+        raise CreationDenied(f"nothing can be mounted at {mount.target!r}", data=data)
+    source = mount.source.replace(BENEATH, "/")
+    if not source.startswith("/") or ".." in source.split("/"):
+        raise CreationDenied(f"{mount.source!r} is not a plain absolute path", data=data)
+    source = os.path.normpath(source)
+    for mount_point, folder in sorted(settings.folders.items(), key=lambda item: -len(item[0])):
+        top = mount_point.rstrip("/")
+        if source == top or source.startswith(f"{top}/"):
+            below = source[len(top) :].lstrip("/")
+            return folder.claim, "/".join(part for part in (folder.sub_path.strip("/"), below) if part)
+    message = f"no PersistentVolumeClaim of this cluster has {mount.source!r} (setting `folders`)"
+    raise CreationDenied(message, data=data)

@@ -1,0 +1,71 @@
+"""Network policies: what no session may, and what the kernels of one session may (NetworkPolicy, networking.k8s.io/v1).
+
+Whether the cluster enforces them is another question, see :mod:`isolation`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from ai.backend.common.ids import SessionId
+from ai.backend.runtime.kubernetes.records import INSTANCE_LABEL, SESSION_LABEL, policy_name
+from ai.backend.runtime.kubernetes.settings import KubernetesRuntimeSettings
+
+DEFAULT_POLICY = "backendai-default-deny"
+HOSTS_ANNOTATION = "backend.ai/hosts"
+_DNS_PORT = 53
+
+
+def default_policy(settings: KubernetesRuntimeSettings, agent_networks: Sequence[str]) -> dict[str, Any]:
+    """Returns the policy of all sessions: nothing comes in; out go names, the agents and the allowed networks."""
+    blocks = [{"ipBlock": {"cidr": network, **_except_of(network, settings)}} for network in settings.egress]
+    agents = [{"ipBlock": {"cidr": network}} for network in agent_networks]
+    relay_port = int(settings.relay_target.rpartition(":")[2])
+    egress: list[dict[str, Any]] = [
+        {"ports": [{"protocol": protocol, "port": _DNS_PORT} for protocol in ("UDP", "TCP")]},
+        {"ports": [{"protocol": "TCP", "port": relay_port}], **({"to": agents} if agents else {})},
+    ]
+    if blocks:
+        egress.append({"to": blocks})
+    return {
+        "metadata": {"name": DEFAULT_POLICY, "labels": {INSTANCE_LABEL: settings.instance}},
+        "spec": {
+            "podSelector": {"matchLabels": {INSTANCE_LABEL: settings.instance}},
+            "policyTypes": ["Ingress", "Egress"],
+            "ingress": [],
+            "egress": egress,
+        },
+    }
+
+
+def _except_of(network: str, settings: KubernetesRuntimeSettings) -> dict[str, Any]:
+    import ipaddress
+
+    outer = ipaddress.ip_network(network)
+    inner = [ipaddress.ip_network(blocked) for blocked in settings.blocked_egress]
+    excepted = [
+        str(blocked)
+        for blocked in inner
+        if blocked.version == outer.version and blocked != outer and blocked.subnet_of(outer)  # type: ignore[arg-type]  # of one version
+    ]
+    return {"except": excepted} if excepted else {}
+
+
+def session_policy(instance: str, session_id: SessionId, hosts: Sequence[str]) -> dict[str, Any]:
+    """Returns the policy of a cluster session: its kernels reach each other. It is the record of the network too."""
+    peers = [{"podSelector": {"matchLabels": {SESSION_LABEL: str(session_id)}}}]
+    return {
+        "metadata": {
+            "name": policy_name(session_id),
+            "labels": {INSTANCE_LABEL: instance, SESSION_LABEL: str(session_id)},
+            "annotations": {HOSTS_ANNOTATION: json.dumps(list(hosts))},
+        },
+        "spec": {
+            "podSelector": {"matchLabels": {SESSION_LABEL: str(session_id)}},
+            "policyTypes": ["Ingress", "Egress"],
+            "ingress": [{"from": peers}],
+            "egress": [{"to": peers}],
+        },
+    }

@@ -1,0 +1,332 @@
+"""The Kubernetes runtime of one node: each workload is a pod that the manager's plan pins there."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import ClassVar
+
+import msgspec
+
+from ai.backend.common.errors import BackendError, Conflict, CreationDenied, NotSupported, Unavailable
+from ai.backend.common.ids import SessionId
+from ai.backend.common.wire.link import ByteStream
+from ai.backend.node.kube_api.client import path_of
+from ai.backend.node.kube_api.errors import ApiRefusal, ObjectConflict, ObjectNotFound
+from ai.backend.node.kube_api.resources import NODES, PODS
+from ai.backend.plugin.accelerator import Measurement
+from ai.backend.plugin.crash_points import crash_point
+from ai.backend.plugin.runtime import (
+    AbstractRuntime,
+    CommitRequest,
+    CommittedImage,
+    ImageRequest,
+    NetworkView,
+    Overlay,
+    PortExposure,
+    RunnerChannel,
+    RuntimeImage,
+    RuntimeInfo,
+    TellProgress,
+    WorkloadExit,
+    WorkloadExited,
+    WorkloadKey,
+    WorkloadSpec,
+    WorkloadView,
+)
+from ai.backend.runtime.kubernetes import capabilities
+from ai.backend.runtime.kubernetes.channel import PodChannel
+from ai.backend.runtime.kubernetes.cluster import ClusterConnection
+from ai.backend.runtime.kubernetes.creation import Creation
+from ai.backend.runtime.kubernetes.handles import Handle
+from ai.backend.runtime.kubernetes.networks import SessionNetworks
+from ai.backend.runtime.kubernetes.records import MAIN, pod_name
+from ai.backend.runtime.kubernetes.settings import KubernetesRuntimeSettings
+from ai.backend.runtime.kubernetes.statistics import measurements_of
+
+log = logging.getLogger(__name__)
+END_TIMEOUT_S = 30.0
+LOG_SILENCE_S = 20.0
+_EXIT_CHECK_S = 15.0
+
+
+class _ContainerImage(msgspec.Struct):
+    names: list[str] = []
+    sizeBytes: int = 0  # noqa: N815  # the API's name
+
+
+class _NodeInfo(msgspec.Struct):
+    architecture: str = ""
+
+
+class _NodeStatus(msgspec.Struct, rename="camel"):
+    images: list[_ContainerImage] = []
+    node_info: _NodeInfo = msgspec.field(default_factory=_NodeInfo)
+
+
+class _NodeImages(msgspec.Struct):
+    status: _NodeStatus = msgspec.field(default_factory=_NodeStatus)
+
+
+_ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
+
+
+class KubernetesRuntime(AbstractRuntime):
+    """The :class:`AbstractRuntime` of one node of a cluster.
+
+    Args:
+        cluster: shared with the runtimes of the other nodes.
+        node: the node's name; its pods are the workloads of this runtime.
+    """
+
+    name: ClassVar[str] = "kubernetes"
+    settings_model = KubernetesRuntimeSettings
+
+    def __init__(self, cluster: ClusterConnection, node: str) -> None:
+        self._cluster = cluster
+        self._node = node
+        self._handles = cluster.handles
+        self._networks = SessionNetworks(cluster.api, cluster.settings)
+        self._is_set_up = False
+
+    # ---- lifetime
+
+    async def setup(self) -> None:
+        """Connects to the cluster unless another node's runtime has. Raises Unavailable, InvalidInput."""
+        await self._cluster.acquire()
+        self._is_set_up = True
+
+    async def shutdown(self) -> None:
+        if self._is_set_up:
+            self._is_set_up = False
+            await self._cluster.release()
+
+    def info(self) -> RuntimeInfo:
+        return self._cluster.info
+
+    # ---- images
+
+    async def list_images(self) -> Sequence[RuntimeImage]:
+        """Lists the images that the node tells of, which are its 50 largest only: whatever a registry has can start."""
+        body = await self._cluster.api.request("GET", path_of(NODES, name=self._node))
+        node = msgspec.json.decode(body, type=_NodeImages).status
+        architecture = _ARCHITECTURES.get(node.node_info.architecture, node.node_info.architecture)
+        images: list[RuntimeImage] = []
+        for image in node.images:
+            names = [name for name in image.names if "@" not in name]
+            digests = [name.partition("@")[2] for name in image.names if "@" in name]
+            if names:
+                images.append(
+                    RuntimeImage(
+                        name=names[0],
+                        architecture=architecture,
+                        digest=digests[0] if digests else "",
+                        size_bytes=image.sizeBytes,
+                        aliases=tuple(names[1:]),
+                    )
+                )
+        return images
+
+    async def pull_image(self, wanted: ImageRequest, tell: TellProgress) -> None:
+        raise NotSupported(capabilities.NO_PULL)
+
+    async def load_image(self, name: str, archive: Path) -> None:
+        raise NotSupported(capabilities.NO_LOAD)
+
+    async def remove_image(self, name: str) -> None:
+        raise NotSupported(capabilities.NO_REMOVE)
+
+    async def commit(self, key: WorkloadKey, wanted: CommitRequest, tell: TellProgress) -> CommittedImage:
+        raise NotSupported(capabilities.NO_COMMIT)
+
+    # ---- networks
+
+    async def create_network(
+        self, session_id: SessionId, hosts: Sequence[str], overlay: Overlay | None = None
+    ) -> NetworkView:
+        if overlay is not None:
+            raise CreationDenied(capabilities.NO_MULTI_NODE_NETWORKS)
+        return await self._networks.create(session_id, hosts)
+
+    async def remove_network(self, session_id: SessionId) -> None:
+        await self._networks.remove(session_id)
+
+    async def list_networks(self) -> Sequence[SessionId]:
+        return await self._networks.sessions()
+
+    # ---- creation
+
+    async def create(self, spec: WorkloadSpec) -> WorkloadView:
+        self._require_class(spec.runtime_class)
+        async with self._handles.lock(spec.key):
+            cluster = self._cluster
+            creation = Creation(spec, self._node, cluster.settings, cluster.facts, cluster.api, cluster.handles)
+            handle = self._own(spec.key)
+            if handle is not None and (handle.exit is not None or handle.begun):
+                return handle.view()
+            try:
+                handle = await creation.finish(handle) if handle is not None else await creation.run()
+            except BaseException:
+                await asyncio.shield(self._undo(spec))
+                raise
+            return handle.view()
+
+    def _require_class(self, runtime_class: str) -> None:
+        classes = self.info().runtime_classes
+        if runtime_class and runtime_class not in classes:
+            available = ", ".join(classes) or "none"
+            raise CreationDenied(f"this cluster has no runtime class {runtime_class!r}; there are {available}")
+
+    async def _undo(self, spec: WorkloadSpec) -> None:
+        """Removes the traces of a failed creation; what cannot be removed now is swept later."""
+        handle = self._own(spec.key)
+        try:
+            if handle is not None:
+                handle.reason = handle.reason or "removed"
+                await self._cluster.delete(handle)
+        except BackendError as error:
+            log.warning("the creation of %s cannot be undone yet: %s", spec.key, error)
+        if spec.config.devices:
+            await self._cluster.delete_claim(pod_name(spec.key))
+
+    # ---- end
+
+    async def stop(self, key: WorkloadKey, *, grace_s: float) -> WorkloadExit | None:
+        async with self._handles.lock(key):
+            handle = self._own(key)
+            return None if handle is None else await self._end(handle, grace_s, "stopped")
+
+    async def _end(self, handle: Handle, grace_s: float, reason: str) -> WorkloadExit:
+        """Ends a workload by its relay, which needs no API server, else by deleting its pod. Raises Unavailable."""
+        if handle.exit is not None:
+            return handle.exit
+        handle.reason = handle.reason or reason
+        link = handle.link
+        if link is not None and link.is_open:
+            with suppress(Unavailable):
+                await link.send({"t": "end", "grace": max(0.0, grace_s), "reason": reason})
+                crash_point("stop.requested")
+                await handle.until(lambda: handle.exit is not None or handle.link is not link, grace_s + END_TIMEOUT_S)
+        if handle.exit is None and handle.pod is not None:
+            name, settings = handle.pod.metadata.name, self._cluster.settings
+            delete_grace_s = max(1, math.ceil(grace_s))
+            with suppress(ObjectConflict):
+                await self._cluster.api.delete(PODS, name, settings.namespace, uid=handle.uid, grace_s=delete_grace_s)
+            await handle.until(lambda: handle.exit is not None, grace_s + END_TIMEOUT_S)
+        crash_point("stop.exited")
+        ended = handle.view().exit
+        if ended is None:
+            raise Unavailable(f"the node {self._node} does not end the pod of {handle.key}")
+        return ended
+
+    async def remove(self, key: WorkloadKey, *, keep_home: bool = False) -> None:
+        async with self._handles.lock(key):
+            handle = self._own(key)
+            if handle is not None:
+                handle.reason = handle.reason or "removed"
+                await self._cluster.delete(handle)
+
+    # ---- knowledge
+
+    def _own(self, key: WorkloadKey) -> Handle | None:
+        handle = self._handles.get(key)
+        return handle if handle is not None and handle.record.node == self._node else None
+
+    async def inspect(self, key: WorkloadKey) -> WorkloadView | None:
+        handle = self._own(key)
+        return None if handle is None else handle.view()
+
+    async def list_workloads(self) -> Sequence[WorkloadView]:
+        """Lists the workloads from the copy of the cluster's pods."""
+        return [handle.view() for handle in self._handles if handle.record.node == self._node]
+
+    async def open_channel(self, key: WorkloadKey, *, epoch: int, last_seq: int = 0) -> RunnerChannel:
+        handle = self._own(key)
+        if handle is None:
+            raise Unavailable("there is no such workload")
+        try:
+            link = await self._cluster.linked(handle)
+        except Unavailable:
+            if handle.exit is None:
+                raise
+            return PodChannel(None, lambda: self._exit_after(handle, None))
+        if epoch < handle.epoch:
+            raise Conflict("a newer agent drives this workload")
+        handle.epoch = epoch
+        channel = PodChannel(link, lambda: self._exit_after(handle, channel))
+        previous, handle.channel = handle.channel, channel
+        if previous is not None:
+            previous.cut()
+        try:
+            await channel.attach(epoch=epoch, last_seq=last_seq)
+        except BaseException:
+            if handle.channel is channel:
+                handle.channel = None
+            raise
+        if handle.told is not None:
+            channel.on_ended(handle.told.last_seq)
+        return channel
+
+    async def _exit_after(self, handle: Handle, channel: PodChannel | None) -> WorkloadExit | None:
+        """Returns the exit after the end of a channel; None if another channel or another agent has the workload."""
+
+        def is_decided() -> bool:
+            is_replaced = handle.channel is not None and handle.channel is not channel
+            return handle.exit is not None or is_replaced or (handle.link is not None and handle.told is None)
+
+        while not is_decided():
+            await handle.until(is_decided, _EXIT_CHECK_S)
+        return handle.exit
+
+    async def port_exposure(self, key: WorkloadKey) -> PortExposure:
+        self._living(key)
+        return PortExposure.PRIVATE
+
+    async def open_port(self, key: WorkloadKey, port: int) -> ByteStream:
+        return await self._cluster.dial(self._living(key), port)
+
+    def _living(self, key: WorkloadKey) -> Handle:
+        handle = self._own(key)
+        if handle is None or handle.exit is not None:
+            raise Unavailable("there is no such workload")
+        return handle
+
+    async def events(self) -> AsyncIterator[WorkloadExited]:
+        queue = self._cluster.queue(self._node)
+        while True:
+            yield await queue.get()
+
+    async def read_logs(self, key: WorkloadKey, *, max_bytes: int) -> bytes:
+        handle = self._own(key)
+        if handle is None or handle.pod is None or max_bytes <= 0:
+            return b""
+        path = path_of(PODS, self._cluster.settings.namespace, handle.pod.metadata.name, "log")
+        tail = bytearray()
+        try:
+            async with self._cluster.api.stream(path, {"container": MAIN}, silence_s=LOG_SILENCE_S) as chunks:
+                async for chunk in chunks:
+                    tail += chunk
+                    if len(tail) > 2 * max_bytes:
+                        del tail[:-max_bytes]
+        except ObjectNotFound:
+            return b""
+        except ApiRefusal as refusal:
+            log.info("the log of %s cannot be read: %s", key, refusal)
+        return bytes(tail[-max_bytes:])
+
+    async def measure(self, keys: Sequence[WorkloadKey]) -> Mapping[WorkloadKey, Sequence[Measurement]]:
+        handles = [handle for key in keys if (handle := self._own(key)) is not None]
+        return {
+            handle.key: measurements_of(handle.sample, handle.record)
+            for handle in handles
+            if handle.exit is None and handle.sample is not None
+        }
+
+    async def pids(self, key: WorkloadKey) -> tuple[int, ...]:
+        """Returns the processes as the pod itself numbers them: those of the node are of nobody's business here."""
+        handle = self._own(key)
+        return () if handle is None or handle.sample is None else tuple(handle.sample.report.pids)

@@ -1,0 +1,237 @@
+"""Reads the status of a pod: why its workload waits, why it cannot start, how it ended.
+
+Only the status counts; events of the cluster are best effort and are never decided on.
+"""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+from enum import StrEnum
+
+import msgspec
+
+from ai.backend.common.errors import BackendError, CreationDeferred, CreationDenied, ImageMissing
+from ai.backend.node.kube_api.objects import Condition, ContainerStatus, Pod, StateTerminated
+from ai.backend.plugin.runtime import WorkloadExit
+from ai.backend.runtime.kubernetes.records import MAIN, PREPARE, RELAY
+
+NODE_EXCLUSION_S = 30.0
+"""How long a node that refused a pod after its binding is better left alone: its device plug-ins come back."""
+MAX_SIGNAL = 64
+MAX_MESSAGE = 500
+_MAX_REASON = 64
+
+
+class Verdict(StrEnum):
+    """Tells what a reason for waiting means."""
+
+    WAIT = "wait"
+    MISSING = "missing"
+    """The image cannot be had, whatever is tried."""
+    DENIED = "denied"
+    DEFERRED = "deferred"
+
+
+WAITING_VERDICTS = {
+    "PodInitializing": Verdict.WAIT,
+    "ContainerCreating": Verdict.WAIT,
+    "ErrImagePull": Verdict.WAIT,
+    "ImagePullBackOff": Verdict.WAIT,
+    "RegistryUnavailable": Verdict.WAIT,
+    "InvalidImageName": Verdict.MISSING,
+    "ErrImageNeverPull": Verdict.MISSING,
+    "ImageInspectError": Verdict.DENIED,
+    "SignatureValidationFailed": Verdict.DENIED,
+    "CreateContainerConfigError": Verdict.DENIED,
+    "CreateContainerError": Verdict.DEFERRED,
+    "RunContainerError": Verdict.DENIED,
+    "CrashLoopBackOff": Verdict.DEFERRED,
+}
+"""By the kubelet's reason (its ``images/types.go``, ``container/sync_result.go``); others are waited for."""
+_PULL_REASONS = frozenset({"ErrImagePull", "ImagePullBackOff", "RegistryUnavailable"})
+_FATAL_PULL_WORDS = (
+    "not found",
+    "manifest unknown",
+    "unauthorized",
+    "authorization failed",
+    "access denied",
+    "pull access denied",
+    "403 forbidden",
+    "invalid reference format",
+    "no match for platform",
+)
+REJECTIONS = (
+    "OutOf",
+    "UnexpectedAdmissionError",
+    "NodeAffinity",
+    "TopologyAffinityError",
+    "NodeShutdown",
+    "Terminated",
+)
+"""Beginnings of the reasons with which a kubelet refuses a pod that was bound to it."""
+DISRUPTIONS = {
+    "PreemptionByScheduler": "preempted",
+    "EvictionByEvictionAPI": "node-drained",
+    "DeletionByTaintManager": "agent-lost",
+    "DeletionByPodGC": "agent-lost",
+    "TerminationByKubelet": "evicted",
+}
+"""Reasons of exits by that of the condition DisruptionTarget."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """``error`` is why the pod cannot start; None while it may. ``message`` is why it waits, for users."""
+
+    message: str = ""
+    error: BackendError | None = None
+    is_pulling: bool = False
+
+
+def progress_of(pod: Pod) -> Progress:
+    """Returns how far the start of a pod is, which may have ended already."""
+    if pod.status.phase == "Failed" and (error := _rejection(pod)) is not None:
+        return Progress(error=error)
+    for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):
+        if (terminated := status.state.terminated) is not None and (error := _failed_start(status, terminated)):
+            return Progress(error=error)
+        if (waiting := status.state.waiting) is not None and waiting.reason:
+            verdict = WAITING_VERDICTS.get(waiting.reason, Verdict.WAIT)
+            text = f"{waiting.reason}: {waiting.message}"[:MAX_MESSAGE].rstrip(": ")
+            if waiting.reason in _PULL_REASONS and any(word in waiting.message.lower() for word in _FATAL_PULL_WORDS):
+                verdict = Verdict.MISSING
+            if verdict is not Verdict.WAIT:
+                return Progress(error=_error(verdict, status.name, text))
+            if waiting.reason not in ("PodInitializing", "ContainerCreating"):
+                return Progress(message=text, is_pulling=waiting.reason in _PULL_REASONS)
+    scheduled = condition_of(pod, "PodScheduled")
+    if scheduled is not None and scheduled.status == "False":
+        return Progress(message=f"the cluster does not bind the pod: {scheduled.message}"[:MAX_MESSAGE])
+    return Progress(message="the node prepares the pod" if pod.spec.node_name else "the pod waits for its node")
+
+
+def _error(verdict: Verdict, container: str, text: str) -> BackendError:
+    if container in (RELAY, PREPARE):
+        return CreationDeferred(f"the relay of the session cannot be started: {text}", retry_after=NODE_EXCLUSION_S)
+    if verdict is Verdict.MISSING:
+        return ImageMissing(f"the node cannot have the image: {text}")
+    if verdict is Verdict.DENIED:
+        return CreationDenied(f"the node cannot make the container: {text}")
+    return CreationDeferred(f"the node cannot make the container now: {text}", retry_after=NODE_EXCLUSION_S)
+
+
+def _rejection(pod: Pod) -> BackendError | None:
+    reason, main = pod.status.reason, container_status(pod)
+    if reason.startswith(REJECTIONS) and (main is None or _never_ran(main)):
+        message = f"the node refused the pod: {reason or 'Failed'}: {pod.status.message}"[:MAX_MESSAGE]
+        return CreationDeferred(message, retry_after=NODE_EXCLUSION_S)
+    return None
+
+
+def _never_ran(status: ContainerStatus) -> bool:
+    return status.state.running is None and status.state.terminated is None
+
+
+def _failed_start(status: ContainerStatus, terminated: StateTerminated) -> BackendError | None:
+    """Returns why a container did not start: its program is not there, or a preparation failed."""
+    text = f"{terminated.reason}: {terminated.message}"[:MAX_MESSAGE].rstrip(": ")
+    if status.name == MAIN and terminated.reason in ("StartError", "ContainerCannotRun"):
+        return CreationDenied(f"the image cannot run here: {text}")
+    if status.name == PREPARE and terminated.exit_code:
+        return CreationDeferred(f"the pod cannot be prepared: {text}", retry_after=NODE_EXCLUSION_S)
+    return None
+
+
+def container_status(pod: Pod, name: str = MAIN) -> ContainerStatus | None:
+    statuses = (*pod.status.container_statuses, *pod.status.init_container_statuses)
+    return next((status for status in statuses if status.name == name), None)
+
+
+def condition_of(pod: Pod, kind: str) -> Condition | None:
+    return next((condition for condition in pod.status.conditions if condition.type == kind), None)
+
+
+def is_running(pod: Pod) -> bool:
+    """Returns True while the session's container runs."""
+    status = container_status(pod)
+    return status is not None and status.state.running is not None
+
+
+def has_ended(pod: Pod) -> bool:
+    """Returns True once no process of the session can run any more."""
+    status = container_status(pod)
+    if status is not None and status.state.terminated is not None:
+        return True
+    return pod.status.phase in ("Failed", "Succeeded") or is_node_gone(pod)
+
+
+def is_node_gone(pod: Pod) -> bool:
+    """Returns True if the cluster has given the node up: it was removed, or declared out of service."""
+    disruption = condition_of(pod, "DisruptionTarget")
+    return disruption is not None and disruption.status == "True" and disruption.reason == "DeletionByPodGC"
+
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True):
+    """Describes the end of a session as its first process told it, over the relay or in its last message."""
+
+    code: int | None = None
+    signal: int | None = None
+    oom: bool = False
+    reason: str = ""
+    lost: bool = False
+    last_seq: int = 0
+
+
+def last_words(terminated: StateTerminated) -> Ended | None:
+    """Returns what the first process wrote at its end. The session's user can write there too: only what fits the
+    container's exit code counts."""
+    try:
+        ended = msgspec.json.decode(terminated.message.encode(), type=Ended)
+    except msgspec.MsgspecError:
+        return None
+    expected = 128 + ended.signal if ended.signal is not None else ended.code
+    return ended if expected == terminated.exit_code and len(ended.reason) <= _MAX_REASON else None
+
+
+def exit_of(pod: Pod | None, told: Ended | None, reason: str) -> WorkloadExit:
+    """Returns the exit of a workload that has ended.
+
+    Args:
+        pod: as it was last seen; None if it vanished unseen.
+        told: by the first process over the relay.
+        reason: the runtime's own reason to end it, if any.
+    """
+    status = container_status(pod) if pod is not None else None
+    terminated = status.state.terminated if status is not None else None
+    if told is None or told.lost:
+        told = last_words(terminated) if terminated is not None else None
+    code, number = (told.code, told.signal) if told is not None else _code_of(terminated)
+    is_oom = (terminated is not None and terminated.reason == "OOMKilled") or (told is not None and told.oom)
+    is_oom = is_oom and number == signal.SIGKILL
+    if not reason:
+        reason = (told.reason if told is not None else "") or ("out-of-memory" if is_oom else "") or _outside(pod)
+    return WorkloadExit(code=code if number is None else None, signal=number, oom=is_oom, reason=reason)
+
+
+def _code_of(terminated: StateTerminated | None) -> tuple[int | None, int | None]:
+    """The reaper and the engine report the death by signal n as code 128 + n."""
+    if terminated is None:
+        return None, int(signal.SIGKILL)
+    if terminated.signal:
+        return None, terminated.signal
+    if 128 < terminated.exit_code <= 128 + MAX_SIGNAL:
+        return None, terminated.exit_code - 128
+    return terminated.exit_code, None
+
+
+def _outside(pod: Pod | None) -> str:
+    """Returns the reason of an end that came from outside of the session; empty if it ended by itself."""
+    if pod is None:
+        return "container-removed"
+    disruption = condition_of(pod, "DisruptionTarget")
+    if disruption is not None and disruption.status == "True":
+        return DISRUPTIONS.get(disruption.reason, "node-drained")
+    if pod.status.reason == "Evicted":
+        return "home-limit" if "volume" in pod.status.message or "ephemeral" in pod.status.message else "evicted"
+    return "container-removed" if pod.metadata.deletion_timestamp else ""

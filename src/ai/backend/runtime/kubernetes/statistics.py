@@ -1,0 +1,70 @@
+"""Measures sessions in pods by what their first process reports over the relay: the API server is not asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from ai.backend.node.workload.statistics import accumulated, gauge, rate
+from ai.backend.plugin.accelerator import Measurement
+from ai.backend.runtime.kubernetes.records import PodRecord
+
+_AVG_MAX, _MAX = frozenset({"avg", "max"}), frozenset({"max"})
+MAX_PIDS = 4096
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """The frame ``stats`` of a relay. A session's user cannot write it, but nothing of it is trusted to be right."""
+
+    cpu_ms: float | None = None
+    mem: int | None = None
+    io_read: int | None = None
+    io_write: int | None = None
+    net_rx: int | None = None
+    net_tx: int | None = None
+    pids: list[int] = []
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """``cpu_percent`` is that since the sample before, ``at`` our monotonic clock."""
+
+    report: Report
+    cpu_percent: float
+    at: float
+
+
+def read_sample(message: Mapping[str, Any], previous: Sample | None, now: float) -> Sample | None:
+    """Returns the sample in a frame; None for one of another form."""
+    try:
+        report = msgspec.convert(message, Report)
+    except msgspec.ValidationError:
+        return None
+    percent = 0.0
+    if previous is not None and report.cpu_ms is not None and previous.report.cpu_ms is not None and now > previous.at:
+        percent = max(0.0, (report.cpu_ms - previous.report.cpu_ms) / (now - previous.at) / 10)
+    return Sample(report, percent, now)
+
+
+def measurements_of(sample: Sample, record: PodRecord) -> Sequence[Measurement]:
+    """Returns the measurements of a workload; those that its node does not tell are left out."""
+    report = sample.report
+    measurements: list[Measurement] = []
+    if report.cpu_ms is not None:
+        capacity = None if record.cpu_limit is None else record.cpu_limit * 100
+        measurements.append(accumulated("cpu_used", report.cpu_ms, "msec"))
+        measurements.append(gauge("cpu_util", sample.cpu_percent, "percent", capacity, _AVG_MAX))
+    if report.mem is not None:
+        measurements.append(gauge("mem", report.mem, "bytes", record.memory_bytes, _AVG_MAX))
+    for metric, value in (("io_read", report.io_read), ("io_write", report.io_write)):
+        if value is not None:
+            measurements.append(accumulated(metric, value, "bytes"))
+    for metric, value in (("net_rx", report.net_rx), ("net_tx", report.net_tx)):
+        if value is not None:
+            measurements.append(rate(metric, value, "bps"))
+    if report.pids:
+        measurements.append(gauge("pids", len(report.pids), "count", None, _MAX))
+    return measurements

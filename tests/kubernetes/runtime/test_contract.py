@@ -1,0 +1,51 @@
+"""The Kubernetes runtime keeps the contract on a real kubelet and containerd, in a namespace of restricted pods."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from ai.backend.plugin.runtime import AbstractRuntime
+from ai.backend.plugin.testing.runtime.contract import RuntimeContract
+from tests.kubernetes.runtime.sites import PYTHON_IMAGE, Site
+
+
+@pytest.mark.needs("kubernetes")
+class TestKubernetes(RuntimeContract):
+    image = PYTHON_IMAGE
+    patience_s: ClassVar[float] = 60.0
+    settings: ClassVar[dict[str, Any]] = {}
+
+    @pytest.fixture
+    async def runtime(self, tmp_path: Path, session_site: Site) -> AsyncIterator[AbstractRuntime]:
+        self.site = session_site
+        self.opened = [session_site.open(tmp_path, **self.settings)]
+        runtime = self.opened[0].runtime
+        await runtime.setup()
+        yield runtime
+        await runtime.shutdown()
+        for opened in self.opened:
+            await opened.api.close()
+        session_site.require_nothing_left()
+
+    async def reopen(self, runtime: AbstractRuntime | None) -> AbstractRuntime:
+        self.opened.append(self.opened[0].again())
+        again = self.opened[-1].runtime
+        await again.setup()
+        return again
+
+    async def test_it_lists_the_image_of_the_suite(self, runtime: AbstractRuntime) -> None:
+        """Overrides the contract's: a kubelet tells of a new image within a minute, and of the 50 largest only."""
+
+        async def is_listed() -> bool:
+            return self.image in {
+                name for image in await runtime.list_images() for name in (image.name, *image.aliases)
+            }
+
+        assert await self.eventually(is_listed)
+
+    async def test_the_tier_says_that_networks_are_not_enforced_here(self, runtime: AbstractRuntime) -> None:
+        assert runtime.info().tier == "pod"

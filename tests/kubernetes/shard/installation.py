@@ -1,0 +1,111 @@
+"""A manager beside the cluster, and shards of it: real processes on a real kubelet."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tools.runner_image import RUNNER_IMAGE
+
+from ai.backend.infra.rpc.zmq.keys import AgentKeyDirectory, load_or_generate_keypair
+from tests.kubernetes.runtime.sites import NAMESPACE, Site, free_port
+from tests.support.forked import ForkedPopen
+from tests.support.migrated import migrated
+
+CLUSTER = "test"
+
+
+class Installation:
+    """The daemons of an installation, in a folder of their own."""
+
+    def __init__(self, root: Path, site: Site) -> None:
+        self.root = root
+        self.site = site
+        self.daemons: dict[str, ForkedPopen] = {}
+        self.api_port, self.link_port, relay_port = free_port(), free_port(), free_port()
+        (root / "manager.toml").write_text(
+            f'data-dir = "{root}/manager"\n'
+            f'[manager]\nservice-addr = {{ host = "127.0.0.1", port = {self.api_port} }}\n'
+            f'[agent-link]\nbind = "tcp://127.0.0.1:{self.link_port}"\nagent-keys = "{root}/agents"\n'
+            f'key-file = "{root}/manager.key_secret"\n[database]\nurl = "sqlite:///{root}/manager.db"\n'
+        )
+        migrated(root / "manager.db")
+        manager_key = load_or_generate_keypair(root / "manager.key_secret").public
+        shard_key = load_or_generate_keypair(root / "shard.key").public
+        AgentKeyDirectory(root / "agents").allow(f"{CLUSTER}.*", shard_key)
+        (root / "agent.toml").write_text(
+            f'[agent]\nruntime = "kubernetes"\ndata-dir = "{root}/shard"\n'
+            f'[link]\nmanager-addr = "tcp://127.0.0.1:{self.link_port}"\nmanager-key = "{manager_key}"\n'
+            f'keypair-file = "{root}/shard.key"\n'
+            f'[kubernetes]\ncluster = "{CLUSTER}"\nkubeconfig = "{site.cluster.kubeconfig}"\npool = "shared"\n'
+            f'namespace = "{NAMESPACE}"\n'
+            f'[runtime]\nnamespace = "{NAMESPACE}"\nrunner-image = "{RUNNER_IMAGE}"\nimage-pull-policy = "never"\n'
+            f'relay-listen = "0.0.0.0:{relay_port}"\nrelay-target = "{site.cluster.host_address}:{relay_port}"\n'
+        )
+        self.users: dict[str, dict[str, str]] = {}
+
+    def _start(self, *words: str, env: dict[str, str] | None = None, **options: Any) -> ForkedPopen:
+        kept = {key: value for key, value in os.environ.items() if not key.startswith("BACKEND")}
+        return ForkedPopen(
+            [sys.executable, "-m", "ai.backend.cli.main", *words],
+            stdin=subprocess.DEVNULL,
+            env={**kept, "HOME": str(self.root), "NO_COLOR": "1", "COLUMNS": "200", **(env or {})},
+            **options,
+        )
+
+    def run(self, *words: str, who: str = "", timeout_s: float = 90) -> str:
+        """Runs a command, of a user against the manager, and returns what it prints."""
+        env = self.users[who] if who else None
+        with self._start(*words, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            out, err = process.communicate(timeout=timeout_s)
+        assert process.returncode == 0, f"{words}\n{out}\n{err}\n{self.log()}"
+        return str(out)
+
+    def daemon(self, name: str, *words: str) -> None:
+        with (self.root / f"{name}.log").open("ab") as output:
+            self.daemons[name] = self._start(*words, stdout=output, stderr=output, start_new_session=True)
+
+    def start(self) -> None:
+        manager = ("mgr", "-f", str(self.root / "manager.toml"))
+        who = ""
+        for line in self.run(*manager, "bootstrap").splitlines():
+            who = line.removeprefix("# ") if line.startswith("# ") else who
+            key, _, value = line.partition("=")
+            if key.startswith("BACKEND"):
+                endpoint = {"BACKEND_ENDPOINT": f"http://127.0.0.1:{self.api_port}"}
+                self.users.setdefault(who, endpoint)[key] = value
+        self.daemon("manager", *manager, "start-server")
+
+    def start_shard(self, name: str) -> None:
+        self.daemon(name, "ag", "start-server", "-f", str(self.root / "agent.toml"))
+
+    def kill(self, name: str) -> None:
+        process = self.daemons.pop(name)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+
+    def stop(self) -> None:
+        for process in self.daemons.values():
+            process.terminate()
+        for process in self.daemons.values():
+            process.wait(timeout=30)
+
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
+        with sqlite3.connect(f"file:{self.root}/manager.db?mode=ro", uri=True) as database:
+            return database.execute(query).fetchall()
+
+    def until(self, condition: Callable[[], bool], what: str, timeout_s: float = 60) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            assert time.monotonic() < deadline, f"{what}\n{self.log()}"
+            time.sleep(0.1)
+
+    def log(self) -> str:
+        return "\n".join(f"== {path.name}\n{path.read_text()[-3000:]}" for path in self.root.glob("*.log"))

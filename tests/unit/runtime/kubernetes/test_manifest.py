@@ -1,0 +1,145 @@
+"""Pods are what the golden file says, restricted whatever is asked for, and hold nothing of their users."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from ai.backend.common.errors import CreationDenied
+from ai.backend.common.ids import KernelId, SessionId
+from ai.backend.plugin.accelerator import DeviceMapping, Mount, WorkloadConfig
+from ai.backend.plugin.runtime import NetworkView, WorkloadKey, WorkloadSpec
+from ai.backend.runtime.kubernetes.manifest import ClusterFacts, compose_pod
+from ai.backend.runtime.kubernetes.settings import FolderClaim, KubernetesRuntimeSettings
+from tests.support.pod_security import violations
+
+GOLDEN = Path(__file__).with_name("pod.json")
+SESSION = SessionId(UUID("5e551011-0000-4000-8000-000000000001"))
+KEY = WorkloadKey(kernel_id=KernelId(UUID("6e8bcbb3-db9d-458c-847d-a24e425db855")), attempt=2)
+SETTINGS = KubernetesRuntimeSettings(
+    runner_image="registry.example/runner:1",
+    relay_target="shard.backendai.svc:6020",
+    image_pull_secrets=("registry",),
+    priority_class="backendai-sessions",
+    folders={"/vfroot/local": FolderClaim(claim="vfolders", sub_path="data")},
+)
+FACTS = ClusterFacts(authority="-----PEM-----", has_image_volumes=True, device_classes={})
+SPEC = WorkloadSpec(
+    key=KEY,
+    session_id=SESSION,
+    image="registry.example/python:3.11",
+    environ={"PASSWORD": "tell-nobody"},
+    config=WorkloadConfig(
+        cpu_limit=1.5,
+        memory_limit_bytes=1 << 30,
+        mounts=(
+            Mount(source="/vfroot/local/q/ab/cd/1", target="/home/work/data", read_only=False),
+            Mount(source="/vfroot/local/q/ab/cd/2", target="/home/work/models"),
+        ),
+        devices=(DeviceMapping(source="", cdi_name="gpu.example.com/uuid=GPU-1"),),
+        extra_gids=(44,),
+    ),
+    files={"/home/config/resource.txt": b"secret-content", "/home/work/.ssh/authorized_keys": b"ssh-ed25519 AAAA"},
+    private_files=frozenset({"/home/work/.ssh/authorized_keys"}),
+    shmem_bytes=1 << 26,
+    home_bytes=1 << 31,
+    labels={"ai.backend.owner": "AKIA"},
+)
+NETWORK = NetworkView(session_id=SESSION, network_id="s-1", addresses={"main1": "", "sub1": ""})
+
+
+def compose(spec: WorkloadSpec = SPEC, *, has_image_volumes: bool = True) -> dict[str, Any]:
+    return compose_pod(spec, SETTINGS, replace(FACTS, has_image_volumes=has_image_volumes), "node-7")
+
+
+def test_the_pod_is_that_of_the_golden_file() -> None:
+    pod = compose()
+    if os.environ.get("UPDATE_GOLDEN"):
+        GOLDEN.write_text(json.dumps(pod, indent=2) + "\n")
+    assert pod == json.loads(GOLDEN.read_text())
+
+
+@pytest.mark.parametrize("has_image_volumes", [True, False])
+@pytest.mark.parametrize("network", [None, NETWORK])
+@pytest.mark.parametrize("runtime_class", ["", "gvisor"])
+def test_every_pod_is_restricted(has_image_volumes: bool, network: NetworkView | None, runtime_class: str) -> None:
+    spec = replace(SPEC, network=network, runtime_class=runtime_class)
+    assert violations(compose(spec, has_image_volumes=has_image_volumes)) == []
+
+
+def test_the_checker_sees_what_is_forbidden() -> None:
+    pod = compose()
+    pod["spec"]["volumes"].append({"name": "host", "hostPath": {"path": "/"}})
+    pod["spec"]["hostNetwork"] = True
+    pod["spec"]["containers"][0]["securityContext"] = {}
+    assert len(violations(pod)) == 4
+
+
+def test_nothing_of_the_user_is_in_the_pod() -> None:
+    text = json.dumps(compose())
+    assert not [secret for secret in ("tell-nobody", "PASSWORD", "secret-content", "AAAA") if secret in text]
+
+
+def test_it_is_pinned_to_its_node_by_affinity() -> None:
+    spec = compose()["spec"]
+    terms = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert terms == [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-7"]}]}]
+    assert "nodeName" not in spec
+
+
+def test_shared_memory_is_added_to_the_limit() -> None:
+    main = next(c for c in compose()["spec"]["containers"] if c["name"] == "main")
+    assert main["resources"]["limits"]["memory"] == str((1 << 30) + (1 << 26))
+
+
+def test_mounts_of_one_claim_share_a_volume() -> None:
+    pod = compose()["spec"]
+    main = next(c for c in pod["containers"] if c["name"] == "main")
+    folders = [mount for mount in main["volumeMounts"] if mount["name"].startswith("folder-")]
+    assert [(mount["mountPath"], mount["subPath"], mount.get("readOnly", False)) for mount in folders] == [
+        ("/home/work/data", "data/q/ab/cd/1", False),
+        ("/home/work/models", "data/q/ab/cd/2", True),
+    ]
+    assert {mount["name"] for mount in folders} == {"folder-0"}
+
+
+def test_the_token_is_in_the_relay_alone() -> None:
+    pod = compose()["spec"]
+    holders = [c["name"] for c in pod["containers"] if any(m["name"] == "token" for m in c["volumeMounts"])]
+    assert holders == ["relay"]
+    assert pod["automountServiceAccountToken"] is False
+
+
+@pytest.mark.parametrize(
+    ("config", "field"),
+    [
+        (WorkloadConfig(mounts=(Mount(source="/elsewhere/a", target="/home/work/a"),)), "mounts"),
+        (WorkloadConfig(mounts=(Mount(source="/vfroot/local/../../etc", target="/home/work/a"),)), "mounts"),
+        (WorkloadConfig(mounts=(Mount(source="/vfroot/localx/a", target="/home/work/a"),)), "mounts"),
+        (WorkloadConfig(mounts=(Mount(source="/vfroot/local/a", target="/etc"),)), "mounts"),
+        (WorkloadConfig(networks=("bridge",)), "networks"),
+        (WorkloadConfig(extra_syscalls=("bpf",)), "extra_syscalls"),
+    ],
+)
+def test_what_a_pod_cannot_have_is_denied_with_its_field(config: WorkloadConfig, field: str) -> None:
+    with pytest.raises(CreationDenied) as denied:
+        compose(replace(SPEC, config=config))
+    assert denied.value.data["field"] == field
+
+
+@pytest.mark.parametrize("target", ["etc/x", "/etc/passwd", "/usr/lib/x", "/home/x", "/home/config/../../etc/x", "/x"])
+def test_files_that_would_hide_the_image_are_denied(target: str) -> None:
+    with pytest.raises(CreationDenied):
+        compose(replace(SPEC, files={target: b""}))
+
+
+@pytest.mark.parametrize("hostname", ["", "A", "a_b", "a.b", "x" * 64])
+def test_host_names_are_labels(hostname: str) -> None:
+    with pytest.raises(CreationDenied):
+        compose(replace(SPEC, hostname=hostname))
