@@ -42,6 +42,7 @@ MODULES = (
     "shard",
     "kubernetes_pods",
     "kubeacc_node",
+    "kube_acc",
 )
 
 USAGE = "usage: bench/run --list | bench/run NAME... [--data FOLDER]\n"
