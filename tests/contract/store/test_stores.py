@@ -225,6 +225,9 @@ class StoreContract:
             session.user_id, KEY, {"sessionId": str(session.id)},
         )  # fmt: skip
         assert [e.name for e in await stores.sessions.events_after(seen[0].id, limit=1)] == ["b"]
+        of_one = await stores.sessions.events_of(seen[0].session_id, limit=100)
+        assert of_one == [event for event in seen if event.session_id == seen[0].session_id]
+        assert await stores.sessions.events_of(seen[0].session_id, limit=1) == of_one[-1:]
         gone = await stores.sessions.purge(before=NOW + timedelta(days=1))
         assert gone == 3
         again = replace(session, version=2)
@@ -258,6 +261,11 @@ class StoreContract:
         assert await stores.sessions.find_live(None, "alpi") == [theirs]
         assert await stores.sessions.count_live() == {KEY: 3, "AKIAOTHER": 1}
         assert await stores.sessions.count_live([KEY]) == {KEY: 3}
+        held = make_session("held", starts_at=NOW - timedelta(days=1), trace="00-trace")
+        await stores.sessions.insert(held, events=[])
+        assert (await stores.sessions.get(held.id)) == held, "with the trace that it belongs to"
+        assert await stores.sessions.live_statuses() == {SessionStatus.PENDING: (5, held.starts_at)}
+        await stores.sessions.save([ended(held)])
         await stores.sessions.save([ended(a)])
         assert await stores.sessions.find_live(KEY, str(a.id)) == []
 
