@@ -37,6 +37,7 @@ from ai.backend.common.wire.execution import (
     OpenRoute,
     PtyFrame,
     ReadLogs,
+    ReadSessionLog,
     StartService,
     StopService,
     UploadFiles,
@@ -81,6 +82,8 @@ class TestLinkContract:
         route = await agent.open_route(OpenRoute(kernel_id="k", port=8080, authority="PEM"))
         assert (route.name, route.port, route.certificate) == ("r0", 8080, "PEM")
         await agent.close_route(CloseRoute(name=route.name))
+        (line,) = await agent.read_session_log(ReadSessionLog(ids=["s"]))
+        assert line.message == "about s"
         (process,) = await agent.list_processes(ListProcesses(kernel_id="k"))
         assert (process.pid, process.metrics["mem"]["current"]) == (7, "1")
         operation = OperateDevice(device_name="mock", device_id="a", action="partition", argument="1g")

@@ -69,6 +69,7 @@ def make_session(name: str = "mine", *, at: datetime = NOW, size: int = 1, **cha
         "cluster_size": size,
         "created_at": at,
         "starts_at": at + timedelta(hours=1),
+        "trace": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
         "kernels": kernels,
     }
     return Session(**{**values, **changes})

@@ -45,10 +45,10 @@ TRACE = PARENT[3:35]
 class Collected:
     """What a tracer has made."""
 
-    def __init__(self, sample_ratio: float = 1.0) -> None:
+    def __init__(self, sample_ratio: float = 1.0, read_ratio: float = 1.0) -> None:
         self._spans = InMemorySpanExporter()
         self._logs = InMemoryLogRecordExporter()  # type: ignore[no-untyped-call]  # theirs
-        settings = OtelSettings(enabled=True, sample_ratio=sample_ratio)
+        settings = OtelSettings(enabled=True, sample_ratio=sample_ratio, read_ratio=read_ratio)
         exporters = otlp.Exporters(spans=self._spans, logs=self._logs, metrics=None)
         self.telemetry = otlp.Telemetry(settings, exporters, otlp.resource_of("test"))
         install_tracer(self.telemetry.tracer)
@@ -159,6 +159,17 @@ def test_the_ratio_decides_by_the_trace_and_not_by_the_flag_of_a_client() -> Non
     with span("kept", parent=PARENT):
         assert exemplar() == {"trace_id": TRACE}
     assert list(collected.spans()) == ["kept"]
+
+
+def test_reads_that_nobody_traces_have_a_ratio_of_their_own() -> None:
+    collected = Collected(read_ratio=0.0)
+    with span("GET", kind="server"), child_span("below"):
+        pass
+    with span("GET", kind="server", parent=PARENT) as read:
+        read.name("traced by its sender")
+    with span("POST", kind="server"):
+        pass
+    assert set(collected.spans()) == {"traced by its sender", "POST"}
 
 
 def test_what_is_over_is_recorded_with_its_times_and_links() -> None:

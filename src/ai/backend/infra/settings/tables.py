@@ -163,6 +163,12 @@ class OtelSettings(Settings):
     sample_ratio: float = Field(
         1.0, ge=0, le=1, description="Which part of the traces is sent; the same in all daemons, or traces have gaps."
     )
+    read_ratio: float = Field(
+        0.1,
+        ge=0,
+        le=1,
+        description="Which part of those that begin with a reading request is sent, unless its sender traces it.",
+    )
     metrics_interval_s: float = Field(60.0, ge=1, description="Seconds between two reports of metrics.")
     timeout_s: float = Field(
         5.0, gt=0, le=60, description="Seconds that a report may take; the end of a daemon waits for two at most."

@@ -27,7 +27,7 @@ from opentelemetry.sdk.metrics.export import MetricExporter
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import SpanLimits, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
-from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased, TraceIdRatioBased
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased, Sampler, SamplingResult, TraceIdRatioBased
 from opentelemetry.trace import Link, SpanContext, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -44,6 +44,7 @@ _KINDS = {
     "consumer": trace.SpanKind.CONSUMER,
 }
 _LIMITS = SpanLimits(max_attributes=32, max_links=32, max_events=8, max_attribute_length=256)
+_READS = frozenset({"GET", "HEAD"})
 _BATCH = 512
 _SEND_INTERVAL_MS = 1000
 _CLOSE_S = 2.0
@@ -118,6 +119,29 @@ class _Span:
         context = _context_of(traceparent)
         if context is not None:
             self._span.add_link(context)
+
+
+class _ByRequest(Sampler):
+    """Decides by the id of a trace: with one ratio for those that begin with a reading request, and one for others."""
+
+    def __init__(self, others: Sampler, reads: Sampler) -> None:
+        self._others, self._reads = others, reads
+
+    def should_sample(
+        self,
+        parent_context: Context | None,
+        trace_id: int,
+        name: str,
+        kind: trace.SpanKind | None = None,
+        *rest: Any,
+        **options: Any,
+    ) -> SamplingResult:
+        is_read = kind is trace.SpanKind.SERVER and name in _READS
+        sampler = self._reads if is_read else self._others
+        return sampler.should_sample(parent_context, trace_id, name, kind, *rest, **options)
+
+    def get_description(self) -> str:
+        return f"ByRequest({self._others.get_description()}, {self._reads.get_description()})"
 
 
 class _Block:
@@ -278,9 +302,10 @@ class Telemetry:
         settings = self.settings
         if self.exporters.spans is not None:
             ratio = TraceIdRatioBased(settings.sample_ratio)
+            root = _ByRequest(ratio, TraceIdRatioBased(settings.sample_ratio * settings.read_ratio))
             # The flag of a sender is not obeyed, only its refusal: what is kept follows from the id of the trace, so
             # that all daemons with one ratio keep the same traces.
-            sampler = ParentBased(ratio, remote_parent_sampled=ratio, remote_parent_not_sampled=ALWAYS_OFF)
+            sampler = ParentBased(root, remote_parent_sampled=ratio, remote_parent_not_sampled=ALWAYS_OFF)
             provider = TracerProvider(
                 sampler=sampler, resource=self.resource, span_limits=_LIMITS, shutdown_on_exit=False
             )

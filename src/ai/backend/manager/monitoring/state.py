@@ -49,8 +49,8 @@ class InstallationState:
         agents = await self.agents.count_by_status()
         statuses = await self.sessions.live_statuses()
         self._statuses = {status: count for status, (count, _) in statuses.items()}
-        _, waiting_since = statuses.get(SessionStatus.PENDING, (0, None))
-        waiting_s = (self.clock.now() - waiting_since).total_seconds() if waiting_since is not None else 0.0
+        _, waiting_since = statuses.get(SessionStatus.PENDING, (0, self.clock.now()))
+        waiting_s = (self.clock.now() - waiting_since).total_seconds()
         holders = await self.leases.holders(LEADER) if self.leases is not None else {LEADER: "this process"}
         return {
             "agents_alive": agents.get(AgentStatus.ALIVE, 0),

@@ -212,13 +212,11 @@ class MemorySessionStore:
     async def dependents(self, session_id: SessionId) -> list[model.Session]:
         return [session for session in self._live if session_id in session.dependencies]
 
-    async def live_statuses(self) -> Mapping[SessionStatus, tuple[int, datetime | None]]:
-        statuses: dict[SessionStatus, tuple[int, datetime | None]] = {}
+    async def live_statuses(self) -> Mapping[SessionStatus, tuple[int, datetime]]:
+        statuses: dict[SessionStatus, tuple[int, datetime]] = {}
         for session in self._live:
-            count, since = statuses.get(session.status, (0, None))
-            if session.starts_at is None:
-                since = min(filter(None, (since, session.status_changed)))
-            statuses[session.status] = count + 1, since
+            count, oldest = statuses.get(session.status, (0, session.starts_at or session.status_changed))
+            statuses[session.status] = count + 1, min(oldest, session.starts_at or session.status_changed)
         return statuses
 
     async def count_live(self, access_keys: Collection[AccessKey] | None = None) -> Mapping[AccessKey, int]:

@@ -16,7 +16,6 @@ from sqlalchemy import (
     Select,
     String,
     TextClause,
-    case,
     func,
     literal_column,
     or_,
@@ -373,9 +372,10 @@ class SqlSessionStore(SqlOutbox):
             tables.LIVE, tables.sessions.c.id.in_(select(cols.session_id).where(cols.depends_on == session_id))
         )
 
-    async def live_statuses(self) -> Mapping[SessionStatus, tuple[int, datetime | None]]:
+    async def live_statuses(self) -> Mapping[SessionStatus, tuple[int, datetime]]:
         cols = tables.sessions.c
-        oldest = func.min(case((cols.starts_at.is_(None), cols.status_changed)), type_=cols.status_changed.type)
+        since = func.coalesce(cols.starts_at, cols.status_changed)
+        oldest = func.min(since, type_=cols.status_changed.type)
         query = select(cols.status, func.count(), oldest).where(tables.LIVE).group_by(cols.status)
         return await self._db.run_read(
             lambda conn: {SessionStatus(status): (count, since) for status, count, since in conn.execute(query)}

@@ -82,9 +82,9 @@ class SessionStore(Protocol):
         """Returns live sessions that depend directly on a session."""
         ...
 
-    async def live_statuses(self) -> Mapping[SessionStatus, tuple[int, datetime | None]]:
-        """Counts the live sessions in each status, and returns since when the oldest is in it; one that may not start
-        yet does not count as the oldest."""
+    async def live_statuses(self) -> Mapping[SessionStatus, tuple[int, datetime]]:
+        """Counts the live sessions in each status, and returns since when the oldest is in it, or since when it may
+        start, which may be a time to come."""
         ...
 
     async def count_live(self, access_keys: Collection[AccessKey] | None = None) -> Mapping[AccessKey, int]: ...
