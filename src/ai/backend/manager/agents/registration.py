@@ -148,7 +148,8 @@ class AgentRegistry:
         """Registers or refreshes an agent, and compares its kernels with the kernels that it should hold.
 
         Raises NotFound if its resource group does not exist, and InvalidName or InvalidInput for a malformed report or
-        an agent that is too old. An agent of a missing group counts as lost, so that it takes no sessions in its old one (spec 03-01:258).
+        an agent that is too old. An agent of a missing group counts as lost, so that it takes no sessions in its old
+        one (spec 03-01:258).
         """
         agent_id = AgentId(check_slug(report.agent_id, what="agent_id", allow_dots=True))
         check_version(agent_id, report.version)
