@@ -18,6 +18,7 @@ from ai.backend.client.config import APIConfig
 from ai.backend.client.exceptions import BackendError
 from ai.backend.client.session import Session
 from tests.support import audit
+from tests.support.client_runs import run_to_end
 from tests.support.cluster import wait_until
 from tests.support.deployment import Deployment
 from tests.support.postgres import PostgresServer, migrated_template, program, shared_server
@@ -47,11 +48,6 @@ def _session(user: dict[str, str]) -> Session:
             secret_key=user["BACKEND_SECRET_KEY"],
         )
     )
-
-
-def _run(session: Session, name: str, code: str) -> str:
-    result = session.ComputeSession(name).execute(code=code, mode="query")
-    return "".join(text for stream, text in result["console"] if stream == "stdout")
 
 
 def _status(deployment: Deployment, name: str) -> str:
@@ -91,7 +87,7 @@ def test_the_drill(deployment: Deployment) -> None:
         session.ComputeSession.get_or_create("python", name="newer", resources=SMALL)
         session.ComputeSession("stays").restart()  # the agent has a later attempt than the backup
         wait_until(lambda: _status(deployment, "stays") == "RUNNING", what="a restarted session")
-        assert _run(session, "stays", "kept = 42") == ""
+        assert run_to_end(session, "stays", "kept = 42") == ""
     newer_kernel = str(
         deployment.query("SELECT k.id FROM kernels k JOIN sessions s ON s.id = k.session_id WHERE s.name = 'newer'")[0][
             "id"
@@ -123,7 +119,7 @@ def test_the_drill(deployment: Deployment) -> None:
         assert [folder["name"] for folder in session.VFolder.list()] == ["data"]
         assert sorted((deployment.root / "srv/local").rglob("*")) == folders
         session.ComputeSession.get_or_create("python", name="next", resources=SMALL)
-        assert _run(session, "next", "print(6 * 7)") == "42\n"
+        assert run_to_end(session, "next", "print(6 * 7)") == "42\n"
         for name in ("stays", "next"):
             session.ComputeSession(name).destroy()
     wait_until(
@@ -134,7 +130,7 @@ def test_the_drill(deployment: Deployment) -> None:
 
 def _said(session: Session, name: str, code: str) -> str:
     try:
-        return _run(session, name, code)
+        return run_to_end(session, name, code)
     except (BackendError, OSError):
         return ""
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from ai.backend.common.errors import NotFound
+from ai.backend.common.errors import InvalidInput, NotFound
 from ai.backend.common.ids import AgentId
 from ai.backend.common.states import AgentStatus
 from ai.backend.common.wire.reports import AgentReport
@@ -74,6 +74,12 @@ async def test_an_agent_that_is_heard_does_not_stay_lost(cluster: Cluster, agent
         while (stored := await store.agent(agent_id)) is None or stored.status is not AgentStatus.ALIVE:
             await agent.beat()
             await asyncio.sleep(0.1)
+
+
+async def test_an_agent_that_is_too_old_is_refused(cluster: Cluster, agent: FakeAgent) -> None:
+    with pytest.raises(InvalidInput, match=r"agent-1 is of version 25\.3\.0"):
+        await _send(agent, agent.report(number=9, version="25.3.0"))
+    await _send(agent, agent.report(number=9))
 
 
 async def test_an_agent_of_a_missing_resource_group_takes_no_sessions(cluster: Cluster, agent: FakeAgent) -> None:

@@ -17,6 +17,7 @@ from ai.backend.manager.commands.etcd import etcd
 from ai.backend.manager.commands.fixture import fixture
 from ai.backend.manager.commands.image import image
 from ai.backend.manager.commands.keys import allow_agent, generate_rpc_keypair
+from ai.backend.manager.commands.pki import pki
 from ai.backend.manager.commands.scheduler import scheduler
 from ai.backend.manager.commands.schema import clear_history, dbshell, schema
 from ai.backend.manager.commands.secrets import secrets
@@ -44,6 +45,6 @@ def main(context: click.Context, config: Path | None, log_level: str | None) -> 
 
 for _command in (
     *(start_server, bootstrap, schema, fixture, clear_history, dbshell, etcd, image, secrets, scheduler, api),
-    *(allow_agent, generate_rpc_keypair, diagnose, config_group, backup, restore),
+    *(allow_agent, generate_rpc_keypair, diagnose, config_group, backup, restore, pki),
 ):
     main.add_command(_command)

@@ -55,6 +55,7 @@ from ai.backend.infra.http.streams import ACCESS_KEY, STREAMS, ActiveKeys, Strea
 from ai.backend.infra.loop import cancel_all
 from ai.backend.infra.telemetry import Metrics, bind_log_context
 from ai.backend.infra.telemetry.tracing import HEADER, Span, child_span, exemplar, is_tracing, span
+from ai.backend.infra.tls.reloading import ReloadedCertificate
 
 log = logging.getLogger(__name__)
 _CONNECTION_LIMITS = web.AppKey("connection_limits", ConnectionLimits)
@@ -451,11 +452,8 @@ async def _bind(host: str, port: int, shares_port: bool) -> list[socket.socket]:
 
 
 def tls_of(certificate: Path, key: Path) -> ssl.SSLContext:
-    """Returns the TLS context of servers, from files in PEM. Raises InvalidInput if they cannot be used."""
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    try:
-        context.load_cert_chain(certificate.expanduser(), key.expanduser(), password=lambda: "")
-    except (OSError, ssl.SSLError) as e:
-        reason = e.reason if isinstance(e, ssl.SSLError) and e.reason else e.strerror
-        raise errors.InvalidInput(f"The certificate {certificate} or its key {key} cannot be used: {reason}.") from None
-    return context
+    """Returns the TLS context of servers, from files in PEM. Raises InvalidInput if they cannot be used.
+
+    Later connections get what is in the files by then.
+    """
+    return ReloadedCertificate(certificate.expanduser(), key.expanduser()).context

@@ -34,6 +34,7 @@ from ai.backend.manager.agents.model import Agent, SlotTypeInfo
 from ai.backend.manager.agents.settings import AgentSettings
 from ai.backend.manager.agents.slots import SlotCatalogue
 from ai.backend.manager.agents.store import AgentStore, PresenceComparison
+from ai.backend.manager.agents.versions import check_version
 from ai.backend.manager.resource_groups.store import ResourceGroupStore
 from ai.backend.manager.topics import LAUNCH, SCHEDULE
 
@@ -160,10 +161,12 @@ class AgentRegistry:
     async def heartbeat(self, report: AgentReport) -> HeartbeatReply:
         """Registers or refreshes an agent, and compares its kernels with the kernels that it should hold.
 
-        Raises NotFound if its resource group does not exist, and InvalidName or InvalidInput for a malformed report. An
-        agent of a missing group counts as lost, so that it takes no sessions in its old one (spec 03-01:258).
+        Raises NotFound if its resource group does not exist, and InvalidName or InvalidInput for a malformed report or
+        an agent that is too old. An agent of a missing group counts as lost, so that it takes no sessions in its old
+        one (spec 03-01:258).
         """
         agent_id = AgentId(check_slug(report.agent_id, what="agent_id", allow_dots=True))
+        check_version(agent_id, report.version)
         if self._is_outdated(agent_id, report):
             return HeartbeatReply(interval_s=self.settings.heartbeat_interval_s)
         monotonic_now = self.clock.monotonic()

@@ -36,6 +36,7 @@ async def serve(
     from ai.backend.infra.rpc.data.server import DataServer
     from ai.backend.infra.rpc.zmq.keys import AgentKeyDirectory, load_or_generate_keypair
     from ai.backend.infra.rpc.zmq.manager import ZmqManagerEndpoint
+    from ai.backend.infra.tls.authority import expiry_of
     from ai.backend.manager.composition.app import build_app
 
     own = settings.manager
@@ -55,6 +56,10 @@ async def serve(
     sealer = backing_services.sealer_of(settings)
     manager = Manager(settings, backing.database, backing.bus, endpoint, sealer=sealer, config=backing.config)
     backing.measure(manager.metrics)
+    if tls is not None and own.ssl_cert is not None:
+        certificate = own.ssl_cert.expanduser()
+        help_text = "When the certificate of the API expires, in seconds since 1970."
+        manager.metrics.watch("tls_expiry_timestamp_seconds", help_text, lambda: expiry_of(certificate).timestamp())
     runner = make_runner(build_app(manager, limiter=backing.limiter))
     try:
         await backing.start()

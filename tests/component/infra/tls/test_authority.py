@@ -1,0 +1,127 @@
+"""Certificates of `mgr pki`, with which real servers and clients speak, and which are replaced while they do."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from ai.backend.common.errors import Conflict, InvalidInput, NotFound
+from ai.backend.infra.http.server import tls_of
+from ai.backend.infra.tls.authority import Authority, expiry_of
+from ai.backend.infra.tls.reloading import ReloadedCertificate
+from ai.backend.manager.main import main
+
+NOW = datetime.now(UTC)
+DAY = timedelta(days=1)
+
+
+def _authority(folder: Path, name: str = "Test") -> Authority:
+    authority = Authority(folder / "pki")
+    authority.create(name, life=365 * DAY, now=NOW)
+    return authority
+
+
+async def _serial(port: int, trusted: Path, host: str = "127.0.0.1") -> str:
+    """Returns the serial number of the certificate that a server presents to a client of that host name."""
+    context = ssl.create_default_context(cafile=trusted)
+    context.verify_flags |= ssl.VERIFY_X509_STRICT
+    _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context, server_hostname=host)
+    certificate = writer.get_extra_info("peercert")
+    writer.close()
+    return str(certificate["serialNumber"])
+
+
+async def _serve(context: ssl.SSLContext) -> tuple[asyncio.Server, int]:
+    async def end(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    server = await asyncio.start_server(end, "127.0.0.1", 0, ssl=context)
+    return server, server.sockets[0].getsockname()[1]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "manager.example.com"])
+async def test_a_running_server_takes_a_new_certificate_in_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str
+) -> None:
+    monkeypatch.setattr("ai.backend.infra.tls.reloading._CHECK_S", 0.0)
+    authority, hosts = _authority(tmp_path), ["127.0.0.1", "manager.example.com"]
+    certificate, key = authority.issue("manager", hosts, life=30 * DAY, now=NOW, folder=tmp_path)
+    assert key.stat().st_mode & 0o777 == 0o600
+    server, port = await _serve(tls_of(certificate, key))
+    async with server:
+        first = await _serial(port, authority.trusted, host)
+        assert await _serial(port, authority.trusted, host) == first
+        authority.issue("manager", hosts, life=60 * DAY, now=NOW, folder=tmp_path)
+        second = await _serial(port, authority.trusted, host)
+        assert second != first
+        authority.create("Test", life=365 * DAY, now=NOW, replace=True)
+        assert await _serial(port, authority.trusted, host) == second  # the earlier authority is trusted still
+        authority.issue("manager", hosts, life=30 * DAY, now=NOW, folder=tmp_path)
+        assert await _serial(port, authority.trusted, host) not in (first, second)
+
+
+async def test_a_broken_file_leaves_the_certificate_of_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("ai.backend.infra.tls.reloading._CHECK_S", 0.0)
+    authority = _authority(tmp_path)
+    certificate, key = authority.issue("manager", ["127.0.0.1"], life=30 * DAY, now=NOW, folder=tmp_path)
+    server, port = await _serve(ReloadedCertificate(certificate, key).context)
+    async with server:
+        first = await _serial(port, authority.trusted)
+        good = certificate.read_bytes()
+        certificate.write_text("half of it")
+        assert await _serial(port, authority.trusted) == first
+        assert "The one of before is used" in caplog.text
+        key.unlink()
+        assert await _serial(port, authority.trusted) == first
+        certificate.write_bytes(good)
+        authority.issue("manager", ["127.0.0.1"], life=30 * DAY, now=NOW, folder=tmp_path)
+        assert await _serial(port, authority.trusted) != first
+
+
+async def test_other_hosts_and_other_authorities_are_not_trusted(tmp_path: Path) -> None:
+    authority, other = _authority(tmp_path), _authority(tmp_path / "other")
+    certificate, key = authority.issue("manager", ["127.0.0.1"], life=30 * DAY, now=NOW, folder=tmp_path)
+    server, port = await _serve(tls_of(certificate, key))
+    async with server:
+        for trusted, host in ((other.trusted, "127.0.0.1"), (authority.trusted, "elsewhere.example.com")):
+            with pytest.raises(ssl.SSLCertVerificationError):
+                await _serial(port, trusted, host)
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="pki init"):
+        Authority(tmp_path / "none").issue("a", ["b"], life=DAY, now=NOW, folder=tmp_path)
+    authority = _authority(tmp_path)
+    with pytest.raises(Conflict, match="--replace"):
+        authority.create("Test", life=DAY, now=NOW)
+    with pytest.raises(InvalidInput, match="expires on"):
+        authority.issue("a", ["b"], life=366 * DAY, now=NOW, folder=tmp_path)
+    for host in ("a b", "-a", "a..b", "x" * 300, "a/b", ""):
+        with pytest.raises(InvalidInput, match="neither a host name nor an address"):
+            authority.issue("a", [host], life=DAY, now=NOW, folder=tmp_path)
+    with pytest.raises(InvalidInput):
+        authority.issue("../a", ["b"], life=DAY, now=NOW, folder=tmp_path)
+
+
+def test_the_commands(tmp_path: Path) -> None:
+    (tmp_path / "manager.toml").write_text(f'data-dir = "{tmp_path}"\n')
+
+    def mgr(*words: str) -> Result:
+        return CliRunner().invoke(main, ["--config", str(tmp_path / "manager.toml"), "pki", *words])
+
+    assert "authorities.pem" in mgr("init").output
+    issued = mgr("issue", "manager", "--host", "127.0.0.1", "--days", "30", "-o", str(tmp_path))
+    assert f"ssl-cert = '{tmp_path}/manager.pem'" in issued.output
+    assert mgr("expiry", str(tmp_path / "manager.pem")).exit_code == 0
+    late = mgr("expiry", str(tmp_path / "manager.pem"), "--within", "31")
+    assert (late.exit_code, "one expires within 31 days" in late.output) == (1, True)
+    assert abs(expiry_of(tmp_path / "manager.pem") - NOW - 30 * DAY) < timedelta(minutes=5)
+    assert os.stat(tmp_path / "pki/authority-key.pem").st_mode & 0o777 == 0o600
