@@ -13,6 +13,8 @@ from ai.backend.appproxy.worker.planes.embedded.limits import Limits
 from ai.backend.common.wire.appproxy import SETUP_PATH, ProxyProtocol
 
 PERMIT_MARK = "backendai-permit-"
+FRAMED = (ProxyProtocol.H2, ProxyProtocol.GRPC)
+"""Protocols that only HAProxy speaks: nothing of them can be left to the embedded plane."""
 FALLBACK = "worker"
 """The backend that leads to the embedded plane."""
 _SPARE_BYTES = 1024
@@ -91,11 +93,16 @@ def configuration(
     is_secure: bool,
     threads: int,
     connections_per_address: int,
+    token_key: bytes = b"",
 ) -> str:
-    """Returns the configuration of a plane for circuits of one protocol."""
+    """Returns the configuration of a plane for circuits of one protocol. ``token_key`` verifies tokens of endpoints,
+    where HAProxy decides alone."""
     is_tcp = protocol is ProxyProtocol.TCP
     lines = _global(files, limits, threads) + _defaults(limits, is_tcp=is_tcp)
-    lines += ["defaults app from base", *_indented(_tcp_app() if is_tcp else _http_app(is_secure=is_secure))]
+    if protocol in FRAMED:
+        lines += [f"  timeout client {_ms(limits.stream_gap_s)}"]
+    app = _tcp_app() if is_tcp else _http_app(is_secure=is_secure, is_framed=protocol in FRAMED)
+    lines += ["defaults app from base", *_indented(app)]
     lines += ["frontend apps from base", *_indented(_bind(bind, protocol) for bind in binds)]
     if connections_per_address:
         lines += _indented(
@@ -105,12 +112,14 @@ def configuration(
                 f"tcp-request connection reject if {{ sc0_conn_cur gt {connections_per_address} }}",
             ]
         )
-    rules = _tcp_rules(files) if is_tcp else _http_rules(files, limits, domain=domain)
-    lines += _indented(rules)
+    if protocol in FRAMED:
+        lines += _indented(_framed_rules(files, domain=domain, token_key=token_key))
+    else:
+        lines += _indented(_tcp_rules(files) if is_tcp else _http_rules(files, limits, domain=domain))
     lines += [f"backend {FALLBACK} from base"]
     lines += _indented(["http-reuse never"] if not is_tcp else [])
     lines += _indented([f"server worker unix@{files.worker} send-proxy-v2"])
-    framing = " proto h2" if protocol in (ProxyProtocol.H2, ProxyProtocol.GRPC) else ""
+    framing = " proto h2" if protocol in FRAMED else ""
     for pool in pools:
         for name in pool.names():
             lines += [f"backend {name} from app"]
@@ -171,7 +180,7 @@ def _defaults(limits: Limits, *, is_tcp: bool) -> list[str]:
 
 def _bind(bind: Bind, protocol: ProxyProtocol) -> str:
     if bind.certificate is None:
-        framing = " proto h2" if protocol in (ProxyProtocol.H2, ProxyProtocol.GRPC) else ""
+        framing = " proto h2" if protocol in FRAMED else ""
         return f"bind fd@{bind.fd}{framing}"
     alpn = "" if protocol is ProxyProtocol.TCP else " alpn h2,http/1.1"
     return f"bind fd@{bind.fd} ssl crt {bind.certificate}{alpn}"
@@ -190,13 +199,46 @@ def _tcp_rules(files: Files) -> list[str]:
     ]
 
 
+def _slot_of(domain: str | None) -> str:
+    return "dst_port" if domain is None else 'req.hdr(host),lower,regsub(:[0-9]+$,"")'
+
+
+def _framed_rules(files: Files, *, domain: str | None, token_key: bytes) -> list[str]:
+    """Returns the rules for HTTP/2, where HAProxy verifies tokens itself, as `access.tokens.Tokens` does."""
+    key = "".join(f"%{byte:02x}" for byte in token_key)
+    token = "var(txn.token),jwt_payload_query"
+    return [
+        f"http-request set-var(txn.circuit) {_slot_of(domain)},map_str({files.circuits})",
+        "http-request set-var(txn.backend) var(txn.circuit),field(2,/)",
+        "http-request set-var(txn.endpoint) var(txn.circuit),field(3,/)",
+        "http-request set-var(txn.host) req.hdr(host)",
+        "http-request deny deny_status 404 unless { var(txn.circuit) -m found }",
+        "acl public var(txn.circuit) -m beg p/",
+        "acl known_scheme req.fhdr(authorization) -m reg -i '^(?:backendai|bearer) '",
+        "acl one_token req.fhdr_cnt(authorization) eq 1",
+        "http-request set-var(txn.token) req.fhdr(authorization),word(2,' ') if !public",
+        f"http-request set-var(txn.key) str({key}),url_dec if !public",
+        "http-request set-var(txn.now) date if !public",
+        "acl signed var(txn.token),jwt_verify(HS256,txn.key) 1",
+        f"acl of_endpoint {token}('$.aud'),strcmp(txn.endpoint) eq 0",
+        f"acl of_type {token}('$.typ') -m str inference",
+        f"acl lasts {token}('$.exp','int'),add(5),sub(txn.now) gt 0",
+        f"acl limited {token}('$.limits.requests[0].amount') -m found",
+        f"acl limited {token}('$.limits.tokens[0].amount') -m found",
+        f"acl limited {token}('$.limits.concurrent') -m found",
+        "http-request deny deny_status 401 unless public || known_scheme one_token signed of_endpoint of_type lasts",
+        "http-request deny deny_status 403 if !public limited",
+        "http-request del-header authorization if !public",
+        "use_backend %[var(txn.backend)]",
+    ]
+
+
 def _http_rules(files: Files, limits: Limits, *, domain: str | None) -> list[str]:
     """Returns the rules that pass a request to its app where nothing about it is open, and to the worker else: what
     they say is never more than what the gate says."""
-    slot = "dst_port" if domain is None else 'req.hdr(host),lower,regsub(:[0-9]+$,"")'
     too_long = f" || {{ req.hdr(content-length),add(0) gt {limits.body_bytes} }}" if limits.body_bytes else ""
     rules = [
-        f"http-request set-var(txn.circuit) {slot},map_str({files.circuits})",
+        f"http-request set-var(txn.circuit) {_slot_of(domain)},map_str({files.circuits})",
         f"use_backend {FALLBACK} unless {{ var(txn.circuit) -m found }}",
         "http-request set-var(txn.backend) var(txn.circuit),field(2,/)",
         "http-request set-var(txn.host) req.hdr(host)",
@@ -236,11 +278,11 @@ def _http_rules(files: Files, limits: Limits, *, domain: str | None) -> list[str
     return sorted(rules, key=lambda rule: rule.startswith("use_backend"))
 
 
-def _http_app(*, is_secure: bool) -> list[str]:
+def _http_app(*, is_secure: bool, is_framed: bool) -> list[str]:
     """Returns what becomes of the fields of requests and responses, as by `core.proxy.headers`."""
-    left_out = (
-        "forwarded|x-forwarded-.*|x-real-ip|x-backendai-token|keep-alive|te|trailer|proxy-.*|http2-settings|.*_.*"
-    )
+    left_out = "forwarded|x-forwarded-.*|x-real-ip|x-backendai-token|keep-alive|proxy-.*|http2-settings|.*_.*"
+    if not is_framed:  # gRPC has its status in trailers
+        left_out += "|te|trailer"
     return [
         f"http-request del-header '^(?:{left_out})$' -m reg",
         "http-request set-header X-Forwarded-For %[src]",
