@@ -126,8 +126,10 @@ def configuration(
             lines += _indented(
                 [
                     f"balance {pool.balance}",
-                    f"default-server check inter 2s fall 2 rise 1 maxconn {limits.circuit_connections}"
-                    f" pool-purge-delay {_ms(_UNUSED_S)}{framing}",
+                    (
+                        f"default-server check inter 2s fall 2 rise 1 maxconn {limits.circuit_connections}"
+                        f" pool-purge-delay {_ms(_UNUSED_S)}{framing}"
+                    ),
                     f"server-template s 1-{pool.servers} 127.0.0.1:1 disabled",
                 ]
             )
@@ -245,8 +247,10 @@ def _http_rules(files: Files, limits: Limits, *, domain: str | None) -> list[str
         "acl public var(txn.circuit) -m beg p/",
         "acl has_permits req.hdrs -m sub -i " + PERMIT_MARK,
         "http-request set-var(txn.id) var(txn.circuit),field(3,/) if !public",
-        f"http-request set-var(txn.permit) req.fhdr(cookie),sha2(256),hex,lower,concat(/,txn.id),"
-        f"map_str({files.permits}) if !public",
+        (
+            f"http-request set-var(txn.permit) req.fhdr(cookie),sha2(256),hex,lower,concat(/,txn.id),"
+            f"map_str({files.permits}) if !public"
+        ),
         "http-request set-var(txn.cookies) 'req.fhdr(cookie),"
         'regsub("(^|;)[ \\t]*(?:__Host-)?' + PERMIT_MARK + '[^;]*","",gi),regsub("^;[ \\t]*","")\' if has_permits',
         f"use_backend {FALLBACK} unless public || {{ var(txn.permit) -m found }}",

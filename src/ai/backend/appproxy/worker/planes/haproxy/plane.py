@@ -35,7 +35,7 @@ from ai.backend.appproxy.worker.planes.plane import (
 )
 from ai.backend.appproxy.worker.upstreams import Dialer, resolve
 from ai.backend.common.errors import BackendError, InvalidInput
-from ai.backend.common.wire.appproxy import AppMode, Circuit, FrontendMode, InferenceUsage, ProxyProtocol
+from ai.backend.common.wire.appproxy import AppMode, Circuit, InferenceUsage, ProxyProtocol
 from ai.backend.core.proxy.changes import Changes, effects_of, removed_ids
 from ai.backend.core.proxy.routing import RouteKey, key_of
 from ai.backend.infra.files import write_atomically
@@ -46,7 +46,8 @@ _BACKLOG = 1024
 _SWEEP_S = 0.5
 _NO_OBSERVATION = CircuitObservation(requests=0, last_used=0.0, open=0, received=0, sent=0, in_flight={})
 _NOT_FRAMED = (
-    "E00001: Server misconfigured - proxy-worker: HAProxy serves HTTP/2 to direct addresses, without networks of clients"
+    "E00001: Server misconfigured - proxy-worker: HAProxy serves HTTP/2 to direct addresses only,"
+    " and without networks of clients"
 )
 _ROUTES, _MANY_ROUTES, _LARGE_BACKENDS = 4, 64, 8
 
@@ -113,9 +114,7 @@ class HaproxyPlane:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(
-            protocols=frozenset((self._options.protocol,)), frontends=frozenset((self._frontend.mode,))
-        )
+        return Capabilities(protocols=frozenset((self._options.protocol,)), frontends=frozenset((self._frontend.mode,)))
 
     @property
     def counts(self) -> Counts:
@@ -213,7 +212,9 @@ class HaproxyPlane:
         if steps is None:
             return self._hide(circuit.id) + self._backends.leave(circuit.id, now=now, drain_s=drain_s)
         before, after = steps
-        slot = str(self._frontend.ports[circuit.port]) if circuit.port else f"{circuit.subdomain}{self._frontend.domain}"
+        slot = (
+            str(self._frontend.ports[circuit.port]) if circuit.port else f"{circuit.subdomain}{self._frontend.domain}"
+        )
         kind = "p" if circuit.open_to_public or self._options.protocol is ProxyProtocol.TCP else "c"
         owner = circuit.endpoint_id if self._options.protocol in FRAMED else circuit.id.hex
         value = (slot, f"{kind}/{self._backends.backend_of(circuit.id)}/{owner}")
