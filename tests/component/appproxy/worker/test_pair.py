@@ -113,9 +113,8 @@ async def test_the_other_node_of_a_pair_takes_over(tmp_path: Path) -> None:
             total = CONNECTIONS * (REQUESTS_BEFORE + REQUESTS_AFTER)
             print(f"a node of a pair killed under load: {len(lost)} of {total} requests lost")
             assert len(lost) <= CONNECTIONS  # each client at most the one that was on its way
-            with pytest.raises(
-                ConnectionRefusedError
-            ):  # its HAProxy has gone with it: nobody would tell it of revocations
+            # Its HAProxy has gone with it: nobody would tell it of revocations.
+            with pytest.raises(ConnectionRefusedError):
                 socket.create_connection((hosts[0], port)).close()
             await coordinator.stop()
             with running_node(

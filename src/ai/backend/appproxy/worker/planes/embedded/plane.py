@@ -158,9 +158,7 @@ class EmbeddedPlane:
             return self._client(slots[port], address) if port in slots else None
 
         loop = asyncio.get_running_loop()
-        self._listeners.append(
-            await loop.create_unix_server(lambda: BehindProxy(accept), path, backlog=_BACKLOG)  # type: ignore[arg-type]
-        )
+        self._listeners.append(await loop.create_unix_server(lambda: BehindProxy(accept), path, backlog=_BACKLOG))
         _make_private(path)
 
     @property

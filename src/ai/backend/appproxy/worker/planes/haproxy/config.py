@@ -5,7 +5,7 @@ No backend, server or listener is ever made or removed while HAProxy runs: 2.6 d
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -136,8 +136,8 @@ def configuration(
     return "\n".join(lines) + "\n"
 
 
-def _indented(lines: object) -> list[str]:
-    return [f"  {line}" for line in lines]  # type: ignore[attr-defined]  # an iterable of lines
+def _indented(lines: Iterable[str]) -> list[str]:
+    return [f"  {line}" for line in lines]
 
 
 def _global(files: Files, limits: Limits, threads: int) -> list[str]:

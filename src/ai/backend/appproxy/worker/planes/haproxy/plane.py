@@ -371,9 +371,9 @@ class HaproxyPlane:
     def _on_admitted(self, circuit: UUID, key: str) -> None:
         """Lets further requests with a cookie pass without the gate."""
         if self._admissions.add(circuit, key, time.monotonic()):
-            self._spawn(self._tell_admission(key))
+            self._spawn(self._report_admission(key))
 
-    async def _tell_admission(self, key: str) -> None:
+    async def _report_admission(self, key: str) -> None:
         async with self._lock:
             if key in self._admissions.all:  # else the circuit was revoked meanwhile
                 await self._run([_add(self._files.permits, key, "1")])
@@ -387,7 +387,7 @@ class HaproxyPlane:
             await self._run(commands)
 
     def _spawn(self, work: Awaitable[None]) -> None:
-        task: asyncio.Task[None] = asyncio.ensure_future(work)  # type: ignore[arg-type]  # a coroutine
+        task: asyncio.Task[None] = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
