@@ -74,13 +74,13 @@ def rival(target: int) -> Iterator[tuple[int, int]]:
     command = ["node", str(program), *(f"--{name}={value}" for name, value in options.items()), "--log-level=error"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
-            _await_port(ports[0])
+            await_port(ports[0])
             yield process.pid, ports[0]
         finally:
             process.send_signal(signal.SIGKILL)
 
 
-def _await_port(port: int) -> None:
+def await_port(port: int) -> None:
     for _ in range(200):
         try:
             socket.create_connection(("127.0.0.1", port)).close()
@@ -98,7 +98,7 @@ def cpu_seconds_of(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
-async def _requests(port: int, until: float) -> int:
+async def requests_until(port: int, until: float) -> int:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     done = 0
     while time.perf_counter() < until:
@@ -166,7 +166,7 @@ async def latencies_ms(port: int, rate: float, request: bytes = REQUEST) -> list
     return latencies
 
 
-def _rates(load: Load, servers: Mapping[str, tuple[int, int]]) -> dict[str, float]:
+def measure_rates(load: Load, servers: Mapping[str, tuple[int, int]]) -> dict[str, float]:
     """Medians of rounds that take turns: what each server did in a second of its CPU time, and in a second."""
     rates: dict[str, list[float]] = {}
     for _ in range(ROUNDS):
@@ -234,8 +234,8 @@ def proxy_http() -> Sequence[Figure]:
             "bare": stack.enter_context(server("bare", str(app[1]))),
             "chp": stack.enter_context(rival(app[1])),
         }
-        http = _figure("proxy-http", "requests/CPU s", _rates(_requests, servers), minimum=MIN_RATE)
-        sockets = _figure("proxy-websocket", "messages/CPU s", _rates(_messages, servers))
+        http = _figure("proxy-http", "requests/CPU s", measure_rates(requests_until, servers), minimum=MIN_RATE)
+        sockets = _figure("proxy-websocket", "messages/CPU s", measure_rates(_messages, servers))
         routes = _added_route(app[1])
         rate = http.detail["plane-wall"] / 2
         p99: dict[str, list[float]] = {"direct": [], "plane": []}

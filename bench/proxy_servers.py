@@ -1,6 +1,6 @@
 """Servers of `bench/proxy.py`, each a process that prints its port: an app, a bare proxy on aiohttp, and our plane.
 
-Usage: python -m bench.proxy_servers app | bare PORT | plane PORT | engine | models PORT
+Usage: python -m bench.proxy_servers app | bare PORT | plane PORT | haproxy PORT | engine | models PORT
 """
 
 from __future__ import annotations
@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
+import tempfile
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from uuid import UUID, uuid4
 
 import aiohttp
@@ -18,6 +20,7 @@ from aiohttp import web
 from ai.backend.appproxy.worker.access.gate import Gate
 from ai.backend.appproxy.worker.access.tokens import Tokens
 from ai.backend.appproxy.worker.planes.embedded.plane import EmbeddedPlane, Frontend
+from ai.backend.appproxy.worker.planes.haproxy.plane import HaproxyOptions, HaproxyPlane
 from ai.backend.appproxy.worker.upstreams import RouteDialer
 from ai.backend.common.wire.appproxy import (
     AppMode,
@@ -118,6 +121,14 @@ async def start_plane(frontend: Frontend) -> EmbeddedPlane:
     return plane
 
 
+async def start_haproxy_plane(frontend: Frontend, folder: Path, *, circuits: int) -> HaproxyPlane:
+    """Returns a running plane on HAProxy."""
+    gate = Gate(Tokens(shared_secret=SHARED_SECRET, permit_secret="y" * 32, started_at=0.0), is_secure=False)
+    plane = HaproxyPlane(frontend, gate, RouteDialer(), HaproxyOptions(folder=folder, circuits=circuits))
+    await plane.start()
+    return plane
+
+
 def circuit_to(port: int, *, slot: int | None = None, subdomain: str | None = None) -> Circuit:
     """Returns a public circuit to a port of this host."""
     route = RouteInfo(session_id=uuid4(), kernel_host="127.0.0.1", kernel_port=port, protocol=ProxyProtocol.HTTP)
@@ -140,6 +151,14 @@ def circuit_to(port: int, *, slot: int | None = None, subdomain: str | None = No
 async def _plane(port: int) -> None:
     own = free_port()
     plane = await start_plane(Frontend(host="127.0.0.1", ports={own: own}))
+    await plane.apply(Changes(version=1, circuits=(circuit_to(port, slot=own),)))
+    _print_port(own)
+
+
+async def _haproxy(port: int) -> None:
+    own = free_port()
+    folder = Path(tempfile.mkdtemp())
+    plane = await start_haproxy_plane(Frontend(host="127.0.0.1", ports={own: own}), folder, circuits=96)
     await plane.apply(Changes(version=1, circuits=(circuit_to(port, slot=own),)))
     _print_port(own)
 
@@ -204,6 +223,7 @@ def main() -> None:
         "app": _app,
         "bare": _bare,
         "plane": _plane,
+        "haproxy": _haproxy,
         "engine": _engine,
         "models": _models,
     }

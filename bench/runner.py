@@ -23,6 +23,7 @@ MODULES = (
     "terminal",
     "tunnel",
     "proxy",
+    "proxy_haproxy",
     "serving",
     "serving_path",
     "gateway",

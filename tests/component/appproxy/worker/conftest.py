@@ -13,10 +13,12 @@ from ai.backend.appproxy.worker.planes.embedded.plane import EmbeddedPlane, Fron
 from ai.backend.appproxy.worker.planes.haproxy.plane import HaproxyOptions, HaproxyPlane
 from ai.backend.appproxy.worker.planes.plane import DataPlane
 from ai.backend.appproxy.worker.upstreams import RouteDialer
+from ai.backend.common.wire.appproxy import INFERENCE_KEY, ProxyProtocol, purpose_key
 from ai.backend.infra.http.addresses import parse_network
 from ai.backend.infra.tls.certificates import TlsIdentity
 from tests.support.proxy_apps import PERMIT_SECRET, SECRET, FakeApp, free_ports, running_app
 
+KEY = purpose_key(SECRET, INFERENCE_KEY)
 PlaneFactory = Callable[..., Awaitable[Any]]
 
 
@@ -35,8 +37,7 @@ def ports() -> list[int]:
 @pytest.fixture
 def plane_kind() -> str:
     """The plane under test; modules that are for all planes have parameters."""
-    import os
-    return os.environ.get("PK","embedded")
+    return "embedded"
 
 
 @pytest.fixture
@@ -51,6 +52,7 @@ async def start_plane(ports: list[int], plane_kind: str, tmp_path: Path) -> Asyn
         proxies: tuple[str, ...] = (),
         limits: Limits | None = None,
         identity: TlsIdentity | None = None,
+        protocol: ProxyProtocol = ProxyProtocol.HTTP,
         **other: Any,
     ) -> DataPlane:
         tokens = Tokens(shared_secret=SECRET, permit_secret=PERMIT_SECRET, started_at=0.0)
@@ -64,7 +66,7 @@ async def start_plane(ports: list[int], plane_kind: str, tmp_path: Path) -> Asyn
         dialer.identity = identity
         plane: DataPlane
         if plane_kind == "haproxy":
-            options = HaproxyOptions(folder=tmp_path / f"h{len(planes)}", circuits=8)
+            options = HaproxyOptions(folder=tmp_path / f"h{len(planes)}", circuits=8, protocol=protocol, token_key=KEY)
             plane = HaproxyPlane(frontend, gate, dialer, options, limits=limits, **other)
         else:
             plane = EmbeddedPlane(frontend, gate, dialer, limits=limits, **other)

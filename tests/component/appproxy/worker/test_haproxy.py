@@ -7,20 +7,22 @@ import os
 import signal
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from typing import Any
 
 import aiohttp
+import grpc
 import msgspec
 import pytest
 
 from ai.backend.appproxy.worker.planes.haproxy.plane import HaproxyPlane
-from ai.backend.common.wire.appproxy import Circuit
+from ai.backend.common.wire.appproxy import AppMode, Circuit, ProxyProtocol
 from ai.backend.core.proxy.changes import Changes
 from ai.backend.core.proxy.cookies import permit_name
 from tests.component.appproxy.worker.conftest import PlaneFactory
 from tests.component.appproxy.worker.raw import exchange
-from tests.component.appproxy.worker.test_exploits import DOMAIN, cookie_of, url_of
+from tests.component.appproxy.worker.test_exploits import cookie_of, url_of
 from tests.component.appproxy.worker.test_smuggling import BAD_CHUNKS, CHUNKED, REFUSED
-from tests.support.proxy_apps import FakeApp, circuit_to, free_ports, route_to, until
+from tests.support.proxy_apps import FakeApp, circuit_to, inference_token, route_to, until
 
 pytestmark = pytest.mark.needs("haproxy")
 FRAMED_ANEW = {
@@ -168,3 +170,52 @@ async def test_what_our_parser_refuses_reaches_an_app_in_one_reading_or_not_at_a
         assert b"/smuggled" not in data.split(b"\r\n\r\n", 1)[0], (kind, data)
         head = data.split(b"\r\n\r\n", 1)[0].lower()
         assert not (b"content-length" in head and b"transfer-encoding" in head), (kind, data)
+
+
+async def test_grpc_reaches_an_endpoint_by_its_token(start_plane: PlaneFactory, ports: list[int]) -> None:
+    plane: HaproxyPlane = await start_plane(protocol=ProxyProtocol.GRPC)
+
+    calls = 0
+
+    async def double(requests: AsyncIterator[bytes], _context: Any) -> AsyncIterator[bytes]:
+        nonlocal calls
+        calls += 1
+        async for request in requests:
+            yield request * 2
+
+    server = grpc.aio.server()
+    handler = grpc.stream_stream_rpc_method_handler(double)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("demo.Demo", {"Double": handler}),))
+    route = route_to(server.add_insecure_port("127.0.0.1:0"))
+    await server.start()
+    endpoint = {"mode": AppMode.INFERENCE, "protocol": ProxyProtocol.GRPC, "public": False}
+    circuit, other = (circuit_to(route, port=port, **endpoint) for port in ports[:2])
+    closed = circuit_to(route, port=ports[1], networks="10.0.0.0/8", **endpoint)
+    await serve(plane, circuit, other)
+    assert set((await plane.apply(Changes(version=2, circuits=(closed,)))).failed) == {closed.id}
+
+    async def call(token: str | None, *messages: bytes) -> list[bytes]:
+        metadata = [("authorization", f"Bearer {token}")] if token else []
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{circuit.port}") as channel:
+            stream = channel.stream_stream("/demo.Demo/Double")(iter(messages), metadata=metadata)
+            return [message async for message in stream]
+
+    assert await call(inference_token(circuit), b"ab", b"c") == [b"abab", b"cc"]
+    refused = [
+        None,
+        inference_token(other),
+        inference_token(circuit, expires_in_s=-60),
+        inference_token(circuit, typ="setup"),
+        inference_token(circuit)[:-8] + "AAAAAAAA",
+        inference_token(circuit, limits={"concurrent": 1}),  # which nobody would count here
+    ]
+    for token in refused:
+        with pytest.raises(grpc.aio.AioRpcError):
+            await call(token, b"x")
+    assert calls == 1
+    await plane.refresh()
+    assert plane.observe()[circuit.id].requests == 1
+    await plane.apply(Changes(version=3, removed=(circuit.id,)))
+    with pytest.raises(grpc.aio.AioRpcError):
+        await call(inference_token(circuit), b"x")
+    await server.stop(None)

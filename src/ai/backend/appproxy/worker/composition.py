@@ -18,7 +18,7 @@ from ai.backend.appproxy.worker.planes.haproxy.plane import HaproxyOptions, Hapr
 from ai.backend.appproxy.worker.planes.plane import DataPlane
 from ai.backend.appproxy.worker.upstreams import Dialer, RouteDialer
 from ai.backend.common.errors import InvalidInput
-from ai.backend.common.wire.appproxy import AppFilter, FrontendMode, WorkerRegistration
+from ai.backend.common.wire.appproxy import INFERENCE_KEY, AppFilter, FrontendMode, WorkerRegistration, purpose_key
 from ai.backend.infra.http.addresses import parse_network
 from ai.backend.infra.http.health import HealthApi
 from ai.backend.infra.http.routes import endpoints_of
@@ -118,6 +118,7 @@ def plane_of(settings: WorkerSettings, gate: Gate, dialer: Dialer) -> DataPlane:
         circuits=process.haproxy.circuits,
         protocol=process.protocol,
         certificate=certificate,
+        token_key=purpose_key(settings.secrets.api_secret.get_secret_value(), INFERENCE_KEY),
     )
     return HaproxyPlane(
         frontend,

@@ -137,7 +137,8 @@ class WorkerProcessSettings(Settings):
         description="What moves the bytes: embedded is this process; haproxy is a process of HAProxy that it runs.",
     )
     protocol: ProxyProtocol = Field(
-        ProxyProtocol.HTTP, description="Protocol of its circuits: http or tcp; with data-plane haproxy also h2 or grpc."
+        ProxyProtocol.HTTP,
+        description="Protocol of its circuits: http or tcp; with data-plane haproxy also h2 or grpc.",
     )
     accepted_traffics: list[AppMode] = Field(
         list(AppMode), description="Kinds of circuits: interactive (apps of sessions), inference (endpoints)."
@@ -180,7 +181,9 @@ class WorkerProcessSettings(Settings):
         if self.tls_listen and not self.tls_advertised:
             raise ValueError("tls-listen without tls-advertised: browsers would be sent to http")
         if self.data_plane == "embedded" and self.protocol not in (ProxyProtocol.HTTP, ProxyProtocol.TCP):
-            raise ValueError(f"protocol {self.protocol}: the embedded data plane serves http and tcp; haproxy has {self.protocol}")
+            raise ValueError(
+                f"protocol {self.protocol}: the embedded data plane serves http and tcp; haproxy has {self.protocol}"
+            )
         if self.protocol is ProxyProtocol.TCP and self.frontend_mode == "wildcard":
             raise ValueError("protocol tcp needs frontend-mode port: raw TCP has no host name")
         return self

@@ -149,7 +149,7 @@ class EmbeddedPlane:
             self._listeners.append(listener)
 
     async def _listen_behind(self, path: Path) -> None:
-        path.unlink(missing_ok=True)
+        _remove(path)
         slots = {port: slot for slot, port in self._frontend.ports.items()}
 
         def accept(address: str, port: int) -> asyncio.Protocol | None:
@@ -158,10 +158,8 @@ class EmbeddedPlane:
             return self._client(slots[port], address) if port in slots else None
 
         loop = asyncio.get_running_loop()
-        self._listeners.append(
-            await loop.create_unix_server(lambda: BehindProxy(accept), path, backlog=_BACKLOG)  # type: ignore[arg-type]
-        )
-        path.chmod(0o600)
+        self._listeners.append(await loop.create_unix_server(lambda: BehindProxy(accept), path, backlog=_BACKLOG))
+        _make_private(path)
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
@@ -246,3 +244,11 @@ class EmbeddedPlane:
             if self._shared.loop.time() >= end or not any(state.connections for state in self._shared.table):
                 return
             await asyncio.sleep(_DRAIN_STEP_S)
+
+
+def _remove(path: Path) -> None:
+    path.unlink(missing_ok=True)
+
+
+def _make_private(path: Path) -> None:
+    path.chmod(0o600)

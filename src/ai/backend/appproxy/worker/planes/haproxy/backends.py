@@ -6,7 +6,7 @@ new), and closed, until HAProxy says that nothing is open to it; only then it is
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import NamedTuple
@@ -70,7 +70,7 @@ class Backend:
 
 @dataclass(slots=True)
 class CircuitUse:
-    """What the backends of a circuit were used, since it has them."""
+    """The counts of all backends of a circuit, since it has them."""
 
     open: int = 0
     requests: int = 0
@@ -148,10 +148,10 @@ class Backends:
         server.weight, server.is_checked, server.state = address.weight, is_checked, ServerState.ACTIVE
         return commands
 
-    def _drain(self, backend: Backend, keep: object, *, deadline: float) -> list[str]:
+    def _drain(self, backend: Backend, keep: Container[RouteKey], *, deadline: float) -> list[str]:
         commands = []
         for server in backend.servers:
-            if server.state is ServerState.ACTIVE and server.key not in keep:  # type: ignore[operator]  # a container
+            if server.state is ServerState.ACTIVE and server.key not in keep:
                 server.state, server.deadline = ServerState.DRAINING, deadline
                 commands.append(f"set server {backend.path(server)} state drain")
         return commands

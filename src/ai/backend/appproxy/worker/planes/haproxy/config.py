@@ -5,7 +5,7 @@ No backend, server or listener is ever made or removed while HAProxy runs: 2.6 d
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,9 +13,13 @@ from ai.backend.appproxy.worker.planes.embedded.limits import Limits
 from ai.backend.common.wire.appproxy import SETUP_PATH, ProxyProtocol
 
 PERMIT_MARK = "backendai-permit-"
+FRAMED = (ProxyProtocol.H2, ProxyProtocol.GRPC)
+"""Protocols that only HAProxy speaks: nothing of them can be left to the embedded plane."""
 FALLBACK = "worker"
 """The backend that leads to the embedded plane."""
 _SPARE_BYTES = 1024
+_MAX_HEAD_BYTES = 15 * 1024
+"""Heads have to fit into one buffer; larger buffers halve the rate."""
 _UNUSED_S = 1.0
 """Seconds after which half of the unused connections to an app are closed; apps close theirs after five and more."""
 _ERRORS = {
@@ -89,11 +93,16 @@ def configuration(
     is_secure: bool,
     threads: int,
     connections_per_address: int,
+    token_key: bytes = b"",
 ) -> str:
-    """Returns the configuration of a plane for circuits of one protocol."""
+    """Returns the configuration of a plane for circuits of one protocol. ``token_key`` verifies tokens of endpoints,
+    where HAProxy decides alone."""
     is_tcp = protocol is ProxyProtocol.TCP
     lines = _global(files, limits, threads) + _defaults(limits, is_tcp=is_tcp)
-    lines += ["defaults app from base", *_indented(_tcp_app() if is_tcp else _http_app(is_secure=is_secure))]
+    if protocol in FRAMED:
+        lines += [f"  timeout client {_ms(limits.stream_gap_s)}"]
+    app = _tcp_app() if is_tcp else _http_app(is_secure=is_secure, is_framed=protocol in FRAMED)
+    lines += ["defaults app from base", *_indented(app)]
     lines += ["frontend apps from base", *_indented(_bind(bind, protocol) for bind in binds)]
     if connections_per_address:
         lines += _indented(
@@ -103,28 +112,32 @@ def configuration(
                 f"tcp-request connection reject if {{ sc0_conn_cur gt {connections_per_address} }}",
             ]
         )
-    rules = _tcp_rules(files) if is_tcp else _http_rules(files, limits, domain=domain, protocol=protocol)
-    lines += _indented(rules)
+    if protocol in FRAMED:
+        lines += _indented(_framed_rules(files, domain=domain, token_key=token_key))
+    else:
+        lines += _indented(_tcp_rules(files) if is_tcp else _http_rules(files, limits, domain=domain))
     lines += [f"backend {FALLBACK} from base"]
     lines += _indented(["http-reuse never"] if not is_tcp else [])
     lines += _indented([f"server worker unix@{files.worker} send-proxy-v2"])
-    framing = " proto h2" if protocol in (ProxyProtocol.H2, ProxyProtocol.GRPC) else ""
+    framing = " proto h2" if protocol in FRAMED else ""
     for pool in pools:
         for name in pool.names():
             lines += [f"backend {name} from app"]
             lines += _indented(
                 [
                     f"balance {pool.balance}",
-                    f"default-server check inter 2s fall 2 rise 1 maxconn {limits.circuit_connections}"
-                    f" pool-purge-delay {_ms(_UNUSED_S)}{framing}",
+                    (
+                        f"default-server check inter 2s fall 2 rise 1 maxconn {limits.circuit_connections}"
+                        f" pool-purge-delay {_ms(_UNUSED_S)}{framing}"
+                    ),
                     f"server-template s 1-{pool.servers} 127.0.0.1:1 disabled",
                 ]
             )
     return "\n".join(lines) + "\n"
 
 
-def _indented(lines: object) -> list[str]:
-    return [f"  {line}" for line in lines]  # type: ignore[attr-defined]  # an iterable of lines
+def _indented(lines: Iterable[str]) -> list[str]:
+    return [f"  {line}" for line in lines]
 
 
 def _global(files: Files, limits: Limits, threads: int) -> list[str]:
@@ -132,7 +145,7 @@ def _global(files: Files, limits: Limits, threads: int) -> list[str]:
         "global",
         f"  stats socket {files.commands} mode 600 level admin",
         f"  nbthread {threads}",
-        f"  tune.bufsize {limits.head_bytes + _SPARE_BYTES}",
+        f"  tune.bufsize {min(limits.head_bytes, _MAX_HEAD_BYTES) + _SPARE_BYTES}",
         f"  tune.http.maxhdr {min(limits.header_fields, 32_767)}",
         "  ssl-default-bind-options ssl-min-ver TLSv1.2 no-tls-tickets",
     ]
@@ -154,7 +167,6 @@ def _defaults(limits: Limits, *, is_tcp: bool) -> list[str]:
         f"  timeout server {_ms(max(limits.first_byte_s, limits.stream_gap_s))}",
         f"  timeout http-request {_ms(limits.head_s)}",
         f"  timeout http-keep-alive {_ms(limits.keep_alive_s)}",
-        "  retry-on conn-failure empty-response",
         "  option http-no-delay",
         "  option abortonclose",
         "  option http-restrict-req-hdr-names delete",
@@ -170,7 +182,7 @@ def _defaults(limits: Limits, *, is_tcp: bool) -> list[str]:
 
 def _bind(bind: Bind, protocol: ProxyProtocol) -> str:
     if bind.certificate is None:
-        framing = " proto h2" if protocol in (ProxyProtocol.H2, ProxyProtocol.GRPC) else ""
+        framing = " proto h2" if protocol in FRAMED else ""
         return f"bind fd@{bind.fd}{framing}"
     alpn = "" if protocol is ProxyProtocol.TCP else " alpn h2,http/1.1"
     return f"bind fd@{bind.fd} ssl crt {bind.certificate}{alpn}"
@@ -189,71 +201,99 @@ def _tcp_rules(files: Files) -> list[str]:
     ]
 
 
-def _http_rules(files: Files, limits: Limits, *, domain: str | None, protocol: ProxyProtocol) -> list[str]:
+def _slot_of(domain: str | None) -> str:
+    return "dst_port" if domain is None else 'req.hdr(host),lower,regsub(:[0-9]+$,"")'
+
+
+def _framed_rules(files: Files, *, domain: str | None, token_key: bytes) -> list[str]:
+    """Returns the rules for HTTP/2, where HAProxy verifies tokens itself, as `access.tokens.Tokens` does."""
+    key = "".join(f"%{byte:02x}" for byte in token_key)
+    token = "var(txn.token),jwt_payload_query"
+    return [
+        f"http-request set-var(txn.circuit) {_slot_of(domain)},map_str({files.circuits})",
+        "http-request set-var(txn.backend) var(txn.circuit),field(2,/)",
+        "http-request set-var(txn.endpoint) var(txn.circuit),field(3,/)",
+        "http-request set-var(txn.host) req.hdr(host)",
+        "http-request deny deny_status 404 unless { var(txn.circuit) -m found }",
+        "acl public var(txn.circuit) -m beg p/",
+        "acl known_scheme req.fhdr(authorization) -m reg -i '^(?:backendai|bearer) '",
+        "acl one_token req.fhdr_cnt(authorization) eq 1",
+        "http-request set-var(txn.token) req.fhdr(authorization),word(2,' ') if !public",
+        f"http-request set-var(txn.key) str({key}),url_dec if !public",
+        "http-request set-var(txn.now) date if !public",
+        "acl signed var(txn.token),jwt_verify(HS256,txn.key) 1",
+        f"acl of_endpoint {token}('$.aud'),strcmp(txn.endpoint) eq 0",
+        f"acl of_type {token}('$.typ') -m str inference",
+        f"acl lasts {token}('$.exp','int'),add(5),sub(txn.now) gt 0",
+        f"acl limited {token}('$.limits.requests[0].amount') -m found",
+        f"acl limited {token}('$.limits.tokens[0].amount') -m found",
+        f"acl limited {token}('$.limits.concurrent') -m found",
+        "http-request deny deny_status 401 unless public || known_scheme one_token signed of_endpoint of_type lasts",
+        "http-request deny deny_status 403 if !public limited",
+        "http-request del-header authorization if !public",
+        "use_backend %[var(txn.backend)]",
+    ]
+
+
+def _http_rules(files: Files, limits: Limits, *, domain: str | None) -> list[str]:
     """Returns the rules that pass a request to its app where nothing about it is open, and to the worker else: what
     they say is never more than what the gate says."""
-    slot = "dst_port" if domain is None else 'req.hdr(host),lower,regsub(:[0-9]+$,"")'
-    open_ = ["odd_target", "odd_method", "odd_fields", "odd_upgrade", "permit_left", "setup"]
+    too_long = f" || {{ req.hdr(content-length),add(0) gt {limits.body_bytes} }}" if limits.body_bytes else ""
     rules = [
-        f"http-request set-var(txn.circuit) {slot},map_str({files.circuits})",
+        f"http-request set-var(txn.circuit) {_slot_of(domain)},map_str({files.circuits})",
+        f"use_backend {FALLBACK} unless {{ var(txn.circuit) -m found }}",
         "http-request set-var(txn.backend) var(txn.circuit),field(2,/)",
-        "http-request set-var(txn.id) var(txn.circuit),field(3,/)",
         "http-request set-var(txn.host) req.hdr(host)",
-        f"http-request set-var(txn.permit) req.fhdr(cookie),sha2(256),hex,lower,concat(/,txn.id),map_str({files.permits})",
+        "acl public var(txn.circuit) -m beg p/",
+        "acl has_permits req.hdrs -m sub -i " + PERMIT_MARK,
+        "http-request set-var(txn.id) var(txn.circuit),field(3,/) if !public",
+        (
+            f"http-request set-var(txn.permit) req.fhdr(cookie),sha2(256),hex,lower,concat(/,txn.id),"
+            f"map_str({files.permits}) if !public"
+        ),
         "http-request set-var(txn.cookies) 'req.fhdr(cookie),"
-        'regsub("(^|;)[ \\t]*(?:__Host-)?' + PERMIT_MARK + '[^;]*","",gi),regsub("^;[ \\t]*","")\'',
-        "http-request set-var(txn.origin) str(http://),concat(,txn.host)",
-        "http-request set-var(txn.secure_origin) str(https://),concat(,txn.host)",
-        # The part of `core.proxy.headers.check_request` about targets; ! to ~ without # % and \.
-        r"acl odd_target url -m reg -i '^[^/]|[^!-~]|[#\\]|%(?:00|(?![0-9a-f]{2}))'",
-        "acl odd_method method CONNECT TRACE",
+        'regsub("(^|;)[ \\t]*(?:__Host-)?' + PERMIT_MARK + '[^;]*","",gi),regsub("^;[ \\t]*","")\' if has_permits',
+        f"use_backend {FALLBACK} unless public || {{ var(txn.permit) -m found }}",
+        f"use_backend {FALLBACK} if has_permits {{ var(txn.cookies),lower -m sub {PERMIT_MARK} }}",
+        f"use_backend {FALLBACK} if {{ path -m str {SETUP_PATH} }} || {{ method CONNECT TRACE }}{too_long}",
+        # The part of `core.proxy.headers.check_request` about targets.
+        rf"use_backend {FALLBACK} if {{ url -m reg -i '^[^/]|[^!-~]|[#\\]|%(?:00|(?![0-9a-f]{{2}}))' }}",
+        r"acl odd_fields req.hdrs -m reg '[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]'",
         "acl odd_fields req.hdr_cnt(host) eq 0",
         "acl odd_fields req.hdr_cnt(host) gt 1",
-        r"acl odd_fields req.hdrs -m reg '[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]'",
         "acl odd_fields req.fhdr_cnt(cookie) gt 1",
         # HAProxy would pass trailers on, which an app may take for fields.
         "acl odd_fields req.hdr(transfer-encoding) -m found",
-        "acl odd_fields req.hdr(connection) -m reg -i '^(?!(?:close|keep-alive|upgrade)$)'",
         # 2.6.12 reads 18446744073709551617 as 1, and passes on the field as it came.
         "acl odd_fields req.fhdr(content-length) -m len gt 15",
-        "acl odd_fields hdr_cnt(expect) gt 0",
+        "acl odd_fields req.hdr(connection) -m reg -i '^(?!(?:close|keep-alive|upgrade)$)'",
+        f"use_backend {FALLBACK} if odd_fields",
         "acl has_upgrade req.hdr(upgrade) -m found",
-        "acl is_websocket req.fhdr(upgrade) -m str -i websocket",
-        "acl has_origin req.fhdr(origin) -m found",
+        "acl own_origin req.fhdr_cnt(origin) eq 0",
         "acl own_origin req.fhdr(origin),strcmp(txn.origin) eq 0",
         "acl own_origin req.fhdr(origin),strcmp(txn.secure_origin) eq 0",
-        f"acl permit_left var(txn.cookies),lower -m sub {PERMIT_MARK}",
-        f"acl setup path -m str {SETUP_PATH}",
-        "acl public var(txn.circuit) -m beg p/",
-        "acl permitted var(txn.permit) -m found",
-        "acl known var(txn.circuit) -m found",
-    ]
-    if limits.body_bytes:
-        rules += [f"acl odd_fields req.hdr(content-length),add(0) gt {limits.body_bytes}"]
-    rules += [
-        f"use_backend {FALLBACK} unless known",
-        f"use_backend {FALLBACK} if !public !permitted",
-        *(f"use_backend {FALLBACK} if {name}" for name in open_ if name != "odd_upgrade"),
-        f"use_backend {FALLBACK} if has_upgrade !is_websocket",
-        f"use_backend {FALLBACK} if has_upgrade has_origin !own_origin",
+        "http-request set-var(txn.origin) str(http://),concat(,txn.host) if has_upgrade",
+        "http-request set-var(txn.secure_origin) str(https://),concat(,txn.host) if has_upgrade",
+        f"use_backend {FALLBACK} if has_upgrade !{{ req.fhdr(upgrade) -m str -i websocket }}",
+        f"use_backend {FALLBACK} if has_upgrade !own_origin",
         "use_backend %[var(txn.backend)]",
     ]
-    return rules
+    # HAProxy evaluates them in this order however they are written.
+    return sorted(rules, key=lambda rule: rule.startswith("use_backend"))
 
 
-def _http_app(*, is_secure: bool) -> list[str]:
+def _http_app(*, is_secure: bool, is_framed: bool) -> list[str]:
     """Returns what becomes of the fields of requests and responses, as by `core.proxy.headers`."""
-    left_out = (
-        "forwarded|x-forwarded-.*|x-real-ip|x-backendai-token|keep-alive|te|trailer|proxy-.*|http2-settings|.*_.*"
-    )
+    left_out = "forwarded|x-forwarded-.*|x-real-ip|x-backendai-token|keep-alive|proxy-.*|http2-settings|.*_.*"
+    if not is_framed:  # gRPC has its status in trailers
+        left_out += "|te|trailer"
     return [
-        "http-request disable-l7-retry unless { method GET HEAD OPTIONS PUT DELETE }",
         f"http-request del-header '^(?:{left_out})$' -m reg",
         "http-request set-header X-Forwarded-For %[src]",
         f"http-request set-header X-Forwarded-Proto {'https' if is_secure else 'http'}",
         "http-request set-header X-Forwarded-Host %[var(txn.host)]",
-        "http-request set-header Cookie %[var(txn.cookies)] if { req.hdr(cookie) -m found }",
-        "http-request del-header Cookie unless { var(txn.cookies) -m len gt 0 }",
+        "http-request set-header Cookie %[var(txn.cookies)] if { var(txn.cookies) -m found }",
+        "http-request del-header Cookie if { var(txn.cookies) -m found } { var(txn.cookies) -m len 0 }",
         # HAProxy cannot remove one of several fields: a cookie with a permit's name becomes empty, which browsers pass
         # over, and one for a domain becomes one of this host.
         f"http-response replace-header Set-Cookie '(?i)^[ \\t]*(?:__Host-)?{PERMIT_MARK}.*' %[var(txn.nothing)]",

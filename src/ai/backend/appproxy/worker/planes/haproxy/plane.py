@@ -22,7 +22,7 @@ from ai.backend.appproxy.worker.planes.embedded.limits import Limits
 from ai.backend.appproxy.worker.planes.embedded.plane import EmbeddedPlane, Frontend
 from ai.backend.appproxy.worker.planes.haproxy.admissions import Admissions, ReportingGate
 from ai.backend.appproxy.worker.planes.haproxy.backends import Address, Backends, CircuitUse
-from ai.backend.appproxy.worker.planes.haproxy.config import Bind, Files, Pool, configuration, weights_of
+from ai.backend.appproxy.worker.planes.haproxy.config import FRAMED, Bind, Files, Pool, configuration, weights_of
 from ai.backend.appproxy.worker.planes.haproxy.process import HaproxyProcess
 from ai.backend.appproxy.worker.planes.haproxy.runtime import CommandFailed, RuntimeApi, Use
 from ai.backend.appproxy.worker.planes.plane import (
@@ -35,7 +35,7 @@ from ai.backend.appproxy.worker.planes.plane import (
 )
 from ai.backend.appproxy.worker.upstreams import Dialer, resolve
 from ai.backend.common.errors import BackendError, InvalidInput
-from ai.backend.common.wire.appproxy import AppMode, Circuit, FrontendMode, InferenceUsage, ProxyProtocol
+from ai.backend.common.wire.appproxy import AppMode, Circuit, InferenceUsage, ProxyProtocol
 from ai.backend.core.proxy.changes import Changes, effects_of, removed_ids
 from ai.backend.core.proxy.routing import RouteKey, key_of
 from ai.backend.infra.files import write_atomically
@@ -44,12 +44,18 @@ from ai.backend.infra.loop import PeriodicCall, cancel_all
 log = logging.getLogger(__name__)
 _BACKLOG = 1024
 _SWEEP_S = 0.5
+_NO_OBSERVATION = CircuitObservation(requests=0, last_used=0.0, open=0, received=0, sent=0, in_flight={})
+_NOT_FRAMED = (
+    "E00001: Server misconfigured - proxy-worker: HAProxy serves HTTP/2 to direct addresses only,"
+    " and without networks of clients"
+)
 _ROUTES, _MANY_ROUTES, _LARGE_BACKENDS = 4, 64, 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HaproxyOptions:
-    """``circuits`` is how many circuits HAProxy passes on by itself; further ones are served by this process."""
+    """``circuits`` is how many circuits HAProxy passes on by itself; further ones are served by this process, or
+    refused where their protocol is HTTP/2. ``token_key`` verifies the tokens of endpoints."""
 
     folder: Path
     program: str = "haproxy"
@@ -57,6 +63,7 @@ class HaproxyOptions:
     circuits: int = 256
     protocol: ProxyProtocol = ProxyProtocol.HTTP
     certificate: tuple[Path, Path] | None = None
+    token_key: bytes = b""
 
 
 class HaproxyPlane:
@@ -107,9 +114,7 @@ class HaproxyPlane:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(
-            protocols=frozenset((self._options.protocol,)), frontends=frozenset((self._frontend.mode,))
-        )
+        return Capabilities(protocols=frozenset((self._options.protocol,)), frontends=frozenset((self._frontend.mode,)))
 
     @property
     def counts(self) -> Counts:
@@ -139,6 +144,7 @@ class HaproxyPlane:
             is_secure=self._frontend.is_secure,
             threads=self._options.threads,
             connections_per_address=self._connections_per_address,
+            token_key=self._options.token_key,
         )
         for path, content in ((self._files.config, text), (self._files.circuits, ""), (self._files.permits, "")):
             write_atomically(path, content.encode(), mode=0o600)
@@ -206,9 +212,12 @@ class HaproxyPlane:
         if steps is None:
             return self._hide(circuit.id) + self._backends.leave(circuit.id, now=now, drain_s=drain_s)
         before, after = steps
-        slot = str(self._frontend.ports[circuit.port]) if circuit.port else f"{circuit.subdomain}{self._frontend.domain}"
+        slot = (
+            str(self._frontend.ports[circuit.port]) if circuit.port else f"{circuit.subdomain}{self._frontend.domain}"
+        )
         kind = "p" if circuit.open_to_public or self._options.protocol is ProxyProtocol.TCP else "c"
-        value = (slot, f"{kind}/{self._backends.backend_of(circuit.id)}/{circuit.id.hex}")
+        owner = circuit.endpoint_id if self._options.protocol in FRAMED else circuit.id.hex
+        value = (slot, f"{kind}/{self._backends.backend_of(circuit.id)}/{owner}")
         if value != self._values.get(circuit.id):
             before += [*self._hide(circuit.id), _add(self._files.circuits, *value)]
             self._values[circuit.id] = value
@@ -222,6 +231,8 @@ class HaproxyPlane:
         """Returns True if HAProxy can say all that the gate says about requests to a circuit."""
         if circuit.allowed_client_ips is not None or self._has_trusted_proxies:
             return False
+        if self._options.protocol in FRAMED:
+            return circuit.open_to_public or circuit.endpoint_id is not None
         if self._options.protocol is ProxyProtocol.TCP or circuit.app_mode is AppMode.INFERENCE:
             return circuit.open_to_public and circuit.serving is None
         return True
@@ -245,7 +256,8 @@ class HaproxyPlane:
 
     async def apply(self, changes: Changes) -> Applied:
         async with self._lock:
-            applied = await self._inner.apply(changes)
+            is_framed = self._options.protocol in FRAMED
+            applied = Applied(version=changes.version) if is_framed else await self._inner.apply(changes)
             failed, commands = dict(applied.failed), []
             for circuit in changes.circuits:
                 refusal = refusal_of(circuit, self.capabilities) or self._refusal_of_port(circuit)
@@ -257,6 +269,9 @@ class HaproxyPlane:
             for circuit in changes.circuits:
                 if circuit.id not in failed:
                     commands += await self._put(circuit)
+                    if is_framed and circuit.id not in self._values:
+                        failed[circuit.id] = _NOT_FRAMED
+                        commands += self._forget(circuit.id)
             if newly := failed.keys() - applied.failed.keys():
                 await self._inner.apply(Changes(version=changes.version, removed=tuple(newly)))
             await self._run(commands)
@@ -315,8 +330,9 @@ class HaproxyPlane:
                 self._last_used[circuit] = max(self._last_used[circuit], used)
 
     def observe(self) -> Mapping[UUID, CircuitObservation]:
-        observations = {}
-        for circuit_id, inner in self._inner.observe().items():
+        observations, of_worker = {}, self._inner.observe()
+        for circuit_id in self._circuits:
+            inner = of_worker.get(circuit_id, _NO_OBSERVATION)
             use = _sum(self._past.get(circuit_id), self._backends.use_of(circuit_id, self._uses))
             in_flight = dict(inner.in_flight)
             for key, number in use.in_flight.items():
@@ -355,9 +371,9 @@ class HaproxyPlane:
     def _on_admitted(self, circuit: UUID, key: str) -> None:
         """Lets further requests with a cookie pass without the gate."""
         if self._admissions.add(circuit, key, time.monotonic()):
-            self._spawn(self._tell_admission(key))
+            self._spawn(self._report_admission(key))
 
-    async def _tell_admission(self, key: str) -> None:
+    async def _report_admission(self, key: str) -> None:
         async with self._lock:
             if key in self._admissions.all:  # else the circuit was revoked meanwhile
                 await self._run([_add(self._files.permits, key, "1")])
@@ -371,7 +387,7 @@ class HaproxyPlane:
             await self._run(commands)
 
     def _spawn(self, work: Awaitable[None]) -> None:
-        task: asyncio.Task[None] = asyncio.ensure_future(work)  # type: ignore[arg-type]  # a coroutine
+        task: asyncio.Task[None] = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

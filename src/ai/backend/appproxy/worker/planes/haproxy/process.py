@@ -21,8 +21,8 @@ _POLL_S = 0.01
 
 
 class HaproxyProcess:
-    """One process of HAProxy in the foreground, which the kernel kills when this process ends: what it admits is only
-    right while a worker tells it about changes. ``on_start`` is called when its commands can be reached."""
+    """Runs HAProxy in the foreground. The kernel kills it when this process ends: what it admits is only right while a
+    worker tells it about changes. ``on_start`` is called when its commands can be reached."""
 
     def __init__(
         self, program: str, config: Path, commands: Path, fds: Sequence[int], on_start: Callable[[], Awaitable[None]]

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from ai.backend.common.errors import Unavailable
 
-_TIMEOUT_S = 5.0
+_TIMEOUT_S = 30.0
+"""Who does not answer by then is ended, and everything that is open with it."""
 _BATCH_BYTES = 12 * 1024
 """HAProxy reads a line of commands into one buffer."""
 _NO_ERRORS = ("IP changed", "port changed", "no need to change", "nothing changed", "Key not found", "entry not found")
