@@ -49,7 +49,7 @@ _TIMES = {
 }
 
 
-def _copy(connection: Connection, table: Any, template: Session, count: int) -> None:
+def copy_rows(connection: Connection, table: Any, template: Session, count: int) -> None:
     """Inserts as many copies of the template's row, each with an id, a name and a time of its own."""
     kind = connection.dialect.name
     changed = {"id": _IDS[kind], "session_id": _IDS[kind], "name": "'job-' || (n % 1000)"}
@@ -69,12 +69,13 @@ def _copy(connection: Connection, table: Any, template: Session, count: int) -> 
 
 def _fill(connection: Connection, template: Session) -> None:
     for table in (sessions, kernels):
-        _copy(connection, table, template, ROWS)
+        copy_rows(connection, table, template, ROWS)
     if connection.dialect.name == "postgresql":  # rows that come one by one have their statistics from autovacuum
         connection.execute(text("ANALYZE"))
 
 
-async def _finished(stores: Stores) -> Session:
+async def finished(stores: Stores) -> Session:
+    """Stores a session that ran and ended."""
     session = make_session(name="template")
     await stores.sessions.insert(session, events=[])
     await stores.sessions.save([placed(session)])
@@ -116,7 +117,7 @@ async def _measure(url: str) -> dict[str, list[float]]:
     await upgrade(database, MIGRATIONS, head=SCHEMA_HEAD)
     stores = Stores.sql(database)
     await stores.agents.put_agent(make_agent())
-    template = await _finished(stores)
+    template = await finished(stores)
     newest = replace(SessionQuery(limit=20), access_key=KEY)
     figures: dict[str, list[float]] = {"life": [], "first page": [], "first page of all": [], "newest of a name": []}
     for count in (0, ROWS):

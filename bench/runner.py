@@ -15,6 +15,7 @@ MODULES = (
     "path",
     "life",
     "history",
+    "operations",
     "jobs",
     "docker",
     "server",
@@ -38,6 +39,7 @@ MODULES = (
     "explain",
     "kubernetes",
     "kubeacc_node",
+    "kube_acc",
 )
 
 USAGE = "usage: bench/run --list | bench/run NAME... [--data FOLDER]\n"

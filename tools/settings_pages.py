@@ -18,6 +18,7 @@ from ai.backend.hook.ldap.plugin import LdapSettings
 from ai.backend.hook.oidc.settings import OidcSettings
 from ai.backend.manager.config.settings import ManagerSettings
 from ai.backend.runtime.docker.settings import DockerRuntimeSettings
+from ai.backend.runtime.kubernetes.settings import KubernetesRuntimeSettings
 from ai.backend.runtime.process.settings import ProcessRuntimeSettings
 from ai.backend.storage.config.settings import StorageSettings
 from ai.backend.web.config.settings import WebSettings
@@ -56,7 +57,11 @@ def page() -> str:
     """Return the page with every key of every file."""
     parts = [HEAD]
     parts += [reference_page(part.model, name=name, env_prefix=part.env_prefix) for name, part in COMPONENTS.items()]
-    runtimes: dict[str, type[BaseModel]] = {"process": ProcessRuntimeSettings, "Docker": DockerRuntimeSettings}
+    runtimes: dict[str, type[BaseModel]] = {
+        "process": ProcessRuntimeSettings,
+        "Docker": DockerRuntimeSettings,
+        "Kubernetes": KubernetesRuntimeSettings,
+    }
     for name, model in runtimes.items():
         runtime = reference_page(model, name="agent", env_prefix="BACKEND_AGENT_RUNTIME__")
         parts.append(runtime.replace("## `agent.toml`", f"## `agent.toml`, table `[runtime]`, for the {name} runtime"))

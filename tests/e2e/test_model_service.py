@@ -132,6 +132,14 @@ def test_a_model_is_served_scaled_and_changed_under_load(cluster: Cluster, api: 
     assert load.failures == []
     assert len(load.served_by) > 100
     assert load.served_by[-1] == service.describe()["active_routes"][0]["route_id"] != before
+    requests = 2 + len(load.served_by)  # the list of models and the three sentences too
+    wait_until(lambda: service.usage()["total"]["requests"] >= requests, timeout_s=40, what="the use of all requests")
+    [used] = [each for each in service.usage(by="token")["groups"] if each["requests"] >= requests]
+    assert (used["requests"], used["errors"]) == (requests, 0)
+    assert used["prompt_tokens"] >= requests
+    assert [each["name"] for each in api.Service.usage(by="endpoint")["groups"]] == ["tiny-service"]
+    assert {each["name"] for each in service.usage(by="revision")["groups"]} >= {"1", "2"}
+    assert "tiny-service" in cluster.run("service", "usage", check=True).stdout
     reasons = {event["reason"] for event in service.history(limit=200)}
     assert {"created", "probes-passed", "scaled-down", "promoted", "superseded"} <= reasons
     service.delete()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 from collections.abc import Iterator
 
@@ -17,30 +16,18 @@ from tests.support.cluster import wait_until
 from tests.support.daemons import AGENT, MANAGER, SeparateCluster
 
 TIMEOUT_S = 3.0
-HURRIED = f"""
-import sys
-from functools import partial
-from ai.backend.manager.config.settings import AgentSettings, ManagerSettings
-from ai.backend.standalone import manager_daemon
-from ai.backend.standalone.daemon import main
-
-agents = AgentSettings(heartbeat_interval_s=0.3, heartbeat_timeout_s={TIMEOUT_S})
-manager_daemon.ManagerSettings = partial(ManagerSettings, agents=agents)
-sys.exit(main(sys.argv[1:]))
+SETTINGS = f"""
+[agents]
+heartbeat-interval-s = 0.3
+heartbeat-timeout-s = {TIMEOUT_S}
 """
 
 
-class HurriedCluster(SeparateCluster):
-    """Its manager soon misses an agent."""
-
-    def command(self, name: str) -> list[str]:
-        command = super().command(name)
-        return [sys.executable, "-c", HURRIED, *command[3:]] if name == MANAGER else command
-
-
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HurriedCluster]:
-    cluster = HurriedCluster(tmp_path_factory.mktemp("stopped") / "data")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeparateCluster]:
+    folder = tmp_path_factory.mktemp("stopped")
+    (folder / "manager.toml").write_text(SETTINGS)
+    cluster = SeparateCluster(folder / "data", manager_config=folder / "manager.toml")
     cluster.start_all()
     yield cluster
     for name, daemon in cluster.daemons.items():
@@ -49,18 +36,18 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HurriedCluster
     cluster.stop_all()
 
 
-def events(cluster: HurriedCluster, name: str) -> list[str]:
+def events(cluster: SeparateCluster, name: str) -> list[str]:
     query = "SELECT e.name AS name FROM session_events e JOIN sessions s ON e.session_id = s.id WHERE s.name = ?"
     return [str(row["name"]) for row in audit.rows(cluster.layout.database, query, name)]
 
 
-def begin(cluster: HurriedCluster, name: str) -> None:
+def begin(cluster: SeparateCluster, name: str) -> None:
     start(cluster, name)
     wait_until(lambda: settled(cluster, name, ("RUNNING",)), what=f"RUNNING\n{cluster.logs()}")
     assert output(cluster, name, "x = 6; print(x)") == "6"
 
 
-def answer(cluster: HurriedCluster, name: str) -> str | None:
+def answer(cluster: SeparateCluster, name: str) -> str | None:
     """What only its program can know; None while the agent is not connected again."""
     try:
         return output(cluster, name, "print(x * 7)")
@@ -68,7 +55,7 @@ def answer(cluster: HurriedCluster, name: str) -> str | None:
         return None
 
 
-def test_an_agent_that_was_stopped_is_missed_and_comes_back(cluster: HurriedCluster) -> None:
+def test_an_agent_that_was_stopped_is_missed_and_comes_back(cluster: SeparateCluster) -> None:
     begin(cluster, "before")
     agent = cluster.daemons[AGENT].pid
     os.kill(agent, signal.SIGSTOP)
@@ -83,7 +70,7 @@ def test_an_agent_that_was_stopped_is_missed_and_comes_back(cluster: HurriedClus
     end_and_audit(cluster, "before")
 
 
-def test_a_manager_that_was_stopped_blames_nobody(cluster: HurriedCluster) -> None:
+def test_a_manager_that_was_stopped_blames_nobody(cluster: SeparateCluster) -> None:
     begin(cluster, "silent")
     manager = cluster.daemons[MANAGER].pid
     os.kill(manager, signal.SIGSTOP)

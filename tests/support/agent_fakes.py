@@ -382,6 +382,7 @@ class FakeManager:
         self.heartbeats: list[AgentReport] = []
         self.stats: list[StatReport] = []
         self.unknown: list[KernelPresence] = []
+        self.unobserved: list[KernelPresence] = []
         self.deaf = False
         self.news = asyncio.Event()
         self._beat = asyncio.Event()
@@ -390,7 +391,8 @@ class FakeManager:
         self._listen()
         self.heartbeats.append(report)
         self._beat.set()
-        return HeartbeatReply(interval_s=0.05, unknown_kernels=self.unknown)
+        unobserved, self.unobserved = self.unobserved, []
+        return HeartbeatReply(interval_s=0.05, unknown_kernels=self.unknown, unobserved_kernels=unobserved)
 
     async def beat(self, report: BeatReport) -> BeatReply:
         return BeatReply(stale=list(report.agent_ids))

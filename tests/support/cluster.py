@@ -154,6 +154,7 @@ class Cluster:
         timeout_s: float = 90.0,
         check: bool = False,
         input_: str | None = None,
+        env: Mapping[str, str] | None = None,
     ) -> subprocess.CompletedProcess[str]:
         """One `backend.ai` command with the user's (or admin's) keys."""
         with self._popen(
@@ -162,7 +163,7 @@ class Cluster:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env=self.environment(admin=admin),
+            env={**self.environment(admin=admin), **(env or {})},
             cwd=self.data_dir.parent,
         ) as process:
             try:

@@ -22,13 +22,20 @@ AGENT = "i-local"
 class SeparateCluster(Cluster):
     """Manager and one agent as processes that nobody starts again but the test."""
 
-    def __init__(self, data_dir: Path) -> None:
+    def __init__(self, data_dir: Path, *, manager_config: Path | None = None) -> None:
         super().__init__(data_dir)
         self.layout = Layout(data_dir)
         self.layout.make()
         write_cluster_file(
             self.layout.cluster,
-            ClusterFile(port=self.port, rpc_port=free_port(), agents=1, separate=True, mock="default"),
+            ClusterFile(
+                port=self.port,
+                rpc_port=free_port(),
+                agents=1,
+                separate=True,
+                mock="default",
+                manager_config=str(manager_config) if manager_config is not None else None,
+            ),
         )
         make_keys(self.layout, [AGENT])
         migrated(self.layout.database)

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import docker_engine, kubernetes, postgres
+from tests.support import collector, docker_engine, kubernetes, postgres
 from tests.support.quota_disk import why_no_quota_disk
 
 ACCEPTED_IN_CI = ("machine:", "capability:")
@@ -127,6 +127,9 @@ PROBES: dict[str, Callable[[], str | None]] = {
     "redis": _program("redis-server", "redis-server"),
     "etcd": _program("etcd", "etcd-server"),
     "slapd": _program("slapd", "slapd"),
+    "collector": collector.why_not,
+    "prometheus": _program("prometheus", "prometheus"),
+    "alertmanager": _program("prometheus-alertmanager", "prometheus-alertmanager"),
     "xfs": _xfs,
 }
 

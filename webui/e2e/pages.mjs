@@ -9,6 +9,8 @@ const everybody = [
   '/folders?view=trash',
   `/folders/${site.folder}`,
   '/images',
+  '/usage',
+  '/usage?of=all',
   '/services',
   '/services/new',
   '/account',

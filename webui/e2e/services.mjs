@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { checkAccessibility, journey, login, openPage, screenshot, site } from './browser.mjs';
 
-const tabs = ['overview', 'replicas', 'revisions', 'tokens', 'history'];
+const tabs = ['overview', 'replicas', 'revisions', 'tokens', 'usage', 'history'];
 
 await journey(async (browser) => {
   const { page, expectNoFaults } = await openPage(browser, { expects: [/400 POST .*\/services\/_\/try/] });

@@ -328,6 +328,16 @@ async def test_the_manager_may_disown_a_kernel(bench: Bench) -> None:
     assert (await bench.until(spec, S.TERMINATED)).reason is R.NOT_FOUND_IN_MANAGER
 
 
+async def test_the_manager_may_have_lost_the_report_of_a_start(bench: Bench) -> None:
+    agent = await bench.start()
+    spec = await bench.run(agent)
+    bench.manager.observations.clear()
+    bench.manager.unobserved = list((await _heartbeat(bench)).kernels)
+    told_again = await bench.until(spec, S.RUNNING)
+    assert (told_again.reason, told_again.attempt) == (R.RESUMING_AGENT_OPERATION, spec.attempt)
+    assert told_again.devices is not None
+
+
 async def test_statistics_reach_the_manager(bench: Bench) -> None:
     agent = await bench.start()
     spec = await bench.run(agent)

@@ -52,6 +52,7 @@ from ai.backend.common.wire.reports import (
     ImageReport,
     KernelObservation,
     KernelPresence,
+    LogLine,
     ObservationReport,
     OverlayReport,
     PluginReport,
@@ -152,6 +153,8 @@ class FakeAgent:
         reply = await self.reports.heartbeat(self.report())
         for orphan in reply.unknown_kernels:
             self.kernels.pop(orphan.kernel_id, None)
+        for unobserved in reply.unobserved_kernels:
+            await self.tell(unobserved.kernel_id, unobserved.attempt, KernelStatus.RUNNING)
         return [o.kernel_id for o in reply.unknown_kernels]
 
     def observation(self, kernel_id: str, attempt: int, status: KernelStatus, **details: Any) -> KernelObservation:
@@ -261,6 +264,9 @@ class FakeAgent:
         if req.kernel_id not in self.kernels:
             raise NotFound("no such kernel")
         return self.logs
+
+    async def read_session_log(self, req: Any) -> list[LogLine]:
+        return [LogLine(at=1.0, daemon="agent", level="info", logger="x", message=f"about {req.ids[0]}")]
 
     async def list_processes(self, req: ListProcesses) -> list[ProcessInfo]:
         if req.kernel_id not in self.kernels:

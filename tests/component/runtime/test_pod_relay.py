@@ -72,7 +72,8 @@ class Pod:
 
     async def dial(self, port: int) -> PodStream:
         assert self.handle.link is not None
-        dial = self.handle.dials["s1"] = asyncio.get_running_loop().create_future()
+        dial: asyncio.Future[PodStream] = asyncio.get_running_loop().create_future()
+        self.handle.dials["s1"] = dial
         await self.handle.link.send({"t": "dial", "id": "s1", "port": port})
         async with asyncio.timeout(PATIENCE_S):
             return await dial

@@ -36,6 +36,7 @@ from ai.backend.common.wire.reports import (
     BeatReply,
     BeatReport,
     HeartbeatReply,
+    LogLine,
     ObservationReport,
     StatReport,
 )
@@ -181,6 +182,10 @@ class Commands:
     async def read_logs(self, req: Any) -> bytes:
         self._note("read_logs", req)
         return self.log
+
+    async def read_session_log(self, req: Any) -> list[LogLine]:
+        self._note("read_session_log", req)
+        return [LogLine(at=1.0, daemon="agent", level="info", logger="x", message=f"about {req.ids[0]}")]
 
     async def list_processes(self, req: Any) -> list[ProcessInfo]:
         self._note("list_processes", req)

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from tools.kube.cluster import Cluster, ClusterOptions, running_cluster
 
-from ai.backend.common.errors import NotFound
+from ai.backend.common.errors import NotFound, Unavailable
 from ai.backend.infra.loop import cancel_all
 from ai.backend.infra.retry import Backoff
 from ai.backend.kubeacc.composition import connect
@@ -22,7 +22,9 @@ from ai.backend.kubeacc.controllers.manager import ControllerManager
 from ai.backend.kubeacc.crd.objects import ACCELERATORS, OPERATIONS, Accelerator, AcceleratorOperation
 from ai.backend.kubeacc.crd.operations import Order, Report
 from ai.backend.kubeacc.crd.vocabulary import GROUP, NODE_MANAGER, VERSION, Outcome
+from ai.backend.kubeacc.policies.roles import CONTROLLERS_ACCOUNT, NAMESPACE
 from ai.backend.node.kube_api.client import KubeApi
+from ai.backend.node.kube_api.configuration import ClusterAddress, Token
 from ai.backend.node.kube_api.errors import ObjectConflict, RequestDenied
 from ai.backend.node.kube_api.reflector import Reflector
 
@@ -67,6 +69,18 @@ async def client_of(kubeconfig: Path) -> AsyncIterator[KubeApi]:
 async def api(acc_cluster: Cluster) -> AsyncIterator[KubeApi]:
     async with client_of(acc_cluster.kubeconfig) as client:
         yield client
+
+
+@pytest.fixture
+async def controllers_api(acc_cluster: Cluster) -> AsyncIterator[KubeApi]:
+    """A client with the rights of the controllers, and no more."""
+    token = acc_cluster.kubectl("-n", NAMESPACE, "create", "token", CONTROLLERS_ACCOUNT).strip()
+    authority = acc_cluster.certificate_authority.read_text()
+    address = ClusterAddress(server=acc_cluster.url, authority=authority, token=Token(token))
+    client = KubeApi(address, lambda: Backoff(0.2, 5.0))
+    yield client
+    await client.close()
+    await asyncio.sleep(0.1)  # aiohttp closes connections with TLS a little later
 
 
 @pytest.fixture
@@ -139,12 +153,20 @@ class ScriptedNode:
         if after is not None:
             self._changes.put_nowait(after)
 
+    def ask_again(self, operation: AcceleratorOperation) -> None:
+        """Lets the script answer once more, as a node does when its work is done."""
+        self._changes.put_nowait(operation)
+
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._reflector.run())
             while True:
                 operation = await self._changes.get()
-                await self._execute(operation)
+                try:
+                    await self._execute(operation)
+                except Unavailable:
+                    await asyncio.sleep(0.2)
+                    self._changes.put_nowait(operation)
 
     async def _execute(self, operation: AcceleratorOperation) -> None:
         order, report = operation.status.order, operation.status.report
@@ -251,10 +273,10 @@ class Bench:
 
 
 @pytest.fixture
-async def bench(api: KubeApi, acc_cluster: Cluster, namespace: str) -> AsyncIterator[Bench]:
+async def bench(api: KubeApi, controllers_api: KubeApi, acc_cluster: Cluster, namespace: str) -> AsyncIterator[Bench]:
     """Controllers and a node that does everything at once."""
     node = ScriptedNode(api)
-    async with running(ControllerManager(api).run, node.run):
+    async with running(ControllerManager(controllers_api).run, node.run):
         bench = Bench(api, acc_cluster, namespace, node)
         await bench.wait_until_admitted()
         yield bench

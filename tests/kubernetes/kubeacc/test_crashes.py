@@ -17,7 +17,7 @@ from ai.backend.kubeacc.composition import run_controllers
 from ai.backend.kubeacc.controllers.operations import CRASH_POINTS
 from ai.backend.node.kube_api.client import KubeApi
 from ai.backend.plugin.crash_points import VARIABLE
-from tests.kubernetes.kubeacc.conftest import Bench, ScriptedNode, running
+from tests.kubernetes.kubeacc.conftest import Bench, ScriptedNode, running, succeed
 
 pytestmark = pytest.mark.needs("kubernetes")
 
@@ -87,3 +87,20 @@ async def test_of_two_controllers_one_leads_and_the_other_takes_over(
         assert (await bench.wait_for_end("two", 30)).status.phase is P.SUCCEEDED
         second.set()
     assert node.orders == [("one", 1, "order"), ("two", 1, "order")]
+
+
+async def test_the_api_server_dies_while_an_operation_runs(bench: Bench, device: str) -> None:
+    go = asyncio.Event()
+    bench.node.script = lambda operation, order: succeed(operation, order) if go.is_set() else None
+    await bench.ask("op", device, "Reset")
+    begun = await bench.wait_for("op", lambda op: op.status.report is not None)
+    daemon = bench.cluster.daemons["kube-apiserver"]
+    await asyncio.to_thread(daemon.kill)
+    go.set()
+    bench.node.ask_again(begun)
+    await asyncio.sleep(0.5)
+    await asyncio.to_thread(daemon.start)
+    ended = await bench.wait_for("op", lambda op: op.status.phase.is_final, 60)
+    assert ended.status.phase is P.SUCCEEDED
+    assert bench.node.orders == [("op", 1, "order")]
+    await bench.wait_for_end("op", 30)

@@ -58,8 +58,8 @@ def fabric(namespace: str) -> Fabric:
 
 
 @pytest.fixture
-async def manager(api: KubeApi, fabric: Fabric) -> ControllerManager:
-    return ControllerManager(api, drivers=[fabric])
+async def manager(controllers_api: KubeApi, fabric: Fabric) -> ControllerManager:
+    return ControllerManager(controllers_api, drivers=[fabric])
 
 
 @pytest.fixture

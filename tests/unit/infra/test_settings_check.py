@@ -98,7 +98,7 @@ def test_what_is_no_address_of_the_node_is_none_of_its_networks(tmp_path: Path, 
         ('[manager]\ndisabled-plugins = ["x"]', "manager.disabled-plugins", "resource group"),
         ("[manager]\nuse_sokovan = false", "manager.use_sokovan", "one scheduler"),
         ('[manager]\n[logging]\ndrivers = ["logstash"]', "logging.drivers.0", "not to logstash"),
-        ("[manager]\n[otel]\nenabled = true", "otel.enabled", "no traces"),
+        ('[manager]\n[otel]\nenabled = true\nendpoint = "collector"', "otel", "http://HOST:PORT"),
         ("[manager]\n[docker-registry]\nssl-verfy = false", "docker-registry.ssl-verfy", "no such key"),
     ],
 )

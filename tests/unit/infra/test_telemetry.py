@@ -15,7 +15,7 @@ import pytest
 
 from ai.backend.common.errors import InvalidInput
 from ai.backend.infra.settings.tables import LoggingSettings
-from ai.backend.infra.telemetry import Metrics, bind_log_context, configure_logging, log_as_configured
+from ai.backend.infra.telemetry import Metrics, bind_log_context, change_levels, configure_logging, log_as_configured
 
 
 @pytest.fixture(autouse=True)
@@ -97,6 +97,20 @@ def test_a_record_must_pass_the_level_of_its_logger_and_of_all(capsys: pytest.Ca
     assert sorted(said()) == sorted([*usual, *errors])
     assert "DEBUG ai.backend.test" in said("DEBUG")
     assert said("ERROR") == errors
+
+
+def test_levels_change_while_a_daemon_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    noisy, own = logging.getLogger("noisy.part"), logging.getLogger("ai.backend.test")
+    log_as_configured("test", _settings(pkg_ns={"noisy": "INFO"}))
+    noisy.info("heard at first")
+    own.debug("not heard yet")
+    change_levels(_settings(level="DEBUG"))
+    noisy.info("not heard any more")
+    own.debug("heard now")
+    change_levels(_settings(), level="ERROR")
+    own.warning("an option of the command wins")
+    said = capsys.readouterr().err
+    assert [line.rpartition(": ")[2] for line in said.splitlines()] == ["heard at first", "heard now"]
 
 
 def test_a_log_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:

@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-LANES = ("unit", "contract", "component", "simulation", "e2e", "conformance", "openapi", "kubernetes", "browser")
+LANES = (
+    *("unit", "contract", "component", "simulation", "e2e", "conformance"),
+    *("openapi", "kubernetes", "browser", "operations"),
+)
 
 
 def test_every_test_module_is_in_a_lane() -> None:

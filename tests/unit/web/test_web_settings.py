@@ -76,7 +76,6 @@ def test_the_published_file_loads_and_names_what_has_no_effect(tmp_path: Path) -
     assert settings.service.wsproxy.url == "http://127.0.0.1:5050"
     assert {key for key, _ in keys_without_effect(settings)} == {
         "api.auth-token-name",
-        "otel",
         "pipeline.endpoint",
         "pipeline.frontend-endpoint",
         "webserver",

@@ -2,6 +2,7 @@ import {
   IconAdjustments,
   IconApi,
   IconBox,
+  IconChartAreaLine,
   IconFolder,
   IconHome,
   IconListNumbers,
@@ -25,6 +26,7 @@ export interface Destination {
     | 'queue'
     | 'folders'
     | 'images'
+    | 'usage'
     | 'account'
     | 'fleet'
     | 'people'
@@ -48,6 +50,7 @@ export const destinations: readonly Destination[] = [
   { path: '/services', label: 'services', icon: IconApi, group: 'work', shortcut: 'v' },
   { path: '/queue', label: 'queue', icon: IconListNumbers, group: 'work', shortcut: 'q' },
   { path: '/images', label: 'images', icon: IconBox, group: 'work', shortcut: 'i' },
+  { path: '/usage', label: 'usage', icon: IconChartAreaLine, group: 'work', shortcut: 'u' },
   { path: '/account', label: 'account', icon: IconUser, group: 'work', shortcut: 'a' },
   {
     path: '/fleet',

@@ -14,6 +14,7 @@ import { loginQuery, meOptions } from '../api/me';
 import { prefix } from '../api/prefix';
 import { draftOf, searchOf } from '../features/launch/rules';
 import { serviceDraftOf, serviceSearchOf } from '../features/services/draft';
+import { isUseGrouping, type UseGrouping } from '../features/services/rules';
 import { loadMessages } from '../i18n';
 import type { LaterMessages } from '../i18n/later';
 import { ExpiredDialog } from './ExpiredDialog';
@@ -224,8 +225,18 @@ const service = createRoute({
 const serviceTab = createRoute({
   getParentRoute: () => shell,
   path: '/services/$id/$tab',
-  validateSearch: (search): { page?: number } => (Number(search.page) > 1 ? { page: Number(search.page) } : {}),
+  validateSearch: (search): { page?: number; by?: UseGrouping } => ({
+    ...(Number(search.page) > 1 ? { page: Number(search.page) } : {}),
+    ...(isUseGrouping(search.by) ? { by: search.by } : {}),
+  }),
   component: pageWithMessages('services', () => import('../features/services/pages/ServicePage')),
+});
+
+const usage = createRoute({
+  getParentRoute: () => shell,
+  path: '/usage',
+  validateSearch: (search): { of?: 'all' } => (search.of === 'all' ? { of: 'all' } : {}),
+  component: pageWithMessages('usage', () => import('../features/usage/pages/UsagePage')),
 });
 
 const queue = createRoute({
@@ -274,6 +285,7 @@ const tree = root.addChildren([
     newService,
     service,
     serviceTab,
+    usage,
     queue,
     fleet,
     agent,

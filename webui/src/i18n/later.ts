@@ -1,12 +1,14 @@
 import type fleet from '../features/fleet/locale/en.json';
 import type queue from '../features/queue/locale/en.json';
 import type services from '../features/services/locale/en.json';
+import type usage from '../features/usage/locale/en.json';
 
 /** Messages that come with their pages instead of with the first one. */
 export interface LaterMessages {
   fleet: typeof fleet;
   queue: typeof queue;
   services: typeof services;
+  usage: typeof usage;
 }
 
 type Loaders = {
@@ -26,5 +28,9 @@ export const later: Loaders = {
   services: {
     en: () => import('../features/services/locale/en.json'),
     ko: () => import('../features/services/locale/ko.json'),
+  },
+  usage: {
+    en: () => import('../features/usage/locale/en.json'),
+    ko: () => import('../features/usage/locale/ko.json'),
   },
 };

@@ -13,7 +13,7 @@ from ai.backend.agent.config.settings import AgentSettings
 from ai.backend.agent.devices.survey import PluginInspection as PluginInspection  # noqa: PLC0414  # re-exported to the CLI
 from ai.backend.agent.devices.survey import survey
 from ai.backend.agent.runtimes import CLUSTER_RUNTIME
-from ai.backend.infra.process.daemon import config_option, log_level_option, reported_errors, run_daemon
+from ai.backend.infra.process.daemon import config_option, level_reload, log_level_option, reported_errors, run_daemon
 from ai.backend.infra.settings.check import config as config_group
 
 
@@ -47,7 +47,7 @@ def start_server(config: Path | None, log_level: str | None, runtime: str | None
     from ai.backend.infra.process.memory import share_one_heap
     from ai.backend.infra.process.pid_file import PidFile
     from ai.backend.infra.settings import warn_of_keys_without_effect
-    from ai.backend.infra.telemetry import log_as_configured
+    from ai.backend.infra.telemetry import log_as_configured, start_telemetry
 
     share_one_heap()
 
@@ -57,6 +57,7 @@ def start_server(config: Path | None, log_level: str | None, runtime: str | None
             settings = settings.model_copy(update={"agent": settings.agent.model_copy(update={"runtime": runtime})})
         log_as_configured("agent", settings.logging, level=log_level or settings.debug.log_level)
         warn_of_keys_without_effect(settings)
+        start_telemetry("agent", settings.otel)
 
     async def run_agent(stop: asyncio.Event) -> None:
         with PidFile(settings.agent.pid_file):
@@ -68,7 +69,8 @@ def start_server(config: Path | None, log_level: str | None, runtime: str | None
             else:
                 await serve(settings, stop)
 
-    run_daemon(run_agent, debug=settings.debug.asyncio or None)
+    reload = level_reload(lambda: _load_settings(config).logging, level=log_level or settings.debug.log_level)
+    run_daemon(run_agent, debug=settings.debug.asyncio or None, reload=reload)
 
 
 @main.command("watcher")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from contextlib import AbstractContextManager, nullcontext
 
 import click
 
@@ -69,6 +71,9 @@ ENTRIES = {
     "kube-acc": Entry("ai.backend.kubeacc.main:main", "Accelerators of Kubernetes clusters.", "kube-acc"),
 }
 
+_DAEMONS = frozenset(
+    {"up", "down", "mgr", "ag", "storage", "web", "worker", "coordinator", "app-proxy-worker", "app-proxy-coordinator"}
+)
 ALIASES = frozenset({"create", "destroy", "session-template", "ssh-proxy", "coordinator", "worker"})
 """Commands that the help leaves out, since it shows them by another name, or other programs start them."""
 
@@ -125,6 +130,17 @@ def root(ctx: click.Context) -> None:
     ctx.ensure_object(Screen)
 
 
+def _traced() -> AbstractContextManager[object]:
+    """Returns a block that is a span where the environment names a collector; daemons, which have settings of their
+    own, are none."""
+    words = [word for word in sys.argv[1:] if not word.startswith("-")]
+    if "OTEL_EXPORTER_OTLP_ENDPOINT" not in os.environ or not words or words[0] in _DAEMONS:
+        return nullcontext()
+    from ai.backend.infra.telemetry.sending import traced_command
+
+    return traced_command(f"{PROGRAM} {words[0]}")
+
+
 def main() -> None:
     """Runs the installed script: the command of the arguments, with its errors in one line each."""
     refusal_text = refusal()
@@ -132,7 +148,8 @@ def main() -> None:
     if refusal_text is not None:
         screen.fail(refusal_text)
     try:
-        root.main(prog_name=PROGRAM, complete_var=COMPLETION_VARIABLE, standalone_mode=False, obj=screen)
+        with _traced():
+            root.main(prog_name=PROGRAM, complete_var=COMPLETION_VARIABLE, standalone_mode=False, obj=screen)
     except click.UsageError as error:
         if type(error).__name__ == "NoArgsIsHelpError":  # older releases of click do not have it
             click.echo(error.format_message())

@@ -12,6 +12,7 @@ from yarl import URL
 
 from ai.backend.client.config import APIConfig
 from ai.backend.client.exceptions import BackendAPIError
+from ai.backend.client.tracing import trace_headers
 from ai.backend.client.transport import Transport
 from ai.backend.client.wire import Call, Reply, call_url, problem, sign_headers
 
@@ -99,7 +100,11 @@ class AiohttpTransport(Transport):
         socket: aiohttp.ClientWebSocketResponse | None = None
         for _ in self.config.endpoint_urls:
             url = call_url(self.config.endpoint_url, path, params)
-            headers = {"User-Agent": self.config.user_agent, **sign_headers(self.config, "GET", url, None)}
+            headers = {
+                "User-Agent": self.config.user_agent,
+                **trace_headers(),
+                **sign_headers(self.config, "GET", url, None),
+            }
             try:
                 socket = await http.ws_connect(
                     URL(url, encoded=True),

@@ -15,6 +15,7 @@ from urllib.parse import quote, urlencode
 
 from ai.backend.client.config import APIConfig
 from ai.backend.client.exceptions import BackendAPIError, UnusableReply
+from ai.backend.client.tracing import trace_headers
 from ai.backend.client.urls import host_of, raw_target
 from ai.backend.common.signing import SignedParts, authorization, media_type, sign
 
@@ -111,7 +112,7 @@ def prepare(config: APIConfig, call: Call) -> tuple[str, dict[str, str], Any]:
         body, content_type = json.dumps(call.json).encode(), "application/json"
     elif call.content is not None:
         body, content_type = call.content, call.content_type or "application/octet-stream"
-    headers = {"User-Agent": config.user_agent, **(call.headers or {})}
+    headers = {"User-Agent": config.user_agent, **trace_headers(), **(call.headers or {})}
     if call.token:
         headers[TOKEN_HEADER] = call.token
     if call.signed:

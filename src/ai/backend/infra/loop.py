@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from functools import cached_property
@@ -26,6 +27,10 @@ class PeriodicLoop(ABC):
     """
 
     period_s: float = 5.0
+    failures: int = 0
+    """The rounds that have failed."""
+    succeeded_at: float = 0.0
+    """When the last round succeeded, in seconds of the epoch; 0 before the first."""
 
     @cached_property
     def _signal(self) -> Signal:
@@ -49,7 +54,9 @@ class PeriodicLoop(ABC):
             pause_s = 0.0
             try:
                 await self.once()
+                self.succeeded_at = time.time()
             except Exception as e:  # the next round starts from what is stored
+                self.failures += 1
                 pause_s = min(_PAUSE_S, self.period_s)
                 log.warning("%s failed and runs again: %s", self.name, e, exc_info=not isinstance(e, BackendError))
                 await asyncio.sleep(pause_s)

@@ -17,6 +17,7 @@ import msgspec
 
 from ai.backend.common import errors
 from ai.backend.infra.config_store import ConfigStore
+from ai.backend.infra.http.client_traces import client_traces
 
 _PROXIES_PREFIX = "volumes/proxies/"
 _DEFAULT_HOST_KEY = "volumes/default_host"
@@ -111,7 +112,7 @@ class StorageProxies:
         """Returns the status and, up to ``limit`` bytes, the body of a reply. Raises Unavailable."""
         settings = await self.proxy(proxy)
         if self._http is None or self._http.closed:
-            self._http = aiohttp.ClientSession(timeout=_TIMEOUT)
+            self._http = aiohttp.ClientSession(timeout=_TIMEOUT, trace_configs=client_traces())
         try:
             async with self._http.request(
                 method,

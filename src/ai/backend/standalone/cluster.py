@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack
 from typing import NamedTuple
 
 from ai.backend.common.errors import Conflict, InvalidInput, Unavailable
-from ai.backend.infra.telemetry import configure_logging
+from ai.backend.infra.telemetry import configure_logging, sent_telemetry, settings_of_environment, start_telemetry
 from ai.backend.standalone.agent_daemon import AgentDaemon
 from ai.backend.standalone.agent_files import check as check_agent_files
 from ai.backend.standalone.app_proxy_daemon import AppProxyDaemon
@@ -21,6 +21,7 @@ from ai.backend.standalone.instance import ClusterFile, read_cluster_file, write
 from ai.backend.standalone.layout import Layout
 from ai.backend.standalone.listeners import listen
 from ai.backend.standalone.manager_daemon import ManagerDaemon, keys_of
+from ai.backend.standalone.manager_file import manager_settings
 from ai.backend.standalone.options import (
     DEFAULT_COORDINATOR_PORT,
     DEFAULT_PORT,
@@ -47,7 +48,8 @@ async def run_cluster(layout: Layout, options: UpOptions, *, ready_fd: int | Non
     stop = asyncio.Event()
     for signal_number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(signal_number, stop.set)
-    async with AsyncExitStack() as stack:
+    start_telemetry("up", settings_of_environment())
+    async with sent_telemetry(), AsyncExitStack() as stack:
         cluster, sockets = prepare(layout, options)
         for sock in sockets:
             stack.callback(sock.close)
@@ -133,8 +135,10 @@ def prepare(layout: Layout, options: UpOptions) -> tuple[ClusterFile, Sockets]:
         separate=options.separate,
         mock=options.mock_devices(previous.mock),
         agent_config=options.agent_files(previous.agent_config),
+        manager_config=options.manager_file(previous.manager_config),
     )
     try:
+        manager_settings(cluster.manager_config, layout.database.parent)
         check_agent_files(cluster.agent_config, agent_ids(cluster.agents), is_new=options.agent_config is not None)
     except InvalidInput:
         for opened_socket in sockets:

@@ -17,7 +17,7 @@ from ai.backend.common.errors import BackendError, InvalidInput
 from ai.backend.infra.bus import Signal
 from ai.backend.infra.process.memory import share_one_heap, trimmed
 from ai.backend.infra.rpc.zmq.keys import AgentKeyDirectory, load_keypair, load_or_generate_keypair
-from ai.backend.infra.telemetry import configure_logging
+from ai.backend.infra.telemetry import configure_logging, sent_telemetry, settings_of_environment, start_telemetry
 from ai.backend.standalone.instance import ClusterFile, InstanceLock, read_cluster_file
 from ai.backend.standalone.layout import Layout
 
@@ -91,7 +91,7 @@ async def run(daemon: Daemon) -> None:
     is_orphan = False
     try:
         await daemon.start()
-        async with trimmed():
+        async with sent_telemetry(), trimmed():
             while not await stop.wait(_ORPHAN_CHECK_S if supervisor else None):
                 if is_orphan := os.getppid() != supervisor:
                     break
@@ -136,6 +136,7 @@ def main(arguments: Sequence[str]) -> int:
         if cluster is None:
             raise InvalidInput(f"There is no cluster on {layout.root}.")
         with InstanceLock(layout.root / f"{name}.lock", wait_s=_PREDECESSOR_S):
+            start_telemetry(arguments[1], settings_of_environment())
             asyncio.run(run(make_daemon(layout, cluster)))
     except BackendError as e:
         sys.stderr.write(f"{name}: {e.message}\n")

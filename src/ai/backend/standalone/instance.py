@@ -30,6 +30,7 @@ class ClusterFile(msgspec.Struct, frozen=True, kw_only=True):
     separate: bool = False
     mock: str | None = None
     agent_config: str | None = None
+    manager_config: str | None = None
     storage_port: int = 0
     storage_manager_port: int = 0
     coordinator_port: int = 0

@@ -83,6 +83,12 @@ def _fail(error: BackendError) -> None:
     " i-local-2.toml, or `none`.  [default: as last time, or none]",
 )
 @click.option(
+    "--manager-config",
+    default=None,
+    metavar="FILE",
+    help="What the manager has of its own, as in manager.toml, or `none`.  [default: as last time, or none]",
+)
+@click.option(
     "--app-ports",
     callback=_parse_ports,
     default=None,

@@ -6,6 +6,8 @@ import logging
 import socket
 from collections.abc import Mapping
 
+from pydantic import SecretStr
+
 from ai.backend.common.errors import Unavailable
 from ai.backend.infra.bus import Bus
 from ai.backend.infra.config_store import SQLiteConfigStore
@@ -19,6 +21,7 @@ from ai.backend.manager.config.settings import ManagerSettings
 from ai.backend.manager.identity.passwords import verify_password
 from ai.backend.standalone.instance import ClusterFile, Keys, read_env_file, write_env_file
 from ai.backend.standalone.layout import Layout
+from ai.backend.standalone.manager_file import manager_settings
 from ai.backend.standalone.passwords import forget_password, hash_of_random, make_password, stored_password
 from ai.backend.standalone.storage_daemon import FOLDER_HOST, secret, shared_configuration
 
@@ -36,7 +39,7 @@ class ManagerDaemon:
         self._cluster = cluster
         self.database = Database(f"sqlite:///{layout.database}", ballast_bytes=BALLAST_BYTES)
         self.bus = Bus()
-        settings = ManagerSettings(data_dir=layout.database.parent)
+        settings = _with_monitoring(manager_settings(cluster.manager_config, layout.database.parent), layout)
         self.manager = Manager(settings, self.database, self.bus, endpoint, sealer=sealer_of(settings))
         self._runner = make_runner(build_app(self.manager, readiness=self._readiness))
 
@@ -102,6 +105,14 @@ class ManagerDaemon:
         await self.manager.stop()
         await self.database.close()
         self._sock.close()
+
+
+def _with_monitoring(settings: ManagerSettings, layout: Layout) -> ManagerSettings:
+    """Gives the manager the token by which targets of Prometheus are read, unless its file names one."""
+    if settings.metrics.targets_token is not None:
+        return settings
+    metrics = settings.metrics.model_copy(update={"targets_token": SecretStr(secret(layout, "monitoring"))})
+    return settings.model_copy(update={"metrics": metrics})
 
 
 def keys_of(layout: Layout) -> tuple[Keys, Keys]:

@@ -20,8 +20,9 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of ``up``; None means the value of the last ``up`` on this data directory.
 
     Without a last one: port 8091 or any free one, one agent, the process runtime, no mock devices. ``mock`` is a file,
-    ``default`` or ``none``. ``agent_config`` is a file, a folder with an ``AGENT.toml`` for some agents, or ``none``.
-    ``app_ports`` are the first and the last port at which apps open in browsers, ``web_port`` is the console's.
+    ``default`` or ``none``. ``agent_config`` is a file, a folder with an ``AGENT.toml`` for some agents, or ``none``;
+    ``manager_config`` is a file or ``none``. ``app_ports`` are the first and the last port at which apps open in
+    browsers, ``web_port`` is the console's.
     """
 
     host: str = "127.0.0.1"
@@ -31,6 +32,7 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
     separate: bool = False
     mock: str | None = None
     agent_config: str | None = None
+    manager_config: str | None = None
     app_ports: tuple[int, int] | None = None
     web_port: int | None = None
 
@@ -41,7 +43,8 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
         if mock not in (None, DEFAULT_MOCK, NONE_WORD):
             _check_declaration(Path(mock))
         agent_config = _absolute_path(self.agent_config, (NONE_WORD,), "agent configuration")
-        return msgspec.structs.replace(self, mock=mock, agent_config=agent_config)
+        manager_config = _absolute_path(self.manager_config, (NONE_WORD,), "manager configuration")
+        return msgspec.structs.replace(self, mock=mock, agent_config=agent_config, manager_config=manager_config)
 
     def to_json(self) -> str:
         return msgspec.json.encode(self).decode()
@@ -53,6 +56,12 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
     def agent_files(self, previous: str | None) -> str | None:
         """Returns the path of agents' settings, or None; ``previous`` is that of the last ``up``."""
         return previous if self.agent_config is None else None if self.agent_config == NONE_WORD else self.agent_config
+
+    def manager_file(self, previous: str | None) -> str | None:
+        """Returns the path of the manager's settings, or None; ``previous`` is that of the last ``up``."""
+        if self.manager_config is None:
+            return previous
+        return None if self.manager_config == NONE_WORD else self.manager_config
 
 
 def _check_declaration(path: Path) -> None:

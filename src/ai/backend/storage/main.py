@@ -22,12 +22,12 @@ from ai.backend.infra.http.health import HealthApi
 from ai.backend.infra.http.routes import endpoints_of
 from ai.backend.infra.http.secret import SecretAuthenticator
 from ai.backend.infra.http.server import HttpOptions, HttpServer, make_runner, serve_on, tls_of
-from ai.backend.infra.process.daemon import config_option, log_level_option, run_daemon
+from ai.backend.infra.process.daemon import config_option, level_reload, log_level_option, on_hang_up, run_daemon
 from ai.backend.infra.process.pid_file import PidFile
 from ai.backend.infra.process.workers import ProcessSupervisor, first_has_ended
 from ai.backend.infra.settings import load_settings, warn_of_keys_without_effect
 from ai.backend.infra.settings.check import config as config_group
-from ai.backend.infra.telemetry import Metrics, log_as_configured
+from ai.backend.infra.telemetry import Metrics, log_as_configured, start_telemetry
 from ai.backend.plugin.crash_points import crash_point
 from ai.backend.storage.artifacts.api import ArtifactApi, ArtifactClientApi
 from ai.backend.storage.artifacts.archive import Archive, Storages
@@ -89,7 +89,7 @@ class StorageProxy:
             FolderApi(self._folders),
             FileApi(self._folders, self._uploads, tokens, proxy.scandir_limit),
             ArtifactApi(self._imports, self._archive, tokens),
-            HealthApi(metrics, self._readiness),
+            HealthApi(metrics, self._readiness, self._gauges),
         )
         endpoints = [endpoint for api in manager_apis for endpoint in endpoints_of(api)]
         authenticator = SecretAuthenticator(manager_secret, SECRET_HEADER)
@@ -125,6 +125,10 @@ class StorageProxy:
 
     async def _readiness(self) -> Mapping[str, bool]:
         return {volume.name: await volume.check() is None for volume in self.volumes}
+
+    async def _gauges(self) -> Mapping[str, float]:
+        health = await self._readiness()
+        return {"volumes": len(health), "volumes_unhealthy": sum(not is_well for is_well in health.values())}
 
     async def stop(self) -> None:
         """Stops serving; the next process resumes unfinished work. May be called after a failed start."""
@@ -191,6 +195,7 @@ def start_server(config: Path | None, log_level: str | None, worker: int) -> Non
         level = log_level or settings.debug.log_level
         log_as_configured("storage-proxy", settings.logging, level=level, process_number=worker)
         warn_of_keys_without_effect(settings)
+        start_telemetry("storage-proxy", settings.otel)
     except BackendError as e:
         raise click.ClickException(str(e)) from e
     arguments = [*(("-f", str(config)) if config else ()), *(("--log-level", log_level) if log_level else ())]
@@ -203,6 +208,7 @@ def start_server(config: Path | None, log_level: str | None, worker: int) -> Non
         ),
         debug=settings.debug.asyncio or None,
         loop_factory=_loop_factory(settings.storage_proxy.event_loop),
+        reload=level_reload(lambda: _load_settings(config).logging, level=level),
     )
 
 
@@ -251,6 +257,7 @@ async def _serve_with_workers(
     with PidFile(proxy.pid_file):
         workers = ProcessSupervisor({f"worker {number}": worker(number) for number in range(1, proxy.num_proc)})
         workers.start()
+        on_hang_up.append(workers.hang_up)
         try:
             await serve(settings, stop)
         finally:

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import click
 
-from ai.backend.infra.process.daemon import config_option, log_level_option, reported_errors, run_daemon
+from ai.backend.infra.process.daemon import config_option, level_reload, log_level_option, reported_errors, run_daemon
 from ai.backend.infra.process.pid_file import PidFile
 from ai.backend.infra.settings import load_settings, warn_of_keys_without_effect
 from ai.backend.infra.settings.check import config as config_group
-from ai.backend.infra.telemetry import log_as_configured
+from ai.backend.infra.telemetry import log_as_configured, start_telemetry
 from ai.backend.web.composition import WebServer
 from ai.backend.web.config.settings import WebSettings
 
@@ -41,21 +41,27 @@ def main() -> None:
 main.add_command(config_group)
 
 
+def _load_settings(config: Path | None) -> WebSettings:
+    return load_settings(WebSettings, name="webserver", path=config, env_prefix="BACKEND_WEB_")
+
+
 @main.command("start-server")
 @config_option("webserver")
 @log_level_option
 def start_server(config: Path | None, log_level: str | None) -> None:
     """Serve browsers, and clients in session mode."""
     with reported_errors():
-        settings = load_settings(WebSettings, name="webserver", path=config, env_prefix="BACKEND_WEB_")
+        settings = _load_settings(config)
         log_as_configured("webserver", settings.logging, level=log_level or settings.debug.log_level)
         warn_of_keys_without_effect(settings)
+        start_telemetry("webserver", settings.otel)
 
     async def run(stop: asyncio.Event) -> None:
         with PidFile(settings.service.pid_file):
             await serve(settings, stop)
 
-    run_daemon(run, debug=settings.debug.asyncio or None)
+    reload = level_reload(lambda: _load_settings(config).logging, level=log_level or settings.debug.log_level)
+    run_daemon(run, debug=settings.debug.asyncio or None, reload=reload)
 
 
 @main.command()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,12 +10,14 @@ from ai.backend.appproxy.worker.access.gate import Gate
 from ai.backend.appproxy.worker.access.tokens import Tokens
 from ai.backend.appproxy.worker.planes.embedded.limits import Limits
 from ai.backend.appproxy.worker.planes.embedded.plane import EmbeddedPlane, Frontend
+from ai.backend.appproxy.worker.planes.haproxy.plane import HaproxyOptions, HaproxyPlane
+from ai.backend.appproxy.worker.planes.plane import DataPlane
 from ai.backend.appproxy.worker.upstreams import RouteDialer
 from ai.backend.infra.http.addresses import parse_network
 from ai.backend.infra.tls.certificates import TlsIdentity
 from tests.support.proxy_apps import PERMIT_SECRET, SECRET, FakeApp, free_ports, running_app
 
-PlaneFactory = Callable[..., Awaitable[EmbeddedPlane]]
+PlaneFactory = Callable[..., Awaitable[Any]]
 
 
 @pytest.fixture
@@ -30,9 +33,16 @@ def ports() -> list[int]:
 
 
 @pytest.fixture
-async def start_plane(ports: list[int]) -> AsyncIterator[PlaneFactory]:
+def plane_kind() -> str:
+    """The plane under test; modules that are for all planes have parameters."""
+    import os
+    return os.environ.get("PK","embedded")
+
+
+@pytest.fixture
+async def start_plane(ports: list[int], plane_kind: str, tmp_path: Path) -> AsyncIterator[PlaneFactory]:
     """Starts planes: with ``domain`` those of a wildcard frontend at the third port."""
-    planes: list[EmbeddedPlane] = []
+    planes: list[DataPlane] = []
 
     async def start(
         *,
@@ -42,7 +52,7 @@ async def start_plane(ports: list[int]) -> AsyncIterator[PlaneFactory]:
         limits: Limits | None = None,
         identity: TlsIdentity | None = None,
         **other: Any,
-    ) -> EmbeddedPlane:
+    ) -> DataPlane:
         tokens = Tokens(shared_secret=SECRET, permit_secret=PERMIT_SECRET, started_at=0.0)
         gate = Gate(tokens, is_secure=is_secure, trusted_proxies=[parse_network(text) for text in proxies])
         if domain:
@@ -52,7 +62,12 @@ async def start_plane(ports: list[int]) -> AsyncIterator[PlaneFactory]:
             frontend = Frontend(host="127.0.0.1", ports=slots, is_secure=is_secure)
         dialer = RouteDialer()
         dialer.identity = identity
-        plane = EmbeddedPlane(frontend, gate, dialer, limits=limits, **other)
+        plane: DataPlane
+        if plane_kind == "haproxy":
+            options = HaproxyOptions(folder=tmp_path / f"h{len(planes)}", circuits=8)
+            plane = HaproxyPlane(frontend, gate, dialer, options, limits=limits, **other)
+        else:
+            plane = EmbeddedPlane(frontend, gate, dialer, limits=limits, **other)
         await plane.start()
         planes.append(plane)
         return plane

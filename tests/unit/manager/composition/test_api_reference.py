@@ -62,7 +62,9 @@ def test_only_these_need_no_signature(told: dict[str, Any]) -> None:
     anonymous = {path for path, methods in told["paths"].items() for o in methods.values() if not o["security"]}
     by_password = {"/auth/authorize", "/auth/update-password-no-auth", "/auth/signup", "/auth/verify-email"}
     by_service = {"/auth/providers", "/auth/redirect", "/auth/redirect/finish"}
-    assert anonymous == {"/", "/{version}", "/livez", "/readyz", "/metrics", *by_password, *by_service}
+    by_token = {"/metrics/targets"}
+    metrics = {"/metrics", "/metrics/agents/{agent}"}
+    assert anonymous == {"/", "/{version}", "/livez", "/readyz", *metrics, *by_token, *by_password, *by_service}
 
 
 def test_other_spellings_are_told(told: dict[str, Any]) -> None:

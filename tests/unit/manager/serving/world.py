@@ -12,7 +12,7 @@ from ai.backend.common.errors import BackendError, Unavailable
 from ai.backend.common.ids import AccessKey, AgentId, DomainName, GroupId, ResourceGroupName, SessionId, UserId
 from ai.backend.common.serving import ReplicaStatus, ServedRevisionStatus
 from ai.backend.common.states import SessionStatus, UserRole
-from ai.backend.common.wire.appproxy import EndpointLoad, EndpointLoads, RouteInfo, ServingOptions
+from ai.backend.common.wire.appproxy import EndpointLoad, EndpointLoads, RouteInfo, ServingOptions, UsageRow
 from ai.backend.common.wire.execution import OpenRoute, RouteOpened
 from ai.backend.core.serving.model import RolloutPolicy
 from ai.backend.manager.access.caller import Caller
@@ -121,6 +121,7 @@ class World:
     held_requests: int | None = None
     endpoint_id: UUID = ENDPOINT
     load: EndpointLoad | None = None
+    reports: list[UsageRow] = field(default_factory=list)
     asked_loads: int = 0
     open_requests: Mapping[UUID, int] | None = None
     routes: list[RouteInfo] | None = None
@@ -238,6 +239,11 @@ class World:
         if self.is_coordinator_away:
             raise Unavailable("the coordinator is away")
         return EndpointLoads(version=(since or 0) + 1, loads=[self.load] if self.load is not None else [])
+
+    async def usage(self, _coordinator: Any, *, after: int, limit: int) -> Sequence[UsageRow]:
+        if self.is_coordinator_away:
+            raise Unavailable("the coordinator is away")
+        return [row for row in self.reports if row.id > after][:limit]
 
     async def remove_endpoint(self, _coordinator: Any, _endpoint: Endpoint) -> None:
         if self.is_coordinator_away:

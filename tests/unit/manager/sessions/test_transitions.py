@@ -23,8 +23,8 @@ from ai.backend.core.lifecycle.events import (
     SessionStartOverRequested,
 )
 from ai.backend.manager.sessions.changes import slot_deltas
-from ai.backend.manager.sessions.model import Session
-from ai.backend.manager.sessions.transitions import STARTED_OVER, advance, fold
+from ai.backend.manager.sessions.model import STARTED_OVER, Session
+from ai.backend.manager.sessions.transitions import advance, fold
 from tests.contract.store.builders import NOW, SLOTS, make_session
 
 LATER = NOW + timedelta(seconds=7)

@@ -5,7 +5,7 @@ import type { components } from '../../api/generated/rest';
 import { graphql, query } from '../../api/graphql';
 import { keys } from '../../api/keys';
 import { type ListPage, type Pages, usePages } from '../../components/usePages';
-import { type CreateServiceBody, pollIntervalOf } from './rules';
+import { type CreateServiceBody, pollIntervalOf, type UseGrouping } from './rules';
 
 export type ServiceDetails = components['schemas']['ServiceReply'];
 
@@ -110,6 +110,17 @@ export function useServiceTokens(id: string) {
       const list = (await query(tokensQuery, { id, limit: tokensPageSize, offset: 0 }, { signal })).endpoint_token_list;
       return { total: list?.total_count ?? 0, items: (list?.items ?? []).filter((item) => item !== null) };
     },
+  });
+}
+
+/** What tokens used at a service in the last 30 days. */
+export function useServiceUse(id: string, by: UseGrouping) {
+  return useQuery({
+    queryKey: [...serviceKeys.one(id), 'use', by],
+    queryFn: ({ signal }) =>
+      dataOf(rest.GET('/services/{e}/usage', { params: { path: { e: id }, query: { by } }, signal })),
+    placeholderData: keepPreviousData,
+    refetchInterval: 15_000,
   });
 }
 

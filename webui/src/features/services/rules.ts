@@ -157,3 +157,8 @@ export function fieldErrorsOf(error: unknown): Partial<Record<FieldName, string>
   }
   return errors;
 }
+
+/** By what the use of a service is summed up, as the API names it. */
+export const useGroupings = ['day', 'hour', 'token', 'user', 'revision', 'replica'] as const;
+export type UseGrouping = (typeof useGroupings)[number];
+export const isUseGrouping = (value: unknown): value is UseGrouping => useGroupings.some((each) => each === value);

@@ -132,6 +132,27 @@ describe('one service', () => {
     expect(screen.getByText('/health answers 503')).toBeDefined();
     expect(screen.getByText('curl -H "Authorization: Bearer $TOKEN" http://127.0.0.1:10200/v1/models')).toBeDefined();
   });
+  it('shows what tokens used, summed up as its address says', async () => {
+    const sums = {
+      requests: 3,
+      errors: 0,
+      prompt_tokens: 1200,
+      cached_tokens: 0,
+      output_tokens: 7,
+      estimated_requests: 0,
+      busy_s: 2,
+    };
+    server.on(`GET /func/services/${id}/usage`, (_, request) => {
+      const by = new URL(request.url).searchParams.get('by');
+      const groups = [{ key: 'abcdef0123456789', name: null, ...sums }];
+      return { body: { since: '', until: '', by, groups: by === 'token' ? groups : [], total: sums } };
+    });
+    const { router } = openPage(`/services/${id}/usage`, server);
+    expect(await screen.findByText('Nobody has called it in the last 30 days')).toBeDefined();
+    void router.navigate({ to: '/services/$id/$tab', params: { id, tab: 'usage' }, search: { by: 'token' } });
+    expect(await screen.findByRole('cell', { name: 'abcdef01' })).toBeDefined();
+    expect(screen.getByRole('cell', { name: '1,200' })).toBeDefined();
+  });
   it('does not exist for others', async () => {
     server.on(`GET /func/services/${id}`, () => ({ status: 404, body: { title: 'There is no such endpoint.' } }));
     openPage(`/services/${id}`, server);

@@ -18,6 +18,7 @@ from ai.backend.common.states import KernelEventReason, KernelStatus
 from ai.backend.common.wire.link import ManagerReports
 from ai.backend.common.wire.reports import KernelObservation, ObservationReport
 from ai.backend.infra.retry import Backoff
+from ai.backend.infra.telemetry.tracing import current_traceparent
 
 log = logging.getLogger(__name__)
 _MAX_BATCH = 200
@@ -60,7 +61,8 @@ class ObservationQueue:
         """Stores an observation of a kernel for delivery in the background."""
         self._seq += 1
         details |= {"kernel_id": kernel_id, "attempt": attempt, "status": status, "reason": reason}
-        observation = KernelObservation(at=self.wall_clock(), seq=self._seq, **details)
+        trace = current_traceparent()
+        observation = KernelObservation(at=self.wall_clock(), seq=self._seq, trace=trace, **details)
         self.outbox.append(observation)
         self._pending.append(observation)
         self._wake.set()

@@ -14,6 +14,7 @@ from ai.backend.agent.lifecycle.steps.hooks import Hooks, PostCreate
 from ai.backend.agent.lifecycle.steps.routes import CloseRoutes
 from ai.backend.agent.lifecycle.steps.workload import CreateWorkload, Devices, Network
 from ai.backend.infra.retry import Backoff
+from ai.backend.infra.telemetry.tracing import child_span
 from ai.backend.plugin.crash_points import crash_point
 
 CREATE_STEPS = ("devices", "hooks", "network", "workload", "channel", "bootstrap", "post-create", "routes")
@@ -66,7 +67,8 @@ class StepRunner:
         """Acquires every step. Raises a step's error; :meth:`release_all` then releases the acquired steps."""
         for unit in self.steps:
             crash_point(f"create.{unit.name}.before")
-            await unit.acquire(kernel, step)
+            with child_span(f"acquire {unit.name}"):
+                await unit.acquire(kernel, step)
             crash_point(f"create.{unit.name}.after")
 
     async def release_all(self, kernel: Kernel, step: StepContext) -> None:
@@ -74,7 +76,8 @@ class StepRunner:
         for unit in reversed(self.steps):
             if not step.restarting:
                 crash_point(f"destroy.{unit.name}.before")
-            await self._release(unit, kernel, step)
+            with child_span(f"release {unit.name}"):
+                await self._release(unit, kernel, step)
             if not step.restarting:
                 crash_point(f"destroy.{unit.name}.after")
 

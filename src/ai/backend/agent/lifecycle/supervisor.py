@@ -40,6 +40,8 @@ from ai.backend.common.wire.agent import CreateKernels, DestroyKernel, KernelSpe
 from ai.backend.common.wire.reports import KernelObservation, KernelPresence
 from ai.backend.core.lifecycle.kernel_phase import Operation, Phase, PhaseTrigger
 from ai.backend.infra.retry import Backoff
+from ai.backend.infra.telemetry import bind_log_context
+from ai.backend.infra.telemetry.tracing import child_span, current_traceparent
 from ai.backend.plugin.accelerator import LifecycleCause
 from ai.backend.plugin.crash_points import crash_point
 from ai.backend.plugin.runtime import WorkloadExit, WorkloadKey, WorkloadState
@@ -241,6 +243,18 @@ class Supervisor:
             kernel.task.add_done_callback(clear_task)
 
     async def _run(self, kernel: Kernel, operation: _Run, previous: asyncio.Task[None] | None) -> None:
+        """Runs a kernel's operation in the trace of the command, or of the session after a restart of the agent."""
+        spec = kernel.record.spec
+        parent = spec.trace if current_traceparent() is None else None
+        name = f"kernel {operation.__name__.strip('_')}"
+        attributes = {"backendai.session_id": spec.session_id, "backendai.kernel_id": kernel.id}
+        with (
+            bind_log_context(session_id=spec.session_id, kernel_id=kernel.id),
+            child_span(name, parent=parent, attributes=attributes),
+        ):
+            await self._finish(kernel, operation, previous)
+
+    async def _finish(self, kernel: Kernel, operation: _Run, previous: asyncio.Task[None] | None) -> None:
         """Runs a kernel's operation after the previous one, with retries on unexpected errors such as a full disk."""
         if previous is not None and not previous.done():
             previous.cancel()
@@ -265,7 +279,8 @@ class Supervisor:
     async def _create(self, kernel: Kernel) -> None:
         if kernel.status in _STATUSES_BEFORE_CREATING:
             try:
-                await self._images.provide(kernel, lambda: self._reporter.status(kernel, KernelStatus.PULLING))
+                with child_span("kernel image"):
+                    await self._images.provide(kernel, lambda: self._reporter.status(kernel, KernelStatus.PULLING))
             except Exception as e:  # noqa: BLE001  # logged and reported there; a pull has nothing to release
                 await self._give_up(kernel, e)
                 return
@@ -329,6 +344,7 @@ class Supervisor:
             resumes=0,
         )
         crash_point("create.running.after")
+        log.info("kernel %s runs: %s", kernel.id, reason)
         if kernel.channel is not None and kernel.channel.ended:
             self.workload_exited(kernel.key, kernel.exit or WorkloadExit(reason="the workload ended at once"))
             return
@@ -371,6 +387,7 @@ class Supervisor:
             ending=ending,
             ended_at=self.context.wall_clock(),
         )
+        log.info("kernel %s has ended: %s", kernel.id, ending.reason)
         self.ended.add(kernel.id, asyncio.get_running_loop().time())
         del self.kernels[kernel.id]
 
@@ -390,6 +407,13 @@ class Supervisor:
                 return
             changes["resumes"] = record.resumes + 1
         self._start_operations(kernel, kernel.move(PhaseTrigger.AGENT_RESTARTED, cause="start of the agent", **changes))
+
+    def report_again(self, kernel_id: str, attempt: int) -> None:
+        """Reports a running kernel once more; does nothing for one that does not run, or runs as another attempt."""
+        kernel = self.kernels.get(kernel_id)
+        if kernel is not None and kernel.attempt == attempt and kernel.phase is Phase.RUNNING:
+            log.warning("the manager does not know that kernel %s runs; it is told again", kernel_id)
+            self._reporter.running(kernel, R.RESUMING_AGENT_OPERATION, self.context.inventory.unhealthy(kernel_id))
 
     async def _adopt(self, kernel: Kernel) -> None:
         backoff = Backoff(_RETRY_FIRST_S, _RETRY_MAX_S)

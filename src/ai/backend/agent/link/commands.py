@@ -19,6 +19,8 @@ from ai.backend.agent.service_ports.services import PortForwarder, ServiceManage
 from ai.backend.common.errors import Unavailable
 from ai.backend.common.wire import agent, execution
 from ai.backend.common.wire.link import ByteStream, PtyStream
+from ai.backend.common.wire.reports import LogLine
+from ai.backend.infra.telemetry.recent import recent_lines
 from ai.backend.plugin.runtime import AbstractRuntime
 
 
@@ -90,6 +92,9 @@ class Commands:
         await self._wait_recovered()
         kernel = self.supervisor.get(req.kernel_id)
         return await self.runtime.read_logs(kernel.key, max_bytes=req.max_bytes)
+
+    async def read_session_log(self, req: execution.ReadSessionLog) -> list[LogLine]:
+        return recent_lines(req.ids)
 
     async def list_processes(self, req: execution.ListProcesses) -> list[execution.ProcessInfo]:
         await self._wait_running(req.kernel_id)

@@ -196,3 +196,5 @@ class Heartbeat(PeriodicLoop):
             log.warning("the manager does not know kernel %s; it is ended", unknown_presence.kernel_id)
             reason = KernelEventReason.NOT_FOUND_IN_MANAGER
             self._supervisor.end(kernel, Termination(reason=reason, forced=True))
+        for presence in reply.unobserved_kernels:
+            self._supervisor.report_again(presence.kernel_id, presence.attempt)

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from ai.backend.common.errors import BackendError
-from ai.backend.infra.process.daemon import config_option, log_level_option, run_daemon
+from ai.backend.infra.process.daemon import config_option, level_reload, log_level_option, run_daemon
 from ai.backend.infra.settings.check import config as config_group
 
 log = logging.getLogger(__name__)
@@ -30,15 +30,19 @@ def start_server(config: Path | None, log_level: str | None) -> None:
     """Sign browsers in to apps of sessions, and tell workers what they serve."""
     from ai.backend.appproxy.coordinator.config.settings import CoordinatorSettings
     from ai.backend.infra.settings import load_settings, warn_of_keys_without_effect
-    from ai.backend.infra.telemetry import log_as_configured
+    from ai.backend.infra.telemetry import log_as_configured, start_telemetry
 
-    try:
-        settings = load_settings(
+    def load() -> CoordinatorSettings:
+        return load_settings(
             CoordinatorSettings, name="proxy-coordinator", path=config, env_prefix="BACKEND_PROXY_COORDINATOR_"
         )
+
+    try:
+        settings = load()
         level = log_level or settings.debug.log_level
         log_as_configured("proxy-coordinator", settings.logging, level=level)
         warn_of_keys_without_effect(settings)
+        start_telemetry("proxy-coordinator", settings.otel)
     except BackendError as e:
         raise click.ClickException(str(e)) from e
 
@@ -55,4 +59,5 @@ def start_server(config: Path | None, log_level: str | None) -> None:
             finally:
                 await coordinator.stop()
 
-    run_daemon(serve, debug=settings.debug.asyncio or None)
+    reload = level_reload(lambda: load().logging, level=level)
+    run_daemon(serve, debug=settings.debug.asyncio or None, reload=reload)

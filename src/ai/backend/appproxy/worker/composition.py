@@ -14,7 +14,9 @@ from ai.backend.appproxy.worker.link.state_file import StateFile
 from ai.backend.appproxy.worker.metrics import families_of
 from ai.backend.appproxy.worker.planes.embedded.limits import Limits
 from ai.backend.appproxy.worker.planes.embedded.plane import EmbeddedPlane, Frontend
-from ai.backend.appproxy.worker.upstreams import RouteDialer
+from ai.backend.appproxy.worker.planes.haproxy.plane import HaproxyOptions, HaproxyPlane
+from ai.backend.appproxy.worker.planes.plane import DataPlane
+from ai.backend.appproxy.worker.upstreams import Dialer, RouteDialer
 from ai.backend.common.errors import InvalidInput
 from ai.backend.common.wire.appproxy import AppFilter, FrontendMode, WorkerRegistration
 from ai.backend.infra.http.addresses import parse_network
@@ -45,16 +47,7 @@ class Worker:
             raise InvalidInput(f"proxy-worker.trusted-proxies: {e}") from None
         gate = Gate(tokens, is_secure=process.tls_advertised, trusted_proxies=proxies)
         self._dialer = RouteDialer()
-        limits = process.limits.model_dump()
-        per_address = limits.pop("connections_per_address")
-        self.plane = EmbeddedPlane(
-            frontend_of(settings),
-            gate,
-            self._dialer,
-            limits=Limits(**limits),
-            connections_per_address=per_address,
-            logs_access=process.access_log,
-        )
+        self.plane = plane_of(settings, gate, self._dialer)
         state_file = StateFile(process.data_dir / STATE_FILE)
         self.link = CoordinatorLink(
             process.coordinator_endpoint,
@@ -98,6 +91,43 @@ class Worker:
             await cancel_all(self._task)
             self._state_file.save()
         await self._runner.cleanup()
+
+
+def plane_of(settings: WorkerSettings, gate: Gate, dialer: Dialer) -> DataPlane:
+    """Returns the data plane of the settings. Raises InvalidInput if a certificate cannot be used."""
+    process, frontend = settings.proxy_worker, frontend_of(settings)
+    table = process.limits.model_dump()
+    per_address = table.pop("connections_per_address")
+    limits = Limits(**table)
+    if process.data_plane == "embedded":
+        return EmbeddedPlane(
+            frontend,
+            gate,
+            dialer,
+            limits=limits,
+            connections_per_address=per_address,
+            logs_access=process.access_log,
+        )
+    certificate = None
+    if process.tls_listen and process.tls_cert is not None and process.tls_privkey is not None:
+        certificate = (process.tls_cert, process.tls_privkey)
+    options = HaproxyOptions(
+        folder=process.data_dir.absolute() / f"haproxy-{process.api_bind_addr.port}",
+        program=process.haproxy.program,
+        threads=process.haproxy.threads,
+        circuits=process.haproxy.circuits,
+        protocol=process.protocol,
+        certificate=certificate,
+    )
+    return HaproxyPlane(
+        frontend,
+        gate,
+        dialer,
+        options,
+        limits=limits,
+        connections_per_address=per_address,
+        logs_access=process.access_log,
+    )
 
 
 def frontend_of(settings: WorkerSettings) -> Frontend:

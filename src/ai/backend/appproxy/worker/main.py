@@ -10,11 +10,11 @@ import click
 
 from ai.backend.appproxy.worker.composition import Worker
 from ai.backend.appproxy.worker.config.settings import WorkerSettings
-from ai.backend.infra.process.daemon import config_option, log_level_option, reported_errors, run_daemon
+from ai.backend.infra.process.daemon import config_option, level_reload, log_level_option, reported_errors, run_daemon
 from ai.backend.infra.process.pid_file import PidFile
 from ai.backend.infra.settings import load_settings, warn_of_keys_without_effect
 from ai.backend.infra.settings.check import config as config_group
-from ai.backend.infra.telemetry import log_as_configured
+from ai.backend.infra.telemetry import log_as_configured, start_telemetry
 
 log = logging.getLogger(__name__)
 
@@ -27,17 +27,23 @@ def main() -> None:
 main.add_command(config_group)
 
 
+def _load_settings(config: Path | None) -> WorkerSettings:
+    return load_settings(WorkerSettings, name="proxy-worker", path=config, env_prefix="BACKEND_PROXY_WORKER_")
+
+
 @main.command("start-server")
 @config_option("proxy-worker")
 @log_level_option
 def start_server(config: Path | None, log_level: str | None) -> None:
     """Serve circuits to browsers and clients."""
     with reported_errors():
-        settings = load_settings(WorkerSettings, name="proxy-worker", path=config, env_prefix="BACKEND_PROXY_WORKER_")
+        settings = _load_settings(config)
         level = log_level or settings.debug.log_level
         log_as_configured("proxy-worker", settings.logging, level=level)
         warn_of_keys_without_effect(settings)
-    run_daemon(lambda stop: serve(settings, stop), debug=settings.debug.asyncio or None)
+        start_telemetry("proxy-worker", settings.otel)
+    reload = level_reload(lambda: _load_settings(config).logging, level=level)
+    run_daemon(lambda stop: serve(settings, stop), debug=settings.debug.asyncio or None, reload=reload)
 
 
 async def serve(settings: WorkerSettings, stop: asyncio.Event) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from ai.backend.appproxy.worker.link.link import CoordinatorLink
-from ai.backend.appproxy.worker.planes.embedded.plane import EmbeddedPlane
+from ai.backend.appproxy.worker.planes.plane import DataPlane
 from ai.backend.common.wire.reports import MetricFamily, MetricSample
 
 _PREFIX = "backendai_appproxy_"
 
 
-def families_of(plane: EmbeddedPlane, link: CoordinatorLink) -> Iterable[MetricFamily]:
+def families_of(plane: DataPlane, link: CoordinatorLink) -> Iterable[MetricFamily]:
     """Returns the metrics at this moment."""
     counts, observations = plane.counts, plane.observe().values()
     yield _family(

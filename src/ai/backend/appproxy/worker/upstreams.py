@@ -46,14 +46,14 @@ class RouteDialer:
         try:
             async with asyncio.timeout(timeout_s):
                 loop = asyncio.get_running_loop()
-                address = await _resolve(loop, route.kernel_host)
+                address = await resolve(loop, route.kernel_host)
                 _, connected = await loop.create_connection(factory, address, route.kernel_port)
         except (OSError, TimeoutError) as e:
             raise Unavailable("the service cannot be reached") from e
         return connected
 
 
-async def _resolve(loop: asyncio.AbstractEventLoop, host: str) -> str:
+async def resolve(loop: asyncio.AbstractEventLoop, host: str) -> str:
     """Returns the address of a host. Raises AddressRefused for link-local, multicast and unspecified addresses: cloud
     metadata services are there, and no session is."""
     try:

@@ -17,6 +17,7 @@ admin = LazyGroup(
     entries={
         "agent": Entry("ai.backend.cli.admin.agents:agent", "Agents: their resources, and which limits they enforce."),
         "keypair": Entry(_USERS_MODULE + "admin_keypair", "Keypairs."),
+        "explain": Entry("ai.backend.cli.admin.explain:explain", "All about a session: life, errors, logs of daemons."),
         "session": Entry("ai.backend.cli.session.group:admin_session", "Sessions of all users."),
         "image": Entry("ai.backend.cli.image.admin:admin_image", "Images of container registries."),
         "artifact": Entry("ai.backend.cli.artifact.admin:admin_artifact", "Where artifacts come from."),

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 service = LazyGroup(
     "service",
     entries={
-        "autoscale": Entry("ai.backend.cli.service.autoscale:autoscale", "Let the number of replicas follow the load.")
+        "autoscale": Entry("ai.backend.cli.service.autoscale:autoscale", "Let the number of replicas follow the load."),
+        "usage": Entry("ai.backend.cli.service.usage:usage", "Show what tokens used: requests, prompts, answers."),
     },
     help="Model services: endpoints that many people call, on replicas that are replaced.",
 )

@@ -123,6 +123,12 @@ class AsyncService(Area):
         """Returns the changes of the endpoint with their reasons, newest first."""
         return list((await self._get(self._path("/history"), limit=limit, offset=offset))["events"])
 
+    async def usage(self, *, by: str = "day", since: int | None = None, until: int | None = None) -> dict[str, Any]:
+        """Returns what tokens used here in a period in unix time, by default the last 30 days: ``groups`` and
+        ``total``, each with ``requests``, ``errors``, ``prompt_tokens``, ``cached_tokens``, ``output_tokens``,
+        ``estimated_requests`` and ``busy_s``. ``by``: token, user, project, revision, replica, hour or day."""
+        return await self._get(self._path("/usage"), by=by, since=since, until=until)
+
     async def why(self) -> dict[str, Any]:
         """Returns why the endpoint is as it is: ``explanation``, ``problem``, ``replicas``, ``obstacles``,
         ``autoscaling``."""
@@ -179,6 +185,12 @@ class AsyncServices(Area):
     async def list(self, *, name: str | None = None) -> Sequence[dict[str, Any]]:
         """Returns the endpoints that you see, newest first."""
         return [*(await self._read("/services", name=name)).json()]
+
+    async def usage(
+        self, *, by: str = "endpoint", since: int | None = None, until: int | None = None
+    ) -> dict[str, Any]:
+        """Returns what tokens used at all endpoints that you see; see :meth:`AsyncService.usage`."""
+        return await self._get("/services/_/usage", by=by, since=since, until=until)
 
     async def runtimes(self) -> Sequence[dict[str, Any]]:
         """Returns the runtime variants with ``name``, ``title``, ``command`` and ``health_path``."""

@@ -98,6 +98,11 @@ class AsyncComputeSession(Area):
         lacks and who holds that."""
         return await self._get(self._path("/explain"), **self._owner())
 
+    async def report(self) -> dict[str, Any]:
+        """Returns all about the session, for administrators: ``life``, ``decision``, ``errors``, ``kernels``, and the
+        ``logs`` of the manager and its agents; ``unreachable`` are agents that did not tell theirs."""
+        return await self._get(self._path("/report"), **self._owner())
+
     async def metric_history(self, span: str = "hour") -> dict[str, Any]:
         """Returns what each kernel used in the last ``hour`` (by 5 s) or ``day`` (by minutes), by metric."""
         return await self._get(self._path("/metrics/history"), **self._owner(), span=span)

@@ -204,6 +204,12 @@ class ProcessInfo(Wire, frozen=True, kw_only=True):
     metrics: dict[str, dict[str, str | None]]
 
 
+class ReadSessionLog(Wire, frozen=True, kw_only=True):
+    """``ids`` are those of a session and its kernels."""
+
+    ids: list[str]
+
+
 class ReadLogs(Wire, frozen=True, kw_only=True):
     kernel_id: str
     max_bytes: int = 10_485_760

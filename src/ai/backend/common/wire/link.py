@@ -16,6 +16,7 @@ from ai.backend.common.wire.reports import (
     BeatReply,
     BeatReport,
     HeartbeatReply,
+    LogLine,
     ObservationReport,
     StatReport,
 )
@@ -105,6 +106,10 @@ class AgentCommands(Protocol):
     @remote("read", deadline_s=30.0)
     async def read_logs(self, req: execution.ReadLogs) -> bytes:
         """Returns the newest output of a kernel's workload."""
+
+    @remote("read")
+    async def read_session_log(self, req: execution.ReadSessionLog) -> list[LogLine]:
+        """Returns the newest records of the agent's own log that belong to a session; none after a restart."""
 
     @remote("read")
     async def list_processes(self, req: execution.ListProcesses) -> list[execution.ProcessInfo]:

@@ -145,7 +145,7 @@ class KernelObservation(Wire, frozen=True, kw_only=True):
 
     ``unhealthy_devices`` are all failed devices of the kernel; None: unchanged. ``retry_after_s`` comes with PENDING.
     ``hook_troubles`` are changes only. ``log_tail`` comes with a final status: the newest output of the workload (at
-    most 256 KiB), which the manager stores.
+    most 256 KiB), which the manager stores. ``trace`` is the ``traceparent`` of the operation that observed it.
     """
 
     kernel_id: str
@@ -165,6 +165,19 @@ class KernelObservation(Wire, frozen=True, kw_only=True):
     retry_after_s: float | None = None
     hook_troubles: list[HookTrouble] = []
     log_tail: bytes | None = None
+    trace: str | None = None
+
+
+class LogLine(Wire, frozen=True, kw_only=True):
+    """A log record of a daemon that belongs to a session; ``at`` is in seconds of the epoch."""
+
+    at: float
+    daemon: str
+    level: str
+    logger: str
+    message: str
+    request_id: str | None = None
+    trace_id: str | None = None
 
 
 class ObservationReport(Wire, frozen=True, kw_only=True):
@@ -219,10 +232,15 @@ class StatReport(Wire, frozen=True, kw_only=True):
 
 
 class HeartbeatReply(Wire, frozen=True, kw_only=True):
-    """The seconds until the next heartbeat, and kernels without a live row in the manager, which the agent destroys."""
+    """The seconds until the next heartbeat, and kernels without a live row in the manager, which the agent destroys.
+
+    The manager has no record of what the agent observed last of the ``unobserved_kernels``; the agent reports their
+    state again.
+    """
 
     interval_s: float = 3.0
     unknown_kernels: list[KernelPresence] = []
+    unobserved_kernels: list[KernelPresence] = []
 
 
 class Beat(Wire, frozen=True, kw_only=True):

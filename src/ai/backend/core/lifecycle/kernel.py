@@ -79,7 +79,7 @@ class KernelState:
     """The state of one kernel, as far as the machine needs it.
 
     Attributes:
-        attempt: 0 until it is scheduled for the first time.
+        attempt: 0 until it is scheduled for the first time; more if it waits in a database that was restored.
         agent_id: its present or last agent; None until it is scheduled for the first time.
         is_main: True for the kernel whose program decides the session's result (``main1``).
     """
@@ -277,8 +277,6 @@ def check(state: KernelState) -> list[str]:
         violations.append(f"kernel {state.kernel_id} is {state.status} without agent or attempt")
     if state.attempt < 0:
         violations.append(f"kernel {state.kernel_id} has a negative attempt")
-    if state.attempt > 0 and state.agent_id is None:
-        violations.append(f"kernel {state.kernel_id} has an attempt but no agent")
     return violations
 
 

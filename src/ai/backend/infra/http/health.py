@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Literal, TypedDict
 
 from aiohttp import web
+from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST
 
 from ai.backend.common.errors import AuthenticationFailed, NotFound
 from ai.backend.infra.http.errors import RouteNotFound
@@ -42,7 +43,8 @@ class HealthApi:
     def __init__(self, metrics: Metrics, readiness: Readiness, gauges: Gauges | None = None) -> None:
         self._metrics = metrics
         self._readiness = readiness
-        self._gauges = gauges
+        if gauges is not None:
+            metrics.update_by(gauges)
 
     @route("GET", "/livez", auth=False, limited=False)
     async def livez(self, call: Call) -> Liveness:
@@ -58,10 +60,11 @@ class HealthApi:
 
     @route("GET", "/metrics", auth=False, limited=False, produces=("text/plain",))
     async def metrics(self, call: Call) -> web.Response:
-        """Returns metrics in the text format of Prometheus."""
-        if self._gauges is not None:
-            for name, value in (await self._gauges()).items():
-                self._metrics.gauge(name, name.replace("_", " ").capitalize() + ".").set(value)
+        """Returns metrics in the text format of Prometheus, or of OpenMetrics where traces are the exemplars."""
+        await self._metrics.update()
+        accepted = call.request.headers.get("Accept", "")
+        if self._metrics.has_exemplars and "application/openmetrics-text" in accepted:
+            return web.Response(body=self._metrics.open_exposition(), headers={"Content-Type": CONTENT_TYPE_LATEST})
         return web.Response(body=self._metrics.exposition(), headers={"Content-Type": "text/plain; version=0.0.4"})
 
 

@@ -15,7 +15,7 @@ import socket
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -54,12 +54,14 @@ from ai.backend.infra.http.signature import SigningKey
 from ai.backend.infra.http.streams import ACCESS_KEY, STREAMS, ActiveKeys, Streams
 from ai.backend.infra.loop import cancel_all
 from ai.backend.infra.telemetry import Metrics, bind_log_context
+from ai.backend.infra.telemetry.tracing import HEADER, Span, child_span, exemplar, is_tracing, span
 
 log = logging.getLogger(__name__)
 _CONNECTION_LIMITS = web.AppKey("connection_limits", ConnectionLimits)
 _REQUEST_ID_PATTERN = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 _METHOD_PATTERN = re.compile(r"[A-Z]{1,16}")
 _RESERVED_PARAMETERS = frozenset({"owner_access_key"})
+_PROBES = frozenset({"/livez", "/readyz", "/metrics"})
 _BACKLOG_CONNECTIONS = 1024
 _MAX_LINE_BYTES = 65_536
 """The longest request line or header. A longer one is refused by the library, without a problem document; its own
@@ -196,7 +198,10 @@ class HttpServer:
         request_id = sent_id if sent_id is not None and _REQUEST_ID_PATTERN.fullmatch(sent_id) else next(self._ids)
         routed = request[ROUTED] = Routed(request_id, request.method, request.match_info, "")
         response: web.StreamResponse
-        with bind_log_context(request_id=request_id):
+        with (
+            bind_log_context(request_id=request_id),
+            _span_of(request) as traced,
+        ):
             try:
                 _check_text(request)
                 response = await (
@@ -220,8 +225,10 @@ class HttpServer:
             if call is not None:
                 route = call.endpoint.template
                 await self._close_call(call, outcome)
-        took_s = time.perf_counter() - started_s
-        self._count_request(route, response.status, took_s)
+            took_s = time.perf_counter() - started_s
+            self._count_request(route, response.status, took_s)
+            if is_tracing():
+                _describe(traced, request, route, response.status, request_id, outcome)
         if log.isEnabledFor(logging.DEBUG):
             log.debug("%s %d in %.1f ms, request %s", route, response.status, took_s * 1000, request_id)
         return response
@@ -309,7 +316,28 @@ class HttpServer:
             counter = self._counters[route, status] = self._served.labels(route, str(status))
             self._timers.setdefault(route, self._took.labels(route))
         counter.inc()
-        self._timers[route].observe(took_s)
+        self._timers[route].observe(took_s, exemplar())
+
+
+def _span_of(request: web.Request) -> AbstractContextManager[Span]:
+    """Returns the span of a request; probes, which come each few seconds, begin no traces."""
+    begin = child_span if request.path in _PROBES else span
+    return begin(request.method, kind="server", parent=request.headers.get(HEADER))
+
+
+def _describe(traced: Span, request: web.Request, route: str, status: int, request_id: str, outcome: str) -> None:
+    """Names the span of a request by its route and adds what it came to (OpenTelemetry, semantic conventions, HTTP)."""
+    traced.name(route)
+    traced.set(
+        {
+            "http.request.method": request.method,
+            "http.route": route.partition(" ")[2],
+            "http.response.status_code": status,
+            "backendai.request_id": request_id,
+        }
+    )
+    if status >= 500:
+        traced.fail(outcome)
 
 
 async def _add_headers(request: web.BaseRequest, response: web.StreamResponse) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +13,10 @@ from typing import Any
 import click
 
 from ai.backend.common.errors import BackendError
+from ai.backend.infra.settings.tables import LoggingSettings
+from ai.backend.infra.telemetry import change_levels, sent_telemetry
 
+log = logging.getLogger(__name__)
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 _level_option: Decorator = click.option(
     "--log-level",
@@ -57,19 +61,48 @@ def reported_errors() -> Iterator[None]:
         raise click.ClickException(str(e)) from e
 
 
+on_hang_up: list[Callable[[], None]] = []
+"""What else a SIGHUP of this process calls: further processes of a daemon are told by its first one."""
+
+
+def level_reload(load: Callable[[], LoggingSettings], *, level: str | None) -> Callable[[], None]:
+    """Returns the function that sets levels of logging as ``load`` reads them; ``level`` wins."""
+
+    def reload() -> None:
+        change_levels(load(), level=level)
+        log.warning("levels of logging are set as the settings say now")
+
+    return reload
+
+
+def _hang_up(reload: Callable[[], None]) -> None:
+    for call in (reload, *on_hang_up):
+        try:
+            call()
+        except (BackendError, OSError, click.ClickException) as e:
+            log.error("SIGHUP: everything stays as it is: %s", e)
+
+
 def run_daemon(
     work: Callable[[asyncio.Event], Awaitable[None]],
     *,
     loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
     debug: bool | None = None,
+    reload: Callable[[], None] | None = None,
 ) -> None:
-    """Runs ``work`` with an event that SIGINT and SIGTERM set. Raises ClickException with the message of its error."""
+    """Runs ``work`` with an event that SIGINT and SIGTERM set. Raises ClickException with the message of its error.
+
+    SIGHUP calls ``reload``, which reads the settings of logging again (:func:`level_reload`); an error of it is logged.
+    """
 
     async def main() -> None:
         stop_event = asyncio.Event()
         for signal_number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(signal_number, stop_event.set)
-        await work(stop_event)
+        if reload is not None:
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _hang_up, reload)
+        async with sent_telemetry():
+            await work(stop_event)
 
     with reported_errors(), asyncio.Runner(debug=debug, loop_factory=loop_factory) as runner:
         runner.run(main())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Mapping, Sequence
@@ -33,10 +34,17 @@ class ProcessSupervisor:
         self._logs = logs
         self._first_delay_s = first_delay_s
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._processes: dict[str, Process] = {}
 
     def start(self) -> None:
         for name in self._commands:
             self._tasks[name] = asyncio.create_task(self._keep_running(name), name=f"supervise {name}")
+
+    def hang_up(self) -> None:
+        """Sends SIGHUP to all processes that run."""
+        for process in self._processes.values():
+            if process.returncode is None:
+                process.send_signal(signal.SIGHUP)
 
     async def stop(self) -> None:
         """Ends workers after their current requests, and daemons by SIGTERM. Safe without ``start`` and twice."""
@@ -53,6 +61,7 @@ class ProcessSupervisor:
             except OSError as error:  # too many processes, or no memory
                 log.error("the process %s cannot be started: %s", name, error)
             else:
+                self._processes[name] = process
                 try:
                     status = await process.wait()
                 except asyncio.CancelledError:

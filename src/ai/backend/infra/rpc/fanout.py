@@ -132,6 +132,7 @@ class _Reports:
         return HeartbeatReply(
             interval_s=min(reply.interval_s for reply in accepted),
             unknown_kernels=[kernel for reply in accepted for kernel in reply.unknown_kernels],
+            unobserved_kernels=[kernel for reply in accepted for kernel in reply.unobserved_kernels],
         )
 
     async def beat(self, report: BeatReport) -> BeatReply:

@@ -44,7 +44,8 @@ class DataOffer(msgspec.Struct, frozen=True):
 
 class Envelope(msgspec.Struct, frozen=True, array_like=True):
     """A message of the link. ``offer``: with a call that opens a stream; ``agent``: with a call for one of several
-    agents that share a connection."""
+    agents that share a connection. ``trace`` and ``request_id``, with a call: the ``traceparent`` of its span, and the
+    request that it serves."""
 
     kind: int
     id: int = 0
@@ -52,6 +53,8 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True):
     body: msgspec.Raw = msgspec.Raw(b"\xc0")
     offer: DataOffer | None = None
     agent: str = ""
+    trace: str | None = None
+    request_id: str | None = None
 
 
 class Hello(msgspec.Struct, frozen=True):
@@ -86,9 +89,12 @@ def encode(
     limit: int,
     offer: DataOffer | None = None,
     agent: str = "",
+    trace: str | None = None,
+    request_id: str | None = None,
 ) -> bytes:
     """Encodes a message. Raises LimitExceeded if it is larger than the link carries."""
-    data = _encoder.encode(Envelope(kind, number, name, msgspec.Raw(_encoder.encode(body)), offer, agent))
+    raw_body = msgspec.Raw(_encoder.encode(body))
+    data = _encoder.encode(Envelope(kind, number, name, raw_body, offer, agent, trace, request_id))
     if len(data) > limit:
         raise LimitExceeded(f"a message of {len(data)} bytes exceeds the link's {limit}")
     return data

@@ -17,11 +17,18 @@ from ai.backend.infra.loop import cancel_all
 from ai.backend.infra.rpc.frames import DataOffer, Envelope, Kind, WireError, decode_body, encode
 from ai.backend.infra.rpc.methods import Service
 from ai.backend.infra.rpc.streams import StreamDialer, StreamPort, StreamServer, open_end, serve_end
+from ai.backend.infra.telemetry import bind_log_context, log_context
+from ai.backend.infra.telemetry.tracing import child_span, current_traceparent, is_tracing
 
 log = logging.getLogger(__name__)
 Send = Callable[[bytes], Awaitable[None]]
 """Sends one message; raises Unavailable if there is no connection."""
 _MAX_OPEN_CALLS = 4096
+
+
+def _ids_of(request: object) -> dict[str, object]:
+    """Returns the ids of a request for the logs of its handler."""
+    return {name: value for name in ("session_id", "kernel_id") if (value := getattr(request, name, None)) is not None}
 
 
 @dataclass(eq=False)
@@ -71,13 +78,30 @@ class Multiplexer:
 
     async def call(self, method: Method, request: object, offer: DataOffer | None = None, *, agent: str = "") -> Any:
         """Calls the peer. Raises what the peer raised, DeadlineExceeded, Unavailable, or LimitExceeded for a large
-        request."""
+        request. A call that is part of a trace is a span of it, and so is its handling there."""
+        if not is_tracing():
+            return await self._call(method, request, offer, agent, None)
+        with child_span(method.name, kind="client", attributes={"rpc.method": method.name, "rpc.system": "backendai"}):
+            return await self._call(method, request, offer, agent, current_traceparent())
+
+    async def _call(
+        self, method: Method, request: object, offer: DataOffer | None, agent: str, trace: str | None
+    ) -> Any:
         self._number += 1
         call_number = self._number
         if len(self._waiting) >= _MAX_OPEN_CALLS:
             raise Unavailable(f"{self.peer} is behind with {_MAX_OPEN_CALLS} calls")
-        limit = self.max_message_bytes
-        message = encode(Kind.CALL, call_number, method.name, request, limit=limit, offer=offer, agent=agent)
+        message = encode(
+            Kind.CALL,
+            call_number,
+            method.name,
+            request,
+            limit=self.max_message_bytes,
+            offer=offer,
+            agent=agent,
+            trace=trace,
+            request_id=log_context().get("request_id"),
+        )
         timeout_s = method.deadline_of(request) * self.deadline_scale
         reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting[call_number] = (method, reply)
@@ -167,7 +191,9 @@ class Multiplexer:
                 request = decode_body(envelope.body, method.request)
             except msgspec.MsgspecError as e:
                 raise errors.InvalidInput(f"{method.name}: {e}", data={"request": str(e)}) from None
-            reply = await service.call(method, request)
+            traced = child_span(method.name, kind="server", parent=envelope.trace)
+            with bind_log_context(request_id=envelope.request_id, **_ids_of(request)), traced:
+                reply = await service.call(method, request)
             if method.stream is not None:
                 await self._accept(method.stream, reply, envelope.offer)
                 reply = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from urllib.parse import quote
@@ -97,6 +98,7 @@ class DbSettings(Settings):
         return f"postgresql://{account}@{self.addr.host}:{self.addr.port}/{quote(self.name, safe='')}"
 
 
+_COLLECTOR_PATTERN = re.compile(r"https?://[^\s/:@]+(:\d{1,5})?(/[^\s?#]*)?|https?://\[[0-9a-fA-F:]+\](:\d{1,5})?/?")
 Level = Literal["NOTSET", "DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
 
 
@@ -142,6 +144,46 @@ class LoggingSettings(Settings):
     file: FileLogSettings = Field(FileLogSettings(), description="A file.")
     logstash: dict[str, Any] = unused_field(dict, "have the log file collected")
     graylog: dict[str, Any] = unused_field(dict, "have the log file collected")
+
+
+class OtelSettings(Settings):
+    """The table ``[otel]``: what is sent to a collector of OpenTelemetry. Needs the extra ``otel``."""
+
+    enabled: bool = Field(False, description="Whether traces, metrics and logs are sent.")
+    endpoint: str = Field(
+        "http://127.0.0.1:4317", description="The collector, as `http://HOST:4317`; with `https` by TLS."
+    )
+    protocol: Literal["", "grpc", "http"] = Field(
+        "", description="How it is spoken to; if unset, by HTTP at port 4318 and by gRPC at any other."
+    )
+    log_level: Level = Field("INFO", description="From which level on logs are sent.")
+    signals: list[Literal["traces", "metrics", "logs"]] = Field(
+        ["traces", "metrics", "logs"], description="What is sent."
+    )
+    sample_ratio: float = Field(
+        1.0, ge=0, le=1, description="Which part of the traces is sent; the same in all daemons, or traces have gaps."
+    )
+    metrics_interval_s: float = Field(60.0, ge=1, description="Seconds between two reports of metrics.")
+    timeout_s: float = Field(
+        5.0, gt=0, le=60, description="Seconds that a report may take; the end of a daemon waits for two at most."
+    )
+    queue_size: int = Field(
+        4096, ge=16, le=1_000_000, description="Spans and logs that wait for the collector at most; more are dropped."
+    )
+    headers: dict[str, SecretStr] = Field(
+        default_factory=dict, description="Headers of each report, such as an Authorization."
+    )
+    ca_file: Path | None = Field(None, description="Who vouches for the certificate of the collector, in PEM.")
+
+    @model_validator(mode="after")
+    def _has_endpoint(self) -> Self:
+        if self.enabled and not _COLLECTOR_PATTERN.fullmatch(self.endpoint):
+            raise ValueError("endpoint must be http://HOST:PORT or https://HOST:PORT")
+        return self
+
+    @property
+    def by_http(self) -> bool:
+        return self.protocol == "http" or (not self.protocol and self.endpoint.rstrip("/").endswith(":4318"))
 
 
 class DebugSettings(Settings):

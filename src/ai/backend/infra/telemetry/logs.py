@@ -17,11 +17,15 @@ import msgspec
 
 from ai.backend.common.errors import InvalidInput
 from ai.backend.infra.settings.tables import LoggingSettings
+from ai.backend.infra.telemetry.recent import RecentRecords
+from ai.backend.infra.telemetry.tracing import trace_ids
 
 log = logging.getLogger(__name__)
 _context: ContextVar[Mapping[str, str]] = ContextVar("log_context", default={})  # noqa: B039  # never mutated: replaced
 _MAX_MESSAGE_LENGTH = 8192
 _OWN_LOGGER = "ai.backend"
+_set_levels: dict[str, str] = {}
+"""The levels of this process by logger, as they were set last."""
 _COLORS = {
     logging.DEBUG: "\x1b[2m",
     logging.WARNING: "\x1b[33m",
@@ -59,11 +63,11 @@ def log_context() -> Mapping[str, str]:
     return _context.get()
 
 
-class _ContextFilter(logging.Filter):
+class ContextFilter(logging.Filter):
     """Copies the ids when a record is created, since a handler may format it in another task."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        record.ids = dict(_context.get())
+        record.ids = {**_context.get(), **trace_ids()}
         return True
 
 
@@ -119,7 +123,7 @@ def configure_logging(
         else logging.StreamHandler(sys.stderr)
     )
     handler.setFormatter(_JSONFormatter(daemon) if style == "json" else _ConsoleFormatter())
-    _install_handlers([handler], {"": "WARNING", _OWN_LOGGER: level})
+    _install_handlers([handler, RecentRecords(daemon)], {"": "WARNING", _OWN_LOGGER: level})
 
 
 def log_as_configured(
@@ -152,8 +156,23 @@ def log_as_configured(
         handlers.append(console)
     for handler in handlers:
         handler.setLevel(level or settings.level)
-    levels = {"": "WARNING", _OWN_LOGGER: settings.level, **settings.pkg_ns}
-    _install_handlers(handlers, {**levels, _OWN_LOGGER: level} if level else levels)
+    _install_handlers([*handlers, RecentRecords(daemon)], _levels_of(settings, level))
+
+
+def change_levels(settings: LoggingSettings, *, level: str | None = None) -> None:
+    """Sets the levels of a running daemon as its settings say now; ``level`` wins. Where logs go stays as it is."""
+    root, levels = logging.getLogger(), _levels_of(settings, level)
+    for handler in root.handlers:
+        if isinstance(handler.formatter, _JSONFormatter | _ConsoleFormatter):
+            handler.setLevel(level or settings.level)
+    for name in _set_levels.keys() - levels.keys():
+        logging.getLogger(name).setLevel(logging.NOTSET)
+    _apply_levels(levels)
+
+
+def _levels_of(settings: LoggingSettings, level: str | None) -> dict[str, str]:
+    levels: dict[str, str] = {"": "WARNING", _OWN_LOGGER: settings.level, **settings.pkg_ns}
+    return {**levels, _OWN_LOGGER: level} if level else levels
 
 
 def _rotating_handler(file: Path, *, max_bytes: int, backup_count: int, delay: bool = False) -> logging.Handler:
@@ -166,10 +185,16 @@ def _install_handlers(handlers: Iterable[logging.Handler], levels: Mapping[str, 
     root = logging.getLogger()
     for old_handler in root.handlers[:]:
         root.removeHandler(old_handler)
-        if isinstance(old_handler.formatter, (_JSONFormatter, _ConsoleFormatter)):
+        if isinstance(old_handler.formatter, _JSONFormatter | _ConsoleFormatter):
             old_handler.close()
     for handler in handlers:
-        handler.addFilter(_ContextFilter())
+        handler.addFilter(ContextFilter())
         root.addHandler(handler)
+    _apply_levels(levels)
+
+
+def _apply_levels(levels: Mapping[str, str]) -> None:
     for name, level in levels.items():
         logging.getLogger(name).setLevel(level)
+    _set_levels.clear()
+    _set_levels.update(levels)

@@ -5,20 +5,31 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, values
 from prometheus_client.core import Metric
 from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
 from ai.backend.common.wire.reports import MetricFamily, MetricSample
+from ai.backend.infra.telemetry.tracing import is_tracing
 
 T = TypeVar("T", Counter, Gauge, Histogram)
 _FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 _BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+
+
+_of_process: WeakSet[Metrics] = WeakSet()
+
+
+def metrics_of_process() -> list[Metrics]:
+    """Returns the metrics of all daemons in this process."""
+    return list(_of_process)
 
 
 class Metrics:
@@ -28,6 +39,8 @@ class Metrics:
         self._registry, self._exposed = CollectorRegistry(), CollectorRegistry()
         self._prefix = f"backendai_{daemon.replace('-', '_')}_"
         self._metrics: dict[str, Counter | Gauge | Histogram] = {}
+        self._gauges: Callable[[], Awaitable[Mapping[str, float]]] | None = None
+        _of_process.add(self)
 
     def counter(self, name: str, help_: str, labels: Sequence[str] = ()) -> Counter:
         return self._metric(Counter, name, help_, labels)
@@ -51,7 +64,7 @@ class Metrics:
 
     def expose(self, source: Callable[[], Iterable[MetricFamily]]) -> None:
         """Exports the families of a source at each scrape. Its names are complete, and none begins with our prefix."""
-        self._exposed.register(_FamilyCollector(source))
+        self._exposed.register(FamilyCollector(source))
 
     def watch(self, name: str, help_: str, source: Callable[[], float]) -> None:
         """Exports a gauge of this process that is computed at each scrape."""
@@ -63,6 +76,34 @@ class Metrics:
                 )
             ]
         )
+
+    def update_by(self, gauges: Callable[[], Awaitable[Mapping[str, float]]]) -> None:
+        """Has ``gauges`` tell the values of gauges, by name, each time before they are read."""
+        self._gauges = gauges
+
+    async def update(self) -> None:
+        """Sets the gauges that are computed when they are read."""
+        if self._gauges is not None:
+            for name, value in (await self._gauges()).items():
+                self.gauge(name, name.replace("_", " ").capitalize() + ".").set(value)
+
+    def families(self) -> Iterable[Metric]:
+        """Yields the metrics that :meth:`exposition` writes."""
+        yield from (_shared_registry() or self._registry).collect()
+        yield from self._exposed.collect()
+
+    @property
+    def has_exemplars(self) -> bool:
+        """True if observations may have the ids of traces; processes that count together have none."""
+        return is_tracing() and _FOLDER_VARIABLE not in os.environ
+
+    def open_exposition(self) -> bytes:
+        """Returns the format of OpenMetrics, which has exemplars: the ids of traces beside observations."""
+        own, exposed = (
+            bytes(openmetrics.generate_latest(registry))  # type: ignore[no-untyped-call]  # theirs
+            for registry in (self._registry, self._exposed)
+        )
+        return own.removesuffix(b"# EOF\n") + exposed
 
     def exposition(self) -> bytes:
         """Returns the text format for ``/metrics``: counts of all processes, and the exported families of this one."""
@@ -91,7 +132,7 @@ def _shared_registry() -> CollectorRegistry | None:
     return registry
 
 
-class _FamilyCollector(Collector):
+class FamilyCollector(Collector):
     """Exports families of another source; stores nothing between two scrapes."""
 
     def __init__(self, source: Callable[[], Iterable[MetricFamily]]) -> None:

@@ -91,8 +91,8 @@ def _allows(policy: AcceleratorPolicySpec) -> str:
 
 
 def _literal(value: str | Iterable[str]) -> str:
-    """Returns text, or a list of texts, as CEL writes it. JSON's escapes are a part of CEL's."""
-    return json.dumps(value if isinstance(value, str) else list(value), ensure_ascii=True)
+    """Returns text, or a list of texts, as CEL writes it: as JSON, but for escaped pairs of surrogates."""
+    return json.dumps(value if isinstance(value, str) else list(value), ensure_ascii=False)
 
 
 def node_policy() -> dict[str, Any]:

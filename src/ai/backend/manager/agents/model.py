@@ -13,7 +13,13 @@ from ai.backend.common.errors import InvalidQuantity
 from ai.backend.common.ids import AccessKey, AgentId, KernelId, ResourceGroupName, SessionId, SlotName
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import AgentStatus, KernelStatus, SlotType
-from ai.backend.common.wire.reports import ImageReport, OverlayReport, PluginReport, RuntimeClassReport
+from ai.backend.common.wire.reports import (
+    ImageReport,
+    KernelPresence,
+    OverlayReport,
+    PluginReport,
+    RuntimeClassReport,
+)
 
 PULLING_RUNTIMES = frozenset({"docker"})
 FETCHING_RUNTIMES = PULLING_RUNTIMES | {"kubernetes"}
@@ -123,6 +129,14 @@ class SlotTypeInfo:
             },
             "display_icon": display.get("display_icon") or "",
         }
+
+
+@dataclass(frozen=True, slots=True)
+class PresenceDifferences:
+    """Kernels of an agent that it should remove, and running ones that it should report again."""
+
+    unknown: list[KernelPresence]
+    unobserved: list[KernelPresence]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -178,8 +178,13 @@ class AgentRegistry:
         else:
             await self._write_contact(agent_id)
         self._held_kernels[agent_id] = (report.epoch, report.number, report.kernels)
-        unknown_kernels = await self.presence.compare(agent_id, report.kernels) if self.leads() else []
-        return HeartbeatReply(interval_s=self.settings.heartbeat_interval_s, unknown_kernels=unknown_kernels)
+        reply = HeartbeatReply(interval_s=self.settings.heartbeat_interval_s)
+        if not self.leads():
+            return reply
+        differences = await self.presence.compare(agent_id, report.kernels)
+        return msgspec.structs.replace(
+            reply, unknown_kernels=differences.unknown, unobserved_kernels=differences.unobserved
+        )
 
     async def beat(self, report: BeatReport) -> BeatReply:
         """Counts as the heartbeats of agents that have nothing new. An agent whose last heartbeat this process has not,
@@ -197,8 +202,12 @@ class AgentRegistry:
             self._newest_heartbeat[agent_id] = beat.epoch, beat.number
             self.record_contact(agent_id, self._speaker_of.get(agent_id, ""))
             await self._write_contact(agent_id)
-            if self.leads() and (unknown := await self.presence.compare(agent_id, kernels)):
-                unknown_kernels[beat.agent_id] = unknown
+            if self.leads():
+                differences = await self.presence.compare(agent_id, kernels)
+                if differences.unknown:
+                    unknown_kernels[beat.agent_id] = differences.unknown
+                if differences.unobserved:  # the reply to a whole heartbeat names them
+                    stale.append(beat.agent_id)
         interval_s = self.settings.heartbeat_interval_s
         return BeatReply(interval_s=interval_s, stale=stale, unknown_kernels=unknown_kernels)
 

@@ -10,7 +10,7 @@ from ai.backend.common.ids import AgentId
 from ai.backend.common.states import AgentStatus
 from ai.backend.common.wire.link import AgentCommands
 from ai.backend.common.wire.reports import KernelPresence, OverlayReport
-from ai.backend.manager.agents.model import Agent, KernelOccupancy, SlotTypeInfo
+from ai.backend.manager.agents.model import Agent, KernelOccupancy, PresenceDifferences, SlotTypeInfo
 from ai.backend.manager.query.model import ListQuery, Page
 
 
@@ -52,8 +52,8 @@ class SlotUse(Protocol):
 class PresenceComparison(Protocol):
     """Compares the kernels that an agent holds with the kernels that it should hold."""
 
-    async def compare(self, agent_id: AgentId, held: Sequence[KernelPresence]) -> list[KernelPresence]:
-        """Ends the sessions of missing kernels and returns the kernels that the agent should remove."""
+    async def compare(self, agent_id: AgentId, held: Sequence[KernelPresence]) -> PresenceDifferences:
+        """Ends the sessions of missing kernels and returns the kernels that the agent should remove or report."""
         ...
 
     def forget(self) -> None:

@@ -16,6 +16,7 @@ from sqlalchemy.engine import URL
 from ai.backend.common.states import FINAL_SESSION_STATUSES
 from ai.backend.infra.database import Database, current_revision, upgrade
 from ai.backend.infra.database.migrate import history
+from ai.backend.infra.database.programs import connection_environment, connection_options, find_program
 from ai.backend.manager.commands.running import on_database, output_option, write_text
 from ai.backend.manager.config.settings import ManagerSettings
 from ai.backend.manager.db import MIGRATIONS, SCHEMA_HEAD
@@ -91,17 +92,12 @@ def dbshell(settings: ManagerSettings, arguments: tuple[str, ...]) -> None:
     url = on_database(settings, url_of)
     is_sqlite = url.get_backend_name() == "sqlite"
     name = "sqlite3" if is_sqlite else "psql"
-    program = shutil.which(name)
+    program = shutil.which(name) or (None if is_sqlite else find_program(name))
     if program is None:
         raise click.ClickException(f"{name} is not installed")
     if is_sqlite:
         os.execv(program, [name, str(url.database), *arguments])
-    environment = dict(os.environ)
-    if url.password:
-        environment["PGPASSWORD"] = str(url.password)  # not on the command line, which everybody may read
-    flags = {"-h": url.host or url.query.get("host"), "-p": url.port or url.query.get("port"), "-U": url.username}
-    options = [word for key, value in flags.items() if value for word in (key, str(value))]
-    os.execve(program, [name, *options, "-d", str(url.database), *arguments], environment)
+    os.execve(program, [name, *connection_options(url), *arguments], dict(connection_environment(url)))
 
 
 def _parse_days(_: click.Context, __: click.Parameter, value: str) -> float:

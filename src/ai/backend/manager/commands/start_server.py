@@ -11,13 +11,13 @@ from pathlib import Path
 import click
 
 from ai.backend.common.errors import InvalidInput
-from ai.backend.infra.process.daemon import reported_errors, run_daemon
+from ai.backend.infra.process.daemon import level_reload, on_hang_up, reported_errors, run_daemon
 from ai.backend.infra.process.memory import collect_rarely, share_one_heap, trimmed
 from ai.backend.infra.process.pid_file import PidFile
 from ai.backend.infra.process.user import become
 from ai.backend.infra.process.workers import ProcessSupervisor, first_has_ended
-from ai.backend.infra.settings import warn_of_keys_without_effect
-from ai.backend.infra.telemetry import count_together, log_as_configured
+from ai.backend.infra.settings import load_settings, warn_of_keys_without_effect
+from ai.backend.infra.telemetry import count_together, log_as_configured, start_telemetry
 from ai.backend.manager.composition import backing_services
 from ai.backend.manager.composition.manager import Manager
 from ai.backend.manager.config.settings import ManagerSettings
@@ -87,6 +87,7 @@ async def _serve_first_process(
     def ready(message: str) -> None:
         log.info(message)
         workers.start()
+        on_hang_up.append(workers.hang_up)
 
     with PidFile(settings.manager.pid_file):
         if settings.manager.num_proc > 1:
@@ -125,6 +126,10 @@ def _metrics_folder(settings: ManagerSettings) -> Path:
     return settings.data_dir.expanduser().absolute() / "metrics"
 
 
+def _read_again(config: Path | None) -> ManagerSettings:
+    return load_settings(ManagerSettings, name="manager", path=config, env_prefix="BACKEND_MANAGER_")
+
+
 @click.command("start-server")
 @click.option("--worker", type=int, default=0, hidden=True, help="The number of a process that the first one starts.")
 @click.pass_context
@@ -138,6 +143,7 @@ def start_server(context: click.Context, worker: int) -> None:
         configured_level = level or settings.debug.log_level
         log_as_configured("manager", settings.logging, level=configured_level, process_number=worker)
         warn_of_keys_without_effect(settings)
+        start_telemetry("manager", settings.otel)
     share_one_heap()
     collect_rarely()
     arguments = [*(("--config", str(config)) if config else ()), *(("--log-level", level) if level else ())]
@@ -149,4 +155,5 @@ def start_server(context: click.Context, worker: int) -> None:
             else _serve_first_process(settings, stop, lambda number: [*command, str(number)])
         ),
         debug=settings.debug.asyncio or None,
+        reload=level_reload(lambda: _read_again(config).logging, level=configured_level),
     )

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 from ai.backend.common.ids import AccessKey
-from ai.backend.common.states import AgentStatus
 from ai.backend.infra.http.health import HealthApi, Readiness, VersionApi
 from ai.backend.infra.http.openapi import OpenApiApi
 from ai.backend.infra.http.ratelimit import Limiter, RateLimiter
@@ -36,6 +35,7 @@ from ai.backend.manager.identity.accounts_api import AccountsApi
 from ai.backend.manager.identity.api import AuthApi
 from ai.backend.manager.identity.sign_in_api import SignInApi
 from ai.backend.manager.logs.api import CallAudit, ErrorLogApi
+from ai.backend.manager.monitoring.api import MonitoringApi, ReportsApi
 from ai.backend.manager.resource_groups.api import ResourceGroupsApi
 from ai.backend.manager.resources.api import ResourcesApi
 from ai.backend.manager.scheduling.api import ExplanationsApi, SchedulingApi
@@ -86,7 +86,9 @@ def api_endpoints(services: Services, metrics: Metrics, readiness: Readiness | N
         ("watchers", (WatchersApi(services.watchers),)),
         ("folders", (FolderTypesApi(has_folders=folders is not None),)),
         ("graphql", (_graphql_api(services),)),
-        ("health", (HealthApi(metrics, readiness or _always_ready, lambda: _gauges(services)),)),
+        ("health", (HealthApi(metrics, readiness or _always_ready, services.state_of_installation.gauges),)),
+        ("sessions", (ReportsApi(services.reports_of_sessions),)),
+        ("health", (MonitoringApi(services.targets, services.stats, settings.metrics.targets_token),)),
         ("version", (VersionApi(manager=COMPATIBLE_RELEASE, build=_software_build()),)),
     ]
     if folders is not None:
@@ -105,16 +107,6 @@ def api_endpoints(services: Services, metrics: Metrics, readiness: Readiness | N
         groups.append(("usage", (UsageApi(services.usage),)))
     endpoints = [endpoint for tag, apis in groups for api in apis for endpoint in endpoints_of(api, tag=tag)]
     return [*endpoints, *ExecutionApi(services.execution, settings.files).endpoints()]
-
-
-async def _gauges(services: Services) -> Mapping[str, float]:
-    """Returns name -> value of the gauges that are counted at each scrape of the metrics."""
-    agents = await services.agents.count_by_status()
-    return {
-        "agents_alive": agents.get(AgentStatus.ALIVE, 0),
-        "agents_lost": agents.get(AgentStatus.LOST, 0),
-        "sessions_live": await services.sessions.count_active(),
-    }
 
 
 def _graphql_api(services: Services) -> GraphQLApi:

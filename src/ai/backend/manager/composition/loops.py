@@ -91,8 +91,8 @@ class Loops:
         self._others += [self.arrays] if self.arrays is not None else []
         self.serving = services.serving.loop if services.serving is not None else None
         self._stopping = [self.launch.stop, self.terminate.stop, self.webhooks.stop]
-        if self.serving is not None:
-            self._others.append(self.serving)
+        if services.serving is not None and self.serving is not None:
+            self._others += [self.serving, services.serving.usage_loop]
             self._stopping.append(self.serving.stop)
         if folders is not None:
             self._others += [folders.loop, folders.quota_loop]

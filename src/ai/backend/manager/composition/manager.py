@@ -95,6 +95,7 @@ class Manager:
             volume_gateway=storage or StorageProxyVolumes(self._proxies),
             artifact_gateway=artifacts,
             reservoirs=reservoirs or SdkReservoirs(),
+            storage_proxies=self._proxies if storage is None else None,
             sealer=self._sealer,
             clock=clock or SystemClock(),
             id_generator=id_generator or RandomIds(),
@@ -102,6 +103,7 @@ class Manager:
             verify_password=verify_password,
         )
         self.metrics.expose(services.stats.families)
+        self.metrics.expose(services.state_of_installation.families)
         self.reports, self.registry = services.reports, services.registry
         self.bootstrap = Bootstrap(
             self.stores.identities,
@@ -111,6 +113,7 @@ class Manager:
             services.id_generator,
         )
         self.loops = Loops(services, callbacks or HttpCallbackSender(settings.callbacks), rng or random.Random())
+        services.state_of_installation.loops = lambda: self.loops if self.leads else ()
         self._tasks: list[asyncio.Task[None]] = []
         self._leader_tasks: list[asyncio.Task[None]] = []
         self._leadership: Leadership | None = None

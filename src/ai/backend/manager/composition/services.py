@@ -46,6 +46,9 @@ from ai.backend.manager.logs.audit import AuditService
 from ai.backend.manager.logs.errors import ErrorLogService
 from ai.backend.manager.metrics.history import MetricHistory
 from ai.backend.manager.metrics.live import LiveMetrics
+from ai.backend.manager.monitoring.reports import SessionReports
+from ai.backend.manager.monitoring.state import InstallationState
+from ai.backend.manager.monitoring.targets import ScrapeTargets
 from ai.backend.manager.resource_groups.service import ResourceGroupService
 from ai.backend.manager.resources.presets import PresetService
 from ai.backend.manager.resources.service import ResourceService
@@ -71,6 +74,7 @@ from ai.backend.manager.sessions.model import Session
 from ai.backend.manager.sessions.ownership import OwnerSessions, ResourceGroupSessions
 from ai.backend.manager.sessions.service import SessionService
 from ai.backend.manager.sessions.writer import SessionWriter
+from ai.backend.manager.storage_proxy import StorageProxies
 from ai.backend.manager.system.configuration import ConfigService
 from ai.backend.manager.system.service import ManagerState
 from ai.backend.manager.tasks.service import TaskService
@@ -99,6 +103,7 @@ class Services:
     id_generator: IdGenerator
     hash_password: Callable[[str], str]
     verify_password: Callable[[str, str], bool]
+    storage_proxies: StorageProxies | None = None
 
     def __post_init__(self) -> None:
         self._build_installation()
@@ -284,6 +289,7 @@ class Services:
         self.explanations = ExplanationService(
             queues=queues, factory=factory, finder=self.finder, identity=self.identity, clock=self.clock
         )
+        self.reports_of_sessions = SessionReports(stores.sessions, self.finder, self.explanations, self.gateway)
         self.scheduling = SchedulingOverview(
             queues=queues, resource_groups=self.resource_groups, identities=stores.identities, clock=self.clock
         )
@@ -296,11 +302,14 @@ class Services:
         self.stats.forget(kernel.id for kernel in session.kernels)
         self.activity.forget(session)
         self.ended_apps.wake()
+        self.state_of_installation.count_end(session)
 
     def _build_session_access(self) -> None:
         stores, finder, gateway = self.stores, self.finder, self.gateway
         self.events = EventService(stores.sessions, finder, self.bus)
         self.coordinators = HttpCoordinators()
+        self.targets = ScrapeTargets(stores.agents, stores.resource_groups, self.storage_proxies, self.coordinators)
+        self.state_of_installation = InstallationState(stores.sessions, self.agents, stores.leases, self.clock)
         self.ended_apps = EndedAppsLoop(stores.resource_groups, stores.sessions, self.coordinators)
         app_proxies = AppProxies(stores.resource_groups, self.coordinators)
         self.service_ports = ServicePorts(finder, gateway, app_proxies)
@@ -328,10 +337,11 @@ class Services:
     def _build_serving(self) -> None:
         stores = self.stores
         self.serving: Serving | None = None
-        if stores.serving is None or self.folders is None:
+        if stores.serving is None or stores.endpoint_usage is None or self.folders is None:
             return
         self.serving = Serving.build(
             store=stores.serving,
+            usage=stores.endpoint_usage,
             sessions=stores.sessions,
             creation=self.sessions,
             writer=self.writer,

@@ -38,7 +38,8 @@ from ai.backend.manager.scheduling.sql import SqlShareStore
 from ai.backend.manager.scheduling.store import ShareStore
 from ai.backend.manager.secrets.sealer import Sealer
 from ai.backend.manager.serving.sql import SqlServingStore
-from ai.backend.manager.serving.store import ServingStore
+from ai.backend.manager.serving.sql_usage import SqlEndpointUsageStore
+from ai.backend.manager.serving.store import EndpointUsageStore, ServingStore
 from ai.backend.manager.sessions.sql import SqlSessionStore
 from ai.backend.manager.sessions.store import SessionStore
 from ai.backend.manager.sessions.tables import LIVE_SESSIONS
@@ -75,6 +76,7 @@ class Stores:
     usage: UsageStore | None = None
     arrays: ArrayStore | None = None
     serving: ServingStore | None = None
+    endpoint_usage: EndpointUsageStore | None = None
     leases: LeaseStore | None = None
     """Set if several managers share the stores; one of them runs the loops."""
 
@@ -104,4 +106,5 @@ class Stores:
             images=SqlImageStore(database),
             usage=SqlUsageStore(database),
             serving=SqlServingStore(database),
+            endpoint_usage=SqlEndpointUsageStore(database),
         )

@@ -61,17 +61,6 @@ class DockerRegistrySettings(Settings):
     enabled: bool = unused_field(True, "registries are those below config/docker/registry")
 
 
-class OtelSettings(Settings):
-    """The table ``[otel]``."""
-
-    enabled: Annotated[
-        bool,
-        accept_only(False, because="no traces are exported: set it to false; metrics are at /metrics"),
-    ] = fixed_field(False, "no traces are exported")
-    log_level: str = fixed_field("INFO", "no traces are exported")
-    endpoint: str = fixed_field("", "no traces are exported")
-
-
 def translated(data: Any) -> Any:
     """Returns the settings of the file with published keys translated."""
     if not isinstance(data, dict):

@@ -8,13 +8,19 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from ai.backend.infra.settings import Settings
-from ai.backend.infra.settings.tables import DbSettings, DebugSettings, EtcdSettings, LoggingSettings, RedisSettings
+from ai.backend.infra.settings.tables import (
+    DbSettings,
+    DebugSettings,
+    EtcdSettings,
+    LoggingSettings,
+    OtelSettings,
+    RedisSettings,
+)
 from ai.backend.manager.agents.settings import AgentSettings
 from ai.backend.manager.artifacts.model import ArtifactSettings
 from ai.backend.manager.config.published import (
     DockerRegistrySettings,
     ManagerProcessSettings,
-    OtelSettings,
     translated,
 )
 from ai.backend.manager.events.settings import WebhookSettings
@@ -113,7 +119,7 @@ class ManagerSettings(Settings):
     logging: LoggingSettings = Field(LoggingSettings(), description="Logs.")
     docker_registry: DockerRegistrySettings = Field(DockerRegistrySettings(), description="Container registries.")
     debug: DebugSettings = Field(DebugSettings(), description="Finding faults.")
-    otel: OtelSettings = Field(OtelSettings(), description="Traces.")
+    otel: OtelSettings = Field(OtelSettings(), description="Traces, metrics and logs to a collector.")
     secrets: SecretSettings = Field(SecretSettings(), description="Secrets in the database.")
     agents: AgentSettings = Field(AgentSettings(), description="Watching agents.")
     sessions: SessionSettings = Field(SessionSettings(), description="Sessions.")

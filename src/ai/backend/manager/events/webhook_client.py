@@ -9,6 +9,7 @@ import aiohttp
 
 from ai.backend.common.errors import AddressRefused
 from ai.backend.infra.http.outbound import OutboundClient, OutboundFailed, networks, parse_url
+from ai.backend.infra.telemetry.tracing import HEADER, current_traceparent
 from ai.backend.manager.events.settings import WebhookSettings
 from ai.backend.manager.events.webhook_gateway import WebhookFailed
 
@@ -30,6 +31,9 @@ class HttpCallbackSender:
 
     async def send(self, url: str, callback_id: int, body: Mapping[str, Any]) -> None:
         headers = {ID_HEADER: str(callback_id)}
+        traceparent = current_traceparent()
+        if traceparent is not None:
+            headers[HEADER] = traceparent
         try:
             outbound_target = parse_url(url, with_credentials=True)
             async with self._client.request("POST", outbound_target, headers=headers, json=body) as response:

@@ -13,6 +13,7 @@ from ai.backend.common.ids import AccessKey, SessionId
 from ai.backend.infra.clock import Clock
 from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.infra.retry import Backoff
+from ai.backend.infra.telemetry.tracing import child_span
 from ai.backend.manager.events.settings import WebhookSettings
 from ai.backend.manager.events.webhook_gateway import WebhookFailed, WebhookSender
 from ai.backend.manager.sessions.changes import Webhook
@@ -63,7 +64,8 @@ class WebhookLoop(PeriodicLoop):
 
     async def _deliver(self, webhook: Webhook) -> None:
         try:
-            await self._sender.send(webhook.url, webhook.id, webhook.body)
+            with child_span("session callback", kind="producer", parent=webhook.trace):
+                await self._sender.send(webhook.url, webhook.id, webhook.body)
         except WebhookFailed as e:
             await self._postpone(webhook, e)
         else:

@@ -104,6 +104,11 @@ class LiveMetrics:
         """Returns the merged metric families of all agents."""
         return merge_families({agent_id: node.families for agent_id, node in self._fresh().items()})
 
+    def families_of(self, agent_id: AgentId) -> Sequence[MetricFamily] | None:
+        """Returns the metric families of an agent; None if it has not reported lately."""
+        node = self._fresh().get(agent_id)
+        return node.families if node is not None else None
+
     def _fresh(self) -> dict[AgentId, _Node]:
         """Drops the nodes of agents that have not reported lately, and returns the others."""
         oldest_time = self._clock() - STALE_S

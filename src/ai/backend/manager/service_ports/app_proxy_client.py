@@ -13,6 +13,7 @@ from ai.backend.common.errors import NotFound, PeerRefused, Unavailable
 from ai.backend.common.ids import SessionId
 from ai.backend.common.wire.appproxy import TOKEN_HEADER
 from ai.backend.common.wire.execution import RouteOpened
+from ai.backend.infra.http.client_traces import client_traces
 from ai.backend.manager.service_ports.app_proxy_gateway import CoordinatorAddress
 from ai.backend.manager.sessions.model import Session
 
@@ -63,7 +64,7 @@ class HttpCoordinators:
         """Returns the coordinator's reply. Raises Unavailable, PeerRefused; NotFound where it does not have what the
         path names."""
         if self._http is None or self._http.closed:
-            self._http = aiohttp.ClientSession(timeout=_TIMEOUT)
+            self._http = aiohttp.ClientSession(timeout=_TIMEOUT, trace_configs=client_traces())
         headers = {TOKEN_HEADER: coordinator.secret, "Content-Type": "application/json"}
         try:
             async with self._http.request(

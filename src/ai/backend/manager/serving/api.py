@@ -14,7 +14,7 @@ from ai.backend.manager.access.requests import SESSION_PROBLEMS, caller_of
 from ai.backend.manager.serving import schemas
 from ai.backend.manager.serving.definition import runtime_variants
 from ai.backend.manager.serving.facade import Serving
-from ai.backend.manager.serving.model import EndpointQuery
+from ai.backend.manager.serving.model import EndpointQuery, UseQuery
 from ai.backend.manager.serving.scaling import no_rule
 from ai.backend.manager.serving.views import (
     creation_of,
@@ -25,6 +25,7 @@ from ai.backend.manager.serving.views import (
     scaling_reply,
     service_item,
     service_reply,
+    usage_reply,
     why_reply,
 )
 
@@ -209,6 +210,23 @@ class ServicesApi:
         """Remove a rule of autoscaling; the bounds stay."""
         await self._serving.scaling.remove_rule(caller_of(call), call.params["e"], _rule_id(call.params["r"]))
         return {"success": True}
+
+    @route("GET", "/services/_/usage", query=schemas.UsageQuery)
+    async def usage(self, call: Call[Nothing, schemas.UsageQuery]) -> schemas.UsageReply:
+        """Report what tokens used at all endpoints that the caller sees."""
+        query = self._use_query(call.query)
+        report = await self._serving.usage.of_all(caller_of(call), query)
+        return usage_reply(query, report)
+
+    @route("GET", "/services/{e}/usage", query=schemas.UsageQuery)
+    async def endpoint_usage(self, call: Call[Nothing, schemas.UsageQuery]) -> schemas.UsageReply:
+        """Report what tokens used at an endpoint: requests, tokens of prompts and answers, errors."""
+        query = self._use_query(call.query)
+        service, report = await self._serving.usage.of_endpoint(caller_of(call), call.params["e"], query)
+        return usage_reply(query, report, service.revisions)
+
+    def _use_query(self, query: schemas.UsageQuery) -> UseQuery:
+        return self._serving.usage.query(since=query.since, until=query.until, by=query.by, limit=query.limit)
 
     @route("GET", "/services/{e}/why", reply=schemas.WhyReply)
     async def why(self, call: Call) -> schemas.WhyReply:

@@ -11,7 +11,7 @@ import msgspec
 
 from ai.backend.common.errors import NotFound, PeerRefused
 from ai.backend.common.ids import UserId
-from ai.backend.common.wire.appproxy import EndpointLoads, RouteInfo, ServingOptions
+from ai.backend.common.wire.appproxy import EndpointLoads, RouteInfo, ServingOptions, UsageRow, UsageRows
 from ai.backend.manager.service_ports.app_proxy_gateway import CoordinatorAddress
 from ai.backend.manager.serving.gateway import CoordinatorCalls
 from ai.backend.manager.serving.model import Endpoint
@@ -61,6 +61,13 @@ class HttpEndpointCoordinators:
             return msgspec.convert(reply, EndpointLoads)
         except msgspec.ValidationError as e:
             raise PeerRefused(f"The app proxy {coordinator.url} does not tell its loads: {e}") from None
+
+    async def usage(self, coordinator: CoordinatorAddress, *, after: int, limit: int) -> Sequence[UsageRow]:
+        reply = await self._coordinators.call(coordinator, "GET", f"/v2/endpoints/usage?after={after}&limit={limit}")
+        try:
+            return msgspec.convert(reply, UsageRows).rows
+        except msgspec.ValidationError as e:
+            raise PeerRefused(f"The app proxy {coordinator.url} does not tell the use of endpoints: {e}") from None
 
     async def remove_endpoint(self, coordinator: CoordinatorAddress, endpoint: Endpoint) -> None:
         with suppress(NotFound):

@@ -19,8 +19,9 @@ from ai.backend.manager.serving.revisions import RevisionBuilder
 from ai.backend.manager.serving.scaling import ScalingService
 from ai.backend.manager.serving.service import ServingService
 from ai.backend.manager.serving.settings import ServingSettings
-from ai.backend.manager.serving.store import ServingStore
+from ai.backend.manager.serving.store import EndpointUsageStore, ServingStore
 from ai.backend.manager.serving.trials import TrialService
+from ai.backend.manager.serving.usage import UsageLoop, UsageService
 from ai.backend.manager.sessions.service import SessionService
 from ai.backend.manager.sessions.store import SessionStore
 from ai.backend.manager.sessions.writer import SessionWriter
@@ -29,12 +30,14 @@ from ai.backend.manager.tasks.service import TaskService
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Serving:
-    """Holds the use cases and the loop of endpoints."""
+    """Holds the use cases and the loops of endpoints."""
 
     service: ServingService
     scaling: ScalingService
     trials: TrialService
+    usage: UsageService
     loop: ServingLoop
+    usage_loop: UsageLoop
     prober: Prober
     sessions: SessionStore
 
@@ -54,6 +57,7 @@ class Serving:
         cls,
         *,
         store: ServingStore,
+        usage: EndpointUsageStore,
         sessions: SessionStore,
         creation: SessionService,
         writer: SessionWriter,
@@ -100,4 +104,21 @@ class Serving:
         trials = TrialService(
             services=service, sessions=creation, writer=writer, identity=identity, probe=probe, tasks=tasks, clock=clock
         )
-        return cls(service=service, scaling=scaling, trials=trials, loop=loop, prober=prober, sessions=sessions)
+        usage_loop = UsageLoop(
+            store=usage,
+            services=store,
+            resource_groups=resource_groups,
+            coordinators=coordinators,
+            clock=clock,
+            settings=settings,
+        )
+        return cls(
+            service=service,
+            scaling=scaling,
+            trials=trials,
+            usage=UsageService(usage, service, clock),
+            loop=loop,
+            usage_loop=usage_loop,
+            prober=prober,
+            sessions=sessions,
+        )

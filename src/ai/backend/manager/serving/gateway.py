@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from ai.backend.common.ids import UserId
-from ai.backend.common.wire.appproxy import EndpointLoads, RouteInfo, ServingOptions
+from ai.backend.common.wire.appproxy import EndpointLoads, RouteInfo, ServingOptions, UsageRow
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.service_ports.app_proxy_gateway import CoordinatorAddress
 from ai.backend.manager.serving.model import Endpoint, Replica
@@ -51,6 +51,10 @@ class EndpointCoordinators(Protocol):
     async def loads(self, coordinator: CoordinatorAddress, *, since: int | None, wait_s: float) -> EndpointLoads:
         """Returns the open and waiting requests of all endpoints; while the version is ``since``, after ``wait_s``
         seconds at the latest."""
+        ...
+
+    async def usage(self, coordinator: CoordinatorAddress, *, after: int, limit: int) -> Sequence[UsageRow]:
+        """Returns the next reports about what tokens used at replicas after the one with the id ``after``."""
         ...
 
     async def remove_endpoint(self, coordinator: CoordinatorAddress, endpoint: Endpoint) -> None:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
-from typing import Any
+from enum import StrEnum
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -297,3 +298,77 @@ class EndpointQuery(ListQuery):
     group_id: UUID | None = None
     name: str | None = None
     destroyed: bool = False
+
+
+class UseKey(NamedTuple):
+    """Identifies the use of a replica by a token in an hour. ``hour`` is unix time divided by 3,600;
+    ``token`` is a hash of the token's id, empty for requests without one; ``user_id`` is whom it was issued for."""
+
+    endpoint_id: UUID
+    hour: int
+    token: str
+    user_id: UUID | None
+    revision_id: UUID | None
+    replica_id: UUID | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UseSums:
+    """Sums up what requests cost. ``estimated`` requests are those whose engine named no tokens; ``busy_ms`` is the
+    time of all requests."""
+
+    requests: int = 0
+    errors: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    estimated: int = 0
+    busy_ms: int = 0
+
+    def __add__(self, other: UseSums) -> UseSums:
+        return UseSums(**{each.name: getattr(self, each.name) + getattr(other, each.name) for each in fields(self)})
+
+
+class UseGrouping(StrEnum):
+    """Selects by what use is summed up."""
+
+    ENDPOINT = "endpoint"
+    TOKEN = "token"
+    USER = "user"
+    PROJECT = "project"
+    REVISION = "revision"
+    REPLICA = "replica"
+    HOUR = "hour"
+    DAY = "day"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UseQuery:
+    """Selects the use of endpoints in the hours from ``since`` to before ``until``; None selects any. ``user_id`` and
+    ``domain_name`` are those of the endpoint's owner."""
+
+    since: int
+    until: int
+    by: UseGrouping
+    limit: int
+    endpoint_id: UUID | None = None
+    user_id: UserId | None = None
+    domain_name: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UseGroup:
+    """The sums of one group. ``key`` is an id, a hash of a token, or an hour or a day since 1970; None where it is not
+    known. ``name`` is that of an endpoint."""
+
+    key: str | int | UUID | None
+    name: str | None = None
+    sums: UseSums
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UseReport:
+    """The groups, the most tokens first or in order of time, and the sums of all, of those beyond the limit too."""
+
+    groups: Sequence[UseGroup]
+    total: UseSums

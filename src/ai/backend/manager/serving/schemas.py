@@ -13,6 +13,7 @@ from ai.backend.common.states import ClusterMode
 from ai.backend.core.serving.autoscale import Comparator, MetricName, MetricSource
 from ai.backend.infra.http.fields import LongText, Path, Port, Word
 from ai.backend.infra.http.routes import Schema
+from ai.backend.manager.serving.model import UseGrouping
 from ai.backend.manager.sessions.schemas import Environ, Quantity
 
 _Model = Annotated[str, Meta(min_length=1, max_length=512)]
@@ -344,3 +345,42 @@ class VariantItem(TypedDict):
 
 class VariantsReply(TypedDict):
     runtimes: list[VariantItem]
+
+
+class UsageQuery(Schema, frozen=True):
+    """A period in unix time, by default the last 30 days, and by what the use is summed up."""
+
+    since: Annotated[int, Meta(ge=0, le=_LAST_SECOND)] | None = None
+    until: Annotated[int, Meta(ge=0, le=_LAST_SECOND)] | None = None
+    by: UseGrouping = UseGrouping.DAY
+    limit: Annotated[int, Meta(ge=1, le=10_000)] = 1_000
+
+
+class UseItem(TypedDict):
+    """``busy_s`` is the time of all requests; the tokens of ``estimated_requests`` are estimates."""
+
+    requests: int
+    errors: int
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    estimated_requests: int
+    busy_s: float
+
+
+class UseGroupItem(UseItem):
+    """``key`` is an id, a hash of a token, or the time at which an hour or a day begins; null where it is not known.
+    ``name`` is that of the endpoint, or the number of the revision."""
+
+    key: str | None
+    name: str | None
+
+
+class UsageReply(TypedDict):
+    """The use in whole hours from ``since`` to ``until``. ``total`` is that of all groups, beyond the limit too."""
+
+    since: str
+    until: str
+    by: UseGrouping
+    groups: list[UseGroupItem]
+    total: UseItem

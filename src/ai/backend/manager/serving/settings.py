@@ -17,6 +17,7 @@ class ServingSettings(Settings):
         1800.0, gt=0, description="Seconds after which a replica that was never ready is replaced."
     )
     unhealthy_s: float = Field(60.0, ge=0, description="Seconds after which an unhealthy replica is replaced.")
+    usage_days: int = Field(400, ge=1, description="Days for which the use of endpoints is kept.")
     max_endpoints: int = Field(256, ge=1, description="Living endpoints of one user.")
     max_replicas: int = Field(64, ge=1, le=1024, description="Replicas of one endpoint.")
     max_token_days: float = Field(3650.0, gt=0, description="The longest life of a token of an endpoint, in days.")

@@ -137,7 +137,7 @@ class SqlServingStore:
         def work(conn: Connection) -> int:
             is_over = (_ENDPOINTS.c.status == EndpointStatus.DESTROYED, _ENDPOINTS.c.destroyed_at < before)
             ended = select(_ENDPOINTS.c.id).where(*is_over)
-            for table in (_REVISIONS, _REPLICAS, _RULES, _TOKENS, _EVENTS):
+            for table in (_REVISIONS, _REPLICAS, _RULES, _TOKENS, _EVENTS, tables.endpoint_usage):
                 conn.execute(delete(table).where(table.c.endpoint_id.in_(ended)))
             conn.execute(delete(_ENDPOINTS).where(*is_over))
             return int(conn.execute(delete(_EVENTS).where(_EVENTS.c.at < before)).rowcount)

@@ -5,13 +5,24 @@ Every method is one transaction.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Protocol
 from uuid import UUID
 
 from ai.backend.common.errors import Conflict, LimitExceeded
 from ai.backend.manager.query.model import Page
-from ai.backend.manager.serving.model import EndpointQuery, EndpointToken, Service, ServingChange, ServingEvent
+from ai.backend.manager.serving.model import (
+    EndpointQuery,
+    EndpointToken,
+    Service,
+    ServingChange,
+    ServingEvent,
+    UseKey,
+    UseQuery,
+    UseReport,
+    UseSums,
+)
 
 
 class ServingStore(Protocol):
@@ -48,6 +59,24 @@ class ServingStore(Protocol):
 
     async def purge(self, *, before: datetime) -> int:
         """Deletes destroyed endpoints and events older than ``before``; returns the number of events."""
+        ...
+
+
+class EndpointUsageStore(Protocol):
+    """Stores what tokens used at replicas, hour by hour. The use of an endpoint is deleted with the endpoint."""
+
+    async def position(self, source: str) -> int:
+        """Returns the last report of a coordinator that was added; 0 before the first."""
+        ...
+
+    async def add(self, source: str, *, after: int, last: int, use: Mapping[UseKey, UseSums]) -> None:
+        """Adds the use in a coordinator's reports after ``after`` up to ``last``. Use of endpoints that are not stored
+        is dropped. Raises StaleVersion, and adds nothing, if ``after`` is not the last report that was added."""
+
+    async def usage(self, query: UseQuery) -> UseReport: ...
+
+    async def purge_usage(self, *, before_hour: int) -> int:
+        """Deletes the use in earlier hours; returns the number of rows."""
         ...
 
 

@@ -101,6 +101,33 @@ endpoint_tokens = Table(
     required("valid_until", UTCDateTime),
 )
 
+endpoint_usage = Table(
+    "endpoint_usage",
+    metadata,
+    Column("id", GUID, primary_key=True),
+    required("endpoint_id", GUID, ForeignKey("endpoints.id", ondelete="CASCADE")),
+    required("hour", Whole, index=True),
+    required("token", String(64)),
+    Column("user_id", GUID),
+    Column("revision_id", GUID),
+    Column("replica_id", GUID),
+    required("requests", Whole),
+    required("errors", Whole),
+    required("prompt_tokens", Whole),
+    required("cached_tokens", Whole),
+    required("output_tokens", Whole),
+    required("estimated", Whole),
+    required("busy_ms", Whole),
+    Index("ix_endpoint_usage_endpoint", "endpoint_id", "hour"),
+)
+
+endpoint_usage_positions = Table(
+    "endpoint_usage_positions",
+    metadata,
+    Column("source", String(64), primary_key=True),
+    required("last", Whole),
+)
+
 endpoint_events = Table(
     "endpoint_events",
     metadata,

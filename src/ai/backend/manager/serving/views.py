@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
+from uuid import UUID
 
 import msgspec
 
 from ai.backend.common.serving import ReplicaStatus
 from ai.backend.infra.http.fields import iso
 from ai.backend.manager.serving import schemas
-from ai.backend.manager.serving.model import AutoscalingRule, Replica, Service, ServingEvent
+from ai.backend.manager.serving.model import (
+    AutoscalingRule,
+    Replica,
+    Revision,
+    Service,
+    ServingEvent,
+    UseGrouping,
+    UseQuery,
+    UseReport,
+    UseSums,
+)
 from ai.backend.manager.serving.requests import CreateService, ModifyService, RevisionRequest
 
 _REVISION_FIELDS = (
@@ -225,3 +237,47 @@ def event_item(event: ServingEvent) -> schemas.EventItem:
         "detail": event.detail,
         "data": dict(event.data),
     }
+
+
+def usage_reply(query: UseQuery, report: UseReport, revisions: Sequence[Revision] = ()) -> schemas.UsageReply:
+    """Returns the use of endpoints, with the numbers of these revisions."""
+    numbers = {each.id: str(each.number) for each in revisions}
+    return {
+        "since": _hour_text(query.since),
+        "until": _hour_text(query.until),
+        "by": query.by,
+        "groups": [
+            {
+                "key": _key_text(query.by, each.key),
+                "name": numbers.get(each.key) if isinstance(each.key, UUID) and each.name is None else each.name,
+                **use_item(each.sums),
+            }
+            for each in report.groups
+        ],
+        "total": use_item(report.total),
+    }
+
+
+def use_item(sums: UseSums) -> schemas.UseItem:
+    """Returns sums of use."""
+    return {
+        "requests": sums.requests,
+        "errors": sums.errors,
+        "prompt_tokens": sums.prompt_tokens,
+        "cached_tokens": sums.cached_tokens,
+        "output_tokens": sums.output_tokens,
+        "estimated_requests": sums.estimated,
+        "busy_s": sums.busy_ms / 1_000,
+    }
+
+
+def _key_text(by: UseGrouping, key: str | int | UUID | None) -> str | None:
+    if key is None:
+        return None
+    if isinstance(key, int):
+        return _hour_text(key * 24 if by is UseGrouping.DAY else key)
+    return str(key)
+
+
+def _hour_text(hour: int) -> str:
+    return datetime.fromtimestamp(hour * 3_600, UTC).isoformat()

@@ -8,7 +8,7 @@ and 4.10.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
@@ -55,7 +55,8 @@ _PAYLOAD_FIELDS = ("reason", "result", "exitCode")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Webhook:
     """An event that has not been posted to a session's ``callback_url`` yet. The events of a session are posted in the
-    order of ``id``, not before ``due_at``; ``attempts`` is the number of failed posts."""
+    order of ``id``, not before ``due_at``; ``attempts`` is the number of failed posts. ``trace`` is the
+    ``traceparent`` of the session."""
 
     id: int
     session_id: SessionId
@@ -64,6 +65,7 @@ class Webhook:
     body: Mapping[str, Any]
     attempts: int
     due_at: datetime
+    trace: str | None = None
 
 
 def callback_body(event: EventDraft, at: datetime) -> dict[str, Any]:
@@ -94,6 +96,7 @@ def event_rows(session: Session, drafts: Iterable[EventDraft], at: datetime) -> 
 def webhook_rows(session: Session, drafts: Iterable[EventDraft], at: datetime) -> list[dict[str, Any]]:
     """Returns rows, without ids, of the webhook table for those new events that change the session's status."""
     shared_fields = {"session_id": session.id, "access_key": session.access_key, "url": session.callback_url}
+    shared_fields["trace"] = session.trace
     return [
         {**shared_fields, "body": callback_body(draft, at), "attempts": 0, "due_at": at}
         for draft in drafts
@@ -105,12 +108,14 @@ def webhook_rows(session: Session, drafts: Iterable[EventDraft], at: datetime) -
 class Change:
     """Replaces ``old`` by ``new`` if the stored version is still that of ``old``. ``events`` are for the clients;
     ``commands`` are executed once the change is stored. The store sets ``new.version`` to ``old.version + 1``. Side
-    fields (``num_queries``, ``last_stat``) that a loop does not change must be equal in both."""
+    fields (``num_queries``, ``last_stat``) that a loop does not change must be equal in both. ``cause`` is the
+    ``traceparent`` of the span in which an agent observed what changes."""
 
     old: Session
     new: Session
     events: tuple[EventDraft, ...] = ()
     commands: tuple[Command, ...] = ()
+    cause: str | None = field(default=None, compare=False)
 
     @property
     def is_stored(self) -> bool:

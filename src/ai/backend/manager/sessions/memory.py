@@ -212,6 +212,15 @@ class MemorySessionStore:
     async def dependents(self, session_id: SessionId) -> list[model.Session]:
         return [session for session in self._live if session_id in session.dependencies]
 
+    async def live_statuses(self) -> Mapping[SessionStatus, tuple[int, datetime | None]]:
+        statuses: dict[SessionStatus, tuple[int, datetime | None]] = {}
+        for session in self._live:
+            count, since = statuses.get(session.status, (0, None))
+            if session.starts_at is None:
+                since = min(filter(None, (since, session.status_changed)))
+            statuses[session.status] = count + 1, since
+        return statuses
+
     async def count_live(self, access_keys: Collection[AccessKey] | None = None) -> Mapping[AccessKey, int]:
         counts: dict[AccessKey, int] = {}
         for session in self._live:
@@ -276,6 +285,9 @@ class MemorySessionStore:
 
     async def events_after(self, after_id: int, *, limit: int = 1000) -> list[Event]:
         return [event for event in self._memory.events if event.id > after_id][:limit]
+
+    async def events_of(self, session_id: SessionId, *, limit: int) -> list[Event]:
+        return [event for event in self._memory.events if event.session_id == session_id][-limit:]
 
     async def last_event_id(self) -> int:
         return self._memory.events[-1].id if self._memory.events else 0

@@ -23,6 +23,9 @@ from ai.backend.manager.query.model import ListQuery
 SERVICE_ALIASES: Mapping[str, str] = {"jupyter": "jupyterlab"}
 """Other names of services for sessions without a service of that name (spec 03-11:433)."""
 
+STARTED_OVER = "started_over"
+"""Key of a session's ``status_data``: how often it was preempted and started over, and its attempts by then."""
+
 
 def line_between(first: ids.AgentId, second: ids.AgentId) -> str:
     """Returns the name of the connection between two agents; the same in both orders."""
@@ -195,6 +198,7 @@ class Session:
     array_name: str | None = None
     array_index: int | None = None
     array_parallel: int | None = None
+    trace: str | None = None
     kernels: tuple[Kernel, ...]
     story: Path = field(default=(), compare=False)
 

@@ -13,6 +13,7 @@ from ai.backend.common.names import check_session_name
 from ai.backend.common.states import LIVE_SESSION_STATUSES, KernelEventReason, SessionStatus
 from ai.backend.core.lifecycle.events import SessionDestroyRequested, SessionRestartRequested
 from ai.backend.infra.clock import Clock
+from ai.backend.infra.telemetry.tracing import span
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.access.checks import is_permitted, require, scope_of
 from ai.backend.manager.access.permissions import Operation, Scope
@@ -86,10 +87,12 @@ class SessionService:
         existing = await self._existing_session(owner, request, session_id)
         if existing is not None:
             return await self._await_start(existing, request, created=False)
-        session, limits = await self.factory.build(caller, owner, request, session_id)
-        await self.check_hooks(owner, session)
         try:
-            await self.writer.insert(session, [enqueued_event(session)], limits=limits)
+            with span("session create") as traced:
+                session, limits = await self.factory.build(caller, owner, request, session_id)
+                traced.set({"backendai.session_id": str(session.id)})
+                await self.check_hooks(owner, session)
+                await self.writer.insert(session, [enqueued_event(session)], limits=limits)
         except SessionAlreadyExists:
             existing = await self._existing_session(owner, request, session_id)
             if existing is None:

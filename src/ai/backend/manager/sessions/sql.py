@@ -10,7 +10,19 @@ from operator import attrgetter
 from typing import Any, TypeAlias
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Connection, Select, String, TextClause, func, literal_column, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Select,
+    String,
+    TextClause,
+    case,
+    func,
+    literal_column,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy import cast as sql_cast
 from sqlalchemy.exc import IntegrityError
 
@@ -359,6 +371,14 @@ class SqlSessionStore(SqlOutbox):
         cols = tables.session_dependencies.c
         return await self._select(
             tables.LIVE, tables.sessions.c.id.in_(select(cols.session_id).where(cols.depends_on == session_id))
+        )
+
+    async def live_statuses(self) -> Mapping[SessionStatus, tuple[int, datetime | None]]:
+        cols = tables.sessions.c
+        oldest = func.min(case((cols.starts_at.is_(None), cols.status_changed)), type_=cols.status_changed.type)
+        query = select(cols.status, func.count(), oldest).where(tables.LIVE).group_by(cols.status)
+        return await self._db.run_read(
+            lambda conn: {SessionStatus(status): (count, since) for status, count, since in conn.execute(query)}
         )
 
     async def count_live(self, access_keys: Collection[AccessKey] | None = None) -> Mapping[AccessKey, int]:

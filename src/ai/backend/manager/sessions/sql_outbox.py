@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from sqlalchemy import Connection, delete, func, insert, select, update
 
-from ai.backend.common.ids import AgentId, KernelId
+from ai.backend.common.ids import AgentId, KernelId, SessionId
 from ai.backend.infra.database import Database
 from ai.backend.infra.database.prepared import Prepared, insertion, parameter, updating
 from ai.backend.manager.sessions import tables
@@ -59,6 +59,11 @@ class SqlOutbox:
     async def events_after(self, after_id: int, *, limit: int = 1000) -> list[Event]:
         rows = await self._db.fetch(_EVENTS_AFTER, {"id": after_id, "limit": limit})
         return [Event(**row._mapping) for row in rows]
+
+    async def events_of(self, session_id: SessionId, *, limit: int) -> list[Event]:
+        newest = select(tables.session_events).where(_EVENTS.session_id == session_id).order_by(_EVENTS.id.desc())
+        rows = await self._db.run_read(lambda conn: conn.execute(newest.limit(limit)).all())
+        return [Event(**row._mapping) for row in reversed(rows)]
 
     async def last_event_id(self) -> int:
         query = select(func.max(tables.session_events.c.id))

@@ -83,6 +83,7 @@ sessions = Table(
     Column("array_name", String(64)),
     Column("array_index", Whole),
     Column("array_parallel", Whole),
+    Column("trace", String(55)),
     Index("ix_sessions_array", "array_id", "array_index"),
     Index("uq_sessions_live_name", "access_key", "name", unique=True, sqlite_where=LIVE, postgresql_where=LIVE),
     Index("uq_sessions_vni", "vni", unique=True),
@@ -152,6 +153,7 @@ session_callbacks = Table(
     required("body", JSONText),
     required("attempts", Whole),
     required("due_at", UTCDateTime),
+    Column("trace", String(55)),
     sqlite_autoincrement=True,
 )
 

@@ -30,7 +30,7 @@ from ai.backend.core.lifecycle.session import SessionPhase, SessionState, step
 from ai.backend.core.lifecycle.transition import Path, Transition
 from ai.backend.infra.retry import Backoff
 from ai.backend.manager.sessions.changes import Change, EventDraft
-from ai.backend.manager.sessions.model import Kernel, Session
+from ai.backend.manager.sessions.model import STARTED_OVER, Kernel, Session
 
 MAX_ATTEMPTS = 5
 UNHEALTHY = "unhealthy_devices"
@@ -41,8 +41,6 @@ _RETRY_BACKOFF = Backoff(0.5, MAX_RETRY_AFTER_S)
 """The wait of a session after a creation failed temporarily."""
 RELOCATED_FROM = "relocated_from"
 """Key of a kernel's ``status_data``: the agent of the previous attempt, if it was another one."""
-STARTED_OVER = "started_over"
-"""Key of a session's ``status_data``: how often it was preempted and started over, and its attempts by then."""
 _STARTING_EVENTS = frozenset({"enqueued", "scheduled", "preparing", "pulling", "prepared", "creating"})
 
 
@@ -297,4 +295,5 @@ def _device_event(
 def fold(first: Change, second: Change) -> Change:
     """Combines two successive changes of one session into one."""
     events, commands = (*first.events, *second.events), (*first.commands, *second.commands)
-    return Change(old=first.old, new=second.new, events=events, commands=commands)
+    cause = second.cause or first.cause
+    return Change(old=first.old, new=second.new, events=events, commands=commands, cause=cause)

@@ -26,6 +26,7 @@ from ai.backend.infra.clock import Clock
 from ai.backend.manager.sessions.changes import Change, EventDraft, ObservationAck
 from ai.backend.manager.sessions.model import Kernel, OwnerLimits, Session
 from ai.backend.manager.sessions.store import SessionStore
+from ai.backend.manager.sessions.traces import trace_statuses
 from ai.backend.manager.sessions.transitions import advance
 from ai.backend.manager.topics import CALLBACK, LAUNCH, OUTBOX, SCHEDULE, TERMINATE
 from ai.backend.plugin.crash_points import crash_point
@@ -153,6 +154,7 @@ class SessionWriter:
             raise
         crash_point(f"after-{point}")
         saved = [replace(change.new, version=change.old.version + 1) for change in changes]
+        trace_statuses(changes)
         for session in saved:
             self._cache(session)
             self._notify_waiters(session)

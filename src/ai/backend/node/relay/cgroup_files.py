@@ -1,4 +1,4 @@
-"""What a session uses, read from inside its container: its own control groups (version 1 or 2) and network."""
+"""Reads what a session uses from inside its container: its own control groups (version 1 or 2) and network."""
 
 from __future__ import annotations
 

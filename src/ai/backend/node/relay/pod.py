@@ -94,7 +94,7 @@ class PodRelay:
             self._watch_reaper()
             for fd, events in self._poll.poll(self._timeout_ms()):
                 self._dispatch(fd, events)
-            self._tell_end()
+            self._report_end()
         return 0
 
     # ---- the local side
@@ -345,14 +345,14 @@ class PodRelay:
             deadlines.append(self._dial_at)
         return max(0, int((min(deadlines) - time.monotonic()) * 1000) + 1) if deadlines else None
 
-    def _tell_end(self) -> None:
+    def _report_end(self) -> None:
         if self._ended is not None and not self._is_end_sent and self._link is not None and self._relay.is_sent:
             self._is_end_sent = True
             self._send(self._ended)
 
     def _is_done(self) -> bool:
-        """Whether nobody needs this relay any more: it was dismissed, the session never began, or the agent has all of
-        it. SIGTERM alone is no reason: the session's process gets one at the same time, and has last words."""
+        """Returns True once nobody needs this relay: it was dismissed, the session never began, or the agent has all
+        of it. SIGTERM alone is no reason: the session's process gets one at the same time, and has last words."""
         if self._is_dismissed:
             return True
         if self._ended is None:

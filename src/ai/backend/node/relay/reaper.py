@@ -79,7 +79,7 @@ class Reaper:
             if self._stats_at is not None and now >= self._stats_at:
                 self._send_stats()
         _signal_all(signal.SIGKILL)
-        return self._tell_end(self._status)
+        return self._report_end(self._status)
 
     def _timeout_ms(self) -> Optional[int]:
         deadlines = [deadline for deadline in (self._kill_at, self._stats_at) if deadline is not None]
@@ -179,7 +179,7 @@ class Reaper:
         if self._control.queued == 0:  # a relay that reads nothing gets no heap of old ones
             self._control.send(encode(dict(measure(), t="stats")))
 
-    def _tell_end(self, status: int) -> int:
+    def _report_end(self, status: int) -> int:
         """Tells the relay how the runner ended; returns the exit code of this container."""
         number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
         code = None if number is not None else os.WEXITSTATUS(status)

@@ -1,4 +1,4 @@
-"""One connection to a port inside a pod, carried over a connection of its own to the agent.
+"""Carries a connection to a port inside a pod over a connection of its own to the agent.
 
 Between agent and relay each piece has its length before it (4 bytes, big-endian, at most 256 KiB), and an empty piece
 is the end of a direction, as TLS has no such end in asyncio.

@@ -1,4 +1,4 @@
-"""What pods can and cannot do, and who enforces it (docs/reference/kubernetes-runtime)."""
+"""Describes what pods can and cannot do, and who enforces it (docs/reference/kubernetes-runtime)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the runtimes of all nodes of one cluster share: the API, the copy of the pods, the relays' listener.
+"""Connects the runtimes of all nodes of one cluster: the API, the copy of the pods, the relays' listener.
 
 :class:`KubernetesRuntime` is one node's view of it.
 """
@@ -11,6 +11,7 @@ import secrets
 import time
 from collections.abc import Coroutine
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -160,10 +161,10 @@ class ClusterConnection:
         """Finds out what the cluster can do, by trying where that changes nothing."""
         settings = self.settings
         has_image_volumes = settings.runner_volume == "image"
-        facts = ClusterFacts(authority=authority, has_image_volumes=True, device_classes={})
+        facts = ClusterFacts(authority=authority, has_image_volumes=True, device_classes=settings.device_classes)
         if settings.runner_volume == "auto":
             has_image_volumes = await self._takes_image_volumes(facts)
-        self._facts = ClusterFacts(authority=authority, has_image_volumes=has_image_volumes, device_classes={})
+        self._facts = replace(facts, has_image_volumes=has_image_volumes)
         classes: tuple[str, ...] = ()
         with suppress(ApiRefusal):  # no permission, or no such kind: none can be offered
             listed, _ = await self.api.list(RUNTIME_CLASSES)
@@ -265,11 +266,11 @@ class ClusterConnection:
             if handle.link is not None and handle.link.is_open:
                 with suppress(Unavailable):
                     handle.link.post({"t": "dismiss"})
-            await self.let_go(handle)
+            await self.release_pod(handle)
         crash_point("remove.released")
         self.handles.forget(handle)
 
-    async def let_go(self, handle: Handle) -> None:
+    async def release_pod(self, handle: Handle) -> None:
         """Removes our finalizer from a pod, which the API server then forgets."""
         pod = handle.pod
         if pod is None or FINALIZER not in pod.metadata.finalizers:

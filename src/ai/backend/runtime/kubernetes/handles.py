@@ -97,13 +97,13 @@ class Handle:
         if pod is not None:
             self.pod = pod
             if has_ended(pod):
-                self.settle()
+                self.record_exit()
         else:
-            self.settle()
+            self.record_exit()
             self.pod = None
         self.changed()
 
-    def settle(self) -> None:
+    def record_exit(self) -> None:
         """Records the exit, of which pod and relay have told what they know."""
         if self.exit is None:
             self.exit = exit_of(self.pod, self.told, self.reason)
@@ -174,14 +174,14 @@ class Handle:
         if self.exit is None and (ended.lost or (ended.signal == 9 and not self.reason and not ended.reason)):
             # The kubelet knows more of a kill than the process that was killed.
             loop = asyncio.get_running_loop()
-            self._exit_timer = loop.call_later(KILLED_STATUS_WAIT_S, self._settle_killed)
+            self._exit_timer = loop.call_later(KILLED_STATUS_WAIT_S, self._record_kill)
         else:
-            self.settle()
+            self.record_exit()
 
-    def _settle_killed(self) -> None:
-        """Settles a kill that the pod's status has not explained. A relay that lost its session is no end of it."""
+    def _record_kill(self) -> None:
+        """Records a kill that the pod's status has not explained. A relay that lost its session is no end of it."""
         if self.told is not None and not self.told.lost:
-            self.settle()
+            self.record_exit()
 
     def _fail_dial(self, message: Message) -> None:
         dial = self.dials.get(str(message.get("id")))

@@ -57,7 +57,7 @@ class _Tls(asyncio.sslproto.SSLProtocol):
     def cut(self) -> None:
         """Ends the connection at once, without the farewell of TLS."""
         if self._transport is not None:
-            self._transport.abort()
+            cast("asyncio.Transport", self._transport).abort()
 
 
 class RelayListener:

@@ -61,7 +61,7 @@ _HOSTNAME = re.compile(r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterFacts:
-    """What the runtime knows of the cluster.
+    """Holds what the runtime knows of the cluster.
 
     ``authority`` is the certificate of the relays' listener in PEM. ``has_image_volumes``: the runner's image can be
     mounted. ``device_classes`` are names of DeviceClasses by driver.

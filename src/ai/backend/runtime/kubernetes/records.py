@@ -28,7 +28,7 @@ RECORD_VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodRecord:
-    """What the runtime must know of a workload after a restart; no data of users."""
+    """Holds what the runtime must know of a workload after a restart; no data of users."""
 
     kernel_id: UUID
     attempt: int

@@ -218,9 +218,10 @@ class KubernetesRuntime(AbstractRuntime):
                 await self._cluster.api.delete(PODS, name, settings.namespace, uid=handle.uid, grace_s=delete_grace_s)
             await handle.until(lambda: handle.exit is not None, grace_s + END_TIMEOUT_S)
         crash_point("stop.exited")
-        if handle.exit is None:
+        ended = handle.view().exit
+        if ended is None:
             raise Unavailable(f"the node {self._node} does not end the pod of {handle.key}")
-        return handle.exit
+        return ended
 
     async def remove(self, key: WorkloadKey, *, keep_home: bool = False) -> None:
         async with self._handles.lock(key):

@@ -92,6 +92,9 @@ class KubernetesRuntimeSettings(Settings):
     folders: dict[str, FolderClaim] = Field(
         {}, description="Volumes of virtual folders, by their mount point as the storage proxy and manager name it."
     )
+    device_classes: dict[str, str] = Field(
+        {}, description="DeviceClass of each driver of devices; default: one of the driver's own name."
+    )
     network_policy: Literal["default-deny", "none"] = Field(
         "default-deny",
         description="Whether the agent keeps a policy in the namespace that lets sessions reach the agents, names and"

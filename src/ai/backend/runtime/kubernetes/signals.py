@@ -1,4 +1,4 @@
-"""What a pod's status means for its workload: why it waits, why it cannot start, how it ended.
+"""Reads the status of a pod: why its workload waits, why it cannot start, how it ended.
 
 Only the status counts; events of the cluster are best effort and are never decided on.
 """
@@ -24,7 +24,7 @@ _MAX_REASON = 64
 
 
 class Verdict(StrEnum):
-    """What a reason for waiting means."""
+    """Tells what a reason for waiting means."""
 
     WAIT = "wait"
     MISSING = "missing"
@@ -173,7 +173,7 @@ def is_node_gone(pod: Pod) -> bool:
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
-    """What the first process of a session told of its end, over the relay or in the container's last message."""
+    """Describes the end of a session as its first process told it, over the relay or in its last message."""
 
     code: int | None = None
     signal: int | None = None

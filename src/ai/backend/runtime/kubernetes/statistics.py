@@ -1,4 +1,4 @@
-"""What sessions in pods use, as their first process reports it over the relay: the API server is not asked."""
+"""Measures sessions in pods by what their first process reports over the relay: the API server is not asked."""
 
 from __future__ import annotations
 

@@ -11,7 +11,14 @@ from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_v
 from yarl import URL
 
 from ai.backend.infra.settings.published import accept_only, unused_field
-from ai.backend.infra.settings.tables import Address, DebugSettings, LoggingSettings, RedisSettings, TlsSettings
+from ai.backend.infra.settings.tables import (
+    Address,
+    DebugSettings,
+    LoggingSettings,
+    OtelSettings,
+    RedisSettings,
+    TlsSettings,
+)
 from ai.backend.plugin.settings import Settings, Size
 
 MIN_LOGIN_S = 60
@@ -253,10 +260,10 @@ class WebSettings(Settings):
     pipeline: PipelineSettings = Field(PipelineSettings(), description="A pipeline service.")
     logging: LoggingSettings = Field(LoggingSettings(), description="Logs.")
     debug: DebugSettings = Field(DebugSettings(), description="Debugging.")
+    otel: OtelSettings = Field(OtelSettings(), description="Traces, metrics and logs to a collector.")
     webserver: dict[str, Any] = unused_field(dict, "it has no keys")
     license: dict[str, Any] = unused_field(dict, "there are no licences")
     jwt: dict[str, Any] = unused_field(dict, "no tokens are issued")
-    otel: dict[str, Any] = unused_field(dict, "traces are not sent yet")
     apollo_router: dict[str, Any] = unused_field(dict, "GraphQL is answered by the manager itself")
     etcd: dict[str, Any] = unused_field(dict, "the file has all settings")
     pyroscope: dict[str, Any] = unused_field(dict, "there is no profiler")

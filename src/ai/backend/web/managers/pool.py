@@ -15,6 +15,7 @@ from yarl import URL
 
 from ai.backend.common.errors import Unavailable
 from ai.backend.common.signing import SignedParts, authorization, media_type, sign
+from ai.backend.infra.http.client_traces import client_traces
 from ai.backend.infra.http.paths import API_VERSION
 
 log = logging.getLogger(__name__)
@@ -53,7 +54,11 @@ class ManagerPool:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._connect_timeout_s)
         connector = aiohttp.TCPConnector(ssl=self._verifies_tls, limit=0)
         self._http = aiohttp.ClientSession(
-            connector=connector, timeout=timeout, auto_decompress=False, cookie_jar=aiohttp.DummyCookieJar()
+            connector=connector,
+            timeout=timeout,
+            auto_decompress=False,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            trace_configs=client_traces(),
         )
 
     async def stop(self) -> None:

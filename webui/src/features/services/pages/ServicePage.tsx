@@ -1,6 +1,6 @@
 import { Breadcrumbs, Button, NumberInput, Tabs, Text } from '@mantine/core';
 import { useNavigate, useParams } from '@tanstack/react-router';
-import { useState } from 'react';
+import { lazy, Suspense, useState } from 'react';
 import { useTranslation } from 'react-i18next';
 import { asProblem } from '../../../api/problems';
 import { AnchorLink } from '../../../components/AnchorLink';
@@ -18,12 +18,15 @@ import { type ServiceDetails, useDestroy, useScale, useService } from '../querie
 import { isLive } from '../rules';
 import classes from './ServicePage.module.css';
 
+const UsageTab = lazy(() => import('../parts/UsageTab'));
+
 /** The tabs of a service; others are added here, with a message `tab.NAME`. */
 const tabs = {
   overview: OverviewTab,
   replicas: ReplicasTab,
   revisions: RevisionsTab,
   tokens: TokensTab,
+  usage: UsageTab,
   history: HistoryTab,
 } as const;
 type TabName = keyof typeof tabs;
@@ -114,7 +117,9 @@ function ServiceTabs({ service, tab }: { service: ServiceDetails; tab: TabName }
         ))}
       </Tabs.List>
       <Tabs.Panel value={tab} pt="md">
-        <Content service={service} />
+        <Suspense>
+          <Content service={service} />
+        </Suspense>
       </Tabs.Panel>
     </Tabs>
   );

@@ -15,6 +15,7 @@ from ai.backend.infra.settings.tables import (
     DebugSettings,
     HostPort,
     LoggingSettings,
+    OtelSettings,
     RedisSettings,
     TlsSettings,
 )
@@ -86,6 +87,7 @@ class CoordinatorSettings(Settings):
     redis: RedisSettings | None = unused_field(None, "coordinators meet in the database")
     logging: LoggingSettings = Field(LoggingSettings(), description="Logs.")
     debug: DebugSettings = Field(DebugSettings(), description="Finding faults.")
+    otel: OtelSettings = Field(OtelSettings(), description="Traces, metrics and logs to a collector.")
 
     @property
     def database_url(self) -> str:

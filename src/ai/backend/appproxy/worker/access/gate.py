@@ -79,6 +79,11 @@ class Gate:
         self._trusted_proxies = trusted_proxies
         self._clock = clock
 
+    @property
+    def has_trusted_proxies(self) -> bool:
+        """Returns True if the address of a client may be another one than that of its connection."""
+        return bool(self._trusted_proxies)
+
     def admits_address(self, circuit: Circuit, address: str) -> bool:
         """Returns True if the circuit may be used from an address."""
         allowed = circuit.allowed_client_ips

@@ -10,12 +10,19 @@ from pydantic import Field, SecretStr, model_validator
 from ai.backend.common.wire.appproxy import AppMode, FrontendMode, ProxyProtocol
 from ai.backend.infra.settings import Settings
 from ai.backend.infra.settings.published import accept_only, fixed_field, unused_field
-from ai.backend.infra.settings.tables import Address, DebugSettings, HostPort, LoggingSettings, RedisSettings
+from ai.backend.infra.settings.tables import (
+    Address,
+    DebugSettings,
+    HostPort,
+    LoggingSettings,
+    OtelSettings,
+    RedisSettings,
+)
 
 MIN_SECRET_LENGTH = 32
 """Characters: HMAC-SHA256 requires a key as long as its digest (RFC 7518, 3.2)."""
 PortRange = tuple[Annotated[int, Field(ge=1, le=65535)], Annotated[int, Field(ge=1, le=65535)]]
-_NO_TRAEFIK = "no data plane drives Traefik yet: set frontend-mode to port or wildcard"
+_NO_TRAEFIK = "no data plane drives Traefik: set frontend-mode to port or wildcard, and data-plane to haproxy"
 
 
 class PortProxySettings(Settings):
@@ -94,6 +101,19 @@ class LimitSettings(Settings):
     )
 
 
+class HaproxySettings(Settings):
+    """The table ``[proxy_worker.haproxy]``, for ``data-plane = "haproxy"``."""
+
+    program: str = Field("haproxy", description="The program, 2.6 or newer: a name that is searched for, or a path.")
+    threads: int = Field(1, ge=1, le=64, description="Threads of HAProxy; with several, weights are near, not exact.")
+    circuits: int = Field(
+        256,
+        ge=1,
+        le=10_000,
+        description="Circuits that HAProxy passes on by itself; the worker's own process serves further ones.",
+    )
+
+
 class WorkerProcessSettings(Settings):
     """The table ``[proxy_worker]``."""
 
@@ -112,7 +132,13 @@ class WorkerProcessSettings(Settings):
     frontend_mode: Annotated[
         Literal["port", "wildcard", "traefik"], accept_only("port", "wildcard", because=_NO_TRAEFIK)
     ] = Field("port", description="port: a port for each circuit; wildcard: a host name for each.")
-    protocol: ProxyProtocol = Field(ProxyProtocol.HTTP, description="Protocol of its circuits: http or tcp.")
+    data_plane: Literal["embedded", "haproxy"] = Field(
+        "embedded",
+        description="What moves the bytes: embedded is this process; haproxy is a process of HAProxy that it runs.",
+    )
+    protocol: ProxyProtocol = Field(
+        ProxyProtocol.HTTP, description="Protocol of its circuits: http or tcp; with data-plane haproxy also h2 or grpc."
+    )
     accepted_traffics: list[AppMode] = Field(
         list(AppMode), description="Kinds of circuits: interactive (apps of sessions), inference (endpoints)."
     )
@@ -129,6 +155,7 @@ class WorkerProcessSettings(Settings):
     )
     port_proxy: PortProxySettings = Field(PortProxySettings(), description="Ports, for frontend-mode port.")
     wildcard_domain: WildcardSettings | None = Field(None, description="Host names, for frontend-mode wildcard.")
+    haproxy: HaproxySettings = Field(HaproxySettings(), description="HAProxy, for data-plane haproxy.")
     filtered_apps_only: bool = Field(False, description="Whether it serves only apps that one of its filters matches.")
     app_filters: list[AppFilterSettings] = Field([], description="Its filters, each {key, value}.")
     trusted_proxies: list[str] = Field(
@@ -152,8 +179,8 @@ class WorkerProcessSettings(Settings):
             raise ValueError("tls-listen needs tls-cert and tls-privkey")
         if self.tls_listen and not self.tls_advertised:
             raise ValueError("tls-listen without tls-advertised: browsers would be sent to http")
-        if self.protocol not in (ProxyProtocol.HTTP, ProxyProtocol.TCP):
-            raise ValueError(f"protocol {self.protocol}: the embedded data plane serves http and tcp")
+        if self.data_plane == "embedded" and self.protocol not in (ProxyProtocol.HTTP, ProxyProtocol.TCP):
+            raise ValueError(f"protocol {self.protocol}: the embedded data plane serves http and tcp; haproxy has {self.protocol}")
         if self.protocol is ProxyProtocol.TCP and self.frontend_mode == "wildcard":
             raise ValueError("protocol tcp needs frontend-mode port: raw TCP has no host name")
         return self
@@ -194,3 +221,4 @@ class WorkerSettings(Settings):
     redis: RedisSettings | None = unused_field(None, "workers hear of circuits by their link with the coordinator")
     logging: LoggingSettings = Field(LoggingSettings(), description="Logs.")
     debug: DebugSettings = Field(DebugSettings(), description="Finding faults.")
+    otel: OtelSettings = Field(OtelSettings(), description="Traces, metrics and logs to a collector.")

@@ -34,6 +34,7 @@ from ai.backend.common.wire.appproxy import (
     WorkerRegistration,
 )
 from ai.backend.core.proxy.changes import changes_of
+from ai.backend.infra.http.client_traces import client_traces
 from ai.backend.infra.loop import PeriodicCall, cancel_all
 from ai.backend.infra.retry import Backoff
 from ai.backend.infra.tls.certificates import TlsIdentity, create_request, renewal_time
@@ -87,7 +88,9 @@ class CoordinatorLink:
 
     async def run(self) -> None:
         """Links until cancelled."""
-        async with aiohttp.ClientSession(headers=self._headers, timeout=_REQUEST_TIMEOUT) as http:
+        async with aiohttp.ClientSession(
+            headers=self._headers, timeout=_REQUEST_TIMEOUT, trace_configs=client_traces()
+        ) as http:
             while True:
                 try:
                     await self._link(http)
@@ -170,6 +173,7 @@ class CoordinatorLink:
 
     async def _report(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._state_file.save()
+        await self._plane.refresh()
         usage = self._usage.next(self._plane.observe(), time.time(), self._plane.take_usage)
         if usage is not None and not socket.closed:
             await _send(socket, usage)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -29,6 +30,16 @@ class Applied:
 
     version: int
     failed: Mapping[UUID, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Counts:
+    """Counts for metrics. The keys are bounded: codes, and reasons of the worker."""
+
+    responses: Counter[tuple[str, int]] = field(default_factory=Counter)
+    refused: Counter[str] = field(default_factory=Counter)
+    upgrades: int = 0
+    retries: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +72,10 @@ class DataPlane(Protocol):
     @property
     def capabilities(self) -> Capabilities: ...
 
+    @property
+    def counts(self) -> Counts:
+        """Returns the counts of what this process has answered or passed on."""
+
     async def start(self) -> None:
         """Opens the frontends. Raises InvalidInput if none of them can be opened."""
 
@@ -70,8 +85,11 @@ class DataPlane(Protocol):
     async def apply(self, changes: Changes) -> Applied:
         """Serves the changed circuits from its return on. A version that is applied again changes nothing."""
 
+    async def refresh(self) -> None:
+        """Brings the observations up to date."""
+
     def observe(self) -> Mapping[UUID, CircuitObservation]:
-        """Returns the observations of all circuits."""
+        """Returns the observations of all circuits, at most some seconds old."""
 
     def take_usage(self) -> list[InferenceUsage]:
         """Returns what endpoints were used for since the last call."""

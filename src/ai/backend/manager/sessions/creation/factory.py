@@ -15,6 +15,7 @@ from ai.backend.common.slots import BinarySize, ResourceSlot, parse_quantity
 from ai.backend.common.states import SessionStatus, SlotType
 from ai.backend.core.allocation.requests.compiled import RequestCompiler
 from ai.backend.infra.clock import Clock, IdGenerator
+from ai.backend.infra.telemetry.tracing import current_traceparent
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.agents.capabilities import ENCRYPTION, DeviceReader, is_encrypted, needs_of, with_networks
 from ai.backend.manager.agents.slots import SlotCatalogue
@@ -125,6 +126,7 @@ class SessionFactory:
             designated_agents=candidates.designated,
             preopen_ports=checks.check_ports(request.preopen_ports),
             created_at=now,
+            trace=current_traceparent(),
             kernels=self._new_kernels(session_id, planned, now),
         )
         return session, limits

@@ -30,6 +30,7 @@ def _replicas(session: Session) -> dict[str, int]:
 def kernel_environ(session: Session, kernel: Kernel) -> dict[str, str]:
     """Returns the environment variables of a kernel's container."""
     environ = {
+        **({"TRACEPARENT": session.trace} if session.trace is not None else {}),
         **session.environ,
         **kernel.role_options.get("environ", {}),
         "BACKENDAI_USER_UUID": str(session.user_id),
@@ -92,5 +93,6 @@ def kernel_spec(
         exec_timeout_s=session.exec_timeout_s,
         preopen_ports=list(session.preopen_ports),
         runtime_class=session.runtime_class,
+        trace=session.trace,
         relocated_from=kernel.status_data.get(RELOCATED_FROM),
     )

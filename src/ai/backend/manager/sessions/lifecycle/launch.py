@@ -21,6 +21,8 @@ from ai.backend.core.lifecycle.events import SessionCreationFailed, SessionDispa
 from ai.backend.infra.clock import Clock
 from ai.backend.infra.loop import PeriodicLoop, cancel_all
 from ai.backend.infra.retry import Backoff
+from ai.backend.infra.telemetry import bind_log_context
+from ai.backend.infra.telemetry.tracing import child_span
 from ai.backend.manager.agents.store import AgentGateway
 from ai.backend.manager.dotfiles.model import InjectedFiles
 from ai.backend.manager.dotfiles.service import DotfileService
@@ -82,13 +84,13 @@ class LaunchLoop(PeriodicLoop):
         await cancel_all(*self._running.values())
 
     async def _launch(self, session: Session) -> None:
-        try:
-            if session.status is SessionStatus.RESTARTING:
-                await self._restart(session)
-            else:
-                await self._create(session)
-        except Exception:  # a failure of one session must not affect others; the loop sends again
-            log.exception("could not launch session %s", session.id)
+        is_restart = session.status is SessionStatus.RESTARTING
+        name, ids = f"session {'restart' if is_restart else 'launch'}", {"backendai.session_id": str(session.id)}
+        with bind_log_context(session_id=session.id), child_span(name, parent=session.trace, attributes=ids):
+            try:
+                await (self._restart if is_restart else self._create)(session)
+            except Exception:  # a failure of one session must not affect others; the loop sends again
+                log.exception("could not launch session %s", session.id)
 
     async def _create(self, session: Session) -> None:
         by_agent: dict[AgentId, list[Kernel]] = {}

@@ -187,7 +187,7 @@ def _observed_change(
     change = advance(detailed, event, now=now)
     if change is None:
         return Change(old=session, new=detailed, events=health_events) if detailed != session else None
-    complete = replace(change, old=session, events=(*change.events, *health_events))
+    complete = replace(change, old=session, events=(*change.events, *health_events), cause=observed.trace)
     return deferred(complete, observed.retry_after_s, now)
 
 

@@ -2,12 +2,17 @@
 
 Kernels that only the agent has are orphans, which it must end; kernels that only the manager has are missing. Commands
 and observations may be on their way, so a kernel counts as missing after two heartbeats in a row and a grace period.
+
+A database that was restored from a backup, or lost its newest commits with the power, is behind the agents: they have
+kernels as later attempts than the rows, or run kernels that are still starting in the rows and whose reports were
+acknowledged. The rows of the first get the agent's attempt; the agent reports the others again (decision 0408).
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from uuid import UUID
 
@@ -17,7 +22,7 @@ from ai.backend.common.wire.reports import KernelPresence
 from ai.backend.core.lifecycle.events import KernelsAbandoned, SessionCreationFailed
 from ai.backend.core.lifecycle.kernel import PROGRESS, is_orphan
 from ai.backend.infra.clock import Clock
-from ai.backend.manager.agents.model import KernelOccupancy
+from ai.backend.manager.agents.model import KernelOccupancy, PresenceDifferences
 from ai.backend.manager.agents.settings import AgentSettings
 from ai.backend.manager.sessions.changes import Change
 from ai.backend.manager.sessions.model import Kernel, Session
@@ -26,6 +31,8 @@ from ai.backend.manager.sessions.transitions import advance, kernel_state
 from ai.backend.manager.sessions.writer import SessionWriter
 
 log = logging.getLogger(__name__)
+_BEFORE_RUNNING = frozenset({*PROGRESS, KernelStatus.RESTARTING})
+"""Statuses of rows whose kernel may run already."""
 
 
 class KernelReconciler:
@@ -37,9 +44,11 @@ class KernelReconciler:
         self._clock = clock
         self._settings = settings
         self._missing: dict[AgentId, set[tuple[KernelId, int]]] = {}
+        self._unobserved: dict[AgentId, set[tuple[str, int]]] = {}
 
-    async def compare(self, agent_id: AgentId, reported: Sequence[KernelPresence]) -> list[KernelPresence]:
-        """Fails kernels that two reports lacked; returns reported kernels that the agent should not have."""
+    async def compare(self, agent_id: AgentId, reported: Sequence[KernelPresence]) -> PresenceDifferences:
+        """Fails kernels that two reports lacked; returns reported kernels that the agent should not have, and those
+        whose start the manager has not seen although two reports say that they run."""
         expected = {str(occupancy.kernel_id): occupancy for occupancy in await self._store.held([agent_id])}
         present_ids = {presence.kernel_id for presence in reported}
         missing_attempts = {
@@ -58,11 +67,34 @@ class KernelReconciler:
         suspects = [
             p for p in reported if not p.status.is_final and not _should_exist_there(expected.get(p.kernel_id), p)
         ]
-        return await self._orphans(agent_id, suspects) if suspects else []
+        for presence in reported:
+            row = expected.get(presence.kernel_id)
+            if row is not None and row.attempt < presence.attempt and not presence.status.is_final:
+                await self._raise_attempt(row, presence.attempt)
+        return PresenceDifferences(
+            unknown=await self._orphans(agent_id, suspects) if suspects else [],
+            unobserved=self._twice_unobserved(agent_id, reported, expected),
+        )
+
+    def _twice_unobserved(
+        self, agent_id: AgentId, reported: Sequence[KernelPresence], expected: Mapping[str, KernelOccupancy]
+    ) -> list[KernelPresence]:
+        """Returns kernels that run by this and the last report, while their rows are about to."""
+        unobserved = {
+            (presence.kernel_id, presence.attempt): presence
+            for presence in reported
+            if presence.status is KernelStatus.RUNNING
+            and (occupancy := expected.get(presence.kernel_id)) is not None
+            and occupancy.status in _BEFORE_RUNNING
+        }
+        earlier = self._unobserved.get(agent_id, set())
+        self._unobserved[agent_id] = set(unobserved)
+        return [presence for key, presence in unobserved.items() if key in earlier]
 
     def forget(self) -> None:
         """Forgets missing kernels, so that a kernel must be missing twice again."""
         self._missing.clear()
+        self._unobserved.clear()
 
     def _should_exist(self, occupancy: KernelOccupancy) -> bool:
         """Returns True if the agent should have the kernel by now; SCHEDULED kernels belong to the launch loop."""
@@ -79,6 +111,22 @@ class KernelReconciler:
         return [
             presence for presence in suspects if _is_orphan(kernels.get(presence.kernel_id), agent_id, presence.attempt)
         ]
+
+    async def _raise_attempt(self, occupancy: KernelOccupancy, attempt: int) -> None:
+        """Gives a kernel the attempt that its agent has. Attempts are stored before agents hear of them, so the row is
+        older than what was stored once."""
+        log.warning("the row of kernel %s is older than its attempt %d on the agent", occupancy.kernel_id, attempt)
+
+        def make_change(session: Session) -> Change | None:
+            kernels = tuple(
+                replace(kernel, attempt=attempt)
+                if kernel.id == occupancy.kernel_id and kernel.attempt < attempt and kernel.agent == occupancy.agent
+                else kernel
+                for kernel in session.kernels
+            )
+            return Change(old=session, new=replace(session, kernels=kernels)) if kernels != session.kernels else None
+
+        await self._writer.transition(occupancy.session_id, make_change, point="commit-observe")
 
     async def _fail_missing(self, session_id: SessionId, agent_id: AgentId, attempts: Mapping[KernelId, int]) -> None:
         log.warning("agent %s does not have %d kernels of session %s any more", agent_id, len(attempts), session_id)

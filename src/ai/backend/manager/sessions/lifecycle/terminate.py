@@ -19,6 +19,8 @@ from ai.backend.core.lifecycle.effects import DestroyKernels, KernelTarget
 from ai.backend.core.lifecycle.events import KernelsAbandoned
 from ai.backend.infra.clock import Ages, Clock
 from ai.backend.infra.loop import PeriodicLoop, cancel_all
+from ai.backend.infra.telemetry import bind_log_context
+from ai.backend.infra.telemetry.tracing import child_span
 from ai.backend.manager.agents.settings import AgentSettings
 from ai.backend.manager.agents.store import AgentGateway, AgentStore
 from ai.backend.manager.sessions.settings import SessionSettings
@@ -108,10 +110,13 @@ class TerminateLoop(PeriodicLoop):
                 kernel_id=str(target.kernel_id), attempt=target.attempt, reason=reason, forced=forced
             )
             crash_point("before-agent-destroy")
-            try:
-                await self.gateway.agent(target.agent_id).destroy_kernel(request)
-            except Unavailable:
-                continue  # sent again by the next round, or given up with its agent
-            except BackendError as e:
-                log.warning("agent %s does not end kernel %s: %s", target.agent_id, target.kernel_id, e)
+            session = self.writer.recent_of_kernel(target.kernel_id)
+            trace, session_id = (session.trace, session.id) if session is not None else (None, None)
+            with bind_log_context(session_id=session_id), child_span("kernel destroy", parent=trace):
+                try:
+                    await self.gateway.agent(target.agent_id).destroy_kernel(request)
+                except Unavailable:
+                    continue  # sent again by the next round, or given up with its agent
+                except BackendError as e:
+                    log.warning("agent %s does not end kernel %s: %s", target.agent_id, target.kernel_id, e)
             crash_point("after-agent-destroy")

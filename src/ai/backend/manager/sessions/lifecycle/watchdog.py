@@ -19,10 +19,10 @@ from ai.backend.manager.agents.settings import AgentSettings
 from ai.backend.manager.agents.store import AgentStore
 from ai.backend.manager.resource_groups.store import ResourceGroupStore
 from ai.backend.manager.sessions.changes import Change
-from ai.backend.manager.sessions.model import Session
+from ai.backend.manager.sessions.model import STARTED_OVER, Session
 from ai.backend.manager.sessions.settings import SessionSettings
 from ai.backend.manager.sessions.store import SessionStore
-from ai.backend.manager.sessions.transitions import STARTED_OVER, advance
+from ai.backend.manager.sessions.transitions import advance
 from ai.backend.manager.sessions.writer import SessionWriter
 
 log = logging.getLogger(__name__)

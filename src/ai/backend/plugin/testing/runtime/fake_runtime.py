@@ -89,13 +89,18 @@ class _Workload:
 
 
 class FakeNode:
-    """Holds the workloads and networks of a fake node, which survive a restart of the agent."""
+    """Holds the workloads and networks of a fake node, which survive a restart of the agent.
+
+    ``creating`` are the names that the node gives to one creation at a time, as an engine or a file system does: a
+    creation that an agent began before it died goes on, and the same one of the next agent waits for it.
+    """
 
     def __init__(self) -> None:
         self.workloads: dict[WorkloadKey, _Workload] = {}
         self.homes: dict[KernelId, dict[str, bytes]] = {}
         self.networks: dict[SessionId, NetworkView] = {}
         self.listeners: list[asyncio.Queue[WorkloadExited | None]] = []
+        self.creating: dict[WorkloadKey, asyncio.Lock] = {}
         self.next_pid = 1000
 
     def end(self, workload: _Workload, how: WorkloadExit) -> None:
@@ -169,7 +174,6 @@ class FakeRuntime(AbstractRuntime):
         self._behave = behave
         self._images = tuple(images)
         self._events: asyncio.Queue[WorkloadExited | None] = asyncio.Queue()
-        self._creating: dict[WorkloadKey, asyncio.Lock] = {}
 
     async def setup(self) -> None:
         self.node.listeners.append(self._events)
@@ -193,7 +197,7 @@ class FakeRuntime(AbstractRuntime):
         return [RuntimeImage(name=name, architecture="x86_64", aliases=("python",)) for name in self._images]
 
     async def create(self, spec: WorkloadSpec) -> WorkloadView:
-        async with self._creating.setdefault(spec.key, asyncio.Lock()):
+        async with self.node.creating.setdefault(spec.key, asyncio.Lock()):
             existing = self.node.workloads.get(spec.key)
             return existing.view() if existing is not None else await self._create(spec)
 

@@ -46,9 +46,10 @@ class _Queued:
 
 
 class HttpConnection(asyncio.Protocol):
-    """A client's connection to the frontend at ``port``; None is that of the wildcard domain."""
+    """A client's connection to the frontend at ``port``; None is that of the wildcard domain. ``peer`` is the client's
+    address where another proxy of this worker has it."""
 
-    def __init__(self, shared: Shared, pool: UpstreamPool, port: int | None) -> None:
+    def __init__(self, shared: Shared, pool: UpstreamPool, port: int | None, peer: str | None = None) -> None:
         self._shared = shared
         self._pool = pool
         self._port = port
@@ -63,7 +64,7 @@ class HttpConnection(asyncio.Protocol):
         self._fields: list[Header] = []
         self._bad: BadRequest | None = None
         self._counted: str | None = None
-        self._peer = ""
+        self._peer = peer or ""
         self.deadline = shared.loop.time() + shared.limits.head_s
         self._transport: asyncio.Transport
         self._parser = httptools.HttpRequestParser(self)
@@ -71,7 +72,7 @@ class HttpConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        self._peer = transport.get_extra_info("peername")[0]
+        self._peer = self._peer or transport.get_extra_info("peername")[0]
         self._counted = self._shared.connection_count.acquire(self._peer)
         if self._counted is None:
             self._shared.counts.refused["connections"] += 1

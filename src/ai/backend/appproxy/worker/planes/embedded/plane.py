@@ -7,13 +7,15 @@ import logging
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from uuid import UUID
 
 from ai.backend.appproxy.worker.access.gate import Gate
 from ai.backend.appproxy.worker.inference.endpoint import Counters
+from ai.backend.appproxy.worker.planes.embedded.behind import BehindProxy
 from ai.backend.appproxy.worker.planes.embedded.http_connection import MODELS, HttpConnection
 from ai.backend.appproxy.worker.planes.embedded.limits import Limits
-from ai.backend.appproxy.worker.planes.embedded.server import SWEEP_S, Counts, Shared
+from ai.backend.appproxy.worker.planes.embedded.server import SWEEP_S, Shared
 from ai.backend.appproxy.worker.planes.embedded.tcp import TcpClient
 from ai.backend.appproxy.worker.planes.embedded.upstream import UpstreamPool
 from ai.backend.appproxy.worker.planes.plane import (
@@ -21,6 +23,7 @@ from ai.backend.appproxy.worker.planes.plane import (
     Capabilities,
     CircuitObservation,
     ConnectionFilter,
+    Counts,
     refusal_of,
 )
 from ai.backend.appproxy.worker.upstreams import Dialer
@@ -41,7 +44,8 @@ class Frontend:
 
     ``ports`` has the port to listen on for each slot: they differ behind a balancer with ports of its own.
 
-    ``models`` is the address of the base URL of all models, if there is one.
+    ``models`` is the address of the base URL of all models, if there is one. ``behind`` is a unix socket: the clients
+    of the frontend come there, by another proxy of this worker, and it listens nowhere else.
 
     ``tls`` is spoken by the listeners; ``is_secure``: by clients, also where a balancer in front speaks it.
     """
@@ -53,6 +57,7 @@ class Frontend:
     tls: ssl.SSLContext | None = None
     is_secure: bool = False
     models: tuple[str, int] | None = None
+    behind: Path | None = None
 
     @property
     def mode(self) -> FrontendMode:
@@ -111,7 +116,9 @@ class EmbeddedPlane:
             logs_access=self._logs_access,
         )
         self._pool = UpstreamPool(self._shared)
-        if frontend.domain is not None:
+        if frontend.behind is not None:
+            await self._listen_behind(frontend.behind)
+        elif frontend.domain is not None:
             await self._listen(frontend.port or 0, None)
         else:
             for slot, port in frontend.ports.items():
@@ -141,16 +148,31 @@ class EmbeddedPlane:
             self._busy_ports.pop(port, None)
             self._listeners.append(listener)
 
+    async def _listen_behind(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+        slots = {port: slot for slot, port in self._frontend.ports.items()}
+
+        def accept(address: str, port: int) -> asyncio.Protocol | None:
+            if self._frontend.domain is not None:
+                return self._client(None, address)
+            return self._client(slots[port], address) if port in slots else None
+
+        loop = asyncio.get_running_loop()
+        self._listeners.append(
+            await loop.create_unix_server(lambda: BehindProxy(accept), path, backlog=_BACKLOG)  # type: ignore[arg-type]
+        )
+        path.chmod(0o600)
+
     @property
     def addresses(self) -> list[tuple[str, int]]:
         """The addresses that are listened on."""
         return [listener.sockets[0].getsockname()[:2] for listener in self._listeners]
 
-    def _client(self, slot: int | None) -> asyncio.Protocol:
+    def _client(self, slot: int | None, peer: str | None = None) -> asyncio.Protocol:
         state = self._shared.table.by_port.get(slot) if slot is not None else None
         if state is not None and state.circuit.protocol is ProxyProtocol.TCP:
-            return TcpClient(self._shared, state)
-        return HttpConnection(self._shared, self._pool, slot)
+            return TcpClient(self._shared, state, peer)
+        return HttpConnection(self._shared, self._pool, slot, peer)
 
     async def apply(self, changes: Changes) -> Applied:
         table, now = self._shared.table, self._shared.loop.time()
@@ -179,6 +201,9 @@ class EmbeddedPlane:
         return (
             f"E20003: Timed out while waiting for proxy frontend to set up: port {port}: {reason}" if reason else None
         )
+
+    async def refresh(self) -> None:
+        """Does nothing: the observations are always of this moment."""
 
     def take_usage(self) -> list[InferenceUsage]:
         return self._inference.book.take()

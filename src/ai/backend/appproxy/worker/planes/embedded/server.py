@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import Counter
-from dataclasses import dataclass, field
 from typing import Protocol
 
 from ai.backend.appproxy.worker.access.gate import Gate
 from ai.backend.appproxy.worker.inference.endpoint import Counters
 from ai.backend.appproxy.worker.planes.embedded.circuits import CircuitState, CircuitTable
 from ai.backend.appproxy.worker.planes.embedded.limits import Limits
+from ai.backend.appproxy.worker.planes.plane import Counts
 from ai.backend.appproxy.worker.upstreams import Dialer
 from ai.backend.core.proxy.hosts import subdomain_of
 from ai.backend.infra.http.connections import ConnectionCount, ConnectionLimits
@@ -29,16 +28,6 @@ class Timed(Protocol):
 
     def expire(self) -> None:
         """Ends the connection, whose deadline has passed."""
-
-
-@dataclass(slots=True)
-class Counts:
-    """Counts for metrics. The keys are bounded: codes, and reasons of the worker."""
-
-    responses: Counter[tuple[str, int]] = field(default_factory=Counter)
-    refused: Counter[str] = field(default_factory=Counter)
-    upgrades: int = 0
-    retries: int = 0
 
 
 class Shared:

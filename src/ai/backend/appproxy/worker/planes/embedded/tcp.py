@@ -50,9 +50,10 @@ class _App(asyncio.Protocol):
 class TcpClient(asyncio.Protocol):
     """A client's connection to a TCP circuit."""
 
-    def __init__(self, shared: Shared, state: CircuitState) -> None:
+    def __init__(self, shared: Shared, state: CircuitState, peer: str | None = None) -> None:
         self._shared = shared
         self._state = state
+        self._peer = peer
         self._tunnel: Tunnel | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._counted: str | None = None
@@ -62,7 +63,7 @@ class TcpClient(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        peer = transport.get_extra_info("peername")[0]
+        peer = self._peer or transport.get_extra_info("peername")[0]
         self._counted = self._shared.connection_count.acquire(peer)
         state = self._state
         if (

@@ -1,0 +1,68 @@
+"""Clients that come by another proxy of this worker, which says who they are (PROXY protocol, version 2)."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Callable
+from ipaddress import ip_address
+
+_SIGNATURE = b"\r\n\r\n\x00\r\nQUIT\n"
+_HEAD = struct.Struct("!12sBBH")
+_VERSION_AND_PROXY = 0x21
+_FAMILIES = {0x11: 4, 0x21: 16}
+"""Bytes of an address, for TCP over IPv4 and IPv6."""
+_MAX_BYTES = 2048
+
+Accept = Callable[[str, int], asyncio.Protocol | None]
+"""Returns the protocol for a client's address and the port that it connected to; None refuses it."""
+
+
+def read_header(data: bytes) -> tuple[str, int, int] | None:
+    """Returns the client's address, the port that it connected to, and the length of the header; None if that is not
+    here yet. Raises ValueError for anything else."""
+    if len(data) < _HEAD.size:
+        return None
+    signature, version, family, length = _HEAD.unpack_from(data)
+    size = _FAMILIES.get(family)
+    if signature != _SIGNATURE or version != _VERSION_AND_PROXY or size is None:
+        raise ValueError("this is no header of the PROXY protocol for TCP")
+    if length < 2 * size + 4 or length > _MAX_BYTES:
+        raise ValueError("the header has no such length")
+    if len(data) < _HEAD.size + length:
+        return None
+    at = _HEAD.size
+    (port,) = struct.unpack_from("!H", data, at + 2 * size + 2)
+    return str(ip_address(data[at : at + size])), port, at + length
+
+
+class BehindProxy(asyncio.Protocol):
+    """Reads the header, and gives the connection to the protocol that is for it."""
+
+    def __init__(self, accept: Accept) -> None:
+        self._accept = accept
+        self._received = b""
+        self._transport: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        try:
+            header = read_header(self._received)
+        except ValueError:
+            self._transport.abort()
+            return
+        if header is None:
+            return
+        address, port, length = header
+        protocol = self._accept(address, port)
+        if protocol is None:
+            self._transport.abort()
+            return
+        self._transport.set_protocol(protocol)
+        protocol.connection_made(self._transport)
+        if rest := self._received[length:]:
+            protocol.data_received(rest)

@@ -1,0 +1,235 @@
+"""Assigns circuits to backends of HAProxy, and their routes to servers of those.
+
+The backends were declared in its configuration. A server goes through four states: free, active, draining (nothing
+new), and closed, until HAProxy says that nothing is open to it; only then it is free again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import NamedTuple
+from uuid import UUID
+
+from ai.backend.appproxy.worker.planes.haproxy.config import Pool
+from ai.backend.appproxy.worker.planes.haproxy.runtime import Use
+from ai.backend.core.proxy.routing import RouteKey
+
+WHOLE = "BACKEND"
+"""HAProxy's name for a backend as a whole, in the place of a server's name."""
+Uses = Mapping[tuple[str, str], Use]
+NO_USE = Use(open=0, requests=0, received=0, sent=0, idle_s=None)
+
+
+class ServerState(Enum):
+    FREE = auto()
+    ACTIVE = auto()
+    DRAINING = auto()
+    CLOSED = auto()
+
+
+class Address(NamedTuple):
+    """The address and the weight of a route."""
+
+    host: str
+    port: int
+    weight: int
+
+
+@dataclass(slots=True)
+class Server:
+    name: str
+    state: ServerState = ServerState.FREE
+    key: RouteKey | None = None
+    weight: int = 0
+    deadline: float = 0.0
+    is_checked: bool = False
+
+
+@dataclass(slots=True)
+class Backend:
+    """``base`` is what it was used before the present circuit had it."""
+
+    name: str
+    pool: Pool
+    servers: list[Server]
+    circuit: UUID | None = None
+    base: Use = NO_USE
+
+    def of_key(self, key: RouteKey) -> Server | None:
+        """Returns the server that a route has now."""
+        for server in self.servers:
+            if server.key == key and server.state in (ServerState.ACTIVE, ServerState.DRAINING):
+                return server
+        return None
+
+    def path(self, server: Server) -> str:
+        return f"{self.name}/{server.name}"
+
+
+@dataclass(slots=True)
+class CircuitUse:
+    """What the backends of a circuit were used, since it has them."""
+
+    open: int = 0
+    requests: int = 0
+    received: int = 0
+    sent: int = 0
+    idle_s: int | None = None
+    in_flight: dict[RouteKey, int] = field(default_factory=dict)
+
+
+class Backends:
+    """The backends of one run of HAProxy. Each method that changes something returns the commands for it."""
+
+    def __init__(self, pools: list[Pool]) -> None:
+        self._pools = sorted(pools, key=lambda pool: pool.servers)
+        self._free: dict[str, list[Backend]] = {}
+        self._all: dict[str, Backend] = {}
+        self._current: dict[UUID, Backend] = {}
+        for pool in pools:
+            backends = [Backend(n, pool, [Server(f"s{i + 1}") for i in range(pool.servers)]) for n in pool.names()]
+            self._free[pool.prefix] = backends[::-1]
+            self._all |= {backend.name: backend for backend in backends}
+
+    def backend_of(self, circuit: UUID) -> str | None:
+        """Returns the backend that new requests of a circuit go to."""
+        backend = self._current.get(circuit)
+        return backend.name if backend is not None else None
+
+    def assign(
+        self, circuit: UUID, routes: Mapping[RouteKey, Address], *, now: float, drain_s: float
+    ) -> tuple[list[str], list[str]] | None:
+        """Gives a circuit its routes; those that it had before drain. None: there is no room, and nothing changed.
+
+        The commands are for before and after the circuit is led to its backend: until then the old one serves it.
+        """
+        old, backend = self._current.get(circuit), self._backend_for(circuit, routes)
+        if backend is None:
+            return None
+        self._current[circuit], backend.circuit = backend, circuit
+        is_checked, before = len(routes) > 1, []
+        for key, address in routes.items():
+            before += self._place(backend, key, address, is_checked=is_checked)
+        after = self._drain(backend, keep=routes, deadline=now + drain_s)
+        if old is not None and old is not backend:
+            after += self._drain(old, keep=(), deadline=now + drain_s)
+        return before, after
+
+    def _backend_for(self, circuit: UUID, routes: Mapping[RouteKey, Address]) -> Backend | None:
+        balance = "leastconn" if len({address.weight for address in routes.values()}) == 1 else "roundrobin"
+        current = self._current.get(circuit)
+        if current is not None and current.pool.balance == balance and _has_room(current, routes):
+            return current
+        for pool in self._pools:
+            if pool.balance == balance and pool.servers >= len(routes) and self._free[pool.prefix]:
+                return self._free[pool.prefix].pop()
+        return None
+
+    def _place(self, backend: Backend, key: RouteKey, address: Address, *, is_checked: bool) -> list[str]:
+        server = backend.of_key(key)
+        commands = []
+        if server is None:
+            server = next(s for s in backend.servers if s.state is ServerState.FREE)
+            server.key, server.weight, server.is_checked = key, -1, False
+            commands += [
+                f"set server {backend.path(server)} addr {address.host} port {address.port}",
+                f"disable health {backend.path(server)}",
+                f"set server {backend.path(server)} health up",
+            ]
+        path = backend.path(server)
+        if server.weight != address.weight:
+            commands.append(f"set server {path} weight {address.weight}")
+        if server.is_checked != is_checked:
+            commands.append(f"{'enable' if is_checked else 'disable'} health {path}")
+        if server.state is not ServerState.ACTIVE:
+            commands.append(f"set server {path} state ready")
+        server.weight, server.is_checked, server.state = address.weight, is_checked, ServerState.ACTIVE
+        return commands
+
+    def _drain(self, backend: Backend, keep: object, *, deadline: float) -> list[str]:
+        commands = []
+        for server in backend.servers:
+            if server.state is ServerState.ACTIVE and server.key not in keep:  # type: ignore[operator]  # a container
+                server.state, server.deadline = ServerState.DRAINING, deadline
+                commands.append(f"set server {backend.path(server)} state drain")
+        return commands
+
+    def leave(self, circuit: UUID, *, now: float, drain_s: float) -> list[str]:
+        """Lets what is open to a circuit end; nothing new comes to its backends."""
+        backend = self._current.pop(circuit, None)
+        return [] if backend is None else self._drain(backend, keep=(), deadline=now + drain_s)
+
+    def release(self, circuit: UUID) -> list[str]:
+        """Takes all backends of a circuit away, and cuts what is open to them."""
+        self._current.pop(circuit, None)
+        return [command for backend in self._of(circuit) for command in self._close_all(backend)]
+
+    def _close_all(self, backend: Backend) -> list[str]:
+        commands = []
+        for server in backend.servers:
+            if server.state is not ServerState.FREE:
+                commands += self._close(backend, server)
+        return commands
+
+    def _close(self, backend: Backend, server: Server) -> list[str]:
+        """Closes a server before what is open to it is cut, so that nothing comes after."""
+        server.state = ServerState.CLOSED
+        path = backend.path(server)
+        return [f"set server {path} state maint", f"shutdown sessions server {path}"]
+
+    def cut(self, circuit: UUID, route: RouteKey | None = None) -> list[str]:
+        """Cuts what is open to a circuit, or to one route of it."""
+        return [
+            f"shutdown sessions server {backend.path(server)}"
+            for backend in self._of(circuit)
+            for server in backend.servers
+            if server.state is not ServerState.FREE and route in (None, server.key)
+        ]
+
+    def sweep(self, uses: Uses, now: float) -> list[str]:
+        """Closes drained servers, cuts those whose time is over, and frees what nothing is open to."""
+        commands = []
+        for backend in self._used():
+            for server in backend.servers:
+                is_unused = not uses.get((backend.name, server.name), NO_USE).open
+                if server.state is ServerState.CLOSED and is_unused:
+                    server.state, server.key = ServerState.FREE, None
+                elif server.state is ServerState.CLOSED or (
+                    server.state is ServerState.DRAINING and (is_unused or server.deadline <= now)
+                ):
+                    commands += self._close(backend, server)
+            is_left = self._current.get(backend.circuit) is not backend if backend.circuit else False
+            if is_left and all(server.state is ServerState.FREE for server in backend.servers):
+                backend.circuit, backend.base = None, uses.get((backend.name, WHOLE), NO_USE)
+                self._free[backend.pool.prefix].append(backend)
+        return commands
+
+    def use_of(self, circuit: UUID, uses: Uses) -> CircuitUse:
+        """Returns what a circuit was used."""
+        total = CircuitUse()
+        for backend in self._of(circuit):
+            use = uses.get((backend.name, WHOLE), backend.base)
+            total.open += use.open
+            total.requests += use.requests - backend.base.requests
+            total.received += use.received - backend.base.received
+            total.sent += use.sent - backend.base.sent
+            if use.requests > backend.base.requests and use.idle_s is not None:
+                total.idle_s = use.idle_s if total.idle_s is None else min(use.idle_s, total.idle_s)
+            for server in backend.servers:
+                number = uses.get((backend.name, server.name), NO_USE).open
+                if server.key is not None and number:
+                    total.in_flight[server.key] = total.in_flight.get(server.key, 0) + number
+        return total
+
+    def _of(self, circuit: UUID) -> list[Backend]:
+        return [backend for backend in self._used() if backend.circuit == circuit]
+
+    def _used(self) -> Iterator[Backend]:
+        return (backend for backend in self._all.values() if backend.circuit is not None)
+
+
+def _has_room(backend: Backend, routes: Mapping[RouteKey, Address]) -> bool:
+    new = sum(backend.of_key(key) is None for key in routes)
+    return sum(server.state is ServerState.FREE for server in backend.servers) >= new

@@ -1,0 +1,276 @@
+"""Writes the configuration of HAProxy. It is written once: circuits come and go by the runtime API.
+
+No backend, server or listener is ever made or removed while HAProxy runs: 2.6 does not survive that under load.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ai.backend.appproxy.worker.planes.embedded.limits import Limits
+from ai.backend.common.wire.appproxy import SETUP_PATH, ProxyProtocol
+
+PERMIT_MARK = "backendai-permit-"
+FALLBACK = "worker"
+"""The backend that leads to the embedded plane."""
+_SPARE_BYTES = 1024
+_UNUSED_S = 1.0
+"""Seconds after which half of the unused connections to an app are closed; apps close theirs after five and more."""
+_ERRORS = {
+    400: ("Bad Request", "The request is malformed."),
+    408: ("Request Timeout", "The request did not come in time."),
+    502: ("Bad Gateway", "The app does not answer."),
+    503: ("Service Unavailable", "The app does not answer."),
+    504: ("Gateway Timeout", "The app does not answer in time."),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """Backends of one shape. ``servers`` is how many routes each of them has room for; ``balance`` is HAProxy's word
+    for how it picks one."""
+
+    prefix: str
+    backends: int
+    servers: int
+    balance: str
+
+    def names(self) -> list[str]:
+        return [f"{self.prefix}{number}" for number in range(1, self.backends + 1)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Files:
+    """Files of HAProxy in a folder that only this user may enter."""
+
+    folder: Path
+
+    @property
+    def config(self) -> Path:
+        return self.folder / "haproxy.cfg"
+
+    @property
+    def commands(self) -> Path:
+        return self.folder / "admin.sock"
+
+    @property
+    def worker(self) -> Path:
+        return self.folder / "worker.sock"
+
+    @property
+    def circuits(self) -> Path:
+        """The map from slots to circuits: ``kind/backend/circuit``, where the kind is ``p`` for public ones."""
+        return self.folder / "circuits.map"
+
+    @property
+    def permits(self) -> Path:
+        """The map of the cookies that the gate has admitted: ``digest/circuit``."""
+        return self.folder / "permits.map"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bind:
+    """A listening socket that HAProxy inherits; ``certificate`` is a file of a certificate with its key."""
+
+    fd: int
+    certificate: Path | None = None
+
+
+def configuration(
+    files: Files,
+    binds: list[Bind],
+    pools: list[Pool],
+    limits: Limits,
+    *,
+    protocol: ProxyProtocol,
+    domain: str | None,
+    is_secure: bool,
+    threads: int,
+    connections_per_address: int,
+) -> str:
+    """Returns the configuration of a plane for circuits of one protocol."""
+    is_tcp = protocol is ProxyProtocol.TCP
+    lines = _global(files, limits, threads) + _defaults(limits, is_tcp=is_tcp)
+    lines += ["defaults app from base", *_indented(_tcp_app() if is_tcp else _http_app(is_secure=is_secure))]
+    lines += ["frontend apps from base", *_indented(_bind(bind, protocol) for bind in binds)]
+    if connections_per_address:
+        lines += _indented(
+            [
+                "stick-table type ipv6 size 100k expire 1h store conn_cur",
+                "tcp-request connection track-sc0 src",
+                f"tcp-request connection reject if {{ sc0_conn_cur gt {connections_per_address} }}",
+            ]
+        )
+    rules = _tcp_rules(files) if is_tcp else _http_rules(files, limits, domain=domain, protocol=protocol)
+    lines += _indented(rules)
+    lines += [f"backend {FALLBACK} from base"]
+    lines += _indented(["http-reuse never"] if not is_tcp else [])
+    lines += _indented([f"server worker unix@{files.worker} send-proxy-v2"])
+    framing = " proto h2" if protocol in (ProxyProtocol.H2, ProxyProtocol.GRPC) else ""
+    for pool in pools:
+        for name in pool.names():
+            lines += [f"backend {name} from app"]
+            lines += _indented(
+                [
+                    f"balance {pool.balance}",
+                    f"default-server check inter 2s fall 2 rise 1 maxconn {limits.circuit_connections}"
+                    f" pool-purge-delay {_ms(_UNUSED_S)}{framing}",
+                    f"server-template s 1-{pool.servers} 127.0.0.1:1 disabled",
+                ]
+            )
+    return "\n".join(lines) + "\n"
+
+
+def _indented(lines: object) -> list[str]:
+    return [f"  {line}" for line in lines]  # type: ignore[attr-defined]  # an iterable of lines
+
+
+def _global(files: Files, limits: Limits, threads: int) -> list[str]:
+    return [
+        "global",
+        f"  stats socket {files.commands} mode 600 level admin",
+        f"  nbthread {threads}",
+        f"  tune.bufsize {limits.head_bytes + _SPARE_BYTES}",
+        f"  tune.http.maxhdr {min(limits.header_fields, 32_767)}",
+        "  ssl-default-bind-options ssl-min-ver TLSv1.2 no-tls-tickets",
+    ]
+
+
+def _defaults(limits: Limits, *, is_tcp: bool) -> list[str]:
+    lines = ["defaults base", f"  timeout connect {_ms(limits.connect_s)}", "  retries 2", "  option redispatch 1"]
+    lines += ["  option contstats", f"  timeout tunnel {_ms(limits.tunnel_gap_s)}"]
+    if is_tcp:
+        return [
+            *lines,
+            "  mode tcp",
+            f"  timeout client {_ms(limits.tunnel_gap_s)}",
+            f"  timeout server {_ms(limits.tunnel_gap_s)}",
+        ]
+    lines += [
+        "  mode http",
+        f"  timeout client {_ms(max(limits.body_gap_s, limits.unread_s))}",
+        f"  timeout server {_ms(max(limits.first_byte_s, limits.stream_gap_s))}",
+        f"  timeout http-request {_ms(limits.head_s)}",
+        f"  timeout http-keep-alive {_ms(limits.keep_alive_s)}",
+        "  retry-on conn-failure empty-response",
+        "  option http-no-delay",
+        "  option abortonclose",
+        "  option http-restrict-req-hdr-names delete",
+    ]
+    for status, (title, detail) in _ERRORS.items():
+        problem = f'{{"type":"about:blank","title":"{title}","status":{status},"detail":"{detail}"}}'
+        lines.append(
+            f"  http-error status {status} content-type application/problem+json string '{problem}'"
+            " hdr Cache-Control no-store hdr X-Content-Type-Options nosniff"
+        )
+    return lines
+
+
+def _bind(bind: Bind, protocol: ProxyProtocol) -> str:
+    if bind.certificate is None:
+        framing = " proto h2" if protocol in (ProxyProtocol.H2, ProxyProtocol.GRPC) else ""
+        return f"bind fd@{bind.fd}{framing}"
+    alpn = "" if protocol is ProxyProtocol.TCP else " alpn h2,http/1.1"
+    return f"bind fd@{bind.fd} ssl crt {bind.certificate}{alpn}"
+
+
+def _tcp_app() -> list[str]:
+    return ["option tcpka"]
+
+
+def _tcp_rules(files: Files) -> list[str]:
+    return [
+        f"tcp-request content set-var(txn.circuit) dst_port,map_str({files.circuits})",
+        "tcp-request content set-var(txn.backend) var(txn.circuit),field(2,/)",
+        f"use_backend {FALLBACK} unless {{ var(txn.circuit) -m beg p/ }}",
+        "use_backend %[var(txn.backend)]",
+    ]
+
+
+def _http_rules(files: Files, limits: Limits, *, domain: str | None, protocol: ProxyProtocol) -> list[str]:
+    """Returns the rules that pass a request to its app where nothing about it is open, and to the worker else: what
+    they say is never more than what the gate says."""
+    slot = "dst_port" if domain is None else 'req.hdr(host),lower,regsub(:[0-9]+$,"")'
+    open_ = ["odd_target", "odd_method", "odd_fields", "odd_upgrade", "permit_left", "setup"]
+    rules = [
+        f"http-request set-var(txn.circuit) {slot},map_str({files.circuits})",
+        "http-request set-var(txn.backend) var(txn.circuit),field(2,/)",
+        "http-request set-var(txn.id) var(txn.circuit),field(3,/)",
+        "http-request set-var(txn.host) req.hdr(host)",
+        f"http-request set-var(txn.permit) req.fhdr(cookie),sha2(256),hex,lower,concat(/,txn.id),map_str({files.permits})",
+        "http-request set-var(txn.cookies) 'req.fhdr(cookie),"
+        'regsub("(^|;)[ \\t]*(?:__Host-)?' + PERMIT_MARK + '[^;]*","",gi),regsub("^;[ \\t]*","")\'',
+        "http-request set-var(txn.origin) str(http://),concat(,txn.host)",
+        "http-request set-var(txn.secure_origin) str(https://),concat(,txn.host)",
+        # The part of `core.proxy.headers.check_request` about targets; ! to ~ without # % and \.
+        r"acl odd_target url -m reg -i '^[^/]|[^!-~]|[#\\]|%(?:00|(?![0-9a-f]{2}))'",
+        "acl odd_method method CONNECT TRACE",
+        "acl odd_fields req.hdr_cnt(host) eq 0",
+        "acl odd_fields req.hdr_cnt(host) gt 1",
+        r"acl odd_fields req.hdrs -m reg '[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]'",
+        "acl odd_fields req.fhdr_cnt(cookie) gt 1",
+        # HAProxy would pass trailers on, which an app may take for fields.
+        "acl odd_fields req.hdr(transfer-encoding) -m found",
+        "acl odd_fields req.hdr(connection) -m reg -i '^(?!(?:close|keep-alive|upgrade)$)'",
+        # 2.6.12 reads 18446744073709551617 as 1, and passes on the field as it came.
+        "acl odd_fields req.fhdr(content-length) -m len gt 15",
+        "acl odd_fields hdr_cnt(expect) gt 0",
+        "acl has_upgrade req.hdr(upgrade) -m found",
+        "acl is_websocket req.fhdr(upgrade) -m str -i websocket",
+        "acl has_origin req.fhdr(origin) -m found",
+        "acl own_origin req.fhdr(origin),strcmp(txn.origin) eq 0",
+        "acl own_origin req.fhdr(origin),strcmp(txn.secure_origin) eq 0",
+        f"acl permit_left var(txn.cookies),lower -m sub {PERMIT_MARK}",
+        f"acl setup path -m str {SETUP_PATH}",
+        "acl public var(txn.circuit) -m beg p/",
+        "acl permitted var(txn.permit) -m found",
+        "acl known var(txn.circuit) -m found",
+    ]
+    if limits.body_bytes:
+        rules += [f"acl odd_fields req.hdr(content-length),add(0) gt {limits.body_bytes}"]
+    rules += [
+        f"use_backend {FALLBACK} unless known",
+        f"use_backend {FALLBACK} if !public !permitted",
+        *(f"use_backend {FALLBACK} if {name}" for name in open_ if name != "odd_upgrade"),
+        f"use_backend {FALLBACK} if has_upgrade !is_websocket",
+        f"use_backend {FALLBACK} if has_upgrade has_origin !own_origin",
+        "use_backend %[var(txn.backend)]",
+    ]
+    return rules
+
+
+def _http_app(*, is_secure: bool) -> list[str]:
+    """Returns what becomes of the fields of requests and responses, as by `core.proxy.headers`."""
+    left_out = (
+        "forwarded|x-forwarded-.*|x-real-ip|x-backendai-token|keep-alive|te|trailer|proxy-.*|http2-settings|.*_.*"
+    )
+    return [
+        "http-request disable-l7-retry unless { method GET HEAD OPTIONS PUT DELETE }",
+        f"http-request del-header '^(?:{left_out})$' -m reg",
+        "http-request set-header X-Forwarded-For %[src]",
+        f"http-request set-header X-Forwarded-Proto {'https' if is_secure else 'http'}",
+        "http-request set-header X-Forwarded-Host %[var(txn.host)]",
+        "http-request set-header Cookie %[var(txn.cookies)] if { req.hdr(cookie) -m found }",
+        "http-request del-header Cookie unless { var(txn.cookies) -m len gt 0 }",
+        # HAProxy cannot remove one of several fields: a cookie with a permit's name becomes empty, which browsers pass
+        # over, and one for a domain becomes one of this host.
+        f"http-response replace-header Set-Cookie '(?i)^[ \\t]*(?:__Host-)?{PERMIT_MARK}.*' %[var(txn.nothing)]",
+        r"http-response replace-header Set-Cookie '(?i)^(.*?);[ \t]*domain[ \t]*=[^;]*(.*)$' '\1\2'",
+        r"http-response replace-header Set-Cookie '(?i)^.*;[ \t]*domain[ \t]*=.*' %[var(txn.nothing)]",
+    ]
+
+
+def _ms(seconds: float) -> str:
+    return f"{max(1, round(1000 * seconds))}ms"
+
+
+def weights_of(ratios: Mapping[str, float], most: int = 256) -> dict[str, int]:
+    """Returns HAProxy's weights, integers up to 256, for ratios: exact ones where those are small integers."""
+    if not ratios:
+        return {}
+    highest = max(ratios.values())
+    if all(value == int(value) for value in ratios.values()) and highest <= most:
+        return {key: int(value) for key, value in ratios.items()}
+    return {key: max(1, round(most * value / highest)) if value > 0 else 0 for key, value in ratios.items()}

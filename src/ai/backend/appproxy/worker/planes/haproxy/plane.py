@@ -1,0 +1,407 @@
+"""The data plane on HAProxy.
+
+HAProxy passes on what it can decide by two maps: circuits by slot, and cookies that the gate has admitted. All the rest
+goes to an embedded plane behind it: set-ups, refusals, models, circuits with networks of clients, routes by gateways,
+and circuits that find no backend. It holds the same circuits, so that nothing depends on a map being complete.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from uuid import UUID
+
+from ai.backend.appproxy.worker.access.gate import Gate
+from ai.backend.appproxy.worker.planes.embedded.limits import Limits
+from ai.backend.appproxy.worker.planes.embedded.plane import EmbeddedPlane, Frontend
+from ai.backend.appproxy.worker.planes.haproxy.admissions import Admissions, ReportingGate
+from ai.backend.appproxy.worker.planes.haproxy.backends import Address, Backends, CircuitUse
+from ai.backend.appproxy.worker.planes.haproxy.config import Bind, Files, Pool, configuration, weights_of
+from ai.backend.appproxy.worker.planes.haproxy.process import HaproxyProcess
+from ai.backend.appproxy.worker.planes.haproxy.runtime import CommandFailed, RuntimeApi, Use
+from ai.backend.appproxy.worker.planes.plane import (
+    Applied,
+    Capabilities,
+    CircuitObservation,
+    ConnectionFilter,
+    Counts,
+    refusal_of,
+)
+from ai.backend.appproxy.worker.upstreams import Dialer, resolve
+from ai.backend.common.errors import BackendError, InvalidInput
+from ai.backend.common.wire.appproxy import AppMode, Circuit, FrontendMode, InferenceUsage, ProxyProtocol
+from ai.backend.core.proxy.changes import Changes, effects_of, removed_ids
+from ai.backend.core.proxy.routing import RouteKey, key_of
+from ai.backend.infra.files import write_atomically
+from ai.backend.infra.loop import PeriodicCall, cancel_all
+
+log = logging.getLogger(__name__)
+_BACKLOG = 1024
+_SWEEP_S = 0.5
+_ROUTES, _MANY_ROUTES, _LARGE_BACKENDS = 4, 64, 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HaproxyOptions:
+    """``circuits`` is how many circuits HAProxy passes on by itself; further ones are served by this process."""
+
+    folder: Path
+    program: str = "haproxy"
+    threads: int = 1
+    circuits: int = 256
+    protocol: ProxyProtocol = ProxyProtocol.HTTP
+    certificate: tuple[Path, Path] | None = None
+
+
+class HaproxyPlane:
+    """Serves circuits of one protocol by a process of HAProxy.
+
+    The listening sockets are of this process, so that clients wait while HAProxy is started anew. A command that fails
+    ends HAProxy: it comes back with the state that this process has.
+    """
+
+    def __init__(
+        self,
+        frontend: Frontend,
+        gate: Gate,
+        dialer: Dialer,
+        options: HaproxyOptions,
+        *,
+        limits: Limits | None = None,
+        connections_per_address: int = 0,
+        logs_access: bool = False,
+    ) -> None:
+        self._frontend = frontend
+        self._options = options
+        self._limits = limits or Limits()
+        self._connections_per_address = connections_per_address
+        self._files = Files(folder=options.folder)
+        self._inner = EmbeddedPlane(
+            replace(frontend, behind=self._files.worker, tls=None),
+            ReportingGate.like(gate, self._on_admitted),
+            dialer,
+            limits=self._limits,
+            logs_access=logs_access,
+        )
+        self._has_trusted_proxies = gate.has_trusted_proxies
+        self._sockets: dict[int, socket.socket] = {}
+        self._busy_ports: dict[int, str] = {}
+        self._circuits: dict[UUID, Circuit] = {}
+        self._values: dict[UUID, tuple[str, str]] = {}
+        self._admissions = Admissions()
+        self._past: dict[UUID, CircuitUse] = {}
+        self._uses: Mapping[tuple[str, str], Use] = {}
+        self._last_used: dict[UUID, float] = {}
+        self._pools = _pools_for(options.circuits)
+        self._backends = Backends(self._pools)
+        self._api = RuntimeApi(self._files.commands)
+        self._lock = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._process: HaproxyProcess
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(
+            protocols=frozenset((self._options.protocol,)), frontends=frozenset((self._frontend.mode,))
+        )
+
+    @property
+    def counts(self) -> Counts:
+        return self._inner.counts
+
+    @property
+    def pid(self) -> int | None:
+        """Returns the process id of HAProxy."""
+        return self._process.pid
+
+    async def start(self) -> None:
+        folder = self._options.folder
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        folder.chmod(0o700)
+        if len(os.fsencode(self._files.commands)) > 100:
+            raise InvalidInput(f"The path of {folder} is too long for a socket: name a shorter data-dir.")
+        self._open_sockets()
+        certificate = self._write_certificate()
+        binds = [Bind(fd=each.fileno(), certificate=certificate) for each in self._sockets.values()]
+        text = configuration(
+            self._files,
+            binds,
+            self._pools,
+            self._limits,
+            protocol=self._options.protocol,
+            domain=self._frontend.domain,
+            is_secure=self._frontend.is_secure,
+            threads=self._options.threads,
+            connections_per_address=self._connections_per_address,
+        )
+        for path, content in ((self._files.config, text), (self._files.circuits, ""), (self._files.permits, "")):
+            write_atomically(path, content.encode(), mode=0o600)
+        await self._inner.start()
+        fds = [each.fileno() for each in self._sockets.values()]
+        self._process = HaproxyProcess(
+            self._options.program, self._files.config, self._files.commands, fds, self._on_start
+        )
+        try:
+            await self._process.start()
+        except BaseException:
+            await self.stop()
+            raise
+        self._spawn(PeriodicCall("haproxy", _SWEEP_S, self._sweep).run())
+
+    def _open_sockets(self) -> None:
+        frontend = self._frontend
+        ports = [frontend.port or 0] if frontend.domain is not None else list(frontend.ports.values())
+        for port in ports:
+            family = socket.AF_INET6 if ":" in frontend.host else socket.AF_INET
+            try:
+                self._sockets[port] = socket.create_server((frontend.host, port), family=family, backlog=_BACKLOG)
+            except OSError as e:
+                self._busy_ports[port] = e.strerror or str(e)
+                log.warning("the port %d cannot be used: %s", port, self._busy_ports[port])
+        if not self._sockets:
+            raise InvalidInput(f"The frontend cannot listen on {frontend.host}: {self._busy_ports or 'no port is set'}")
+
+    def _write_certificate(self) -> Path | None:
+        """HAProxy reads a certificate and its key from one file."""
+        if self._options.certificate is None:
+            return None
+        path = self._options.folder / "frontend.pem"
+        content = b"\n".join(each.read_bytes() for each in self._options.certificate)
+        write_atomically(path, content, mode=0o600)
+        return path
+
+    # What HAProxy knows
+
+    async def _on_start(self) -> None:
+        """Tells a new process everything. It knows nothing yet, and passes all requests to the embedded plane."""
+        async with self._lock:
+            for circuit_id in self._circuits:
+                self._past[circuit_id] = _sum(self._past.get(circuit_id), self._backends.use_of(circuit_id, self._uses))
+            self._backends, self._uses, self._values = Backends(self._pools), {}, {}
+            commands = []
+            for circuit in self._circuits.values():
+                commands += await self._show(circuit, drain_s=0.0)
+            commands += [_add(self._files.permits, key, "1") for key in self._admissions.all]
+            await self._run(commands)
+
+    async def _run(self, commands: list[str]) -> None:
+        try:
+            await self._api.command(*commands)
+        except (BackendError, CommandFailed) as e:
+            log.warning("haproxy is started anew, with the present circuits: %s", e)
+            self._process.kill()
+
+    async def _show(self, circuit: Circuit, *, drain_s: float) -> list[str]:
+        """Returns the commands by which HAProxy passes a circuit on, or no longer does."""
+        routes = await self._routes_of(circuit) if self._may_pass(circuit) else {}
+        now, steps = asyncio.get_running_loop().time(), None
+        if routes:
+            steps = self._backends.assign(circuit.id, routes, now=now, drain_s=drain_s)
+        if steps is None:
+            return self._hide(circuit.id) + self._backends.leave(circuit.id, now=now, drain_s=drain_s)
+        before, after = steps
+        slot = str(self._frontend.ports[circuit.port]) if circuit.port else f"{circuit.subdomain}{self._frontend.domain}"
+        kind = "p" if circuit.open_to_public or self._options.protocol is ProxyProtocol.TCP else "c"
+        value = (slot, f"{kind}/{self._backends.backend_of(circuit.id)}/{circuit.id.hex}")
+        if value != self._values.get(circuit.id):
+            before += [*self._hide(circuit.id), _add(self._files.circuits, *value)]
+            self._values[circuit.id] = value
+        return before + after
+
+    def _hide(self, circuit: UUID) -> list[str]:
+        value = self._values.pop(circuit, None)
+        return [f"del map {self._files.circuits} {value[0]}"] if value is not None else []
+
+    def _may_pass(self, circuit: Circuit) -> bool:
+        """Returns True if HAProxy can say all that the gate says about requests to a circuit."""
+        if circuit.allowed_client_ips is not None or self._has_trusted_proxies:
+            return False
+        if self._options.protocol is ProxyProtocol.TCP or circuit.app_mode is AppMode.INFERENCE:
+            return circuit.open_to_public and circuit.serving is None
+        return True
+
+    async def _routes_of(self, circuit: Circuit) -> dict[RouteKey, Address]:
+        """Returns the addresses of the routes; none if one of them is reached in another way."""
+        weights = weights_of({key_of(route): route.traffic_ratio for route in circuit.route_info})
+        routes = {}
+        for route in circuit.route_info:
+            if route.gateway is not None or route.revision is not None:
+                return {}
+            if weight := weights[key_of(route)]:
+                try:
+                    host = await resolve(asyncio.get_running_loop(), route.kernel_host)
+                except (OSError, BackendError):
+                    return {}
+                routes[key_of(route)] = Address(host, route.kernel_port, weight)
+        return routes
+
+    # The SPI
+
+    async def apply(self, changes: Changes) -> Applied:
+        async with self._lock:
+            applied = await self._inner.apply(changes)
+            failed, commands = dict(applied.failed), []
+            for circuit in changes.circuits:
+                refusal = refusal_of(circuit, self.capabilities) or self._refusal_of_port(circuit)
+                if refusal is not None:
+                    failed[circuit.id] = refusal
+            gone = removed_ids(changes, self._circuits) | {each for each in failed if each in self._circuits}
+            for circuit_id in gone:
+                commands += self._forget(circuit_id)
+            for circuit in changes.circuits:
+                if circuit.id not in failed:
+                    commands += await self._put(circuit)
+            if newly := failed.keys() - applied.failed.keys():
+                await self._inner.apply(Changes(version=changes.version, removed=tuple(newly)))
+            await self._run(commands)
+        return Applied(version=changes.version, failed=failed)
+
+    def _refusal_of_port(self, circuit: Circuit) -> str | None:
+        reason = self._busy_ports.get(self._frontend.ports.get(circuit.port or 0, 0))
+        return f"E20003: Timed out while waiting for proxy frontend to set up: {reason}" if reason else None
+
+    async def _put(self, circuit: Circuit) -> list[str]:
+        before = self._circuits.get(circuit.id)
+        if before == circuit:
+            return []
+        effects = effects_of(before, circuit)
+        self._circuits[circuit.id] = circuit
+        self._last_used.setdefault(circuit.id, time.time())
+        commands = self._take_slot(circuit)
+        if effects.is_revoked:
+            commands += self._revoke(circuit.id)
+        return commands + await self._show(circuit, drain_s=effects.drain_s)
+
+    def _take_slot(self, circuit: Circuit) -> list[str]:
+        """Takes the slot from another circuit that has it."""
+        for other in self._circuits.values():
+            slots = [(each.frontend_mode, each.port, each.subdomain) for each in (other, circuit)]
+            if other.id != circuit.id and slots[0] == slots[1]:
+                return self._hide(other.id)
+        return []
+
+    def _revoke(self, circuit: UUID) -> list[str]:
+        """Lets nothing to a circuit any more, and then cuts what is open."""
+        permits = [f"del map {self._files.permits} {key}" for key in self._admissions.take(circuit=circuit)]
+        return [*self._hide(circuit), *permits, *self._backends.release(circuit)]
+
+    def _forget(self, circuit: UUID) -> list[str]:
+        commands = self._revoke(circuit)
+        for memory in (self._circuits, self._past, self._last_used):
+            memory.pop(circuit, None)
+        return commands
+
+    async def refresh(self) -> None:
+        async with self._lock:
+            await self._read()
+
+    async def _read(self) -> None:
+        try:
+            self._uses = await self._api.uses()
+        except BackendError as e:
+            log.debug("haproxy cannot be observed: %s", e)
+            return
+        now = time.time()
+        for circuit in self._circuits:
+            use = self._backends.use_of(circuit, self._uses)
+            if use.open or use.idle_s is not None:
+                used = now if use.open else now - (use.idle_s or 0)
+                self._last_used[circuit] = max(self._last_used[circuit], used)
+
+    def observe(self) -> Mapping[UUID, CircuitObservation]:
+        observations = {}
+        for circuit_id, inner in self._inner.observe().items():
+            use = _sum(self._past.get(circuit_id), self._backends.use_of(circuit_id, self._uses))
+            in_flight = dict(inner.in_flight)
+            for key, number in use.in_flight.items():
+                in_flight[key] = in_flight.get(key, 0) + number
+            observations[circuit_id] = replace(
+                inner,
+                requests=inner.requests + use.requests,
+                last_used=max(inner.last_used, self._last_used.get(circuit_id, 0.0)),
+                open=inner.open + use.open,
+                received=inner.received + use.received,
+                sent=inner.sent + use.sent,
+                in_flight=in_flight,
+            )
+        return observations
+
+    def take_usage(self) -> list[InferenceUsage]:
+        return self._inner.take_usage()
+
+    def when_waiting(self, call: Callable[[], None]) -> None:
+        self._inner.when_waiting(call)
+
+    async def cut(self, connections: ConnectionFilter) -> int:
+        async with self._lock:
+            await self._read()
+            number, commands = await self._inner.cut(connections), []
+            for circuit in self._circuits.values():
+                if connections.circuit in (None, circuit.id) and connections.user in (None, circuit.user_id):
+                    use = self._backends.use_of(circuit.id, self._uses)
+                    number += use.open if connections.route is None else use.in_flight.get(connections.route, 0)
+                    commands += self._backends.cut(circuit.id, connections.route)
+            await self._run(commands)
+        return number
+
+    # In the background
+
+    def _on_admitted(self, circuit: UUID, key: str) -> None:
+        """Lets further requests with a cookie pass without the gate."""
+        if self._admissions.add(circuit, key, time.monotonic()):
+            self._spawn(self._tell_admission(key))
+
+    async def _tell_admission(self, key: str) -> None:
+        async with self._lock:
+            if key in self._admissions.all:  # else the circuit was revoked meanwhile
+                await self._run([_add(self._files.permits, key, "1")])
+
+    async def _sweep(self) -> None:
+        async with self._lock:
+            await self._read()
+            commands = self._backends.sweep(self._uses, asyncio.get_running_loop().time())
+            expired = self._admissions.take(now=time.monotonic())
+            commands += [f"del map {self._files.permits} {key}" for key in expired]
+            await self._run(commands)
+
+    def _spawn(self, work: Awaitable[None]) -> None:
+        task: asyncio.Task[None] = asyncio.ensure_future(work)  # type: ignore[arg-type]  # a coroutine
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def stop(self, *, drain_s: float = 0.0) -> None:
+        for each in self._sockets.values():
+            each.close()
+        await asyncio.gather(self._process.stop(drain_s), self._inner.stop(drain_s=drain_s))
+        await cancel_all(*self._tasks)
+
+
+def _pools_for(circuits: int) -> list[Pool]:
+    """A circuit whose routes drain may have two backends for a while."""
+    return [
+        Pool(prefix="a", backends=circuits + circuits // 4 + 2, servers=_ROUTES, balance="leastconn"),
+        Pool(prefix="w", backends=_LARGE_BACKENDS, servers=_MANY_ROUTES, balance="roundrobin"),
+        Pool(prefix="l", backends=_LARGE_BACKENDS, servers=_MANY_ROUTES, balance="leastconn"),
+    ]
+
+
+def _add(path: Path, key: str, value: str) -> str:
+    return f"add map {path} {key} {value}"
+
+
+def _sum(past: CircuitUse | None, present: CircuitUse) -> CircuitUse:
+    """Adds what earlier runs of HAProxy have counted."""
+    if past is None:
+        return present
+    return replace(
+        present,
+        requests=past.requests + present.requests,
+        received=past.received + present.received,
+        sent=past.sent + present.sent,
+    )

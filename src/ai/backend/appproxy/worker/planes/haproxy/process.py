@@ -1,0 +1,121 @@
+"""Runs HAProxy, and starts it anew when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+import signal
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from ai.backend.common.errors import BackendError, InvalidInput
+from ai.backend.infra.loop import cancel_all
+from ai.backend.infra.retry import Backoff
+
+log = logging.getLogger(__name__)
+_READY_S = 10.0
+_POLL_S = 0.01
+
+
+class HaproxyProcess:
+    """One process of HAProxy in the foreground, which the kernel kills when this process ends: what it admits is only
+    right while a worker tells it about changes. ``on_start`` is called when its commands can be reached."""
+
+    def __init__(
+        self, program: str, config: Path, commands: Path, fds: Sequence[int], on_start: Callable[[], Awaitable[None]]
+    ) -> None:
+        self._program = program
+        self._config = config
+        self._commands = commands
+        self._fds = fds
+        self._on_start = on_start
+        self._process: Process | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._is_stopping = False
+        self.starts = 0
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process is not None else None
+
+    async def start(self) -> None:
+        """Raises InvalidInput if HAProxy cannot be run with this configuration."""
+        if (program := shutil.which(self._program)) is None:
+            raise InvalidInput(f"There is no program {self._program}: install haproxy, or name it in haproxy.program.")
+        self._program = program
+        process = await self._spawn()
+        await self._await_ready(process)
+        await self._on_start()
+        self._task = asyncio.create_task(self._keep(process))
+
+    async def _spawn(self) -> Process:
+        self._commands.unlink(missing_ok=True)
+        self.starts += 1
+        self._process = await asyncio.create_subprocess_exec(
+            *("setpriv", "--pdeathsig", "KILL", self._program, "-db", "-f", str(self._config)),
+            stdin=DEVNULL,
+            stdout=DEVNULL,
+            stderr=PIPE,
+            pass_fds=self._fds,
+        )
+        return self._process
+
+    async def _await_ready(self, process: Process) -> None:
+        for _ in range(int(_READY_S / _POLL_S)):
+            if process.returncode is not None:
+                assert process.stderr is not None
+                output = (await process.stderr.read()).decode("utf-8", "replace")
+                raise InvalidInput(f"HAProxy does not start: {output.strip()[-1000:]}")
+            with suppress(OSError):
+                _, writer = await asyncio.open_unix_connection(str(self._commands))
+                writer.close()
+                return
+            await asyncio.sleep(_POLL_S)
+        process.kill()
+        raise InvalidInput("HAProxy does not listen for commands.")
+
+    async def _keep(self, process: Process) -> None:
+        backoff = Backoff(0.01, 5.0, jitter=0.2)
+        loop = asyncio.get_running_loop()
+        while True:
+            began = loop.time()
+            assert process.stderr is not None
+            async for line in process.stderr:
+                log.debug("haproxy: %s", line.decode("utf-8", "replace").rstrip())
+            status = await process.wait()
+            if self._is_stopping:
+                return
+            if loop.time() - began > backoff.max_s:
+                backoff.reset()
+            log.warning("haproxy ended with status %s and is started anew", status)
+            await backoff.wait()
+            process = await self._spawn()
+            try:
+                await self._await_ready(process)
+                await self._on_start()
+            except BackendError as e:
+                log.error("haproxy cannot be started anew: %s", e)
+                self.kill()
+
+    def kill(self) -> None:
+        """Ends the process at once: it is started anew."""
+        if self._process is not None and self._process.returncode is None:
+            with suppress(ProcessLookupError):
+                self._process.kill()
+
+    async def stop(self, drain_s: float) -> None:
+        """Has it take nothing new, waits so long for what is open, and ends it."""
+        self._is_stopping = True
+        process = self._process
+        if process is not None and process.returncode is None:
+            with suppress(ProcessLookupError):
+                process.send_signal(signal.SIGUSR1 if drain_s else signal.SIGKILL)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(process.wait(), drain_s or 1.0)
+            self.kill()
+            await process.wait()
+        if self._task is not None:
+            await cancel_all(self._task)

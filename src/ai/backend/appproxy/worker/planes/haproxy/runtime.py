@@ -1,0 +1,89 @@
+"""The runtime API of HAProxy: commands over its administration socket (HAProxy's management guide, section 9.3)."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ai.backend.common.errors import Unavailable
+
+_TIMEOUT_S = 5.0
+_BATCH_BYTES = 12 * 1024
+"""HAProxy reads a line of commands into one buffer."""
+_NO_ERRORS = ("IP changed", "port changed", "no need to change", "nothing changed", "Key not found", "entry not found")
+"""Replies to commands that have worked, or have nothing to do; all the others reply nothing."""
+
+
+class CommandFailed(Exception):
+    """HAProxy did not do what a command says."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Use:
+    """The counts of a backend, or of a server of one, since HAProxy's start. ``idle_s``: since the last use; None if
+    there was none."""
+
+    open: int
+    requests: int
+    received: int
+    sent: int
+    idle_s: int | None
+
+
+class RuntimeApi:
+    """Sends commands. Raises Unavailable where nobody answers, CommandFailed for a command that has no effect."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    async def command(self, *commands: str) -> None:
+        """Runs commands that reply nothing, in their order."""
+        for batch in _batches(commands):
+            reply = await self.ask(";".join(batch))
+            for line in reply.splitlines():
+                if line.strip() and not line.startswith(_NO_ERRORS):
+                    raise CommandFailed(f"haproxy: {line.strip()}")
+
+    async def ask(self, line: str) -> str:
+        """Returns the reply to a line of commands."""
+        try:
+            async with asyncio.timeout(_TIMEOUT_S):
+                reader, writer = await asyncio.open_unix_connection(str(self._path))
+                try:
+                    writer.write(line.encode("ascii") + b"\n")
+                    reply = await reader.read()
+                finally:
+                    writer.close()
+        except (OSError, TimeoutError) as e:
+            raise Unavailable(f"haproxy does not answer its commands: {str(e) or 'in time'}") from e
+        return reply.decode("utf-8", "replace")
+
+    async def uses(self) -> dict[tuple[str, str], Use]:
+        """Returns the use of each backend, by its name and ``BACKEND``, and of each server, by both names."""
+        uses = {}
+        for row in csv.DictReader((await self.ask("show stat -1 6 -1")).lstrip("# ").splitlines()):
+            if row["pxname"] and row["svname"]:
+                uses[row["pxname"], row["svname"]] = Use(
+                    open=int(row["scur"] or 0),
+                    requests=int(row["stot"] or 0),
+                    received=int(row["bin"] or 0),
+                    sent=int(row["bout"] or 0),
+                    idle_s=int(row["lastsess"]) if row["lastsess"] not in ("", "-1") else None,
+                )
+        return uses
+
+
+def _batches(commands: Sequence[str]) -> Iterator[list[str]]:
+    batch: list[str] = []
+    length = 0
+    for command in commands:
+        if batch and length + len(command) > _BATCH_BYTES:
+            yield batch
+            batch, length = [], 0
+        batch.append(command)
+        length += len(command) + 1
+    if batch:
+        yield batch

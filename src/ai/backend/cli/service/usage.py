@@ -1,0 +1,42 @@
+"""`backend.ai service usage`: what tokens used at endpoints."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from ai.backend.cli.framework.lazy import ListCommand, screen_of
+from ai.backend.cli.framework.output import columns
+
+if TYPE_CHECKING:
+    from ai.backend.client.session import AsyncSession
+
+_COLUMNS = columns(
+    "group/plain: For | requests/number | errors/number | prompt_tokens/number: Prompt | cached_tokens/number: Cached"
+    " | output_tokens/number: Output | busy_s/number: Busy s"
+)
+_SECONDS_PER_DAY = 86_400
+_GROUPINGS = ("endpoint", "token", "user", "project", "revision", "replica", "hour", "day")
+
+
+@click.command("usage", cls=ListCommand)
+@click.argument("name", required=False)
+@click.option("--by", type=click.Choice(_GROUPINGS), help="Sum up by it.  [default: endpoint; day with NAME]")
+@click.option("--days", type=click.IntRange(1, 400), default=30, show_default=True, help="How far back.")
+async def usage(api: AsyncSession, name: str | None, by: str | None, days: int) -> None:
+    """Show what tokens used at the service NAME, or at all services that you see."""
+    since = int(time.time()) - days * _SECONDS_PER_DAY
+    if name is None:
+        report = await api.Service.usage(by=by or "endpoint", since=since)
+    else:
+        report = await api.Service(name).usage(by=by or "day", since=since)
+    screen = screen_of()
+    if screen.is_json:
+        screen.json(report)
+        return
+    groups = [{**each, "group": each["name"] or each["key"] or "-"} for each in report["groups"]]
+    if len(groups) > 1:
+        groups.append({**report["total"], "group": "all"})
+    screen.rows(groups, _COLUMNS, "Nothing was used in that time.")

@@ -1,0 +1,40 @@
+"""Finds and calls the programs of PostgreSQL: psql, pg_dump, pg_restore."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from sqlalchemy import URL
+
+_DEBIAN = Path("/usr/lib/postgresql")
+
+
+def find_program(name: str) -> str | None:
+    """Returns the newest installed program of PostgreSQL: where Debian keeps versions side by side, or on the path.
+
+    The newest, because pg_dump refuses servers that are newer than itself.
+    """
+    installed = sorted(_DEBIAN.glob(f"*/bin/{name}"), key=lambda path: _version(path.parent.parent.name))
+    return str(installed[-1]) if installed else shutil.which(name)
+
+
+def _version(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0
+
+
+def connection_options(url: URL) -> Sequence[str]:
+    """Returns the options by which these programs connect to a database. The password is not among them, since
+    everybody may read command lines."""
+    flags = {"-h": url.host or url.query.get("host"), "-p": url.port or url.query.get("port"), "-U": url.username}
+    return [word for key, value in flags.items() if value for word in (key, str(value))] + ["-d", str(url.database)]
+
+
+def connection_environment(url: URL) -> Mapping[str, str]:
+    """Returns the environment of this process with the password of the database."""
+    return {**os.environ, **({"PGPASSWORD": str(url.password)} if url.password else {})}

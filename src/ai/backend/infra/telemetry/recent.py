@@ -1,0 +1,58 @@
+"""The newest log records that belong to a session, in memory, for administrators without a way to the nodes."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Collection
+
+from ai.backend.common.wire.reports import LogLine
+
+_MAX_RECORDS = 10_000
+_MAX_MESSAGE_LENGTH = 1024
+_MAX_LINES = 500
+
+
+class RecentRecords(logging.Handler):
+    """Keeps the newest records with the id of a session or kernel; each level that its logger passes."""
+
+    def __init__(self, daemon: str) -> None:
+        super().__init__()
+        self._daemon = daemon
+        self._lines: deque[tuple[frozenset[str], LogLine]] = deque(maxlen=_MAX_RECORDS)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        ids = getattr(record, "ids", {})
+        owners = frozenset(str(ids[name]) for name in ("session_id", "kernel_id") if name in ids)
+        if not owners:
+            return
+        try:
+            message = record.getMessage()
+        except Exception:  # noqa: BLE001  # as every handler does: what is logged must not fail
+            self.handleError(record)
+            return
+        line = LogLine(
+            at=record.created,
+            daemon=self._daemon,
+            level=record.levelname.lower(),
+            logger=record.name,
+            message=message[:_MAX_MESSAGE_LENGTH],
+            request_id=ids.get("request_id"),
+            trace_id=ids.get("trace_id"),
+        )
+        self._lines.append((owners, line))
+
+    def of(self, ids: Collection[str]) -> list[LogLine]:
+        """Returns the newest records, at most 500, of a session or its kernels; the oldest first."""
+        wanted_ids = frozenset(ids)
+        return [line for owners, line in list(self._lines) if owners & wanted_ids][-_MAX_LINES:]
+
+
+def recent_lines(ids: Collection[str]) -> list[LogLine]:
+    """Returns the newest records of a session and its kernels that this process has logged."""
+    return [
+        line
+        for handler in logging.getLogger().handlers
+        if isinstance(handler, RecentRecords)
+        for line in handler.of(ids)
+    ]

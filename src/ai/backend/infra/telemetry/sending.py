@@ -1,0 +1,163 @@
+"""Starts and ends what sends the traces, metrics and logs of a process, where its settings ask for it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ai.backend.common.errors import InvalidInput
+from ai.backend.infra.settings.tables import OtelSettings
+from ai.backend.infra.telemetry.logs import ContextFilter
+from ai.backend.infra.telemetry.metrics import metrics_of_process
+from ai.backend.infra.telemetry.tracing import install_tracer, span
+
+if TYPE_CHECKING:
+    from ai.backend.infra.telemetry.otlp import Telemetry
+
+log = logging.getLogger(__name__)
+_COMMAND_S = 2.0
+"""Seconds for which the end of a command waits for the collector."""
+_telemetry: Telemetry | None = None
+
+
+def start_telemetry(daemon: str, settings: OtelSettings) -> None:
+    """Begins to send what this process does to the collector of the settings, if they enable it. Call it after logging
+    is set up, and have :func:`sent_telemetry` around the daemon's work.
+
+    Raises InvalidInput if the SDK is not installed, or a certificate cannot be read.
+    """
+    global _telemetry  # noqa: PLW0603  # of the process, as its loggers are
+    if not settings.enabled:
+        return
+    try:
+        from ai.backend.infra.telemetry import otlp
+    except ImportError as e:
+        problem = f"otel.enabled needs the extra `otel` ({e.name} is missing): pip install 'backendai[otel]'"
+        raise InvalidInput(problem, data={"otel.enabled": "the extra otel is not installed"}) from None
+    try:
+        exporters = otlp.exporters_of(settings)
+    except OSError as e:
+        problem = f"otel.ca-file {settings.ca_file} cannot be read: {e.strerror}"
+        raise InvalidInput(problem, data={"otel.ca-file": str(e.strerror)}) from None
+    _telemetry = otlp.Telemetry(settings, exporters, otlp.resource_of(daemon))
+    root = logging.getLogger()
+    _telemetry.quieten(root.handlers)
+    for handler in _telemetry.handlers():
+        handler.addFilter(ContextFilter())
+        root.addHandler(handler)
+    install_tracer(_telemetry.tracer)
+    log.info("%s go to %s", " and ".join(settings.signals), settings.endpoint)
+
+
+def settings_of_environment() -> OtelSettings:
+    """Returns the settings of the SDK's own variables, for what has no file of settings: commands, and `backend.ai up`.
+
+    Raises InvalidInput for a bad value.
+    """
+    endpoint = os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT")
+    if not endpoint or os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
+        return OtelSettings()
+    protocol = os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL", "")
+    try:
+        return OtelSettings.model_validate(
+            {
+                "enabled": True,
+                "endpoint": endpoint.rstrip("/"),
+                "protocol": "http" if protocol.startswith("http") else protocol,
+                "sample-ratio": os.environ.get("OTEL_TRACES_SAMPLER_ARG") or 1.0,
+                "metrics-interval-s": float(os.environ.get("OTEL_METRIC_EXPORT_INTERVAL") or 60_000) / 1000,
+            }
+        )
+    except ValueError as e:
+        raise InvalidInput(f"The variables OTEL_* cannot be used: {e}") from None
+
+
+@contextmanager
+def traced_command(name: str) -> Iterator[None]:
+    """Makes a block a span that is sent to the collector of the environment, below the one of ``TRACEPARENT``.
+
+    Raises InvalidInput as :func:`start_telemetry` and :func:`settings_of_environment` do.
+    """
+    settings = settings_of_environment().model_copy(update={"signals": ["traces"], "timeout_s": _COMMAND_S})
+    start_telemetry("client", settings)
+    try:
+        with span(name, kind="client", parent=os.environ.get("TRACEPARENT")):
+            yield
+    finally:
+        telemetry = _detach()
+        if telemetry is not None:
+            telemetry.close()
+
+
+def _detach() -> Telemetry | None:
+    """Ends tracing and returns what has yet to be closed."""
+    global _telemetry  # of the process, as its loggers are
+    telemetry, _telemetry = _telemetry, None
+    install_tracer(None)
+    for handler in telemetry.handlers() if telemetry is not None else ():
+        logging.getLogger().removeHandler(handler)
+    return telemetry
+
+
+@asynccontextmanager
+async def sent_telemetry() -> AsyncIterator[None]:
+    """Sends metrics at each interval while the block lasts, and then what is left, for two seconds at most."""
+    telemetry = _telemetry
+    if telemetry is None:
+        yield
+        return
+    reports = asyncio.create_task(_report_metrics(telemetry), name="otlp-metrics")
+    try:
+        yield
+    finally:
+        reports.cancel()
+        with suppress(asyncio.CancelledError):
+            await reports
+        _detach()
+        await _in_thread_of_its_own(telemetry.close)
+
+
+async def _in_thread_of_its_own(work: Callable[[], object]) -> None:
+    """Runs ``work`` in a thread that the end of the process does not wait for, unlike those of the event loop."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[None] = loop.create_future()
+
+    def finish(error: Exception | None) -> None:
+        if not done.done():
+            done.set_result(None) if error is None else done.set_exception(error)
+
+    def run() -> None:
+        failure: Exception | None = None
+        try:
+            work()
+        except Exception as e:  # noqa: BLE001  # raised again where it is awaited
+            failure = e
+        with suppress(RuntimeError):  # the loop has ended meanwhile
+            loop.call_soon_threadsafe(finish, failure)
+
+    threading.Thread(target=run, name="otlp", daemon=True).start()
+    await done
+
+
+async def _report_metrics(telemetry: Telemetry) -> None:
+    if telemetry.exporters.metrics is None:
+        return
+    from ai.backend.infra.telemetry.otlp_metrics import metrics_data
+
+    while True:
+        await asyncio.sleep(telemetry.settings.metrics_interval_s)
+        try:
+            families = []
+            for metrics in metrics_of_process():
+                await metrics.update()
+                families += list(metrics.families())
+            data = metrics_data(families, telemetry.resource)
+            await _in_thread_of_its_own(partial(telemetry.exporters.metrics.export, data))
+        except Exception:  # metrics must not end a daemon
+            log.warning("metrics could not be sent", exc_info=True)

@@ -1,0 +1,161 @@
+"""Spans of requests and of what they cause, by whichever tracer is installed; none is by default.
+
+Without a tracer nothing is imported or allocated here: a caller pays one comparison. The context of a span is told to
+other daemons as a ``traceparent`` (W3C Trace Context, level 1); ``tracestate`` and baggage are not passed on, since
+their senders cannot be trusted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from datetime import datetime
+from typing import Literal, Protocol, Self, TypeAlias
+
+HEADER = "traceparent"
+MAX_LENGTH = 55
+"""Characters of a ``traceparent`` of version 00, the only one that is written here."""
+SpanKind = Literal["internal", "server", "client", "producer", "consumer"]
+Value: TypeAlias = str | int | float | bool
+Attributes: TypeAlias = Mapping[str, Value]
+
+
+class Span(Protocol):
+    """A span that lasts. An exception that leaves its block, other than a cancellation, marks it as failed."""
+
+    def name(self, name: str) -> None:
+        """Replaces the name."""
+
+    def set(self, attributes: Attributes) -> None:
+        """Adds attributes."""
+
+    def fail(self, reason: str) -> None:
+        """Marks the span as failed."""
+
+    def link(self, traceparent: str | None) -> None:
+        """Links the span with one of another trace; None and malformed texts are ignored."""
+
+
+class Tracer(Protocol):
+    """Makes spans. No method blocks or raises."""
+
+    def span(
+        self, name: str, kind: SpanKind, parent: str | None, attributes: Attributes, links: Sequence[str]
+    ) -> AbstractContextManager[Span]:
+        """Starts a span and makes it the current one; without ``parent`` below the current one."""
+
+    def record(
+        self,
+        name: str,
+        started: datetime,
+        ended: datetime,
+        parent: str,
+        attributes: Attributes,
+        links: Sequence[str],
+        failure: str | None,
+    ) -> None:
+        """Records a span that is over."""
+
+    def current(self) -> str | None:
+        """Returns the ``traceparent`` of the current span; None without one."""
+
+    def is_sampled(self) -> bool:
+        """Returns True if the current span is exported."""
+
+
+class _NoSpan:
+    """Stands for a span where nothing is traced."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def name(self, name: str) -> None:
+        pass
+
+    def set(self, attributes: Attributes) -> None:
+        pass
+
+    def fail(self, reason: str) -> None:
+        pass
+
+    def link(self, traceparent: str | None) -> None:
+        pass
+
+
+_NO_SPAN = _NoSpan()
+_NO_ATTRIBUTES: Attributes = {}
+_tracer: Tracer | None = None
+
+
+def install_tracer(tracer: Tracer | None) -> None:
+    """Has all spans of this process made by ``tracer``; None traces nothing."""
+    global _tracer  # noqa: PLW0603  # of the process, as its loggers are
+    _tracer = tracer
+
+
+def is_tracing() -> bool:
+    """Returns True if this process has a tracer."""
+    return _tracer is not None
+
+
+def span(
+    name: str,
+    *,
+    kind: SpanKind = "internal",
+    parent: str | None = None,
+    attributes: Attributes = _NO_ATTRIBUTES,
+    links: Sequence[str] = (),
+) -> AbstractContextManager[Span]:
+    """Returns a block with a span, the child of ``parent`` (a ``traceparent``), else of the current span, else of none.
+
+    A malformed ``parent`` counts as none.
+    """
+    return _tracer.span(name, kind, parent, attributes, links) if _tracer is not None else _NO_SPAN
+
+
+def child_span(
+    name: str, *, kind: SpanKind = "internal", parent: str | None = None, attributes: Attributes = _NO_ATTRIBUTES
+) -> AbstractContextManager[Span]:
+    """Returns a block with a span if ``parent`` or the current span is there: periodic work begins no traces."""
+    if _tracer is None or (parent is None and _tracer.current() is None):
+        return _NO_SPAN
+    return _tracer.span(name, kind, parent, attributes, ())
+
+
+def record_span(
+    name: str,
+    started: datetime,
+    ended: datetime,
+    *,
+    parent: str | None,
+    attributes: Attributes = _NO_ATTRIBUTES,
+    links: Sequence[str | None] = (),
+    failure: str | None = None,
+) -> None:
+    """Records a span that is over, below ``parent``; without one nothing is recorded."""
+    if _tracer is not None and parent is not None:
+        _tracer.record(name, started, ended, parent, attributes, [link for link in links if link], failure)
+
+
+def current_traceparent() -> str | None:
+    """Returns the ``traceparent`` of the current span; None where nothing is traced."""
+    return _tracer.current() if _tracer is not None else None
+
+
+def trace_ids() -> Mapping[str, str]:
+    """Returns ``trace_id`` and ``span_id`` of the current span, for logs; nothing where nothing is traced."""
+    parent = _tracer.current() if _tracer is not None else None
+    return {"trace_id": parent[3:35], "span_id": parent[36:52]} if parent is not None else {}
+
+
+def exemplar() -> dict[str, str] | None:
+    """Returns the label of the exemplar of an observation; None unless the current span is exported."""
+    if _tracer is None or not _tracer.is_sampled():
+        return None
+    parent = _tracer.current()
+    return {"trace_id": parent[3:35]} if parent is not None else None

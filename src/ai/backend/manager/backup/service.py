@@ -1,0 +1,208 @@
+"""Makes backups of an installation and restores them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from ai.backend.common.errors import Conflict, InvalidInput, NotFound
+from ai.backend.common.names import check_slug
+from ai.backend.infra.config_store import MANAGERS, ConfigScope, ConfigStore, ScopeKind
+from ai.backend.infra.files import write_atomically
+from ai.backend.manager.backup.archive import BackupReader, BackupWriter, Secret
+from ai.backend.manager.backup.model import FORMAT, BackupHead, ConfigEntry, SealedPart
+from ai.backend.manager.backup.store import DatabaseCopier
+
+AGENT_KEYS = "agent-keys/"
+"""The role of the public key of an agent begins with this, and goes on with the agent's id."""
+_MAX_PUT_KEYS = 1000
+_PUBLIC_MODE, _SECRET_MODE = 0o644, 0o600
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyPlaces:
+    """Where the settings have the keys: a file for each role, and the folder of the agents' public keys.
+
+    The file of ``merged_role`` has one key a line, which only grows while a manager runs.
+    """
+
+    files: Mapping[str, Path]
+    agent_keys: Path
+    merged_role: str = "secrets"
+
+    def read(self) -> dict[str, bytes]:
+        """Returns the contents by role; a missing file is left out. Raises OSError."""
+        contents = {role: path.read_bytes() for role, path in self.files.items() if path.is_file()}
+        if self.agent_keys.is_dir():
+            contents |= {f"{AGENT_KEYS}{path.stem}": path.read_bytes() for path in self.agent_keys.glob("*.pub")}
+        return contents
+
+    def read_with(self, earlier: Mapping[str, bytes]) -> dict[str, bytes]:
+        """Returns the contents, with the keys that the merged file had when ``earlier`` was read."""
+        contents = self.read()
+        now = contents.get(self.merged_role)
+        lines = [*(now or b"").splitlines(), *earlier.get(self.merged_role, b"").splitlines()]
+        if now is not None:
+            contents[self.merged_role] = b"\n".join(dict.fromkeys(lines)) + b"\n"
+        return contents
+
+    def place_of(self, role: str) -> Path | None:
+        """Returns the file of a role; None if the settings have none. Raises InvalidInput for the id of no agent."""
+        if role.startswith(AGENT_KEYS):
+            name = check_slug(role.removeprefix(AGENT_KEYS), what="agent_id", allow_dots=True)
+            return self.agent_keys / f"{name}.pub"
+        return self.files.get(role)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backups:
+    """Backs up and restores the database, the shared configuration and the keys of one installation.
+
+    ``config`` is None where the configuration is in the database.
+    """
+
+    database: DatabaseCopier
+    config: ConfigStore | None
+    keys: KeyPlaces
+
+    async def back_up(self, path: Path, secret: Secret, *, version: str, now: datetime, settings: str) -> SealedPart:
+        """Writes a backup while managers run.
+
+        Raises Conflict if the file exists already, NotFound if there is no database, Unavailable, OSError.
+        """
+        revision = await self.database.revision()
+        if revision is None:
+            raise NotFound("There is no database of a manager to back up: name its settings (mgr --config FILE)")
+        head = BackupHead(
+            format=FORMAT,
+            version=version,
+            created_at=now.isoformat(timespec="seconds"),
+            database=self.database.kind,
+            revision=revision,
+            key=secret.new_derivation(),
+        )
+        keys_before = self.keys.read()
+        configuration = await _entries(self.config)
+        writer = BackupWriter(path, head)
+        try:
+            with writer.database(is_compressed=self.database.kind == "postgresql") as stream:
+                await self.database.write_to(stream)
+            sealed = SealedPart(
+                database_sha256=writer.database_sha256,
+                database_bytes=writer.database_bytes,
+                files=self.keys.read_with(keys_before),
+                settings=settings,
+                configuration=configuration,
+            )
+            writer.finish(sealed, secret)
+        finally:
+            writer.discard()
+        return sealed
+
+    async def restore(
+        self,
+        path: Path,
+        secret: Secret,
+        *,
+        revisions: Sequence[str],
+        with_database: bool,
+        report: Callable[[str], None],
+    ) -> None:
+        """Restores a backup into an empty installation; everything is examined before anything is changed.
+
+        ``revisions`` are those of the schema that this program knows. Without ``with_database`` the database was
+        restored by other means, such as to a point in time. Raises InvalidInput for a damaged or unsuitable backup,
+        Forbidden for a wrong secret, Conflict if something is there that would be lost, Unavailable, OSError.
+        """
+        reader = BackupReader(path)
+        try:
+            sealed = reader.sealed(secret)
+            await self._check(reader, sealed, revisions, with_database=with_database)
+            for place, content, mode in self._files(sealed):
+                place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                write_atomically(place, content, mode=mode)
+            report(f"{len(sealed.files)} keys are back")
+            if self.config is not None:
+                await _put(self.config, sealed.configuration)
+                report(f"{len(sealed.configuration)} values of the shared configuration are back")
+            if with_database:
+                with reader.database() as stream:
+                    await self.database.read_from(stream)
+            waiting_count = await self.database.raise_attempts()
+            report(f"the database of {reader.head.created_at} is back; {waiting_count} sessions wait in it")
+        finally:
+            reader.close()
+
+    async def _check(
+        self, reader: BackupReader, sealed: SealedPart, revisions: Sequence[str], *, with_database: bool
+    ) -> None:
+        head = reader.head
+        if head.database != self.database.kind:
+            raise InvalidInput(f"the backup is of {head.database}, the settings name {self.database.kind}")
+        if head.revision not in revisions:
+            raise InvalidInput(
+                f"the database of the backup is at revision {head.revision}, this program at {revisions[-1]}:"
+                f" restore it by version {head.version} or newer"
+            )
+        if with_database:
+            reader.check_database(sealed)
+            await self.database.check_empty(sealed.database_bytes)
+        elif await self.database.revision() is None:
+            raise NotFound("The database has no tables: restore it first, or with this backup")
+        for place, content, _ in self._files(sealed):
+            if place.exists() and place.read_bytes() != content:
+                raise Conflict(f"{place} exists and has other keys than the backup: move it away")
+        if self.config is not None:
+            wanted = {(entry.scope, entry.key): entry.value for entry in sealed.configuration}
+            other = [e for e in await _entries(self.config) if wanted.get((e.scope, e.key)) != e.value]
+            if other:
+                raise Conflict(
+                    f"the shared configuration has {len(other)} other values, such as {other[0].key}: delete them"
+                    ' (`backend.ai mgr etcd delete --prefix ""`) or name another namespace'
+                )
+
+    def _files(self, sealed: SealedPart) -> list[tuple[Path, bytes, int]]:
+        """Returns place, content and mode of each key. Raises InvalidInput if the settings have no place for one."""
+        placed = []
+        for role, content in sealed.files.items():
+            place = self.keys.place_of(role)
+            if place is None:
+                raise InvalidInput(
+                    f"the settings name no file for {role!r}, which the backup has: --print-settings prints its own"
+                )
+            is_public = role.endswith(("-certificate", "-public"))
+            placed.append((place, content, _PUBLIC_MODE if is_public else _SECRET_MODE))
+        return placed
+
+
+def read_settings(path: Path, secret: Secret) -> str:
+    """Returns the text of the manager's settings in a backup. Raises as :meth:`Backups.restore`."""
+    reader = BackupReader(path)
+    try:
+        return reader.sealed(secret).settings
+    finally:
+        reader.close()
+
+
+async def _entries(config: ConfigStore | None) -> list[ConfigEntry]:
+    """Returns the values of a configuration but for those that managers write of themselves."""
+    if config is None:
+        return []
+    _, changes = await config.present()
+    return [
+        ConfigEntry(scope=(change.scope.kind.value, change.scope.name), key=change.key, value=change.value)
+        for change in changes
+        if change.value is not None and not change.key.startswith(f"{MANAGERS}/")
+    ]
+
+
+async def _put(config: ConfigStore, entries: Sequence[ConfigEntry]) -> None:
+    by_scope: dict[tuple[str, str], list[ConfigEntry]] = {}
+    for entry in entries:
+        by_scope.setdefault(entry.scope, []).append(entry)
+    for (kind, name), scoped in by_scope.items():
+        for first in range(0, len(scoped), _MAX_PUT_KEYS):
+            values = {entry.key: entry.value for entry in scoped[first : first + _MAX_PUT_KEYS]}
+            await config.put_many(values, scope=ConfigScope(ScopeKind(kind), name))

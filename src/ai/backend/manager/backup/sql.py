@@ -1,0 +1,44 @@
+"""Changes the rows of a restored database."""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, bindparam, select, update
+
+from ai.backend.common.states import SessionStatus
+from ai.backend.infra.database import Database
+from ai.backend.infra.database.batching import chunks
+from ai.backend.manager.sessions.model import STARTED_OVER
+from ai.backend.manager.sessions.tables import kernels, sessions
+
+_ATTEMPT_GAP = 1000
+"""More attempts than a session can have had between the backup and the loss."""
+
+
+async def raise_waiting_attempts(database: Database) -> int:
+    """Raises the attempts of waiting sessions above any that an agent may have; returns the number of sessions.
+
+    The raised attempts do not count as failures, as those of a session that started over.
+    """
+
+    def work(connection: Connection) -> int:
+        waiting = select(sessions.c.id, sessions.c.status_data).where(sessions.c.status == SessionStatus.PENDING)
+        rows = connection.execute(waiting).all()
+        save_data = update(sessions).where(sessions.c.id == bindparam("session")).values(status_data=bindparam("data"))
+        for chunk in chunks(rows):
+            connection.execute(save_data, [{"session": row.id, "data": _with_gap(row.status_data)} for row in chunk])
+            connection.execute(
+                update(kernels)
+                .where(kernels.c.session_id.in_([row.id for row in chunk]))
+                .values(attempt=kernels.c.attempt + _ATTEMPT_GAP)
+            )
+        return len(rows)
+
+    return await database.run_write(work)
+
+
+def _with_gap(status_data: dict[str, object]) -> dict[str, object]:
+    """Returns the data of a session whose raised attempts do not count."""
+    earlier = status_data.get(STARTED_OVER)
+    counts = earlier if isinstance(earlier, dict) else {}
+    gap = {"times": counts.get("times", 0), "attempts": counts.get("attempts", 0) + _ATTEMPT_GAP}
+    return {**status_data, STARTED_OVER: gap}

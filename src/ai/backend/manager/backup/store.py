@@ -1,0 +1,33 @@
+"""The port of the database that is backed up."""
+
+from __future__ import annotations
+
+from typing import IO, Literal, Protocol
+
+DatabaseKind = Literal["sqlite", "postgresql"]
+
+
+class DatabaseCopier(Protocol):
+    """Writes a database to a stream and reads it back."""
+
+    @property
+    def kind(self) -> DatabaseKind: ...
+
+    async def revision(self) -> str | None:
+        """Returns the revision of the schema, None for a database without tables."""
+
+    async def write_to(self, output: IO[bytes]) -> None:
+        """Writes the database as it is at one moment, while others use it. Raises Unavailable."""
+
+    async def check_empty(self, needed_bytes: int) -> None:
+        """Raises Conflict if the database has tables, or a program is connected to it, InvalidInput if this machine's
+        disk is to hold it and has too little room."""
+
+    async def read_from(self, copy: IO[bytes]) -> None:
+        """Fills the empty database, all or nothing. Raises Unavailable."""
+
+    async def raise_attempts(self) -> int:
+        """Prepares rows for agents that may be ahead of them, and returns the number of changed kernels.
+
+        Waiting kernels get attempts that no agent has: the next attempt by the row may have been given since.
+        """

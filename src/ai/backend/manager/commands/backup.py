@@ -1,0 +1,161 @@
+"""`backend.ai mgr backup` and `restore`: the installation in one file (docs/howto/back-up.md)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as version_of
+from pathlib import Path
+from typing import TypeVar
+
+import click
+
+from ai.backend.infra.clock import SystemClock
+from ai.backend.infra.database.migrate import history
+from ai.backend.infra.process.daemon import reported_errors
+from ai.backend.infra.settings import search_path
+from ai.backend.manager.backup.archive import KeyFile, Passphrase, Secret
+from ai.backend.manager.backup.service import Backups, KeyPlaces, read_settings
+from ai.backend.manager.backup.sql_postgres import PostgresCopier
+from ai.backend.manager.backup.sql_sqlite import SqliteCopier
+from ai.backend.manager.backup.store import DatabaseCopier
+from ai.backend.manager.composition.backing_services import (
+    agent_keys_folder,
+    default_database,
+    etcd_store,
+    link_key_file,
+    secrets_file,
+)
+from ai.backend.manager.config.settings import ManagerSettings
+from ai.backend.manager.db import MIGRATIONS
+
+T = TypeVar("T")
+_PASSPHRASE_VARIABLE = "BACKENDAI_BACKUP_PASSPHRASE"
+
+_file_argument = click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+_key_option = click.option(
+    "--key-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Keys in place of a passphrase: 64 hexadecimal digits a line, readable by the owner alone.",
+)
+_passphrase_option = click.option(
+    "--passphrase-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help=f"The passphrase is its first line; else it is ${_PASSPHRASE_VARIABLE}, or asked for.",
+)
+
+
+def _secret(key_file: Path | None, passphrase_file: Path | None, *, is_new: bool) -> Secret:
+    """Returns what seals or opens a backup. Raises InvalidInput, OSError."""
+    if key_file is not None:
+        return KeyFile(key_file)
+    if passphrase_file is not None:
+        return Passphrase(passphrase_file.read_text().partition("\n")[0])
+    text = os.environ.get(_PASSPHRASE_VARIABLE, "")
+    return Passphrase(text or click.prompt("Passphrase", hide_input=True, confirmation_prompt=is_new))
+
+
+def _key_places(settings: ManagerSettings) -> KeyPlaces:
+    link_key = link_key_file(settings)
+    own = settings.manager
+    files = {
+        "secrets": secrets_file(settings),
+        "link": link_key,
+        "link-public": link_key.with_name(f"{link_key.name}.pub"),
+    }
+    if own.ssl_cert is not None and own.ssl_privkey is not None:
+        files |= {"tls-certificate": Path(own.ssl_cert), "tls-key": Path(own.ssl_privkey)}
+    return KeyPlaces(files=files, agent_keys=agent_keys_folder(settings))
+
+
+def _on_backups(settings: ManagerSettings, workspace: Path, work: Callable[[Backups], Awaitable[T]]) -> T:
+    """Runs ``work`` on the backups of the installation that the settings describe."""
+
+    async def main() -> T:
+        database, config = default_database(settings), etcd_store(settings)
+        copier: DatabaseCopier = PostgresCopier(database) if database.is_shared else SqliteCopier(database, workspace)
+        try:
+            return await work(Backups(database=copier, config=config, keys=_key_places(settings)))
+        finally:
+            await database.close()
+            if config is not None:
+                await config.close()
+
+    with reported_errors():
+        return asyncio.run(main())
+
+
+def _settings_text(context: click.Context) -> str:
+    """Returns the text of the manager's settings file, empty without one."""
+    given = context.parent.params.get("config") if context.parent is not None else None
+    path = given or next((place for place in search_path("manager") if place.is_file()), None)
+    return Path(path).read_text() if path is not None else ""
+
+
+def _version() -> str:
+    try:
+        return version_of("backendai")
+    except PackageNotFoundError:
+        return "0"
+
+
+@click.command("backup")
+@_file_argument
+@_key_option
+@_passphrase_option
+@click.pass_context
+def backup(context: click.Context, file: Path, key_file: Path | None, passphrase_file: Path | None) -> None:
+    """Write the database, the shared configuration and the keys to FILE, while managers run.
+
+    Keys and configuration are sealed with a passphrase or a key, which nobody can replace: keep it elsewhere.
+    """
+    settings: ManagerSettings = context.obj
+    with reported_errors():
+        secret, text = _secret(key_file, passphrase_file, is_new=True), _settings_text(context)
+    sealed = _on_backups(
+        settings,
+        file.absolute().parent,
+        lambda backups: backups.back_up(file, secret, version=_version(), now=SystemClock().now(), settings=text),
+    )
+    click.echo(
+        f"{file} has the database ({sealed.database_bytes >> 10} KiB), {len(sealed.files)} keys"
+        + (f" and {len(sealed.configuration)} values of the shared configuration" if settings.etcd else "")
+    )
+
+
+@click.command("restore")
+@_file_argument
+@_key_option
+@_passphrase_option
+@click.option("--print-settings", is_flag=True, help="Print the manager.toml of the backup, and change nothing.")
+@click.option(
+    "--without-database", is_flag=True, help="The database was restored by other means, as to a point in time."
+)
+@click.pass_obj
+def restore(
+    settings: ManagerSettings,
+    file: Path,
+    key_file: Path | None,
+    passphrase_file: Path | None,
+    print_settings: bool,
+    without_database: bool,
+) -> None:
+    """Restore the backup in FILE into an empty installation. No manager may run.
+
+    Agents and storage proxies may run. Their sessions that are in the backup are found again when a manager starts;
+    newer ones are ended.
+    """
+    with reported_errors():
+        secret = _secret(key_file, passphrase_file, is_new=False)
+        if print_settings:
+            click.echo(read_settings(file, secret), nl=False)
+            return
+        revisions = [str(step["revision"]) for step in history(MIGRATIONS)]
+
+    async def work(backups: Backups) -> None:
+        await backups.restore(file, secret, revisions=revisions, with_database=not without_database, report=click.echo)
+
+    _on_backups(settings, file.absolute().parent, work)
+    click.echo("Start the managers: they bring the tables up to date, and find the sessions of the agents.")

@@ -1,0 +1,199 @@
+"""`backend.ai mgr diagnose`: a support bundle of this manager, without secrets."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import platform
+import re
+import shutil
+import sys
+import tarfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from functools import partial
+from importlib.metadata import distributions
+from pathlib import Path
+from typing import Any
+
+import click
+from pydantic import BaseModel, SecretStr
+from sqlalchemy import func, select
+
+from ai.backend.common.errors import BackendError
+from ai.backend.infra.config_store import ConfigStore
+from ai.backend.infra.database import Database, current_revision
+from ai.backend.manager.commands.running import on_config, on_database
+from ai.backend.manager.composition.backing_services import sealer_of
+from ai.backend.manager.config.settings import ManagerSettings
+from ai.backend.manager.db import SCHEMA_HEAD
+from ai.backend.manager.db.metadata import metadata
+from ai.backend.manager.secrets.config import SealedConfigStore
+
+_MAX_LOG_BYTES = 2 << 20
+_REMOVED = "**removed**"
+_PATTERNS = (
+    re.compile(r"(?i)(://[^/\s:@]*:)[^/\s@]+(?=@)"),
+    re.compile(
+        r"(?i)([\w.-]*(?:secret|passw(?:or)?d|passphrase|token|api[_-]?key|private[_-]?key|authorization|cookie|"
+        r"credential)[\w.-]*[\"']?\s*[:=]\s*(?:bearer\s+|basic\s+)?[\"']?)[^\s\"',;}\]]+"
+    ),
+    re.compile(r"(?i)((?:bearer|basic)\s+)[A-Za-z0-9._~+/=-]{8,}"),
+    re.compile(r"()-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"),
+    re.compile(r"()\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"),
+)
+"""Credentials in URLs, values of telling names, headers, private keys, and JSON web tokens. What the first group has
+is kept."""
+_MIN_SECRET_LENGTH = 4
+_WITHOUT_VALUES = frozenset({"machine.json", "disk.txt", "database.json", "configuration.json"})
+
+
+def secrets_in(value: Any) -> Iterator[str]:
+    """Yields the secret values of settings, however deep."""
+    if isinstance(value, SecretStr):
+        yield value.get_secret_value()
+    elif isinstance(value, BaseModel):
+        for name in type(value).model_fields:
+            yield from secrets_in(getattr(value, name))
+    elif isinstance(value, Mapping):
+        for part in value.values():
+            yield from secrets_in(part)
+    elif isinstance(value, list | tuple | set | frozenset):
+        for part in value:
+            yield from secrets_in(part)
+
+
+class Cleaner:
+    """Removes known secrets, and what looks like one, from texts."""
+
+    def __init__(self, known: Iterable[str]) -> None:
+        self._known = sorted({text for text in known if len(text) >= _MIN_SECRET_LENGTH}, key=len, reverse=True)
+
+    def clean(self, text: str, *, has_values: bool = True) -> str:
+        """Returns the text without secrets; of one with names and numbers alone, only what is known to be one goes."""
+        for secret in self._known:
+            text = text.replace(secret, _REMOVED)
+        for pattern in _PATTERNS if has_values else ():
+            text = pattern.sub(rf"\1{_REMOVED}", text)
+        return text
+
+
+def _settings_text(settings: ManagerSettings) -> str:
+    return json.dumps(settings.model_dump(mode="json", by_alias=True), indent=2, default=str)
+
+
+def _machine() -> str:
+    facts = {
+        "at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "system": platform.platform(),
+        "python": sys.version,
+        "processors": os.cpu_count(),
+        "load": os.getloadavg(),
+        "packages": {each.metadata["Name"]: each.version for each in distributions()},
+        "variables": sorted(name for name in os.environ if name.startswith(("BACKEND", "OTEL", "PYTHON"))),
+    }
+    return json.dumps(facts, indent=2, default=str)
+
+
+def _disk(settings: ManagerSettings) -> str:
+    folder = settings.data_dir.expanduser()
+    usage = shutil.disk_usage(folder)
+    files = sorted(folder.rglob("*"))[:1000]
+    listed = [f"{path.relative_to(folder)}  {path.lstat().st_size}" for path in files if not path.is_dir()]
+    return f"{usage}\n" + "\n".join(listed)
+
+
+def _tables(settings: ManagerSettings) -> str:
+    """Returns the revision and how many rows each table has; no row is read."""
+
+    async def work(database: Database) -> dict[str, Any]:
+        revision = await current_revision(database)
+        counts = await database.run_read(
+            lambda conn: {
+                table.name: conn.execute(select(func.count()).select_from(table)).scalar_one()
+                for table in metadata.sorted_tables
+            }
+        )
+        return {"revision": revision, "program": SCHEMA_HEAD, "rows": counts}
+
+    return json.dumps(on_database(settings, work), indent=2)
+
+
+def _configuration(settings: ManagerSettings) -> str:
+    """Returns the keys of the shared configuration with the lengths of their values."""
+
+    async def work(store: ConfigStore) -> dict[str, int]:
+        return {key: len(value) for key, value in (await store.get_prefix("")).items()}
+
+    return json.dumps(on_config(settings, work), indent=2)
+
+
+def _logs(settings: ManagerSettings) -> dict[str, Callable[[], str]]:
+    folder = settings.logging.file.path.expanduser()
+    if "file" not in settings.logging.drivers or not folder.is_dir():
+        return {}
+    files = [path for path in sorted(folder.glob("*.log*")) if path.is_file() and not path.is_symlink()]
+    return {f"logs/{path.name}": partial(_tail, path) for path in files[:20]}
+
+
+def _tail(path: Path) -> str:
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - _MAX_LOG_BYTES))
+        return file.read(_MAX_LOG_BYTES).decode(errors="replace")
+
+
+def write_bundle(settings: ManagerSettings, output: Path, known_secrets: Iterable[str] = ()) -> list[str]:
+    """Writes the bundle and returns the names of its parts; a part that cannot be had says why. Raises OSError."""
+    cleaner = Cleaner([*secrets_in(settings), *known_secrets])
+    parts: dict[str, Callable[[], str]] = {
+        "settings.json": lambda: _settings_text(settings),
+        "machine.json": _machine,
+        "disk.txt": lambda: _disk(settings),
+        "database.json": lambda: _tables(settings),
+        "configuration.json": lambda: _configuration(settings),
+        **_logs(settings),
+    }
+    descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as bundle:
+        for name, make in parts.items():
+            try:
+                text = make()
+            except (BackendError, OSError, click.ClickException) as e:
+                text = f"This part cannot be had: {e}"
+            content = cleaner.clean(text, has_values=name not in _WITHOUT_VALUES).encode()
+            info = tarfile.TarInfo(f"backendai-diagnosis/{name}")
+            info.size, info.mode, info.mtime = len(content), 0o600, int(time.time())
+            bundle.addfile(info, io.BytesIO(content))
+    return list(parts)
+
+
+@click.command("diagnose")
+@click.argument("output", type=click.Path(dir_okay=False, path_type=Path), default="backendai-diagnosis.tar.gz")
+@click.pass_obj
+def diagnose(settings: ManagerSettings, output: Path) -> None:
+    """Write a support bundle to OUTPUT: versions, settings, sizes of tables, and the ends of logs, without secrets.
+
+    It names no user but those in log messages. The file must not be there yet; only you may read it.
+    """
+    try:
+        parts = write_bundle(settings, output, _stored_secrets(settings))
+    except FileExistsError:
+        raise click.ClickException(f"{output} is there already: name another file") from None
+    except OSError as e:
+        raise click.ClickException(f"{output} cannot be written: {e.strerror}") from None
+    click.echo(f"{output} has {', '.join(parts)}. Look through it before you send it.")
+
+
+def _stored_secrets(settings: ManagerSettings) -> list[str]:
+    """Returns the secrets of the shared configuration, which must not be anywhere in the bundle."""
+
+    async def work(store: ConfigStore) -> list[str]:
+        entries = await SealedConfigStore(store, sealer_of(settings), opens=True).get_prefix("")
+        return [value for key, value in entries.items() if re.search(r"secret|passw|token|key$", key)]
+
+    try:
+        return on_config(settings, work, is_raw=True)
+    except (BackendError, OSError, click.ClickException):
+        return []

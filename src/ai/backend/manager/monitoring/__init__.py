@@ -1,0 +1,1 @@
+"""Serves monitoring systems and administrators: targets, the state of the installation, reports on sessions."""

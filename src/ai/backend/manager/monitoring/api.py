@@ -1,0 +1,65 @@
+"""REST routes for Prometheus, beside ``/metrics``: what there is to scrape, and the metrics of one agent."""
+
+from __future__ import annotations
+
+import hmac
+from dataclasses import dataclass
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry, generate_latest
+from pydantic import SecretStr
+
+from ai.backend.common.errors import AuthenticationFailed, Forbidden, Unavailable
+from ai.backend.common.ids import AgentId
+from ai.backend.infra.http.routes import Call, OwnerKey, route
+from ai.backend.infra.telemetry.metrics import FamilyCollector
+from ai.backend.manager.access.requests import SESSION_PROBLEMS
+from ai.backend.manager.metrics.live import LiveMetrics
+from ai.backend.manager.monitoring.reports import SessionReport, SessionReports
+from ai.backend.manager.monitoring.targets import ScrapeTargets, TargetGroup
+from ai.backend.manager.sessions.views import session_of
+
+
+@dataclass(frozen=True, slots=True)
+class ReportsApi:
+    """Reports on sessions, for those who see all agents."""
+
+    reports: SessionReports
+    owner_key = OwnerKey.NAMED
+    problems = SESSION_PROBLEMS
+
+    @route("GET", "/session/{s}/report")
+    async def report(self, call: Call) -> SessionReport:
+        """Returns all about a session: its life, decisions, errors, events, and the logs of its daemons."""
+        return await self.reports.of(**session_of(call))
+
+
+@dataclass(frozen=True, slots=True)
+class MonitoringApi:
+    """Routes of monitoring systems. ``token`` guards the list of targets, which has addresses of the installation."""
+
+    targets: ScrapeTargets
+    stats: LiveMetrics
+    token: SecretStr | None
+
+    @route("GET", "/metrics/targets", auth=False, problems=(AuthenticationFailed, Forbidden))
+    async def list_targets(self, call: Call) -> list[TargetGroup]:
+        """Lists what Prometheus scrapes, in the form of its HTTP service discovery; needs a bearer token."""
+        if self.token is None:
+            raise Forbidden("Nobody may list targets until metrics.targets-token is set.")
+        expected = f"Bearer {self.token.get_secret_value()}".encode()
+        if not hmac.compare_digest(call.request.headers.get("Authorization", "").encode(), expected):
+            raise AuthenticationFailed("The bearer token is not that of metrics.targets-token.")
+        return await self.targets.groups(call.request.host, scheme=call.request.scheme)
+
+    @route(
+        "GET", "/metrics/agents/{agent}", auth=False, limited=False, produces=("text/plain",), problems=(Unavailable,)
+    )
+    async def metrics_of_agent(self, call: Call) -> web.Response:
+        """Returns the metrics of one agent in the text format of Prometheus; 503 while it is silent."""
+        families = self.stats.families_of(AgentId(call.params["agent"]))
+        if families is None:
+            raise Unavailable("This agent has not reported lately.")
+        registry = CollectorRegistry()
+        registry.register(FamilyCollector(lambda: families))
+        return web.Response(body=generate_latest(registry), headers={"Content-Type": "text/plain; version=0.0.4"})

@@ -1,0 +1,183 @@
+"""Collects everything that is known about one session: its life, decisions, errors, events and logs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, TypedDict
+
+import msgspec
+
+from ai.backend.common.errors import BackendError
+from ai.backend.common.states import SessionStatus
+from ai.backend.common.wire.execution import ReadSessionLog
+from ai.backend.common.wire.reports import LogLine
+from ai.backend.infra.telemetry.recent import recent_lines
+from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.access.checks import require
+from ai.backend.manager.access.permissions import Operation
+from ai.backend.manager.agents.store import AgentGateway
+from ai.backend.manager.scheduling.explanations import ExplanationService
+from ai.backend.manager.sessions.changes import Event
+from ai.backend.manager.sessions.lookup import SessionFinder
+from ai.backend.manager.sessions.model import Session
+from ai.backend.manager.sessions.store import SessionStore
+
+_MAX_EVENTS = 500
+_AGENT_TIMEOUT_S = 5.0
+
+
+class ReportedStep(TypedDict):
+    """A status that the session has entered, or an event."""
+
+    at: str
+    name: str
+    details: dict[str, Any]
+
+
+class ReportedKernel(TypedDict):
+    """A kernel of the session."""
+
+    id: str
+    host: str
+    agent: str | None
+    status: str
+    attempt: int
+    exit_code: int | None
+    info: str | None
+
+
+class ReportedLine(TypedDict):
+    """A log record of a daemon."""
+
+    at: float
+    daemon: str
+    level: str
+    logger: str
+    message: str
+    request_id: str | None
+    trace_id: str | None
+
+
+class SessionReport(TypedDict):
+    """All about one session. ``unreachable`` are its agents that did not tell their logs."""
+
+    id: str
+    name: str
+    status: str
+    reason: str
+    owner: str
+    trace_id: str | None
+    life: list[ReportedStep]
+    kernels: list[ReportedKernel]
+    decision: dict[str, Any]
+    errors: list[str]
+    logs: list[ReportedLine]
+    unreachable: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class SessionReports:
+    """Makes reports for those who see all agents. Logs are those that the asked manager and the session's agents have
+    in memory: the newest ones since their start."""
+
+    sessions: SessionStore
+    finder: SessionFinder
+    explanations: ExplanationService
+    gateway: AgentGateway
+
+    async def of(self, caller: Caller, ref: str, *, owner_access_key: str | None = None) -> SessionReport:
+        """Returns the report of a session. Raises Forbidden and as :meth:`SessionFinder.one`."""
+        require(caller, Operation.SEE_AGENTS)
+        session = await self.finder.one(caller, ref, owner_access_key=owner_access_key)
+        decision = dict(session.status_data.get("scheduler", {}))
+        if session.status is SessionStatus.PENDING:
+            decision = msgspec.to_builtins(await self.explanations.explain_session(caller, str(session.id)))
+        lines, unreachable = await self._logs(session)
+        return {
+            "id": str(session.id),
+            "name": session.name,
+            "status": session.status.value,
+            "reason": session.reason.value,
+            "owner": session.user_email,
+            "trace_id": session.trace[3:35] if session.trace is not None else None,
+            "life": _life(session, await self.sessions.events_of(session.id, limit=_MAX_EVENTS)),
+            "kernels": [
+                {
+                    "id": str(kernel.id),
+                    "host": kernel.cluster_hostname,
+                    "agent": kernel.agent,
+                    "status": kernel.status.value,
+                    "attempt": kernel.attempt,
+                    "exit_code": kernel.exit_code,
+                    "info": kernel.status_info,
+                }
+                for kernel in session.kernels
+            ],
+            "decision": decision,
+            "errors": list(dict.fromkeys(_errors(session))),
+            "logs": [
+                {
+                    "at": line.at,
+                    "daemon": line.daemon,
+                    "level": line.level,
+                    "logger": line.logger,
+                    "message": line.message,
+                    "request_id": line.request_id,
+                    "trace_id": line.trace_id,
+                }
+                for line in lines
+            ],
+            "unreachable": unreachable,
+        }
+
+    async def _logs(self, session: Session) -> tuple[list[LogLine], list[str]]:
+        ids = [str(session.id), *(str(kernel.id) for kernel in session.kernels)]
+        agents = list(session.agent_ids)
+        answers = await asyncio.gather(*(self._ask(agent, ids) for agent in agents))
+        lines = {(line.at, line.message): line for line in recent_lines(ids)}  # an agent may be in this process
+        for answer in answers:
+            lines |= {(line.at, line.message): line for line in answer or ()}
+        unreachable = [str(agent) for agent, answer in zip(agents, answers, strict=True) if answer is None]
+        return sorted(lines.values(), key=lambda line: line.at), unreachable
+
+    async def _ask(self, agent_id: str, ids: list[str]) -> list[LogLine] | None:
+        try:
+            async with asyncio.timeout(_AGENT_TIMEOUT_S):
+                return await self.gateway.agent(agent_id).read_session_log(ReadSessionLog(ids=ids))
+        except (BackendError, TimeoutError):
+            return None
+
+
+def _life(session: Session, events: Iterable[Event]) -> list[ReportedStep]:
+    """Returns the statuses and events of a session, in the order of their times."""
+    steps: list[tuple[datetime, ReportedStep]] = []
+    for status, text in session.status_history.items():
+        steps.append((datetime.fromisoformat(text), {"at": text, "name": status, "details": {}}))
+    steps += [
+        (event.at, {"at": event.at.isoformat(), "name": event.name, "details": _shown_details(event.payload)})
+        for event in events
+    ]
+    return [step for _, step in sorted(steps, key=lambda pair: pair[0])]
+
+
+def _shown_details(payload: Mapping[str, Any]) -> dict[str, Any]:
+    names = ("reason", "result", "exitCode", "kernelId", "agentId", "clusterRole", "clusterIdx")
+    return {name: payload[name] for name in names if payload.get(name) not in (None, "")}
+
+
+def _errors(session: Session) -> Iterable[str]:
+    """Yields what went wrong, in the words of daemons and plugins."""
+    places: list[tuple[str, Mapping[str, Any]]] = [("session", session.status_data)]
+    places += [(f"kernel {kernel.cluster_hostname}", kernel.status_data) for kernel in session.kernels]
+    for place, data in places:
+        error = data.get("error")
+        if isinstance(error, Mapping) and error.get("message"):
+            origin = f" (agent {error['agent']})" if error.get("agent") else ""
+            yield f"{place}{origin}: {error['message']}"
+        for hook, trouble in data.get("hooks", {}).items():
+            yield f"{place}: hook {hook} is {trouble.get('state')}: {trouble.get('message')}"
+        if data.get("message") and place != "session":
+            yield f"{place}: {data['message']}"

@@ -1,0 +1,91 @@
+"""The manager's own metrics of sessions, loops and the leader."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from ai.backend.common.states import LIVE_SESSION_STATUSES, AgentStatus, SessionStatus
+from ai.backend.common.wire.reports import MetricFamily, MetricSample
+from ai.backend.infra.clock import Clock
+from ai.backend.infra.loop import PeriodicLoop
+from ai.backend.manager.leadership.service import LEADER
+from ai.backend.manager.leadership.store import LeaseStore
+from ai.backend.manager.sessions.model import Session
+from ai.backend.manager.sessions.store import SessionStore
+
+_PREFIX = "backendai_manager_"
+
+
+class AgentCounts(Protocol):
+    """Counts the agents of the installation."""
+
+    async def count_by_status(self) -> Mapping[AgentStatus, int]: ...
+
+
+@dataclass(eq=False, repr=False)
+class InstallationState:
+    """Tells Prometheus how sessions, agents and the loops of the leader are.
+
+    ``loops`` returns those of this process, which run only while it leads.
+    """
+
+    sessions: SessionStore
+    agents: AgentCounts
+    leases: LeaseStore | None
+    clock: Clock
+    loops: Callable[[], Iterable[PeriodicLoop]] = field(default=tuple)
+    _ended: Counter[tuple[str, str]] = field(default_factory=Counter, init=False)
+    _statuses: Mapping[SessionStatus, int] = field(default_factory=dict, init=False)
+
+    def count_end(self, session: Session) -> None:
+        """Counts a session that has ended, by its status and the reason."""
+        self._ended[session.status.value, session.reason.value] += 1
+
+    async def gauges(self) -> Mapping[str, float]:
+        """Returns what is read from the database at each scrape."""
+        agents = await self.agents.count_by_status()
+        statuses = await self.sessions.live_statuses()
+        self._statuses = {status: count for status, (count, _) in statuses.items()}
+        _, waiting_since = statuses.get(SessionStatus.PENDING, (0, None))
+        waiting_s = (self.clock.now() - waiting_since).total_seconds() if waiting_since is not None else 0.0
+        holders = await self.leases.holders(LEADER) if self.leases is not None else {LEADER: "this process"}
+        return {
+            "agents_alive": agents.get(AgentStatus.ALIVE, 0),
+            "agents_lost": agents.get(AgentStatus.LOST, 0),
+            "sessions_live": sum(self._statuses.values()),
+            "sessions_oldest_pending_seconds": max(0.0, waiting_s),
+            "leader_elected": float(LEADER in holders),
+        }
+
+    def families(self) -> Iterable[MetricFamily]:
+        """Returns the metrics with labels, as they are in this process."""
+        yield _family(
+            "sessions",
+            "Live sessions by status.",
+            {(("status", status.value),): self._statuses.get(status, 0) for status in LIVE_SESSION_STATUSES},
+        )
+        yield _family(
+            "sessions_ended_total",
+            "Sessions that this process has seen end, by status and reason.",
+            {(("reason", reason), ("status", status)): count for (status, reason), count in self._ended.items()},
+        )
+        loops = list(self.loops())
+        yield _family(
+            "loop_failures_total",
+            "Rounds of a loop that have failed.",
+            {(("loop", loop.name),): loop.failures for loop in loops},
+        )
+        yield _family(
+            "loop_succeeded_timestamp_seconds",
+            "When the last round of a loop succeeded.",
+            {(("loop", loop.name),): loop.succeeded_at for loop in loops if loop.succeeded_at},
+        )
+
+
+def _family(name: str, help_: str, values: Mapping[tuple[tuple[str, str], ...], float]) -> MetricFamily:
+    kind = "counter" if name.endswith("_total") else "gauge"
+    samples = [MetricSample(labels=dict(labels), value=value) for labels, value in values.items()]
+    return MetricFamily(name=_PREFIX + name, kind=kind, help=help_, samples=samples)

@@ -1,0 +1,137 @@
+"""Collects the use of endpoints from the coordinators of the app proxy, and reports it (serving anchors 9)."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections import defaultdict
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+from uuid import UUID
+
+from ai.backend.common.errors import BackendError, InvalidInput, StaleVersion
+from ai.backend.common.wire.appproxy import InferenceUsage, UsageRow
+from ai.backend.infra.clock import Clock
+from ai.backend.infra.loop import PeriodicLoop
+from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.access.checks import bounds_of
+from ai.backend.manager.access.permissions import Operation
+from ai.backend.manager.resource_groups.store import ResourceGroupStore
+from ai.backend.manager.service_ports.app_proxies import coordinator_of
+from ai.backend.manager.service_ports.app_proxy_gateway import CoordinatorAddress
+from ai.backend.manager.serving.gateway import EndpointCoordinators
+from ai.backend.manager.serving.model import Service, UseGrouping, UseKey, UseQuery, UseReport, UseSums
+from ai.backend.manager.serving.service import ServingService
+from ai.backend.manager.serving.settings import ServingSettings
+from ai.backend.manager.serving.store import EndpointUsageStore, ServingStore
+
+log = logging.getLogger(__name__)
+HOUR_S = 3_600
+_MINUTES_PER_HOUR = 60
+_HOURS_PER_DAY = 24
+_MAX_HOURS = 400 * _HOURS_PER_DAY
+_DEFAULT_HOURS = 30 * _HOURS_PER_DAY
+_ROWS = 5_000
+_MAX_PAGES = 20
+"""Pages of one coordinator in one round; the next round goes on."""
+
+
+class UsageLoop(PeriodicLoop):
+    """Adds what coordinators report to the stored use. A report is added once, whichever managers read it: the last
+    added one of each coordinator is stored with the use itself."""
+
+    period_s = 10.0
+
+    def __init__(
+        self,
+        *,
+        store: EndpointUsageStore,
+        services: ServingStore,
+        resource_groups: ResourceGroupStore,
+        coordinators: EndpointCoordinators,
+        clock: Clock,
+        settings: ServingSettings,
+    ) -> None:
+        super().__init__()
+        self._store, self._services, self._resource_groups = store, services, resource_groups
+        self._coordinators, self._clock, self._settings = coordinators, clock, settings
+
+    async def once(self) -> None:
+        served: dict[CoordinatorAddress, set[UUID]] = defaultdict(set)
+        for service in await self._services.live():
+            endpoint = service.endpoint
+            coordinator = coordinator_of(await self._resource_groups.resource_group(endpoint.resource_group))
+            if coordinator is not None:
+                served[coordinator].add(endpoint.id)
+        for coordinator, endpoint_ids in served.items():
+            try:
+                await self._collect(coordinator, endpoint_ids)
+            except StaleVersion:  # another manager has added it
+                continue
+            except BackendError as e:  # a coordinator keeps its reports for a day
+                log.warning("the use of endpoints at %s cannot be read for now: %s", coordinator.url, e)
+        oldest = self._clock.now().timestamp() // HOUR_S - self._settings.usage_days * _HOURS_PER_DAY
+        await self._store.purge_usage(before_hour=int(oldest))
+
+    async def _collect(self, coordinator: CoordinatorAddress, endpoint_ids: Collection[UUID]) -> None:
+        # A coordinator that was set up anew counts its reports from 1 again, and has another certificate.
+        identity = f"{coordinator.url} {await self._coordinators.authority(coordinator)}"
+        source = hashlib.sha256(identity.encode()).hexdigest()
+        after = await self._store.position(source)
+        for _ in range(_MAX_PAGES):
+            rows = await self._coordinators.usage(coordinator, after=after, limit=_ROWS)
+            if not rows:
+                return
+            last = max(row.id for row in rows)
+            await self._store.add(source, after=after, last=last, use=summed(rows, endpoint_ids))
+            after = last
+
+
+def summed(rows: Iterable[UsageRow], endpoint_ids: Collection[UUID]) -> dict[UseKey, UseSums]:
+    """Returns the use of these endpoints by hour, token, revision and replica."""
+    use: dict[UseKey, UseSums] = defaultdict(UseSums)
+    for row in rows:
+        report = row.usage
+        if report.endpoint is not None and report.endpoint in endpoint_ids:
+            use[_key_of(report.endpoint, report)] += UseSums(
+                requests=report.requests,
+                errors=report.errors,
+                prompt_tokens=report.prompt_tokens,
+                cached_tokens=report.cached_tokens,
+                output_tokens=report.output_tokens,
+                estimated=report.estimated,
+                busy_ms=report.busy_ms,
+            )
+    return use
+
+
+def _key_of(endpoint_id: UUID, report: InferenceUsage) -> UseKey:
+    return UseKey(
+        endpoint_id, report.minute // _MINUTES_PER_HOUR, report.token, report.user, report.revision, report.session
+    )
+
+
+class UsageService:
+    """Reports the use of endpoints to those who see them."""
+
+    def __init__(self, store: EndpointUsageStore, services: ServingService, clock: Clock) -> None:
+        self._store, self._services, self._clock = store, services, clock
+
+    async def of_endpoint(self, caller: Caller, ref: str, query: UseQuery) -> tuple[Service, UseReport]:
+        """Returns an endpoint and its use; of a destroyed one only by its id. Raises NotFound."""
+        service = await self._services.get(caller, ref)
+        return service, await self._store.usage(replace(query, endpoint_id=service.endpoint.id))
+
+    async def of_all(self, caller: Caller, query: UseQuery) -> UseReport:
+        """Returns the use of all endpoints that the caller sees."""
+        return await self._store.usage(replace(query, **bounds_of(caller, Operation.SEE_ENDPOINTS)))
+
+    def query(self, *, since: int | None, until: int | None, by: UseGrouping, limit: int) -> UseQuery:
+        """Returns a query for a period in unix time, by default of 30 days until now; the hours in which it begins and
+        ends are part of it. Raises InvalidInput for one that is empty or longer than 400 days."""
+        end = until if until is not None else int(self._clock.now().timestamp()) + 1
+        last = -(-end // HOUR_S)
+        first = since // HOUR_S if since is not None else last - _DEFAULT_HOURS
+        if not 0 < last - first <= _MAX_HOURS:
+            raise InvalidInput("The period ends after it begins, and is at most 400 days.", data={"since": "invalid"})
+        return UseQuery(since=first, until=last, by=by, limit=limit)

@@ -1,0 +1,170 @@
+"""The data plane on HAProxy: what it passes on by itself, what it leaves to the gate, and its sudden end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import suppress
+
+import aiohttp
+import msgspec
+import pytest
+
+from ai.backend.appproxy.worker.planes.haproxy.plane import HaproxyPlane
+from ai.backend.common.wire.appproxy import Circuit
+from ai.backend.core.proxy.changes import Changes
+from ai.backend.core.proxy.cookies import permit_name
+from tests.component.appproxy.worker.conftest import PlaneFactory
+from tests.component.appproxy.worker.raw import exchange
+from tests.component.appproxy.worker.test_exploits import DOMAIN, cookie_of, url_of
+from tests.component.appproxy.worker.test_smuggling import BAD_CHUNKS, CHUNKED, REFUSED
+from tests.support.proxy_apps import FakeApp, circuit_to, free_ports, route_to, until
+
+pytestmark = pytest.mark.needs("haproxy")
+FRAMED_ANEW = {
+    "content length and transfer encoding",
+    "transfer encoding and content length",
+    "equal content lengths",
+    "bare line feeds",
+    "a bare line feed in the head",
+    "a folded field",
+    "another version",
+}
+"""Requests that HAProxy understands in one way and writes anew, where our own parser refuses them."""
+
+
+@pytest.fixture
+def plane_kind() -> str:
+    return "haproxy"
+
+
+@pytest.fixture
+async def browser() -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session:
+        yield session
+
+
+async def serve(plane: HaproxyPlane, *circuits: Circuit, version: int = 1) -> None:
+    assert not (await plane.apply(Changes(version=version, circuits=circuits))).failed
+
+
+def requests_in_python(plane: HaproxyPlane, circuit: Circuit) -> int:
+    return plane._inner.observe()[circuit.id].requests
+
+
+async def test_a_permit_is_known_to_haproxy_after_the_gate_has_seen_it(
+    start_plane: PlaneFactory, app: FakeApp, ports: list[int], browser: aiohttp.ClientSession
+) -> None:
+    plane: HaproxyPlane = await start_plane()
+    circuit = circuit_to(route_to(app.port), port=ports[0], public=False)
+    other = circuit_to(route_to(app.port), port=ports[1], public=False)
+    await serve(plane, circuit, other)
+    headers = {
+        "Cookie": f"a=1; {cookie_of(circuit)}; b=2; {permit_name(other.id, is_secure=False)}=x",
+        "X-Forwarded-For": "10.1.2.3",
+        "Forwarded": "for=10.1.2.3",
+        "X_Real_Ip": "10.1.2.3",
+    }
+    for _ in range(3):
+        async with browser.get(url_of(circuit), headers=headers) as response:
+            assert response.status == 200
+        await until(lambda: not plane._lock.locked())
+    assert requests_in_python(plane, circuit) == 1
+    await plane.refresh()
+    assert plane.observe()[circuit.id].requests == 3
+    for request in app.requests:
+        assert request.headers["Cookie"].replace(" ", "") == "a=1;b=2"
+        assert request.headers["X-Forwarded-For"] == "127.0.0.1"
+        assert not {"Forwarded", "X_Real_Ip"} & set(request.headers)
+    # The same cookies are worth nothing at another circuit, nor after the circuit was given to somebody else.
+    async with browser.get(url_of(other), headers=headers) as response:
+        assert response.status == 401
+    async with browser.ws_connect(url_of(circuit, "/ws"), headers=headers) as socket:
+        await serve(plane, msgspec.structs.replace(circuit, user_id=other.user_id), version=2)
+        assert (await asyncio.wait_for(socket.receive(), 5)).type is not aiohttp.WSMsgType.TEXT
+    async with browser.get(url_of(circuit), headers=headers) as response:
+        assert response.status == 401
+
+
+async def test_cookies_of_an_app_reach_its_own_host_only(
+    start_plane: PlaneFactory, app: FakeApp, ports: list[int], browser: aiohttp.ClientSession
+) -> None:
+    plane: HaproxyPlane = await start_plane()
+    circuit = circuit_to(route_to(app.port), port=ports[0])
+    await serve(plane, circuit)
+    forged = f"{permit_name(circuit.id, is_secure=False)}=forged"
+    wishes = [forged, "a=1; Domain=example.net; Path=/", "b=2; domain=x; DOMAIN=y", "c=3; Path=/"]
+    async with browser.get(url_of(circuit, "/cookies"), params={"set": wishes}) as response:
+        cookies = [each for each in response.headers.getall("Set-Cookie") if each]
+    assert cookies == ["a=1; Path=/", "c=3; Path=/"]
+    assert requests_in_python(plane, circuit) == 0
+
+
+async def test_haproxy_may_be_killed_at_any_time(
+    start_plane: PlaneFactory, app: FakeApp, ports: list[int], browser: aiohttp.ClientSession
+) -> None:
+    """Who connects meanwhile waits; what was open is cut; the counts never go back."""
+    plane: HaproxyPlane = await start_plane()
+    circuit = circuit_to(route_to(app.port), port=ports[0])
+    await serve(plane, circuit)
+    failed = counted = 0
+    for number in range(3):
+        socket = await browser.ws_connect(url_of(circuit, "/ws"))
+        await plane.refresh()
+        assert plane.observe()[circuit.id].requests > counted
+        counted = plane.observe()[circuit.id].requests
+        assert plane.pid is not None
+        os.kill(plane.pid, signal.SIGKILL)
+        if number == 1:  # and a change comes while it is away
+            await serve(plane, circuit, circuit_to(route_to(app.port), port=ports[1]), version=2)
+        assert (await asyncio.wait_for(socket.receive(), 5)).type is not aiohttp.WSMsgType.TEXT
+        for _ in range(20):
+            async with aiohttp.ClientSession() as fresh:
+                try:
+                    async with fresh.post(url_of(circuit)) as response:
+                        assert response.status == 200
+                except aiohttp.ClientError:
+                    failed += 1
+    print(f"haproxy killed 3 times: {failed} of 60 new connections failed")
+    assert failed <= 3  # the connection that it had accepted when it was killed
+    async with browser.get(f"http://127.0.0.1:{ports[1]}/") as response:
+        assert response.status == 200
+    await plane.refresh()
+    assert plane.observe()[circuit.id].requests >= counted + 20
+
+
+async def test_what_our_parser_refuses_reaches_an_app_in_one_reading_or_not_at_all(
+    start_plane: PlaneFactory, ports: list[int]
+) -> None:
+    plane: HaproxyPlane = await start_plane()
+    received: dict[str, bytes] = {}
+
+    async def send(kind: str, request: bytes) -> None:
+        """Each request has an app of its own, which keeps all that reaches it."""
+
+        async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            with suppress(ConnectionError):
+                while data := await reader.read(65_536):
+                    received[kind] = received.get(kind, b"") + data
+                    if b"\r\n\r\n" in data:
+                        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+            writer.close()
+
+        async with await asyncio.start_server(handle, "127.0.0.1", 0) as server:
+            route = route_to(server.sockets[0].getsockname()[1])
+            circuit = circuit_to(route, port=ports[0])
+            await serve(plane, circuit, version=len(received) + 1)
+            await exchange(ports[0], request)
+            await plane.apply(Changes(version=1, removed=(circuit.id,)))
+
+    for kind, request in {**REFUSED, **{f"chunk: {kind}": CHUNKED + body for kind, body in BAD_CHUNKS.items()}}.items():
+        await send(kind, request)
+    passed = {kind for kind in received if not kind.startswith("chunk: ")}
+    assert passed <= FRAMED_ANEW, passed - FRAMED_ANEW
+    for kind, data in received.items():
+        assert data.count(b" HTTP/1.1\r\n") == 1, (kind, data)
+        assert b"/smuggled" not in data.split(b"\r\n\r\n", 1)[0], (kind, data)
+        head = data.split(b"\r\n\r\n", 1)[0].lower()
+        assert not (b"content-length" in head and b"transfer-encoding" in head), (kind, data)

@@ -1,0 +1,1 @@
+"""Generates what monitoring systems read: rules of Prometheus and dashboards of Grafana, in `deploy`."""

@@ -1,0 +1,325 @@
+"""Recording and alert rules of Prometheus, with the cases by which `promtool` tests them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+RUNBOOK = "docs/howto/runbooks.md"
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """A series that Prometheus computes at each evaluation."""
+
+    record: str
+    expr: str
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A test of an alert: series with their values each minute, and whether it fires at ``at``; ``others``
+    are alerts that may fire beside it."""
+
+    series: Mapping[str, str]
+    at: str
+    fires: Sequence[Mapping[str, str]] = ()
+    others: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """An alert. ``lasts`` is how long its condition holds before it fires, in seconds."""
+
+    name: str
+    expr: str
+    lasts: int
+    severity: str
+    summary: str
+    cases: Sequence[Case] = field(default=())
+
+    @property
+    def runbook(self) -> str:
+        return f"{RUNBOOK}#{self.name.lower()}"
+
+
+RECORDINGS = (
+    Recording(
+        "backendai:http_requests:rate5m",
+        "sum by (job, status) (rate("
+        '{__name__=~"backendai_.+_http_requests_total",route!~"GET /(metrics|readyz).*"}[5m]))',
+    ),
+    Recording(
+        "backendai:http_errors:ratio5m",
+        'sum by (job) (backendai:http_requests:rate5m{status=~"5.."}) / sum by (job) (backendai:http_requests:rate5m)',
+    ),
+    Recording("backendai:sessions:sum", "max by (status) (backendai_manager_sessions)"),
+    Recording(
+        "backendai:sessions_failed:increase15m",
+        'sum by (reason) (increase(backendai_manager_sessions_ended_total{reason=~"'
+        'failed-to-create|failed-to-start|creation-denied|restart-timeout|container-not-found|not-found-in-manager"}[15m]))',
+    ),
+    Recording("backendai:node_cpu:ratio", "backendai_node_cpu_util_ratio / backendai_node_cpu_util_capacity_ratio"),
+    Recording("backendai:node_mem:ratio", "backendai_node_mem_bytes / backendai_node_mem_capacity_bytes"),
+    Recording("backendai:node_disk:ratio", "backendai_node_disk_bytes / backendai_node_disk_capacity_bytes"),
+)
+
+
+def _up(job: str, values: str, **labels: str) -> dict[str, str]:
+    names = "".join(f',{name}="{value}"' for name, value in labels.items())
+    return {f'up{{job="backendai-{job}",instance="a:1"{names}}}': values}
+
+
+def _down(alert: str, job: str, summary: str, severity: str = "critical") -> Alert:
+    return Alert(
+        alert,
+        f'up{{job="backendai-{job}"}} == 0',
+        60,
+        severity,
+        summary,
+        (
+            Case(_up(job, "1x2 0x10"), "3m"),
+            Case(_up(job, "1x2 0x10"), "5m", ({"job": f"backendai-{job}", "instance": "a:1"},)),
+            Case(_up("other", "0x10"), "5m"),
+        ),
+    )
+
+
+ALERTS = (
+    _down("BackendAIManagerDown", "manager", "The manager {{ $labels.instance }} does not answer."),
+    Alert(
+        "BackendAINoLeader",
+        "max(backendai_manager_leader_elected) == 0",
+        60,
+        "critical",
+        "No manager leads: nothing is scheduled, started or ended.",
+        (
+            Case({'backendai_manager_leader_elected{instance="a:1"}': "0x10"}, "5m", ({},)),
+            Case(
+                {
+                    'backendai_manager_leader_elected{instance="a:1"}': "0x10",
+                    'backendai_manager_leader_elected{instance="b:1"}': "1x10",
+                },
+                "5m",
+            ),
+        ),
+    ),
+    Alert(
+        "BackendAILoopStuck",
+        "time() - max by (loop) (max_over_time(backendai_manager_loop_succeeded_timestamp_seconds[30m])) > 300"
+        " and on () (max(backendai_manager_leader_elected) == 1)"
+        ' and on () (min(up{job="backendai-manager"}) == 1)',
+        60,
+        "critical",
+        "The loop {{ $labels.loop }} has not succeeded for {{ $value | humanizeDuration }}.",
+        (
+            Case(
+                {
+                    'backendai_manager_loop_succeeded_timestamp_seconds{loop="ScheduleLoop"}': "0x20",
+                    'backendai_manager_loop_succeeded_timestamp_seconds{loop="IdleLoop"}': "0+60x20",
+                    "backendai_manager_leader_elected": "1x20",
+                    **_up("manager", "1x20"),
+                },
+                "10m",
+                ({"loop": "ScheduleLoop"},),
+            ),
+            Case(
+                {
+                    'backendai_manager_loop_succeeded_timestamp_seconds{loop="ScheduleLoop"}': "0x20",
+                    "backendai_manager_leader_elected": "1x20",
+                    **_up("manager", "0x20"),
+                },
+                "10m",
+                others=("BackendAIManagerDown",),
+            ),
+        ),
+    ),
+    Alert(
+        "BackendAIAgentLost",
+        'up{job="backendai-agent"} == 0 and on () (min(up{job="backendai-manager"}) == 1)',
+        60,
+        "critical",
+        "The agent {{ $labels.agent }} does not report.",
+        (
+            Case(
+                {**_up("agent", "0x10", agent="i-1"), **_up("manager", "1x10")},
+                "5m",
+                ({"job": "backendai-agent", "instance": "a:1", "agent": "i-1"},),
+            ),
+            Case(
+                {**_up("agent", "0x10", agent="i-1"), **_up("manager", "0x10")}, "5m", others=("BackendAIManagerDown",)
+            ),
+        ),
+    ),
+    _down("BackendAIStorageProxyDown", "storage-proxy", "The storage proxy {{ $labels.name }} does not answer."),
+    Alert(
+        "BackendAIVolumeUnhealthy",
+        "backendai_storage_proxy_volumes_unhealthy > 0",
+        60,
+        "critical",
+        "{{ $value }} volumes of the storage proxy {{ $labels.name }} cannot be used.",
+        (
+            Case(
+                {'backendai_storage_proxy_volumes_unhealthy{name="s"}': "0 1x9"},
+                "5m",
+                ({"name": "s"},),
+            ),
+            Case({'backendai_storage_proxy_volumes_unhealthy{name="s"}': "1 0x9"}, "5m"),
+        ),
+    ),
+    _down(
+        "BackendAICoordinatorDown",
+        "app-proxy-coordinator",
+        "The coordinator {{ $labels.instance }} of the app proxy does not answer: no app can be opened.",
+    ),
+    Alert(
+        "BackendAIWorkerDown",
+        'up{job="backendai-app-proxy-worker"} == 0 unless on () (min(up{job="backendai-app-proxy-coordinator"}) == 0)',
+        60,
+        "critical",
+        "The worker {{ $labels.name }} of the app proxy does not answer: its apps cannot be reached.",
+        (
+            Case(
+                {**_up("app-proxy-worker", "0x9", name="w"), **_up("app-proxy-coordinator", "1x9")},
+                "5m",
+                ({"job": "backendai-app-proxy-worker", "instance": "a:1", "name": "w"},),
+            ),
+            Case(
+                {**_up("app-proxy-worker", "0x9", name="w"), **_up("app-proxy-coordinator", "0x9")},
+                "5m",
+                others=("BackendAICoordinatorDown",),
+            ),
+        ),
+    ),
+    Alert(
+        "BackendAIServerErrors",
+        "backendai:http_errors:ratio5m > 0.05 and on (job) sum by (job) (backendai:http_requests:rate5m) > 0.2",
+        300,
+        "warning",
+        "{{ $value | humanizePercentage }} of the requests to {{ $labels.job }} fail on its side.",
+        (
+            Case(
+                {
+                    'backendai_manager_http_requests_total{job="backendai-manager",route="r",status="200"}': "0+60x30",
+                    'backendai_manager_http_requests_total{job="backendai-manager",route="r",status="503"}': "0+60x30",
+                },
+                "20m",
+                ({"job": "backendai-manager"},),
+            ),
+            Case(
+                {
+                    'backendai_manager_http_requests_total{job="backendai-manager",route="r",status="200"}': "0+60x30",
+                    'backendai_manager_http_requests_total{job="backendai-manager",route="r",status="503"}': "0+1x30",
+                    'backendai_manager_http_requests_total{job="backendai-manager",route="r",status="404"}': "0+60x30",
+                },
+                "20m",
+            ),
+        ),
+    ),
+    Alert(
+        "BackendAISessionsFail",
+        "backendai:sessions_failed:increase15m > 2",
+        60,
+        "warning",
+        "{{ $value | humanize }} sessions failed within 15 minutes: {{ $labels.reason }}.",
+        (
+            Case(
+                {
+                    'backendai_manager_sessions_ended_total{reason="failed-to-create",status="ERROR"}': "0+1x30",
+                    'backendai_manager_sessions_ended_total{reason="user-requested",status="TERMINATED"}': "0+9x30",
+                },
+                "20m",
+                ({"reason": "failed-to-create"},),
+            ),
+            Case({'backendai_manager_sessions_ended_total{reason="failed-to-start",status="ERROR"}': "5x30"}, "20m"),
+        ),
+    ),
+    Alert(
+        "BackendAISessionsWait",
+        "max(backendai_manager_sessions_oldest_pending_seconds) > 3600",
+        300,
+        "warning",
+        "A session has been waiting for {{ $value | humanizeDuration }}.",
+        (
+            Case({"backendai_manager_sessions_oldest_pending_seconds": "3500+60x20"}, "15m", ({},)),
+            Case({"backendai_manager_sessions_oldest_pending_seconds": "0+60x20"}, "15m"),
+        ),
+    ),
+    Alert(
+        "BackendAINodeDiskFull",
+        "max by (agent) (backendai:node_disk:ratio) > 0.9",
+        300,
+        "warning",
+        "A disk of the agent {{ $labels.agent }} is {{ $value | humanizePercentage }} full.",
+        (
+            Case(
+                {
+                    'backendai_node_disk_bytes{agent="i-1"}': "95x20",
+                    'backendai_node_disk_capacity_bytes{agent="i-1"}': "100x20",
+                    'backendai_node_disk_bytes{agent="i-2"}': "50x20",
+                    'backendai_node_disk_capacity_bytes{agent="i-2"}': "100x20",
+                },
+                "15m",
+                ({"agent": "i-1"},),
+            ),
+        ),
+    ),
+    Alert(
+        "BackendAIConfigurationStale",
+        "max(backendai_manager_shared_configuration_stale_seconds) > 60",
+        60,
+        "warning",
+        "etcd has not answered for {{ $value | humanizeDuration }}: the managers go on with what they have read.",
+        (
+            Case({"backendai_manager_shared_configuration_stale_seconds": "0+60x20"}, "5m", ({},)),
+            Case({"backendai_manager_shared_configuration_stale_seconds": "5x20"}, "5m"),
+        ),
+    ),
+)
+
+
+def rules_document(*, lasts: int | None = None, annotated: bool = True) -> dict[str, Any]:
+    """Return the file of rules; ``lasts`` replaces how long each condition holds before its alert fires, for tests."""
+    alerts = [
+        {
+            "alert": alert.name,
+            "expr": alert.expr,
+            "for": f"{alert.lasts if lasts is None else lasts}s",
+            "labels": {"severity": alert.severity},
+            **({"annotations": {"summary": alert.summary, "runbook_url": alert.runbook}} if annotated else {}),
+        }
+        for alert in ALERTS
+    ]
+    return {
+        "groups": [
+            {"name": "backendai-recordings", "rules": [{"record": r.record, "expr": r.expr} for r in RECORDINGS]},
+            {"name": "backendai-alerts", "rules": alerts},
+        ]
+    }
+
+
+def cases_document(rules_file: str) -> dict[str, Any]:
+    """Return the cases of all alerts for `promtool test rules`. Each case also says of all other alerts that they do
+    not fire."""
+    return {
+        "rule_files": [rules_file],
+        "evaluation_interval": "30s",
+        "tests": [_test(alert, number, case) for alert in ALERTS for number, case in enumerate(alert.cases)],
+    }
+
+
+def _test(alert: Alert, number: int, case: Case) -> dict[str, Any]:
+    def expected(other: Alert) -> dict[str, Any]:
+        own = {"alertname": other.name, "eval_time": case.at}
+        if other.name != alert.name or not case.fires:
+            return own
+        labels = [{"severity": alert.severity, **fired} for fired in case.fires]
+        return {**own, "exp_alerts": [{"exp_labels": fired} for fired in labels]}
+
+    return {
+        "name": f"{alert.name} {number}",
+        "interval": "1m",
+        "input_series": [{"series": series, "values": values} for series, values in case.series.items()],
+        "alert_rule_test": [expected(other) for other in ALERTS if other.name not in case.others],
+    }
