@@ -143,7 +143,7 @@ class Workloads:
         for held in wanted.devices:
             key = (held.plugin, DeviceId(held.device_id))
             device = present.get(key)
-            if device is None or tracker.handle(held.plugin) is None:
+            if device is None or self._tracker.handle(held.plugin) is None:
                 raise Unavailable(f"the device {held.name} is not there: the plugin {held.plugin} does not list it")
             if device.health is not DeviceHealth.HEALTHY:
                 raise Unavailable(f"the device {held.name} has failed: {device.health_reason or 'no reason is given'}")
