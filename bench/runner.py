@@ -38,6 +38,7 @@ MODULES = (
     "explain",
     "kubernetes",
     "kubernetes_pods",
+    "shard",
 )
 
 USAGE = "usage: bench/run --list | bench/run NAME... [--data FOLDER]\n"

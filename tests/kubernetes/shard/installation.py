@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sqlite3
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tools.kube.cluster import Cluster
 from tools.runner_image import RUNNER_IMAGE
 
 from ai.backend.infra.rpc.zmq.keys import AgentKeyDirectory, load_or_generate_keypair
@@ -20,6 +22,20 @@ from tests.support.forked import ForkedPopen
 from tests.support.migrated import migrated
 
 CLUSTER = "test"
+OWN_NAMESPACE = "backendai"
+CHART = Path(__file__).parents[3] / "deploy" / "helm" / "backendai-agent"
+CHART_VALUES = Path(__file__).parents[2] / "data" / "helm" / "backendai-agent.values.yaml"
+DRIVER = "gpu.example.com"
+
+
+def render_chart(cluster: Cluster, namespace: str, *options: str) -> str:
+    """Returns the objects of the chart."""
+    helm = [str(cluster.program("helm")), "template", "rel", str(CHART), "--kube-version=1.36.0"]
+    done = subprocess.run(
+        [*helm, "-n", namespace, "-f", str(CHART_VALUES), *options], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 class Installation:
@@ -37,6 +53,7 @@ class Installation:
             f'key-file = "{root}/manager.key_secret"\n[database]\nurl = "sqlite:///{root}/manager.db"\n'
         )
         migrated(root / "manager.db")
+        kubeconfig = self._account()
         manager_key = load_or_generate_keypair(root / "manager.key_secret").public
         shard_key = load_or_generate_keypair(root / "shard.key").public
         AgentKeyDirectory(root / "agents").allow(f"{CLUSTER}.*", shard_key)
@@ -44,12 +61,34 @@ class Installation:
             f'[agent]\nruntime = "kubernetes"\ndata-dir = "{root}/shard"\n'
             f'[link]\nmanager-addr = "tcp://127.0.0.1:{self.link_port}"\nmanager-key = "{manager_key}"\n'
             f'keypair-file = "{root}/shard.key"\n'
-            f'[kubernetes]\ncluster = "{CLUSTER}"\nkubeconfig = "{site.cluster.kubeconfig}"\npool = "shared"\n'
-            f'namespace = "{NAMESPACE}"\n'
+            f'[kubernetes]\ncluster = "{CLUSTER}"\nkubeconfig = "{kubeconfig}"\npool = "shared"\n'
+            f'namespace = "{OWN_NAMESPACE}"\n'
+            f'[kubernetes.drivers."{DRIVER}"]\ndevice-name = "cuda"\n'
             f'[runtime]\nnamespace = "{NAMESPACE}"\nrunner-image = "{RUNNER_IMAGE}"\nimage-pull-policy = "never"\n'
             f'relay-listen = "0.0.0.0:{relay_port}"\nrelay-target = "{site.cluster.host_address}:{relay_port}"\n'
         )
         self.users: dict[str, dict[str, str]] = {}
+
+    def _account(self) -> Path:
+        """Makes the service account of the chart with exactly its roles, and returns a kubeconfig of it."""
+        cluster = self.site.cluster
+        cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": OWN_NAMESPACE}})
+        roles = render_chart(
+            cluster, OWN_NAMESPACE, "-s", "templates/rbac.yaml", f"--set=sessions.namespace={NAMESPACE}"
+        )
+        cluster.kubectl("apply", "-f", "-", text=roles)
+        token = cluster.kubectl("create", "token", "rel-shard", "-n", OWN_NAMESPACE, "--duration=4h")
+        (self.root / "token").write_text(token)
+        path = self.root / "kubeconfig"
+        address = {"server": cluster.url, "certificate-authority": str(cluster.certificate_authority)}
+        config = {
+            "clusters": [{"name": "c", "cluster": address}],
+            "users": [{"name": "u", "user": {"tokenFile": "token"}}],
+            "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+            "current-context": "x",
+        }
+        path.write_text(json.dumps(config))
+        return path
 
     def _start(self, *words: str, env: dict[str, str] | None = None, **options: Any) -> ForkedPopen:
         kept = {key: value for key, value in os.environ.items() if not key.startswith("BACKEND")}

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
 
 import pytest
-from tools.kube.cluster import NODE_NAME, Cluster
+from tools.kube.cluster import NODE_NAME
 
 from tests.kubernetes.runtime.sites import PYTHON_IMAGE, Site
 from tests.kubernetes.shard.installation import CLUSTER, Installation
@@ -15,31 +14,8 @@ from tests.kubernetes.shard.installation import CLUSTER, Installation
 pytestmark = pytest.mark.needs("kubernetes")
 AGENT = f"{CLUSTER}.{NODE_NAME}"
 FAILOVER_S = 40.0
-
-
-@pytest.fixture(scope="module")
-def site(kubernetes_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Site:
-    site = Site(kubernetes_cluster)
-    site.prepare(tmp_path_factory.mktemp("images"))
-    images = f"/api/v1/nodes/{NODE_NAME}"
-    kubernetes_cluster.wait_for(
-        lambda: PYTHON_IMAGE in str(kubernetes_cluster.request("GET", images)["status"]["images"]), "the image", 120
-    )
-    return site
-
-
-@pytest.fixture(scope="module")
-def installation(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
-    installation = Installation(tmp_path_factory.mktemp("installation"), site)
-    try:
-        installation.start()
-        installation.start_shard("first")
-        installation.start_shard("second")
-        is_there = "SELECT count(*) FROM agents WHERE status = 'ALIVE' AND images LIKE '%base/python%'"
-        installation.until(lambda: installation.rows(is_there) == [(1,)], "the agent of the node, with its images")
-        yield installation
-    finally:
-        installation.stop()
+AWAY_S = 20.0
+"""Longer than the holder of a Lease may go without renewing it."""
 
 
 def leader(installation: Installation) -> str:
@@ -48,6 +24,15 @@ def leader(installation: Installation) -> str:
     leading = [name for name in installation.daemons if " leads by the lease" in logs.get(name, "")]
     assert len(leading) == 1, installation.log()
     return leading[0]
+
+
+def session_pods(site: Site) -> dict[str, str]:
+    """Pods of sessions and their ids, without those that try out what the cluster enforces."""
+    return {
+        pod["metadata"]["name"]: pod["metadata"]["uid"]
+        for pod in site.pods()
+        if pod["metadata"]["name"].startswith("k-")
+    }
 
 
 def test_the_node_is_an_agent_with_its_slots(installation: Installation) -> None:
@@ -76,11 +61,11 @@ def test_code_runs_in_a_pod(installation: Installation) -> None:
     assert "42 59500" in printed
 
 
-def test_a_session_outlives_its_shard(installation: Installation, site: Site) -> None:
+def test_a_session_outlives_its_shard_and_the_absence_of_the_api_server(installation: Installation, site: Site) -> None:
     create = ("session", "create", "--name", "stays", "-r", "cpu=1", "-r", "mem=256m", PYTHON_IMAGE)
     installation.run(*create, who="user")
     installation.run("run", "-c", "x = 'kept'", "--name", "stays", PYTHON_IMAGE, who="user")
-    pods = [pod["metadata"]["uid"] for pod in site.pods()]
+    pods = session_pods(site)
     installation.kill(leader(installation))
     killed_at = time.monotonic()
     printed = ""
@@ -90,7 +75,16 @@ def test_a_session_outlives_its_shard(installation: Installation, site: Site) ->
             printed = installation.run("run", "-c", "print(x)", "--name", "stays", PYTHON_IMAGE, who="user")
         except AssertionError:
             time.sleep(0.5)
-    assert [pod["metadata"]["uid"] for pod in site.pods()] == pods
-    assert installation.rows("SELECT count(*) FROM agents WHERE lost_at IS NOT NULL") == [(0,)]
+    assert session_pods(site) == pods
+    assert installation.rows(f"SELECT lost_at FROM agents WHERE id = '{AGENT}'") == [(None,)]
+    api_server = site.cluster.daemons["kube-apiserver"]
+    api_server.kill()
+    try:
+        gone_at = time.monotonic()
+        while time.monotonic() - gone_at < AWAY_S:
+            assert "kept" in installation.run("run", "-c", "print(x)", "--name", "stays", PYTHON_IMAGE, who="user")
+    finally:
+        api_server.start()
+    assert installation.rows(f"SELECT lost_at FROM agents WHERE id = '{AGENT}'") == [(None,)]
     installation.run("rm", "stays", who="user")
     site.require_nothing_left()

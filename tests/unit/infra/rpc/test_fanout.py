@@ -9,7 +9,7 @@ import pytest
 from ai.backend.common.errors import Unavailable
 from ai.backend.common.wire.link import AgentCommands, ManagerReports
 from ai.backend.common.wire.reports import AgentReport, HeartbeatReply
-from ai.backend.infra.rpc.endpoints import AgentEndpoint
+from ai.backend.infra.rpc.endpoints import AgentEndpoint, ServedAgents
 from ai.backend.infra.rpc.fanout import ManagerFanout
 
 REPORT = AgentReport(agent_id="i-1", epoch=1, version="1", architecture="x86_64", resource_group="default")
@@ -22,7 +22,7 @@ class _End:
     def __init__(self) -> None:
         self.lives, self.is_open, self.heard = True, False, 0
 
-    async def start(self, commands: AgentCommands) -> None:
+    async def start(self, commands: ServedAgents) -> None:
         self.is_open = True
 
     async def stop(self) -> None:

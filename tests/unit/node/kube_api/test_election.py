@@ -26,9 +26,9 @@ class Contest:
         self.ends: list[tuple[float, str]] = []
         self.elections: dict[str, Election] = {}
 
-    def enter(self, name: str) -> Process:
+    def enter(self, name: str, *, is_patient: bool = False) -> Process:
         process = Process(name)
-        election = self.elections[name] = Election(self.kube.api, "shard-a", "ours", name)
+        election = self.elections[name] = Election(self.kube.api, "shard-a", "ours", name, is_patient=is_patient)
 
         async def work(term: int) -> None:
             self.terms.append((asyncio.get_running_loop().time(), name, term))
@@ -105,6 +105,25 @@ def test_a_leader_that_cannot_renew_stops_before_its_lease_ends(contest: Contest
         assert contest.ends[0][0] - cut_at <= 12
         await until(lambda: len(contest.terms) == 2, 60)
         assert contest.terms[1][1:] == ("a", 2)
+
+    contest.run(story())
+
+
+def test_a_patient_leader_outlives_the_servers_absence_and_yields_to_another_holder(contest: Contest) -> None:
+    async def story() -> None:
+        contest.enter("a", is_patient=True)
+        await asyncio.sleep(5)
+        contest.kube.failures = [Unavailable("away")] * 300
+        await until(lambda: not contest.kube.failures, 900)
+        await asyncio.sleep(5)
+        assert contest.ends == []
+        assert contest.leaders == ["a"]
+        lease = contest.kube.stored["shard-a"]
+        assert lease["spec"]["leaseTransitions"] == 1
+        contest.kube.failures = [Unavailable("away")] * 3
+        renewed = {**lease["spec"], "holderIdentity": "b", "renewTime": "later"}
+        contest.kube.stored["shard-a"] = {**lease, "spec": renewed}
+        await until(lambda: len(contest.ends) == 1, 15)
 
     contest.run(story())
 

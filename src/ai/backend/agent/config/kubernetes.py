@@ -19,7 +19,7 @@ _DEVICE_NAME = re.compile(r"[a-z][a-z0-9_-]*")
 
 
 class DriverSettings(Settings):
-    """What the devices of a driver of the cluster are called here, `[kubernetes.drivers."gpu.example.com"]`."""
+    """The names of the devices of a driver of the cluster, `[kubernetes.drivers."gpu.example.com"]`."""
 
     device_name: str = Field("", max_length=32, description="Name of the device; default: the driver's, with hyphens.")
     slot: str = Field("", max_length=64, description="Slot of one device; default: `DEVICE-NAME.device`.")

@@ -64,6 +64,7 @@ class HeartbeatReporter:
         self._context = context
         self._supervisor = supervisor
         self._images: Sequence[RuntimeImage] = ()
+        self._image_reports: list[ImageReport] = []
         self._inventory: _ReportedInventory | None = None
         self._number = 0
         self.overlay: OverlayReport | None = None
@@ -76,7 +77,10 @@ class HeartbeatReporter:
     async def refresh_images(self) -> bool:
         """Lists the images, and returns whether they changed. After a BackendError the last list stays."""
         previous_images, self._images = self._images, await self._context.runtime.list_images()
-        return list(previous_images) != list(self._images)
+        is_changed = list(previous_images) != list(self._images)
+        if is_changed:
+            self._image_reports = [msgspec.convert(image, ImageReport, from_attributes=True) for image in self._images]
+        return is_changed
 
     def report(self) -> AgentReport:
         context, node = self._context, self._context.settings.agent
@@ -101,7 +105,7 @@ class HeartbeatReporter:
             slots=inventory.slots,
             devices=inventory.devices,
             plugins=inventory.plugins,
-            images=[msgspec.convert(image, ImageReport, from_attributes=True) for image in self._images],
+            images=self._image_reports,
             kernels=self._supervisor.presence(),
             runtime_classes=reports_of(context.settings.runtime_classes, runtime_info),
             overlay=self.overlay,

@@ -12,6 +12,7 @@ from pkgutil import resolve_name
 from uuid import uuid4
 
 from ai.backend.agent.config.settings import AgentSettings
+from ai.backend.agent.directory.directory import DataDirectory
 from ai.backend.agent.link.managers import SharedConfiguration, named_managers
 from ai.backend.agent.runtimes import parse_runtime_settings
 from ai.backend.agent.shard.inventory import NodeInventory
@@ -31,6 +32,7 @@ from ai.backend.node.kube_api.resources import LEASES
 log = logging.getLogger(__name__)
 _BEATS_GATHER_S = 0.5
 """The beats of all nodes within so many seconds are one call."""
+_LOCK_RETRY_S = 0.5
 STATE_ANNOTATION = "backend.ai/state"
 """On the Lease: which directory holds the records of the shard's sessions."""
 _CONNECTION = "ai.backend.runtime.kubernetes.cluster:ClusterConnection"
@@ -54,8 +56,10 @@ async def serve(settings: AgentSettings, stop: asyncio.Event) -> None:
     async with AsyncExitStack() as parts:
         lease_api = connect(address)
         parts.push_async_callback(lease_api.close)
-        election = Election(lease_api, kubernetes.lease, kubernetes.namespace, identity)
-        leading = asyncio.create_task(election.run(lambda term: _lead(settings, address, lease_api)), name="shard")
+        election = Election(lease_api, kubernetes.lease, kubernetes.namespace, identity, is_patient=True)
+        leading = asyncio.create_task(
+            election.run(lambda term: _serve_nodes(settings, address, lease_api)), name="shard"
+        )
         stopping = asyncio.create_task(stop.wait(), name="shard-stop")
         try:
             await asyncio.wait({leading, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -67,7 +71,7 @@ async def serve(settings: AgentSettings, stop: asyncio.Event) -> None:
             await asyncio.gather(leading, stopping, return_exceptions=True)
 
 
-async def _lead(settings: AgentSettings, address: ClusterAddress, lease_api: KubeApi) -> None:
+async def _serve_nodes(settings: AgentSettings, address: ClusterAddress, lease_api: KubeApi) -> None:
     """Serves the nodes until cancelled; their sessions go on."""
     kubernetes = settings.kubernetes
     await _check_state(settings, lease_api)
@@ -80,6 +84,9 @@ async def _lead(settings: AgentSettings, address: ClusterAddress, lease_api: Kub
 
     async with AsyncExitStack() as parts:
         parts.push_async_callback(shared.close)
+        directory = DataDirectory(settings.data_dir)
+        await _lock(directory)
+        parts.callback(directory.close)
         managers = named_managers(settings.link) or await shared.managers()
         settings = await shared.merged(settings)
         api = connect(address)
@@ -106,6 +113,22 @@ def _runtimes(settings: AgentSettings, api: KubeApi) -> MakeRuntime:
     connection = resolve_name(_CONNECTION)(parse_runtime_settings(settings), api, directory)
     make_runtime: MakeRuntime = partial(resolve_name(_RUNTIME), connection)
     return make_runtime
+
+
+async def _lock(directory: DataDirectory) -> None:
+    """Waits until no other process serves with these records: one that cannot reach the API server goes on with them,
+    whatever the Lease says."""
+    is_told = False
+    while True:
+        try:
+            directory.open()
+        except Conflict as e:
+            if not is_told:
+                log.warning("%s; this one waits for its end", e)
+            is_told = True
+            await asyncio.sleep(_LOCK_RETRY_S)
+        else:
+            return
 
 
 async def _check_state(settings: AgentSettings, api: KubeApi) -> None:

@@ -25,7 +25,7 @@ _UNREACHABLE_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unrea
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requests:
-    """What the pods of others on a node ask for."""
+    """The amounts that the pods of others on a node ask for."""
 
     cpu: Decimal = Decimal(0)
     memory: Decimal = Decimal(0)

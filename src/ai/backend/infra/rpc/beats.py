@@ -28,9 +28,8 @@ _MAX_BEATS = 1000
 class _Accepted:
     """The last whole heartbeat of an agent that the manager has accepted."""
 
-    epoch: int
     number: int
-    content: bytes
+    content: AgentReport
 
 
 class ChangedReports:
@@ -49,7 +48,7 @@ class ChangedReports:
         self._has_beats = True
 
     async def heartbeat(self, report: AgentReport) -> HeartbeatReply:
-        content = msgspec.msgpack.encode(msgspec.structs.replace(report, number=0))
+        content = msgspec.structs.replace(report, number=0)
         accepted = self._accepted.get(report.agent_id)
         if self._has_beats and accepted is not None and accepted.content == content and report.number:
             beat = Beat(
@@ -67,7 +66,7 @@ class ChangedReports:
                     unknown_kernels = reply.unknown_kernels.get(report.agent_id, [])
                     return HeartbeatReply(interval_s=reply.interval_s, unknown_kernels=unknown_kernels)
         whole_reply = await self._manager.heartbeat(report)
-        self._accepted[report.agent_id] = _Accepted(report.epoch, report.number, content)
+        self._accepted[report.agent_id] = _Accepted(report.number, content)
         return whole_reply
 
     async def _join(self, beat: Beat) -> BeatReply:

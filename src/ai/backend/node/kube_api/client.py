@@ -60,6 +60,14 @@ class Delays(Protocol):
         """Counts a success."""
 
 
+class _ServedKind(msgspec.Struct, frozen=True):
+    name: str = ""
+
+
+class _ServedKinds(msgspec.Struct, frozen=True):
+    resources: list[_ServedKind] = []
+
+
 class _ListMeta(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     resource_version: str = ""
     continue_: str = msgspec.field(default="", name="continue")
@@ -248,15 +256,8 @@ class KubeApi:
 
     async def is_served(self, resource: Resource[Any]) -> bool:
         """Returns True if the cluster has this kind of objects in this version."""
-
-        class Entry(msgspec.Struct):
-            name: str = ""
-
-        class Entries(msgspec.Struct):
-            resources: list[Entry] = []
-
         try:
-            entries = _decoded(await self.request("GET", resource.root), Entries)
+            entries = _decoded(await self.request("GET", resource.root), _ServedKinds)
         except ObjectNotFound:
             return False
         return any(entry.name == resource.plural for entry in entries.resources)

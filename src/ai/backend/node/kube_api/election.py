@@ -26,6 +26,8 @@ class Election:
     The holder renews the Lease every ``retry_s``; it stops its work once it could not renew for ``renew_deadline_s``,
     before the others may take the Lease over after ``lease_s``. All durations are of the own monotonic clock: another
     process is late when its Lease was not seen to change for ``lease_s``, whatever times are written in it.
+    With ``is_patient`` the holder goes on while it cannot reach the server, until it sees another holder: for work that
+    must not stop with the API server, and that a lock elsewhere keeps from being done twice.
     The term is ``leaseTransitions``; it grows with every change of the holder, also of one process with itself.
     ``api`` serves nothing else, so that a renewal never waits behind other requests.
     """
@@ -40,12 +42,15 @@ class Election:
         lease_s: float = LEASE_S,
         renew_deadline_s: float = RENEW_DEADLINE_S,
         retry_s: float = RETRY_S,
+        is_patient: bool = False,
     ) -> None:
         if not retry_s < renew_deadline_s < lease_s:
             raise ValueError("retry, renewal and lease must be longer each than the one before")
         self._api = api
         self._name, self._namespace, self._identity = name, namespace, identity
         self._lease_s, self._renew_deadline_s, self._retry_s = lease_s, renew_deadline_s, retry_s
+        self._is_patient = is_patient
+        self._is_working = False
         self._seen: tuple[str, str, int] | None = None
         self._seen_at = 0.0
         self._renewed_at = float("-inf")
@@ -63,12 +68,14 @@ class Election:
             term = await self._acquire()
             log.info("%s leads by the lease %s/%s, term %d", self._identity, self._namespace, self._name, term)
             task = asyncio.ensure_future(work(term))
+            self._is_working = True
             try:
                 await self._hold(task)
                 if task.done():
                     return task.result()
                 log.warning("%s no longer leads by the lease %s/%s", self._identity, self._namespace, self._name)
             finally:
+                self._is_working = False
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
                 await self._release()
@@ -92,12 +99,12 @@ class Election:
                 return
             try:
                 left_s = self._renewed_at + self._renew_deadline_s - asyncio.get_running_loop().time()
-                async with asyncio.timeout(max(0.0, left_s)):
+                async with asyncio.timeout(self._renew_deadline_s if self._is_patient else max(0.0, left_s)):
                     if await self._try() is None:
                         return
             except (BackendError, TimeoutError) as e:
                 log.warning("the lease %s/%s cannot be renewed: %s", self._namespace, self._name, e)
-            if not self.is_leading():
+            if not self.is_leading() and not self._is_patient:
                 return
 
     async def _try(self) -> int | None:
@@ -111,11 +118,14 @@ class Election:
                 self._seen, self._seen_at, self.holder = state, now, spec.holder_identity
             if now - self._seen_at < max(self._lease_s, spec.lease_duration_seconds):
                 return None
-        is_renewal = spec is not None and spec.holder_identity == self._identity and self.is_leading()
+        is_own = spec is not None and spec.holder_identity == self._identity
+        is_renewal = is_own and (self.is_leading() or self._is_working)
         term = (spec.lease_transitions if spec is not None else 0) + (0 if is_renewal else 1)
         try:
             await self._write(lease, term, is_renewal=is_renewal)
-        except (ObjectConflict, NotFound):  # somebody else was faster
+        except (ObjectConflict, NotFound):
+            if is_renewal:  # somebody has annotated it meanwhile, or taken it: the next attempt tells
+                raise
             return None
         self._renewed_at, self.holder = now, self._identity
         return term
