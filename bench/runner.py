@@ -17,6 +17,7 @@ MODULES = (
     "history",
     "jobs",
     "docker",
+    "gvisor",
     "server",
     "terminal",
     "tunnel",

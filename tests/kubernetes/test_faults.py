@@ -28,8 +28,10 @@ def test_a_daemon_is_killed_and_comes_back(kubernetes_cluster: Cluster, name: st
     kubernetes_cluster.wait_for_phase(before)
     daemon = kubernetes_cluster.daemons[name]
     daemon.kill()
-    assert not daemon.is_alive()
-    daemon.start()
+    try:
+        assert not daemon.is_alive()
+    finally:
+        daemon.start()
     kubernetes_cluster.wait_for(kubernetes_cluster.is_node_ready, "the node")
     kubernetes_cluster.apply(busybox_pod(after))
     kubernetes_cluster.wait_for_phase(after)

@@ -8,10 +8,12 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tools.kube.families import Family, cache_folder
+
+_UNUSED_S = 30 * 86_400.0
 
 
 class BuildFailed(RuntimeError):
@@ -41,6 +43,8 @@ def build(wanted: Iterable[Family], say: Callable[[str], None] = print) -> None:
     """
     for family in wanted:
         if family.is_built():
+            with suppress(OSError):  # another user's, who only lets us use it
+                os.utime(family.place())
             continue
         if (reason := why_not_buildable(family)) is not None:
             raise BuildFailed(f"{family.name}: {reason}")
@@ -51,7 +55,7 @@ def build(wanted: Iterable[Family], say: Callable[[str], None] = print) -> None:
 
 def _build_family(family: Family, say: Callable[[str], None]) -> None:
     started = time.monotonic()
-    partial = family.place().with_suffix(".partial")
+    partial = family.place().with_name(f"{family.place().name}.partial")
     partial.mkdir(parents=True, exist_ok=True)
     changed = _change_sources(family, partial / "sources")
     for name, package in family.programs.items():
@@ -65,8 +69,16 @@ def _build_family(family: Family, say: Callable[[str], None]) -> None:
         _copy_tree(top / folder, partial / name)
     shutil.rmtree(partial / "sources", ignore_errors=True)
     partial.rename(family.place())
+    _remove_unused(family)
     size_mib = sum(path.stat().st_size for path in family.place().iterdir() if path.is_file()) / 2**20
     say(f"{family.name}: built in {time.monotonic() - started:.0f} s, {size_mib:.0f} MiB")
+
+
+def _remove_unused(family: Family) -> None:
+    """Remove what earlier sources of the family have made and no cluster has used for a month."""
+    for path in cache_folder().glob(f"{family.name}-*"):
+        if path.is_dir() and path != family.place() and time.time() - path.stat().st_mtime > _UNUSED_S:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _module_folder(module: str, family: Family) -> Path:

@@ -204,7 +204,7 @@ class Place:
         _run(*there, "route", "add", "default", "via", here.host)
         _run("ip", "route", "add", here.pods, "via", here.cluster)
         _run("ip", "route", "add", here.services, "via", here.cluster)
-        _run("nsenter", f"--net={self.network}", "sysctl", "-q", "-w", "net.ipv4.ip_forward=1")
+        _run("nsenter", f"--net={self.network}", "sh", "-c", "echo 1 >/proc/sys/net/ipv4/ip_forward")
 
     def _make_cgroups(self) -> None:
         for hierarchy in _hierarchies():

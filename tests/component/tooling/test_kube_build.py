@@ -45,6 +45,20 @@ def test_what_is_built_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert program.stat().st_mtime_ns == made
 
 
+def test_what_nobody_used_for_a_month_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    place = families()["pause"].place()
+    old, young = (place.with_name(f"pause-{name}") for name in ("old", "young"))
+    for folder in (old, young):
+        folder.mkdir(parents=True)
+    os.utime(old, (0, 0))
+    assert run(tmp_path, "build", "pause")[0] == 0
+    assert [folder.exists() for folder in (place, old, young)] == [True, False, True]
+    os.utime(place, (0, 0))
+    assert run(tmp_path, "build", "pause")[0] == 0
+    assert place.stat().st_mtime > 0, "a use counts"
+
+
 def test_two_at_once_build_once(tmp_path: Path) -> None:
     builds = [start(tmp_path, "build", "pause") for _ in range(2)]
     outputs = [build.communicate(timeout=50)[0] for build in builds]
@@ -54,7 +68,8 @@ def test_two_at_once_build_once(tmp_path: Path) -> None:
 
 def test_an_aborted_build_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    partial = families()["pause"].place().with_suffix(".partial")
+    place = families()["pause"].place()
+    partial = place.with_name(f"{place.name}.partial")
     partial.mkdir(parents=True)
     (partial / "pause.unfinished").write_text("half of it")
     assert run(tmp_path, "build", "pause")[0] == 0
