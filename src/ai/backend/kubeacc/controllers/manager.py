@@ -42,7 +42,7 @@ class ControllerManager:
         self._operations = OperationController(
             api, self.view, executor_of=executors.executor_of, silent_s=executors.silent_s
         )
-        self.device_queue: WorkQueue[str] = WorkQueue("accelerators", self._reconcile_device)
+        self.device_queue: WorkQueue[str] = WorkQueue("accelerators", self._reconcile_device, workers=32)
         self.class_queue: WorkQueue[str] = WorkQueue("classes", self._devices.reconcile_class, workers=2)
         self.access_queue: WorkQueue[str] = WorkQueue("admission", self._access.reconcile, workers=1)
         self.operation_queue: WorkQueue[Key] = WorkQueue("operations", self._operations.reconcile)
