@@ -87,4 +87,4 @@ def test_a_session_outlives_its_shard_and_the_absence_of_the_api_server(installa
         api_server.start()
     assert installation.rows(f"SELECT lost_at FROM agents WHERE id = '{AGENT}'") == [(None,)]
     installation.run("rm", "stays", who="user")
-    site.require_nothing_left()
+    installation.until(lambda: not session_pods(site), "the end of the pod")
