@@ -16,6 +16,7 @@ from ai.backend.appproxy.coordinator.composition import Coordinator
 from ai.backend.appproxy.coordinator.config.settings import CoordinatorSettings
 from ai.backend.appproxy.worker.composition import Worker
 from ai.backend.appproxy.worker.config.settings import WorkerSettings
+from ai.backend.appproxy.worker.planes.embedded.plane import EmbeddedPlane
 from ai.backend.common.wire.appproxy import TOKEN_HEADER
 from tests.support.proxy_apps import SECRET, FakeApp, free_ports, running_app, until
 
@@ -148,6 +149,7 @@ async def test_the_worker_serves_without_a_coordinator_and_after_its_own_restart
             assert (response.status, await response.text()) == (200, "app")
         assert not worker.link.is_linked
         port = int(removed_url.rstrip("/").rpartition(":")[2])
+        assert isinstance(worker.plane, EmbeddedPlane)
         removed = next(s.circuit.id for s in worker.plane._shared.table if s.circuit.port == port)
         async with running_coordinator(tmp_path, ports[2]) as coordinator:
             await until(lambda: worker.link.is_linked, timeout_s=20)

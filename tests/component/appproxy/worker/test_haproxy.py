@@ -8,6 +8,7 @@ import signal
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any
+from uuid import uuid4
 
 import aiohttp
 import grpc
@@ -188,9 +189,11 @@ async def test_grpc_reaches_an_endpoint_by_its_token(start_plane: PlaneFactory, 
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("demo.Demo", {"Double": handler}),))
     route = route_to(server.add_insecure_port("127.0.0.1:0"))
     await server.start()
-    endpoint = {"mode": AppMode.INFERENCE, "protocol": ProxyProtocol.GRPC, "public": False}
-    circuit, other = (circuit_to(route, port=port, **endpoint) for port in ports[:2])
-    closed = circuit_to(route, port=ports[1], networks="10.0.0.0/8", **endpoint)
+    circuit, other = (
+        circuit_to(route, port=port, mode=AppMode.INFERENCE, protocol=ProxyProtocol.GRPC, public=False)
+        for port in ports[:2]
+    )
+    closed = msgspec.structs.replace(other, id=uuid4(), allowed_client_ips="10.0.0.0/8")
     await serve(plane, circuit, other)
     assert set((await plane.apply(Changes(version=2, circuits=(closed,)))).failed) == {closed.id}
 

@@ -28,7 +28,9 @@ PIECE = bytes(1 << 20)
 
 @pytest.fixture
 async def plane(start_plane: PlaneFactory) -> EmbeddedPlane:
-    return await start_plane()
+    plane = await start_plane()
+    assert isinstance(plane, EmbeddedPlane)
+    return plane
 
 
 @pytest.fixture

@@ -143,6 +143,8 @@ class Backends:
             commands.append(f"set server {path} weight {address.weight}")
         if server.is_checked != is_checked:
             commands.append(f"{'enable' if is_checked else 'disable'} health {path}")
+            if not is_checked:  # a check that failed before would keep it down for ever
+                commands.append(f"set server {path} health up")
         if server.state is not ServerState.ACTIVE:
             commands.append(f"set server {path} state ready")
         server.weight, server.is_checked, server.state = address.weight, is_checked, ServerState.ACTIVE

@@ -127,7 +127,7 @@ def configuration(
                 [
                     f"balance {pool.balance}",
                     (
-                        f"default-server check inter 2s fall 2 rise 1 maxconn {limits.circuit_connections}"
+                        f"default-server check inter 2s fall 3 rise 1 maxconn {limits.circuit_connections}"
                         f" pool-purge-delay {_ms(_UNUSED_S)}{framing}"
                     ),
                     f"server-template s 1-{pool.servers} 127.0.0.1:1 disabled",
