@@ -88,7 +88,7 @@ def exporters_of(settings: OtelSettings) -> Exporters:
 
     options["insecure"] = not settings.endpoint.startswith("https://")
     if settings.ca_file is not None:
-        from grpc import ssl_channel_credentials  # type: ignore[import-untyped]  # it has no types
+        from grpc import ssl_channel_credentials
 
         options["credentials"] = ssl_channel_credentials(settings.ca_file.read_bytes())
     return Exporters(

@@ -163,7 +163,7 @@ def description(device: Accelerator, operations: Iterable[AcceleratorOperation])
 
 def operation_list(operations: Iterable[AcceleratorOperation]) -> Table:
     table = _table("OPERATION", "VERB", "PHASE", "REASON", "BY", "STARTED", "MESSAGE")
-    for operation in sorted(operations, key=lambda o: o.metadata.creation_timestamp, reverse=True):
+    for operation in sorted(operations, key=lambda each: each.metadata.creation_timestamp or "", reverse=True):
         status = operation.status
         _add(
             table,
