@@ -106,7 +106,7 @@ class Street(Bench):
 @pytest.fixture
 async def street(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Street]:
     # What fails is looked at again soon: most of these tests wait for that.
-    monkeypatch.setattr(plugins, "_RETRY_FIRST_S", 0.2)
+    monkeypatch.setattr(plugins, "RETRY_FIRST_S", 0.2)
     made = Street(tmp_path)
     made.misbehave()
     yield made
@@ -405,7 +405,7 @@ async def test_a_workload_outlives_the_death_of_its_plugin(street: Street) -> No
 async def test_a_plugin_that_dies_again_and_again_is_started_ever_more_rarely(
     street: Street, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plugins, "_RETRY_FIRST_S", 1.0)
+    monkeypatch.setattr(plugins, "RETRY_FIRST_S", 1.0)
     street.misbehave(list_devices="die")
     agent = await street.start()
     await street.seen("exited with status 7")

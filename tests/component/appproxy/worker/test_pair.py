@@ -14,6 +14,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from ai.backend.appproxy.worker.composition import STATE_FILE
+from ai.backend.appproxy.worker.link.state_file import StateFile
 from tests.component.appproxy.worker.test_flow import open_app, running_coordinator
 from tests.support.proxy_apps import SECRET, free_ports, running_app
 
@@ -73,6 +75,13 @@ async def until_served(host: str, port: int) -> None:
             await asyncio.sleep(0.05)
 
 
+async def until_stored(place: Path) -> None:
+    """Waits until a node has stored its circuit, which it does with the next report of what was used."""
+    async with asyncio.timeout(30):
+        while not StateFile(place / STATE_FILE).load().circuits:  # noqa: ASYNC110  # another process writes the file
+            await asyncio.sleep(0.05)
+
+
 async def test_the_other_node_of_a_pair_takes_over(tmp_path: Path) -> None:
     """A client that loses its connection asks the other node, as a balancer has it do."""
     hosts, (port, coordinator_port, *api_ports) = ["127.0.0.1", "127.0.0.2"], free_ports(4)
@@ -90,6 +99,7 @@ async def test_the_other_node_of_a_pair_takes_over(tmp_path: Path) -> None:
             await open_app(browser, coordinator, app, open_to_public="true")
             for host in hosts:
                 await until_served(host, port)
+            await until_stored(tmp_path / "a")
             killed = asyncio.Event()
 
             async def request(client: int) -> None:
