@@ -356,6 +356,15 @@ async def test_a_runtime_that_does_not_answer_loses_no_use_at_a_restart(scene: S
     assert await scene.statistics.carried(kernel, kernel.attempt) == {"cpu_used": 1500.0}
 
 
+async def test_a_round_while_a_kernel_restarts_loses_no_use(scene: Scene) -> None:
+    kernel, other = scene.kernel(1), scene.kernel(2)
+    scene.runtime.found = {kernel.key: [_m("cpu_used", 1500.0, "msec", kind=MetricKind.ACCUMULATED)]}
+    await scene.round(kernel, other)
+    await scene.round(other)
+    scene.runtime.found = {}
+    assert await scene.statistics.carried(kernel, kernel.attempt) == {"cpu_used": 1500.0}
+
+
 async def test_sums_over_workloads_count_on_when_one_ends(scene: Scene) -> None:
     one, two, adopted = scene.kernel(1), scene.kernel(2), scene.kernel(3, created_at=1.0)
 

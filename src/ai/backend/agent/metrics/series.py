@@ -120,6 +120,11 @@ class SeriesOfWorkload:
         offset = self._indexes.get(key, -1) * Series.SIZE
         return 0 <= offset < len(self._numbers) and self._numbers[offset] > 0
 
+    @property
+    def last_at(self) -> float:
+        """The time of the newest measurement; 0.0 without any."""
+        return max(self._numbers[Series.SIZE - 1 :: Series.SIZE], default=0.0)
+
     def __getitem__(self, key: str) -> Series:
         """Returns the series of a key, which is created if there is none."""
         offset = self._indexes.setdefault(key, len(self._indexes)) * Series.SIZE

@@ -337,7 +337,12 @@ class Statistics:
         }
         if len(self._indexes) > _MAX_METRIC_KEYS:
             self._indexes, self._of_workloads = {}, {}
-        self._of_workloads = {key: series for key in by_key if (series := self._of_workloads.get(key)) is not None}
+        # A workload that is ended or restarted now is not among these, and its last values are still to be taken.
+        self._of_workloads = {
+            key: series_of_workload
+            for key, series_of_workload in self._of_workloads.items()
+            if key in by_key or measured_at - series_of_workload.last_at < _FORGET_SERIES_S
+        }
 
     def _workload_metrics(
         self, key: WorkloadKey, kernel: Kernel, measurements: Iterable[Measurement], measured_at: float

@@ -18,7 +18,7 @@ from ai.backend.infra.rpc.frames import DataOffer, Envelope, Kind, WireError, de
 from ai.backend.infra.rpc.methods import Service
 from ai.backend.infra.rpc.streams import StreamDialer, StreamPort, StreamServer, open_end, serve_end
 from ai.backend.infra.telemetry import bind_log_context, log_context
-from ai.backend.infra.telemetry.tracing import child_span, current_traceparent, is_tracing
+from ai.backend.infra.telemetry.tracing import child_span, current_traceparent
 
 log = logging.getLogger(__name__)
 Send = Callable[[bytes], Awaitable[None]]
@@ -79,45 +79,39 @@ class Multiplexer:
     async def call(self, method: Method, request: object, offer: DataOffer | None = None, *, agent: str = "") -> Any:
         """Calls the peer. Raises what the peer raised, DeadlineExceeded, Unavailable, or LimitExceeded for a large
         request. A call that is part of a trace is a span of it, and so is its handling there."""
-        if not is_tracing():
-            return await self._call(method, request, offer, agent, None)
-        with child_span(method.name, kind="client", attributes={"rpc.method": method.name, "rpc.system": "backendai"}):
-            return await self._call(method, request, offer, agent, current_traceparent())
-
-    async def _call(
-        self, method: Method, request: object, offer: DataOffer | None, agent: str, trace: str | None
-    ) -> Any:
-        self._number += 1
-        call_number = self._number
-        if len(self._waiting) >= _MAX_OPEN_CALLS:
-            raise Unavailable(f"{self.peer} is behind with {_MAX_OPEN_CALLS} calls")
-        message = encode(
-            Kind.CALL,
-            call_number,
-            method.name,
-            request,
-            limit=self.max_message_bytes,
-            offer=offer,
-            agent=agent,
-            trace=trace,
-            request_id=log_context().get("request_id"),
-        )
-        timeout_s = method.deadline_of(request) * self.deadline_scale
-        reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._waiting[call_number] = (method, reply)
-        try:
-            await self.send(message)
-            finished, _ = await asyncio.wait({reply}, timeout=timeout_s)
-            if finished:
-                return reply.result()
-            self._send_soon(Kind.CANCEL, call_number)
-            raise errors.DeadlineExceeded(f"{self.peer} did not answer {method.name} within {timeout_s:g} s")
-        except asyncio.CancelledError:
-            self._send_soon(Kind.CANCEL, call_number)
-            raise
-        finally:
-            self._waiting.pop(call_number, None)
-            reply.cancel()
+        attributes = {"rpc.method": method.name, "rpc.system": "backendai"}
+        with child_span(method.name, kind="client", attributes=attributes):
+            self._number += 1
+            call_number = self._number
+            if len(self._waiting) >= _MAX_OPEN_CALLS:
+                raise Unavailable(f"{self.peer} is behind with {_MAX_OPEN_CALLS} calls")
+            message = encode(
+                Kind.CALL,
+                call_number,
+                method.name,
+                request,
+                limit=self.max_message_bytes,
+                offer=offer,
+                agent=agent,
+                trace=current_traceparent(),
+                request_id=log_context().get("request_id"),
+            )
+            timeout_s = method.deadline_of(request) * self.deadline_scale
+            reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            self._waiting[call_number] = (method, reply)
+            try:
+                await self.send(message)
+                finished, _ = await asyncio.wait({reply}, timeout=timeout_s)
+                if finished:
+                    return reply.result()
+                self._send_soon(Kind.CANCEL, call_number)
+                raise errors.DeadlineExceeded(f"{self.peer} did not answer {method.name} within {timeout_s:g} s")
+            except asyncio.CancelledError:
+                self._send_soon(Kind.CANCEL, call_number)
+                raise
+            finally:
+                self._waiting.pop(call_number, None)
+                reply.cancel()
 
     @property
     def is_waiting(self) -> bool:
