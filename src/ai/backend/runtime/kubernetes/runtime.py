@@ -10,8 +10,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
 
-import msgspec
-
 from ai.backend.common.errors import BackendError, Conflict, CreationDenied, NotSupported, Unavailable
 from ai.backend.common.ids import SessionId
 from ai.backend.common.wire.link import ByteStream
@@ -43,6 +41,7 @@ from ai.backend.runtime.kubernetes.channel import PodChannel
 from ai.backend.runtime.kubernetes.cluster import ClusterConnection
 from ai.backend.runtime.kubernetes.creation import Creation
 from ai.backend.runtime.kubernetes.handles import Handle
+from ai.backend.runtime.kubernetes.images import images_of
 from ai.backend.runtime.kubernetes.networks import SessionNetworks
 from ai.backend.runtime.kubernetes.records import MAIN, pod_name
 from ai.backend.runtime.kubernetes.settings import KubernetesRuntimeSettings
@@ -52,27 +51,6 @@ log = logging.getLogger(__name__)
 END_TIMEOUT_S = 30.0
 LOG_SILENCE_S = 20.0
 _EXIT_CHECK_S = 15.0
-
-
-class _ContainerImage(msgspec.Struct):
-    names: list[str] = []
-    sizeBytes: int = 0  # noqa: N815  # the API's name
-
-
-class _NodeInfo(msgspec.Struct):
-    architecture: str = ""
-
-
-class _NodeStatus(msgspec.Struct, rename="camel"):
-    images: list[_ContainerImage] = []
-    node_info: _NodeInfo = msgspec.field(default_factory=_NodeInfo)
-
-
-class _NodeImages(msgspec.Struct):
-    status: _NodeStatus = msgspec.field(default_factory=_NodeStatus)
-
-
-_ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
 
 
 class KubernetesRuntime(AbstractRuntime):
@@ -112,24 +90,7 @@ class KubernetesRuntime(AbstractRuntime):
 
     async def list_images(self) -> Sequence[RuntimeImage]:
         """Lists the images that the node tells of, which are its 50 largest only: whatever a registry has can start."""
-        body = await self._cluster.api.request("GET", path_of(NODES, name=self._node))
-        node = msgspec.json.decode(body, type=_NodeImages).status
-        architecture = _ARCHITECTURES.get(node.node_info.architecture, node.node_info.architecture)
-        images: list[RuntimeImage] = []
-        for image in node.images:
-            names = [name for name in image.names if "@" not in name]
-            digests = [name.partition("@")[2] for name in image.names if "@" in name]
-            if names:
-                images.append(
-                    RuntimeImage(
-                        name=names[0],
-                        architecture=architecture,
-                        digest=digests[0] if digests else "",
-                        size_bytes=image.sizeBytes,
-                        aliases=tuple(names[1:]),
-                    )
-                )
-        return images
+        return images_of(await self._cluster.api.request("GET", path_of(NODES, name=self._node)))
 
     async def pull_image(self, wanted: ImageRequest, tell: TellProgress) -> None:
         raise NotSupported(capabilities.NO_PULL)
