@@ -52,7 +52,8 @@ def test_services_lead_to_pods(kubernetes_cluster: Cluster) -> None:
     kubernetes_cluster.apply(
         behind, {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "behind"}, "spec": service}
     )
-    asks = busybox_pod("asks", "until nc $BEHIND_SERVICE_HOST 70; do sleep 0.2; done")
+    # By its address: a kubelet that has not seen the service yet gives the pod no variables of it.
+    asks = busybox_pod("asks", f"until nc -w 2 {kubernetes_cluster.service_address(77)} 70; do sleep 0.2; done")
     kubernetes_cluster.apply(asks)
     kubernetes_cluster.wait_for_phase("asks", "Succeeded")
     assert kubernetes_cluster.kubectl("logs", "asks") == "behind\n"
