@@ -115,5 +115,6 @@ async def test_a_restart_goes_on_counting(real: RealBench) -> None:
     assert agent.supervisor is not None
     kernel = agent.supervisor.get(spec.kernel_id)
     after = await report(real, lambda told: kernel.status == "RUNNING" and told.of_kernel(spec.kernel_id))
-    assert (kernel.attempt, kernel.carried["cpu_used"] >= before) == (2, True)
+    carried = round(kernel.carried["cpu_used"], 3)  # a busy machine may have run nothing since, and reports are rounded
+    assert (kernel.attempt, carried >= before) == (2, True)
     assert used(after) >= before
