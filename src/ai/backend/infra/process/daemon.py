@@ -62,7 +62,7 @@ def reported_errors() -> Iterator[None]:
 
 
 on_hang_up: list[Callable[[], None]] = []
-"""What else a SIGHUP of this process calls: further processes of a daemon are told by its first one."""
+"""Functions that a SIGHUP of this process calls too: the first process of a daemon notifies its others."""
 
 
 def level_reload(load: Callable[[], LoggingSettings], *, level: str | None) -> Callable[[], None]:

@@ -150,7 +150,7 @@ class AcceleratorOperationSpec(Resource, frozen=True, kw_only=True):
 
 
 class Order(Resource, frozen=True, kw_only=True):
-    """Tells the executor what to do now. It acts on each ``sequence`` once, and reports it."""
+    """Orders the next action of the executor, which acts on each ``sequence`` once, and reports it."""
 
     sequence: Count
     issued_at: Time | None = None
@@ -164,7 +164,7 @@ class Order(Resource, frozen=True, kw_only=True):
 
 
 class Report(Resource, frozen=True, kw_only=True):
-    """Tells what became of an order. Written by the executor alone."""
+    """Reports the outcome of an order. Written by the executor alone."""
 
     sequence: Count
     started: bool = True

@@ -42,7 +42,7 @@ class AbstractAcceleratorDriver(ABC):
     name: ClassVar[str]
     """Letters, digits and hyphens; the ``driver`` of its accelerators."""
     operations: frozenset[OperationVerb] = frozenset()
-    """What the driver can do; ``discover`` and ``diagnose`` are possible with every one."""
+    """The operations that the driver supports; ``discover`` and ``diagnose`` are possible with every one."""
 
     @abstractmethod
     async def discover(self) -> Sequence[DriverDevice]:

@@ -23,7 +23,7 @@ _PUBLIC_MODE, _SECRET_MODE = 0o644, 0o600
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyPlaces:
-    """Where the settings have the keys: a file for each role, and the folder of the agents' public keys.
+    """The places of the keys in the settings: a file for each role, and the folder of the agents' public keys.
 
     The file of ``merged_role`` has one key a line, which only grows while a manager runs.
     """

@@ -27,7 +27,7 @@ class AgentCounts(Protocol):
 
 @dataclass(eq=False, repr=False)
 class InstallationState:
-    """Tells Prometheus how sessions, agents and the loops of the leader are.
+    """Exports the state of sessions, agents and the loops of the leader to Prometheus.
 
     ``loops`` returns those of this process, which run only while it leads.
     """

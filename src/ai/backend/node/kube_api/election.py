@@ -17,7 +17,7 @@ from ai.backend.node.kube_api.resources import LEASES
 log = logging.getLogger(__name__)
 LEASE_S, RENEW_DEADLINE_S, RETRY_S = 15.0, 10.0, 2.0
 Work = Callable[[int], Awaitable[None]]
-"""What the leader does, with the number of its term."""
+"""The work of the leader, called with the number of its term."""
 
 
 class Election:
@@ -55,7 +55,7 @@ class Election:
         self._seen_at = 0.0
         self._renewed_at = float("-inf")
         self.holder = ""
-        """Who was last seen to hold the Lease."""
+        """The last observed holder of the Lease."""
 
     def is_leading(self) -> bool:
         """Returns True while nobody else can hold the Lease; ask before each step that must not be done twice."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 CONNECT_TIMEOUT_S = 30.0
 LAST_WORDS_PATH = "/dev/termination-log"
-"""What the kubelet puts into the container's status (Container.terminationMessagePath)."""
+"""The file that the kubelet copies into the container's status (Container.terminationMessagePath)."""
 _CONNECT_CHECK_S = 0.01
 _PLATFORM = "/opt/backend.ai/"
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
@@ -180,7 +180,7 @@ class Reaper:
             self._control.send(encode(dict(measure(), t="stats")))
 
     def _report_end(self, status: int) -> int:
-        """Tells the relay how the runner ended; returns the exit code of this container."""
+        """Reports the end of the runner to the relay; returns the exit code of this container."""
         number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
         code = None if number is not None else os.WEXITSTATUS(status)
         oom = number == signal.SIGKILL and oom_kills() > self._oom_kills

@@ -185,7 +185,7 @@ class HaproxyPlane:
     # What HAProxy knows
 
     async def _on_start(self) -> None:
-        """Tells a new process everything. It knows nothing yet, and passes all requests to the embedded plane."""
+        """Sends a new process all circuits and admissions. Until then it passes all requests to the embedded plane."""
         async with self._lock:
             for circuit_id in self._circuits:
                 self._past[circuit_id] = _sum(self._past.get(circuit_id), self._backends.use_of(circuit_id, self._uses))

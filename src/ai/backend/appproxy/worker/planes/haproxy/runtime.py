@@ -11,7 +11,7 @@ from pathlib import Path
 from ai.backend.common.errors import Unavailable
 
 _TIMEOUT_S = 30.0
-"""Who does not answer by then is ended, and everything that is open with it."""
+"""A process that does not answer by then is ended, with everything that is open."""
 _BATCH_BYTES = 12 * 1024
 """HAProxy reads a line of commands into one buffer."""
 _NO_ERRORS = ("IP changed", "port changed", "no need to change", "nothing changed", "Key not found", "entry not found")
