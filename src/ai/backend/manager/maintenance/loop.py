@@ -1,4 +1,4 @@
-"""Deletes old events, logs of kernels, reported errors, sign-ins, answers to client tokens, and old history by setting."""
+"""Deletes old events, kernel logs, reported errors, sign-ins, answers to client tokens, and old history by setting."""
 
 from __future__ import annotations
 
