@@ -49,12 +49,14 @@ _WAIT_S = 1_800.0
 class Swarm:
     """A running installation with its agents."""
 
-    def __init__(self, deployment: Deployment, user: Mapping[str, str]) -> None:
+    def __init__(self, deployment: Deployment, user: Mapping[str, str], agents: int) -> None:
         self.deployment = deployment
+        self.agents = agents
         self.user = user
         self.processes: list[subprocess.Popen[str]] = []
         self._numbers = count()
         self._local = threading.local()
+        self._apis: list[Api] = []
 
     def api(self) -> Api:
         """Returns the connection of this thread to the second manager, which is not killed."""
@@ -62,8 +64,19 @@ class Swarm:
             endpoint = f"http://127.0.0.1:{self.deployment.ports[18081]}"
             keys = self.user["BACKEND_ACCESS_KEY"], self.user["BACKEND_SECRET_KEY"]
             self._local.api = Api(endpoint, *keys)
+            self._apis.append(self._local.api)
         api: Api = self._local.api
         return api
+
+    def close(self) -> None:
+        """Ends the agents and closes all connections."""
+        for process in self.processes:
+            process.kill()
+            process.wait()
+            assert process.stdout is not None
+            process.stdout.close()
+        for api in self._apis:
+            api.close()
 
     def create(self, **more: Any) -> str:
         """Enqueues a session and returns its name."""
@@ -90,30 +103,29 @@ class Swarm:
 
 
 @contextmanager
-def running_swarm() -> Iterator[Swarm]:
-    """Yields two managers, of three processes, and all agents connected to each of them."""
+def running_swarm(agents: int) -> Iterator[Swarm]:
+    """Yields two managers, of three processes, and as many agents, connected to each of them."""
     with tempfile.TemporaryDirectory(prefix="swarm-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         folder.chmod(0o755)
         deployment = Deployment(folder / "here", folder)
         deployment.postgres = PostgresServer(folder / "pg", port=deployment.ports[8100], durable=True)
-        processes: list[subprocess.Popen[str]] = []
+        swarm: Swarm | None = None
         try:
             deployment.start_servers()
-            swarm = Swarm(deployment, deployment.set_up()["user"])
+            swarm = Swarm(deployment, deployment.set_up()["user"], agents)
             deployment.postgres.sql("backend", "UPDATE keypairs SET rate_limit = 1000000000")
             limits = "max_concurrent_sessions = 1000000, total_resource_slots = '{}'"
             deployment.postgres.sql("backend", f"UPDATE keypair_resource_policies SET {limits}")
             deployment.start_one("manager")
             _wait_for_leader(deployment)
             deployment.start_one("manager2")
-            processes = swarm.processes = _start_agents(deployment, folder / "swarm")
-            _wait_for_agents(deployment)
+            swarm.processes = _start_agents(deployment, folder / "swarm", agents)
+            wait_for_agents(swarm)
             yield swarm
         finally:
-            for process in processes:
-                process.kill()
-                process.wait()
+            if swarm is not None:
+                swarm.close()
             deployment.stop()
 
 
@@ -122,9 +134,10 @@ def _wait_for_leader(deployment: Deployment) -> None:
     _wait_until(lambda: bool(deployment.query(query)), "no manager leads", deployment)
 
 
-def _wait_for_agents(deployment: Deployment) -> None:
-    query = "SELECT count(*) AS number FROM agents WHERE status = 'ALIVE'"
-    _wait_until(lambda: deployment.query(query)[0]["number"] == AGENTS, "agents are missing", deployment)
+def wait_for_agents(swarm: Swarm) -> None:
+    """Waits until all agents are alive."""
+    query, deployment = "SELECT count(*) AS number FROM agents WHERE status = 'ALIVE'", swarm.deployment
+    _wait_until(lambda: deployment.query(query)[0]["number"] == swarm.agents, "agents are missing", deployment)
 
 
 def _wait_until(condition: Any, problem: str, deployment: Deployment) -> None:
@@ -138,19 +151,19 @@ def _wait_until(condition: Any, problem: str, deployment: Deployment) -> None:
         time.sleep(0.5)
 
 
-def _start_agents(deployment: Deployment, folder: Path) -> list[subprocess.Popen[str]]:
+def _start_agents(deployment: Deployment, folder: Path, agents: int) -> list[subprocess.Popen[str]]:
     etc = deployment.root / "etc"
     keys, manager_key = AgentKeyDirectory(etc / "agents"), (etc / "manager.key").read_text().split()[0]
     first, second = deployment.ports[6011], deployment.ports[16011]
     folder.mkdir()
     addresses = {f"tcp://127.0.0.1:{port}": manager_key for port in (first, second, second + 1)}
     (folder / "managers.json").write_text(json.dumps(addresses))
-    for number in range(AGENTS):
+    for number in range(agents):
         agent_id = f"s-{number}"
         keys.allow(agent_id, generate_keypair(folder / "agents" / agent_id / "key").public)
     processes = []
-    for begin in range(0, AGENTS, AGENTS_OF_A_PROCESS):
-        number = min(AGENTS_OF_A_PROCESS, AGENTS - begin)
+    for begin in range(0, agents, AGENTS_OF_A_PROCESS):
+        number = min(AGENTS_OF_A_PROCESS, agents - begin)
         command = [sys.executable, "-m", "bench.swarm_agents", str(begin), str(number), str(folder)]
         with (folder / f"agents-{begin}.log").open("w") as log:
             process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, stdin=subprocess.DEVNULL, text=True)
@@ -224,13 +237,13 @@ def kill_leader(swarm: Swarm) -> float:
     return took_s
 
 
-def agents_vanish(swarm: Swarm) -> None:
-    """Lets a tenth of the agents vanish and return, and waits until all are alive again."""
+def agents_vanish(swarm: Swarm, batch: int) -> None:
+    """Lets a tenth of the agents vanish, runs batch sessions meanwhile, and waits until all agents are alive again."""
     for process in swarm.processes:
         process.send_signal(signal.SIGUSR1)
     time.sleep(1.0)
-    run_batch(swarm, BATCH // 10)
-    _wait_for_agents(swarm.deployment)
+    run_batch(swarm, batch)
+    wait_for_agents(swarm)
 
 
 def end_all(swarm: Swarm) -> tuple[int, int, int]:
@@ -267,7 +280,7 @@ def slurm_rate() -> float | None:
 )
 def swarm() -> Sequence[Figure]:
     slurm = slurm_rate()
-    with running_swarm() as running:
+    with running_swarm(AGENTS) as running:
         filled = fill(running, SESSIONS)
         pids = running.manager_pids()
         used_s, at = busy_seconds(pids), time.monotonic()
@@ -275,11 +288,13 @@ def swarm() -> Sequence[Figure]:
         cores = (busy_seconds(pids) - used_s) / (time.monotonic() - at)
         mib = proportional_mib(pids)
         with requests_in_background(running) as times:
+            used_s = busy_seconds(pids)
             rate = run_batch(running, BATCH)
+            cpu_s = (busy_seconds(pids) - used_s) / BATCH
         starts = start_times(running)
-        agents_vanish(running)
+        agents_vanish(running, BATCH // 10)
         takeover_s = kill_leader(running)
-        _wait_for_agents(running.deployment)
+        wait_for_agents(running)
         lost, doubled, leaking = end_all(running)
     p99_s = statistics.quantiles(times, n=100)[98] if len(times) > 1 else times[0]
     start_p99_s = statistics.quantiles(starts, n=100)[98]
@@ -295,7 +310,7 @@ def swarm() -> Sequence[Figure]:
             reference_is="Slurm's jobs in the same run, which start processes",
             target=f">= {RATE_OF_SLURM:g} of Slurm's",
             holds=slurm is not None and rate >= RATE_OF_SLURM * slurm,
-            detail={"interactive_per_s": filled},
+            detail={"interactive_per_s": filled, "managers_cpu_ms_per_session": 1000 * cpu_s},
         ),
         Figure(
             name="swarm-request",
