@@ -72,6 +72,12 @@ class Api:
             raise RuntimeError(f"{method} {target} was answered with {answer.status}: {text[:500]!r}")
         return json.loads(text) if text else {}
 
+    def close(self) -> None:
+        """Closes the connection; the next request opens another one."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
     def create(self, name: str = "", *, image: str = "python", cpu: str = "1", mem: str = "64m", **more: Any) -> str:
         """Create a session, by default waiting until it runs; return its name.
 

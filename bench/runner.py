@@ -38,6 +38,7 @@ MODULES = (
     "scheduler",
     "device_requests",
     "enqueue",
+    "swarm",
     "explain",
     "kubernetes",
     "shard",

@@ -171,3 +171,4 @@ def test_keys_and_documents(mgr: Mgr, tmp_path: Path) -> None:
     migrated(tmp_path / "manager.db")
     assert "0 sessions were removed" in _good(mgr("clear-history", "-r", "30d", "--vacuum-full"))
     assert mgr("clear-history", "-r", "soon").exit_code == 2
+    assert "0 sessions were removed" in _good(mgr("clear-history", "-r", "30d", "--archive", str(tmp_path / "archive")))

@@ -179,6 +179,21 @@ def test_key_files_belong_to_their_owner(tmp_path: Path) -> None:
         load_keypair(tmp_path / "key")
 
 
+def test_a_key_of_many_costs_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """5,000 agents that connect at once, or a stranger that tries key after key, do not read 5,000 files each time."""
+    folder = tmp_path / "keys"
+    folder.mkdir()
+    texts = {f"i-{number}": f"{number:040}" for number in range(200)}
+    for agent_id, text in texts.items():
+        (folder / f"{agent_id}.pub").write_text(text)
+    keys, paths, read = AgentKeyDirectory(folder), list[Path](), AgentKeyDirectory._read
+    monkeypatch.setattr(AgentKeyDirectory, "_read", staticmethod(lambda path: (paths.append(path), read(path))[1]))
+    assert all(keys.agent_for(text) == agent_id for agent_id, text in texts.items())
+    strangers = [keys.agent_for(f"{number:040}") for number in range(1000, 1200)]
+    assert set(strangers) == {None}
+    assert len(paths) <= 3 * len(texts)
+
+
 def test_keys_are_bound_to_one_agent(tmp_path: Path) -> None:
     keys = AgentKeyDirectory(tmp_path / "keys")
     first, second = generate_keypair().public, generate_keypair().public

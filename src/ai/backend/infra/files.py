@@ -16,6 +16,15 @@ def write_atomically(path: Path, content: bytes, *, mode: int = 0o600) -> None:
     temporary.replace(path)
 
 
+def sync_folder(folder: Path) -> None:
+    """Makes the names of a folder's files durable."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
 def default_data_dir() -> Path:
     """Returns ``$XDG_DATA_HOME/backend.ai``, by default ``~/.local/share/backend.ai``."""
     base = os.environ.get("XDG_DATA_HOME")

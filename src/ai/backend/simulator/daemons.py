@@ -178,8 +178,8 @@ class AgentDaemon(Daemon):
         )
         host = Host(
             state=MemoryState(self.disk, agent_id),
-            kits=_NoKits(),
-            meter=_NoMeter(),
+            kits=NoKits(),
+            meter=NoMeter(),
             overlay=self._overlay,
             wall_clock=self.clock.time,
         )
@@ -198,7 +198,7 @@ class AgentDaemon(Daemon):
             daemon.link.agent_died(self.agent_id, self.process)
 
 
-class _NoKits:
+class NoKits:
     """Provides no services in sessions."""
 
     services: frozenset[str] = frozenset()
@@ -215,6 +215,8 @@ class _NoKits:
     async def clean(self) -> None: ...
 
 
-class _NoMeter:
+class NoMeter:
+    """Measures nothing of the machine."""
+
     def measure(self) -> Sequence[Measurement]:
         return ()

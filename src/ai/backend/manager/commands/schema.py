@@ -10,18 +10,19 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import click
-from sqlalchemy import Connection, delete, func, select
+from sqlalchemy import delete
 from sqlalchemy.engine import URL
 
-from ai.backend.common.states import FINAL_SESSION_STATUSES
 from ai.backend.infra.database import Database, current_revision, upgrade
 from ai.backend.infra.database.migrate import history
 from ai.backend.infra.database.programs import connection_environment, connection_options, find_program
 from ai.backend.manager.commands.running import on_database, output_option, write_text
 from ai.backend.manager.config.settings import ManagerSettings
 from ai.backend.manager.db import MIGRATIONS, SCHEMA_HEAD
-from ai.backend.manager.logs import tables as logs_tables
-from ai.backend.manager.sessions import tables
+from ai.backend.manager.maintenance.history import History
+from ai.backend.manager.maintenance.model import HistoryKind
+from ai.backend.manager.maintenance.parquet import ParquetArchive
+from ai.backend.manager.maintenance.sql_history import SqlHistoryStore
 from ai.backend.manager.tasks.sql import tasks
 
 _UNIT_DAYS = {"d": 1.0, "h": 1 / 24, "w": 7.0, "m": 30.0, "y": 365.0}
@@ -111,28 +112,31 @@ def _parse_days(_: click.Context, __: click.Parameter, value: str) -> float:
 @click.option(
     "-r", "--retention", default="1y", show_default=True, callback=_parse_days, help="How long the past is kept."
 )
+@click.option(
+    "--archive",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder for Parquet files of what is deleted. [default: retention.archive-dir, if set]",
+)
 @click.option("--vacuum-full", is_flag=True, help="Give the room back to the disk; locks the database meanwhile.")
 @click.pass_obj
-def clear_history(settings: ManagerSettings, retention: float, vacuum_full: bool) -> None:
-    """Delete sessions that ended before the retention period, with their kernels, logs, events and audit records."""
+def clear_history(settings: ManagerSettings, retention: float, archive: Path | None, vacuum_full: bool) -> None:
+    """Delete sessions that ended before the retention period, with their kernels, logs, events and audit records.
+
+    It works in small batches beside a running manager, and may be interrupted and run again.
+    """
     cutoff = datetime.now(UTC) - timedelta(days=retention)
-
-    sessions, events, audit = tables.sessions, tables.session_events, logs_tables.audit_logs
-    ended_at = func.coalesce(sessions.c.terminated_at, sessions.c.created_at)
-    ended = sessions.c.status.in_(FINAL_SESSION_STATUSES) & (ended_at < cutoff)
+    folder = archive or settings.retention.archive_dir
     is_final_task = tasks.c.status.in_(["bgtask_done", "bgtask_failed", "bgtask_cancelled"])
-    deletions = {
-        "events": delete(events).where(events.c.session_id.in_(select(sessions.c.id).where(ended).scalar_subquery())),
-        "sessions": delete(sessions).where(ended),
-        "records": delete(audit).where(audit.c.at < cutoff),
-        "tasks": delete(tasks).where(is_final_task, tasks.c.updated_at < cutoff),
-    }
-
-    def clear(conn: Connection) -> dict[str, int]:
-        return {name: conn.execute(deletion).rowcount for name, deletion in deletions.items()}
 
     async def work(database: Database) -> dict[str, int]:
-        counts = await database.run_write(clear)
+        store = SqlHistoryStore(database)
+        history = History(store, ParquetArchive(folder, store.columns) if folder is not None else None)
+        counts = {"events": 0, "sessions": 0, "records": 0}
+        for kind in HistoryKind:
+            counts |= await history.remove(kind, before=cutoff)
+        counts["tasks"] = await database.run_write(
+            lambda conn: conn.execute(delete(tasks).where(is_final_task, tasks.c.updated_at < cutoff)).rowcount
+        )
         if vacuum_full:
             await database.vacuum()
         return counts

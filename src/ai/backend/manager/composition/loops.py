@@ -84,6 +84,7 @@ class Loops:
             stores.accounts,
             settings.accounts.sign_ins_days,
             further,
+            services.history,
         )
         folders, artifacts = services.folders, services.artifacts
         self.arrays = ArrayLoop(stores.arrays, writer, self._bus) if stores.arrays is not None else None

@@ -44,6 +44,8 @@ from ai.backend.manager.images.client.scanner import scan_registry
 from ai.backend.manager.images.facade import Images
 from ai.backend.manager.logs.audit import AuditService
 from ai.backend.manager.logs.errors import ErrorLogService
+from ai.backend.manager.maintenance.history import History
+from ai.backend.manager.maintenance.parquet import ParquetArchive
 from ai.backend.manager.metrics.history import MetricHistory
 from ai.backend.manager.metrics.live import LiveMetrics
 from ai.backend.manager.monitoring.reports import SessionReports
@@ -128,12 +130,19 @@ class Services:
         self.errors = ErrorLogService(stores.errors)
         self.config = ConfigService(SealedConfigStore(stores.config, self.sealer, opens=False))
         self.watchers = WatcherService(stores.agents, stores.config, HttpWatcherGateway())
+        self.history = self._history()
         token_window = timedelta(hours=self.settings.retention.tokens_hours)
         self.client_tokens = ClientTokens(stores.answers, window=token_window, clock=clock.now)
         self.identity = IdentityService(stores.identities, stores.sessions, clock, self.id_generator)
         self.ssh_keys = SshKeyService(stores.identities, self.identity, clock)
         self.hooks = load_hooks(self.settings.hooks)
         self._build_accounts()
+
+    def _history(self) -> History | None:
+        store, folder = self.stores.history, self.settings.retention.archive_dir
+        if store is None:
+            return None
+        return History(store, ParquetArchive(folder, store.columns) if folder is not None else None)
 
     def _build_accounts(self) -> None:
         stores, clock, settings = self.stores, self.clock, self.settings.accounts

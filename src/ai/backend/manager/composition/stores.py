@@ -30,6 +30,8 @@ from ai.backend.manager.leadership.sql import SqlLeaseStore
 from ai.backend.manager.leadership.store import LeaseStore
 from ai.backend.manager.logs.sql import SqlAuditStore, SqlErrorLogStore
 from ai.backend.manager.logs.store import AuditStore, ErrorLogStore
+from ai.backend.manager.maintenance.sql_history import SqlHistoryStore
+from ai.backend.manager.maintenance.store import HistoryStore
 from ai.backend.manager.resource_groups.sql import SqlResourceGroupStore, remove_links
 from ai.backend.manager.resource_groups.store import ResourceGroupStore
 from ai.backend.manager.resources.presets import PresetStore
@@ -77,6 +79,7 @@ class Stores:
     arrays: ArrayStore | None = None
     serving: ServingStore | None = None
     endpoint_usage: EndpointUsageStore | None = None
+    history: HistoryStore | None = None
     leases: LeaseStore | None = None
     """Set if several managers share the stores; one of them runs the loops."""
 
@@ -107,4 +110,5 @@ class Stores:
             usage=SqlUsageStore(database),
             serving=SqlServingStore(database),
             endpoint_usage=SqlEndpointUsageStore(database),
+            history=SqlHistoryStore(database),
         )

@@ -16,7 +16,7 @@ class ManagerProcessSettings(TlsSettings):
     """The table ``[manager]``."""
 
     lease_s: float = Field(
-        10.0,
+        4.0,
         ge=1,
         description="How long, in seconds, a leader that vanished leaves the loops undone, where managers share a "
         "database.",

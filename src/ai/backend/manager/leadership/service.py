@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
@@ -34,6 +35,7 @@ class Leadership:
     end: Callable[[], Awaitable[None]] = field(kw_only=True)
     _lease: Lease | None = field(default=None, init=False)
     _until: float = field(default=0.0, init=False)
+    _announced_at: float = field(default=-math.inf, init=False)
 
     @property
     def leads(self) -> bool:
@@ -50,7 +52,7 @@ class Leadership:
                 log.exception("could not acquire or renew the lease")
             if self._lease is not None and self._remaining_s() <= 0:
                 await self._end_leadership("it could not be renewed in time")
-            await asyncio.sleep(min(self.ttl_s / 4, self._remaining_s()))
+            await asyncio.sleep(min(self.ttl_s / (4 if self.leads else 8), self._remaining_s()))
 
     def _remaining_s(self) -> float:
         """Returns the seconds for which the lease is certainly held; without a lease, its whole duration."""
@@ -74,7 +76,9 @@ class Leadership:
     async def _once(self) -> None:
         requested_at = self.clock.monotonic()
         async with asyncio.timeout(self._remaining_s()):
-            await self.announce()
+            if requested_at >= self._announced_at + self.ttl_s:
+                await self.announce()
+                self._announced_at = requested_at
             lease = await self.leases.acquire(LEADER, self.holder, ttl_s=self.ttl_s)
         if lease is None:
             if self._lease is not None:

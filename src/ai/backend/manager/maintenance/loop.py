@@ -1,9 +1,10 @@
-"""Deletes old events, logs of kernels, reported errors, sign-ins and answers to client tokens."""
+"""Deletes old events, kernel logs, reported errors, sign-ins, answers to client tokens, and old history by setting."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Protocol
 
 from pydantic import Field
@@ -14,6 +15,8 @@ from ai.backend.infra.settings import Settings
 from ai.backend.manager.idempotency.store import AnswerStore
 from ai.backend.manager.identity.store import AccountStore
 from ai.backend.manager.logs.store import ErrorLogStore
+from ai.backend.manager.maintenance.history import History
+from ai.backend.manager.maintenance.model import HistoryKind
 from ai.backend.manager.sessions.store import SessionStore
 
 
@@ -23,6 +26,20 @@ class RetentionSettings(Settings):
     events_days: float = Field(7.0, gt=0, description="How long events and kept logs stay, in days.")
     errors_days: float = Field(30.0, gt=0, description="How long reported errors stay, in days.")
     tokens_hours: float = Field(24.0, gt=0, description="How long a client token stays known, in hours.")
+    sessions_days: float | None = Field(
+        None,
+        gt=0,
+        description="How long ended sessions stay with their kernels and events, in days; for ever if not set. "
+        "Lists and usage reports have what is in the database.",
+    )
+    audit_days: float | None = Field(
+        None, gt=0, description="How long records of the audit trail stay, in days; for ever if not set."
+    )
+    archive_dir: Path | None = Field(
+        None,
+        description="Folder for Parquet files of ended sessions and audit records, which are written before these are "
+        "deleted; needs the extra `archive`. Managers that may lead share the folder.",
+    )
 
 
 class PastRecords(Protocol):
@@ -34,7 +51,7 @@ class PastRecords(Protocol):
 
 
 class RetentionLoop(PeriodicLoop):
-    """Deletes expired rows periodically. Sessions stay: they are the user's history."""
+    """Deletes expired rows periodically. Sessions and the audit trail stay unless a setting says how long."""
 
     period_s = 600.0
 
@@ -48,8 +65,10 @@ class RetentionLoop(PeriodicLoop):
         accounts: AccountStore,
         sign_ins_days: float,
         further: Sequence[PastRecords] = (),
+        history: History | None = None,
     ) -> None:
         super().__init__()
+        self._history = history
         self._further = further
         self._errors = errors
         self._accounts = accounts
@@ -67,3 +86,8 @@ class RetentionLoop(PeriodicLoop):
         await self._answers.purge(before=now - timedelta(hours=self._settings.tokens_hours))
         await self._errors.purge_errors(before=now - timedelta(days=self._settings.errors_days))
         await self._accounts.purge_sign_ins(before=now - self._sign_ins)
+        if self._history is not None:
+            days = {HistoryKind.SESSIONS: self._settings.sessions_days, HistoryKind.AUDIT: self._settings.audit_days}
+            for kind, kept_days in days.items():
+                if kept_days is not None:
+                    await self._history.remove(kind, before=now - timedelta(days=kept_days))

@@ -32,7 +32,7 @@ class ZmqAgentEndpoint:
 
     The manager has bound ``keypair.public`` to ``agent_id``, which is a prefix for many agents; ``manager_key`` is its
     own public key in Z85. A hello is sent every ``hello_every_s``; a manager that sends nothing for ``lost_after_s`` is
-    not connected.
+    not connected. ``context`` is shared with the endpoints of other agents in this process, and ended by its owner.
     """
 
     connect: str
@@ -43,6 +43,7 @@ class ZmqAgentEndpoint:
     lost_after_s: float = 6.0
     max_message_bytes: int = MAX_MESSAGE_BYTES
     deadline_scale: float = 1.0
+    context: zmq.asyncio.Context | None = None
 
     def __post_init__(self) -> None:
         self._context: zmq.asyncio.Context | None = None
@@ -71,7 +72,7 @@ class ZmqAgentEndpoint:
         else:
             self._multiplexer.service = commands_service(commands)
         self._incarnation = uuid4().hex
-        self._context = zmq.asyncio.Context()
+        self._context = self.context or zmq.asyncio.Context()
         self._socket = self._open_socket(self._context)
         self._tasks = [
             asyncio.create_task(self._receive(), name="link-receive"),
@@ -108,7 +109,7 @@ class ZmqAgentEndpoint:
         self._connected.clear()
         if self._socket is not None:
             self._socket.close(0)
-        if self._context is not None:
+        if self._context is not None and self.context is None:
             self._context.term()
         self._socket = self._context = None
 

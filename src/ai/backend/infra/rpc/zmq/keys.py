@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -13,6 +14,8 @@ from ai.backend.common.names import check_slug
 from ai.backend.infra.files import write_atomically
 
 _KEY_CHARACTERS = 40
+_REREAD_S = 1.0
+"""A file that is edited in place does not change its directory: it applies after so many seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,8 @@ class AgentKeyDirectory:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._matches: dict[str, str] = {}
+        self._changed_ns = 0
+        self._read_at = 0.0
 
     def allow(self, agent_id: str, public_key: str) -> None:
         """Binds a key to an agent or a prefix of agents, in place of its earlier one.
@@ -96,17 +101,26 @@ class AgentKeyDirectory:
         (self._directory / f"{agent_id}.pub").unlink(missing_ok=True)
 
     def agent_for(self, public_key: str) -> str | None:
-        """Returns the agent of a key. Reads the file of its last match first, to avoid reading all files."""
-        match = self._matches.get(public_key)
-        if match is not None and self._read(self._directory / f"{match}.pub") == public_key:
-            return match
+        """Returns the agent of a key. The files are all read once, and again for an unknown key if the directory has
+        changed or the last reading is a second old: an agent's connection costs one file, and so does a stranger's."""
+        agent_id = self._matches.get(public_key)
+        if agent_id is not None and self._read(self._directory / f"{agent_id}.pub") == public_key:
+            return agent_id
         self._matches.pop(public_key, None)
-        if self._directory.is_dir():
-            for path in self._directory.glob("*.pub"):
-                if self._read(path) == public_key:
-                    self._matches[public_key] = path.stem
-                    return path.stem
-        return None
+        self._read_all()
+        return self._matches.get(public_key)
+
+    def _read_all(self) -> None:
+        try:
+            changed_ns = self._directory.stat().st_mtime_ns
+        except FileNotFoundError:
+            return
+        now = time.monotonic()
+        if changed_ns == self._changed_ns and now < self._read_at + _REREAD_S:
+            return
+        self._changed_ns, self._read_at = changed_ns, now
+        keys = {path.stem: self._read(path) for path in self._directory.glob("*.pub")}
+        self._matches = {key: agent_id for agent_id, key in keys.items() if key}
 
     @staticmethod
     def _read(path: Path) -> str | None:

@@ -1,0 +1,109 @@
+"""Moves old history out of the database: ended sessions with their kernels and events, and audit records.
+
+A batch is written to files before its rows are deleted. A note beside the files names the rows of the batch until they
+are deleted, so that a process that was killed in between leaves no row in two files and none in neither.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from ai.backend.common.errors import InvalidInput, Unavailable
+from ai.backend.infra.files import sync_folder, write_atomically
+from ai.backend.manager.maintenance.model import HistoryKind, Rows
+from ai.backend.manager.maintenance.store import Archive, HistoryStore
+
+BATCH_ROWS = 1_000
+"""Sessions, or audit records, in one file and one transaction, which holds SQLite's lock for some 50 ms."""
+_NOTE = "unfinished.json"
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """Moves history from a store to an archive; without an archive it deletes the history."""
+
+    store: HistoryStore
+    archive: Archive | None
+
+    async def remove(self, kind: HistoryKind, *, before: datetime) -> Mapping[str, int]:
+        """Removes what ended before a time, in batches, and waits after each batch as long as it took, so that other
+        writers get their turn. Returns the numbers of removed rows by their kind.
+
+        Raises:
+            Unavailable: the archive cannot be written. What was not archived stays in the database.
+        """
+        removed: Counter[str] = Counter()
+        loop = asyncio.get_running_loop()
+        removed.update(await self._finish_batch())
+        while ids := await self.store.expired(kind, before=before, limit=BATCH_ROWS):
+            began = loop.time()
+            await self._archive(kind, ids)
+            removed.update(await self._delete(kind, ids))
+            await asyncio.sleep(min(1.0, loop.time() - began))
+        return removed
+
+    async def _archive(self, kind: HistoryKind, ids: Sequence[str]) -> None:
+        if self.archive is None:
+            return
+        rows_by_table = {table: rows for table, rows in (await self.store.rows(kind, ids)).items() if rows}
+        try:
+            await asyncio.to_thread(self._write, self.archive, kind, ids, rows_by_table)
+        except OSError as e:
+            raise Unavailable(
+                f"History cannot be archived in {self.archive.folder}: {e.strerror or e}. Nothing of it was deleted."
+            ) from e
+
+    @staticmethod
+    def _write(archive: Archive, kind: HistoryKind, ids: Sequence[str], rows_by_table: Mapping[str, Rows]) -> None:
+        name = f"{ids[0]}-{len(ids)}"
+        note = {"kind": kind.value, "ids": list(ids), "name": name, "tables": list(rows_by_table), "complete": False}
+        _write_note(archive.folder, note)
+        for table, rows in rows_by_table.items():
+            archive.write(table, name, rows)
+        _write_note(archive.folder, {**note, "complete": True})
+
+    async def _delete(self, kind: HistoryKind, ids: Sequence[str]) -> Mapping[str, int]:
+        removed = await self.store.remove(kind, ids)
+        if self.archive is not None:
+            await asyncio.to_thread((self.archive.folder / _NOTE).unlink, missing_ok=True)
+        return removed
+
+    async def _finish_batch(self) -> Mapping[str, int]:
+        """Deletes the rows of a batch whose files were complete when its process was killed. An incomplete batch is
+        archived anew: its files lie under the name of its first row, and are replaced or removed."""
+        if self.archive is None:
+            return {}
+        note = await asyncio.to_thread(_read_note, self.archive.folder)
+        if note is None:
+            return {}
+        if note["complete"]:
+            return await self._delete(HistoryKind(note["kind"]), note["ids"])
+        for table in note["tables"]:
+            for path in (self.archive.folder / table).glob(f"{note['name']}.*"):
+                await asyncio.to_thread(path.unlink, missing_ok=True)
+        return {}
+
+
+def _write_note(folder: Path, note: Mapping[str, Any]) -> None:
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    write_atomically(folder / _NOTE, json.dumps(note).encode())
+    sync_folder(folder)
+
+
+def _read_note(folder: Path) -> dict[str, Any] | None:
+    """Returns the note about a batch that was not finished. Raises InvalidInput for a note that is damaged."""
+    path = folder / _NOTE
+    try:
+        note: dict[str, Any] = json.loads(path.read_bytes())
+        return {key: note[key] for key in ("kind", "ids", "name", "tables", "complete")}
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError) as e:
+        raise InvalidInput(f"{path} is damaged: remove it. Rows of the newest files may be archived again.") from e

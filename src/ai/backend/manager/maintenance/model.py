@@ -1,0 +1,18 @@
+"""Names the parts of the history and the types of its archived columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Any
+
+Rows = Sequence[Mapping[str, Any]]
+Columns = Mapping[str, Mapping[str, type]]
+"""The columns of each table: ``datetime`` in UTC, ``int``, ``float``, ``bool``, or ``str``, JSON included."""
+
+
+class HistoryKind(StrEnum):
+    """Names a part of the history by the word for its rows."""
+
+    SESSIONS = "sessions"
+    AUDIT = "records"

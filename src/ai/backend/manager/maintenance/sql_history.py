@@ -1,0 +1,120 @@
+"""Selects and deletes old history in SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import (
+    Boolean,
+    Column,
+    Connection,
+    Float,
+    Integer,
+    Select,
+    Text,
+    delete,
+    exists,
+    func,
+    select,
+    type_coerce,
+)
+
+from ai.backend.common.states import FINAL_SESSION_STATUSES
+from ai.backend.infra.database import Database, UTCDateTime
+from ai.backend.manager.logs.tables import audit_logs
+from ai.backend.manager.maintenance.model import Columns, HistoryKind, Rows
+from ai.backend.manager.sessions.tables import kernels, session_dependencies, session_events, sessions
+
+_SECRET = frozenset({"environ", "bootstrap_script", "callback_url", "network", "role_options"})
+"""Columns that may hold secrets, or keys of networks: they are never archived."""
+_ARCHIVED: Mapping[str, Sequence[Column[Any]]] = {
+    table.name: [column for column in table.c if column.name not in _SECRET]
+    for table in (sessions, kernels, session_events, audit_logs)
+}
+_PLAIN: Mapping[type, type] = {UTCDateTime: datetime, Boolean: bool, Integer: int, Float: float}
+"""Types of columns that are not archived as the text that is stored."""
+_OTHERS = sessions.alias("others")
+
+
+def _ended(row: Any, before: datetime) -> Any:
+    return row.status.in_(FINAL_SESSION_STATUSES) & (func.coalesce(row.terminated_at, row.created_at) < before)
+
+
+class SqlHistoryStore:
+    """Implements :class:`ai.backend.manager.maintenance.history.HistoryStore`."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    @property
+    def columns(self) -> Columns:
+        return {table: {column.name: _kind(column) for column in columns} for table, columns in _ARCHIVED.items()}
+
+    async def expired(self, kind: HistoryKind, *, before: datetime, limit: int) -> Sequence[str]:
+        query = _expired_sessions(before) if kind is HistoryKind.SESSIONS else _expired_records(before)
+        return [str(row.id) for row in await self._db.fetch(query.limit(limit))]
+
+    async def rows(self, kind: HistoryKind, ids: Sequence[str]) -> Mapping[str, Rows]:
+        def read(conn: Connection, table: Any, column: Any) -> Rows:
+            query = select(*map(_stored, _ARCHIVED[table.name])).where(column.in_(_keys(kind, ids)))
+            return [dict(row._mapping) for row in conn.execute(query)]
+
+        sources: Mapping[HistoryKind, Sequence[tuple[Any, Any]]] = {
+            HistoryKind.SESSIONS: (
+                (sessions, sessions.c.id),
+                (kernels, kernels.c.session_id),
+                (session_events, session_events.c.session_id),
+            ),
+            HistoryKind.AUDIT: ((audit_logs, audit_logs.c.id),),
+        }
+        return await self._db.run_read(
+            lambda conn: {table.name: read(conn, table, column) for table, column in sources[kind]}
+        )
+
+    async def remove(self, kind: HistoryKind, ids: Sequence[str]) -> Mapping[str, int]:
+        keys = _keys(kind, ids)
+        is_final = sessions.c.status.in_(FINAL_SESSION_STATUSES)
+        deletions = {
+            HistoryKind.SESSIONS: {
+                "events": delete(session_events).where(session_events.c.session_id.in_(keys)),
+                "sessions": delete(sessions).where(sessions.c.id.in_(keys), is_final),
+            },
+            HistoryKind.AUDIT: {"records": delete(audit_logs).where(audit_logs.c.id.in_(keys))},
+        }
+        return await self._db.run_write(
+            lambda conn: {name: conn.execute(deletion).rowcount for name, deletion in deletions[kind].items()}
+        )
+
+
+def _kind(column: Column[Any]) -> type:
+    return next((kind for stored, kind in _PLAIN.items() if isinstance(column.type, stored)), str)
+
+
+def _stored(column: Column[Any]) -> Any:
+    return column if _kind(column) is not str else type_coerce(column, Text).label(column.name)
+
+
+def _keys(kind: HistoryKind, ids: Sequence[str]) -> Sequence[Any]:
+    return list(ids) if kind is HistoryKind.SESSIONS else [int(record_id) for record_id in ids]
+
+
+def _expired_sessions(before: datetime) -> Select[Any]:
+    """The index of creations finds the oldest; those that have not ended are few beside the ended ones."""
+    cols, others = sessions.c, _OTHERS.c
+    is_needed = exists().where(
+        session_dependencies.c.depends_on == cols.id,
+        session_dependencies.c.session_id == others.id,
+        others.status.not_in(FINAL_SESSION_STATUSES),
+    )
+    is_of_younger_array = exists().where(others.array_id == cols.array_id, ~_ended(others, before))
+    return (
+        select(cols.id)
+        .where(cols.created_at < before, _ended(cols, before), ~is_needed, ~is_of_younger_array)
+        .order_by(cols.created_at, cols.id)
+    )
+
+
+def _expired_records(before: datetime) -> Select[Any]:
+    return select(audit_logs.c.id).where(audit_logs.c.at < before).order_by(audit_logs.c.id)

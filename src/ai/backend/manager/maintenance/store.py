@@ -1,0 +1,43 @@
+"""Where the history lies, and where it goes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Protocol
+
+from ai.backend.manager.maintenance.model import Columns, HistoryKind, Rows
+
+
+class HistoryStore(Protocol):
+    """Reads and deletes history. An id is that of a session or of an audit record, as text."""
+
+    @property
+    def columns(self) -> Columns:
+        """Returns the columns of the tables in ``rows``: none that may hold secrets."""
+        ...
+
+    async def expired(self, kind: HistoryKind, *, before: datetime, limit: int) -> Sequence[str]:
+        """Returns the ids of the oldest history that ended before a time, without sessions on which a live session
+        depends, and sessions of an array that has live or younger ones."""
+        ...
+
+    async def rows(self, kind: HistoryKind, ids: Sequence[str]) -> Mapping[str, Rows]:
+        """Returns the rows to archive, by their table."""
+        ...
+
+    async def remove(self, kind: HistoryKind, ids: Sequence[str]) -> Mapping[str, int]:
+        """Deletes history with what belongs to it; returns the numbers of deleted rows by their kind."""
+        ...
+
+
+class Archive(Protocol):
+    """Writes rows to files that outlive the database."""
+
+    @property
+    def folder(self) -> Path: ...
+
+    def write(self, table: str, name: str, rows: Rows) -> Path:
+        """Writes one file durably and returns its path; replaces a file of that name. Raises OSError."""
+        ...
