@@ -1,7 +1,7 @@
 """Writes the image of the Kubernetes runtime's runner: `python -m tools.runner_image TARGET.tar [NAME]`.
 
-It holds the runner, the relay, their interpreter (extra ``krunner``), and the C library of this machine with its
-loader, so that they start in any image. The archive is as `docker save` writes.
+It holds the runner, the relay, their interpreter (extra ``krunner``), the C library of this machine with its loader,
+and the kit of the services `ssh` and `ttyd`, so that they start in any image. The archive is as `docker save` writes.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 
 from tools.kube.images import pack_image
 
+from ai.backend.agent.kit.build import KIT_IN_IMAGE, build_kit
 from ai.backend.node.workload import runner_files
 from ai.backend.runtime.docker import interpreter
 
@@ -32,7 +33,7 @@ _GROUP = "root:x:0:\nnogroup:x:65534:\nwork:x:{0}:\n"
 
 
 def write_runner_image(target: Path, image_name: str = RUNNER_IMAGE) -> None:
-    """Writes the image. Raises FileNotFoundError without an interpreter for this machine."""
+    """Writes the image. Raises FileNotFoundError without an interpreter for this machine, KitFailed."""
     with tempfile.TemporaryDirectory(prefix="bai-runner-") as folder_name:
         folder = Path(folder_name)
         python = interpreter.unpack(folder / "python")
@@ -57,10 +58,12 @@ def write_runner_image(target: Path, image_name: str = RUNNER_IMAGE) -> None:
                 PLATFORM,
                 f"{PLATFORM}/tools",
                 f"{PLATFORM}/libc",
+                f"{PLATFORM}/kit",
             ):
                 _add_folder(tar, directory)
             tar.add(kernel, f"{PLATFORM}/kernel", filter=_as_root)
             tar.add(python, f"{PLATFORM}/python", filter=_as_root)
+            tar.add(build_kit(folder / "kits"), f"{PLATFORM}/kit/{KIT_IN_IMAGE}", filter=_as_root)
             tar.add(kernel / "su-exec", f"{PLATFORM}/tools/su-exec", filter=_as_root)
             for text, path in ((_PASSWD, "passwd"), (_GROUP, "group")):
                 _add_text(tar, f"etc/{path}", text.format(KERNEL_UID))

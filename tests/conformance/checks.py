@@ -98,12 +98,12 @@ def check_ps(scene: Scene) -> None:
 
 def check_start(scene: Scene) -> None:
     try:
-        said = ended(scene.client("start", "-t", "conf-start", *_RESOURCE_OPTIONS, "python"))
+        said = ended(scene.client("start", "-t", "conf-start", *_RESOURCE_OPTIONS, scene.image))
         assert "is created and ready" in said.all, said.all
         found = scene.living()
         assert found["conf-start"]["status"] == "RUNNING"
         assert found["conf-start"]["id"] in said.all
-        again = ended(scene.client("start", "-t", "conf-start", *_RESOURCE_OPTIONS, "python"))
+        again = ended(scene.client("start", "-t", "conf-start", *_RESOURCE_OPTIONS, scene.image))
         assert "is already running and ready" in again.all, again.all
         detail = scene.server.ComputeSession("conf-start").detail(["occupying_slots"])
         assert detail is not None
@@ -115,7 +115,7 @@ def check_start(scene: Scene) -> None:
 def check_run_code(scene: Scene) -> None:
     try:
         code = "import sys; print('hello', 6 * 7); print('oops', file=sys.stderr)"
-        said = ended(scene.client("run", "--rm", "-t", "conf-run", *_RESOURCE_OPTIONS, "-c", code, "python"))
+        said = ended(scene.client("run", "--rm", "-t", "conf-run", *_RESOURCE_OPTIONS, "-c", code, scene.image))
         assert "hello 42" in said.all, said.all
         assert "oops" in said.all, said.all
         assert "finished" in said.all.lower(), said.all
@@ -128,7 +128,7 @@ def check_run_long(scene: Scene) -> None:
     """Code that takes longer than a step of the run: its output must come in its order and once."""
     try:
         code = "import time\nfor n in range(4): print('tick', n); time.sleep(0.8)"
-        said = ended(scene.client("run", "--rm", "-t", "conf-long", *_RESOURCE_OPTIONS, "-c", code, "python"))
+        said = ended(scene.client("run", "--rm", "-t", "conf-long", *_RESOURCE_OPTIONS, "-c", code, scene.image))
         ticks = [line for line in said.all.splitlines() if line.startswith("tick")]
         assert ticks == [f"tick {n}" for n in range(4)], said.all
     finally:
@@ -139,7 +139,7 @@ def check_run_input(scene: Scene) -> None:
     """The program asks twice; what is typed reaches it, and it goes on."""
     try:
         code = "a = input('first? '); b = input('second? '); print('got', a, b)"
-        command = ("run", "--rm", "-t", "conf-input", *_RESOURCE_OPTIONS, "-c", code, "python")
+        command = ("run", "--rm", "-t", "conf-input", *_RESOURCE_OPTIONS, "-c", code, scene.image)
         said = ended(scene.client(*command, input_="one\ntwo\n"))
         assert "first?" in said.all, said.all
         assert "got one two" in said.all, said.all
@@ -151,7 +151,7 @@ def check_run_batch_input(scene: Scene) -> None:
     """A program in batch mode reads two lines from its standard input."""
     (scene.client.folder / "m.py").write_text("a = input('first? '); b = input('second? '); print('got', a, b)\n")
     try:
-        command = ("run", "--rm", "-t", "conf-stdin", *_RESOURCE_OPTIONS, "--exec", "python m.py", "python", "m.py")
+        command = ("run", "--rm", "-t", "conf-stdin", *_RESOURCE_OPTIONS, "--exec", "python3 m.py", scene.image, "m.py")
         said = ended(scene.client(*command, input_="one\ntwo\n"))
         assert "first?" in said.all, said.all
         assert "got one two" in said.all, said.all
@@ -162,7 +162,16 @@ def check_run_batch_input(scene: Scene) -> None:
 def check_run_file(scene: Scene) -> None:
     (scene.client.folder / "hello.py").write_text("import sys\nprint('from a file', sys.argv[1:])\n")
     try:
-        command = ("run", "-t", "conf-file", *_RESOURCE_OPTIONS, "--exec", "python hello.py arg1", "python", "hello.py")
+        command = (
+            "run",
+            "-t",
+            "conf-file",
+            *_RESOURCE_OPTIONS,
+            "--exec",
+            "python3 hello.py arg1",
+            scene.image,
+            "hello.py",
+        )
         said = ended(scene.client(*command))
         assert "from a file ['arg1']" in said.all, said.all
         files = scene.server.ComputeSession("conf-file").list_files()

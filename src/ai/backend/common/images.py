@@ -12,7 +12,9 @@ from ai.backend.common.slots import ResourceSlot
 
 KERNELSPEC_VERSION = "1"
 MAX_NAME_LENGTH = 512
-MIN_RESOURCE_PREFIX = "ai.backend.resource.min."
+LABEL_PREFIX = "ai.backend."
+"""Labels of the platform (spec 03-05)."""
+MIN_RESOURCE_PREFIX = f"{LABEL_PREFIX}resource.min."
 DEFAULT_TAG = "latest"
 IMAGE_ROLES = ("COMPUTE", "INFERENCE", "SYSTEM")
 CUSTOMIZED_OWNER_LABEL = "ai.backend.customized-image.owner"

@@ -201,6 +201,8 @@ class AgentDaemon(Daemon):
 class NoKits:
     """Provides no services in sessions."""
 
+    is_built_in = False
+
     services: frozenset[str] = frozenset()
 
     def open(self) -> None: ...

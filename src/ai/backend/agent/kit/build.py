@@ -30,6 +30,9 @@ _UNNEEDED_NAMES = frozenset(
     {"site-packages", "dist-packages", "test", "tests", "idlelib", "tkinter", "turtledemo", "ensurepip", "lib2to3",
      "pydoc_data", "distutils", "sqlite3", "unittest", "venv", "curses", "dbm"}
 )  # fmt: skip
+KIT_IN_IMAGE = "image"
+"""The name of the kit in an image that has one."""
+KIT_SERVICES = frozenset({SSHD, TTYD})
 _LATER_LIBRARIES = ("libnss_files.so.2", "libnss_dns.so.2", "libresolv.so.2")
 """Libraries that an older C library loads by itself at run time."""
 
@@ -201,6 +204,8 @@ def _is_current(kit: Path) -> bool:
 class KitStore:
     """Builds the kits of one agent when a kit is first needed."""
 
+    is_built_in = False
+
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._lock = asyncio.Lock()
@@ -216,7 +221,7 @@ class KitStore:
     @property
     def services(self) -> frozenset[str]:
         """The services that a kit can serve."""
-        return frozenset({SSHD, TTYD})
+        return KIT_SERVICES
 
     async def clean(self) -> None:
         """Removes kits of earlier versions of the agent that nothing runs from. Raises Unavailable."""

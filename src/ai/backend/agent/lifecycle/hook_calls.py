@@ -17,6 +17,7 @@ from ai.backend.agent.lifecycle.hook_facts import hook_facts
 from ai.backend.common.devices import DeviceAllocation
 from ai.backend.common.errors import BackendError, DeadlineExceeded, PluginError
 from ai.backend.common.states import KernelEventReason
+from ai.backend.common.wire.agent import KernelSpec
 from ai.backend.common.wire.reports import HookState, HookTrouble
 from ai.backend.plugin.accelerator import (
     MANAGED_STATE_LIMIT,
@@ -69,7 +70,7 @@ class HookCalls:
         is_repeat = epoch_of_method.get(method, self._context.epoch) != self._context.epoch
         is_over = asyncio.Event()
         state = self._managed_state(plugin_key, kernel, is_over)
-        labels = await self._labels_of(kernel.record.spec.image)
+        labels = await self._labels_of(kernel.record.spec)
 
         async def run(plugin: AbstractComputePlugin) -> WorkloadConfig | None:
             record, allocation = kernel.record, self._allocation_at_creation(plugin_key, kernel)
@@ -110,12 +111,12 @@ class HookCalls:
         crash_point(f"hook.{plugin_key}.{method}.after")
         return returned_config
 
-    async def _labels_of(self, image: str) -> Mapping[str, str]:
+    async def _labels_of(self, spec: KernelSpec) -> Mapping[str, str]:
         """Returns the labels of an image; none if the runtime cannot tell them now, which must not stop an end."""
         try:
-            return await self._context.services.labels_of(image)
+            return await self._context.services.labels_of(spec)
         except BackendError as e:
-            log.warning("hooks are not told of the image %s: %s", image, e)
+            log.warning("hooks are not told of the image %s: %s", spec.image, e)
             return {}
 
     def report(

@@ -29,7 +29,8 @@ _INTRINSIC_NAMES = frozenset(service.name for service in INTRINSIC_SERVICES)
 
 
 class Kits(Protocol):
-    """Makes kits in ``directory``, which every workload mounts; ``services`` are the names that a kit can serve."""
+    """Makes kits in ``directory``, which every workload mounts unless it ``is_built_in``: there already, as a part of
+    what the runtime puts into each workload. ``services`` are the names that a kit can serve."""
 
     def open(self) -> None:
         """Creates the directory. It must exist before a workload mounts it."""
@@ -39,6 +40,9 @@ class Kits(Protocol):
 
     @property
     def services(self) -> frozenset[str]: ...
+
+    @property
+    def is_built_in(self) -> bool: ...
 
     async def ensure(self) -> str:
         """Returns the name of the kit in the directory, which is made if need be. Raises Unavailable."""
@@ -119,8 +123,9 @@ class ServiceManager:
         return "ports" in self._runtime.info().capabilities
 
     def mounts(self) -> WorkloadConfig:
-        """Returns the mount of the kits, if there are any, for a runtime that can mount."""
-        if not self._kits.services or not self._serves or "mounts" not in self._runtime.info().capabilities:
+        """Returns the mount of the kits, if there are any to mount, for a runtime that can mount."""
+        has_mount = self._kits.services and self._serves and not self._kits.is_built_in
+        if not has_mount or "mounts" not in self._runtime.info().capabilities:
             return WorkloadConfig()
         return WorkloadConfig(
             mounts=(Mount(source=str(self._kits.directory), target=KIT_MOUNT_TARGET, read_only=True),)
@@ -132,7 +137,7 @@ class ServiceManager:
             return []
         available = self._kits.services
         intrinsic = [service for service in INTRINSIC_SERVICES if service.name in available]
-        labels = await self.labels_of(spec.image)
+        labels = await self.labels_of(spec)
         try:
             kernel_services(labels)
         except InvalidInput:
@@ -143,12 +148,12 @@ class ServiceManager:
             raise CreationDenied(e.message, data=e.data) from e
         return [service.to_wire() for service in services]
 
-    async def labels_of(self, name: str) -> Mapping[str, str]:
-        """Returns the labels of an image of this node; empty for an unknown image."""
-        if name not in self._labels:
+    async def labels_of(self, spec: KernelSpec) -> Mapping[str, str]:
+        """Returns the labels of a kernel's image, as the runtime or else its registry tells them."""
+        if spec.image not in self._labels:
             images = await self._runtime.list_images()
             self._labels = {alias: image.labels for image in images for alias in (image.name, *image.aliases)}
-        return self._labels.get(name, {})
+        return self._labels.get(spec.image) or spec.image_labels
 
     def forget_images(self) -> None:
         """Drops the cached labels because the images have changed."""
@@ -160,7 +165,7 @@ class ServiceManager:
         if req.port is not None and req.port not in service.ports:
             raise InvalidInput(f"the service {req.name} has no port {req.port}", data={"port": req.port})
         exposure = await self._ports.exposure_of(kernel, service.name)
-        labels = await self.labels_of(kernel.record.spec.image)
+        labels = await self.labels_of(kernel.record.spec)
         is_intrinsic = service.name in _INTRINSIC_NAMES
         frame: dict[str, Any] = {
             "t": "service-start",

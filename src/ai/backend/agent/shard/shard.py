@@ -13,10 +13,12 @@ import msgspec
 from ai.backend.agent.composition import Agent, Host
 from ai.backend.agent.config.settings import AgentSettings, IntervalSettings
 from ai.backend.agent.kernels.files import DirectoryState
+from ai.backend.agent.kit.build import KIT_IN_IMAGE, KIT_SERVICES
+from ai.backend.agent.service_ports.services import KIT_MOUNT_TARGET
 from ai.backend.agent.shard.inventory import NodeInventory
 from ai.backend.agent.shard.nodes import NodeFacts
 from ai.backend.agent.shard.plugins import node_plugins
-from ai.backend.common.errors import NotSupported, Unavailable
+from ai.backend.common.errors import Unavailable
 from ai.backend.common.wire.link import AgentCommands, ManagerReports
 from ai.backend.common.wire.reports import (
     AgentReport,
@@ -80,19 +82,17 @@ class NodeReports:
             await self._manager.report_stats(report)
 
 
-class _NoKits:
-    """Has no services of its own: a folder of this process's host is not on the nodes."""
+class _ImageKits:
+    """The kit in the image of the runner (`python -m tools.runner_image`), which every pod has."""
 
-    services: frozenset[str] = frozenset()
+    services = KIT_SERVICES
+    is_built_in = True
+    directory = Path(KIT_MOUNT_TARGET)
 
     def open(self) -> None: ...
 
-    @property
-    def directory(self) -> Path:
-        raise NotSupported("pods have no kits")
-
     async def ensure(self) -> str:
-        raise Unavailable("pods have no kits")
+        return KIT_IN_IMAGE
 
     async def clean(self) -> None: ...
 
@@ -192,7 +192,7 @@ class Shard:
     async def _start(self, name: str, facts: NodeFacts) -> None:
         member = _Member(facts)
         settings = self._settings_of(facts)
-        host = Host(state=DirectoryState(settings.data_dir), kits=_NoKits(), meter=_NoMeter(), overlay=_no_overlay)
+        host = Host(state=DirectoryState(settings.data_dir), kits=_ImageKits(), meter=_NoMeter(), overlay=_no_overlay)
         kubernetes = self._settings.kubernetes
         agent = Agent(
             settings,

@@ -82,7 +82,8 @@ class KernelSpec(Wire, frozen=True, kw_only=True):
     plan satisfies one. ``relocated_from`` is the agent of the previous attempt, if it was another one. ``auto_pull``
     decides when the image is pulled: never (empty), if it is missing (``tag``), or also if it differs from
     ``image_digest`` and ``image_config_digest`` (``digest``). The owner of ``ssh_public_key`` may log in.
-    ``trace`` is the ``traceparent`` of the session (W3C Trace Context).
+    ``image_labels`` are the platform's own labels of the image in its registry, for agents whose runtime cannot read
+    them. ``trace`` is the ``traceparent`` of the session (W3C Trace Context).
     """
 
     kernel_id: str
@@ -119,6 +120,7 @@ class KernelSpec(Wire, frozen=True, kw_only=True):
     auto_pull: Literal["", "tag", "digest"] = ""
     image_digest: str = ""
     image_config_digest: str = ""
+    image_labels: dict[str, str] = {}
     runtime_class: str = ""
     ssh_public_key: str | None = None
     trace: str | None = None

@@ -14,7 +14,7 @@ from urllib.parse import quote, unquote, urlsplit
 import msgspec
 
 from ai.backend.common.errors import Conflict, InvalidInput, NotFound
-from ai.backend.common.images import check_registry_name, registry_of
+from ai.backend.common.images import LABEL_PREFIX, check_registry_name, registry_of
 from ai.backend.common.wire.agent import CreateKernels, KernelSpec, RegistryAccess
 from ai.backend.infra.config_store import ConfigStore
 from ai.backend.manager.access.caller import Caller
@@ -176,5 +176,6 @@ def _with_image(spec: KernelSpec, image: RegisteredImage | None, policy: AutoPul
         spec,
         image_digest=image.digest,
         image_config_digest=image.config_digest,
+        image_labels={name: text for name, text in image.labels.items() if name.startswith(LABEL_PREFIX)},
         auto_pull="" if policy is AutoPull.NONE else policy.value,
     )

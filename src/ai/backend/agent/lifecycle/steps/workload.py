@@ -89,7 +89,7 @@ class CreateWorkload(Step):
             return
         timeout_s = self.context.settings.kernel_lifecycles.create_timeout
         services = await self.context.services.declare(kernel.record.spec)
-        labels = await self.context.services.labels_of(kernel.record.spec.image)
+        labels = await self.context.services.labels_of(kernel.record.spec)
         spec = self.workload_spec(kernel, step, labels)
         try:
             check_consent(spec.config, self.context.settings.agent.consented_syscalls)

@@ -1,0 +1,72 @@
+"""The published client does on pods what it does elsewhere: the checks of the conformance lane, on a real kubelet."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from ai.backend.client.config import APIConfig
+from ai.backend.client.session import Session
+from ai.backend.infra.database import Database
+from ai.backend.manager.images.model import ScannedImage
+from ai.backend.manager.images.sql import SqlImageStore
+from tests.conformance.catalogue import run_check
+from tests.conformance.checks import Scene
+from tests.conformance.published import Published, ensure_published
+from tests.kubernetes.runtime.sites import PYTHON_IMAGE
+from tests.kubernetes.shard.installation import Installation
+
+pytestmark = pytest.mark.needs("kubernetes")
+CHECKS = (
+    *("start", "run_code", "run_long", "run_input", "run_file", "run_batch_input", "info", "logs"),
+    *("upload", "download", "ls", "events", "rm", "app", "ssh", "scp"),
+)
+"""Not `restart`: a home ends with its pod (docs/reference/kubernetes-runtime.md)."""
+
+
+@pytest.fixture(scope="module")
+def published_python() -> Path:
+    return ensure_published()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def registered(installation: Installation) -> None:
+    """The manager has scanned the registry of the image: no kubelet tells the labels of an image."""
+    image = ScannedImage(
+        name=PYTHON_IMAGE,
+        architecture="x86_64",
+        digest="",
+        config_digest="",
+        size_bytes=1,
+        labels={"ai.backend.service-ports": "http:http:8080", "ai.backend.runtime-path": "/usr/bin/python3"},
+    )
+
+    async def register() -> None:
+        database = Database(f"sqlite:///{installation.root}/manager.db")
+        await SqlImageStore(database).record("docker.io", [image], at=datetime.now(UTC))
+        await database.close()
+
+    asyncio.run(register())
+
+
+@pytest.fixture(scope="module")
+def server(installation: Installation) -> Iterator[Session]:
+    keys = installation.users["user"]
+    config = APIConfig(
+        endpoint=keys["BACKEND_ENDPOINT"], access_key=keys["BACKEND_ACCESS_KEY"], secret_key=keys["BACKEND_SECRET_KEY"]
+    )
+    with Session(config=config) as session:
+        yield session
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_the_published_client(
+    name: str, installation: Installation, published_python: Path, server: Session, tmp_path: Path
+) -> None:
+    keys = installation.users["user"]
+    client = Published(published_python, keys["BACKEND_ENDPOINT"], keys, tmp_path)
+    run_check(name, Scene(client, server, image=PYTHON_IMAGE))
