@@ -62,7 +62,6 @@ async def client_of(kubeconfig: Path) -> AsyncIterator[KubeApi]:
         yield client
     finally:
         await client.close()
-        await asyncio.sleep(0.1)  # aiohttp closes connections with TLS a little later
 
 
 @pytest.fixture
@@ -80,7 +79,6 @@ async def controllers_api(acc_cluster: Cluster) -> AsyncIterator[KubeApi]:
     client = KubeApi(address, lambda: Backoff(0.2, 5.0))
     yield client
     await client.close()
-    await asyncio.sleep(0.1)  # aiohttp closes connections with TLS a little later
 
 
 @pytest.fixture

@@ -162,4 +162,3 @@ async def test_a_node_writes_its_own_devices_and_reports_only(admitted: Cluster,
     finally:
         await own.close()
         await other.close()
-        await asyncio.sleep(0.1)  # aiohttp closes connections with TLS a little later

@@ -30,6 +30,21 @@ async def test_an_operation_is_ordered_once_and_frees_the_device(bench: Bench, d
     assert {c.type: c.status for c in ended.status.conditions} == {"Admitted": "True", "Complete": "True"}
 
 
+async def test_kubectl_waits_for_the_conditions_of_an_operation(bench: Bench, device: str) -> None:
+    bench.node.script = _begin_only
+    await bench.ask("off", device)
+    wait = ("-n", bench.namespace, "wait", "accop/off", "--timeout=20s")
+    await bench.kubectl(*wait, "--for=condition=Admitted")
+    await bench.wait_for("off", lambda op: op.status.report is not None)
+    await bench.cancel("off")  # a new generation
+    await bench.kubectl(*wait, "--for=condition=Complete")
+    await bench.kubectl(*wait, "--for=condition=Admitted")
+    await bench.kubectl(*wait, "--for=jsonpath={.status.phase}=Cancelled")
+    change = '{"spec": {"ttlSecondsAfterFinished": 1000}}'
+    await bench.kubectl("-n", bench.namespace, "patch", "accop", "off", "--type=merge", "-p", change)
+    await bench.kubectl(*wait, "--for=condition=Complete")
+
+
 async def test_one_operation_at_a_time_holds_a_device(bench: Bench, device: str) -> None:
     active: list[str] = []
     overlaps: list[list[str]] = []

@@ -18,6 +18,7 @@ from ai.backend.kubeacc.crd.objects import Accelerator, AcceleratorOperation
 from ai.backend.kubeacc.drivers.execution import FetchImage
 from ai.backend.kubeacc.drivers.spi import AbstractAcceleratorDriver
 from ai.backend.node.kube_api.client import KubeApi
+from ai.backend.node.kube_api.objects import KubeObject
 
 log = logging.getLogger(__name__)
 _CLASS_PAUSE_S = 0.5
@@ -49,8 +50,8 @@ class ControllerManager:
         self._operations_of: defaultdict[str, set[Key]] = defaultdict(set)
         self.view.accelerators.subscribe(self._on_device)
         self.view.operations.subscribe(self._on_operation)
-        self.view.classes.subscribe(lambda before, after: self._on_rules())
-        self.view.policies.subscribe(lambda before, after: self._on_rules())
+        self.view.classes.subscribe(self._on_rules)
+        self.view.policies.subscribe(self._on_rules)
 
     def _on_device(self, before: Accelerator | None, after: Accelerator | None) -> None:
         device = after or before
@@ -80,8 +81,11 @@ class ControllerManager:
         if before is None or after is None or before.status.phase is not after.status.phase:
             self.access_queue.add_after("", _CLASS_PAUSE_S)
 
-    def _on_rules(self) -> None:
-        """A class or a policy has changed: every device and every waiting operation is asked again."""
+    def _on_rules(self, before: KubeObject | None, after: KubeObject | None) -> None:
+        """A class or a policy has changed: every device and every waiting operation is asked again. A change of a
+        status, which the controllers themselves write while devices change, asks nobody."""
+        if before is not None and after is not None and before.metadata.generation == after.metadata.generation:
+            return
         self.access_queue.add("")
         for acc_class in self.view.classes.all():
             self.class_queue.add_after(acc_class.metadata.name, _CLASS_PAUSE_S)

@@ -119,6 +119,7 @@ class KubeApi:
         self._tls: Any = tls if tls is not None else True
         self._requests = self._session(_REQUEST_CONNECTIONS)
         self._watches = self._session(_WATCH_CONNECTIONS)
+        self._open_streams: set[aiohttp.ClientResponse] = set()
         self._rng = random.Random()  # jitter
 
     def _session(self, connections: int) -> aiohttp.ClientSession:
@@ -127,6 +128,8 @@ class KubeApi:
 
     async def close(self) -> None:
         """Closes all connections; watches and requests under way fail with Unavailable."""
+        for response in self._open_streams:  # the end of its connection alone is not told to who reads
+            response.content.set_exception(aiohttp.ClientConnectionError("the client is closed"))
         await self._requests.close()
         await self._watches.close()
 
@@ -345,7 +348,11 @@ class KubeApi:
             ) as response:
                 if response.status >= 300:
                     raise self._refusal(response, await response.content.read(_CHUNK_BYTES), what)
-                yield response.content.iter_any()
+                self._open_streams.add(response)
+                try:
+                    yield response.content.iter_any()
+                finally:
+                    self._open_streams.discard(response)
         except TimeoutError:
             raise DeadlineExceeded(f"{what}: the API server said nothing for {silence_s:g} s") from None
         except (aiohttp.ClientError, OSError) as e:
