@@ -12,6 +12,7 @@ import pytest
 from aiohttp import web
 
 from ai.backend.common.errors import BackendError
+from ai.backend.infra.loop import cancel_all
 from ai.backend.infra.retry import Backoff
 from ai.backend.node.kube_api.client import KubeApi
 from ai.backend.node.kube_api.configuration import ClusterAddress, Token
@@ -68,13 +69,13 @@ async def test_no_transport_outlives_the_client(
                 pass
 
     monkeypatch.setattr(loop, "_make_socket_transport", record)
-    watch = asyncio.ensure_future(follow())
-    await asyncio.sleep(0.05)
+    watch, cut = asyncio.ensure_future(follow()), [asyncio.ensure_future(follow()) for _ in range(4)]
+    waiting = asyncio.ensure_future(api.request("GET", "/watch"))
+    await asyncio.sleep(0.1)
     ended = asyncio.ensure_future(follow())
     for _ in range(turns):  # so that the watch is cut while it connects, shakes hands, or is open
         await asyncio.sleep(0)
-    ended.cancel()
-    await asyncio.gather(ended, return_exceptions=True)
+    await cancel_all(ended, waiting, *cut)
     await api.close()
     # The server's own transports belong to it.
     assert [transport for transport in opened if transport._sock is not None and transport._server is None] == []

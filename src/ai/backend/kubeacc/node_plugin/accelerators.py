@@ -28,9 +28,12 @@ from ai.backend.kubeacc.node_plugin.slices import parent_of
 from ai.backend.kubeacc.node_plugin.workloads import Workloads
 from ai.backend.node.kube_api.client import KubeApi
 from ai.backend.node.kube_api.reflector import Reflector
+from ai.backend.node.kube_api.resources import NODES
 from ai.backend.plugin.accelerator import Attachable, PluginCapabilities
 
 log = logging.getLogger(__name__)
+_MAX_BYTES, _MAX_COUNT = (1 << 53) - 1, (1 << 31) - 1
+"""The limits of ``Bytes`` and ``Count`` in the resources (crd.fields)."""
 _VERBS: tuple[tuple[str, tuple[OperationVerb, ...]], ...] = (
     ("attachable", (OperationVerb.ATTACH, OperationVerb.DETACH)),
     ("partitionable", (OperationVerb.PARTITION,)),
@@ -68,6 +71,7 @@ class AcceleratorReports(PeriodicLoop):
         self._api, self._tracker, self._workloads, self._holders = api, tracker, workloads, holders
         self._facts, self._settings, self._node, self._now = facts, settings, node, now
         self._is_served = False
+        self._owner: dict[str, str] | None = None
         self._reflector: Reflector[Accelerator] = Reflector(
             api, ACCELERATORS, field_selector=f"spec.nodeName={node}", on_change=self._on_change
         )
@@ -90,6 +94,8 @@ class AcceleratorReports(PeriodicLoop):
 
     def withheld(self, key: DeviceKey) -> str:
         """Returns why a device is given to no new workload; empty if it is."""
+        if other := self._tracker.other_plugin(key):
+            return f"the plugin {other} has the device"
         accelerator = self._reflector.get(accelerator_name(self._node, *key))
         return _withheld(accelerator) if accelerator is not None else ""
 
@@ -103,17 +109,28 @@ class AcceleratorReports(PeriodicLoop):
             return
         await self._reflector.synced.wait()
         attachable = {key: await self._attachable(key) for key in self._tracker.plugin_keys()}
+        if self._owner is None:
+            node = await self._api.get(NODES, self._node)
+            self._owner = {"apiVersion": "v1", "kind": "Node", "name": self._node, "uid": node.metadata.uid}
+        failure: BackendError | None = None
         wanted: set[str] = set()
         for key in self._tracker.plugin_keys():
             listed = {device.device_id: device for device in self._tracker.devices(key)}
             for device_id in dict.fromkeys([*listed, *attachable[key]]):
                 name = accelerator_name(self._node, key, device_id)
                 wanted.add(name)
-                await self._report(name, key, device_id, listed.get(device_id), is_remote=device_id in attachable[key])
+                is_remote = device_id in attachable[key]
+                try:
+                    await self._report(name, key, device_id, listed.get(device_id), is_remote=is_remote)
+                except BackendError as e:  # a device that the server refuses keeps no other one from being reported
+                    log.warning("the accelerator %s is not reported: %s", name, e.message)
+                    failure = e
         for (_, name), present in list(self._reflector.objects.items()):
             is_ours = present.spec.driver in attachable  # a plugin that has not answered yet says nothing
             if name not in wanted and is_ours and present.status.operation is None:
                 await self._api.delete(ACCELERATORS, name, uid=present.metadata.uid)
+        if failure is not None:
+            raise failure
 
     async def _attachable(self, key: str) -> tuple[DeviceId, ...]:
         handle = self._tracker.handle(key)
@@ -136,7 +153,10 @@ class AcceleratorReports(PeriodicLoop):
         if present is None or any(
             value != msgspec.to_builtins(present.spec).get(field) for field, value in spec.items()
         ):
-            present = await self._api.apply(ACCELERATORS, name, {"spec": spec}, manager=NODE_MANAGER, force=True)
+            # A device that is built into its node goes with the node's object.
+            metadata = {"ownerReferences": [self._owner]} if "attachment" not in spec else {}
+            body: dict[str, Any] = {"metadata": metadata, "spec": spec}
+            present = await self._api.apply(ACCELERATORS, name, body, manager=NODE_MANAGER, force=True)
         status = self._status(key, device_id, device, present)
         previous = msgspec.to_builtins(present.status)
         previous_own = {**previous, "conditions": _own_conditions(present)}
@@ -194,7 +214,7 @@ class AcceleratorReports(PeriodicLoop):
         return crd.Holder(
             namespace=holder.namespace,
             pod=holder.pod,
-            uid=record.pod_uid if record is not None else "",
+            uid=record.pod_uid if record is not None and record.pod == holder.pod else "",
             container=holder.container,
             claim=holder.claim or None,
         )
@@ -251,7 +271,7 @@ def described(device: ComputeDevice, capabilities: PluginCapabilities) -> crd.De
         spec = device.memory_spec
         bandwidth = spec.bandwidth if spec is not None else None
         memory = crd.Memory(
-            total_bytes=device.memory_size,
+            total_bytes=min(device.memory_size, _MAX_BYTES),
             type=((spec.memory_type if spec is not None else None) or "")[:128],
             bandwidth_gi_b_s=_decimal(bandwidth) if bandwidth is not None else None,
         )
@@ -262,10 +282,11 @@ def described(device: ComputeDevice, capabilities: PluginCapabilities) -> crd.De
         uuid=device.device_id[:512],
         hardware_location=device.hw_location[:512],
         memory=memory,
-        processing_units=device.processing_units,
+        processing_units=min(device.processing_units, _MAX_COUNT),
         compute_units=tuple(
             {
-                unit.name: crd.ComputeUnits(name=unit.name[:128], count=unit.count) for unit in device.compute_units
+                unit.name: crd.ComputeUnits(name=unit.name[:128], count=min(unit.count, _MAX_COUNT))
+                for unit in device.compute_units
             }.values()
         )[:16],
         precisions=tuple(
@@ -274,7 +295,8 @@ def described(device: ComputeDevice, capabilities: PluginCapabilities) -> crd.De
             }.values()
         )[:32],
         partitioning=crd.Partitioning(
-            technology=(can_be_cut.technology or "")[:128], max_partitions=can_be_cut.max_partitions
+            technology=(can_be_cut.technology or "")[:128],
+            max_partitions=min(can_be_cut.max_partitions, _MAX_COUNT),
         )
         if can_be_cut is not None
         else None,

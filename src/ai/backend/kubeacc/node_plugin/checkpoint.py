@@ -44,13 +44,14 @@ class WorkloadRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A workload that holds devices: a resource claim, or a container by the device plugin.
 
     ``phase``: ``preparing`` until all hooks have answered, ``prepared``, and ``releasing`` while hooks undo. Devices
-    are held in every phase."""
+    are held in every phase. ``pod`` and ``pod_uid`` are of the first pod that uses a claim; others may follow."""
 
     uid: str
     way: Literal["dra", "device-plugin"]
     namespace: str = ""
     name: str = ""
     pod_uid: str = ""
+    pod: str = ""
     phase: Literal["preparing", "prepared", "releasing"] = "preparing"
     devices: tuple[HeldDevice, ...] = ()
     shares: dict[str, PluginShare] = {}

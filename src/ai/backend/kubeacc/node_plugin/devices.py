@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 LOST_REASON = "its plugin lists it no more"
 _WATCH_FIRST_S, _WATCH_MAX_S = 1.0, 60.0
 _MAX_LABEL = 63
+PCI_ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.IGNORECASE)
 _UNSAFE = re.compile(r"[^a-z0-9]+")
 DeviceKey = tuple[str, DeviceId]
 """The plugin's key and the device's id."""
@@ -102,6 +103,7 @@ class DeviceTracker(PeriodicLoop):
         self._watches: dict[str, asyncio.Task[None]] = {}
         self._recovery: asyncio.TimerHandle | None = None
         self._listeners: list[Callable[[], None]] = []
+        self._claimed: dict[DeviceKey, str] = {}
         self.is_complete = asyncio.Event()
         """Set once every plugin was asked."""
 
@@ -124,6 +126,11 @@ class DeviceTracker(PeriodicLoop):
             for key in self._listings
             for device in self.devices(key)
         }
+
+    def other_plugin(self, key: DeviceKey) -> str:
+        """Returns the plugin before this one that lists a device at the same PCI address; empty without one. Of two
+        plugins that know one device, only the first may give it to workloads."""
+        return self._claimed.get(key, "")
 
     def handle(self, plugin_key: str) -> PluginHandle | None:
         """Returns the started plugin of a device name."""
@@ -212,7 +219,21 @@ class DeviceTracker(PeriodicLoop):
         if due is not None:
             self._recovery = loop.call_at(max(due, loop.time() + 0.01), self._evaluate)
         if is_changed:
+            self._claimed = self._devices_of_others()
             self._notify()
+
+    def _devices_of_others(self) -> dict[DeviceKey, str]:
+        order = [handle.key for handle in self.handles if handle.started]
+        keys = sorted(self._listings, key=lambda key: order.index(key) if key in order else len(order))
+        owners: dict[str, str] = {}
+        claimed: dict[DeviceKey, str] = {}
+        for key in keys:
+            for device in self.devices(key):
+                if PCI_ADDRESS.fullmatch(device.hw_location):
+                    owner = owners.setdefault(device.hw_location.lower(), key)
+                    if owner != key:
+                        claimed[key, device.device_id] = owner
+        return claimed
 
     def _notify(self) -> None:
         for listener in self._listeners:

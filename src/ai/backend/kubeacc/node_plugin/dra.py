@@ -95,13 +95,14 @@ class DraDriver:
             raise Conflict(
                 f"the claim {claim.namespace}/{claim.name} has no device of {self._driver_name} on this node"
             )
-        consumer = next((consumer.uid for consumer in obj.status.reserved_for if consumer.resource == "pods"), "")
+        pods = [consumer for consumer in obj.status.reserved_for if consumer.resource == "pods"]
         return WorkloadRecord(
             uid=claim.uid,
             way="dra",
             namespace=claim.namespace,
             name=claim.name,
-            pod_uid=consumer,
+            pod_uid=pods[0].uid if pods else "",
+            pod=pods[0].name if pods else "",
             devices=devices,
         )
 
@@ -184,4 +185,7 @@ class OrphanSweep(PeriodicLoop):
             is_over = claim is None or claim.metadata.uid != record.uid or claim.status.allocation is None
             if is_over or record.phase == "releasing":
                 log.warning("the claim %s/%s is over: its devices are released", record.namespace, record.name)
-                await self._workloads.release(record.uid)
+                try:
+                    await self._workloads.release(record.uid)
+                except BackendError as e:  # a plugin that fails keeps the devices of no other claim
+                    log.warning("the devices of %s/%s stay: %s", record.namespace, record.name, e.message)

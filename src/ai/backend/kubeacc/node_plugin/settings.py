@@ -69,6 +69,17 @@ class NodePluginSettings(Settings):
     plugins: dict[str, dict[str, Any]] = Field(default_factory=dict, description="The plugins' own settings.")
     logging: LoggingSettings = Field(LoggingSettings(), description="Of the daemon itself.")
 
+    @field_validator("offers")
+    @classmethod
+    def _check_resources(cls, offers: dict[str, OfferSettings]) -> dict[str, OfferSettings]:
+        """The kubelet knows one device plugin of a resource: a second one would take it from the first, and back."""
+        owners: dict[str, str] = {}
+        for key, offer in offers.items():
+            name = offer.resource or f"backend.ai/{key}"
+            if offer.by == "device-plugin" and owners.setdefault(name, key) != key:
+                raise ValueError(f"the plugins {owners[name]} and {key} have the same resource {name}")
+        return offers
+
     @field_validator("driver_name")
     @classmethod
     def _check_driver(cls, name: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 from ai.backend.common.devices import ComputeDevice, LinkKind
 from ai.backend.common.slots import format_quantity
-from ai.backend.kubeacc.node_plugin.devices import device_name, name_in_cluster
+from ai.backend.kubeacc.node_plugin.devices import PCI_ADDRESS, device_name, name_in_cluster
 
 SLICE_DEVICES = 64
 """The limit of a slice whose devices have taints or counters."""
@@ -23,7 +23,6 @@ _MAX_VALUE = 64
 _MAX_NAME = 32
 _MAX_ENTRIES = 32
 _MAX_TAINT_VALUE = 63
-_PCI_ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.IGNORECASE)
 _STANDARD_PCI_BUS_ID = "resource.kubernetes.io/pciBusID"
 
 
@@ -135,7 +134,7 @@ def _device(one: OfferedDevice, link_group: str, parents: Mapping[tuple[str, str
         attributes["numaNode"] = {"int": device.numa_node}
     if link_group:
         attributes["linkGroup"] = {"string": link_group}
-    if _PCI_ADDRESS.fullmatch(device.hw_location):
+    if PCI_ADDRESS.fullmatch(device.hw_location):
         attributes[_STANDARD_PCI_BUS_ID] = {"string": device.hw_location.lower()}
     parent = parents.get((one.plugin, device.device_id))
     if parent is not None and parent is not one and len(parent.device.device_id) <= _MAX_VALUE:
@@ -146,7 +145,8 @@ def _device(one: OfferedDevice, link_group: str, parents: Mapping[tuple[str, str
     if device.processing_units:
         capacity["processingUnits"] = {"value": str(device.processing_units)}
     for slot in device.slots:
-        capacity.setdefault(_identifier(slot.slot_name), {"value": format_quantity(slot.amount)})
+        if len(attributes) + len(capacity) < _MAX_ENTRIES:
+            capacity.setdefault(_identifier(slot.slot_name), {"value": format_quantity(slot.amount)})
     for prop in device.variant_properties:
         if len(attributes) + len(capacity) < _MAX_ENTRIES:
             name = _identifier(f"{prop.namespace}_{prop.feature}")

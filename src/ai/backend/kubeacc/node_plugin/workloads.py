@@ -68,7 +68,8 @@ class Workloads:
         self._tracker, self._checkpoint, self._cdi = tracker, checkpoint, cdi
         self._hidden, self._deadline_s, self._clock = hidden, deadline_s, clock
         self.records: dict[str, WorkloadRecord] = checkpoint.load()
-        self._recovered = frozenset(self.records)
+        self._interrupted = set(self.records)
+        """Workloads with a call of a hook that began and has no answer: the process died, or the kubelet gave up."""
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self.changed: Callable[[], None] = lambda: None
         self.withheld: Callable[[DeviceKey], str] = lambda key: ""
@@ -245,6 +246,7 @@ class Workloads:
         except OSError as e:
             raise Unavailable(f"the record of {record.uid} cannot be removed: {e}") from None
         self.records.pop(record.uid, None)
+        self._interrupted.discard(record.uid)
         self.changed()
 
     async def _pre_terminate(self, uid: str, plugin_key: str) -> None:
@@ -265,7 +267,7 @@ class Workloads:
         """Records that a call of a hook begins, makes it, and stores the state that the hook leaves."""
         record = self.records[uid]
         share = record.shares[plugin_key]
-        is_repeat = method in share.calls and uid in self._recovered
+        is_repeat = method in share.calls and uid in self._interrupted
         if method not in share.calls:
             record = await self._store_share(uid, plugin_key, done=method)
         handle = self._tracker.handle(plugin_key)
@@ -300,6 +302,9 @@ class Workloads:
 
         try:
             return await _called(handle, method, run)
+        except asyncio.CancelledError:
+            self._interrupted.add(uid)
+            raise
         finally:
             await self._save_state(uid, plugin_key, state)
 
