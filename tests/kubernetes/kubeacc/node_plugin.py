@@ -13,6 +13,8 @@ from tools.kube.cluster import NODE_NAME, Cluster
 from tools.kube.daemon import Daemon
 
 from ai.backend.kubeacc.crd.vocabulary import GROUP
+from ai.backend.kubeacc.policies.roles import NODE_ACCOUNT
+from tests.kubernetes.kubeacc.accounts import account_kubeconfig
 from tests.support.kubernetes import busybox_pod
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -42,7 +44,7 @@ max = 4
 
 
 class NodePlugin:
-    """A node plugin in a process of its own, in the namespaces of the node, with the files that it reads."""
+    """A node plugin in a process of its own, in the namespaces of the node, with the account of the chart."""
 
     def __init__(self, cluster: Cluster, folder: Path, *, by: str = "dra", **settings: str) -> None:
         self.cluster, self.folder = cluster, folder
@@ -74,7 +76,8 @@ state-path = "{self.mock_state}"
 """
         )
         self._command = [sys.executable, "-m", "ai.backend.cli.main", "kube-acc", "node-plugin", "start-server"]
-        self._command += ["-f", str(config), "--kubeconfig", str(cluster.kubeconfig)]
+        kubeconfig = account_kubeconfig(cluster, folder, NODE_ACCOUNT, node=NODE_NAME)
+        self._command += ["-f", str(config), "--kubeconfig", str(kubeconfig)]
         self.log = folder / "node-plugin.log"
         self.daemon = self._daemon("")
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
-from ai.backend.infra.settings.tables import LoggingSettings
+from ai.backend.infra.settings.tables import Address, LoggingSettings
 from ai.backend.kubeacc.crd.vocabulary import GROUP, AcceleratorType
 from ai.backend.plugin.settings import Settings
 
@@ -64,6 +64,9 @@ class NodePluginSettings(Settings):
     discovery_interval: float = Field(10.0, gt=0, description="Between two lists of the devices.")
     failed_device_effect: Literal["NoExecute", "NoSchedule"] = Field(
         "NoExecute", description="NoExecute ends the pods that hold a failed device, NoSchedule lets them be."
+    )
+    metrics_address: Address | None = Field(
+        None, description="Address for /metrics (Prometheus), /livez and /readyz, as 0.0.0.0:9410; default: none."
     )
     offers: dict[str, OfferSettings] = Field(default_factory=dict, description="By the device name of the plugin.")
     plugins: dict[str, dict[str, Any]] = Field(default_factory=dict, description="The plugins' own settings.")

@@ -50,7 +50,6 @@ NODE: Grants = {
     (GROUP, "acceleratoroperations/status"): ("get", "patch"),
     ("resource.k8s.io", "resourceslices"): (*_READ, "create", "update", "patch", "delete"),
     ("resource.k8s.io", "resourceclaims"): ("get",),
-    ("resource.k8s.io", "resourceclaims/status"): ("patch", "update"),
     ("", "nodes"): ("get",),
 }
 """The plugin's own node only: see :func:`.admission.node_policy`."""
@@ -109,11 +108,15 @@ def _lease_role() -> list[dict[str, Any]]:
     ]
 
 
+def namespace() -> dict[str, Any]:
+    """Returns the namespace of kube-acc. Its name is fixed: the admission policies name the account of node plugins."""
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
+
+
 def manifests() -> list[dict[str, Any]]:
-    """Returns the namespace, accounts, roles and bindings of kube-acc."""
+    """Returns the accounts, roles and bindings of kube-acc, whose namespace must be there."""
     accounts = (CONTROLLERS_ACCOUNT, NODE_ACCOUNT)
     return [
-        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}},
         *(
             {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": NAMESPACE}}
             for name in accounts
