@@ -42,15 +42,29 @@ memory_size = "10g"
 max = 4
 """
 
+_SHARED_DEVICES = """
+slot_name = "mock"
+
+[[devices]]
+mother_uuid = "GPU-shared"
+model_name = "Mock L4"
+memory_size = "4g"
+subproc_count = 16
+offers = ["shares"]
+metrics.util = 40
+"""
+
 
 class NodePlugin:
     """A node plugin in a process of its own, in the namespaces of the node, with the account of the chart."""
 
-    def __init__(self, cluster: Cluster, folder: Path, *, by: str = "dra", **settings: str) -> None:
+    def __init__(
+        self, cluster: Cluster, folder: Path, *, by: str = "dra", has_shares: bool = False, **settings: str
+    ) -> None:
         self.cluster, self.folder = cluster, folder
         folder.mkdir(parents=True, exist_ok=True)
         self.devices = folder / "mock-accelerator.toml"
-        self.devices.write_text(_DEVICES)
+        self.devices.write_text(_SHARED_DEVICES if has_shares else _DEVICES)
         self.control = folder / "mock-control.toml"
         self.mock_state = folder / "mock-state.json"
         self.state = folder / "state"
@@ -68,6 +82,7 @@ discovery-interval = 1.0
 [offers.mock]
 by = "{by}"
 type = "GPU"
+shares = {str(has_shares).lower()}
 
 [plugins.mock]
 config-path = "{self.devices}"
@@ -138,9 +153,11 @@ state-path = "{self.mock_state}"
 
 
 @contextmanager
-def running_node_plugin(cluster: Cluster, folder: Path, *, by: str = "dra", **settings: str) -> Iterator[NodePlugin]:
+def running_node_plugin(
+    cluster: Cluster, folder: Path, *, by: str = "dra", has_shares: bool = False, **settings: str
+) -> Iterator[NodePlugin]:
     """Run a node plugin until the block ends."""
-    plugin = NodePlugin(cluster, folder, by=by, **settings)
+    plugin = NodePlugin(cluster, folder, by=by, has_shares=has_shares, **settings)
     try:
         plugin.launch()
         yield plugin

@@ -94,7 +94,7 @@ def reports(server: Server, tmp_path: Path, *devices: ComputeDevice) -> Accelera
     made = AcceleratorReports(
         cast("KubeApi", server),
         cast("DeviceTracker", Tracker(*devices)),
-        cast("Workloads", SimpleNamespace(holder_of=lambda key: None)),
+        cast("Workloads", SimpleNamespace(claim=lambda namespace, name: None)),
         cast("Holders", holders),
         FactStore(tmp_path / "facts"),
         NodePluginSettings(),
@@ -128,10 +128,8 @@ def test_a_plugin_that_boasts_is_cut_to_the_limits_of_the_resource() -> None:
 async def test_a_second_pod_of_a_claim_is_not_named_by_the_uid_of_the_first(tmp_path: Path) -> None:
     made = reports(Server(), tmp_path)
     record = WorkloadRecord(uid="c", way="dra", pod="first", pod_uid="1")
-    made._workloads = cast("Workloads", SimpleNamespace(holder_of=lambda key: record))
-    uids = [
-        made._holder("mock", cast("Any", "a"), PodHolder("ns", pod, "main", "c")).uid for pod in ("first", "second")
-    ]
+    made._workloads = cast("Workloads", SimpleNamespace(claim=lambda namespace, name: record))
+    uids = [made._holder(PodHolder("ns", pod, "main", "c")).uid for pod in ("first", "second")]
     assert uids == ["1", ""]
 
 

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+from decimal import Decimal
 
+from ai.backend.common.devices import DeviceSlot
+from ai.backend.common.ids import SlotName
+from ai.backend.common.states import SlotType
 from ai.backend.kubeacc.node_plugin.devices import device_name
 from ai.backend.kubeacc.node_plugin.slices import OfferedDevice, link_groups, slice_specs, taint_value
 from tests.unit.kubeacc.node_plugin.devices import device
@@ -55,6 +60,21 @@ def test_many_devices_fill_several_slices_in_a_stable_order() -> None:
     specs = slice_specs(_offered(*devices), driver="d.example", node="n", generation=1)
     assert [len(spec["devices"]) for spec in specs] == [64, 64, 22]
     assert specs == slice_specs(_offered(*reversed(devices)), driver="d.example", node="n", generation=1)
+
+
+def test_a_device_that_can_be_divided_is_shared_by_the_amounts_that_claims_ask_for() -> None:
+    slot = DeviceSlot(
+        slot_name=SlotName("mock.shares"), slot_type=SlotType.COUNT, amount=Decimal(8), quantum=Decimal("0.1")
+    )
+    one = OfferedDevice(plugin="mock", type="GPU", device=replace(device("g"), slots=(slot,)), is_shared=True)
+    whole = OfferedDevice(plugin="mock", type="GPU", device=device("h"), is_shared=True)
+    (spec,) = slice_specs([one, whole], driver="d.example", node="n", generation=1)
+    shared, undivided = spec["devices"]
+    assert shared["allowMultipleAllocations"] is True
+    policy = {"default": "8", "validRange": {"min": "0.1", "max": "8", "step": "0.1"}}
+    assert shared["capacity"]["mock_shares"] == {"value": "8", "requestPolicy": policy}
+    assert shared["capacity"]["memory"]["requestPolicy"] == {"default": "0"}  # else the first claim had all of it
+    assert "allowMultipleAllocations" not in undivided
 
 
 def test_direct_links_make_groups() -> None:

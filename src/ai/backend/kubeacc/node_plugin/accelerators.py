@@ -201,7 +201,7 @@ class AcceleratorReports(PeriodicLoop):
             power_state=self._facts.get((key, device_id)).power,
             program=self._facts.get((key, device_id)).program,
             attach_state=AttachState.ATTACHED if is_listed else AttachState.DETACHED,
-            holders=tuple(self._holder(key, device_id, holder) for holder in holders)[:128],
+            holders=tuple(self._holder(holder) for holder in holders)[:128],
             held=bool(holders),
             device_plugin_resource=self._holders.foreign((key, device_id)),
             conditions=self._conditions(device, present, now, is_listed=is_listed),
@@ -209,8 +209,8 @@ class AcceleratorReports(PeriodicLoop):
         status: dict[str, Any] = msgspec.to_builtins(own)
         return status
 
-    def _holder(self, key: str, device_id: DeviceId, holder: PodHolder) -> crd.Holder:
-        record = self._workloads.holder_of((key, device_id))
+    def _holder(self, holder: PodHolder) -> crd.Holder:
+        record = self._workloads.claim(holder.namespace, holder.claim)
         return crd.Holder(
             namespace=holder.namespace,
             pod=holder.pod,

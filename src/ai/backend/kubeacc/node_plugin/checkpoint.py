@@ -20,13 +20,15 @@ _SUFFIX = ".json"
 
 
 class HeldDevice(msgspec.Struct, frozen=True, kw_only=True):
-    """A device of a workload; ``requests`` are those of its claim that it answers."""
+    """A device of a workload; ``requests`` are those of its claim that it answers. A share of a device has the
+    ``share_id`` of its claim's result, and the ``amount`` of the device's slot that can be divided."""
 
     plugin: str
     device_id: str
     name: str
     requests: tuple[str, ...] = ()
     share_id: str | None = None
+    amount: str | None = None
 
 
 class PluginShare(msgspec.Struct, frozen=True, kw_only=True):

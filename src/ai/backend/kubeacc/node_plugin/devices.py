@@ -12,9 +12,10 @@ from decimal import Decimal
 from functools import partial
 from typing import cast
 
-from ai.backend.common.devices import ComputeDevice, DeviceAllocation, DeviceHealth
+from ai.backend.common.devices import ComputeDevice, DeviceAllocation, DeviceHealth, DeviceSlot
 from ai.backend.common.errors import BackendError
 from ai.backend.common.ids import DeviceId, SlotName
+from ai.backend.common.states import SlotType
 from ai.backend.infra.loop import PeriodicLoop, cancel_all
 from ai.backend.infra.retry import Backoff
 from ai.backend.kubeacc.node_plugin.settings import NodePluginSettings
@@ -56,12 +57,28 @@ def whole_device(device: ComputeDevice) -> DeviceAllocation:
     return DeviceAllocation(slots=slots)
 
 
+def share_slot(device: ComputeDevice) -> DeviceSlot | None:
+    """Returns the slot by which workloads share a device: the first that can be divided; None if none can."""
+    return next(
+        (
+            slot
+            for slot in device.slots
+            if slot.slot_type is not SlotType.UNIQUE
+            and 0 < slot.quantum < slot.amount
+            and not slot.amount % slot.quantum
+        ),
+        None,
+    )
+
+
 def joined(allocations: Iterable[DeviceAllocation]) -> DeviceAllocation:
-    """Returns the union of allocations of different devices."""
+    """Returns the sum of allocations."""
     slots: dict[SlotName, dict[DeviceId, Decimal]] = {}
     for allocation in allocations:
         for slot_name, per_device in allocation.slots.items():
-            slots.setdefault(slot_name, {}).update(per_device)
+            amounts = slots.setdefault(slot_name, {})
+            for device_id, amount in per_device.items():
+                amounts[device_id] = amounts.get(device_id, Decimal(0)) + amount
     return DeviceAllocation(slots=slots)
 
 

@@ -77,6 +77,7 @@ class SlicePublication(PeriodicLoop):
                 type=self._settings.offer_of(key).type.value,
                 device=device,
                 taints=self._taints((key, device.device_id), device.health, device.health_reason),
+                is_shared=self._settings.offer_of(key).shares,
             )
             for key in self._tracker.plugin_keys()
             if self._settings.offer_of(key).by == "dra"

@@ -25,6 +25,11 @@ class OfferSettings(Settings):
         " reports the devices, and nobody gets them from it. Only one of them, so no device has two ways to a pod.",
     )
     resource: str = Field("", description="Name of the extended resource; default: backend.ai/PLUGIN.")
+    shares: bool = Field(
+        False,
+        description="With dra: several claims share a device that its plugin can divide, each with the capacity that it"
+        " asks for; a claim that asks for none gets the whole device.",
+    )
     type: AcceleratorType = Field(AcceleratorType.OTHER, description="The type of the Accelerator objects.")
 
     @field_validator("resource")

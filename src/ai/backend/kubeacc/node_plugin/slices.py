@@ -12,9 +12,9 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ai.backend.common.devices import ComputeDevice, LinkKind
+from ai.backend.common.devices import ComputeDevice, DeviceSlot, LinkKind
 from ai.backend.common.slots import format_quantity
-from ai.backend.kubeacc.node_plugin.devices import PCI_ADDRESS, device_name, name_in_cluster
+from ai.backend.kubeacc.node_plugin.devices import PCI_ADDRESS, device_name, name_in_cluster, share_slot
 
 SLICE_DEVICES = 64
 """The limit of a slice whose devices have taints or counters."""
@@ -28,13 +28,14 @@ _STANDARD_PCI_BUS_ID = "resource.kubernetes.io/pciBusID"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfferedDevice:
-    """A device and what the cluster should know of it besides: the type of its Accelerator, and taints as pairs of key
-    and effect with a value."""
+    """A device and what the cluster should know of it besides: the type of its Accelerator, taints as pairs of key and
+    effect with a value, and whether several claims may share it (consumable capacity)."""
 
     plugin: str
     type: str
     device: ComputeDevice
     taints: tuple[tuple[str, str, str], ...] = ()
+    is_shared: bool = False
 
     @property
     def name(self) -> str:
@@ -144,14 +145,23 @@ def _device(one: OfferedDevice, link_group: str, parents: Mapping[tuple[str, str
         capacity["memory"] = {"value": str(device.memory_size)}
     if device.processing_units:
         capacity["processingUnits"] = {"value": str(device.processing_units)}
-    for slot in device.slots:
+    shared = share_slot(device) if one.is_shared else None
+    if shared is not None:
+        # What a claim does not ask for it must not consume, or nothing would be left for the next one.
+        capacity = {name: {**value, "requestPolicy": {"default": "0"}} for name, value in capacity.items()}
+        amount, step = format_quantity(shared.amount), format_quantity(shared.quantum)
+        policy = {"default": amount, "validRange": {"min": step, "max": amount, "step": step}}
+        capacity[capacity_name(shared)] = {"value": amount, "requestPolicy": policy}
+    for slot in device.slots if shared is None else ():
         if len(attributes) + len(capacity) < _MAX_ENTRIES:
-            capacity.setdefault(_identifier(slot.slot_name), {"value": format_quantity(slot.amount)})
+            capacity.setdefault(capacity_name(slot), {"value": format_quantity(slot.amount)})
     for prop in device.variant_properties:
         if len(attributes) + len(capacity) < _MAX_ENTRIES:
             name = _identifier(f"{prop.namespace}_{prop.feature}")
             attributes.setdefault(name, {"string": prop.value[:_MAX_VALUE]})
     described: dict[str, Any] = {"name": one.name, "attributes": attributes, "capacity": capacity}
+    if shared is not None:
+        described["allowMultipleAllocations"] = True
     if parent is not None:
         described["consumesCounters"] = [{"counterSet": parent.name, "counters": _counters(device)}]
     if one.taints:
@@ -159,6 +169,11 @@ def _device(one: OfferedDevice, link_group: str, parents: Mapping[tuple[str, str
             {"key": key, "effect": effect, **({"value": value} if value else {})} for key, effect, value in one.taints
         ]
     return described
+
+
+def capacity_name(slot: DeviceSlot) -> str:
+    """Returns the name by which claims ask for an amount of a slot."""
+    return _identifier(slot.slot_name)
 
 
 def _identifier(name: str) -> str:

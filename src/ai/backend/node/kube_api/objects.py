@@ -258,6 +258,8 @@ class AllocatedDevice(Part, frozen=True, kw_only=True):
     driver: str = ""
     pool: str = ""
     device: str = ""
+    share_id: str | None = msgspec.field(default=None, name="shareID")
+    consumed_capacity: ResourceList = {}
 
 
 class ClaimDevices(Part, frozen=True, kw_only=True):
