@@ -12,8 +12,9 @@ from typing import Any
 from tools.kube.cluster import NODE_NAME, Cluster
 from tools.kube.daemon import Daemon
 
+from ai.backend.kubeacc.crd.definitions import crds_yaml
 from ai.backend.kubeacc.crd.vocabulary import GROUP
-from ai.backend.kubeacc.policies.roles import NODE_ACCOUNT
+from ai.backend.kubeacc.policies.roles import CONTROLLERS_ACCOUNT, NODE_ACCOUNT
 from tests.kubernetes.kubeacc.accounts import account_kubeconfig
 from tests.support.kubernetes import busybox_pod
 
@@ -42,29 +43,24 @@ memory_size = "10g"
 max = 4
 """
 
-_SHARED_DEVICES = """
-slot_name = "mock"
-
-[[devices]]
-mother_uuid = "GPU-shared"
-model_name = "Mock L4"
-memory_size = "4g"
-subproc_count = 16
-offers = ["shares"]
-metrics.util = 40
-"""
-
 
 class NodePlugin:
     """A node plugin in a process of its own, in the namespaces of the node, with the account of the chart."""
 
     def __init__(
-        self, cluster: Cluster, folder: Path, *, by: str = "dra", has_shares: bool = False, **settings: str
+        self,
+        cluster: Cluster,
+        folder: Path,
+        *,
+        by: str = "dra",
+        devices: str = _DEVICES,
+        offer: str = "",
+        **settings: str,
     ) -> None:
         self.cluster, self.folder = cluster, folder
         folder.mkdir(parents=True, exist_ok=True)
         self.devices = folder / "mock-accelerator.toml"
-        self.devices.write_text(_SHARED_DEVICES if has_shares else _DEVICES)
+        self.devices.write_text(devices)
         self.control = folder / "mock-control.toml"
         self.mock_state = folder / "mock-state.json"
         self.state = folder / "state"
@@ -82,7 +78,7 @@ discovery-interval = 1.0
 [offers.mock]
 by = "{by}"
 type = "GPU"
-shares = {str(has_shares).lower()}
+{offer}
 
 [plugins.mock]
 config-path = "{self.devices}"
@@ -154,15 +150,31 @@ state-path = "{self.mock_state}"
 
 @contextmanager
 def running_node_plugin(
-    cluster: Cluster, folder: Path, *, by: str = "dra", has_shares: bool = False, **settings: str
+    cluster: Cluster, folder: Path, *, by: str = "dra", devices: str = _DEVICES, offer: str = "", **settings: str
 ) -> Iterator[NodePlugin]:
-    """Run a node plugin until the block ends."""
-    plugin = NodePlugin(cluster, folder, by=by, has_shares=has_shares, **settings)
+    """Run a node plugin until the block ends. ``offer`` has further settings of the offer of its devices."""
+    plugin = NodePlugin(cluster, folder, by=by, devices=devices, offer=offer, **settings)
     try:
         plugin.launch()
         yield plugin
     finally:
         plugin.daemon.stop()
+
+
+@contextmanager
+def running_controllers(cluster: Cluster, folder: Path) -> Iterator[Daemon]:
+    """Run the controllers with the account of the chart until the block ends, in a cluster with their resources."""
+    cluster.kubectl("apply", "--server-side", "-f", "-", text=crds_yaml())
+    cluster.kubectl("wait", "--for=condition=Established", "crd", "--all")
+    command = [sys.executable, "-m", "ai.backend.cli.main", "kube-acc", "start-controllers"]
+    command += ["--kubeconfig", str(account_kubeconfig(cluster, folder, CONTROLLERS_ACCOUNT))]
+    environment = {"PYTHONPATH": f"{REPOSITORY / 'src'}", "PATH": "/usr/bin:/bin"}
+    controllers = Daemon("controllers", cluster.place, command, folder / "controllers.log", environment, lambda: True)
+    controllers.launch()
+    try:
+        yield controllers
+    finally:
+        controllers.stop()
 
 
 def device_class() -> dict[str, Any]:

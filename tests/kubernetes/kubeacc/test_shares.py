@@ -22,13 +22,26 @@ from tests.kubernetes.kubeacc.node_plugin import (
 pytestmark = pytest.mark.needs("kubernetes")
 PORT = 9410
 DEVICE = "GPU-shared"
+_SHARED_DEVICES = """
+slot_name = "mock"
+
+[[devices]]
+mother_uuid = "GPU-shared"
+model_name = "Mock L4"
+memory_size = "4g"
+subproc_count = 16
+offers = ["shares"]
+metrics.util = 40
+"""
 
 
 @pytest.fixture
 def plugin(kubernetes_cluster: Cluster, tmp_path: Path) -> Iterator[NodePlugin]:
     kubernetes_cluster.apply(device_class())
     address = {"metrics_address": f"0.0.0.0:{PORT}"}
-    with running_node_plugin(kubernetes_cluster, tmp_path, has_shares=True, **address) as running:
+    with running_node_plugin(
+        kubernetes_cluster, tmp_path, devices=_SHARED_DEVICES, offer="shares = true", **address
+    ) as running:
         running.wait_for_devices(1)
         yield running
 

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from dataclasses import replace
 from decimal import Decimal
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
 
 from ai.backend.common.devices import DeviceSlot
 from ai.backend.common.ids import SlotName
 from ai.backend.common.states import SlotType
-from ai.backend.kubeacc.node_plugin.devices import device_name
+from ai.backend.infra.retry import Backoff
+from ai.backend.kubeacc.node_plugin.devices import DeviceTracker, device_name
+from ai.backend.kubeacc.node_plugin.publication import SlicePublication
+from ai.backend.kubeacc.node_plugin.settings import NodePluginSettings
 from ai.backend.kubeacc.node_plugin.slices import OfferedDevice, link_groups, slice_specs, taint_value
+from ai.backend.node.kube_api.client import KubeApi
+from ai.backend.node.kube_api.objects import Device, Node, ResourceSlice, ResourceSliceSpec
 from tests.unit.kubeacc.node_plugin.devices import device
 
 LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -75,6 +85,55 @@ def test_a_device_that_can_be_divided_is_shared_by_the_amounts_that_claims_ask_f
     assert shared["capacity"]["mock_shares"] == {"value": "8", "requestPolicy": policy}
     assert shared["capacity"]["memory"]["requestPolicy"] == {"default": "0"}  # else the first claim had all of it
     assert "allowMultipleAllocations" not in undivided
+
+
+def test_a_device_of_another_box_is_bound_when_it_is_attached() -> None:
+    far = replace(device("far"), slots=(), memory_size=0)
+    one = OfferedDevice(plugin="mock", type="GPU", device=far, is_detached=True)
+    (spec,) = slice_specs([one], driver="d.example", node="n", generation=1)
+    (described,) = spec["devices"]
+    assert described["bindsToNode"] is True
+    assert described["bindingConditions"] == ["accelerators.backend.ai/Attached"]
+    assert described["bindingFailureConditions"] == ["accelerators.backend.ai/AttachFailed"]
+
+
+@pytest.mark.parametrize(("kept", "names"), [(("accelerators.backend.ai/Attached",), {"far", "near"}), ((), {"near"})])
+async def test_a_cluster_that_drops_binding_conditions_is_offered_no_detached_device(
+    kept: tuple[str, ...], names: set[str]
+) -> None:
+    """Without the feature a pod would be bound to a device that is not there."""
+    written: list[dict[str, Any]] = []
+
+    class Server:
+        def delays(self) -> Backoff:
+            return Backoff(1.0, 1.0)
+
+        async def create(self, _resource: Any, _body: Any, *, dry_run: bool) -> ResourceSlice:
+            assert dry_run
+            return ResourceSlice(spec=ResourceSliceSpec(devices=(Device(binding_conditions=kept),)))
+
+        async def get(self, _resource: Any, _name: str) -> Node:
+            return Node()
+
+        async def apply(self, _resource: Any, _name: str, body: dict[str, Any], **_: Any) -> ResourceSlice:
+            written.append(body["spec"])
+            return ResourceSlice()
+
+    complete = asyncio.Event()
+    complete.set()
+    tracker = SimpleNamespace(
+        plugin_keys=lambda: ["mock"],
+        devices=lambda key: (device("near"),),
+        is_complete=complete,
+        subscribe=lambda listener: None,
+    )
+    settings = NodePluginSettings.model_validate({"offers": {"mock": {"attach": True}}})
+    publication = SlicePublication(
+        cast("KubeApi", Server()), cast("DeviceTracker", tracker), settings, "n", detached=lambda key: [device("far")]
+    )
+    publication._reflector.synced.set()
+    await publication.once()
+    assert {one["attributes"]["uuid"]["string"] for spec in written for one in spec["devices"]} == names
 
 
 def test_direct_links_make_groups() -> None:

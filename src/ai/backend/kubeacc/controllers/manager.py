@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from ai.backend.kubeacc.controllers.access import AccessController
+from ai.backend.kubeacc.controllers.claims import ClaimController, waiting_devices
 from ai.backend.kubeacc.controllers.cluster_view import ClusterView
 from ai.backend.kubeacc.controllers.devices import DeviceController
 from ai.backend.kubeacc.controllers.driver_runner import DriverRunner, refuse_image
@@ -18,7 +19,7 @@ from ai.backend.kubeacc.crd.objects import Accelerator, AcceleratorOperation
 from ai.backend.kubeacc.drivers.execution import FetchImage
 from ai.backend.kubeacc.drivers.spi import AbstractAcceleratorDriver
 from ai.backend.node.kube_api.client import KubeApi
-from ai.backend.node.kube_api.objects import KubeObject
+from ai.backend.node.kube_api.objects import KubeObject, ResourceClaim
 
 log = logging.getLogger(__name__)
 _CLASS_PAUSE_S = 0.5
@@ -47,9 +48,11 @@ class ControllerManager:
         self.class_queue: WorkQueue[str] = WorkQueue("classes", self._devices.reconcile_class, workers=2)
         self.access_queue: WorkQueue[str] = WorkQueue("admission", self._access.reconcile, workers=1)
         self.operation_queue: WorkQueue[Key] = WorkQueue("operations", self._operations.reconcile)
+        self.claim_queue: WorkQueue[Key] = WorkQueue("claims", ClaimController(api, self.view).reconcile, workers=4)
         self._operations_of: defaultdict[str, set[Key]] = defaultdict(set)
         self.view.accelerators.subscribe(self._on_device)
         self.view.operations.subscribe(self._on_operation)
+        self.view.claims.subscribe(self._on_claim)
         self.view.classes.subscribe(self._on_rules)
         self.view.policies.subscribe(self._on_rules)
 
@@ -80,6 +83,10 @@ class ControllerManager:
             self.operation_queue.add(operation.key)
         if before is None or after is None or before.status.phase is not after.status.phase:
             self.access_queue.add_after("", _CLASS_PAUSE_S)
+
+    def _on_claim(self, _before: ResourceClaim | None, after: ResourceClaim | None) -> None:
+        if after is not None and waiting_devices(after):
+            self.claim_queue.add(after.key)
 
     def _on_rules(self, before: KubeObject | None, after: KubeObject | None) -> None:
         """A class or a policy has changed: every device and every waiting operation is asked again. A change of a
@@ -115,7 +122,8 @@ class ControllerManager:
                 len(self.view.operations.reflector.objects),
             )
             self.access_queue.add("")
-            for queue in (self.device_queue, self.class_queue, self.access_queue, self.operation_queue):
+            queues = (self.device_queue, self.class_queue, self.access_queue, self.operation_queue, self.claim_queue)
+            for queue in queues:
                 tasks.create_task(queue.run())
             for runner in self.runners:
                 tasks.create_task(runner.run())

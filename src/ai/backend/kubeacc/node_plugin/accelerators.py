@@ -12,13 +12,20 @@ import msgspec
 from ai.backend.common.device_operations import OperationVerb
 from ai.backend.common.devices import ComputeDevice, DeviceHealth
 from ai.backend.common.errors import BackendError
-from ai.backend.common.ids import DeviceId
+from ai.backend.common.ids import DeviceId, DeviceName
 from ai.backend.common.slots import format_quantity
 from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.kubeacc.crd import accelerators as crd
 from ai.backend.kubeacc.crd.fields import Condition
 from ai.backend.kubeacc.crd.objects import ACCELERATORS, Accelerator
-from ai.backend.kubeacc.crd.vocabulary import NODE_MANAGER, Attachment, AttachState, LifecycleOwner, NodeCondition
+from ai.backend.kubeacc.crd.vocabulary import (
+    NODE_MANAGER,
+    Attachment,
+    AttachState,
+    LifecycleOwner,
+    NodeCondition,
+    accelerator_of_pool,
+)
 from ai.backend.kubeacc.node_plugin.devices import LOST_REASON, DeviceKey, DeviceTracker, name_in_cluster
 from ai.backend.kubeacc.node_plugin.facts import FactStore
 from ai.backend.kubeacc.node_plugin.holders import Holders, PodHolder
@@ -44,7 +51,7 @@ _VERBS: tuple[tuple[str, tuple[OperationVerb, ...]], ...] = (
 
 def accelerator_name(node: str, plugin_key: str, device_id: str) -> str:
     """Returns the name of a device's object."""
-    return f"{node}-{name_in_cluster(plugin_key, device_id)}"[-253:].strip("-.")
+    return accelerator_of_pool(node, name_in_cluster(plugin_key, device_id))
 
 
 class AcceleratorReports(PeriodicLoop):
@@ -72,6 +79,7 @@ class AcceleratorReports(PeriodicLoop):
         self._facts, self._settings, self._node, self._now = facts, settings, node, now
         self._is_served = False
         self._owner: dict[str, str] | None = None
+        self._attachable_ids: dict[str, tuple[DeviceId, ...]] = {}
         self._reflector: Reflector[Accelerator] = Reflector(
             api, ACCELERATORS, field_selector=f"spec.nodeName={node}", on_change=self._on_change
         )
@@ -99,6 +107,21 @@ class AcceleratorReports(PeriodicLoop):
         accelerator = self._reflector.get(accelerator_name(self._node, *key))
         return _withheld(accelerator) if accelerator is not None else ""
 
+    def detached(self, plugin_key: str) -> list[ComputeDevice]:
+        """Returns the devices that a plugin can attach to this node and that are not attached, as far as known."""
+        listed = {device.device_id for device in self._tracker.devices(plugin_key)}
+        devices = []
+        for device_id in self._attachable_ids.get(plugin_key, ()):
+            accelerator = self._reflector.get(accelerator_name(self._node, plugin_key, device_id))
+            if device_id in listed or accelerator is None:
+                continue  # without an object nothing could be ordered
+            model = accelerator.status.device.model if accelerator.status.device is not None else ""
+            name = DeviceName(plugin_key)
+            devices.append(
+                ComputeDevice(device_name=name, device_id=device_id, hw_location="", slots=(), model_name=model or None)
+            )
+        return devices
+
     def key_of(self, name: str) -> DeviceKey | None:
         """Returns the plugin and the device of an Accelerator of this node, also of one that is detached."""
         accelerator = self._reflector.get(name)
@@ -109,6 +132,9 @@ class AcceleratorReports(PeriodicLoop):
             return
         await self._reflector.synced.wait()
         attachable = {key: await self._attachable(key) for key in self._tracker.plugin_keys()}
+        if attachable != self._attachable_ids:
+            self._attachable_ids = attachable
+            self.changed()
         if self._owner is None:
             node = await self._api.get(NODES, self._node)
             self._owner = {"apiVersion": "v1", "kind": "Node", "name": self._node, "uid": node.metadata.uid}

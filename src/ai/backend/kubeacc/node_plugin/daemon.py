@@ -83,7 +83,15 @@ async def run_node_plugin(
         workloads.withheld = lambda key: (
             reports.withheld(key) or ("another device plugin offers it" if holders.foreign(key) else "")
         )
-        slices = SlicePublication(api, tracker, settings, node, withheld=reports.withheld, foreign=holders.foreign)
+        slices = SlicePublication(
+            api,
+            tracker,
+            settings,
+            node,
+            withheld=reports.withheld,
+            foreign=holders.foreign,
+            detached=reports.detached,
+        )
         executor = OperationExecutor(
             api,
             tracker,

@@ -8,12 +8,12 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ai.backend.common.devices import DeviceHealth
+from ai.backend.common.devices import ComputeDevice, DeviceHealth
 from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.kubeacc.crd.vocabulary import GROUP, NODE_MANAGER
 from ai.backend.kubeacc.node_plugin.devices import DeviceKey, DeviceTracker
 from ai.backend.kubeacc.node_plugin.settings import NodePluginSettings
-from ai.backend.kubeacc.node_plugin.slices import OfferedDevice, slice_specs, taint_value
+from ai.backend.kubeacc.node_plugin.slices import BINDING, OfferedDevice, slice_specs, taint_value
 from ai.backend.node.kube_api.client import KubeApi
 from ai.backend.node.kube_api.objects import ResourceSlice
 from ai.backend.node.kube_api.reflector import Reflector
@@ -29,7 +29,7 @@ class SlicePublication(PeriodicLoop):
     the kubelet does when it starts. A slice that is as it should be is not written.
 
     ``withheld`` returns why nobody may have a device now, empty if anybody may; ``foreign`` the resource by which
-    somebody else offers it, so that we do not.
+    somebody else offers it, so that we do not; ``detached`` the devices that a plugin can attach.
     """
 
     period_s = 300.0
@@ -43,9 +43,11 @@ class SlicePublication(PeriodicLoop):
         *,
         withheld: Callable[[DeviceKey], str] = lambda key: "",
         foreign: Callable[[DeviceKey], str] = lambda key: "",
+        detached: Callable[[str], Sequence[ComputeDevice]] = lambda key: (),
     ) -> None:
         self._api, self._tracker, self._settings, self._node = api, tracker, settings, node
-        self._withheld, self._foreign = withheld, foreign
+        self._withheld, self._foreign, self._detached = withheld, foreign, detached
+        self._binds: bool | None = None
         self._generation = 0
         self._written = ""
         self._versions: dict[str, str] = {}
@@ -71,7 +73,7 @@ class SlicePublication(PeriodicLoop):
 
     def offered(self) -> list[OfferedDevice]:
         """Returns the devices that claims may select, with their taints."""
-        return [
+        attached = [
             OfferedDevice(
                 plugin=key,
                 type=self._settings.offer_of(key).type.value,
@@ -84,6 +86,35 @@ class SlicePublication(PeriodicLoop):
             for device in self._tracker.devices(key)
             if not self._foreign((key, device.device_id))
         ]
+        if not self._binds:
+            return attached
+        return attached + [
+            OfferedDevice(
+                plugin=key,
+                type=self._settings.offer_of(key).type.value,
+                device=device,
+                taints=self._taints((key, device.device_id), device.health, device.health_reason),
+                is_detached=True,
+            )
+            for key in self._keys_to_attach()
+            for device in self._detached(key)
+        ]
+
+    def _keys_to_attach(self) -> list[str]:
+        offers = {key: self._settings.offer_of(key) for key in self._tracker.plugin_keys()}
+        return [key for key, offer in offers.items() if offer.by == "dra" and offer.attach]
+
+    async def _has_binding_conditions(self) -> bool:
+        """Says whether the cluster keeps binding conditions: without the feature it drops the fields, and a pod would
+        be bound to a device that is not there."""
+        probe = {"name": "probe", **BINDING}
+        pool = {"name": f"{self._node}-probe", "generation": 1, "resourceSliceCount": 1}
+        spec = {"driver": self._settings.driver_name, "nodeName": self._node, "pool": pool, "devices": [probe]}
+        body = {"metadata": {"name": f"{self._node}-probe"[-253:]}, "spec": spec}
+        kept = (await self._api.create(RESOURCE_SLICES, body, dry_run=True)).spec.devices[0].binding_conditions
+        if not kept:
+            log.warning("the cluster has no binding conditions: devices that could be attached are not offered")
+        return bool(kept)
 
     def _taints(self, key: DeviceKey, health: DeviceHealth, reason: str) -> tuple[tuple[str, str, str], ...]:
         taints = []
@@ -97,6 +128,8 @@ class SlicePublication(PeriodicLoop):
         if not self._tracker.is_complete.is_set():
             return
         await self._reflector.synced.wait()
+        if self._binds is None and self._keys_to_attach():
+            self._binds = await self._has_binding_conditions()
         offered = self.offered()
         driver = self._settings.driver_name
         content = json.dumps(slice_specs(offered, driver=driver, node=self._node, generation=0), sort_keys=True)

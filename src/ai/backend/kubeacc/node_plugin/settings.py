@@ -30,6 +30,11 @@ class OfferSettings(Settings):
         description="With dra: several claims share a device that its plugin can divide, each with the capacity that it"
         " asks for; a claim that asks for none gets the whole device.",
     )
+    attach: bool = Field(
+        False,
+        description="With dra: offer also devices that the plugin can attach; the scheduler waits until that is done."
+        " Needs binding conditions (on from Kubernetes 1.36) and the controllers of kube-acc.",
+    )
     type: AcceleratorType = Field(AcceleratorType.OTHER, description="The type of the Accelerator objects.")
 
     @field_validator("resource")

@@ -14,6 +14,7 @@ from typing import Any
 
 from ai.backend.common.devices import ComputeDevice, DeviceSlot, LinkKind
 from ai.backend.common.slots import format_quantity
+from ai.backend.kubeacc.crd.vocabulary import ATTACH_FAILED_CONDITION, ATTACHED_CONDITION
 from ai.backend.kubeacc.node_plugin.devices import PCI_ADDRESS, device_name, name_in_cluster, share_slot
 
 SLICE_DEVICES = 64
@@ -26,16 +27,25 @@ _MAX_TAINT_VALUE = 63
 _STANDARD_PCI_BUS_ID = "resource.kubernetes.io/pciBusID"
 
 
+BINDING: Mapping[str, Any] = {
+    "bindsToNode": True,
+    "bindingConditions": [ATTACHED_CONDITION],
+    "bindingFailureConditions": [ATTACH_FAILED_CONDITION],
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfferedDevice:
     """A device and what the cluster should know of it besides: the type of its Accelerator, taints as pairs of key and
-    effect with a value, and whether several claims may share it (consumable capacity)."""
+    effect with a value, whether several claims may share it (consumable capacity), and whether it must be attached
+    before its pod is bound (binding conditions)."""
 
     plugin: str
     type: str
     device: ComputeDevice
     taints: tuple[tuple[str, str, str], ...] = ()
     is_shared: bool = False
+    is_detached: bool = False
 
     @property
     def name(self) -> str:
@@ -49,7 +59,7 @@ def slice_specs(offered: Sequence[OfferedDevice], *, driver: str, node: str, gen
     devices = [
         _device(one, groups.get(one.device.device_id, ""), parents)
         for one in sorted(offered, key=lambda one: one.name)
-        if offers_anything(one.device)
+        if one.is_detached or offers_anything(one.device)
     ]
     wholes = {parent.name: parent for parent in parents.values()}
     counter_sets = [_counter_set(wholes[name]) for name in sorted(wholes)]
@@ -162,6 +172,8 @@ def _device(one: OfferedDevice, link_group: str, parents: Mapping[tuple[str, str
     described: dict[str, Any] = {"name": one.name, "attributes": attributes, "capacity": capacity}
     if shared is not None:
         described["allowMultipleAllocations"] = True
+    if one.is_detached:
+        described |= BINDING
     if parent is not None:
         described["consumesCounters"] = [{"counterSet": parent.name, "counters": _counters(device)}]
     if one.taints:

@@ -10,6 +10,8 @@ from ai.backend.kubeacc.crd.vocabulary import GROUP
 NAMESPACE = "kube-acc"
 CONTROLLERS_ACCOUNT = "kube-acc-controllers"
 NODE_ACCOUNT = "kube-acc-node"
+CONTROLLERS_USER = f"system:serviceaccount:{NAMESPACE}:{CONTROLLERS_ACCOUNT}"
+"""Asks for the attachment of devices that the scheduler has chosen; policies name it to allow that."""
 
 _READ = ("get", "list", "watch")
 _RESOURCES = ("acceleratorclasses", "accelerators", "acceleratorpolicies", "acceleratoroperations")
@@ -33,8 +35,11 @@ CONTROLLERS: Grants = {
     (GROUP, "acceleratorpolicies/status"): ("get", "patch"),
     (GROUP, "accelerators"): (*_READ, "create", "patch", "delete"),
     (GROUP, "accelerators/status"): ("get", "patch"),
-    (GROUP, "acceleratoroperations"): (*_READ, "patch", "delete"),
+    (GROUP, "acceleratoroperations"): (*_READ, "create", "patch", "delete"),
     (GROUP, "acceleratoroperations/status"): ("get", "patch"),
+    ("resource.k8s.io", "resourceclaims"): _READ,
+    ("resource.k8s.io", "resourceclaims/status"): ("get", "patch"),
+    ("resource.k8s.io", "resourceclaims/driver"): ("arbitrary-node:patch",),
     ("", "namespaces"): _READ,
     ("", "nodes"): _READ,
     ("", "pods"): (*_READ, "patch"),

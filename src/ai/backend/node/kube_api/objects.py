@@ -231,6 +231,7 @@ class Device(Part, frozen=True, kw_only=True):
     taints: Sequence[DeviceTaint] = ()
     node_name: str = ""
     all_nodes: bool = False
+    binding_conditions: Sequence[str] = ()
 
 
 class DevicePool(Part, frozen=True, kw_only=True):
@@ -260,6 +261,7 @@ class AllocatedDevice(Part, frozen=True, kw_only=True):
     device: str = ""
     share_id: str | None = msgspec.field(default=None, name="shareID")
     consumed_capacity: ResourceList = {}
+    binding_conditions: Sequence[str] = ()
 
 
 class ClaimDevices(Part, frozen=True, kw_only=True):
@@ -268,6 +270,7 @@ class ClaimDevices(Part, frozen=True, kw_only=True):
 
 class ClaimAllocation(Part, frozen=True, kw_only=True):
     devices: ClaimDevices = ClaimDevices()
+    allocation_timestamp: str = ""
 
 
 class ClaimConsumer(Part, frozen=True, kw_only=True):
@@ -276,8 +279,16 @@ class ClaimConsumer(Part, frozen=True, kw_only=True):
     uid: str = ""
 
 
+class ClaimDeviceStatus(Part, frozen=True, kw_only=True):
+    driver: str = ""
+    pool: str = ""
+    device: str = ""
+    conditions: Sequence[Condition] = ()
+
+
 class ClaimStatus(Part, frozen=True, kw_only=True):
     allocation: ClaimAllocation | None = None
+    devices: Sequence[ClaimDeviceStatus] = ()
     reserved_for: Sequence[ClaimConsumer] = ()
 
 
