@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -20,6 +21,8 @@ from tests.support.kubernetes import busybox_pod
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 DEVICE_CLASS = "kube-acc-mock"
+IS_OLD = os.environ.get("KUBE_VERSION") in ("1.34", "1.35")
+"""True where the gates of taints, shares, counters and binding conditions are off."""
 _REGISTERED = "has registered the DRA driver"
 _DEVICES = """
 slot_name = "mock"

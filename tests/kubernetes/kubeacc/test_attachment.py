@@ -14,6 +14,7 @@ from ai.backend.kubeacc.crd.vocabulary import GROUP
 from ai.backend.kubeacc.node_plugin.accelerators import accelerator_name
 from ai.backend.kubeacc.policies.roles import CONTROLLERS_ACCOUNT, NAMESPACE
 from tests.kubernetes.kubeacc.node_plugin import (
+    IS_OLD,
     NodePlugin,
     claiming_pod,
     device_class,
@@ -22,7 +23,10 @@ from tests.kubernetes.kubeacc.node_plugin import (
     running_node_plugin,
 )
 
-pytestmark = pytest.mark.needs("kubernetes")
+pytestmark = [
+    pytest.mark.needs("kubernetes"),
+    pytest.mark.skipif(IS_OLD, reason="its feature gate is off before 1.36"),
+]
 DEVICE = "far"
 _DEVICES = """
 slot_name = "mock"

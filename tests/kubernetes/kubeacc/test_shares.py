@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tools.kube.cluster import Cluster
 
 from tests.kubernetes.kubeacc.node_plugin import (
+    IS_OLD,
     NodePlugin,
     claiming_pod,
     device_class,
@@ -19,7 +20,10 @@ from tests.kubernetes.kubeacc.node_plugin import (
     running_node_plugin,
 )
 
-pytestmark = pytest.mark.needs("kubernetes")
+pytestmark = [
+    pytest.mark.needs("kubernetes"),
+    pytest.mark.skipif(IS_OLD, reason="its feature gate is off before 1.36"),
+]
 PORT = 9410
 DEVICE = "GPU-shared"
 _SHARED_DEVICES = """

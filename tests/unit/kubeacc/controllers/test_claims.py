@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from ai.backend.common.device_operations import OperationPhase as P
@@ -19,7 +20,9 @@ from ai.backend.node.kube_api.objects import (
     AllocatedDevice,
     ClaimAllocation,
     ClaimDevices,
+    ClaimDeviceStatus,
     ClaimStatus,
+    Condition,
     ObjectMeta,
     ResourceClaim,
 )
@@ -62,7 +65,7 @@ def controller(server: ClaimServer, one: ResourceClaim, *objects: Any) -> ClaimC
     return ClaimController(cast("KubeApi", server), view, now=lambda: datetime(2026, 11, 23, 12, 0, tzinfo=UTC))
 
 
-def told(server: ClaimServer) -> dict[str, str]:
+def conditions_of(server: ClaimServer) -> dict[str, str]:
     """Returns device and condition of the last write."""
     entries = server.asked[-1][1]["status"]["devices"] if server.asked else []
     return {entry["device"]: entry["conditions"][0]["type"] for entry in entries}
@@ -80,7 +83,7 @@ async def test_a_detached_device_gets_one_operation_in_the_namespace_of_its_clai
     )
     assert created["metadata"]["ownerReferences"][0]["uid"] == "c"
     assert again_s is not None
-    assert told(server) == {}
+    assert conditions_of(server) == {}
 
 
 @pytest.mark.parametrize(
@@ -97,7 +100,7 @@ async def test_the_end_of_the_operation_is_the_condition_of_the_device(phase: P,
     server, one = ClaimServer(), claim(result("far"))
     attach = operation(operation_name(one, result("far")), "n-far", phase)
     await controller(server, one, device("n-far", **DETACHED), attach).reconcile(KEY)
-    assert told(server) == ({"far": condition} if condition is not None else {})
+    assert conditions_of(server) == ({"far": condition} if condition is not None else {})
 
 
 async def test_a_device_that_is_still_locked_is_not_there_yet() -> None:
@@ -106,26 +109,39 @@ async def test_a_device_that_is_still_locked_is_not_there_yet() -> None:
     attach = operation(operation_name(one, result("far")), "n-far", P.SUCCEEDED)
     locked = device("n-far", operation=OperationRef(namespace="lab", name=attach.metadata.name, uid="1"))
     assert await controller(server, one, locked, attach).reconcile(KEY) is not None
-    assert told(server) == {}
+    assert conditions_of(server) == {}
 
 
 async def test_a_refused_operation_frees_the_scheduler() -> None:
     server, one = ClaimServer(RequestDenied("no AcceleratorPolicy lets you")), claim(result("far"))
     await controller(server, one, device("n-far", **DETACHED)).reconcile(KEY)
-    assert told(server) == {"far": ATTACH_FAILED_CONDITION}
+    assert conditions_of(server) == {"far": ATTACH_FAILED_CONDITION}
+
+
+async def test_an_allocation_that_has_failed_is_not_tried_again() -> None:
+    """A policy that comes later would attach a device for an allocation that the scheduler ends."""
+    far = result("far")
+    server, one = ClaimServer(), claim(far, result("other"))
+    failed = Condition(type=ATTACH_FAILED_CONDITION, status="True", reason="Refused", message="no")
+    entry = ClaimDeviceStatus(driver=far.driver, pool=far.pool, device=far.device, conditions=(failed,))
+    one = msgspec.structs.replace(one, status=msgspec.structs.replace(one.status, devices=(entry,)))
+    attached = device("n-other", attach_state=AttachState.ATTACHED)
+    await controller(server, one, device("n-far", **DETACHED), attached).reconcile(KEY)
+    assert server.created == []
+    assert conditions_of(server) == {"far": ATTACH_FAILED_CONDITION, "other": ATTACHED_CONDITION}
 
 
 async def test_two_controllers_make_one_operation() -> None:
     server, one = ClaimServer(ObjectExists("there")), claim(result("far"))
     assert await controller(server, one, device("n-far", **DETACHED)).reconcile(KEY) is not None
-    assert told(server) == {}
+    assert conditions_of(server) == {}
 
 
 async def test_a_device_that_somebody_has_attached_needs_no_operation() -> None:
     server, one = ClaimServer(), claim(result("far"), result("other"))
     attached = device("n-far", attach_state=AttachState.ATTACHED)
     await controller(server, one, attached, device("n-other", **DETACHED)).reconcile(KEY)
-    assert told(server) == {"far": ATTACHED_CONDITION}
+    assert conditions_of(server) == {"far": ATTACHED_CONDITION}
     assert [created["spec"]["accelerator"] for created in server.created] == ["n-other"]
 
 

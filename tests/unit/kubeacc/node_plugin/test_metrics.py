@@ -80,6 +80,7 @@ async def test_many_readers_ask_the_plugin_once() -> None:
 
 async def test_the_endpoint_is_prometheus_text() -> None:
     port = free_port()
+    text = ""
     task = asyncio.ensure_future(serve_metrics(HostPort(host="127.0.0.1", port=port), *parts(Plugin())))
     try:
         async with aiohttp.ClientSession() as session, asyncio.timeout(10):

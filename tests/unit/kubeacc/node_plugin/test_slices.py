@@ -9,6 +9,7 @@ from decimal import Decimal
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from ai.backend.common.devices import DeviceSlot
@@ -18,10 +19,10 @@ from ai.backend.infra.retry import Backoff
 from ai.backend.kubeacc.node_plugin.devices import DeviceTracker, device_name
 from ai.backend.kubeacc.node_plugin.publication import SlicePublication
 from ai.backend.kubeacc.node_plugin.settings import NodePluginSettings
-from ai.backend.kubeacc.node_plugin.slices import OfferedDevice, link_groups, slice_specs, taint_value
+from ai.backend.kubeacc.node_plugin.slices import OfferedDevice, SliceFeatures, link_groups, slice_specs, taint_value
 from ai.backend.node.kube_api.client import KubeApi
 from ai.backend.node.kube_api.objects import Device, Node, ResourceSlice, ResourceSliceSpec
-from tests.unit.kubeacc.node_plugin.devices import device
+from tests.unit.kubeacc.node_plugin.devices import device, failed
 
 LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
@@ -97,20 +98,29 @@ def test_a_device_of_another_box_is_bound_when_it_is_attached() -> None:
     assert described["bindingFailureConditions"] == ["accelerators.backend.ai/AttachFailed"]
 
 
-@pytest.mark.parametrize(("kept", "names"), [(("accelerators.backend.ai/Attached",), {"far", "near"}), ((), {"near"})])
-async def test_a_cluster_that_drops_binding_conditions_is_offered_no_detached_device(
-    kept: tuple[str, ...], names: set[str]
+@pytest.mark.parametrize(
+    ("gates", "names"),
+    [
+        ({}, {"near", "far", "broken"}),
+        ({"bindingConditions": ()}, {"near", "broken"}),
+        ({"taints": ()}, {"near", "far"}),
+        ({"taints": (), "bindingConditions": ()}, {"near"}),
+    ],
+    ids=["1.36", "no binding conditions", "no taints", "1.34"],
+)
+async def test_what_a_cluster_drops_lets_no_pod_get_a_device_that_is_away_or_broken(
+    gates: dict[str, tuple[()]], names: set[str]
 ) -> None:
-    """Without the feature a pod would be bound to a device that is not there."""
     written: list[dict[str, Any]] = []
 
     class Server:
         def delays(self) -> Backoff:
             return Backoff(1.0, 1.0)
 
-        async def create(self, _resource: Any, _body: Any, *, dry_run: bool) -> ResourceSlice:
+        async def create(self, _resource: Any, body: Any, *, dry_run: bool) -> ResourceSlice:
             assert dry_run
-            return ResourceSlice(spec=ResourceSliceSpec(devices=(Device(binding_conditions=kept),)))
+            devices = [{**one, **{key: () for key in gates if key in one}} for one in body["spec"]["devices"]]
+            return ResourceSlice(spec=ResourceSliceSpec(devices=msgspec.convert(devices, tuple[Device, ...])))
 
         async def get(self, _resource: Any, _name: str) -> Node:
             return Node()
@@ -123,7 +133,7 @@ async def test_a_cluster_that_drops_binding_conditions_is_offered_no_detached_de
     complete.set()
     tracker = SimpleNamespace(
         plugin_keys=lambda: ["mock"],
-        devices=lambda key: (device("near"),),
+        devices=lambda key: (device("near"), failed(device("broken"), "Xid 79")),
         is_complete=complete,
         subscribe=lambda listener: None,
     )
@@ -134,6 +144,18 @@ async def test_a_cluster_that_drops_binding_conditions_is_offered_no_detached_de
     publication._reflector.synced.set()
     await publication.once()
     assert {one["attributes"]["uuid"]["string"] for spec in written for one in spec["devices"]} == names
+
+
+def test_a_cluster_without_shares_and_counters_gets_whole_devices() -> None:
+    slot = DeviceSlot(
+        slot_name=SlotName("mock.shares"), slot_type=SlotType.COUNT, amount=Decimal(8), quantum=Decimal("0.1")
+    )
+    one = OfferedDevice(plugin="mock", type="GPU", device=replace(device("g"), slots=(slot,)), is_shared=True)
+    offered = [one, *_offered(device("cut", amount=0), device("cut/1"))]
+    features = SliceFeatures(shares=False, counters=False)
+    (spec,) = slice_specs(offered, driver="d.example", node="n", generation=1, features=features)
+    assert not any({"allowMultipleAllocations", "consumesCounters"} & described.keys() for described in spec["devices"])
+    assert not any("requestPolicy" in value for one in spec["devices"] for value in one["capacity"].values())
 
 
 def test_direct_links_make_groups() -> None:

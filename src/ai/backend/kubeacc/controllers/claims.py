@@ -70,10 +70,14 @@ class ClaimController:
         if claim is None or claim.metadata.deletion_timestamp:
             return None
         devices = waiting_devices(claim)
-        verdicts = [await self._attach(claim, device) for device in devices]
+        written = [_written_verdict(claim, device) for device in devices]
+        # An allocation is decided once: the scheduler ends one that has failed, and a new one is a new attempt.
+        verdicts = [
+            verdict or await self._attach(claim, device) for device, verdict in zip(devices, written, strict=True)
+        ]
         decided = [(device, verdict) for device, verdict in zip(devices, verdicts, strict=True) if verdict is not None]
-        if decided and not all(_is_told(claim, device, verdict) for device, verdict in decided):
-            await self._tell(claim, decided)
+        if verdicts != written:
+            await self._write_conditions(claim, decided)
         return _RECHECK_S if len(decided) < len(devices) else None
 
     async def _attach(self, claim: ResourceClaim, device: AllocatedDevice) -> _Verdict | None:
@@ -113,7 +117,7 @@ class ClaimController:
             return _Verdict(ATTACH_FAILED_CONDITION, "Refused", e.message[:1024])
         return None
 
-    async def _tell(self, claim: ResourceClaim, decided: list[tuple[AllocatedDevice, _Verdict]]) -> None:
+    async def _write_conditions(self, claim: ResourceClaim, decided: list[tuple[AllocatedDevice, _Verdict]]) -> None:
         """Writes the conditions of all devices of ours, whose writer is this one."""
         entries: list[dict[str, Any]] = [
             {
@@ -154,9 +158,12 @@ def _verdict_of(operation: AcceleratorOperation) -> _Verdict:
     return _Verdict(ATTACH_FAILED_CONDITION, status.reason or status.phase.value, message)
 
 
-def _is_told(claim: ResourceClaim, device: AllocatedDevice, verdict: _Verdict) -> bool:
-    return any(
-        (told.driver, told.pool, told.device) == (device.driver, device.pool, device.device)
-        and any(condition.type == verdict.type and condition.status == "True" for condition in told.conditions)
-        for told in claim.status.devices
-    )
+def _written_verdict(claim: ResourceClaim, device: AllocatedDevice) -> _Verdict | None:
+    """Returns the condition that was written for a device of the present allocation; the scheduler removes all of an
+    allocation that it ends."""
+    for entry in claim.status.devices:
+        if (entry.driver, entry.pool, entry.device) == (device.driver, device.pool, device.device):
+            for condition in entry.conditions:
+                if condition.type in (ATTACHED_CONDITION, ATTACH_FAILED_CONDITION) and condition.status == "True":
+                    return _Verdict(condition.type, condition.reason, condition.message)
+    return None

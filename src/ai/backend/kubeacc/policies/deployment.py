@@ -1,4 +1,4 @@
-"""What an installation of kube-acc brings besides its resources: roles, accounts and admission policies."""
+"""The roles, accounts and admission policies that an installation of kube-acc needs besides its resources."""
 
 from __future__ import annotations
 

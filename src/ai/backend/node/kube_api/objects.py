@@ -232,6 +232,8 @@ class Device(Part, frozen=True, kw_only=True):
     node_name: str = ""
     all_nodes: bool = False
     binding_conditions: Sequence[str] = ()
+    allow_multiple_allocations: bool = False
+    consumes_counters: Sequence[dict[str, Any]] = ()
 
 
 class DevicePool(Part, frozen=True, kw_only=True):
