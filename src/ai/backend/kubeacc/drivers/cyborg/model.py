@@ -1,0 +1,158 @@
+"""The objects of Cyborg, Placement, Glance and Nova, as far as the driver reads them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from uuid import NAMESPACE_URL, UUID, uuid5
+
+import msgspec
+
+from ai.backend.common.errors import NotFound
+from ai.backend.kubeacc.crd.vocabulary import AcceleratorType
+
+BOUND, BIND_STARTED = "Bound", "BindStarted"
+_PROFILE_PREFIX = "kube-acc-"
+_NAMESPACE = uuid5(NAMESPACE_URL, "https://accelerators.backend.ai/cyborg")
+TYPES = {
+    "FPGA": AcceleratorType.FPGA,
+    "PGPU": AcceleratorType.GPU,
+    "VGPU": AcceleratorType.GPU,
+    "CUSTOM_HPU": AcceleratorType.NPU,
+    "CUSTOM_NIC": AcceleratorType.NIC,
+    "CUSTOM_QAT": AcceleratorType.QAT,
+    "CUSTOM_SSD": AcceleratorType.SSD,
+}
+"""Resource class -> type of accelerator."""
+
+
+class Deployable(msgspec.Struct, frozen=True, kw_only=True):
+    """A device of Cyborg, or a region of one, with places for ``num_accelerators`` users."""
+
+    uuid: str
+    name: str = ""
+    num_accelerators: int = 0
+    rp_uuid: str | None = None
+    driver_name: str | None = None
+
+
+class Deployables(msgspec.Struct, frozen=True):
+    deployables: list[Deployable]
+
+
+class AcceleratorRequest(msgspec.Struct, frozen=True, kw_only=True):
+    uuid: str
+    state: str
+    device_profile_name: str | None = None
+    hostname: str | None = None
+    device_rp_uuid: str | None = None
+    instance_uuid: str | None = None
+
+
+class AcceleratorRequests(msgspec.Struct, frozen=True):
+    arqs: list[AcceleratorRequest]
+
+
+class DeviceProfile(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    description: str | None = None
+    groups: list[dict[str, str]] = []
+
+
+class DeviceProfiles(msgspec.Struct, frozen=True):
+    device_profiles: list[DeviceProfile]
+
+
+class ResourceProvider(msgspec.Struct, frozen=True, kw_only=True):
+    uuid: str
+    name: str
+    root_provider_uuid: str
+
+
+class Inventory(msgspec.Struct, frozen=True):
+    total: int
+    reserved: int = 0
+
+
+class Inventories(msgspec.Struct, frozen=True):
+    inventories: dict[str, Inventory]
+
+
+class Allocations(msgspec.Struct, frozen=True):
+    """``consumer_generation`` is absent where the consumer has nothing."""
+
+    allocations: dict[str, msgspec.Raw]
+    consumer_generation: int | None = None
+
+
+class Server(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    name: str
+    host: str = msgspec.field(default="", name="OS-EXT-SRV-ATTR:host")
+    hypervisor: str = msgspec.field(default="", name="OS-EXT-SRV-ATTR:hypervisor_hostname")
+
+
+class Servers(msgspec.Struct, frozen=True):
+    servers: list[Server]
+
+
+class GlanceImage(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    status: str
+    owner: str | None = None
+    os_hash_algo: str | None = None
+    os_hash_value: str | None = None
+
+
+class GlanceImages(msgspec.Struct, frozen=True):
+    images: list[GlanceImage]
+
+
+class Machine(NamedTuple):
+    """Where accelerators are bound: a server of Nova, or a compute host itself. ``instance`` empty: the latter."""
+
+    node: str
+    instance: str
+    host: str
+    hypervisor: str = ""
+
+
+class Seat(NamedTuple):
+    """One of the accelerators that a deployable has: what one node can get. Its names say to which seat a device
+    profile, a request and an allocation belong, so nothing else has to remember it."""
+
+    deployable: str
+    number: int
+
+    @property
+    def device_id(self) -> str:
+        return f"{self.deployable}.{self.number}"
+
+    @property
+    def profile(self) -> str:
+        return f"{_PROFILE_PREFIX}{self.deployable}-{self.number}"
+
+    @property
+    def consumer(self) -> str:
+        """Who has the seat's share in Placement."""
+        return str(uuid5(_NAMESPACE, self.device_id))
+
+    @property
+    def host_instance(self) -> str:
+        """The instance in whose name a compute host itself has the accelerator."""
+        return str(uuid5(_NAMESPACE, f"{self.device_id}.host"))
+
+    @classmethod
+    def parse(cls, device_id: str) -> Seat:
+        """Raises NotFound: no seat has such an id."""
+        deployable, dot, number = device_id.rpartition(".")
+        try:
+            if not dot or not number.isascii() or not number.isdecimal() or len(number) > 6:
+                raise ValueError
+            return cls(str(UUID(deployable)), int(number))
+        except ValueError:
+            raise NotFound(f"there is no device {device_id[:128]!r}") from None
+
+
+def programming_consumer(deployable: str) -> str:
+    """Returns who has all free shares of a deployable in Placement while it is programmed."""
+    return str(uuid5(_NAMESPACE, f"{deployable}.program"))
