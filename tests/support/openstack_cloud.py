@@ -99,7 +99,7 @@ def environment() -> Path:
             packages = [f"{package}=={version}" for package, version in VERSIONS.items()]
             try:
                 venv.create(folder, with_pip=True)
-                command = [folder / "bin" / "python", "-m", "pip", "install", "-q", *packages]
+                command = [str(folder / "bin" / "python"), "-m", "pip", "install", "-q", *packages]
                 subprocess.run(command, check=True, capture_output=True, text=True, timeout=_INSTALL_S)
             except (OSError, subprocess.SubprocessError) as e:
                 shutil.rmtree(folder, ignore_errors=True)

@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 folder, placement_port, cyborg_port = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
@@ -35,8 +36,8 @@ class Handler(WSGIRequestHandler):
     def log_message(self, *_: object) -> None: ...
 
 
-def serve(port: int, application: object) -> None:
-    server = make_server("127.0.0.1", port, application, Server, Handler)  # type: ignore[arg-type]
+def serve(port: int, application: Any) -> None:
+    server = make_server("127.0.0.1", port, application, Server, Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
 
 

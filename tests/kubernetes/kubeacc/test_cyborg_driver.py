@@ -64,7 +64,7 @@ def assert_nothing_left(cloud: Cloud) -> None:
     assert cloud.cyborg("GET", "/device_profiles")["device_profiles"] == []
 
 
-def seat(cloud: Cloud, number: int) -> str:
+def unit(cloud: Cloud, number: int) -> str:
     return f"{cloud.cyborg('GET', '/deployables')['deployables'][0]['uuid']}.{number}"
 
 
@@ -77,11 +77,11 @@ class TestCyborg(DriverContract):
 
     @property
     def attached_id(self) -> str:
-        return seat(self.cloud, 0)
+        return unit(self.cloud, 0)
 
     @property
     def detached_id(self) -> str:
-        return seat(self.cloud, 1)
+        return unit(self.cloud, 1)
 
 
 async def test_devices_are_the_seats_of_what_cyborg_has(cyborg: CyborgDriver) -> None:
@@ -94,7 +94,7 @@ async def test_devices_are_the_seats_of_what_cyborg_has(cyborg: CyborgDriver) ->
 
 
 async def test_a_server_of_nova_gets_an_accelerator(cyborg: CyborgDriver, openstack: Cloud) -> None:
-    device_id = seat(openstack, 3)
+    device_id = unit(openstack, 3)
     await cyborg.attach(device_id, "vm-1")
     request = openstack.requests()[0]
     assert (request["state"], request["instance_uuid"], request["hostname"]) == ("Bound", SERVER, HOST)
@@ -104,7 +104,7 @@ async def test_a_server_of_nova_gets_an_accelerator(cyborg: CyborgDriver, openst
     with pytest.raises(Conflict, match="bound to the instance"):
         await cyborg.attach(device_id, "vm-10")
     with pytest.raises(Conflict, match="binds no more to it"):
-        await cyborg.attach(seat(openstack, 4), "vm-1")
+        await cyborg.attach(unit(openstack, 4), "vm-1")
     assert len(openstack.requests()) == 1
     assert openstack.used() == 1
     attached = {d.device_id: d.node_name for d in await cyborg.discover() if d.attach_state is AttachState.ATTACHED}
@@ -112,7 +112,7 @@ async def test_a_server_of_nova_gets_an_accelerator(cyborg: CyborgDriver, openst
 
 
 async def test_machines_that_are_not_clear_are_refused(cyborg: CyborgDriver, openstack: Cloud) -> None:
-    device_id = seat(openstack, 0)
+    device_id = unit(openstack, 0)
     with pytest.raises(NotFound, match="no server vm-2"):
         await cyborg.attach(device_id, "vm-2")
     openstack.stand_ins.servers[str(uuid4())] = ("vm-1", HOST)
@@ -131,7 +131,7 @@ async def test_an_expired_token_is_renewed(cyborg: CyborgDriver, openstack: Clou
     await cyborg.discover()
     logins = openstack.stand_ins.logins
     openstack.stand_ins.expire_tokens()
-    await cyborg.attach(seat(openstack, 0), "node1")
+    await cyborg.attach(unit(openstack, 0), "node1")
     assert openstack.stand_ins.logins > logins
 
 
@@ -140,7 +140,7 @@ async def test_an_account_without_the_role_of_a_service_is_refused(openstack: Cl
     table["service-auth"] = table["auth"] | {"username": "guest", "password": "guest"}
     driver = CyborgDriver.from_settings(table)
     with pytest.raises(CloudRefused, match=r"answers 40[13]"):
-        await driver.attach(seat(openstack, 0), "node1")
+        await driver.attach(unit(openstack, 0), "node1")
 
 
 async def test_a_wrong_password_is_refused(openstack: Cloud) -> None:
@@ -162,7 +162,7 @@ REFUSALS: list[tuple[str, int, type[BackendError], bool]] = [
 async def test_what_cyborg_refuses_leaves_nothing(
     cyborg: CyborgDriver, openstack: Cloud, method: str, status: int, error: type[BackendError], is_retryable: bool
 ) -> None:
-    device_id = seat(openstack, 0)
+    device_id = unit(openstack, 0)
     openstack.stand_ins.faults = [Fault(method, "/accelerator_requests", status=status)]
     with pytest.raises(error, match=f"answers {status}: as the test wants it") as caught:
         await cyborg.attach(device_id, "node1")
@@ -178,7 +178,7 @@ async def test_what_cyborg_refuses_leaves_nothing(
 
 @pytest.mark.parametrize("method", ["POST", "PATCH"])
 async def test_an_answer_that_is_lost_is_not_done_twice(cyborg: CyborgDriver, openstack: Cloud, method: str) -> None:
-    device_id = seat(openstack, 0)
+    device_id = unit(openstack, 0)
     openstack.stand_ins.faults = [Fault(method, "/accelerator_requests", lost=True, times=1)]
     try:
         await cyborg.attach(device_id, "node1")
@@ -210,7 +210,7 @@ async def test_a_bind_that_fails_later_is_taken_back(cyborg: CyborgDriver, opens
 
 
 async def test_cyborg_away_is_said_and_survived(cyborg: CyborgDriver, openstack: Cloud) -> None:
-    device_id = seat(openstack, 0)
+    device_id = unit(openstack, 0)
     await cyborg.attach(device_id, "node1")
     openstack.kill()
     try:
@@ -232,7 +232,7 @@ async def test_a_slow_cyborg_is_not_awaited_for_ever(cyborg: CyborgDriver, opens
 
 
 async def test_a_cancelled_attach_is_over_before_it_is_undone(cyborg: CyborgDriver, openstack: Cloud) -> None:
-    device_id, go = seat(openstack, 0), threading.Event()
+    device_id, go = unit(openstack, 0), threading.Event()
     openstack.stand_ins.faults = [Fault("PATCH", "/accelerator_requests", hold=go, times=1)]
     attaching = asyncio.ensure_future(cyborg.attach(device_id, "node1"))
     while openstack.stand_ins.faults[0].times:  # noqa: ASYNC110  # no event
@@ -261,15 +261,15 @@ async def test_others_shares_are_not_taken(cyborg: CyborgDriver, openstack: Clou
     }
     openstack.placement("PUT", f"/allocations/{other}", body)
     try:
-        await cyborg.attach(seat(openstack, 0), "node1")
+        await cyborg.attach(unit(openstack, 0), "node1")
         with pytest.raises(InsufficientResource, match="does not give 1 of FPGA"):
-            await cyborg.attach(seat(openstack, 1), "node1")
+            await cyborg.attach(unit(openstack, 1), "node1")
         openstack.placement("DELETE", f"/allocations/{other}")
         openstack.placement(
             "PUT", f"/allocations/{other}", body | {"allocations": {provider: {"resources": {"FPGA": 1}}}}
         )
         with pytest.raises(Conflict, match="other machines hold"):
-            await cyborg.program(seat(openstack, 0), image)
+            await cyborg.program(unit(openstack, 0), image)
     finally:
         openstack.placement("DELETE", f"/allocations/{other}")
 
@@ -300,7 +300,7 @@ async def test_what_is_programmed_has_the_bits_that_were_checked(
     images[unfinished] = ({"id": unfinished, "name": f"kube-acc-{sha256}", "status": "queued", "owner": owner}, b"")
     before = len(programs(openstack))
     for _ in range(2):
-        await cyborg.program(seat(openstack, 0), image)
+        await cyborg.program(unit(openstack, 0), image)
     assert programs(openstack)[before:] == [sha256, sha256]
     assert unfinished not in images
     assert len(images) == 2  # the foreign one, and one upload for both
@@ -312,12 +312,12 @@ async def test_a_device_is_nobodys_while_it_is_programmed(cyborg: CyborgDriver, 
     slow = openstack.folder / "slow-program"
     slow.touch()
     try:
-        programming = asyncio.ensure_future(cyborg.program(seat(openstack, 0), image))
+        programming = asyncio.ensure_future(cyborg.program(unit(openstack, 0), image))
         while await asyncio.to_thread(openstack.used) < 16:  # noqa: ASYNC110  # no event
             await asyncio.sleep(0.02)
         other = CyborgDriver.from_settings(settings(openstack))  # as another leader, which knows no lock of ours
         with pytest.raises(InsufficientResource):
-            await other.attach(seat(openstack, 1), "node1")
+            await other.attach(unit(openstack, 1), "node1")
     finally:
         slow.unlink()
     await programming
@@ -329,14 +329,14 @@ async def test_a_programming_of_unknown_end_keeps_the_device_until_the_next(
 ) -> None:
     openstack.stand_ins.faults = [Fault("PATCH", "/program", lost=True, times=1)]
     with pytest.raises(CloudUnavailable):
-        await cyborg.program(seat(openstack, 0), image)
+        await cyborg.program(unit(openstack, 0), image)
     assert openstack.used() == 16
-    await cyborg.program(seat(openstack, 0), image)
+    await cyborg.program(unit(openstack, 0), image)
     assert openstack.used() == 0
     openstack.stand_ins.faults = [Fault("PATCH", "/program", lost=True, times=1)]
     with pytest.raises(CloudUnavailable):
-        await cyborg.program(seat(openstack, 0), image)
-    await cyborg.detach(seat(openstack, 0))
+        await cyborg.program(unit(openstack, 0), image)
+    await cyborg.detach(unit(openstack, 0))
     assert openstack.used() == 0
 
 

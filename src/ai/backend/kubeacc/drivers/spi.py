@@ -14,10 +14,12 @@ from typing import Any, BinaryIO, ClassVar, Self
 
 from ai.backend.common.device_operations import OperationVerb
 from ai.backend.common.errors import InvalidInput
+from ai.backend.kubeacc.crd.operations import Artifact
 from ai.backend.kubeacc.crd.vocabulary import AcceleratorType, Attachment, AttachState, PowerState
 
-ImageSource = Callable[[str, BinaryIO, int], Awaitable[None]]
-"""Writes the image of an URI, without its scheme, of at most so many bytes. Raises BackendError."""
+ImageSource = Callable[[Artifact, BinaryIO, int], Awaitable[None]]
+"""Writes an image of at most so many bytes to a file, which has its beginning already where an earlier attempt was
+interrupted: a source goes on at the file's end, or empties it. Raises BackendError, OSError."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

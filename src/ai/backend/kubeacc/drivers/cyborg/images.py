@@ -15,6 +15,7 @@ from urllib.parse import quote
 from uuid import UUID
 
 from ai.backend.common.errors import BackendError, InvalidInput, NotFound
+from ai.backend.kubeacc.crd.operations import Artifact
 from ai.backend.kubeacc.drivers.cyborg.connection import Cloud
 from ai.backend.kubeacc.drivers.cyborg.errors import CloudUnavailable
 from ai.backend.kubeacc.drivers.cyborg.model import GlanceImage, GlanceImages
@@ -44,13 +45,16 @@ class ImageLibrary:
                 await self._delete(image.id)
         return await self._upload(path, name, project, hash_value)
 
-    async def fetch(self, image_id: str, target: BinaryIO, limit: int) -> None:
-        """Writes an image of Glance, of at most ``limit`` bytes. Raises InvalidInput: the id is none, or it is larger;
-        and as :meth:`Cloud.request` does."""
+    async def fetch(self, artifact: Artifact, target: BinaryIO, limit: int) -> None:
+        """Writes an image ``glance:ID``, from its beginning. Raises InvalidInput: the id is none, or the image is too
+        large; and as :meth:`Cloud.request` does."""
+        image_id = artifact.uri.removeprefix("glance:")
         try:
             image_id = str(UUID(image_id))
         except ValueError:
             raise InvalidInput(f"{image_id[:64]!r} is no id of an image of Glance") from None
+        target.seek(0)
+        target.truncate()
         await self._cloud.download(f"/images/{image_id}/file", target, limit)
 
     async def _upload(self, path: Path, name: str, project: str, hash_value: str) -> str:

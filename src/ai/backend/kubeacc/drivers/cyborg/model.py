@@ -116,9 +116,9 @@ class Machine(NamedTuple):
     hypervisor: str = ""
 
 
-class Seat(NamedTuple):
-    """One of the accelerators that a deployable has: what one node can get. Its names say to which seat a device
-    profile, a request and an allocation belong, so nothing else has to remember it."""
+class Unit(NamedTuple):
+    """Names one of the accelerators of a deployable, which one machine can get. A device profile, a request and an
+    allocation have names made of it, so nothing else has to remember to which unit they belong."""
 
     deployable: str
     number: int
@@ -133,17 +133,17 @@ class Seat(NamedTuple):
 
     @property
     def consumer(self) -> str:
-        """Who has the seat's share in Placement."""
+        """The consumer that has the unit's share in Placement."""
         return str(uuid5(_NAMESPACE, self.device_id))
 
     @property
     def host_instance(self) -> str:
-        """The instance in whose name a compute host itself has the accelerator."""
+        """The instance by whose id a compute host itself has the accelerator."""
         return str(uuid5(_NAMESPACE, f"{self.device_id}.host"))
 
     @classmethod
-    def parse(cls, device_id: str) -> Seat:
-        """Raises NotFound: no seat has such an id."""
+    def parse(cls, device_id: str) -> Unit:
+        """Raises NotFound: no unit has such an id."""
         deployable, dot, number = device_id.rpartition(".")
         try:
             if not dot or not number.isascii() or not number.isdecimal() or len(number) > 6:

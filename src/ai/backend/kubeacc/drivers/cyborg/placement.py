@@ -13,7 +13,8 @@ _CONSUMER_TYPE = "KUBE_ACC"
 
 
 class Stock(NamedTuple):
-    """What Placement knows of a deployable. ``host`` is the compute host; ``usable`` shares can be given to anybody."""
+    """Describes the inventory of a deployable: ``host`` is its compute host, ``usable`` the shares that are not
+    reserved."""
 
     provider: str
     host: str
