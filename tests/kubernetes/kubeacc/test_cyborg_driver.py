@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -18,30 +18,14 @@ from ai.backend.kubeacc.drivers.cyborg.driver import CyborgDriver
 from ai.backend.kubeacc.drivers.cyborg.errors import BindFailed, CloudRefused, CloudUnavailable
 from ai.backend.kubeacc.drivers.spi import AbstractAcceleratorDriver
 from tests.contract.kubeacc.contract import DriverContract
-from tests.support.openstack_cloud import HOST, Cloud, running_cloud
+from tests.kubernetes.kubeacc.cyborg import assert_nothing_left, openstack, settings, unit
+from tests.support.openstack_cloud import HOST, Cloud
 from tests.support.openstack_standins import Fault
 
 pytestmark = pytest.mark.needs("cyborg")
+__all__ = ["openstack"]  # a fixture
 SERVER = str(uuid4())
 BITS = b"bits of a bitstream"
-
-
-@pytest.fixture(scope="session")
-def openstack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
-    with running_cloud(tmp_path_factory.mktemp("openstack")) as cloud:
-        yield cloud
-
-
-def settings(cloud: Cloud, **changes: Any) -> dict[str, Any]:
-    auth = {
-        "auth-url": f"{cloud.stand_ins.url}/identity/v3",
-        "username": "kube-acc",
-        "password": "accelerate",
-        "project-name": "machines",
-        "user-domain-name": "Default",
-        "project-domain-name": "Default",
-    }
-    return {"auth": auth, "nodes": {"node1": {"host": HOST}}, "request-timeout": 10, **changes}
 
 
 @pytest.fixture
@@ -56,16 +40,6 @@ async def cyborg(openstack: Cloud) -> AsyncIterator[CyborgDriver]:
         if device.attach_state is AttachState.ATTACHED:
             await driver.detach(device.device_id)
     assert_nothing_left(openstack)
-
-
-def assert_nothing_left(cloud: Cloud) -> None:
-    assert cloud.requests() == []
-    assert cloud.used() == 0
-    assert cloud.cyborg("GET", "/device_profiles")["device_profiles"] == []
-
-
-def unit(cloud: Cloud, number: int) -> str:
-    return f"{cloud.cyborg('GET', '/deployables')['deployables'][0]['uuid']}.{number}"
 
 
 class TestCyborg(DriverContract):

@@ -131,7 +131,8 @@ class CyborgDriver(AbstractAcceleratorDriver):
             if stock.host not in (machine.host, machine.hypervisor):
                 raise InvalidInput(f"the device is at the host {stock.host}, {node_name} is at {machine.host}")
             if await self._is_bound(unit, machine):
-                await self._placement.allocate(unit.consumer, stock, 1)
+                if not await self._placement.has(unit.consumer):
+                    await self._placement.allocate(unit.consumer, stock, 1)
                 return
             try:
                 await self._placement.allocate(unit.consumer, stock, 1)
