@@ -286,14 +286,29 @@ class TestRegistry:
 
     async def test_a_header_as_long_as_memory_is_refused(self, registry: DockerRegistry, images: Images) -> None:
         images.store._settings = ArtifactSettings(max_size=64 << 20)
-        file = io.BytesIO()
         header = tarfile.TarInfo("x")
         header.type, header.size = tarfile.XHDTYPE, 32 << 20
-        file.write(header.tobuf(tarfile.USTAR_FORMAT))
-        file.write(bytes(32 << 20))
-        manifest = registry.put_layers("lab/evil", gzip.compress(file.getvalue(), 1))
-        with pytest.raises(ArtifactRejected, match="header that is too long"):
+        block = header.tobuf(tarfile.USTAR_FORMAT)
+        manifest = registry.put_layers("lab/evil", gzip.compress(block + bytes(32 << 20), 1))
+        with pytest.raises(ArtifactRejected, match="headers that are too long"):
             await images.fetch(f"oci://{registry.name}/lab/evil@{manifest}#a")
+
+    async def test_headers_without_end_are_refused(self, registry: DockerRegistry, images: Images) -> None:
+        """One header for the next one, ten thousand times; and an entry that leads back to itself."""
+        chain = tarfile.TarInfo("x")
+        chain.type = tarfile.XHDTYPE
+        back = tarfile.TarInfo("x")
+        back.size = -512
+        for block in (chain.tobuf(tarfile.USTAR_FORMAT) * 2000, back.tobuf(tarfile.GNU_FORMAT) * 4):
+            manifest = registry.put_layers("lab/evil", block)
+            with pytest.raises(ArtifactRejected):
+                await images.fetch(f"oci://{registry.name}/lab/evil@{manifest}#a")
+
+    async def test_a_layer_of_several_streams_is_read(self, registry: DockerRegistry, images: Images) -> None:
+        archive = tar(("a.bit", tarfile.REGTYPE, BITS), compress=False)
+        layer = b"".join(gzip.compress(archive[start : start + 100_000]) for start in range(0, len(archive), 100_000))
+        manifest = registry.put_layers("lab/streams", layer)
+        assert await images.fetch(f"oci://{registry.name}/lab/streams@{manifest}#a.bit") == BITS
 
     async def test_manifests_that_do_not_fit_are_refused(self, registry: DockerRegistry, images: Images) -> None:
         manifest = registry.put_layers("lab/fpga", b"another")

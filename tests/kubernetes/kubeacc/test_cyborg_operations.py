@@ -23,7 +23,7 @@ from ai.backend.kubeacc.drivers.cyborg.driver import CyborgDriver
 from ai.backend.node.kube_api.client import KubeApi
 from tests.kubernetes.kubeacc.conftest import NODE, Bench, ScriptedNode, running
 from tests.kubernetes.kubeacc.cyborg import assert_nothing_left, openstack, settings, unit
-from tests.support.openstack_cloud import PROJECT, Cloud
+from tests.support.openstack_cloud import HOST, PROJECT, Cloud
 from tests.support.openstack_standins import Fault
 
 pytestmark = [pytest.mark.needs("kubernetes"), pytest.mark.needs("cyborg")]
@@ -98,6 +98,23 @@ async def test_what_cyborg_refuses_is_a_condition_with_its_reason(cloud: Bench, 
     assert conditions["Complete"] == "True"
     freed = await cloud.device(device)
     assert (freed.status.operation, freed.status.attached_by) == (None, None)
+
+
+async def test_a_device_is_attached_to_one_node_of_the_cluster_only(cloud: Bench, openstack: Cloud) -> None:
+    """The machine of somebody else gets nothing, and what is attached is not attached a second time."""
+    device = name_of(openstack, 7)
+    openstack.stand_ins.servers[str(uuid4())] = ("vm-of-others", HOST)
+    await cloud.ask("stranger", device, "Attach", attach={"nodeName": "vm-of-others"})
+    ended = await cloud.wait_for_end("stranger", 30)
+    assert (ended.status.phase, ended.status.reason) == (P.FAILED, "NoSuchNode")
+    await attach(cloud, "first", device)
+    assert (await cloud.wait_for_end("first", 30)).status.phase is P.SUCCEEDED
+    await attach(cloud, "second", device)
+    refused = await cloud.wait_for_end("second", 30)
+    assert (refused.status.phase, refused.status.reason) == (P.REFUSED, "AlreadyAttached")
+    assert len(openstack.requests()) == 1
+    await cloud.ask("detach", device, "Detach")
+    assert (await cloud.wait_for_end("detach", 30)).status.phase is P.SUCCEEDED
 
 
 async def test_cyborg_away_is_tried_again_until_it_is_back(cloud: Bench, openstack: Cloud) -> None:

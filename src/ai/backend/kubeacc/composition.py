@@ -74,7 +74,13 @@ async def run_controllers(
     election = Election(lease_api, CONTROLLERS_ACCOUNT, NAMESPACE, identity)
 
     async def control(term: int) -> None:
-        await ControllerManager(api, drivers=drivers, fetch_image=store.fetch).run(term)
+        manager = ControllerManager(api, drivers=drivers, fetch_image=store.fetch)
+        store.in_use = lambda: [
+            device.status.program.image
+            for device in manager.view.accelerators.all()
+            if device.status.program is not None
+        ]
+        await manager.run(term)
 
     leading = asyncio.ensure_future(election.run(control))
     stopping = asyncio.ensure_future(stop.wait())

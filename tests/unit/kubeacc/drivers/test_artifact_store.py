@@ -161,6 +161,42 @@ async def test_the_least_used_images_go_first(tmp_path: Path) -> None:
     assert {name.removesuffix(".bit") for name in names(tmp_path)} == kept
 
 
+async def test_an_image_that_a_device_has_loaded_stays(tmp_path: Path) -> None:
+    source = Source(bytes(100))
+    images = store(tmp_path, source, cache_size=50)
+    loaded = await images.fetch(artifact(bytes(100)))
+    images.in_use = lambda: [str(loaded)]
+    for number in (1, 2):
+        source.content = bytes([number]) * 100
+        await images.fetch(artifact(source.content))
+    assert len(names(tmp_path)) == 2
+    assert loaded.exists()
+
+
+async def test_three_who_ask_for_one_image_write_one_file_at_a_time(tmp_path: Path) -> None:
+    source, active = Source(), 0
+
+    async def count() -> None:
+        nonlocal active
+        active += 1
+        assert active == 1
+        await asyncio.sleep(0.001)
+        active -= 1
+
+    source.during = count
+    images = store(tmp_path, source)
+    source.error = Unavailable("once")
+
+    async def fetch() -> None:
+        for _ in range(3):
+            try:
+                await images.fetch(artifact())
+            except Unavailable:
+                source.error, source.most = Unavailable("again"), 5
+
+    await asyncio.gather(*(fetch() for _ in range(3)))
+
+
 async def test_schemes_without_a_source_are_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="glance: are not fetched here; the schemes are: https"):
         await store(tmp_path, Source()).fetch(artifact(uri="glance:1"))

@@ -156,8 +156,8 @@ class DriverRunner:
                 fetch_image=self._fetch_image,
                 on_change=lambda: self._queue.add(key),
             )
-        stored = operation.status.report
-        report = execution.report(operation.status.order, stored)
+        stored, order = operation.status.report, operation.status.order
+        report = self._refusal_of(operation) or execution.report(order, stored)
         if report == stored:
             return None
         if report.outcome is not None:
@@ -169,6 +169,16 @@ class DriverRunner:
         )
         self._view.operations.record(written)
         return None
+
+    def _refusal_of(self, operation: AcceleratorOperation) -> Report | None:
+        """Refuses to attach a device to what is no node of the cluster: an IaaS has machines of others too."""
+        attach, order = operation.spec.attach, operation.status.order
+        if attach is None or order is None or order.rollback or self._view.nodes.get(attach.node_name) is not None:
+            return None
+        if operation.status.report is not None and operation.status.report.sequence == order.sequence:
+            return None  # the order was begun while there was the node
+        message = f"the cluster has no node {attach.node_name}"
+        return Report(sequence=order.sequence, outcome=Outcome.FAILED, reason="NoSuchNode", message=message)
 
     async def _discover_now(self) -> None:
         """Shows the new state of the device before the report, which the controllers compare with it."""

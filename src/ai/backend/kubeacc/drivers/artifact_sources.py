@@ -10,6 +10,7 @@ import asyncio
 import os
 import re
 import shutil
+import sys
 import tarfile
 import tempfile
 import zlib
@@ -50,7 +51,7 @@ _MANIFEST_TYPES = (
 )
 _MANIFEST_LIMIT = 1 << 20
 _MAX_LAYERS, _MAX_MEMBERS = 128, 20_000
-_MAX_READ_BYTES = 4 << 20
+_MAX_READ_BYTES, _MAX_HEADER_BYTES = 4 << 20, 64 << 20
 _GZIP = b"\x1f\x8b"
 _REFERENCE = re.compile(r"/(?P<name>[a-z0-9]+(?:[._/-]{1,2}[a-z0-9]+)*)@(?P<digest>sha256:[0-9a-f]{64})")
 _Digest = Annotated[str, msgspec.Meta(pattern=r"^sha256:[0-9a-f]{64}$")]
@@ -204,11 +205,15 @@ class _Repository:
             async with self.http.stream(f"/v2/{self.name}/blobs/{layer.digest}", scope=self.scope) as response:
                 async for chunk in response.content.iter_chunked(READ_BYTES):
                     size += len(chunk)
-                    if size > layer.size:
-                        raise ArtifactRejected(f"the layer {layer.digest} is longer than its manifest says")
+                    if size > min(layer.size, limit):
+                        raise ArtifactRejected(f"the layer {layer.digest} is too large, or not as long as announced")
                     await asyncio.to_thread(unpacker.write, chunk)
             file.flush()
             yield cast("BinaryIO", file)
+
+
+def _gunzip() -> Any:
+    return zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
 
 
 class _Unpacker:
@@ -223,7 +228,7 @@ class _Unpacker:
         if not self._is_begun:
             self._is_begun = True
             if chunk.startswith(_GZIP):
-                self._gzip = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
+                self._gzip = _gunzip()
         if self._gzip is None:
             self._put(chunk)
             return
@@ -231,6 +236,8 @@ class _Unpacker:
             while chunk:
                 self._put(self._gzip.decompress(chunk, READ_BYTES))
                 chunk = self._gzip.unconsumed_tail
+                if self._gzip.eof:  # a layer may be several streams, one after the other
+                    chunk, self._gzip = self._gzip.unused_data, _gunzip()
         except zlib.error as e:
             raise ArtifactRejected(f"a layer of the image cannot be decompressed: {e}") from None
 
@@ -242,15 +249,21 @@ class _Unpacker:
 
 
 class _BoundedReads:
-    """A file for tarfile, which would read a header of any length into memory."""
+    """A file for tarfile, which would read headers of any length into memory, and go in circles where they say so."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
+        self._left: int = _MAX_HEADER_BYTES
         self.seek, self.tell = file.seek, file.tell
 
+    def lift(self) -> None:
+        """Ends the counting: what follows is the content of a file, which has its own limit."""
+        self._left = sys.maxsize
+
     def read(self, size: int = -1) -> bytes:
-        if not 0 <= size <= _MAX_READ_BYTES:
-            raise ArtifactRejected("a layer of the image has a header that is too long")
+        self._left -= size
+        if not 0 <= size <= _MAX_READ_BYTES or self._left < 0:
+            raise ArtifactRejected("a layer of the image has headers that are too long")
         return self._file.read(size)
 
 
@@ -258,12 +271,13 @@ def _extract(layer: BinaryIO, name: str, target: BinaryIO, limit: int) -> bool:
     """Writes the regular file ``name`` of a tar; nothing else of it is written anywhere, so names, links and modes in
     it do no harm. Returns False if the tar does not have it. Raises ArtifactRejected."""
     layer.seek(0)
+    reads = _BoundedReads(layer)
     member: tarfile.TarInfo | None = None
     try:
-        with tarfile.open(fileobj=cast("BinaryIO", _BoundedReads(layer)), mode="r:") as tar:
+        with tarfile.open(fileobj=cast("BinaryIO", reads), mode="r:") as tar:
             for number, entry in enumerate(tar):
-                if number >= _MAX_MEMBERS:
-                    raise ArtifactRejected(f"a layer of the image has more than {_MAX_MEMBERS} files")
+                if number >= _MAX_MEMBERS or entry.size < 0:
+                    raise ArtifactRejected(f"a layer of the image has more than {_MAX_MEMBERS} files, or is damaged")
                 if entry.name.removeprefix("./").lstrip("/") == name:
                     member = entry
             if member is None:
@@ -274,9 +288,10 @@ def _extract(layer: BinaryIO, name: str, target: BinaryIO, limit: int) -> bool:
                 raise ArtifactRejected(f"the image is larger than {limit} bytes")
             content = tar.extractfile(member)
             assert content is not None  # of a regular file
+            reads.lift()
             shutil.copyfileobj(content, target, READ_BYTES)
             return True
-    except (tarfile.TarError, ValueError, OverflowError, EOFError) as e:
+    except (tarfile.TarError, ValueError, OverflowError, EOFError, RecursionError, LookupError) as e:
         raise ArtifactRejected(f"a layer of the image is no tar: {str(e)[:200]}") from None
 
 

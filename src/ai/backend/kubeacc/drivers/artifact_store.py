@@ -13,10 +13,11 @@ import logging
 import os
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 from urllib.parse import unquote, urlsplit
+from weakref import WeakValueDictionary
 
 from ai.backend.common.errors import ArtifactDamaged, ArtifactRejected, InvalidInput, StorageFull, Unavailable
 from ai.backend.kubeacc.crd.operations import Artifact
@@ -36,7 +37,9 @@ class ArtifactStore:
 
     def __init__(self, folder: Path, settings: ArtifactSettings, sources: Mapping[str, ImageSource]) -> None:
         self._folder, self._settings, self._sources = folder, settings, dict(sources)
-        self._locks: dict[str, asyncio.Lock] = {}
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self.in_use: Callable[[], Iterable[str]] = lambda: ()
+        """Returns paths of images that devices have loaded now: a rollback needs them, so they are not removed."""
 
     async def fetch(self, artifact: Artifact) -> Path:
         """Returns an image with the digest of the artifact. Whether its signature is needed, the caller has checked.
@@ -49,7 +52,8 @@ class ArtifactStore:
         if source is None:
             schemes = ", ".join(sorted(self._sources)) or "none"
             raise InvalidInput(f"images of {scheme}: are not fetched here; the schemes are: {schemes}")
-        lock = self._locks.setdefault(artifact.sha256, asyncio.Lock())
+        if (lock := self._locks.get(artifact.sha256)) is None:
+            lock = self._locks[artifact.sha256] = asyncio.Lock()
         try:
             async with lock:
                 return await self._fetch(artifact, source)
@@ -58,9 +62,6 @@ class ArtifactStore:
                 self._partial(artifact).unlink(missing_ok=True)
                 raise StorageFull(f"the disk of {self._folder} has no room for the image") from None
             raise Unavailable(f"the image cannot be stored in {self._folder}: {e.strerror}") from None
-        finally:
-            if not lock.locked():
-                self._locks.pop(artifact.sha256, None)
 
     async def _fetch(self, artifact: Artifact, source: ImageSource) -> Path:
         target = self._folder / f"{artifact.sha256}{_suffix_of(artifact.uri)}"
@@ -75,7 +76,8 @@ class ArtifactStore:
                 raise ArtifactDamaged("the image was not the same at a second attempt; it is fetched anew")
             raise ArtifactRejected(f"the image has another digest than {artifact.sha256}")
         await asyncio.to_thread(partial.replace, target)
-        await asyncio.to_thread(self._evict, target)
+        kept = {target.name, *(PurePosixPath(path).name for path in self.in_use())}
+        await asyncio.to_thread(self._evict, kept)
         return target
 
     async def _download(self, artifact: Artifact, source: ImageSource, partial: Path) -> bool:
@@ -115,16 +117,19 @@ class ArtifactStore:
         os.utime(target)
         return True
 
-    def _evict(self, newest: Path) -> None:
-        """Removes images that were not used for the longest time, until the rest is small enough, and old partials."""
-        images = []
+    def _evict(self, kept: Collection[str]) -> None:
+        """Removes images that were not used for the longest time, until all is small enough, and old partials; not
+        those that are ``kept`` by their names."""
+        images: list[tuple[float, int, Path]] = []
+        total = 0
         for path in self._folder.iterdir():
             state = path.lstat()
-            if _IMAGE_NAME.fullmatch(path.name) and path != newest:
-                images.append((state.st_mtime, state.st_size, path))
+            if _IMAGE_NAME.fullmatch(path.name):
+                total += state.st_size
+                if path.name not in kept:
+                    images.append((state.st_mtime, state.st_size, path))
             elif _PARTIAL_NAME.fullmatch(path.name) and state.st_mtime < time.time() - _PARTIAL_LIFE_S:
                 path.unlink(missing_ok=True)
-        total = newest.stat().st_size + sum(size for _, size, _ in images)
         for _, size, path in sorted(images):
             if total <= self._settings.cache_size:
                 return

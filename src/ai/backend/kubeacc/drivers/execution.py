@@ -16,7 +16,7 @@ from ai.backend.infra.loop import cancel_all
 from ai.backend.infra.retry import Backoff
 from ai.backend.kubeacc.crd.operations import AcceleratorOperationSpec, Artifact, Order, Report
 from ai.backend.kubeacc.crd.vocabulary import Outcome, PartitionAction, PowerState
-from ai.backend.kubeacc.drivers.spi import AbstractAcceleratorDriver
+from ai.backend.kubeacc.drivers.spi import AbstractAcceleratorDriver, DriverDevice
 
 log = logging.getLogger(__name__)
 V = OperationVerb
@@ -113,10 +113,13 @@ class OrderExecution:
     async def _undo(self, order: Order) -> Mapping[str, str]:
         """Restores what the order says that was before. Raises InvalidInput where that is not possible."""
         spec, driver, device_id = self._spec, self._driver, self._device_id
-        if spec.attach is not None:
-            await driver.detach(device_id)
-        elif spec.operation is V.DETACH:
+        device: DriverDevice | None = None
+        if spec.attach is not None or spec.operation is V.DETACH:
             device = next((d for d in await driver.discover() if d.device_id == device_id), None)
+        if spec.attach is not None:
+            if device is None or device.node_name in (None, spec.attach.node_name):
+                await driver.detach(device_id)  # else somebody has attached it elsewhere, which is not ours to undo
+        elif spec.operation is V.DETACH:
             if device is None or device.node_name is None:
                 raise InvalidInput("the device is detached; attach it again by an operation")
         elif spec.program is not None:

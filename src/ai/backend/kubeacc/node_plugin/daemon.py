@@ -91,6 +91,7 @@ async def run_node_plugin(
         stack.push_async_callback(remote.close)
         sources = {**remote.sources, "file": file_source(settings.image_directory)}
         store = ArtifactStore(images, settings.artifacts, sources)
+        store.in_use = facts.images
         executor = OperationExecutor(api, tracker, reports, facts, node, store=store)
         stack.push_async_callback(executor.close)
         device_plugins: list[DevicePlugin] = []

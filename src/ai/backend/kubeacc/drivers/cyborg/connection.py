@@ -30,6 +30,8 @@ _PATHS = {"accelerator": "/v2", "image": "/v2", "placement": "", "compute": ""}
 _NAMES = {"accelerator": "Cyborg", "placement": "Placement", "image": "Glance", "compute": "Nova"}
 _MAX_ANSWER_BYTES = 16 << 20
 _CHUNK_BYTES = 1 << 18
+_MAX_DOWNLOAD_S = 900.0
+"""Of one image: its thread cannot be stopped."""
 _FILE_SUFFIX = "-file"
 
 
@@ -78,9 +80,9 @@ class Cloud:
         """Writes a file of Glance into ``target``, at most ``limit`` bytes; longer ones raise InvalidInput."""
 
         def receive() -> None:
-            size = 0
+            size, deadline = 0, time.monotonic() + _MAX_DOWNLOAD_S
             with self._send("image", "GET", path, headers={"Accept-Encoding": "identity"}) as response:
-                for chunk in self._chunks("image", response, None):
+                for chunk in self._chunks("image", response, deadline):
                     size += len(chunk)
                     if size > limit:
                         raise InvalidInput(f"the image is larger than {limit} bytes")

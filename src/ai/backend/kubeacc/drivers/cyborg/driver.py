@@ -40,7 +40,6 @@ from ai.backend.kubeacc.drivers.cyborg.model import (
     Machine,
     Servers,
     Unit,
-    programming_consumer,
 )
 from ai.backend.kubeacc.drivers.cyborg.placement import Placement, Stock
 from ai.backend.kubeacc.drivers.cyborg.settings import CyborgSettings
@@ -149,7 +148,7 @@ class CyborgDriver(AbstractAcceleratorDriver):
         unit = Unit.parse(device_id)
         async with self._lock(unit):
             await self._free(unit)
-            await self._placement.release(programming_consumer(unit.deployable))
+            await self._placement.release(unit.programming_consumer)
 
     async def program(self, device_id: str, image: Path) -> None:
         """Loads an image into the whole FPGA, of which nobody else may hold a unit.
@@ -171,8 +170,8 @@ class CyborgDriver(AbstractAcceleratorDriver):
     @asynccontextmanager
     async def _whole(self, unit: Unit, stock: Stock) -> AsyncIterator[None]:
         """Takes all free shares of a device, so that nobody gets one meanwhile. They are kept where nobody knows
-        whether the device is still being programmed: the next program or detach gives them back."""
-        consumer = programming_consumer(unit.deployable)
+        whether the device is still being programmed: the unit's next program or detach gives them back."""
+        consumer = unit.programming_consumer
         amount = stock.usable - (1 if await self._placement.has(unit.consumer) else 0)
         try:
             if amount > 0:

@@ -137,6 +137,11 @@ class Unit(NamedTuple):
         return str(uuid5(_NAMESPACE, self.device_id))
 
     @property
+    def programming_consumer(self) -> str:
+        """The consumer that has all free shares of the deployable while the device is programmed for this unit."""
+        return str(uuid5(_NAMESPACE, f"{self.device_id}.program"))
+
+    @property
     def host_instance(self) -> str:
         """The instance by whose id a compute host itself has the accelerator."""
         return str(uuid5(_NAMESPACE, f"{self.device_id}.host"))
@@ -151,8 +156,3 @@ class Unit(NamedTuple):
             return cls(str(UUID(deployable)), int(number))
         except ValueError:
             raise NotFound(f"there is no device {device_id[:128]!r}") from None
-
-
-def programming_consumer(deployable: str) -> str:
-    """Returns who has all free shares of a deployable in Placement while it is programmed."""
-    return str(uuid5(_NAMESPACE, f"{deployable}.program"))
