@@ -89,13 +89,12 @@ def environment() -> Path:
     cached = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "backend.ai" / "cyborg"
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     name = "-".join([f"py{python}", *(f"{package}-{version}" for package, version in VERSIONS.items())])
-    folder, partial = cached / name, cached / f"{name}.partial"
+    folder = cached / name
     cached.mkdir(parents=True, exist_ok=True)
     with (cached / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "installed").exists():
             shutil.rmtree(folder, ignore_errors=True)
-            shutil.rmtree(partial, ignore_errors=True)
             packages = [f"{package}=={version}" for package, version in VERSIONS.items()]
             try:
                 venv.create(folder, with_pip=True)

@@ -85,6 +85,18 @@ async def test_a_server_of_nova_gets_an_accelerator(cyborg: CyborgDriver, openst
     assert attached == {device_id: "vm-1"}
 
 
+async def test_two_clusters_share_a_cloud(cyborg: CyborgDriver, openstack: Cloud) -> None:
+    """Each sees its own attachments, Placement counts both, and neither takes back what the other has."""
+    device_id = unit(openstack, 0)
+    other = CyborgDriver.from_settings(settings(openstack, cluster="other"))
+    await cyborg.attach(device_id, "node1")
+    await other.attach(device_id, "node1")
+    assert openstack.used() == 2
+    await other.detach(device_id)
+    assert [request["state"] for request in openstack.requests()] == ["Bound"]
+    assert openstack.used() == 1
+
+
 async def test_machines_that_are_not_clear_are_refused(cyborg: CyborgDriver, openstack: Cloud) -> None:
     device_id = unit(openstack, 0)
     with pytest.raises(NotFound, match="no server vm-2"):

@@ -7,6 +7,7 @@ import hashlib
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -58,7 +59,7 @@ def name_of(cloud: Cloud, number: int) -> str:
     return accelerator_name("cyborg", unit(cloud, number))
 
 
-async def attach(bench: Bench, name: str, device: str, **spec: object) -> None:
+async def attach(bench: Bench, name: str, device: str, **spec: Any) -> None:
     await bench.ask(name, device, "Attach", attach={"nodeName": NODE}, **spec)
 
 

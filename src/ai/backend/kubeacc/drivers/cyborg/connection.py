@@ -233,7 +233,7 @@ def _fault_text(body: bytes) -> str:
                 document = document[0]
             elif isinstance(document, dict):
                 keys = ("error_message", "faultstring", "errors", "detail", "message", "error")
-                document = next((document[key] for key in keys if document.get(key)), "")
+                document = next((document[key] for key in keys if document.get(key)), None)
             elif isinstance(document, str):
                 text = document
                 with suppress(msgspec.MsgspecError):

@@ -91,7 +91,7 @@ class CyborgDriver(AbstractAcceleratorDriver):
         for deployable in deployables:
             stock = await self._stock_if_any(deployable)
             for number in range(min(deployable.num_accelerators, _MAX_UNITS)):
-                unit = Unit(deployable.uuid, number)
+                unit = Unit(deployable.uuid, number, self._settings.cluster)
                 request_of_unit = by_profile.get(unit.profile)
                 devices.append(self._described(unit, deployable, stock, request_of_unit, nodes.get(unit.profile, "")))
         return devices
@@ -123,7 +123,7 @@ class CyborgDriver(AbstractAcceleratorDriver):
         Raises InsufficientResource: others have all accelerators of the device; Conflict: the unit is attached
         elsewhere, or Cyborg binds nothing more to the machine; BindFailed.
         """
-        unit = Unit.parse(device_id)
+        unit = Unit.parse(device_id, self._settings.cluster)
         deployable, stock = await self._placed(unit)
         async with self._lock(deployable):
             machine = await self._machine(node_name)
@@ -145,7 +145,7 @@ class CyborgDriver(AbstractAcceleratorDriver):
 
     async def detach(self, device_id: str) -> None:
         """Unbinds the accelerator, and takes back all that the unit has in Cyborg and Placement."""
-        unit = Unit.parse(device_id)
+        unit = Unit.parse(device_id, self._settings.cluster)
         async with self._lock(unit):
             await self._free(unit)
             await self._placement.release(unit.programming_consumer)
@@ -155,7 +155,7 @@ class CyborgDriver(AbstractAcceleratorDriver):
 
         Raises Conflict: other machines hold accelerators of it.
         """
-        unit = Unit.parse(device_id)
+        unit = Unit.parse(device_id, self._settings.cluster)
         deployable, stock = await self._placed(unit)
         if stock.resource != _FPGA:
             raise InvalidInput(f"{deployable.name} is of {stock.resource}; Cyborg programs FPGAs only")

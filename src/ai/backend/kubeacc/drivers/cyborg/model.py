@@ -122,6 +122,7 @@ class Unit(NamedTuple):
 
     deployable: str
     number: int
+    cluster: str = ""
 
     @property
     def device_id(self) -> str:
@@ -129,30 +130,31 @@ class Unit(NamedTuple):
 
     @property
     def profile(self) -> str:
-        return f"{_PROFILE_PREFIX}{self.deployable}-{self.number}"
+        cluster = f"{self.cluster}-" if self.cluster else ""
+        return f"{_PROFILE_PREFIX}{cluster}{self.deployable}-{self.number}"
 
     @property
     def consumer(self) -> str:
         """The consumer that has the unit's share in Placement."""
-        return str(uuid5(_NAMESPACE, self.device_id))
+        return str(uuid5(_NAMESPACE, self.profile))
 
     @property
     def programming_consumer(self) -> str:
         """The consumer that has all free shares of the deployable while the device is programmed for this unit."""
-        return str(uuid5(_NAMESPACE, f"{self.device_id}.program"))
+        return str(uuid5(_NAMESPACE, f"{self.profile}.program"))
 
     @property
     def host_instance(self) -> str:
         """The instance by whose id a compute host itself has the accelerator."""
-        return str(uuid5(_NAMESPACE, f"{self.device_id}.host"))
+        return str(uuid5(_NAMESPACE, f"{self.profile}.host"))
 
     @classmethod
-    def parse(cls, device_id: str) -> Unit:
+    def parse(cls, device_id: str, cluster: str = "") -> Unit:
         """Raises NotFound: no unit has such an id."""
         deployable, dot, number = device_id.rpartition(".")
         try:
             if not dot or not number.isascii() or not number.isdecimal() or len(number) > 6:
                 raise ValueError
-            return cls(str(UUID(deployable)), int(number))
+            return cls(str(UUID(deployable)), int(number), cluster)
         except ValueError:
             raise NotFound(f"there is no device {device_id[:128]!r}") from None

@@ -20,6 +20,11 @@ class CyborgNodeSettings(Settings):
 class CyborgSettings(Settings):
     """How the driver reaches an OpenStack cloud."""
 
+    cluster: str = Field(
+        "",
+        pattern="^[a-z0-9-]{0,63}$",
+        description="Name of this cluster where several share the cloud: each gives away and takes back its own.",
+    )
     auth_type: str = Field("password", description="The plugin of keystoneauth: password, v3applicationcredential ...")
     auth: dict[str, str] = Field(
         default_factory=dict,
