@@ -68,10 +68,6 @@ def page() -> str:
     for name, model in runtimes.items():
         runtime = reference_page(model, name="agent", env_prefix="BACKEND_AGENT_RUNTIME__")
         parts.append(runtime.replace("## `agent.toml`", f"## `agent.toml`, table `[runtime]`, for the {name} runtime"))
-    hooks: dict[str, type[BaseModel]] = {"ldap": LdapSettings, "oidc": OidcSettings}
-    for name, model in hooks.items():
-        hook = reference_page(model, name="manager", env_prefix=f"BACKEND_MANAGER_HOOKS__OPTIONS__{name.upper()}__")
-        parts.append(hook.replace("## `manager.toml`", f"## `manager.toml`, table `[hooks.options.{name}]`"))
     kube_acc: dict[str, type[BaseModel]] = {
         "kube-acc-node": NodePluginSettings,
         "kube-acc-controllers": ControllerSettings,
@@ -79,6 +75,10 @@ def page() -> str:
     parts += [reference_page(model, name=name, env_prefix="") for name, model in kube_acc.items()]
     cyborg = reference_page(CyborgSettings, name="kube-acc-controllers", env_prefix="")
     parts.append(cyborg.replace("controllers.toml`", "controllers.toml`, table `[drivers.cyborg]`"))
+    hooks: dict[str, type[BaseModel]] = {"ldap": LdapSettings, "oidc": OidcSettings}
+    for name, model in hooks.items():
+        hook = reference_page(model, name="manager", env_prefix=f"BACKEND_MANAGER_HOOKS__OPTIONS__{name.upper()}__")
+        parts.append(hook.replace("## `manager.toml`", f"## `manager.toml`, table `[hooks.options.{name}]`"))
     return "\n".join(parts)
 
 

@@ -99,6 +99,34 @@ def answering(body: bytes, *, times: int = 1) -> Iterator[str]:
         thread.join()
 
 
+async def test_a_password_does_not_follow_a_redirect() -> None:
+    received: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def log_message(self, *_: object) -> None: ...
+
+        def do_POST(self) -> None:  # the name that http.server calls
+            received.append(self.path)
+            self.send_response(307)
+            self.send_header("Location", f"http://{self.headers['Host']}/elsewhere")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread.start()
+    auth = {"auth_url": f"http://127.0.0.1:{server.server_address[1]}/v3", "username": "u", "password": "p"}
+    cloud = Cloud(CyborgSettings(auth_type="v3password", auth=auth | {"user_domain_id": "default"}))
+    try:
+        with pytest.raises(BackendError):
+            await cloud.project_and_user()
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+    assert set(received) == {"/v3/auth/tokens"}
+
+
 def cloud_at(url: str) -> Cloud:
     """A cloud with a fixed token, which asks no Keystone."""
     return Cloud(CyborgSettings(auth_type="admin_token", auth={"endpoint": url, "token": "t"}, request_timeout=5))

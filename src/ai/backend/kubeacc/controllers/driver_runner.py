@@ -56,9 +56,9 @@ class DriverRunner:
         fetch_image: FetchImage = refuse_image,
     ) -> None:
         self._api, self._view, self._driver, self._fetch_image = api, view, driver, fetch_image
+        self._programs: dict[str, Program] = {}
         self._written: dict[str, bytes] = {}
         self._executions: dict[str, OrderExecution] = {}
-        self._programs: dict[str, Program] = {}
         self.discovery = PeriodicCall(f"discovery of {driver.name}", _DISCOVERY_S, self._discover)
         self._queue: WorkQueue[Key] = WorkQueue(f"orders of {driver.name}", self._reconcile)
         view.operations.subscribe(self._on_operation)

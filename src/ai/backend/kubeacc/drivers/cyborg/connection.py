@@ -46,6 +46,7 @@ class Cloud:
             auth=ServiceTokenAuthWrapper(user_auth=auth, service_auth=service_auth),
             verify=str(settings.ca_file) if settings.ca_file else True,
             timeout=settings.request_timeout,
+            redirect=False,  # neither a password nor a token goes where a redirect leads
             user_agent="backendai-kube-acc",
         )
 
