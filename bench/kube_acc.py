@@ -16,8 +16,10 @@ from tools.kube.cluster import ClusterOptions, running_cluster
 from ai.backend.infra.loop import cancel_all
 from ai.backend.kubeacc.composition import connect
 from ai.backend.kubeacc.controllers.manager import ControllerManager
+from ai.backend.kubeacc.crd.definitions import crds_yaml
 from ai.backend.kubeacc.crd.objects import ACCELERATORS, CLASSES
 from ai.backend.kubeacc.crd.vocabulary import NODE_MANAGER
+from ai.backend.kubeacc.policies.deployment import access_yaml
 from ai.backend.node.kube_api.client import KubeApi
 from bench.figures import Figure, benchmark
 
@@ -27,8 +29,7 @@ CHANGED = 500
 """Devices that change while no controller runs."""
 MAX_S, MAX_MIB = 30.0, 300
 _WRITERS = 48
-_LIMIT_S = 900.0
-_DEPLOY = Path(__file__).resolve().parent.parent / "deploy" / "kube-acc"
+_LIMIT_S = 300.0
 _POLL_S = 0.05
 
 
@@ -141,8 +142,8 @@ def _run_controllers(kubeconfig: Path) -> dict[str, float]:
 @benchmark("kube-acc-reconcile", f"{DEVICES:,} accelerators reconciled after a restart of the controllers")
 def kube_acc_reconcile() -> Sequence[Figure]:
     with running_cluster(ClusterOptions(has_node=False)) as cluster:
-        for name in ("crds", "access"):
-            cluster.kubectl("apply", "--server-side", "-f", str(_DEPLOY / f"{name}.yaml"))
+        for text in (crds_yaml(), access_yaml()):
+            cluster.kubectl("apply", "--server-side", "-f", "-", text=text)
         cluster.kubectl("wait", "--for=condition=Established", "crd", "--all")
         asyncio.run(_fill(cluster.kubeconfig))
         first = _run_controllers(cluster.kubeconfig)

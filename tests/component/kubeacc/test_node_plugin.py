@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -37,6 +38,7 @@ from ai.backend.node.kube_api.objects import (
     ObjectMeta,
     ResourceClaim,
 )
+from ai.backend.plugin.accelerator import LifecycleCause
 
 DRIVER = "accelerators.backend.ai"
 
@@ -197,6 +199,32 @@ async def test_a_claim_that_a_plugin_refuses_leaves_nothing(node: Node) -> None:
     node.control.write_text("")
     await node.tracker.once()
     assert (await node.prepare("refused"))["refused"].error == ""
+
+
+async def test_a_call_that_the_kubelet_gave_up_is_repeated_as_a_recovery(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.claims.allocate("slow", "GPU-0")
+    handle = node.tracker.handle("mock")
+    assert handle is not None
+    plugin, make = handle.plugin, handle.plugin.create_lifecycle_hook
+    causes: list[LifecycleCause] = []
+
+    class Stuck:
+        async def pre_create(self) -> None:
+            await asyncio.Event().wait()
+
+    def create(workload: Any, allocation: Any, context: Any) -> Any:
+        causes.append(context.cause)
+        return Stuck() if len(causes) == 1 else make(workload, allocation, context)
+
+    monkeypatch.setattr(plugin, "create_lifecycle_hook", create)
+    request = wire.dra.NodePrepareResourcesRequest()
+    request.claims.add(namespace="default", name="slow", uid=node.claims.uids["slow"])
+    with pytest.raises(grpc.aio.AioRpcError):
+        await node.call("NodePrepareResources", request, 0.3)
+    assert (await node.prepare("slow"))["slow"].error == ""
+    assert causes == [LifecycleCause.CREATE, LifecycleCause.RECOVER]
 
 
 async def test_a_claim_with_another_uid_is_not_prepared(node: Node) -> None:

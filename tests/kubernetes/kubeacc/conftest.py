@@ -19,16 +19,17 @@ from ai.backend.infra.loop import cancel_all
 from ai.backend.infra.retry import Backoff
 from ai.backend.kubeacc.composition import connect
 from ai.backend.kubeacc.controllers.manager import ControllerManager
+from ai.backend.kubeacc.crd.definitions import crds_yaml
 from ai.backend.kubeacc.crd.objects import ACCELERATORS, OPERATIONS, Accelerator, AcceleratorOperation
 from ai.backend.kubeacc.crd.operations import Order, Report
 from ai.backend.kubeacc.crd.vocabulary import GROUP, NODE_MANAGER, VERSION, Outcome
+from ai.backend.kubeacc.policies.deployment import access_yaml
 from ai.backend.kubeacc.policies.roles import CONTROLLERS_ACCOUNT, NAMESPACE
 from ai.backend.node.kube_api.client import KubeApi
 from ai.backend.node.kube_api.configuration import ClusterAddress, Token
 from ai.backend.node.kube_api.errors import ObjectConflict, RequestDenied
 from ai.backend.node.kube_api.reflector import Reflector
 
-ROOT = Path(__file__).resolve().parents[3]
 NODE = "node1"
 API = f"{GROUP}/{VERSION}"
 VERBS = ("Attach", "Detach", "Program", "Power", "Reset", "Partition", "Diagnose")
@@ -38,8 +39,8 @@ _numbers = itertools.count(1)
 @pytest.fixture(scope="session")
 def acc_cluster() -> Iterator[Cluster]:
     with running_cluster(ClusterOptions(has_node=False)) as cluster:
-        for name in ("crds", "access"):
-            cluster.kubectl("apply", "--server-side", "-f", str(ROOT / f"deploy/kube-acc/{name}.yaml"))
+        for text in (crds_yaml(), access_yaml()):
+            cluster.kubectl("apply", "--server-side", "-f", "-", text=text)
         cluster.kubectl("wait", "--for=condition=Established", "crd", "--all")
         cluster.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
         ready = {
@@ -62,7 +63,6 @@ async def client_of(kubeconfig: Path) -> AsyncIterator[KubeApi]:
         yield client
     finally:
         await client.close()
-        await asyncio.sleep(0.1)  # aiohttp closes connections with TLS a little later
 
 
 @pytest.fixture
@@ -80,7 +80,6 @@ async def controllers_api(acc_cluster: Cluster) -> AsyncIterator[KubeApi]:
     client = KubeApi(address, lambda: Backoff(0.2, 5.0))
     yield client
     await client.close()
-    await asyncio.sleep(0.1)  # aiohttp closes connections with TLS a little later
 
 
 @pytest.fixture
@@ -224,8 +223,17 @@ class Bench:
         await self.api.create(OPERATIONS, body, self.namespace, dry_run=dry_run)
 
     async def wait_until_admitted(self, operation: str = "Power") -> None:
-        """Waits until the API server knows the policy of the namespace."""
+        """Waits until the API server knows the policies: it refuses what none allows, and admits what one does."""
         async with asyncio.timeout(15):
+            while True:
+                body = {"accelerator": "none", "operation": operation, "requestedBy": "admin"}
+                parameters = {"power": {"state": "Off"}} if operation == "Power" else {}
+                probe = {"metadata": {"name": "probe"}, "spec": {**body, **parameters}}
+                try:
+                    await self.api.create(OPERATIONS, probe, "kube-system", dry_run=True)
+                except RequestDenied:
+                    break
+                await asyncio.sleep(0.05)
             while True:
                 try:
                     return await self.ask("probe", "none", operation, dry_run=True)

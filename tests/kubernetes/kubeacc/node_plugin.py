@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -12,11 +13,16 @@ from typing import Any
 from tools.kube.cluster import NODE_NAME, Cluster
 from tools.kube.daemon import Daemon
 
+from ai.backend.kubeacc.crd.definitions import crds_yaml
 from ai.backend.kubeacc.crd.vocabulary import GROUP
+from ai.backend.kubeacc.policies.roles import CONTROLLERS_ACCOUNT, NODE_ACCOUNT
+from tests.kubernetes.kubeacc.accounts import account_kubeconfig
 from tests.support.kubernetes import busybox_pod
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 DEVICE_CLASS = "kube-acc-mock"
+IS_OLD = os.environ.get("KUBE_VERSION") in ("1.34", "1.35")
+"""True where the gates of taints, shares, counters and binding conditions are off."""
 _REGISTERED = "has registered the DRA driver"
 _DEVICES = """
 slot_name = "mock"
@@ -42,13 +48,22 @@ max = 4
 
 
 class NodePlugin:
-    """A node plugin in a process of its own, in the namespaces of the node, with the files that it reads."""
+    """A node plugin in a process of its own, in the namespaces of the node, with the account of the chart."""
 
-    def __init__(self, cluster: Cluster, folder: Path, *, by: str = "dra", **settings: str) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        folder: Path,
+        *,
+        by: str = "dra",
+        devices: str = _DEVICES,
+        offer: str = "",
+        **settings: str,
+    ) -> None:
         self.cluster, self.folder = cluster, folder
         folder.mkdir(parents=True, exist_ok=True)
         self.devices = folder / "mock-accelerator.toml"
-        self.devices.write_text(_DEVICES)
+        self.devices.write_text(devices)
         self.control = folder / "mock-control.toml"
         self.mock_state = folder / "mock-state.json"
         self.state = folder / "state"
@@ -66,6 +81,7 @@ discovery-interval = 1.0
 [offers.mock]
 by = "{by}"
 type = "GPU"
+{offer}
 
 [plugins.mock]
 config-path = "{self.devices}"
@@ -74,7 +90,8 @@ state-path = "{self.mock_state}"
 """
         )
         self._command = [sys.executable, "-m", "ai.backend.cli.main", "kube-acc", "node-plugin", "start-server"]
-        self._command += ["-f", str(config), "--kubeconfig", str(cluster.kubeconfig)]
+        kubeconfig = account_kubeconfig(cluster, folder, NODE_ACCOUNT, node=NODE_NAME)
+        self._command += ["-f", str(config), "--kubeconfig", str(kubeconfig)]
         self.log = folder / "node-plugin.log"
         self.daemon = self._daemon("")
 
@@ -135,14 +152,32 @@ state-path = "{self.mock_state}"
 
 
 @contextmanager
-def running_node_plugin(cluster: Cluster, folder: Path, *, by: str = "dra", **settings: str) -> Iterator[NodePlugin]:
-    """Run a node plugin until the block ends."""
-    plugin = NodePlugin(cluster, folder, by=by, **settings)
+def running_node_plugin(
+    cluster: Cluster, folder: Path, *, by: str = "dra", devices: str = _DEVICES, offer: str = "", **settings: str
+) -> Iterator[NodePlugin]:
+    """Run a node plugin until the block ends. ``offer`` has further settings of the offer of its devices."""
+    plugin = NodePlugin(cluster, folder, by=by, devices=devices, offer=offer, **settings)
     try:
         plugin.launch()
         yield plugin
     finally:
         plugin.daemon.stop()
+
+
+@contextmanager
+def running_controllers(cluster: Cluster, folder: Path) -> Iterator[Daemon]:
+    """Run the controllers with the account of the chart until the block ends, in a cluster with their resources."""
+    cluster.kubectl("apply", "--server-side", "-f", "-", text=crds_yaml())
+    cluster.kubectl("wait", "--for=condition=Established", "crd", "--all")
+    command = [sys.executable, "-m", "ai.backend.cli.main", "kube-acc", "start-controllers"]
+    command += ["--kubeconfig", str(account_kubeconfig(cluster, folder, CONTROLLERS_ACCOUNT))]
+    environment = {"PYTHONPATH": f"{REPOSITORY / 'src'}", "PATH": "/usr/bin:/bin"}
+    controllers = Daemon("controllers", cluster.place, command, folder / "controllers.log", environment, lambda: True)
+    controllers.launch()
+    try:
+        yield controllers
+    finally:
+        controllers.stop()
 
 
 def device_class() -> dict[str, Any]:

@@ -13,12 +13,12 @@ from tools.kube.cluster import Cluster
 from ai.backend.infra.retry import Backoff
 from ai.backend.kubeacc.controllers.manager import ControllerManager
 from ai.backend.kubeacc.crd.objects import ACCELERATORS, CLASSES, OPERATIONS, POLICIES
-from ai.backend.kubeacc.crd.vocabulary import NODE_MANAGER
+from ai.backend.kubeacc.crd.vocabulary import GROUP, NODE_MANAGER
 from ai.backend.kubeacc.policies.roles import NAMESPACE, NODE_ACCOUNT
 from ai.backend.node.kube_api.client import KubeApi
 from ai.backend.node.kube_api.configuration import ClusterAddress, Token
 from ai.backend.node.kube_api.errors import Denial, RequestDenied
-from ai.backend.node.kube_api.resources import Resource
+from ai.backend.node.kube_api.resources import RESOURCE_SLICES, Resource
 from tests.kubernetes.kubeacc.conftest import NODE, Bench, add, client_of, running
 
 pytestmark = pytest.mark.needs("kubernetes")
@@ -50,8 +50,8 @@ def team(acc_cluster: Cluster) -> Cluster:
 
 
 @pytest.fixture
-async def admitted(team: Cluster, api: KubeApi) -> AsyncIterator[Cluster]:
-    async with running(ControllerManager(api).run):
+async def admitted(team: Cluster, api: KubeApi, controllers_api: KubeApi) -> AsyncIterator[Cluster]:
+    async with running(ControllerManager(controllers_api).run):
         await Bench(api, team, "team", None).wait_until_admitted("Reset")  # type: ignore[arg-type]  # no node needed
         yield team
 
@@ -126,6 +126,11 @@ def node_address(cluster: Cluster, node: str) -> ClusterAddress:
     return ClusterAddress(server=cluster.url, authority=authority, token=Token(token.strip()))
 
 
+def _slice(node: str) -> dict[str, Any]:
+    pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
+    return {"spec": {"driver": GROUP, "nodeName": node, "pool": pool, "devices": [{"name": "a"}]}}
+
+
 async def test_a_node_writes_its_own_devices_and_reports_only(admitted: Cluster, bench: Bench, device: str) -> None:
     admitted.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node2"}})
     addresses = [await asyncio.to_thread(node_address, admitted, name) for name in (NODE, "node2")]
@@ -151,6 +156,12 @@ async def test_a_node_writes_its_own_devices_and_reports_only(admitted: Cluster,
             await other.apply(ACCELERATORS, device, status, manager=NODE_MANAGER, force=True, subresource="status")
         with pytest.raises(RequestDenied, match="its own node only"):
             await other.delete(ACCELERATORS, device)
+        await own.apply(RESOURCE_SLICES, "own-slice", _slice(NODE), manager=NODE_MANAGER)
+        for client, name, node in ((own, "foreign-slice", "node2"), (other, "own-slice", NODE)):
+            with pytest.raises(RequestDenied, match="slices of its own node only"):
+                await client.apply(RESOURCE_SLICES, name, _slice(node), manager=NODE_MANAGER, force=True)
+        with pytest.raises(RequestDenied, match="slices of its own node only"):
+            await other.delete(RESOURCE_SLICES, "own-slice")
         with pytest.raises(RequestDenied, match="its own node only"):
             await other.patch(ACCELERATORS, device, {"spec": {"nodeName": "node2"}})
         with pytest.raises(RequestDenied, match="nothing but the report"):
@@ -162,4 +173,3 @@ async def test_a_node_writes_its_own_devices_and_reports_only(admitted: Cluster,
     finally:
         await own.close()
         await other.close()
-        await asyncio.sleep(0.1)  # aiohttp closes connections with TLS a little later

@@ -10,6 +10,7 @@ import pytest
 from tools.kube.cluster import Cluster
 
 from tests.kubernetes.kubeacc.node_plugin import (
+    IS_OLD,
     NodePlugin,
     claiming_pod,
     device_class,
@@ -90,6 +91,7 @@ def test_a_restart_at_each_step_loses_and_leaks_nothing(plugin: NodePlugin) -> N
     _wait_until_nothing_is_held(plugin)
 
 
+@pytest.mark.skipif(IS_OLD, reason="its feature gate is off before 1.36")
 def test_a_failed_device_is_tainted_within_a_second_and_its_pod_ends(plugin: NodePlugin) -> None:
     cluster = plugin.cluster
     cluster.apply(exact_claim("failing", "GPU-big-3"))
@@ -104,6 +106,30 @@ def test_a_failed_device_is_tainted_within_a_second_and_its_pod_ends(plugin: Nod
     plugin.heal()
     plugin.wait(lambda: not plugin.devices_in_slices()["GPU-big-3"].get("taints"), "end of the taint")
     cluster.kubectl("delete", "resourceclaim", "failing")
+    _wait_until_nothing_is_held(plugin)
+
+
+def test_a_failed_device_is_offered_to_nobody(plugin: NodePlugin) -> None:
+    """By a taint, or where the cluster drops taints, not at all."""
+    plugin.fail("GPU-big-3", "Xid 79")
+    plugin.wait(
+        lambda: bool(plugin.devices_in_slices().get("GPU-big-3", {"taints": "left out"}).get("taints")),
+        "end of the offer",
+    )
+    plugin.heal()
+    plugin.wait(lambda: plugin.devices_in_slices().get("GPU-big-3", {"taints": 1}).get("taints") is None, "new offer")
+
+
+def test_a_namespace_that_is_deleted_in_use_gives_its_devices_back(plugin: NodePlugin) -> None:
+    cluster = plugin.cluster
+    cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "leaving"}})
+    for body in (exact_claim("leaving", "GPU-big-0"), claiming_pod("leaving", "leaving")):
+        body["metadata"]["namespace"] = "leaving"
+        cluster.apply(body)
+    cluster.wait_for_phase("leaving", namespace="leaving")
+    assert len(plugin.records()) == 1
+    cluster.kubectl("delete", "namespace", "leaving", "--wait=false")
+    plugin.wait(lambda: _is_gone(cluster, "namespace", "leaving"), "end of the namespace", 120)
     _wait_until_nothing_is_held(plugin)
 
 

@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 from tools.kube.cluster import Cluster
@@ -15,17 +16,19 @@ from tools.kube.cluster import Cluster
 from ai.backend.common.device_operations import OperationPhase as P
 from ai.backend.kubeacc.composition import run_controllers
 from ai.backend.kubeacc.controllers.operations import CRASH_POINTS
+from ai.backend.kubeacc.policies.roles import CONTROLLERS_ACCOUNT
 from ai.backend.node.kube_api.client import KubeApi
 from ai.backend.plugin.crash_points import VARIABLE
+from tests.kubernetes.kubeacc.accounts import account_kubeconfig
 from tests.kubernetes.kubeacc.conftest import Bench, ScriptedNode, running, succeed
 
 pytestmark = pytest.mark.needs("kubernetes")
 
 
 @asynccontextmanager
-async def controllers(cluster: Cluster, *, crash_point: str = "") -> AsyncIterator[asyncio.subprocess.Process]:
+async def controllers(kubeconfig: Path, *, crash_point: str = "") -> AsyncIterator[asyncio.subprocess.Process]:
     """The controllers as a process that dies at a crash point. It has the name of the pod that starts again."""
-    arguments = ["--kubeconfig", str(cluster.kubeconfig), "--identity", "controllers-0"]
+    arguments = ["--kubeconfig", str(kubeconfig), "--identity", "controllers-0"]
     program = "import sys; from ai.backend.kubeacc.main import main; main(sys.argv[1:])"
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", program, "start-controllers", *arguments),
@@ -40,6 +43,12 @@ async def controllers(cluster: Cluster, *, crash_point: str = "") -> AsyncIterat
         await process.wait()
 
 
+@pytest.fixture
+def kubeconfig(acc_cluster: Cluster, tmp_path: Path) -> Path:
+    """Of the account that the controllers have in a cluster."""
+    return account_kubeconfig(acc_cluster, tmp_path, CONTROLLERS_ACCOUNT)
+
+
 #: The status is written once for each step: admitted, acquired, ordered, completed, confirmed.
 POINTS = [
     f"{point}:{n}" for point in CRASH_POINTS for n in (range(1, 6) if point.endswith("operation-status") else (1,))
@@ -48,19 +57,19 @@ POINTS = [
 
 @pytest.mark.timeout(240)
 async def test_controllers_killed_anywhere_give_each_order_once(
-    acc_cluster: Cluster, api: KubeApi, namespace: str, device: str
+    acc_cluster: Cluster, kubeconfig: Path, api: KubeApi, namespace: str, device: str
 ) -> None:
     node = ScriptedNode(api)
     bench = Bench(api, acc_cluster, namespace, node)
     async with running(node.run):
-        async with controllers(acc_cluster):
+        async with controllers(kubeconfig):
             await bench.wait_until_admitted("Reset")
         for number, point in enumerate(POINTS):
             name = f"op{number}"
             await bench.ask(name, device, "Reset")
-            async with controllers(acc_cluster, crash_point=point) as process:
+            async with controllers(kubeconfig, crash_point=point) as process:
                 assert await asyncio.wait_for(process.wait(), 20) == -signal.SIGKILL, point
-        async with controllers(acc_cluster):
+        async with controllers(kubeconfig):
             for number, point in enumerate(POINTS):
                 ended = await bench.wait_for_end(f"op{number}", 20)
                 assert (ended.status.phase, ended.status.attempts) == (P.SUCCEEDED, 1), point
@@ -69,14 +78,14 @@ async def test_controllers_killed_anywhere_give_each_order_once(
 
 
 async def test_of_two_controllers_one_leads_and_the_other_takes_over(
-    acc_cluster: Cluster, api: KubeApi, namespace: str, device: str
+    acc_cluster: Cluster, kubeconfig: Path, api: KubeApi, namespace: str, device: str
 ) -> None:
     node = ScriptedNode(api)
     bench = Bench(api, acc_cluster, namespace, node)
     first, second = asyncio.Event(), asyncio.Event()
 
     async def lead(stop: asyncio.Event, name: str) -> None:
-        await run_controllers(acc_cluster.kubeconfig, stop, identity=name)
+        await run_controllers(kubeconfig, stop, identity=name)
 
     async with running(node.run, lambda: lead(second, "b")):
         async with running(lambda: lead(first, "a")):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
+import json
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from ai.backend.common.device_operations import OperationPhase as P
 from ai.backend.kubeacc.crd.objects import ACCELERATORS, CLASSES, OPERATIONS, AcceleratorOperation
 from ai.backend.kubeacc.crd.operations import Order, Report
 from ai.backend.kubeacc.crd.vocabulary import Outcome, RollbackState
+from ai.backend.kubeacc.policies.roles import CONTROLLERS_ACCOUNT
 from tests.kubernetes.kubeacc.conftest import Bench, Script, succeed
 
 pytestmark = pytest.mark.needs("kubernetes")
@@ -28,6 +30,21 @@ async def test_an_operation_is_ordered_once_and_frees_the_device(bench: Bench, d
     freed = await bench.device(device)
     assert (freed.status.operation, freed.status.class_name, freed.status.managed_by) == (None, "fpga", "KubeAcc")
     assert {c.type: c.status for c in ended.status.conditions} == {"Admitted": "True", "Complete": "True"}
+
+
+async def test_kubectl_waits_for_the_conditions_of_an_operation(bench: Bench, device: str) -> None:
+    bench.node.script = _begin_only
+    await bench.ask("off", device)
+    wait = ("-n", bench.namespace, "wait", "accop/off", "--timeout=20s")
+    await bench.kubectl(*wait, "--for=condition=Admitted")
+    await bench.wait_for("off", lambda op: op.status.report is not None)
+    await bench.cancel("off")  # a new generation
+    await bench.kubectl(*wait, "--for=condition=Complete")
+    await bench.kubectl(*wait, "--for=condition=Admitted")
+    await bench.kubectl(*wait, "--for=jsonpath={.status.phase}=Cancelled")
+    change = '{"spec": {"ttlSecondsAfterFinished": 1000}}'
+    await bench.kubectl("-n", bench.namespace, "patch", "accop", "off", "--type=merge", "-p", change)
+    await bench.kubectl(*wait, "--for=condition=Complete")
 
 
 async def test_one_operation_at_a_time_holds_a_device(bench: Bench, device: str) -> None:
@@ -159,6 +176,27 @@ async def test_a_namespace_is_deleted_while_an_operation_runs(bench: Bench, devi
     await bench.kubectl("delete", "namespace", bench.namespace, "--timeout=30s")
     assert [kind for _, _, kind in bench.node.orders] == ["order", "abort", "undo"]
     assert (await bench.device(device)).status.operation is None
+
+
+async def test_an_operation_goes_on_when_rights_that_were_taken_come_back(bench: Bench, device: str) -> None:
+    """A leader without its role changes nothing, leaks nothing, and gives no order twice."""
+    bench.node.script = _begin_only
+    await bench.ask("op", device)
+    await bench.wait_for("op", lambda op: op.status.report is not None)
+    roles = await bench.kubectl("get", "clusterrolebinding", CONTROLLERS_ACCOUNT, "-o", "json")
+    await bench.kubectl("delete", "clusterrolebinding", CONTROLLERS_ACCOUNT)
+    try:
+        await bench.cancel("op")
+        await asyncio.sleep(1.0)
+        assert (await bench.operation("op")).status.phase is P.RUNNING
+    finally:
+        subjects = json.loads(roles)["subjects"][0]
+        account = f"--serviceaccount={subjects['namespace']}:{subjects['name']}"
+        role = f"--clusterrole={CONTROLLERS_ACCOUNT}"
+        await bench.kubectl("create", "clusterrolebinding", CONTROLLERS_ACCOUNT, role, account)
+    ended = await bench.wait_for_end("op", 60)
+    assert (ended.status.phase, ended.status.rollback) == (P.CANCELLED, RollbackState.DONE)
+    assert [kind for _, _, kind in bench.node.orders] == ["order", "abort", "undo"]
 
 
 async def test_a_device_that_vanishes_ends_its_operation(bench: Bench, device: str) -> None:

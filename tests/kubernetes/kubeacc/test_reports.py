@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tools.kube.cluster import NODE_NAME, Cluster
-from tools.kube.daemon import Daemon
 
 from ai.backend.kubeacc.crd.vocabulary import GROUP
 from ai.backend.kubeacc.node_plugin.accelerators import accelerator_name
-from tests.kubernetes.kubeacc.node_plugin import REPOSITORY, NodePlugin, device_class, running_node_plugin
+from tests.kubernetes.kubeacc.node_plugin import NodePlugin, device_class, running_controllers, running_node_plugin
 
 pytestmark = pytest.mark.needs("kubernetes")
 API = f"{GROUP}/v1alpha1"
@@ -24,23 +22,12 @@ API = f"{GROUP}/v1alpha1"
 def plugin(kubernetes_cluster: Cluster, tmp_path: Path) -> Iterator[NodePlugin]:
     """A node plugin and the controllers, in a cluster with the resources of kube-acc."""
     cluster = kubernetes_cluster
-    cluster.kubectl("apply", "--server-side", "-f", str(REPOSITORY / "deploy/kube-acc/crds.yaml"))
-    cluster.kubectl("wait", "--for=condition=Established", "crd", "--all")
-    cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kube-acc"}})
     cluster.apply(device_class())
-    _add(cluster, "AcceleratorClass", "mock", {"selector": {"drivers": ["mock"]}})
-    _add(cluster, "AcceleratorPolicy", "all", {"namespaces": ["default"], "operations": ["Partition", "Diagnose"]})
-    command = [sys.executable, "-m", "ai.backend.cli.main", "kube-acc", "start-controllers"]
-    command += ["--kubeconfig", str(cluster.kubeconfig)]
-    environment = {"PYTHONPATH": f"{REPOSITORY / 'src'}", "PATH": "/usr/bin:/bin"}
-    controllers = Daemon("controllers", cluster.place, command, tmp_path / "controllers.log", environment, lambda: True)
-    with running_node_plugin(cluster, tmp_path) as running:
-        controllers.launch()
-        try:
-            running.wait_for_devices(5)
-            yield running
-        finally:
-            controllers.stop()
+    with running_controllers(cluster, tmp_path), running_node_plugin(cluster, tmp_path) as running:
+        _add(cluster, "AcceleratorClass", "mock", {"selector": {"drivers": ["mock"]}})
+        _add(cluster, "AcceleratorPolicy", "all", {"namespaces": ["default"], "operations": ["Partition", "Diagnose"]})
+        running.wait_for_devices(5)
+        yield running
 
 
 def _add(cluster: Cluster, kind: str, name: str, spec: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -140,6 +141,8 @@ DECISIONS: list[tuple[str, Situation, T | None, str]] = [
         "DeviceBusy",
     ),
     ("drained", situation(P.DRAINING), T.DRAINED, "Executing"),
+    ("forbidden while it drained", situation(P.DRAINING, policy=NEVER), T.REFUSED, "SubjectNotAllowed"),
+    ("the window closed while it drained", situation(P.DRAINING, policy=WAITS), None, "QuotaExceeded"),
     ("held", situation(P.DRAINING, acc=device(holders=(HOLDER,))), T.HELD_BY_WORKLOAD, "HeldByWorkload"),
     (
         "held, waits",
@@ -289,6 +292,33 @@ def test_waiting_says_nothing_new_without_a_reason() -> None:
     case = situation(P.ROLLING_BACK, status={"reason": "Broken", "message": "smoke"})
     status, effects = advance(case, Step(again_s=1))
     assert (status.reason, status.message, effects) == ("Broken", "smoke", ())
+
+
+def test_conditions_are_of_the_generation_that_was_looked_at() -> None:
+    case = situation(P.RUNNING, status={"order": ORDER, "attempts": 1})
+    old = Condition(type="Admitted", status="True", reason="PolicyAllows", last_transition_time="2026-01-01T00:00:00Z")
+    operation = msgspec.structs.replace(
+        case.operation, status=msgspec.structs.replace(case.operation.status, conditions=(old,))
+    )
+    status, _ = advance(replace(case, operation=operation), Step(trigger=T.COMPLETED, reason="Succeeded"))
+    assert {(c.type, c.observed_generation) for c in status.conditions} == {("Admitted", 2), ("Complete", 2)}
+    waiting, _ = advance(replace(case, operation=operation), Step(again_s=1))
+    assert [c.observed_generation for c in waiting.conditions] == [2]
+
+
+@pytest.mark.parametrize(
+    ("phase", "trigger", "admitted"),
+    [
+        (P.PENDING, T.CANCEL_REQUESTED, "False"),
+        (P.PENDING, T.DEADLINE_PASSED, "False"),
+        (P.PENDING, T.ADMITTED, "True"),
+        (P.QUEUED, T.CANCEL_REQUESTED, "True"),
+        (P.QUEUED, T.REFUSED, "False"),
+    ],
+)
+def test_only_what_was_admitted_says_so(phase: P, trigger: T, admitted: str) -> None:
+    status, _ = advance(situation(phase), Step(trigger=trigger, reason="Any"))
+    assert {c.type: c.status for c in status.conditions}["Admitted"] == admitted
 
 
 def test_delays_between_attempts_grow() -> None:

@@ -66,7 +66,7 @@ def test_what_cannot_be_structural_is_named(resource: type[Resource], place: str
 
 
 def test_the_committed_definitions_are_those_of_the_types() -> None:
-    assert (ROOT / "deploy/kube-acc/crds.yaml").read_text(encoding="utf-8") == crds_yaml()
+    assert (ROOT / "deploy/helm/kube-acc/templates/crds.yaml").read_text(encoding="utf-8") == crds_yaml()
 
 
 def _nodes(schema: dict[str, Any], place: str) -> Iterator[tuple[str, dict[str, Any]]]:

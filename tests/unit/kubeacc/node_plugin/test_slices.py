@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+from dataclasses import replace
+from decimal import Decimal
+from types import SimpleNamespace
+from typing import Any, cast
 
-from ai.backend.kubeacc.node_plugin.devices import device_name
-from ai.backend.kubeacc.node_plugin.slices import OfferedDevice, link_groups, slice_specs, taint_value
-from tests.unit.kubeacc.node_plugin.devices import device
+import msgspec
+import pytest
+
+from ai.backend.common.devices import DeviceSlot
+from ai.backend.common.ids import SlotName
+from ai.backend.common.states import SlotType
+from ai.backend.infra.retry import Backoff
+from ai.backend.kubeacc.node_plugin.devices import DeviceTracker, device_name
+from ai.backend.kubeacc.node_plugin.publication import SlicePublication
+from ai.backend.kubeacc.node_plugin.settings import NodePluginSettings
+from ai.backend.kubeacc.node_plugin.slices import OfferedDevice, SliceFeatures, link_groups, slice_specs, taint_value
+from ai.backend.node.kube_api.client import KubeApi
+from ai.backend.node.kube_api.objects import Device, Node, ResourceSlice, ResourceSliceSpec
+from tests.unit.kubeacc.node_plugin.devices import device, failed
 
 LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
@@ -55,6 +71,91 @@ def test_many_devices_fill_several_slices_in_a_stable_order() -> None:
     specs = slice_specs(_offered(*devices), driver="d.example", node="n", generation=1)
     assert [len(spec["devices"]) for spec in specs] == [64, 64, 22]
     assert specs == slice_specs(_offered(*reversed(devices)), driver="d.example", node="n", generation=1)
+
+
+def test_a_device_that_can_be_divided_is_shared_by_the_amounts_that_claims_ask_for() -> None:
+    slot = DeviceSlot(
+        slot_name=SlotName("mock.shares"), slot_type=SlotType.COUNT, amount=Decimal(8), quantum=Decimal("0.1")
+    )
+    one = OfferedDevice(plugin="mock", type="GPU", device=replace(device("g"), slots=(slot,)), is_shared=True)
+    whole = OfferedDevice(plugin="mock", type="GPU", device=device("h"), is_shared=True)
+    (spec,) = slice_specs([one, whole], driver="d.example", node="n", generation=1)
+    shared, undivided = spec["devices"]
+    assert shared["allowMultipleAllocations"] is True
+    policy = {"default": "8", "validRange": {"min": "0.1", "max": "8", "step": "0.1"}}
+    assert shared["capacity"]["mock_shares"] == {"value": "8", "requestPolicy": policy}
+    assert shared["capacity"]["memory"]["requestPolicy"] == {"default": "0"}  # else the first claim had all of it
+    assert "allowMultipleAllocations" not in undivided
+
+
+def test_a_device_of_another_box_is_bound_when_it_is_attached() -> None:
+    far = replace(device("far"), slots=(), memory_size=0)
+    one = OfferedDevice(plugin="mock", type="GPU", device=far, is_detached=True)
+    (spec,) = slice_specs([one], driver="d.example", node="n", generation=1)
+    (described,) = spec["devices"]
+    assert described["bindsToNode"] is True
+    assert described["bindingConditions"] == ["accelerators.backend.ai/Attached"]
+    assert described["bindingFailureConditions"] == ["accelerators.backend.ai/AttachFailed"]
+
+
+@pytest.mark.parametrize(
+    ("gates", "names"),
+    [
+        ({}, {"near", "far", "broken"}),
+        ({"bindingConditions": ()}, {"near", "broken"}),
+        ({"taints": ()}, {"near", "far"}),
+        ({"taints": (), "bindingConditions": ()}, {"near"}),
+    ],
+    ids=["1.36", "no binding conditions", "no taints", "1.34"],
+)
+async def test_what_a_cluster_drops_lets_no_pod_get_a_device_that_is_away_or_broken(
+    gates: dict[str, tuple[()]], names: set[str]
+) -> None:
+    written: list[dict[str, Any]] = []
+
+    class Server:
+        def delays(self) -> Backoff:
+            return Backoff(1.0, 1.0)
+
+        async def create(self, _resource: Any, body: Any, *, dry_run: bool) -> ResourceSlice:
+            assert dry_run
+            devices = [{**one, **{key: () for key in gates if key in one}} for one in body["spec"]["devices"]]
+            return ResourceSlice(spec=ResourceSliceSpec(devices=msgspec.convert(devices, tuple[Device, ...])))
+
+        async def get(self, _resource: Any, _name: str) -> Node:
+            return Node()
+
+        async def apply(self, _resource: Any, _name: str, body: dict[str, Any], **_: Any) -> ResourceSlice:
+            written.append(body["spec"])
+            return ResourceSlice()
+
+    complete = asyncio.Event()
+    complete.set()
+    tracker = SimpleNamespace(
+        plugin_keys=lambda: ["mock"],
+        devices=lambda key: (device("near"), failed(device("broken"), "Xid 79")),
+        is_complete=complete,
+        subscribe=lambda listener: None,
+    )
+    settings = NodePluginSettings.model_validate({"offers": {"mock": {"attach": True}}})
+    publication = SlicePublication(
+        cast("KubeApi", Server()), cast("DeviceTracker", tracker), settings, "n", detached=lambda key: [device("far")]
+    )
+    publication._reflector.synced.set()
+    await publication.once()
+    assert {one["attributes"]["uuid"]["string"] for spec in written for one in spec["devices"]} == names
+
+
+def test_a_cluster_without_shares_and_counters_gets_whole_devices() -> None:
+    slot = DeviceSlot(
+        slot_name=SlotName("mock.shares"), slot_type=SlotType.COUNT, amount=Decimal(8), quantum=Decimal("0.1")
+    )
+    one = OfferedDevice(plugin="mock", type="GPU", device=replace(device("g"), slots=(slot,)), is_shared=True)
+    offered = [one, *_offered(device("cut", amount=0), device("cut/1"))]
+    features = SliceFeatures(shares=False, counters=False)
+    (spec,) = slice_specs(offered, driver="d.example", node="n", generation=1, features=features)
+    assert not any({"allowMultipleAllocations", "consumesCounters"} & described.keys() for described in spec["devices"])
+    assert not any("requestPolicy" in value for one in spec["devices"] for value in one["capacity"].values())
 
 
 def test_direct_links_make_groups() -> None:

@@ -5,7 +5,13 @@ from __future__ import annotations
 from ai.backend.common.device_operations import OperationVerb as V
 from ai.backend.kubeacc.crd.policies import AcceleratorPolicySpec, PolicySubject
 from ai.backend.kubeacc.crd.vocabulary import SubjectKind
-from ai.backend.kubeacc.policies.admission import MAX_POLICIES, manifests, operations_policy
+from ai.backend.kubeacc.policies.admission import (
+    MAX_POLICIES,
+    OPERATIONS_POLICY,
+    REQUESTER_POLICY,
+    manifests,
+    operations_policy,
+)
 
 RESET = AcceleratorPolicySpec(operations=(V.RESET,))
 
@@ -51,7 +57,13 @@ def test_without_a_policy_everything_is_refused() -> None:
 def test_too_many_policies_are_left_to_the_controllers() -> None:
     many = operations_policy({str(number): RESET for number in range(MAX_POLICIES + 1)})["spec"]
     assert "variables" not in many
-    assert len(many["validations"]) == 2
+    assert many["validations"][-1]["expression"] == "true"
+
+
+def test_an_installation_brings_no_policy_that_the_controllers_write() -> None:
+    """An upgrade would reset it, and what it had allowed would be refused."""
+    assert OPERATIONS_POLICY not in {obj["metadata"]["name"] for obj in manifests()}
+    assert REQUESTER_POLICY in {obj["metadata"]["name"] for obj in manifests()}
 
 
 def test_every_policy_is_bound() -> None:

@@ -129,6 +129,19 @@ def test_a_server_that_streams_no_lists_is_asked_for_pages(simulate: Any) -> Non
     simulate(story())
 
 
+def test_a_streamed_list_that_stays_silent_is_read_in_pages(simulate: Any) -> None:
+    async def story() -> None:
+        started_at = asyncio.get_running_loop().time()
+        kube = ScriptedKube([frame("ADDED", "n1", 5), HANG], [frame("ADDED", "n2", 31)])
+        kube.lists = [([node("n1", 5)], "30")]
+        _, changes = await reflected(kube, seconds=60.0)
+        assert changes == [(None, "n1"), (None, "n2")]
+        assert asyncio.get_running_loop().time() - started_at < 40
+        assert [query.get("resourceVersion") for query in kube.queries] == [None, "30", "31"]
+
+    simulate(story())
+
+
 def test_an_incomplete_list_changes_nothing(simulate: Any) -> None:
     async def story() -> None:
         kube = ScriptedKube([frame("ADDED", "n9", 1), Unavailable("cut")], LISTED)

@@ -14,7 +14,6 @@ import msgspec
 from ai.backend.agent.devices.inventory import Inventory
 from ai.backend.agent.devices.plugins import PluginSet
 from ai.backend.agent.kernels.kernel import Kernel
-from ai.backend.agent.metrics.exposition import Exposition, WorkloadTotal
 from ai.backend.agent.metrics.series import Metric, Series, SeriesOfWorkload, totals
 from ai.backend.common.devices import DeviceAllocation
 from ai.backend.common.errors import BackendError
@@ -22,6 +21,7 @@ from ai.backend.common.ids import KernelId
 from ai.backend.common.wire.execution import ProcessInfo
 from ai.backend.common.wire.reports import MetricFamily
 from ai.backend.core.lifecycle.kernel_phase import Phase
+from ai.backend.infra.telemetry.exposition import Exposition, WorkloadTotal
 from ai.backend.plugin.accelerator import Measurement, MetricKind, StatContext
 from ai.backend.plugin.accelerator.responses import MeasurementFilter
 from ai.backend.plugin.runtime import AbstractRuntime, ProcessView, WorkloadKey

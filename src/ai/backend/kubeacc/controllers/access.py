@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import msgspec
 
 from ai.backend.kubeacc.controllers.cluster_view import ClusterView
@@ -12,6 +14,7 @@ from ai.backend.node.kube_api.client import KubeApi
 from ai.backend.node.kube_api.objects import KubeObject
 from ai.backend.node.kube_api.resources import Resource
 
+_REPEAT_S = 60.0
 _GROUP = "admissionregistration.k8s.io"
 ADMISSION_POLICIES = Resource(
     _GROUP, "v1", "validatingadmissionpolicies", "ValidatingAdmissionPolicy", KubeObject, False
@@ -22,24 +25,26 @@ ADMISSION_BINDINGS = Resource(
 
 
 class AccessController:
-    """Writes the admission policy anew when a policy changes, and the status of policies."""
+    """Writes the admission policy anew when a policy changes, and each minute, should somebody have changed or removed
+    it; and the status of policies."""
 
     def __init__(self, api: KubeApi, view: ClusterView) -> None:
         self._api, self._view = api, view
-        self._written = b""
+        self._written, self._written_at = b"", 0.0
 
     async def reconcile(self, _key: str) -> float | None:
         policies = {policy.metadata.name: policy.spec for policy in self._view.policies.all()}
         manifest = operations_policy(policies)
         encoded = msgspec.json.encode(manifest)
-        if encoded != self._written:
+        now = time.monotonic()
+        if encoded != self._written or now - self._written_at >= _REPEAT_S:
             name = manifest["metadata"]["name"]
             await self._api.apply(ADMISSION_POLICIES, name, manifest, manager=CONTROLLER_MANAGER, force=True)
             await self._api.apply(ADMISSION_BINDINGS, name, binding(name), manager=CONTROLLER_MANAGER, force=True)
-            self._written = encoded
+            self._written, self._written_at = encoded, now
         for policy in self._view.policies.all():
             await self._observe(policy.metadata.name)
-        return None
+        return _REPEAT_S
 
     async def _observe(self, name: str) -> None:
         policy = self._view.policies.get(name)

@@ -17,9 +17,9 @@ from ai.backend.kubeacc.crd.objects import (
     AcceleratorPolicy,
 )
 from ai.backend.node.kube_api.client import KubeApi
-from ai.backend.node.kube_api.objects import KubeObject, Node
+from ai.backend.node.kube_api.objects import KubeObject, Node, ResourceClaim
 from ai.backend.node.kube_api.reflector import Reflector
-from ai.backend.node.kube_api.resources import NAMESPACES, NODES, ObjectT, Resource
+from ai.backend.node.kube_api.resources import NAMESPACES, NODES, RESOURCE_CLAIMS, ObjectT, Resource
 
 Listener = Callable[[Any, Any], None]
 """Gets an object before and after a change."""
@@ -73,10 +73,12 @@ class ClusterView:
         self.operations: Mirror[AcceleratorOperation] = Mirror(api, OPERATIONS)
         self.namespaces: Mirror[KubeObject] = Mirror(api, NAMESPACES)
         self.nodes: Mirror[Node] = Mirror(api, NODES)
+        self.claims: Mirror[ResourceClaim] = Mirror(api, RESOURCE_CLAIMS)
 
     @property
     def mirrors(self) -> tuple[Mirror[Any], ...]:
-        return (self.classes, self.policies, self.accelerators, self.operations, self.namespaces, self.nodes)
+        rules = (self.classes, self.policies)
+        return (*rules, self.accelerators, self.operations, self.namespaces, self.nodes, self.claims)
 
     async def run(self) -> None:
         """Keeps all copies current until cancelled."""

@@ -155,22 +155,31 @@ def _queued(situation: Situation) -> Step:
         return Step(trigger=T.DEVICE_ACQUIRED, reason="DeviceAcquired")
     if (refusal := _refusal(situation)) is not None:
         return refusal
-    policy = situation.policy
-    if not policy.is_allowed:
-        again_s = RECHECK_S
-        if policy.retry_at is not None:
-            again_s = max(0.0, (policy.retry_at - situation.now).total_seconds())
-        return Step(reason=policy.reason, message=policy.message, again_s=again_s)
+    if not situation.policy.is_allowed:
+        return _await_policy(situation)
     if (holder := situation.holder) is not None:
         message = f"the operation {holder.namespace}/{holder.name} holds the device"
         return Step(reason="DeviceBusy", message=message, again_s=RECHECK_S)
     return Step(acquire=True, again_s=0.0)
 
 
+def _await_policy(situation: Situation) -> Step:
+    """Returns the step of an operation that the policies allow later: a quota is used up, or no window is open."""
+    policy = situation.policy
+    again_s = RECHECK_S
+    if policy.retry_at is not None:
+        again_s = max(0.0, (policy.retry_at - situation.now).total_seconds())
+    return Step(reason=policy.reason, message=policy.message, again_s=again_s)
+
+
 def _draining(situation: Situation) -> Step:
     device = situation.device
     if device is None:
         return Step(trigger=T.DEVICE_GONE, reason="AcceleratorGone", message="the accelerator vanished")
+    if (refusal := _refusal(situation)) is not None:  # the wait for workloads may have been long
+        return refusal
+    if not situation.policy.is_allowed:
+        return _await_policy(situation)
     holders = device.status.holders
     if not holders or situation.policy.may_run_while_held:
         return Step(trigger=T.DRAINED, reason="Executing")

@@ -59,6 +59,7 @@ class DriverRunner:
         self._programs: dict[str, Program] = {}
         self._written: dict[str, bytes] = {}
         self._executions: dict[str, OrderExecution] = {}
+        self._discovering = asyncio.Lock()
         self.discovery = PeriodicCall(f"discovery of {driver.name}", _DISCOVERY_S, self._discover)
         self._queue: WorkQueue[Key] = WorkQueue(f"orders of {driver.name}", self._reconcile)
         view.operations.subscribe(self._on_operation)
@@ -79,6 +80,11 @@ class DriverRunner:
             self._queue.add(operation.key)
 
     async def _discover(self) -> None:
+        """Writes the devices of the driver; one discovery at a time, so that none writes what an earlier one saw."""
+        async with self._discovering:
+            await self._write_devices()
+
+    async def _write_devices(self) -> None:
         devices = {accelerator_name(self._driver.name, d.device_id): d for d in await self._driver.discover()}
         for name, device in devices.items():
             await self._write(name, device)

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from ai.backend.kubeacc.controllers.access import AccessController
+from ai.backend.kubeacc.controllers.claims import ClaimController, waiting_devices
 from ai.backend.kubeacc.controllers.cluster_view import ClusterView
 from ai.backend.kubeacc.controllers.devices import DeviceController
 from ai.backend.kubeacc.controllers.driver_runner import DriverRunner, refuse_image
@@ -18,6 +19,7 @@ from ai.backend.kubeacc.crd.objects import Accelerator, AcceleratorOperation
 from ai.backend.kubeacc.drivers.execution import FetchImage
 from ai.backend.kubeacc.drivers.spi import AbstractAcceleratorDriver
 from ai.backend.node.kube_api.client import KubeApi
+from ai.backend.node.kube_api.objects import KubeObject, ResourceClaim
 
 log = logging.getLogger(__name__)
 _CLASS_PAUSE_S = 0.5
@@ -46,11 +48,13 @@ class ControllerManager:
         self.class_queue: WorkQueue[str] = WorkQueue("classes", self._devices.reconcile_class, workers=2)
         self.access_queue: WorkQueue[str] = WorkQueue("admission", self._access.reconcile, workers=1)
         self.operation_queue: WorkQueue[Key] = WorkQueue("operations", self._operations.reconcile)
+        self.claim_queue: WorkQueue[Key] = WorkQueue("claims", ClaimController(api, self.view).reconcile, workers=4)
         self._operations_of: defaultdict[str, set[Key]] = defaultdict(set)
         self.view.accelerators.subscribe(self._on_device)
         self.view.operations.subscribe(self._on_operation)
-        self.view.classes.subscribe(lambda before, after: self._on_rules())
-        self.view.policies.subscribe(lambda before, after: self._on_rules())
+        self.view.claims.subscribe(self._on_claim)
+        self.view.classes.subscribe(self._on_rules)
+        self.view.policies.subscribe(self._on_rules)
 
     def _on_device(self, before: Accelerator | None, after: Accelerator | None) -> None:
         device = after or before
@@ -80,8 +84,15 @@ class ControllerManager:
         if before is None or after is None or before.status.phase is not after.status.phase:
             self.access_queue.add_after("", _CLASS_PAUSE_S)
 
-    def _on_rules(self) -> None:
-        """A class or a policy has changed: every device and every waiting operation is asked again."""
+    def _on_claim(self, _before: ResourceClaim | None, after: ResourceClaim | None) -> None:
+        if after is not None and waiting_devices(after):
+            self.claim_queue.add(after.key)
+
+    def _on_rules(self, before: KubeObject | None, after: KubeObject | None) -> None:
+        """A class or a policy has changed: every device and every waiting operation is asked again. A change of a
+        status, which the controllers themselves write while devices change, asks nobody."""
+        if before is not None and after is not None and before.metadata.generation == after.metadata.generation:
+            return
         self.access_queue.add("")
         for acc_class in self.view.classes.all():
             self.class_queue.add_after(acc_class.metadata.name, _CLASS_PAUSE_S)
@@ -111,7 +122,8 @@ class ControllerManager:
                 len(self.view.operations.reflector.objects),
             )
             self.access_queue.add("")
-            for queue in (self.device_queue, self.class_queue, self.access_queue, self.operation_queue):
+            queues = (self.device_queue, self.class_queue, self.access_queue, self.operation_queue, self.claim_queue)
+            for queue in queues:
                 tasks.create_task(queue.run())
             for runner in self.runners:
                 tasks.create_task(runner.run())

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from weakref import WeakValueDictionary
 
 import msgspec
 
 from ai.backend.common.device_operations import OperationPhase
-from ai.backend.common.errors import ArtifactRejected, BackendError, NotFound
+from ai.backend.common.errors import ArtifactRejected, NotFound
 from ai.backend.kubeacc.controllers.cluster_view import ClusterView
 from ai.backend.kubeacc.controllers.decision import CURES_QUARANTINE, Situation, is_quarantined, next_step
 from ai.backend.kubeacc.controllers.devices import ownership_of
-from ai.backend.kubeacc.controllers.progress import advance, timestamp
+from ai.backend.kubeacc.controllers.progress import advance, ended, timestamp
 from ai.backend.kubeacc.crd.accelerators import OperationRef
 from ai.backend.kubeacc.crd.fields import Condition
 from ai.backend.kubeacc.crd.objects import ACCELERATORS, OPERATIONS, Accelerator, AcceleratorClass, AcceleratorOperation
 from ai.backend.kubeacc.crd.operations import AcceleratorOperationSpec
+from ai.backend.kubeacc.crd.policies import AcceleratorPolicySpec
 from ai.backend.kubeacc.crd.vocabulary import (
     OPERATION_FINALIZER,
     OPERATION_MANAGER,
@@ -31,7 +33,7 @@ from ai.backend.kubeacc.crd.vocabulary import (
 from ai.backend.kubeacc.drivers.artifacts import verify_signature
 from ai.backend.kubeacc.policies.evaluation import OperationContext, Usage, evaluate
 from ai.backend.node.kube_api.client import KubeApi
-from ai.backend.node.kube_api.errors import ObjectConflict, TooManyRequests
+from ai.backend.node.kube_api.errors import ObjectConflict, ObjectInvalid, RequestDenied, TooManyRequests
 from ai.backend.node.kube_api.resources import PODS
 from ai.backend.plugin.crash_points import crash_point
 
@@ -40,6 +42,7 @@ P = OperationPhase
 Key = tuple[str, str]
 DEFAULT_DEADLINE_S, DEFAULT_RETRIES = 600, 3
 _HOUR_S = 3600.0
+_HOSTNAME = "kubernetes.io/hostname"
 CRASH_POINTS = (
     "after-operation-finalizer",
     "after-operation-acquire",
@@ -68,8 +71,7 @@ class OperationController:
     ) -> None:
         self._api, self._view = api, view
         self._executor_of, self._silent_s, self._now = executor_of, silent_s, now
-        self._acquiring: dict[str, asyncio.Lock] = {}
-        self._starts: dict[str, deque[tuple[float, str]]] = {}
+        self._acquiring: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def reconcile(self, key: Key) -> float | None:
         """Takes the next step of an operation; returns after how many seconds it is to be asked again."""
@@ -85,14 +87,16 @@ class OperationController:
             await self._set_finalizer(operation, present=True)
             crash_point("after-operation-finalizer")
             return 0.0
-        situation = self._situation(operation)
-        taken = next_step(situation)
-        if taken.acquire and situation.device is not None:
-            await self._acquire(operation, situation.device)
-            crash_point("after-operation-acquire")
-            return 0.0
-        if taken.evict and situation.device is not None:
-            await self._evict(situation.device)
+        # Of the waiting operations of a namespace one is decided at a time, so that each sees the quota that is left.
+        async with self._acquiring.setdefault(namespace, asyncio.Lock()):
+            situation = self._situation(operation)
+            taken = next_step(situation)
+            if taken.acquire and situation.device is not None:
+                await self._acquire(operation, situation.device)
+                crash_point("after-operation-acquire")
+                return 0.0
+        if taken.evict and situation.device is not None and (problem := await self._evict(situation.device)):
+            taken = replace(taken, reason="EvictionRefused", message=problem[:1024])
         status, _ = advance(situation, taken)
         if status != msgspec.structs.replace(operation.status, report=None):
             crash_point("before-operation-status")
@@ -118,7 +122,11 @@ class OperationController:
             namespace_labels=namespace.metadata.labels if namespace is not None else {},
             class_name=device.status.class_name if device is not None else None,
             now=now,
-            usage={name: self._usage(operation, now) for name, policy in policies.items() if policy.quota is not None},
+            usage={
+                name: self._usage(name, policy, operation, now)
+                for name, policy in policies.items()
+                if policy.quota is not None
+            },
         )
         policy = evaluate(policies, context)
         executor = status.executor or (self._executor_of(operation, device) if device is not None else "")
@@ -135,22 +143,29 @@ class OperationController:
             executor_silent_s=self._silent_s(executor) if executor else 0.0,
         )
 
-    def _usage(self, operation: AcceleratorOperation, now: datetime) -> Usage:
-        """Counts what the namespace of an operation uses, without the operation itself."""
+    def _usage(self, name: str, policy: AcceleratorPolicySpec, operation: AcceleratorOperation, now: datetime) -> Usage:
+        """Counts what the namespace of an operation uses of the quota of the policy ``name``, without the operation
+        itself: operations that this policy allowed, and attached devices of its classes."""
         namespace, uid = operation.metadata.namespace, operation.metadata.uid
         others = [
             other
-            for (place, _), other in self._view.operations.reflector.objects.items()
-            if place == namespace and other.metadata.uid != uid
+            for other in self._view.operations.all()
+            if other.metadata.namespace == namespace and other.metadata.uid != uid and other.status.policy == name
         ]
+        devices = self._view.accelerators.all()
+        locking = {device.status.operation.uid for device in devices if device.status.operation is not None}
         hour_ago = now - timedelta(seconds=_HOUR_S)
         return Usage(
             attached_devices=sum(
                 1
-                for device in self._view.accelerators.all()
-                if device.status.attached_by is not None and device.status.attached_by.namespace == namespace
+                for device in devices
+                if device.status.attached_by is not None
+                and device.status.attached_by.namespace == namespace
+                and (not policy.class_names or device.status.class_name in policy.class_names)
             ),
-            concurrent_operations=sum(1 for other in others if other.status.phase.holds_device),
+            concurrent_operations=sum(
+                1 for other in others if other.status.phase.holds_device or other.metadata.uid in locking
+            ),
             operations_last_hour=sum(
                 1
                 for other in others
@@ -201,7 +216,13 @@ class OperationController:
         )
 
     async def release_orphan(self, device: Accelerator) -> None:
-        """Frees a device whose operation vanished without an end, and quarantines it."""
+        """Frees a device whose operation vanished without an end, and quarantines it.
+
+        The copies of devices and of operations are not of one moment, so the API server is asked first."""
+        holder = device.status.operation
+        operation = await self._api.find(OPERATIONS, holder.name, holder.namespace) if holder is not None else None
+        if operation is not None and holder is not None and operation.metadata.uid == holder.uid:
+            return
         await self._write_device(
             device,
             operation=None,
@@ -266,22 +287,27 @@ class OperationController:
         )
         self._view.operations.record(written)
 
-    async def _evict(self, device: Accelerator) -> None:
-        """Asks for the eviction of the pods that hold a device; again of those that a disruption budget protects."""
+    async def _evict(self, device: Accelerator) -> str:
+        """Asks for the eviction of the pods that hold a device; again of those that a disruption budget protects.
+
+        Returns why a pod stays, empty if none does."""
+        problem = ""
         for holder in device.status.holders:
             path = f"/api/v1/namespaces/{holder.namespace}/pods/{holder.pod}/eviction"
             body = {
                 "apiVersion": "policy/v1",
                 "kind": "Eviction",
                 "metadata": {"name": holder.pod, "namespace": holder.namespace},
-                "deleteOptions": {"preconditions": {"uid": holder.uid}},
+                # The kubelet tells no uid of a pod that got the device by an extended resource.
+                **({"deleteOptions": {"preconditions": {"uid": holder.uid}}} if holder.uid else {}),
             }
             try:
                 await self._api.request("POST", path, body=body)
             except (NotFound, ObjectConflict):
                 continue  # gone, or another pod of this name
-            except TooManyRequests as e:
-                log.info("the pod %s/%s is protected: %s", holder.namespace, holder.pod, e)
+            except (TooManyRequests, RequestDenied) as e:
+                problem = f"the pod {holder.namespace}/{holder.pod} is not evicted: {e.message}"
+        return problem
 
     async def _finish(self, operation: AcceleratorOperation) -> float | None:
         """Frees the device of an operation that has ended, then the operation itself, and removes it in the end."""
@@ -290,8 +316,11 @@ class OperationController:
         if device is not None and holder is not None and holder.uid == operation.metadata.uid:
             await self._release(operation, device)
             crash_point("after-operation-release")
-        if operation.status.phase is P.SUCCEEDED:
-            await self._open_gate(operation)
+        problem = await self._open_gate(operation) if operation.status.phase is P.SUCCEEDED else ""
+        status = ended(operation, problem, self._now())
+        if status != operation.status and not operation.metadata.deletion_timestamp:
+            await self._store(operation, msgspec.structs.replace(status, report=None))
+            return 0.0
         if OPERATION_FINALIZER in operation.metadata.finalizers:
             await self._set_finalizer(operation, present=False)
         if operation.metadata.deletion_timestamp or operation.status.completion_time is None:
@@ -305,28 +334,33 @@ class OperationController:
         )
         return None
 
-    async def _open_gate(self, operation: AcceleratorOperation) -> None:
-        """Removes the scheduling gate of the pod that waits for the attachment (decision 0396)."""
+    async def _open_gate(self, operation: AcceleratorOperation) -> str:
+        """Removes the scheduling gate of the pod that waits for the attachment (decision 0396).
+
+        Returns why the pod cannot be released, empty if it is, or if there is none to be released."""
         attach = operation.spec.attach
         if attach is None or attach.gated_pod is None or OPERATION_FINALIZER not in operation.metadata.finalizers:
-            return
+            return ""
         path = f"/api/v1/namespaces/{operation.metadata.namespace}/pods/{attach.gated_pod.name}"
         try:
             pod = msgspec.json.decode(await self._api.request("GET", path))
-            if pod["metadata"]["uid"] != attach.gated_pod.uid:
-                return
-            gates = [gate for gate in pod["spec"].get("schedulingGates", ()) if gate["name"] != ATTACH_GATE]
-            selector = {**pod["spec"].get("nodeSelector", {}), "kubernetes.io/hostname": attach.node_name}
+            present = pod["spec"].get("schedulingGates", ())
+            gates = [gate for gate in present if gate["name"] != ATTACH_GATE]
+            if pod["metadata"]["uid"] != attach.gated_pod.uid or len(gates) == len(present):
+                return ""
+            node = self._view.nodes.get(attach.node_name)
+            hostname = node.metadata.labels.get(_HOSTNAME, attach.node_name) if node is not None else attach.node_name
+            selector = {**pod["spec"].get("nodeSelector", {}), _HOSTNAME: hostname}
             body = {
                 "metadata": {"uid": attach.gated_pod.uid, "resourceVersion": pod["metadata"]["resourceVersion"]},
                 "spec": {"schedulingGates": gates, "nodeSelector": selector},
             }
             await self._api.patch(PODS, attach.gated_pod.name, body, operation.metadata.namespace)
         except NotFound:
-            return
-        except BackendError as e:
-            log.warning("the gate of %s/%s stays: %s", operation.metadata.namespace, attach.gated_pod.name, e)
-            raise
+            return ""
+        except (ObjectInvalid, RequestDenied) as e:  # a repetition would be refused, too
+            return f"the gate of {operation.metadata.namespace}/{attach.gated_pod.name} stays: {e.message}"
+        return ""
 
 
 def _artifact_problem(spec: AcceleratorOperationSpec, acc_class: AcceleratorClass | None, *, is_required: bool) -> str:

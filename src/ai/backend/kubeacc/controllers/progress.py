@@ -15,11 +15,13 @@ from ai.backend.core.lifecycle.device_operation import OperationTrigger as T
 from ai.backend.infra.retry import Backoff
 from ai.backend.kubeacc.controllers.decision import REVERSIBLE, Situation, Step
 from ai.backend.kubeacc.crd.fields import Condition
+from ai.backend.kubeacc.crd.objects import AcceleratorOperation
 from ai.backend.kubeacc.crd.operations import AcceleratorOperationStatus, Order
 from ai.backend.kubeacc.crd.vocabulary import PowerState
 
 P = OperationPhase
 _RETRY = Backoff(2.0, 60.0)
+POD_RELEASED = "PodReleased"
 _KEEPS_REASON = frozenset({T.UNDONE})
 """The reason of an operation that was undone is what made it fail."""
 
@@ -44,7 +46,8 @@ def advance(situation: Situation, taken: Step) -> tuple[AcceleratorOperationStat
         report=None,
     )
     if taken.trigger is None:
-        return _explained(status, taken), ()
+        status = _explained(status, taken)
+        return msgspec.structs.replace(status, conditions=_observed(status.conditions, operation)), ()
     state, _, effects = step(OperationState(old.phase, old.verdict), taken.trigger)
     status = msgspec.structs.replace(status, phase=state.phase, verdict=state.verdict, retry_at=None)
     if taken.trigger not in _KEEPS_REASON:
@@ -106,7 +109,8 @@ def _conditions(
 ) -> tuple[Condition, ...]:
     """Returns ``Admitted`` and ``Complete``, by which ``kubectl wait`` waits."""
     phase = status.phase
-    admitted = "Unknown" if phase is P.PENDING else "False" if phase is P.REFUSED else "True"
+    is_refused = phase is P.REFUSED or (old.phase is P.PENDING and phase.is_final)
+    admitted = "Unknown" if phase is P.PENDING else "False" if is_refused else "True"
     complete = "True" if phase.is_final else "False"
     before = {condition.type: condition for condition in old.conditions}
     conditions = []
@@ -124,5 +128,29 @@ def _conditions(
                 last_transition_time=timestamp(now),
                 observed_generation=generation,
             )
-        conditions.append(condition)
+        conditions.append(msgspec.structs.replace(condition, observed_generation=generation))
     return tuple(conditions)
+
+
+def _observed(conditions: Sequence[Condition], operation: AcceleratorOperation) -> tuple[Condition, ...]:
+    """Returns conditions as of the present generation: ``kubectl wait`` takes no older ones."""
+    generation = operation.metadata.generation
+    return tuple(msgspec.structs.replace(condition, observed_generation=generation) for condition in conditions)
+
+
+def ended(operation: AcceleratorOperation, gate_problem: str, now: datetime) -> AcceleratorOperationStatus:
+    """Returns the status of an operation that has ended, also where its spec was changed afterwards. ``gate_problem``:
+    why the pod that waits for the device stays gated; it becomes the condition ``PodReleased``."""
+    status = operation.status
+    conditions = _observed(status.conditions, operation)
+    if gate_problem and all(condition.type != POD_RELEASED for condition in conditions):
+        released = Condition(
+            type=POD_RELEASED,
+            status="False",
+            reason="PodRefused",
+            message=gate_problem[:1024],
+            last_transition_time=timestamp(now),
+            observed_generation=operation.metadata.generation,
+        )
+        conditions = (*conditions, released)
+    return msgspec.structs.replace(status, conditions=conditions, observed_generation=operation.metadata.generation)

@@ -144,7 +144,8 @@ def definition(kind: Kind) -> dict[str, Any]:
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": kind.definition_name},
+        # Without a definition the objects of its kind are gone: an uninstallation leaves it.
+        "metadata": {"name": kind.definition_name, "annotations": {"helm.sh/resource-policy": "keep"}},
         "spec": {
             "group": GROUP,
             "scope": "Namespaced" if kind.is_namespaced else "Cluster",
@@ -189,5 +190,5 @@ def to_yaml(objects: Sequence[dict[str, Any]]) -> str:
 
 
 def crds_yaml() -> str:
-    """Returns the text of ``deploy/kube-acc/crds.yaml``."""
+    """Returns the text of ``deploy/helm/kube-acc/templates/crds.yaml``, which kubectl takes as well."""
     return f"# Written by `python -m tools.docs` from src/ai/backend/kubeacc/crd; do not edit.\n{to_yaml(manifests())}"

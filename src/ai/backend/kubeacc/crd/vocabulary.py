@@ -23,6 +23,15 @@ DRIVER_MANAGER = "kube-acc-driver"
 OPERATION_FINALIZER = f"{GROUP}/operation"
 
 
+ATTACHED_CONDITION, ATTACH_FAILED_CONDITION = f"{GROUP}/Attached", f"{GROUP}/AttachFailed"
+"""The conditions of a claim's device for which the scheduler waits before it binds the pod (DRA)."""
+
+
+def accelerator_of_pool(pool: str, device: str) -> str:
+    """Returns the name of the Accelerator that a node offers as ``device`` in its pool, which has the node's name."""
+    return f"{pool}-{device}"[-253:].strip("-.")
+
+
 class AcceleratorType(StrEnum):
     GPU = "GPU"
     FPGA = "FPGA"

@@ -12,13 +12,20 @@ import msgspec
 from ai.backend.common.device_operations import OperationVerb
 from ai.backend.common.devices import ComputeDevice, DeviceHealth
 from ai.backend.common.errors import BackendError
-from ai.backend.common.ids import DeviceId
+from ai.backend.common.ids import DeviceId, DeviceName
 from ai.backend.common.slots import format_quantity
 from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.kubeacc.crd import accelerators as crd
 from ai.backend.kubeacc.crd.fields import Condition
 from ai.backend.kubeacc.crd.objects import ACCELERATORS, Accelerator
-from ai.backend.kubeacc.crd.vocabulary import NODE_MANAGER, Attachment, AttachState, LifecycleOwner, NodeCondition
+from ai.backend.kubeacc.crd.vocabulary import (
+    NODE_MANAGER,
+    Attachment,
+    AttachState,
+    LifecycleOwner,
+    NodeCondition,
+    accelerator_of_pool,
+)
 from ai.backend.kubeacc.node_plugin.devices import LOST_REASON, DeviceKey, DeviceTracker, name_in_cluster
 from ai.backend.kubeacc.node_plugin.facts import FactStore
 from ai.backend.kubeacc.node_plugin.holders import Holders, PodHolder
@@ -28,9 +35,12 @@ from ai.backend.kubeacc.node_plugin.slices import parent_of
 from ai.backend.kubeacc.node_plugin.workloads import Workloads
 from ai.backend.node.kube_api.client import KubeApi
 from ai.backend.node.kube_api.reflector import Reflector
+from ai.backend.node.kube_api.resources import NODES
 from ai.backend.plugin.accelerator import Attachable, PluginCapabilities
 
 log = logging.getLogger(__name__)
+_MAX_BYTES, _MAX_COUNT = (1 << 53) - 1, (1 << 31) - 1
+"""The limits of ``Bytes`` and ``Count`` in the resources (crd.fields)."""
 _VERBS: tuple[tuple[str, tuple[OperationVerb, ...]], ...] = (
     ("attachable", (OperationVerb.ATTACH, OperationVerb.DETACH)),
     ("partitionable", (OperationVerb.PARTITION,)),
@@ -41,7 +51,7 @@ _VERBS: tuple[tuple[str, tuple[OperationVerb, ...]], ...] = (
 
 def accelerator_name(node: str, plugin_key: str, device_id: str) -> str:
     """Returns the name of a device's object."""
-    return f"{node}-{name_in_cluster(plugin_key, device_id)}"[-253:].strip("-.")
+    return accelerator_of_pool(node, name_in_cluster(plugin_key, device_id))
 
 
 class AcceleratorReports(PeriodicLoop):
@@ -68,6 +78,8 @@ class AcceleratorReports(PeriodicLoop):
         self._api, self._tracker, self._workloads, self._holders = api, tracker, workloads, holders
         self._facts, self._settings, self._node, self._now = facts, settings, node, now
         self._is_served = False
+        self._owner: dict[str, str] | None = None
+        self._attachable_ids: dict[str, tuple[DeviceId, ...]] = {}
         self._reflector: Reflector[Accelerator] = Reflector(
             api, ACCELERATORS, field_selector=f"spec.nodeName={node}", on_change=self._on_change
         )
@@ -90,8 +102,25 @@ class AcceleratorReports(PeriodicLoop):
 
     def withheld(self, key: DeviceKey) -> str:
         """Returns why a device is given to no new workload; empty if it is."""
+        if other := self._tracker.other_plugin(key):
+            return f"the plugin {other} has the device"
         accelerator = self._reflector.get(accelerator_name(self._node, *key))
         return _withheld(accelerator) if accelerator is not None else ""
+
+    def detached(self, plugin_key: str) -> list[ComputeDevice]:
+        """Returns the devices that a plugin can attach to this node and that are not attached, as far as known."""
+        listed = {device.device_id for device in self._tracker.devices(plugin_key)}
+        devices = []
+        for device_id in self._attachable_ids.get(plugin_key, ()):
+            accelerator = self._reflector.get(accelerator_name(self._node, plugin_key, device_id))
+            if device_id in listed or accelerator is None:
+                continue  # without an object nothing could be ordered
+            model = accelerator.status.device.model if accelerator.status.device is not None else ""
+            name = DeviceName(plugin_key)
+            devices.append(
+                ComputeDevice(device_name=name, device_id=device_id, hw_location="", slots=(), model_name=model or None)
+            )
+        return devices
 
     def key_of(self, name: str) -> DeviceKey | None:
         """Returns the plugin and the device of an Accelerator of this node, also of one that is detached."""
@@ -103,17 +132,31 @@ class AcceleratorReports(PeriodicLoop):
             return
         await self._reflector.synced.wait()
         attachable = {key: await self._attachable(key) for key in self._tracker.plugin_keys()}
+        if attachable != self._attachable_ids:
+            self._attachable_ids = attachable
+            self.changed()
+        if self._owner is None:
+            node = await self._api.get(NODES, self._node)
+            self._owner = {"apiVersion": "v1", "kind": "Node", "name": self._node, "uid": node.metadata.uid}
+        failure: BackendError | None = None
         wanted: set[str] = set()
         for key in self._tracker.plugin_keys():
             listed = {device.device_id: device for device in self._tracker.devices(key)}
             for device_id in dict.fromkeys([*listed, *attachable[key]]):
                 name = accelerator_name(self._node, key, device_id)
                 wanted.add(name)
-                await self._report(name, key, device_id, listed.get(device_id), is_remote=device_id in attachable[key])
+                is_remote = device_id in attachable[key]
+                try:
+                    await self._report(name, key, device_id, listed.get(device_id), is_remote=is_remote)
+                except BackendError as e:  # a device that the server refuses keeps no other one from being reported
+                    log.warning("the accelerator %s is not reported: %s", name, e.message)
+                    failure = e
         for (_, name), present in list(self._reflector.objects.items()):
             is_ours = present.spec.driver in attachable  # a plugin that has not answered yet says nothing
             if name not in wanted and is_ours and present.status.operation is None:
                 await self._api.delete(ACCELERATORS, name, uid=present.metadata.uid)
+        if failure is not None:
+            raise failure
 
     async def _attachable(self, key: str) -> tuple[DeviceId, ...]:
         handle = self._tracker.handle(key)
@@ -136,7 +179,10 @@ class AcceleratorReports(PeriodicLoop):
         if present is None or any(
             value != msgspec.to_builtins(present.spec).get(field) for field, value in spec.items()
         ):
-            present = await self._api.apply(ACCELERATORS, name, {"spec": spec}, manager=NODE_MANAGER, force=True)
+            # A device that is built into its node goes with the node's object.
+            metadata = {"ownerReferences": [self._owner]} if "attachment" not in spec else {}
+            body: dict[str, Any] = {"metadata": metadata, "spec": spec}
+            present = await self._api.apply(ACCELERATORS, name, body, manager=NODE_MANAGER, force=True)
         status = self._status(key, device_id, device, present)
         previous = msgspec.to_builtins(present.status)
         previous_own = {**previous, "conditions": _own_conditions(present)}
@@ -181,7 +227,7 @@ class AcceleratorReports(PeriodicLoop):
             power_state=self._facts.get((key, device_id)).power,
             program=self._facts.get((key, device_id)).program,
             attach_state=AttachState.ATTACHED if is_listed else AttachState.DETACHED,
-            holders=tuple(self._holder(key, device_id, holder) for holder in holders)[:128],
+            holders=tuple(self._holder(holder) for holder in holders)[:128],
             held=bool(holders),
             device_plugin_resource=self._holders.foreign((key, device_id)),
             conditions=self._conditions(device, present, now, is_listed=is_listed),
@@ -189,12 +235,12 @@ class AcceleratorReports(PeriodicLoop):
         status: dict[str, Any] = msgspec.to_builtins(own)
         return status
 
-    def _holder(self, key: str, device_id: DeviceId, holder: PodHolder) -> crd.Holder:
-        record = self._workloads.holder_of((key, device_id))
+    def _holder(self, holder: PodHolder) -> crd.Holder:
+        record = self._workloads.claim(holder.namespace, holder.claim)
         return crd.Holder(
             namespace=holder.namespace,
             pod=holder.pod,
-            uid=record.pod_uid if record is not None else "",
+            uid=record.pod_uid if record is not None and record.pod == holder.pod else "",
             container=holder.container,
             claim=holder.claim or None,
         )
@@ -251,7 +297,7 @@ def described(device: ComputeDevice, capabilities: PluginCapabilities) -> crd.De
         spec = device.memory_spec
         bandwidth = spec.bandwidth if spec is not None else None
         memory = crd.Memory(
-            total_bytes=device.memory_size,
+            total_bytes=min(device.memory_size, _MAX_BYTES),
             type=((spec.memory_type if spec is not None else None) or "")[:128],
             bandwidth_gi_b_s=_decimal(bandwidth) if bandwidth is not None else None,
         )
@@ -262,10 +308,11 @@ def described(device: ComputeDevice, capabilities: PluginCapabilities) -> crd.De
         uuid=device.device_id[:512],
         hardware_location=device.hw_location[:512],
         memory=memory,
-        processing_units=device.processing_units,
+        processing_units=min(device.processing_units, _MAX_COUNT),
         compute_units=tuple(
             {
-                unit.name: crd.ComputeUnits(name=unit.name[:128], count=unit.count) for unit in device.compute_units
+                unit.name: crd.ComputeUnits(name=unit.name[:128], count=min(unit.count, _MAX_COUNT))
+                for unit in device.compute_units
             }.values()
         )[:16],
         precisions=tuple(
@@ -274,7 +321,8 @@ def described(device: ComputeDevice, capabilities: PluginCapabilities) -> crd.De
             }.values()
         )[:32],
         partitioning=crd.Partitioning(
-            technology=(can_be_cut.technology or "")[:128], max_partitions=can_be_cut.max_partitions
+            technology=(can_be_cut.technology or "")[:128],
+            max_partitions=min(can_be_cut.max_partitions, _MAX_COUNT),
         )
         if can_be_cut is not None
         else None,

@@ -20,13 +20,15 @@ _SUFFIX = ".json"
 
 
 class HeldDevice(msgspec.Struct, frozen=True, kw_only=True):
-    """A device of a workload; ``requests`` are those of its claim that it answers."""
+    """A device of a workload; ``requests`` are those of its claim that it answers. A share of a device has the
+    ``share_id`` of its claim's result, and the ``amount`` of the device's slot that can be divided."""
 
     plugin: str
     device_id: str
     name: str
     requests: tuple[str, ...] = ()
     share_id: str | None = None
+    amount: str | None = None
 
 
 class PluginShare(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,13 +46,14 @@ class WorkloadRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A workload that holds devices: a resource claim, or a container by the device plugin.
 
     ``phase``: ``preparing`` until all hooks have answered, ``prepared``, and ``releasing`` while hooks undo. Devices
-    are held in every phase."""
+    are held in every phase. ``pod`` and ``pod_uid`` are of the first pod that uses a claim; others may follow."""
 
     uid: str
     way: Literal["dra", "device-plugin"]
     namespace: str = ""
     name: str = ""
     pod_uid: str = ""
+    pod: str = ""
     phase: Literal["preparing", "prepared", "releasing"] = "preparing"
     devices: tuple[HeldDevice, ...] = ()
     shares: dict[str, PluginShare] = {}

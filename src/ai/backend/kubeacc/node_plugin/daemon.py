@@ -85,7 +85,15 @@ async def run_node_plugin(
         workloads.withheld = lambda key: (
             reports.withheld(key) or ("another device plugin offers it" if holders.foreign(key) else "")
         )
-        slices = SlicePublication(api, tracker, settings, node, withheld=reports.withheld, foreign=holders.foreign)
+        slices = SlicePublication(
+            api,
+            tracker,
+            settings,
+            node,
+            withheld=reports.withheld,
+            foreign=holders.foreign,
+            detached=reports.detached,
+        )
         images = settings.state_directory / "images"
         remote = RemoteImages(settings.artifacts, images)
         stack.push_async_callback(remote.close)
@@ -131,6 +139,11 @@ async def run_node_plugin(
             serve_dra(settings, driver, ready=ready),
             run_device_plugins(settings.kubelet_directory, tracker, make_device_plugin),
         ]
+        if settings.metrics_address is not None:
+            # Not among the imports of the module: the server needs memory that a node without it saves.
+            from ai.backend.kubeacc.node_plugin.metrics import serve_metrics
+
+            work.append(serve_metrics(settings.metrics_address, tracker, holders))
         tasks = [asyncio.ensure_future(one) for one in work]
         stopping = asyncio.ensure_future(stop.wait())
         try:

@@ -12,9 +12,10 @@ from decimal import Decimal
 from functools import partial
 from typing import cast
 
-from ai.backend.common.devices import ComputeDevice, DeviceAllocation, DeviceHealth
+from ai.backend.common.devices import ComputeDevice, DeviceAllocation, DeviceHealth, DeviceSlot
 from ai.backend.common.errors import BackendError
 from ai.backend.common.ids import DeviceId, SlotName
+from ai.backend.common.states import SlotType
 from ai.backend.infra.loop import PeriodicLoop, cancel_all
 from ai.backend.infra.retry import Backoff
 from ai.backend.kubeacc.node_plugin.settings import NodePluginSettings
@@ -27,6 +28,7 @@ log = logging.getLogger(__name__)
 LOST_REASON = "its plugin lists it no more"
 _WATCH_FIRST_S, _WATCH_MAX_S = 1.0, 60.0
 _MAX_LABEL = 63
+PCI_ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.IGNORECASE)
 _UNSAFE = re.compile(r"[^a-z0-9]+")
 DeviceKey = tuple[str, DeviceId]
 """The plugin's key and the device's id."""
@@ -55,12 +57,28 @@ def whole_device(device: ComputeDevice) -> DeviceAllocation:
     return DeviceAllocation(slots=slots)
 
 
+def share_slot(device: ComputeDevice) -> DeviceSlot | None:
+    """Returns the slot by which workloads share a device: the first that can be divided; None if none can."""
+    return next(
+        (
+            slot
+            for slot in device.slots
+            if slot.slot_type is not SlotType.UNIQUE
+            and 0 < slot.quantum < slot.amount
+            and not slot.amount % slot.quantum
+        ),
+        None,
+    )
+
+
 def joined(allocations: Iterable[DeviceAllocation]) -> DeviceAllocation:
-    """Returns the union of allocations of different devices."""
+    """Returns the sum of allocations."""
     slots: dict[SlotName, dict[DeviceId, Decimal]] = {}
     for allocation in allocations:
         for slot_name, per_device in allocation.slots.items():
-            slots.setdefault(slot_name, {}).update(per_device)
+            amounts = slots.setdefault(slot_name, {})
+            for device_id, amount in per_device.items():
+                amounts[device_id] = amounts.get(device_id, Decimal(0)) + amount
     return DeviceAllocation(slots=slots)
 
 
@@ -102,6 +120,7 @@ class DeviceTracker(PeriodicLoop):
         self._watches: dict[str, asyncio.Task[None]] = {}
         self._recovery: asyncio.TimerHandle | None = None
         self._listeners: list[Callable[[], None]] = []
+        self._claimed: dict[DeviceKey, str] = {}
         self.is_complete = asyncio.Event()
         """Set once every plugin was asked."""
 
@@ -124,6 +143,11 @@ class DeviceTracker(PeriodicLoop):
             for key in self._listings
             for device in self.devices(key)
         }
+
+    def other_plugin(self, key: DeviceKey) -> str:
+        """Returns the plugin before this one that lists a device at the same PCI address; empty without one. Of two
+        plugins that know one device, only the first may give it to workloads."""
+        return self._claimed.get(key, "")
 
     def handle(self, plugin_key: str) -> PluginHandle | None:
         """Returns the started plugin of a device name."""
@@ -212,7 +236,21 @@ class DeviceTracker(PeriodicLoop):
         if due is not None:
             self._recovery = loop.call_at(max(due, loop.time() + 0.01), self._evaluate)
         if is_changed:
+            self._claimed = self._devices_of_others()
             self._notify()
+
+    def _devices_of_others(self) -> dict[DeviceKey, str]:
+        order = [handle.key for handle in self.handles if handle.started]
+        keys = sorted(self._listings, key=lambda key: order.index(key) if key in order else len(order))
+        owners: dict[str, str] = {}
+        claimed: dict[DeviceKey, str] = {}
+        for key in keys:
+            for device in self.devices(key):
+                if PCI_ADDRESS.fullmatch(device.hw_location):
+                    owner = owners.setdefault(device.hw_location.lower(), key)
+                    if owner != key:
+                        claimed[key, device.device_id] = owner
+        return claimed
 
     def _notify(self) -> None:
         for listener in self._listeners:

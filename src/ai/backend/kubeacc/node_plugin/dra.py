@@ -8,16 +8,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ai.backend.common.errors import BackendError, Conflict, Unavailable
+from ai.backend.common.devices import ComputeDevice
+from ai.backend.common.errors import BackendError, Conflict, InvalidQuantity, Unavailable
+from ai.backend.common.slots import format_quantity
 from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.kubeacc.node_plugin import wire
 from ai.backend.kubeacc.node_plugin.checkpoint import HeldDevice, WorkloadRecord
-from ai.backend.kubeacc.node_plugin.devices import DeviceTracker
+from ai.backend.kubeacc.node_plugin.devices import DeviceTracker, share_slot
 from ai.backend.kubeacc.node_plugin.rpc import serving, wait_for_change
 from ai.backend.kubeacc.node_plugin.settings import NodePluginSettings
+from ai.backend.kubeacc.node_plugin.slices import capacity_name
 from ai.backend.kubeacc.node_plugin.workloads import Workloads
 from ai.backend.node.kube_api.client import KubeApi
-from ai.backend.node.kube_api.objects import ResourceClaim
+from ai.backend.node.kube_api.objects import AllocatedDevice, ResourceClaim
+from ai.backend.node.kube_api.quantities import parse_quantity
 from ai.backend.node.kube_api.resources import RESOURCE_CLAIMS
 
 log = logging.getLogger(__name__)
@@ -95,34 +99,57 @@ class DraDriver:
             raise Conflict(
                 f"the claim {claim.namespace}/{claim.name} has no device of {self._driver_name} on this node"
             )
-        consumer = next((consumer.uid for consumer in obj.status.reserved_for if consumer.resource == "pods"), "")
+        pods = [consumer for consumer in obj.status.reserved_for if consumer.resource == "pods"]
         return WorkloadRecord(
             uid=claim.uid,
             way="dra",
             namespace=claim.namespace,
             name=claim.name,
-            pod_uid=consumer,
+            pod_uid=pods[0].uid if pods else "",
+            pod=pods[0].name if pods else "",
             devices=devices,
         )
 
     def _devices_of(self, claim: ResourceClaim) -> tuple[HeldDevice, ...]:
+        """Returns the devices of a claim, each share of a device by itself.
+
+        Raises Unavailable: a device is gone. Raises Conflict: the claim has a share of one that cannot be divided."""
         by_name = self._tracker.by_name()
-        requests: dict[str, list[str]] = {}
+        requests: dict[tuple[str, str | None], list[str]] = {}
+        amounts: dict[tuple[str, str | None], str] = {}
         for result in claim.status.allocation.devices.results if claim.status.allocation is not None else ():
             if result.driver == self._driver_name and result.pool == self._pool:
                 if result.device not in by_name:
                     raise Unavailable(f"the device {result.device} is not there any more")
                 # A request with alternatives is allocated as "request/alternative"; containers name the request.
-                requests.setdefault(result.device, []).append(result.request.partition("/")[0])
+                key = (result.device, result.share_id)
+                requests.setdefault(key, []).append(result.request.partition("/")[0])
+                if result.share_id is not None:
+                    amounts[key] = _share_of(by_name[result.device][1], result)
         return tuple(
             HeldDevice(
                 plugin=by_name[name][0],
                 device_id=by_name[name][1].device_id,
                 name=name,
                 requests=tuple(dict.fromkeys(names)),
+                share_id=share_id,
+                amount=amounts.get((name, share_id)),
             )
-            for name, names in requests.items()
+            for (name, share_id), names in requests.items()
         )
+
+
+def _share_of(device: ComputeDevice, result: AllocatedDevice) -> str:
+    """Returns the amount of a device that a result of a claim's allocation consumes. Raises Conflict."""
+    slot = share_slot(device)
+    consumed = result.consumed_capacity.get(capacity_name(slot)) if slot is not None else None
+    try:
+        amount = parse_quantity(consumed) if consumed is not None else None
+    except InvalidQuantity as e:
+        raise Conflict(f"the share of {result.device} is unclear: {e.message}") from None
+    if slot is None or amount is None or not 0 < amount <= slot.amount:
+        raise Conflict(f"the claim has a share of {result.device} that its plugin cannot give: {consumed}")
+    return format_quantity(amount)
 
 
 class _Registration:
@@ -184,4 +211,7 @@ class OrphanSweep(PeriodicLoop):
             is_over = claim is None or claim.metadata.uid != record.uid or claim.status.allocation is None
             if is_over or record.phase == "releasing":
                 log.warning("the claim %s/%s is over: its devices are released", record.namespace, record.name)
-                await self._workloads.release(record.uid)
+                try:
+                    await self._workloads.release(record.uid)
+                except BackendError as e:  # a plugin that fails keeps the devices of no other claim
+                    log.warning("the devices of %s/%s stay: %s", record.namespace, record.name, e.message)

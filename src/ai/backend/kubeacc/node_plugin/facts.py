@@ -1,4 +1,7 @@
-"""Remembers what operations did to devices and no plugin can be asked: the power state, the digest of a program."""
+"""Remembers what operations did to devices and no plugin can be asked: the power state, the digest of a program.
+
+What was true before the machine was started anew is not known: devices come back with power, and FPGAs without image.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +23,31 @@ class DeviceFacts(msgspec.Struct, frozen=True, kw_only=True):
     program: Program | None = None
 
 
-class FactStore:
-    """Stores the facts of all devices in one file. Where it cannot be read, the facts are unknown."""
+class _Stored(msgspec.Struct, frozen=True, kw_only=True):
+    boot_id: str
+    facts: dict[str, DeviceFacts] = {}
 
-    def __init__(self, path: Path) -> None:
+
+def boot_id() -> str:
+    """Returns the id of this start of the machine; empty where the kernel tells none."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
+class FactStore:
+    """Stores the facts of all devices in one file. Where it cannot be read, or is of an earlier start of the machine,
+    the facts are unknown."""
+
+    def __init__(self, path: Path, *, boot: str | None = None) -> None:
         self._path = path
+        self._boot_id = boot_id() if boot is None else boot
         self._facts: dict[str, DeviceFacts] = {}
         try:
-            self._facts = msgspec.json.decode(path.read_bytes(), type=dict[str, DeviceFacts])
+            stored = msgspec.json.decode(path.read_bytes(), type=_Stored)
+            if stored.boot_id == self._boot_id:
+                self._facts = stored.facts
         except FileNotFoundError:
             pass
         except (OSError, msgspec.MsgspecError) as e:
@@ -43,4 +63,4 @@ class FactStore:
     def put(self, key: DeviceKey, facts: DeviceFacts) -> None:
         """Stores the facts of a device. Raises OSError."""
         self._facts["/".join(key)] = facts
-        write_atomically(self._path, msgspec.json.encode(self._facts))
+        write_atomically(self._path, msgspec.json.encode(_Stored(boot_id=self._boot_id, facts=self._facts)))

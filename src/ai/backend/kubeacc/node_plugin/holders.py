@@ -74,7 +74,11 @@ class Holders(PeriodicLoop):
     async def _reconcile(self) -> None:
         for record in list(self._workloads.records.values()):
             keys = [(device.plugin, DeviceId(device.device_id)) for device in record.devices]
-            is_used = any(key in self.holders for key in keys)
+            is_used = any(
+                record.way == "device-plugin" or (holder.namespace, holder.claim) == (record.namespace, record.name)
+                for key in keys
+                for holder in self.holders.get(key, ())
+            )
             if is_used and record.phase == "prepared":
                 await self._workloads.note_running(record.uid)
             is_late = self._clock() - record.at > _ADMISSION_S

@@ -76,9 +76,16 @@ class OperationExecutor(PeriodicLoop):
         for uid in self._executions.keys() - present.keys():
             await self._executions.pop(uid).close()
             self._written.pop(uid, None)
+        failure: BackendError | None = None
         for uid, operation in present.items():
             if operation.status.order is not None and not operation.status.phase.is_final:
-                await self._advance(uid, operation)
+                try:
+                    await self._advance(uid, operation)
+                except BackendError as e:  # what is refused for one operation keeps no other one waiting
+                    log.warning("%s/%s: %s", operation.metadata.namespace, operation.metadata.name, e.message)
+                    failure = e
+        if failure is not None:
+            raise failure
 
     async def _advance(self, uid: str, operation: AcceleratorOperation) -> None:
         order = operation.status.order

@@ -8,18 +8,27 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ai.backend.common.devices import DeviceHealth
+from ai.backend.common.devices import ComputeDevice, DeviceHealth
 from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.kubeacc.crd.vocabulary import GROUP, NODE_MANAGER
 from ai.backend.kubeacc.node_plugin.devices import DeviceKey, DeviceTracker
 from ai.backend.kubeacc.node_plugin.settings import NodePluginSettings
-from ai.backend.kubeacc.node_plugin.slices import OfferedDevice, slice_specs, taint_value
+from ai.backend.kubeacc.node_plugin.slices import (
+    OfferedDevice,
+    SliceFeatures,
+    kept_features,
+    probe_devices,
+    slice_specs,
+    taint_value,
+)
 from ai.backend.node.kube_api.client import KubeApi
 from ai.backend.node.kube_api.objects import ResourceSlice
 from ai.backend.node.kube_api.reflector import Reflector
 from ai.backend.node.kube_api.resources import NODES, RESOURCE_SLICES
 
 log = logging.getLogger(__name__)
+_PROBE_S = 3600.0
+"""How often the cluster is asked for its features, which an upgrade of it changes."""
 UNHEALTHY_TAINT = f"{GROUP}/unhealthy"
 WITHHELD_TAINT = f"{GROUP}/withheld"
 
@@ -29,7 +38,7 @@ class SlicePublication(PeriodicLoop):
     the kubelet does when it starts. A slice that is as it should be is not written.
 
     ``withheld`` returns why nobody may have a device now, empty if anybody may; ``foreign`` the resource by which
-    somebody else offers it, so that we do not.
+    somebody else offers it, so that we do not; ``detached`` the devices that a plugin can attach.
     """
 
     period_s = 300.0
@@ -43,9 +52,12 @@ class SlicePublication(PeriodicLoop):
         *,
         withheld: Callable[[DeviceKey], str] = lambda key: "",
         foreign: Callable[[DeviceKey], str] = lambda key: "",
+        detached: Callable[[str], Sequence[ComputeDevice]] = lambda key: (),
     ) -> None:
         self._api, self._tracker, self._settings, self._node = api, tracker, settings, node
-        self._withheld, self._foreign = withheld, foreign
+        self._withheld, self._foreign, self._detached = withheld, foreign, detached
+        self._features = SliceFeatures()
+        self._probed_at = float("-inf")
         self._generation = 0
         self._written = ""
         self._versions: dict[str, str] = {}
@@ -71,18 +83,54 @@ class SlicePublication(PeriodicLoop):
 
     def offered(self) -> list[OfferedDevice]:
         """Returns the devices that claims may select, with their taints."""
-        return [
+        attached = [
             OfferedDevice(
                 plugin=key,
                 type=self._settings.offer_of(key).type.value,
                 device=device,
                 taints=self._taints((key, device.device_id), device.health, device.health_reason),
+                is_shared=self._settings.offer_of(key).shares,
             )
             for key in self._tracker.plugin_keys()
             if self._settings.offer_of(key).by == "dra"
             for device in self._tracker.devices(key)
             if not self._foreign((key, device.device_id))
         ]
+        return attached + [
+            OfferedDevice(
+                plugin=key,
+                type=self._settings.offer_of(key).type.value,
+                device=device,
+                taints=self._taints((key, device.device_id), device.health, device.health_reason),
+                is_detached=True,
+            )
+            for key in self._keys_to_attach()
+            for device in self._detached(key)
+        ]
+
+    def _keys_to_attach(self) -> list[str]:
+        offers = {key: self._settings.offer_of(key) for key in self._tracker.plugin_keys()}
+        return [key for key, offer in offers.items() if offer.by == "dra" and offer.attach]
+
+    async def _probe(self) -> None:
+        """Learns what the cluster keeps of a slice: a pod would get a device that has failed, or is not there, where it
+        drops what says so."""
+        now = asyncio.get_running_loop().time()
+        if now - self._probed_at < _PROBE_S:
+            return
+        name = f"{self._node}-probe"[-253:]
+        pool = {"name": name, "generation": 1, "resourceSliceCount": 1}
+        spec = {
+            "driver": self._settings.driver_name,
+            "nodeName": self._node,
+            "pool": pool,
+            "devices": probe_devices(),
+        }
+        answer = await self._api.create(RESOURCE_SLICES, {"metadata": {"name": name}, "spec": spec}, dry_run=True)
+        features = kept_features(answer.spec.devices)
+        if features != self._features:
+            log.warning("the cluster does not keep all of a slice; what it keeps: %s", features)
+        self._features, self._probed_at = features, now
 
     def _taints(self, key: DeviceKey, health: DeviceHealth, reason: str) -> tuple[tuple[str, str, str], ...]:
         taints = []
@@ -96,15 +144,17 @@ class SlicePublication(PeriodicLoop):
         if not self._tracker.is_complete.is_set():
             return
         await self._reflector.synced.wait()
+        await self._probe()
         offered = self.offered()
         driver = self._settings.driver_name
-        content = json.dumps(slice_specs(offered, driver=driver, node=self._node, generation=0), sort_keys=True)
+        options: dict[str, Any] = {"driver": driver, "node": self._node, "features": self._features}
+        content = json.dumps(slice_specs(offered, generation=0, **options), sort_keys=True)
         if content == self._written:
             return
         present = {slice_.metadata.name: slice_ for slice_ in self._reflector.objects.values()}
         newest = max((slice_.spec.pool.generation for slice_ in present.values()), default=0)
         self._generation = max(self._generation, newest) + 1
-        specs = slice_specs(offered, driver=driver, node=self._node, generation=self._generation)
+        specs = slice_specs(offered, generation=self._generation, **options)
         await self._write(specs, {*present, *self._versions})
         self._written = content
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
-from ai.backend.infra.settings.tables import LoggingSettings
+from ai.backend.infra.settings.tables import Address, LoggingSettings
 from ai.backend.kubeacc.crd.vocabulary import GROUP, AcceleratorType
 from ai.backend.kubeacc.drivers.artifact_settings import ArtifactSettings
 from ai.backend.plugin.settings import Settings
@@ -26,6 +26,16 @@ class OfferSettings(Settings):
         " reports the devices, and nobody gets them from it. Only one of them, so no device has two ways to a pod.",
     )
     resource: str = Field("", description="Name of the extended resource; default: backend.ai/PLUGIN.")
+    shares: bool = Field(
+        False,
+        description="With dra: several claims share a device that its plugin can divide, each with the capacity that it"
+        " asks for; a claim that asks for none gets the whole device.",
+    )
+    attach: bool = Field(
+        False,
+        description="With dra: offer also devices that the plugin can attach; the scheduler waits until that is done."
+        " Needs binding conditions (on from Kubernetes 1.36) and the controllers of kube-acc.",
+    )
     type: AcceleratorType = Field(AcceleratorType.OTHER, description="The type of the Accelerator objects.")
 
     @field_validator("resource")
@@ -69,9 +79,23 @@ class NodePluginSettings(Settings):
     failed_device_effect: Literal["NoExecute", "NoSchedule"] = Field(
         "NoExecute", description="NoExecute ends the pods that hold a failed device, NoSchedule lets them be."
     )
+    metrics_address: Address | None = Field(
+        None, description="Address for /metrics (Prometheus), /livez and /readyz, as 0.0.0.0:9410; default: none."
+    )
     offers: dict[str, OfferSettings] = Field(default_factory=dict, description="By the device name of the plugin.")
     plugins: dict[str, dict[str, Any]] = Field(default_factory=dict, description="The plugins' own settings.")
     logging: LoggingSettings = Field(LoggingSettings(), description="Of the daemon itself.")
+
+    @field_validator("offers")
+    @classmethod
+    def _check_resources(cls, offers: dict[str, OfferSettings]) -> dict[str, OfferSettings]:
+        """The kubelet knows one device plugin of a resource: a second one would take it from the first, and back."""
+        owners: dict[str, str] = {}
+        for key, offer in offers.items():
+            name = offer.resource or f"backend.ai/{key}"
+            if offer.by == "device-plugin" and owners.setdefault(name, key) != key:
+                raise ValueError(f"the plugins {owners[name]} and {key} have the same resource {name}")
+        return offers
 
     @field_validator("driver_name")
     @classmethod

@@ -12,9 +12,11 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ai.backend.common.devices import ComputeDevice, LinkKind
+from ai.backend.common.devices import ComputeDevice, DeviceSlot, LinkKind
 from ai.backend.common.slots import format_quantity
-from ai.backend.kubeacc.node_plugin.devices import device_name, name_in_cluster
+from ai.backend.kubeacc.crd.vocabulary import ATTACH_FAILED_CONDITION, ATTACHED_CONDITION
+from ai.backend.kubeacc.node_plugin.devices import PCI_ADDRESS, device_name, name_in_cluster, share_slot
+from ai.backend.node.kube_api.objects import Device
 
 SLICE_DEVICES = 64
 """The limit of a slice whose devices have taints or counters."""
@@ -23,33 +25,84 @@ _MAX_VALUE = 64
 _MAX_NAME = 32
 _MAX_ENTRIES = 32
 _MAX_TAINT_VALUE = 63
-_PCI_ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.IGNORECASE)
 _STANDARD_PCI_BUS_ID = "resource.kubernetes.io/pciBusID"
+
+
+BINDING: Mapping[str, Any] = {
+    "bindsToNode": True,
+    "bindingConditions": [ATTACHED_CONDITION],
+    "bindingFailureConditions": [ATTACH_FAILED_CONDITION],
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfferedDevice:
-    """A device and what the cluster should know of it besides: the type of its Accelerator, and taints as pairs of key
-    and effect with a value."""
+    """A device and what the cluster should know of it besides: the type of its Accelerator, taints as pairs of key and
+    effect with a value, whether several claims may share it (consumable capacity), and whether it must be attached
+    before its pod is bound (binding conditions)."""
 
     plugin: str
     type: str
     device: ComputeDevice
     taints: tuple[tuple[str, str, str], ...] = ()
+    is_shared: bool = False
+    is_detached: bool = False
 
     @property
     def name(self) -> str:
         return name_in_cluster(self.plugin, self.device.device_id)
 
 
-def slice_specs(offered: Sequence[OfferedDevice], *, driver: str, node: str, generation: int) -> list[dict[str, Any]]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceFeatures:
+    """Names the parts of a slice that the cluster keeps; it drops those whose feature gate is off.
+
+    On by default from 1.36 on: before, devices with a taint are left out, and claims get whole devices of the node."""
+
+    taints: bool = True
+    counters: bool = True
+    shares: bool = True
+    binding: bool = True
+
+
+def probe_devices() -> list[dict[str, Any]]:
+    """Returns a device for each feature, in the order of the fields of :class:`SliceFeatures`."""
+    amount = {"a": {"value": "1"}}
+    return [
+        {"name": "taints", "taints": [{"key": "probe", "effect": "NoSchedule"}]},
+        {"name": "counters", "consumesCounters": [{"counterSet": "probe", "counters": amount}]},
+        {"name": "shares", "allowMultipleAllocations": True, "capacity": amount},
+        {"name": "binding", **BINDING},
+    ]
+
+
+def kept_features(devices: Sequence[Device]) -> SliceFeatures:
+    """Returns the features that the cluster's answer to :func:`probe_devices` shows."""
+    by_name = {device.name: device for device in devices}
+    return SliceFeatures(
+        taints=bool(by_name["taints"].taints),
+        counters=bool(by_name["counters"].consumes_counters),
+        shares=by_name["shares"].allow_multiple_allocations,
+        binding=bool(by_name["binding"].binding_conditions),
+    )
+
+
+def slice_specs(
+    offered: Sequence[OfferedDevice],
+    *,
+    driver: str,
+    node: str,
+    generation: int,
+    features: SliceFeatures = SliceFeatures(),
+) -> list[dict[str, Any]]:
     """Returns the specs of all slices of the node's pool; none without a device."""
+    offered = [one for one in offered if _is_possible(one, features)]
     groups = link_groups([one.device for one in offered])
-    parents = _parents(offered)
+    parents = _parents(offered) if features.counters else {}
     devices = [
-        _device(one, groups.get(one.device.device_id, ""), parents)
+        _device(one, groups.get(one.device.device_id, ""), parents, is_shared=one.is_shared and features.shares)
         for one in sorted(offered, key=lambda one: one.name)
-        if offers_anything(one.device)
+        if one.is_detached or offers_anything(one.device)
     ]
     wholes = {parent.name: parent for parent in parents.values()}
     counter_sets = [_counter_set(wholes[name]) for name in sorted(wholes)]
@@ -62,6 +115,11 @@ def slice_specs(offered: Sequence[OfferedDevice], *, driver: str, node: str, gen
     ]
     pool = {"name": node, "generation": generation, "resourceSliceCount": len(parts)}
     return [{"driver": driver, "nodeName": node, "pool": pool, **part} for part in parts]
+
+
+def _is_possible(one: OfferedDevice, features: SliceFeatures) -> bool:
+    """Says whether a device can be offered as it is: one that nobody may get, without a taint that says so, cannot."""
+    return (features.taints or not one.taints) and (features.binding or not one.is_detached)
 
 
 def offers_anything(device: ComputeDevice) -> bool:
@@ -124,7 +182,9 @@ def _counters(device: ComputeDevice) -> dict[str, Any]:
     return counters
 
 
-def _device(one: OfferedDevice, link_group: str, parents: Mapping[tuple[str, str], OfferedDevice]) -> dict[str, Any]:
+def _device(
+    one: OfferedDevice, link_group: str, parents: Mapping[tuple[str, str], OfferedDevice], *, is_shared: bool
+) -> dict[str, Any]:
     device = one.device
     attributes: dict[str, Any] = {"plugin": {"string": one.plugin[:_MAX_VALUE]}, "type": {"string": one.type}}
     if len(device.device_id) <= _MAX_VALUE:
@@ -135,7 +195,7 @@ def _device(one: OfferedDevice, link_group: str, parents: Mapping[tuple[str, str
         attributes["numaNode"] = {"int": device.numa_node}
     if link_group:
         attributes["linkGroup"] = {"string": link_group}
-    if _PCI_ADDRESS.fullmatch(device.hw_location):
+    if PCI_ADDRESS.fullmatch(device.hw_location):
         attributes[_STANDARD_PCI_BUS_ID] = {"string": device.hw_location.lower()}
     parent = parents.get((one.plugin, device.device_id))
     if parent is not None and parent is not one and len(parent.device.device_id) <= _MAX_VALUE:
@@ -145,13 +205,25 @@ def _device(one: OfferedDevice, link_group: str, parents: Mapping[tuple[str, str
         capacity["memory"] = {"value": str(device.memory_size)}
     if device.processing_units:
         capacity["processingUnits"] = {"value": str(device.processing_units)}
-    for slot in device.slots:
-        capacity.setdefault(_identifier(slot.slot_name), {"value": format_quantity(slot.amount)})
+    shared = share_slot(device) if is_shared else None
+    if shared is not None:
+        # What a claim does not ask for it must not consume, or nothing would be left for the next one.
+        capacity = {name: {**value, "requestPolicy": {"default": "0"}} for name, value in capacity.items()}
+        amount, step = format_quantity(shared.amount), format_quantity(shared.quantum)
+        policy = {"default": amount, "validRange": {"min": step, "max": amount, "step": step}}
+        capacity[capacity_name(shared)] = {"value": amount, "requestPolicy": policy}
+    for slot in device.slots if shared is None else ():
+        if len(attributes) + len(capacity) < _MAX_ENTRIES:
+            capacity.setdefault(capacity_name(slot), {"value": format_quantity(slot.amount)})
     for prop in device.variant_properties:
         if len(attributes) + len(capacity) < _MAX_ENTRIES:
             name = _identifier(f"{prop.namespace}_{prop.feature}")
             attributes.setdefault(name, {"string": prop.value[:_MAX_VALUE]})
     described: dict[str, Any] = {"name": one.name, "attributes": attributes, "capacity": capacity}
+    if shared is not None:
+        described["allowMultipleAllocations"] = True
+    if one.is_detached:
+        described |= BINDING
     if parent is not None:
         described["consumesCounters"] = [{"counterSet": parent.name, "counters": _counters(device)}]
     if one.taints:
@@ -159,6 +231,11 @@ def _device(one: OfferedDevice, link_group: str, parents: Mapping[tuple[str, str
             {"key": key, "effect": effect, **({"value": value} if value else {})} for key, effect, value in one.taints
         ]
     return described
+
+
+def capacity_name(slot: DeviceSlot) -> str:
+    """Returns the name by which claims ask for an amount of a slot."""
+    return _identifier(slot.slot_name)
 
 
 def _identifier(name: str) -> str:

@@ -7,16 +7,17 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from decimal import Decimal
 from typing import Any
 from weakref import WeakValueDictionary
 
 import msgspec
 
-from ai.backend.common.devices import DeviceHealth
+from ai.backend.common.devices import ComputeDevice, DeviceAllocation, DeviceHealth
 from ai.backend.common.errors import BackendError, Conflict, PluginError, Unavailable
 from ai.backend.common.ids import DeviceId, KernelId, SessionId
 from ai.backend.kubeacc.node_plugin.checkpoint import Checkpoint, HeldDevice, PluginShare, WorkloadRecord
-from ai.backend.kubeacc.node_plugin.devices import DeviceKey, DeviceTracker, joined, whole_device
+from ai.backend.kubeacc.node_plugin.devices import DeviceKey, DeviceTracker, joined, share_slot, whole_device
 from ai.backend.kubeacc.node_plugin.edits import CdiFiles, check_no_conflict, check_supported
 from ai.backend.plugin.accelerator import (
     MANAGED_STATE_LIMIT,
@@ -40,6 +41,23 @@ _DEFERRAL_LIMIT_S = 20.0
 _NAMESPACE = uuid.UUID("5f0e6f8e-7a6e-4a0f-9a2b-0c1d6f2f6c11")
 
 
+def share_amount(device: ComputeDevice) -> Decimal:
+    """Returns how much all shares of a device are together; 0 for one that cannot be divided."""
+    slot = share_slot(device)
+    return slot.amount if slot is not None else Decimal(0)
+
+
+def _allocation(held: HeldDevice, device: ComputeDevice) -> DeviceAllocation:
+    slot = share_slot(device)
+    if held.amount is None or slot is None:
+        return whole_device(device)
+    return DeviceAllocation(slots={slot.slot_name: {device.device_id: Decimal(held.amount)}})
+
+
+def _parts(record: WorkloadRecord) -> set[tuple[str, str | None]]:
+    return {(device.name, device.share_id) for device in record.devices}
+
+
 def kernel_id_of(uid: str) -> KernelId:
     """Returns the id under which plugins know a workload: its uid where that is a UUID."""
     try:
@@ -49,7 +67,7 @@ def kernel_id_of(uid: str) -> KernelId:
 
 
 class Workloads:
-    """The workloads of this node that hold devices, by uid. A device has one holder at a time.
+    """The workloads of this node that hold devices, by uid. A device has one holder, or several that share it.
 
     Calls for one workload never overlap; each may be repeated after a crash at any instruction (AbstractLifecycleHook
     says what hooks may rely on). ``changed`` is called when a device gets or loses its holder.
@@ -68,7 +86,8 @@ class Workloads:
         self._tracker, self._checkpoint, self._cdi = tracker, checkpoint, cdi
         self._hidden, self._deadline_s, self._clock = hidden, deadline_s, clock
         self.records: dict[str, WorkloadRecord] = checkpoint.load()
-        self._recovered = frozenset(self.records)
+        self._interrupted = set(self.records)
+        """Workloads with a call of a hook that began and has no answer: the process died, or the kubelet gave up."""
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self.changed: Callable[[], None] = lambda: None
         self.withheld: Callable[[DeviceKey], str] = lambda key: ""
@@ -81,6 +100,27 @@ class Workloads:
         for record in self.records.values():
             if any(device.plugin == plugin_key and device.device_id == device_id for device in record.devices):
                 return record
+        return None
+
+    def claim(self, namespace: str, name: str) -> WorkloadRecord | None:
+        """Returns the workload of a resource claim."""
+        records = (record for record in self.records.values() if record.way == "dra")
+        return next((record for record in records if (record.namespace, record.name) == (namespace, name)), None)
+
+    def _holder_beside(self, held: HeldDevice, device: ComputeDevice, wanted: WorkloadRecord) -> WorkloadRecord | None:
+        """Returns a workload that keeps ``wanted`` from a device or a share of it; None if there is room.
+
+        All shares together are at most the device; a whole device has one holder."""
+        left = share_amount(device)
+        for record in (*self.records.values(), wanted):
+            for other in record.devices:
+                if (other.plugin, other.device_id) != (held.plugin, held.device_id):
+                    continue
+                if other is not held and (held.amount is None or other.amount is None):
+                    return record
+                left -= Decimal(other.amount or 0)
+                if left < 0 and held.amount is not None:
+                    return record
         return None
 
     def _holder_of_relative(self, key: DeviceKey) -> WorkloadRecord | None:
@@ -114,7 +154,7 @@ class Workloads:
                 except BackendError:
                     self.records.pop(record.uid, None)  # no plugin was called
                     raise
-            elif {device.name for device in record.devices} != {device.name for device in wanted.devices}:
+            elif _parts(record) != _parts(wanted):
                 raise Conflict(f"{wanted.namespace}/{wanted.name} holds other devices than its claim says now")
             if record.phase == "prepared":
                 return await self._described(record)
@@ -149,10 +189,10 @@ class Workloads:
                 raise Unavailable(f"the device {held.name} has failed: {device.health_reason or 'no reason is given'}")
             if reason := self.withheld(key):
                 raise Unavailable(f"the device {held.name} is not given to workloads: {reason}")
-            holder = self.holder_of(key) or self._holder_of_relative(key)
+            holder = self._holder_beside(held, device, wanted) or self._holder_of_relative(key)
             if holder is not None:
                 raise Conflict(f"the device {held.name} is held by {holder.namespace}/{holder.name} ({holder.way})")
-            allocations.setdefault(held.plugin, []).append(whole_device(device))
+            allocations.setdefault(held.plugin, []).append(_allocation(held, device))
         shares = {
             # The first call begins with this record; the record of each further one is stored before it.
             key: PluginShare(allocation=joined(allocations[key]), calls=("pre_create",) if place == 0 else ())
@@ -245,6 +285,7 @@ class Workloads:
         except OSError as e:
             raise Unavailable(f"the record of {record.uid} cannot be removed: {e}") from None
         self.records.pop(record.uid, None)
+        self._interrupted.discard(record.uid)
         self.changed()
 
     async def _pre_terminate(self, uid: str, plugin_key: str) -> None:
@@ -265,7 +306,7 @@ class Workloads:
         """Records that a call of a hook begins, makes it, and stores the state that the hook leaves."""
         record = self.records[uid]
         share = record.shares[plugin_key]
-        is_repeat = method in share.calls and uid in self._recovered
+        is_repeat = method in share.calls and uid in self._interrupted
         if method not in share.calls:
             record = await self._store_share(uid, plugin_key, done=method)
         handle = self._tracker.handle(plugin_key)
@@ -300,6 +341,9 @@ class Workloads:
 
         try:
             return await _called(handle, method, run)
+        except asyncio.CancelledError:
+            self._interrupted.add(uid)
+            raise
         finally:
             await self._save_state(uid, plugin_key, state)
 

@@ -1,7 +1,9 @@
 """The ValidatingAdmissionPolicies of kube-acc: what the API server itself refuses, in CEL.
 
-The one of operations is written anew by the controllers whenever an AcceleratorPolicy changes. It repeats of
-:mod:`.evaluation` what CEL can see: it knows the caller for certain, but neither the device's class nor its use.
+The one of operations is written anew by the controllers whenever an AcceleratorPolicy changes, and by nobody else: an
+installation that brought its first state would reset it with each upgrade. It repeats of :mod:`.evaluation` what CEL
+can see: it knows the caller for certain, but neither the device's class nor its use. The rule that an operation names
+its writer belongs to the installation, because the controllers trust that name.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from ai.backend.kubeacc.policies.evaluation import subject_user_name
 from ai.backend.kubeacc.policies.roles import NAMESPACE, NODE_ACCOUNT
 
 OPERATIONS_POLICY = f"kube-acc-operations.{GROUP}"
+REQUESTER_POLICY = f"kube-acc-requester.{GROUP}"
 NODE_POLICY = f"kube-acc-node.{GROUP}"
 MAX_POLICIES = 200
 """More than these are left to the controllers: the server limits the cost of an admission policy."""
@@ -24,8 +27,8 @@ _NODE_EXTRA = "authentication.kubernetes.io/node-name"
 _API = "admissionregistration.k8s.io/v1"
 
 
-def operations_policy(policies: Mapping[str, AcceleratorPolicySpec]) -> dict[str, Any]:
-    """Returns the policy by which only what an AcceleratorPolicy allows can be asked for, by the caller himself."""
+def requester_policy() -> dict[str, Any]:
+    """Returns the policy by which an operation names its writer, and groups of its writer."""
     validations = [
         {
             "expression": "object.spec.requestedBy == request.userInfo.username",
@@ -39,23 +42,32 @@ def operations_policy(policies: Mapping[str, AcceleratorPolicySpec]) -> dict[str
             "reason": "Forbidden",
         },
     ]
+    return _policy(
+        REQUESTER_POLICY,
+        rules=[_rule(["acceleratoroperations"], ["CREATE"])],
+        variables=[],
+        validations=validations,
+    )
+
+
+def operations_policy(policies: Mapping[str, AcceleratorPolicySpec]) -> dict[str, Any]:
+    """Returns the policy by which only what an AcceleratorPolicy allows can be asked for."""
     variables = [
         {"name": f"policy{number}", "expression": _allows(policy)}
         for number, (_, policy) in enumerate(sorted(policies.items()))
     ]
-    if len(variables) <= MAX_POLICIES:
-        expression = " || ".join(f"variables.{variable['name']}" for variable in variables) or "false"
-        validations.append(
-            {
-                "expression": expression,
-                "messageExpression": "'no AcceleratorPolicy lets ' + request.userInfo.username + ' '"
-                " + object.spec.operation + ' devices from namespace ' + request.namespace"
-                " + ' with drain ' + object.spec.drain",
-                "reason": "Forbidden",
-            }
-        )
-    else:
-        variables = []
+    expression = " || ".join(f"variables.{variable['name']}" for variable in variables) or "false"
+    if len(variables) > MAX_POLICIES:
+        variables, expression = [], "true"
+    validations = [
+        {
+            "expression": expression,
+            "messageExpression": "'no AcceleratorPolicy lets ' + request.userInfo.username + ' '"
+            " + object.spec.operation + ' devices from namespace ' + request.namespace"
+            " + ' with drain ' + object.spec.drain",
+            "reason": "Forbidden",
+        }
+    ]
     return _policy(
         OPERATIONS_POLICY,
         rules=[_rule(["acceleratoroperations"], ["CREATE"])],
@@ -96,7 +108,8 @@ def _literal(value: str | Iterable[str]) -> str:
 
 
 def node_policy() -> dict[str, Any]:
-    """Returns the policy by which a node plugin writes what is about its own node, and its own reports only.
+    """Returns the policy by which a node plugin writes accelerators and slices of its own node, and its own reports
+    only.
 
     The name of the node comes from the claim in the plugin's token, so a node cannot write in the name of another."""
     node = "variables.node"
@@ -106,12 +119,17 @@ def node_policy() -> dict[str, Any]:
         for name in AcceleratorOperationStatus.__struct_encode_fields__
         if name != "report"
     ]
-    about_node = f"request.resource.resource != 'accelerators' || (has(%s.spec.nodeName) && %s.spec.nodeName == {node})"
+    about_node = (
+        "!(request.resource.resource in ['accelerators', 'resourceslices'])"
+        f" || (has(%s.spec.nodeName) && %s.spec.nodeName == {node})"
+    )
+    slices = {**_rule(["resourceslices"], ["CREATE", "UPDATE", "DELETE"]), "apiGroups": ["resource.k8s.io"]}
     return _policy(
         NODE_POLICY,
         rules=[
             _rule(["accelerators", "accelerators/status"], ["CREATE", "UPDATE", "DELETE"]),
             _rule(["acceleratoroperations", "acceleratoroperations/status"], ["CREATE", "UPDATE", "DELETE"]),
+            {**slices, "apiVersions": ["*"]},
         ],
         match_conditions=[
             {
@@ -134,12 +152,12 @@ def node_policy() -> dict[str, Any]:
             },
             {
                 "expression": "object == null || " + about_node % ("object", "object"),
-                "message": "a node plugin writes the accelerators of its own node only",
+                "message": "a node plugin writes accelerators and slices of its own node only",
                 "reason": "Forbidden",
             },
             {
                 "expression": "oldObject == null || " + about_node % ("oldObject", "oldObject"),
-                "message": "a node plugin writes the accelerators of its own node only",
+                "message": "a node plugin writes accelerators and slices of its own node only",
                 "reason": "Forbidden",
             },
             {
@@ -192,5 +210,5 @@ def binding(name: str) -> dict[str, Any]:
 
 
 def manifests() -> list[dict[str, Any]]:
-    """Returns the admission policies of a new cluster: without any AcceleratorPolicy, nothing is allowed."""
-    return [operations_policy({}), binding(OPERATIONS_POLICY), node_policy(), binding(NODE_POLICY)]
+    """Returns the admission policies of an installation; the controllers add the one of operations."""
+    return [requester_policy(), binding(REQUESTER_POLICY), node_policy(), binding(NODE_POLICY)]

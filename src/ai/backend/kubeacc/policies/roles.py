@@ -10,6 +10,8 @@ from ai.backend.kubeacc.crd.vocabulary import GROUP
 NAMESPACE = "kube-acc"
 CONTROLLERS_ACCOUNT = "kube-acc-controllers"
 NODE_ACCOUNT = "kube-acc-node"
+CONTROLLERS_USER = f"system:serviceaccount:{NAMESPACE}:{CONTROLLERS_ACCOUNT}"
+"""Asks for the attachment of devices that the scheduler has chosen; policies name it to allow that."""
 
 _READ = ("get", "list", "watch")
 _RESOURCES = ("acceleratorclasses", "accelerators", "acceleratorpolicies", "acceleratoroperations")
@@ -33,8 +35,11 @@ CONTROLLERS: Grants = {
     (GROUP, "acceleratorpolicies/status"): ("get", "patch"),
     (GROUP, "accelerators"): (*_READ, "create", "patch", "delete"),
     (GROUP, "accelerators/status"): ("get", "patch"),
-    (GROUP, "acceleratoroperations"): (*_READ, "patch", "delete"),
+    (GROUP, "acceleratoroperations"): (*_READ, "create", "patch", "delete"),
     (GROUP, "acceleratoroperations/status"): ("get", "patch"),
+    ("resource.k8s.io", "resourceclaims"): _READ,
+    ("resource.k8s.io", "resourceclaims/status"): ("get", "patch"),
+    ("resource.k8s.io", "resourceclaims/driver"): ("arbitrary-node:patch",),
     ("", "namespaces"): _READ,
     ("", "nodes"): _READ,
     ("", "pods"): (*_READ, "patch"),
@@ -50,7 +55,6 @@ NODE: Grants = {
     (GROUP, "acceleratoroperations/status"): ("get", "patch"),
     ("resource.k8s.io", "resourceslices"): (*_READ, "create", "update", "patch", "delete"),
     ("resource.k8s.io", "resourceclaims"): ("get",),
-    ("resource.k8s.io", "resourceclaims/status"): ("patch", "update"),
     ("", "nodes"): ("get",),
 }
 """The plugin's own node only: see :func:`.admission.node_policy`."""
@@ -109,11 +113,15 @@ def _lease_role() -> list[dict[str, Any]]:
     ]
 
 
+def namespace() -> dict[str, Any]:
+    """Returns the namespace of kube-acc. Its name is fixed: the admission policies name the account of node plugins."""
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
+
+
 def manifests() -> list[dict[str, Any]]:
-    """Returns the namespace, accounts, roles and bindings of kube-acc."""
+    """Returns the accounts, roles and bindings of kube-acc, whose namespace must be there."""
     accounts = (CONTROLLERS_ACCOUNT, NODE_ACCOUNT)
     return [
-        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}},
         *(
             {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": NAMESPACE}}
             for name in accounts

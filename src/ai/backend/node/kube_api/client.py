@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
@@ -42,6 +43,11 @@ _PAGE = 500
 _REQUEST_CONNECTIONS = 128
 _WATCH_CONNECTIONS = 64
 _CHUNK_BYTES = 1 << 16
+_ABORTS_AT_CLOSE = sys.version_info < (3, 12, 8)
+"""Python's own TLS ends connections in time from 3.12.8 on; before, the connector must abort those of requests that
+were cancelled."""
+_TURNS_TO_CLOSE = 3
+"""Turns of the event loop in which a transport that was aborted closes its socket."""
 _PATCH_TYPES = {
     "merge": "application/merge-patch+json",
     "json": "application/json-patch+json",
@@ -119,16 +125,21 @@ class KubeApi:
         self._tls: Any = tls if tls is not None else True
         self._requests = self._session(_REQUEST_CONNECTIONS)
         self._watches = self._session(_WATCH_CONNECTIONS)
+        self._open_streams: set[aiohttp.ClientResponse] = set()
         self._rng = random.Random()  # jitter
 
     def _session(self, connections: int) -> aiohttp.ClientSession:
-        connector = aiohttp.TCPConnector(limit=connections, ssl=self._tls)
+        connector = aiohttp.TCPConnector(limit=connections, ssl=self._tls, enable_cleanup_closed=_ABORTS_AT_CLOSE)
         return aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=True)
 
     async def close(self) -> None:
         """Closes all connections; watches and requests under way fail with Unavailable."""
+        for response in self._open_streams:  # the end of its connection alone is not told to who reads
+            response.content.set_exception(aiohttp.ClientConnectionError("the client is closed"))
         await self._requests.close()
         await self._watches.close()
+        for _ in range(_TURNS_TO_CLOSE):
+            await asyncio.sleep(0)
 
     async def get(self, resource: Resource[ObjectT], name: str, namespace: str = "") -> ObjectT:
         body = await self.request("GET", path_of(resource, namespace, name))
@@ -345,7 +356,14 @@ class KubeApi:
             ) as response:
                 if response.status >= 300:
                     raise self._refusal(response, await response.content.read(_CHUNK_BYTES), what)
-                yield response.content.iter_any()
+                self._open_streams.add(response)
+                try:
+                    yield response.content.iter_any()
+                finally:
+                    self._open_streams.discard(response)
+                    connection = response.connection
+                    if connection is not None and connection.transport is not None:
+                        connection.transport.abort()  # a farewell by TLS would outlive the client
         except TimeoutError:
             raise DeadlineExceeded(f"{what}: the API server said nothing for {silence_s:g} s") from None
         except (aiohttp.ClientError, OSError) as e:

@@ -231,6 +231,9 @@ class Device(Part, frozen=True, kw_only=True):
     taints: Sequence[DeviceTaint] = ()
     node_name: str = ""
     all_nodes: bool = False
+    binding_conditions: Sequence[str] = ()
+    allow_multiple_allocations: bool = False
+    consumes_counters: Sequence[dict[str, Any]] = ()
 
 
 class DevicePool(Part, frozen=True, kw_only=True):
@@ -258,6 +261,9 @@ class AllocatedDevice(Part, frozen=True, kw_only=True):
     driver: str = ""
     pool: str = ""
     device: str = ""
+    share_id: str | None = msgspec.field(default=None, name="shareID")
+    consumed_capacity: ResourceList = {}
+    binding_conditions: Sequence[str] = ()
 
 
 class ClaimDevices(Part, frozen=True, kw_only=True):
@@ -266,6 +272,7 @@ class ClaimDevices(Part, frozen=True, kw_only=True):
 
 class ClaimAllocation(Part, frozen=True, kw_only=True):
     devices: ClaimDevices = ClaimDevices()
+    allocation_timestamp: str = ""
 
 
 class ClaimConsumer(Part, frozen=True, kw_only=True):
@@ -274,8 +281,16 @@ class ClaimConsumer(Part, frozen=True, kw_only=True):
     uid: str = ""
 
 
+class ClaimDeviceStatus(Part, frozen=True, kw_only=True):
+    driver: str = ""
+    pool: str = ""
+    device: str = ""
+    conditions: Sequence[Condition] = ()
+
+
 class ClaimStatus(Part, frozen=True, kw_only=True):
     allocation: ClaimAllocation | None = None
+    devices: Sequence[ClaimDeviceStatus] = ()
     reserved_for: Sequence[ClaimConsumer] = ()
 
 

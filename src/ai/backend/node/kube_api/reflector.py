@@ -10,7 +10,7 @@ from contextlib import aclosing
 from types import MappingProxyType
 from typing import Any, Generic
 
-from ai.backend.common.errors import BackendError
+from ai.backend.common.errors import BackendError, DeadlineExceeded
 from ai.backend.node.kube_api.client import KubeApi, path_of, selectors
 from ai.backend.node.kube_api.errors import NotServed, ObjectInvalid, VersionExpired
 from ai.backend.node.kube_api.resources import ObjectT, Resource
@@ -19,6 +19,8 @@ from ai.backend.node.kube_api.watching import INITIAL_EVENTS_END, WatchDecoder
 log = logging.getLogger(__name__)
 SILENCE_S = 90.0
 """Bookmarks come about once a minute; a connection that is silent for longer is dead, though nobody closed it."""
+_LIST_SILENCE_S = 30.0
+"""A streamed list that says nothing for so long is given up: a server whose watch cache is not ready sends none."""
 _MIN_WATCH_S, _MAX_WATCH_S = 300, 600
 """The server ends a watch after so many seconds, at random so that not all watches end together."""
 _STREAMED_LIST = {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
@@ -29,10 +31,10 @@ class Reflector(Generic[ObjectT]):
     """Mirrors the objects of a kind that match the selectors.
 
     ``run`` keeps the copy current until it is cancelled, and survives every failure of the server. It streams the
-    present objects where the server can (WatchList), else lists them. The copy keeps what it has while the server is
-    away; ``age_s`` tells for how long nothing was heard. An object that was replaced by another of its name is removed
-    and then added. ``on_change`` gets each object before and after a change, None before its creation and after its
-    removal, in order and in the event loop; what it raises is logged.
+    present objects where the server can (WatchList), else, or where the stream stays silent, it lists them. The copy
+    keeps what it has while the server is away; ``age_s`` tells for how long nothing was heard. An object that was
+    replaced by another of its name is removed and then added. ``on_change`` gets each object before and after a change,
+    None before its creation and after its removal, in order and in the event loop; what it raises is logged.
     """
 
     def __init__(
@@ -94,6 +96,11 @@ class Reflector(Generic[ObjectT]):
                 if not self._is_streaming:
                     log.warning("%s cannot be watched: %s", self._resource, e)
                 self._is_streaming, self.failure = False, str(e)
+            except DeadlineExceeded as e:
+                log.warning("the watch of %s is silent: %s", self._resource, e)
+                self.failure = str(e)
+                if not self._version:  # the silent stream was to be the list
+                    self._is_streaming = False
             except Exception as e:
                 self.failure = str(e)
                 log.warning("the watch of %s failed: %s", self._resource, e, exc_info=not isinstance(e, BackendError))
@@ -108,18 +115,28 @@ class Reflector(Generic[ObjectT]):
 
     async def _follow(self) -> bool:
         """Follows the changes since ``_version``, without one after all present objects, until the server ends the
-        watch. Returns False if it said nothing at all."""
+        watch. Returns False if it said nothing at all. Raises DeadlineExceeded for a list that stays silent."""
         listing: dict[Key, ObjectT] | None = None if self._version else {}
         is_answered = False
-        async with aclosing(self._events()) as events:
-            async for event in events:
-                is_answered = True
-                self._note_answer()
-                if listing is None:
-                    self._apply(event.type, event.object)
-                elif self._is_listed(event, listing):
-                    self._replace(listing.values(), event.object.metadata.resource_version)
-                    listing = None
+        time = asyncio.get_running_loop().time
+        try:
+            async with (
+                asyncio.timeout(None if listing is None else _LIST_SILENCE_S) as patience,
+                aclosing(self._events()) as events,
+            ):
+                async for event in events:
+                    is_answered = True
+                    self._note_answer()
+                    if listing is None:
+                        self._apply(event.type, event.object)
+                    elif self._is_listed(event, listing):
+                        self._replace(listing.values(), event.object.metadata.resource_version)
+                        listing = None
+                        patience.reschedule(None)
+                    else:
+                        patience.reschedule(time() + _LIST_SILENCE_S)
+        except TimeoutError:
+            raise DeadlineExceeded(f"the streamed list said nothing for {_LIST_SILENCE_S:g} s") from None
         return is_answered and listing is None
 
     @staticmethod

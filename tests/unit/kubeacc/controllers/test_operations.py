@@ -1,0 +1,250 @@
+"""Operations against a server that refuses, answers late, or knows more than the copies."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, cast
+
+import msgspec
+
+from ai.backend.common.device_operations import OperationPhase as P
+from ai.backend.common.device_operations import OperationVerb as V
+from ai.backend.infra.retry import Backoff
+from ai.backend.kubeacc.controllers.cluster_view import ClusterView
+from ai.backend.kubeacc.controllers.manager import ControllerManager
+from ai.backend.kubeacc.controllers.operations import OperationController
+from ai.backend.kubeacc.crd.accelerators import (
+    AcceleratorSpec,
+    AcceleratorStatus,
+    DeviceDescription,
+    Holder,
+    OperationRef,
+)
+from ai.backend.kubeacc.crd.classes import AcceleratorClassSpec, AcceleratorClassStatus
+from ai.backend.kubeacc.crd.objects import Accelerator, AcceleratorClass, AcceleratorOperation, AcceleratorPolicy
+from ai.backend.kubeacc.crd.operations import (
+    AcceleratorOperationSpec,
+    AcceleratorOperationStatus,
+    AttachParameters,
+    PodReference,
+)
+from ai.backend.kubeacc.crd.policies import AcceleratorPolicySpec, Quota
+from ai.backend.kubeacc.crd.vocabulary import OPERATION_FINALIZER, AcceleratorType, DrainMode, LifecycleOwner
+from ai.backend.node.kube_api.client import KubeApi
+from ai.backend.node.kube_api.errors import ObjectInvalid, RequestDenied
+from ai.backend.node.kube_api.objects import ObjectMeta
+from ai.backend.node.kube_api.resources import Resource
+
+NOW = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)
+
+
+class Server:
+    """Answers each apply with the object as it was read, one version later, and records what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, Any]] = []
+        self.objects: dict[str, Any] = {}
+        self.on_request: Callable[[str, str, Any], bytes] = lambda method, path, body: b"{}"
+        self.on_patch: Callable[[str], None] = lambda name: None
+        self._version = 100
+
+    def delays(self) -> Backoff:
+        return Backoff(1.0, 1.0)
+
+    async def apply(self, resource: Resource[Any], name: str, body: Any, namespace: str = "", **_: Any) -> Any:
+        self.asked.append((f"apply {resource.plural}/{name}", body))
+        await asyncio.sleep(0)
+        present = self.objects[name]
+        self._version += 1
+        status = {**msgspec.to_builtins(present.status), **body.get("status", {})}
+        metadata = msgspec.structs.replace(present.metadata, resource_version=str(self._version))
+        self.objects[name] = msgspec.structs.replace(
+            present, metadata=metadata, status=msgspec.convert(status, type(present.status))
+        )
+        return self.objects[name]
+
+    async def patch(self, resource: Resource[Any], name: str, body: Any, namespace: str = "", **_: Any) -> Any:
+        self.asked.append((f"patch {resource.plural}/{name}", body))
+        self.on_patch(name)
+        return self.objects.get(name)
+
+    async def find(self, _resource: Resource[Any], name: str, _namespace: str = "") -> Any:
+        return self.objects.get(name)
+
+    async def request(self, method: str, path: str, *, body: Any = None, **_: Any) -> bytes:
+        self.asked.append((f"{method} {path}", body))
+        return self.on_request(method, path, body)
+
+
+def device(name: str, **status: Any) -> Accelerator:
+    spec = AcceleratorSpec(driver="mock", device_id=name, type=AcceleratorType.GPU, node_name="n")
+    values = {
+        "device": DeviceDescription(operations=tuple(V)),
+        "class_name": "gpu",
+        "managed_by": LifecycleOwner.KUBE_ACC,
+        **status,
+    }
+    return Accelerator(
+        metadata=ObjectMeta(name=name, uid=name, resource_version="1"), spec=spec, status=AcceleratorStatus(**values)
+    )
+
+
+def operation(name: str, accelerator: str, phase: P, *, spec: Any = None, **status: Any) -> AcceleratorOperation:
+    metadata = ObjectMeta(
+        name=name,
+        namespace="lab",
+        uid=name,
+        resource_version="1",
+        generation=1,
+        finalizers=(OPERATION_FINALIZER,),
+        creation_timestamp="2026-11-23T12:00:00Z",
+    )
+    wanted = spec or AcceleratorOperationSpec(accelerator=accelerator, operation=V.RESET, requested_by="alice")
+    values = {"phase": phase, "executor": "node/n", "policy": "p", "deadline": "2026-11-23T13:00:00Z", **status}
+    return AcceleratorOperation(metadata=metadata, spec=wanted, status=AcceleratorOperationStatus(**values))
+
+
+class Room:
+    """The controller of operations with the objects that a test gives it."""
+
+    def __init__(self, *objects: Any, policy: AcceleratorPolicySpec | None = None) -> None:
+        self.server = Server()
+        api = cast("KubeApi", self.server)
+        self.view = ClusterView(api)
+        gpu = AcceleratorClass(metadata=ObjectMeta(name="gpu"), spec=AcceleratorClassSpec())
+        rules = AcceleratorPolicy(
+            metadata=ObjectMeta(name="p"),
+            spec=policy or AcceleratorPolicySpec(operations=tuple(V), drain_modes=tuple(DrainMode)),
+        )
+        self.server.objects = {obj.metadata.name: obj for obj in objects}
+        for mirror, kinds in (
+            (self.view.accelerators, [obj for obj in objects if isinstance(obj, Accelerator)]),
+            (self.view.operations, [obj for obj in objects if isinstance(obj, AcceleratorOperation)]),
+            (self.view.classes, [gpu]),
+            (self.view.policies, [rules]),
+        ):
+            mirror.reflector._replace(cast("Any", kinds), "1")
+        self.controller = OperationController(
+            api, self.view, executor_of=lambda op, dev: "node/n", silent_s=lambda executor: 0.0, now=lambda: NOW
+        )
+
+    def written(self, kind: str) -> list[Any]:
+        return [body for what, body in self.server.asked if what.startswith(kind)]
+
+
+async def test_operations_that_wait_for_one_quota_do_not_begin_together() -> None:
+    names = [f"op{number}" for number in range(4)]
+    objects = [device(f"d{number}") for number in range(4)]
+    policy = AcceleratorPolicySpec(operations=(V.RESET,), quota=Quota(concurrent_operations=1))
+    room = Room(*objects, *(operation(name, f"d{name[2:]}", P.QUEUED) for name in names), policy=policy)
+    await asyncio.gather(*(room.controller.reconcile(("lab", name)) for name in names))
+    locked = [body for body in room.written("apply accelerators/") if "operation" in body["status"]]
+    assert len(locked) == 1
+
+
+async def test_a_quota_counts_what_its_own_policy_allowed() -> None:
+    policy = AcceleratorPolicySpec(operations=(V.RESET,), quota=Quota(concurrent_operations=1))
+    other = operation("other", "d1", P.RUNNING, policy="another")
+    room = Room(device("d0"), device("d1"), operation("op", "d0", P.QUEUED), other, policy=policy)
+    await room.controller.reconcile(("lab", "op"))
+    assert len(room.written("apply accelerators/d0")) == 1
+
+
+async def test_the_holder_of_an_extended_resource_is_evicted_without_a_uid() -> None:
+    spec = AcceleratorOperationSpec(accelerator="d", operation=V.RESET, requested_by="alice", drain=DrainMode.EVICT)
+    held = device("d", holders=(Holder(namespace="lab", pod="job", uid=""),))
+    room = Room(held, operation("op", "d", P.DRAINING, spec=spec))
+    await room.controller.reconcile(("lab", "op"))
+    ((path, body),) = [entry for entry in room.server.asked if entry[0].startswith("POST")]
+    assert path.endswith("/namespaces/lab/pods/job/eviction")
+    assert "deleteOptions" not in body
+
+
+async def test_an_eviction_that_is_refused_is_the_reason_that_people_read() -> None:
+    def refuse(method: str, path: str, body: Any) -> bytes:
+        raise RequestDenied("pods/eviction is forbidden")
+
+    spec = AcceleratorOperationSpec(accelerator="d", operation=V.RESET, requested_by="alice", drain=DrainMode.EVICT)
+    held = device("d", holders=(Holder(namespace="lab", pod="job", uid="7"),))
+    room = Room(held, operation("op", "d", P.DRAINING, spec=spec))
+    room.server.on_request = refuse
+    await room.controller.reconcile(("lab", "op"))
+    (body,) = room.written("apply acceleratoroperations/op")
+    assert body["status"]["reason"] == "EvictionRefused"
+    assert "lab/job is not evicted: pods/eviction is forbidden" in body["status"]["message"]
+
+
+async def test_a_lock_whose_operation_is_not_in_the_copy_yet_is_kept() -> None:
+    reference = OperationRef(namespace="lab", name="new", uid="new")
+    locked = device("d", operation=reference)
+    room = Room(locked)
+    room.server.objects["new"] = operation("new", "d", P.QUEUED)
+    await room.controller.release_orphan(locked)
+    assert room.written("apply accelerators") == []
+    del room.server.objects["new"]
+    await room.controller.release_orphan(locked)
+    (body,) = room.written("apply accelerators")
+    assert body["status"]["conditions"][0]["type"] == "Quarantined"
+
+
+def gated(phase: P, **status: Any) -> AcceleratorOperation:
+    pod = PodReference(name="job", uid="7")
+    attach = AttachParameters(node_name="n", gated_pod=pod)
+    spec = AcceleratorOperationSpec(accelerator="d", operation=V.ATTACH, requested_by="alice", attach=attach)
+    return operation("op", "d", phase, spec=spec, completion_time="2026-11-23T12:00:00Z", **status)
+
+
+async def test_a_pod_that_refuses_to_be_released_does_not_hold_its_operation() -> None:
+    def refuse(_name: str) -> None:
+        if not room.written("patch acceleratoroperations"):
+            raise ObjectInvalid("nodeSelector is immutable")
+
+    room = Room(device("d"), gated(P.SUCCEEDED))
+    pod = {"metadata": {"uid": "7", "resourceVersion": "3"}, "spec": {"schedulingGates": [{"name": GATE}]}}
+    room.server.on_request = lambda method, path, body: msgspec.json.encode(pod)
+    room.server.on_patch = refuse
+    assert await room.controller.reconcile(("lab", "op")) == 0.0
+    (body,) = room.written("apply acceleratoroperations/op")
+    (condition,) = body["status"]["conditions"]
+    assert (condition["type"], condition["status"]) == ("PodReleased", "False")
+    await room.controller.reconcile(("lab", "op"))
+    (patch,) = room.written("patch acceleratoroperations/op")
+    assert patch["metadata"]["finalizers"] == []
+
+
+GATE = "accelerators.backend.ai/attach"
+
+
+async def test_a_pod_without_the_gate_is_left_alone() -> None:
+    room = Room(device("d"), gated(P.SUCCEEDED, observed_generation=1))
+    room.server.on_request = lambda method, path, body: msgspec.json.encode({"metadata": {"uid": "7"}, "spec": {}})
+    await room.controller.reconcile(("lab", "op"))
+    assert room.written("patch pods") == []
+    assert len(room.written("patch acceleratoroperations/op")) == 1
+
+
+async def test_a_change_after_the_end_is_observed() -> None:
+    """``kubectl wait`` takes no condition that is older than the object."""
+    room = Room(device("d"), operation("op", "d", P.SUCCEEDED, completion_time="2026-11-23T12:00:00Z"))
+    await room.controller.reconcile(("lab", "op"))
+    (body,) = room.written("apply acceleratoroperations/op")
+    assert body["status"]["observedGeneration"] == 1
+
+
+def test_counts_that_the_controllers_write_ask_no_device_again() -> None:
+    async def story() -> None:
+        manager = ControllerManager(cast("KubeApi", Server()))
+        manager.view.accelerators.reflector._replace([device("d")], "1")
+        manager.device_queue._ready.clear()
+        metadata = ObjectMeta(name="gpu", generation=1, resource_version="1")
+        before = AcceleratorClass(metadata=metadata)
+        counted = msgspec.structs.replace(before, status=AcceleratorClassStatus(devices=5))
+        changed = msgspec.structs.replace(before, metadata=msgspec.structs.replace(metadata, generation=2))
+        manager._on_rules(before, counted)
+        assert not manager.device_queue._ready
+        manager._on_rules(before, changed)
+        assert list(manager.device_queue._ready) == ["d"]
+
+    asyncio.run(story())
