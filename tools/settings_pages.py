@@ -16,6 +16,9 @@ from ai.backend.appproxy.coordinator.config.settings import CoordinatorSettings
 from ai.backend.appproxy.worker.config.settings import WorkerSettings
 from ai.backend.hook.ldap.plugin import LdapSettings
 from ai.backend.hook.oidc.settings import OidcSettings
+from ai.backend.kubeacc.controllers.settings import ControllerSettings
+from ai.backend.kubeacc.drivers.cyborg.settings import CyborgSettings
+from ai.backend.kubeacc.node_plugin.settings import NodePluginSettings
 from ai.backend.manager.config.settings import ManagerSettings
 from ai.backend.runtime.docker.settings import DockerRuntimeSettings
 from ai.backend.runtime.kubernetes.settings import KubernetesRuntimeSettings
@@ -65,6 +68,13 @@ def page() -> str:
     for name, model in runtimes.items():
         runtime = reference_page(model, name="agent", env_prefix="BACKEND_AGENT_RUNTIME__")
         parts.append(runtime.replace("## `agent.toml`", f"## `agent.toml`, table `[runtime]`, for the {name} runtime"))
+    kube_acc: dict[str, type[BaseModel]] = {
+        "kube-acc-node": NodePluginSettings,
+        "kube-acc-controllers": ControllerSettings,
+    }
+    parts += [reference_page(model, name=name, env_prefix="") for name, model in kube_acc.items()]
+    cyborg = reference_page(CyborgSettings, name="kube-acc-controllers", env_prefix="")
+    parts.append(cyborg.replace("controllers.toml`", "controllers.toml`, table `[drivers.cyborg]`"))
     hooks: dict[str, type[BaseModel]] = {"ldap": LdapSettings, "oidc": OidcSettings}
     for name, model in hooks.items():
         hook = reference_page(model, name="manager", env_prefix=f"BACKEND_MANAGER_HOOKS__OPTIONS__{name.upper()}__")
@@ -146,13 +156,14 @@ def sample_toml(model: type[BaseModel], *, title: str) -> str:
 
 
 def reference_page(model: type[BaseModel], *, name: str, env_prefix: str) -> str:
-    """Returns a Markdown table of every key with its variable, type, default and description."""
+    """Returns a Markdown table of every key with its variable, type, default and description; a component without
+    ``env_prefix`` has no variables."""
     rows = ["| key | variable | type | default | meaning |", "|---|---|---|---|---|"]
     for prefix, key, field in _walk(model):
         path = ".".join((*prefix, key))
-        variable = env_prefix + "__".join((*prefix, key)).upper().replace("-", "_")
+        variable = env_prefix and f"`{env_prefix}{'__'.join((*prefix, key)).upper().replace('-', '_')}`"
         value = _default(field)
         default = "required" if field.is_required() else "" if value is None else f"`{_toml(value)}`"
         meaning = " ".join((field.description or "").split())
-        rows.append(f"| `{path}` | `{variable}` | {_type(field).replace('|', '/')} | {default} | {meaning} |")
+        rows.append(f"| `{path}` | {variable} | {_type(field).replace('|', '/')} | {default} | {meaning} |")
     return f"## `{name}.toml`\n\n" + "\n".join(rows) + "\n"

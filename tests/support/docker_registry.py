@@ -6,6 +6,7 @@ import base64
 import json
 import signal
 import socket
+import ssl
 import subprocess
 import time
 import urllib.error
@@ -22,6 +23,7 @@ from tests.support.docker_engine import DockerEngine
 USER, PASSWORD = "reader", "pass word"
 _HTPASSWD = "reader:$2b$04$DmpV2y9N99c1fy1RH5VPIuWE/5lTZ8xEPsQ3SRn5IH2rB8rTXTNR2\n"
 MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
+OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 INDEX = "application/vnd.docker.distribution.manifest.list.v2+json"
 CONFIG = "application/vnd.docker.container.image.v1+json"
 _START_S = 30.0
@@ -35,6 +37,7 @@ class DockerRegistry:
     directory: Path
     is_closed: bool
     process: subprocess.Popen[bytes] | None = None
+    certificate: Path | None = None
 
     @property
     def name(self) -> str:
@@ -42,7 +45,7 @@ class DockerRegistry:
 
     @property
     def url(self) -> str:
-        return f"http://{self.name}"
+        return f"{'https' if self.certificate else 'http'}://{self.name}"
 
     def start(self) -> None:
         """Returns once it answers."""
@@ -82,7 +85,8 @@ class DockerRegistry:
             login = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
             request.add_header("Authorization", f"Basic {login}")
         try:
-            with urllib.request.urlopen(request, timeout=20) as answer:
+            context = ssl.create_default_context(cafile=self.certificate) if self.certificate else None
+            with urllib.request.urlopen(request, timeout=20, context=context) as answer:
                 return answer.status, dict(answer.headers), answer.read()
         except urllib.error.HTTPError as error:
             return error.code, dict(error.headers), error.read()
@@ -123,6 +127,21 @@ class DockerRegistry:
         }
         return self._put_manifest(repository, tags, manifest, MANIFEST)
 
+    def put_layers(self, repository: str, *layers: bytes) -> str:
+        """An OCI artifact of these layers; the digest of its manifest."""
+        config = b"{}"
+        listed = [
+            {"mediaType": "application/octet-stream", "size": len(layer), "digest": self.put_blob(repository, layer)}
+            for layer in layers
+        ]
+        manifest = {
+            "schemaVersion": 2,
+            "mediaType": OCI_MANIFEST,
+            "config": {"mediaType": CONFIG, "size": len(config), "digest": self.put_blob(repository, config)},
+            "layers": listed,
+        }
+        return self._put_manifest(repository, (), manifest, OCI_MANIFEST)
+
     def put_index(self, repository: str, tag: str, children: Mapping[str, str], size: int = 500) -> str:
         """An index of images that are there: architecture -> digest."""
         listed = [
@@ -159,8 +178,10 @@ class DockerRegistry:
 
 
 @contextmanager
-def running_registry(directory: Path, *, is_closed: bool = False) -> Iterator[DockerRegistry]:
-    """A registry with nothing in it."""
+def running_registry(
+    directory: Path, *, is_closed: bool = False, certificate: tuple[Path, Path] | None = None
+) -> Iterator[DockerRegistry]:
+    """A registry with nothing in it; with a certificate and its key it speaks TLS only."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -169,12 +190,13 @@ def running_registry(directory: Path, *, is_closed: bool = False) -> Iterator[Do
     if is_closed:
         (directory / "htpasswd").write_text(_HTPASSWD)
         auth = f"auth: {{htpasswd: {{realm: test, path: {directory}/htpasswd}}}}\n"
+    tls = f", tls: {{certificate: {certificate[0]}, key: {certificate[1]}}}" if certificate else ""
     (directory / "config.yml").write_text(
         f"version: 0.1\nlog: {{level: warn, accesslog: {{disabled: true}}}}\n"
         f"storage: {{filesystem: {{rootdirectory: {directory}/data}}, delete: {{enabled: true}}}}\n"
-        f"http: {{addr: '127.0.0.1:{port}'}}\n{auth}"
+        f"http: {{addr: '127.0.0.1:{port}'{tls}}}\n{auth}"
     )
-    registry = DockerRegistry(port, directory, is_closed)
+    registry = DockerRegistry(port, directory, is_closed, certificate=certificate[0] if certificate else None)
     registry.start()
     try:
         yield registry

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import collector, docker_engine, kubernetes, postgres
+from tests.support import collector, docker_engine, kubernetes, openstack_cloud, postgres
 from tests.support.quota_disk import why_no_quota_disk
 
 ACCEPTED_IN_CI = ("machine:", "capability:")
@@ -128,6 +128,7 @@ PROBES: dict[str, Callable[[], str | None]] = {
     "etcd": _program("etcd", "etcd-server"),
     "slapd": _program("slapd", "slapd"),
     "collector": collector.why_not,
+    "cyborg": openstack_cloud.why_not,
     "prometheus": _program("prometheus", "prometheus"),
     "alertmanager": _program("prometheus-alertmanager", "prometheus-alertmanager"),
     "xfs": _xfs,

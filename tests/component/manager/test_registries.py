@@ -14,7 +14,7 @@ import pytest
 from aiohttp import web
 
 from ai.backend.common.errors import AddressRefused, BackendError, NotFound, RegistryRefused, RegistryUnavailable
-from ai.backend.manager.images.client import http
+from ai.backend.infra.http import registry as http
 from ai.backend.manager.images.client.manifests import MAX_MANIFEST_BYTES
 from ai.backend.manager.images.client.scanner import scan_registry
 from ai.backend.manager.images.model import ContainerRegistry, ContainerRegistryType, ScannedImage, ScanStep

@@ -52,3 +52,13 @@ def test_another_namespace_is_refused(acc_cluster: Cluster) -> None:
 
 def test_without_a_node_plugin_there_is_none(acc_cluster: Cluster) -> None:
     assert "kind: DaemonSet" not in render_chart(acc_cluster, "--set", "nodePlugin.enabled=false").stdout
+
+
+def test_the_controllers_get_the_settings_of_their_drivers(acc_cluster: Cluster) -> None:
+    options = ("--set-string", "controllers.settings=[drivers.cyborg]", "--set", "controllers.secretName=cloud")
+    rendered = render_chart(acc_cluster, "-s", "templates/controllers.yaml", *options).stdout
+    assert "  kube-acc-controllers.toml: |\n    [drivers.cyborg]\n" in rendered
+    assert "mountPath: /etc/backend.ai" in rendered
+    assert 'secret: {secretName: "cloud"}' in rendered
+    apply = ("--server-side", "--force-conflicts", "--dry-run=server", "--validate=strict")
+    assert "configmap/kube-acc-controllers" in acc_cluster.kubectl("apply", *apply, "-f", "-", text=rendered)

@@ -9,7 +9,8 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from ai.backend.infra.settings.load import load_settings
+from ai.backend.infra.settings.load import load_settings, search_path
+from ai.backend.kubeacc.controllers.settings import ControllerSettings
 from ai.backend.kubeacc.main import main
 from ai.backend.kubeacc.node_plugin.settings import NodePluginSettings
 from ai.backend.kubeacc.policies.roles import CONTROLLERS_ACCOUNT, NAMESPACE, NODE_ACCOUNT
@@ -19,8 +20,21 @@ GOLDEN = Path(__file__).parents[2] / "data" / "helm" / "kube-acc.golden.yaml"
 
 @pytest.fixture
 def rendered() -> dict[str, dict[str, Any]]:
-    """The rendered objects by kind."""
-    return {obj["kind"]: obj for obj in yaml.safe_load_all(GOLDEN.read_text(encoding="utf-8"))}
+    """The rendered objects by kind, and the settings of the controllers as ``Settings``."""
+    objects = list(yaml.safe_load_all(GOLDEN.read_text(encoding="utf-8")))
+    by_name = {(obj["kind"], obj["metadata"]["name"]): obj for obj in objects}
+    settings = by_name.pop(("ConfigMap", "kube-acc-controllers"))
+    return {"Settings": settings, **{kind: obj for (kind, _), obj in by_name.items()}}
+
+
+def test_the_controllers_take_the_settings(rendered: dict[str, dict[str, Any]], tmp_path: Path) -> None:
+    path = tmp_path / "kube-acc-controllers.toml"
+    path.write_text(rendered["Settings"]["data"]["kube-acc-controllers.toml"])
+    settings = load_settings(ControllerSettings, name="kube-acc-controllers", path=path)
+    secret = settings.drivers["cyborg"]["auth"]["password-file"]
+    mounts = rendered["Deployment"]["spec"]["template"]["spec"]["containers"][0]["volumeMounts"]
+    paths = {mount["mountPath"] for mount in mounts}
+    assert {str(Path(secret).parent), str(settings.image_cache.parent), str(search_path("x")[-1].parent)} <= paths
 
 
 def test_the_node_plugin_takes_the_settings(rendered: dict[str, dict[str, Any]], tmp_path: Path) -> None:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Any
 
 from ai.backend.common.errors import InvalidInput
 from ai.backend.infra.loop import cancel_all
 from ai.backend.infra.retry import Backoff
 from ai.backend.kubeacc.controllers.manager import ControllerManager
+from ai.backend.kubeacc.controllers.settings import ControllerSettings
+from ai.backend.kubeacc.drivers.artifact_sources import RemoteImages
+from ai.backend.kubeacc.drivers.artifact_store import ArtifactStore
 from ai.backend.kubeacc.drivers.spi import AbstractAcceleratorDriver
 from ai.backend.kubeacc.policies.roles import CONTROLLERS_ACCOUNT, NAMESPACE
 from ai.backend.node.kube_api.client import KubeApi
@@ -20,7 +24,7 @@ from ai.backend.node.kube_api.configuration import cluster_address
 from ai.backend.node.kube_api.election import Election
 
 DRIVER_GROUP = "backendai_accelerator_driver_v10"
-"""The entry points of drivers of an IaaS; each is a class that is made without arguments."""
+"""The entry points of drivers of an IaaS; each is a class, made by ``from_settings``."""
 
 
 def connect(kubeconfig: Path | None, context_name: str = "") -> KubeApi:
@@ -29,14 +33,19 @@ def connect(kubeconfig: Path | None, context_name: str = "") -> KubeApi:
     return KubeApi(address, lambda: Backoff(0.2, 30.0, jitter=0.5), user_agent="kube-acc")
 
 
-def load_driver(name: str) -> AbstractAcceleratorDriver:
-    """Makes the driver of an entry point. Raises InvalidInput: there is none of this name, or it cannot be made."""
+def load_driver(name: str, table: Mapping[str, Any] | None = None) -> AbstractAcceleratorDriver:
+    """Makes the driver of an entry point from its table of the settings. Raises InvalidInput: there is none of this
+    name, it cannot be made, or its settings are wrong."""
     entries = {entry.name: entry for entry in entry_points(group=DRIVER_GROUP)}
     if name not in entries:
         names = ", ".join(sorted(entries)) or "none"
         raise InvalidInput(f"there is no driver {name!r} in the entry points {DRIVER_GROUP}; there are: {names}")
     try:
-        driver = entries[name].load()()
+        driver = entries[name].load().from_settings(table or {})
+    except InvalidInput:
+        raise
+    except ModuleNotFoundError as e:
+        raise InvalidInput(f"the driver {name} needs the module {e.name}: install the extra of backend.ai") from None
     except Exception as e:
         raise InvalidInput(f"the driver {name} cannot be made: {type(e).__name__}: {e}") from e
     if not isinstance(driver, AbstractAcceleratorDriver):
@@ -50,14 +59,28 @@ async def run_controllers(
     *,
     identity: str = "",
     drivers: Sequence[AbstractAcceleratorDriver] = (),
+    settings: ControllerSettings | None = None,
 ) -> None:
-    """Leads or waits to lead until ``stop`` is set. Raises InvalidInput: the cluster cannot be named."""
+    """Leads or waits to lead until ``stop`` is set. Raises InvalidInput: the cluster cannot be named, or a file of the
+    settings cannot be read."""
+    settings = settings or ControllerSettings()
+    remote = RemoteImages(settings.artifacts, settings.image_cache)
+    sources = dict(remote.sources)
+    for driver in drivers:
+        sources |= driver.image_sources
+    store = ArtifactStore(settings.image_cache, settings.artifacts, sources)
     api, lease_api = connect(kubeconfig), connect(kubeconfig)
     identity = identity or f"{socket.gethostname()}-{os.getpid()}"
     election = Election(lease_api, CONTROLLERS_ACCOUNT, NAMESPACE, identity)
 
     async def control(term: int) -> None:
-        await ControllerManager(api, drivers=drivers).run(term)
+        manager = ControllerManager(api, drivers=drivers, fetch_image=store.fetch)
+        store.in_use = lambda: [
+            device.status.program.image
+            for device in manager.view.accelerators.all()
+            if device.status.program is not None
+        ]
+        await manager.run(term)
 
     leading = asyncio.ensure_future(election.run(control))
     stopping = asyncio.ensure_future(stop.wait())
@@ -67,5 +90,6 @@ async def run_controllers(
             leading.result()
     finally:
         await cancel_all(leading, stopping)
+        await remote.close()
         await api.close()
         await lease_api.close()

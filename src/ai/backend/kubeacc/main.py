@@ -9,9 +9,9 @@ import click
 from ai.backend.common.errors import InvalidInput
 from ai.backend.infra.process.daemon import config_option, log_level_option, reported_errors, run_daemon
 from ai.backend.infra.settings.load import load_settings
-from ai.backend.infra.settings.tables import LoggingSettings
 from ai.backend.infra.telemetry import log_as_configured
 from ai.backend.kubeacc.composition import connect, load_driver, run_controllers
+from ai.backend.kubeacc.controllers.settings import ControllerSettings
 from ai.backend.kubeacc.crd.definitions import crds_yaml
 from ai.backend.kubeacc.node_plugin.settings import NodePluginSettings
 from ai.backend.kubeacc.policies.deployment import access_yaml
@@ -36,6 +36,7 @@ def access() -> None:
 
 
 @main.command("start-controllers")
+@config_option("kube-acc-controllers")
 @click.option(
     "--kubeconfig",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -43,17 +44,19 @@ def access() -> None:
     help="The cluster; without it, the one around this pod.",
 )
 @click.option("--identity", default="", help="The name in the lease; the pod's, or else host and process.")
-@click.option("--driver", "driver_names", multiple=True, help="A driver of an IaaS, by its entry point; repeatable.")
+@click.option("--driver", "driver_names", multiple=True, help="A driver of an IaaS without settings; repeatable.")
 @log_level_option
 def start_controllers(
-    kubeconfig: Path | None, identity: str, driver_names: tuple[str, ...], log_level: str | None
+    config: Path | None, kubeconfig: Path | None, identity: str, driver_names: tuple[str, ...], log_level: str | None
 ) -> None:
     """Run the controllers. Of several processes one leads, by the lease kube-acc/kube-acc-controllers."""
     with reported_errors():
-        log_as_configured("kube-acc", LoggingSettings(), level=log_level or "INFO")
+        settings = load_settings(ControllerSettings, name="kube-acc-controllers", path=config)
+        log_as_configured("kube-acc", settings.logging, level=log_level)
         cluster_address(kubeconfig)
-        drivers = [load_driver(name) for name in driver_names]
-    run_daemon(lambda stop: run_controllers(kubeconfig, stop, identity=identity, drivers=drivers))
+        tables = {**{name: {} for name in driver_names}, **settings.drivers}
+        drivers = [load_driver(name, table) for name, table in tables.items()]
+    run_daemon(lambda stop: run_controllers(kubeconfig, stop, identity=identity, drivers=drivers, settings=settings))
 
 
 @main.group("node-plugin")

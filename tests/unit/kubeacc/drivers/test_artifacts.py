@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from ai.backend.common.errors import ArtifactRejected, InvalidInput, NotFound
 from ai.backend.kubeacc.crd.classes import Signer
 from ai.backend.kubeacc.crd.operations import Artifact
-from ai.backend.kubeacc.drivers.artifacts import copy_verified, local_image, verify_signature
+from ai.backend.kubeacc.drivers.artifacts import local_image, verify_signature
 
 IMAGE = b"bits"
 DIGEST = hashlib.sha256(IMAGE)
@@ -81,17 +81,3 @@ def test_an_image_is_a_file_of_its_folder(tmp_path: Path) -> None:
         local_image(artifact(uri=f"file://{folder}/b.bit"), folder)
     with pytest.raises(InvalidInput, match="https: are not fetched here"):
         local_image(artifact(uri="https://host/a.bit"), folder)
-
-
-def test_a_copy_is_what_the_digest_says(tmp_path: Path) -> None:
-    source, store = tmp_path / "a.bit", tmp_path / "store"
-    store.mkdir()
-    source.write_bytes(IMAGE)
-    copy = copy_verified(artifact(), source, store)
-    assert (copy.read_bytes(), copy.suffix) == (IMAGE, ".bit")
-    source.write_bytes(b"other")
-    assert copy_verified(artifact(), source, store) == copy
-    copy.write_bytes(b"spoiled")
-    with pytest.raises(ArtifactRejected, match="has the digest"):
-        copy_verified(artifact(), source, store)
-    assert [path.name for path in store.iterdir()] == [copy.name]

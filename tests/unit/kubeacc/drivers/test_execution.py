@@ -37,10 +37,11 @@ class RecordingDriver(AbstractAcceleratorDriver):
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, ...]] = []
+        self.devices: list[DriverDevice] = []
         self.act: Callable[[], Awaitable[None]] = lambda: asyncio.sleep(0)
 
     async def discover(self) -> list[DriverDevice]:
-        return []
+        return self.devices
 
     async def _call(self, *call: str) -> str:
         self.calls.append(call)
@@ -186,3 +187,28 @@ async def test_errors_are_reported_with_their_word(error: Exception, reason: str
     report = await executor.execute(Order(sequence=1))
     assert (report.outcome, report.retryable, report.message) == (Outcome.FAILED, retryable, str(error))
     assert report.reason == reason
+
+
+async def test_an_undo_is_repeated_until_the_driver_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ai.backend.kubeacc.drivers.execution._UNDO_DELAYS_S", (0.0, 0.0))
+    executor = Executor(ATTACH)
+    errors: list[Exception] = [Unavailable("away"), Unavailable("away")]
+
+    async def fail() -> None:
+        if errors:
+            raise errors.pop()
+
+    executor.driver.act = fail
+    assert (await executor.execute(undo())).outcome is Outcome.SUCCEEDED
+    assert executor.driver.calls == [("detach",)] * 3
+    errors[:] = [Conflict("held")]
+    executor = Executor(ATTACH)
+    executor.driver.act = fail
+    assert (await executor.execute(undo())).reason == "Conflict"
+
+
+async def test_an_attach_that_failed_does_not_detach_what_others_have_attached() -> None:
+    executor = Executor(ATTACH)
+    executor.driver.devices = [DriverDevice(device_id="dev", node_name="elsewhere")]
+    assert (await executor.execute(undo())).outcome is Outcome.SUCCEEDED
+    assert executor.driver.calls == []

@@ -20,6 +20,8 @@ from ai.backend.infra.retry import Backoff
 from ai.backend.kubeacc.crd.objects import Accelerator, AcceleratorOperation
 from ai.backend.kubeacc.crd.operations import AcceleratorOperationSpec, AcceleratorOperationStatus, Order
 from ai.backend.kubeacc.crd.vocabulary import PowerState
+from ai.backend.kubeacc.drivers.artifact_settings import ArtifactSettings
+from ai.backend.kubeacc.drivers.artifact_store import ArtifactStore
 from ai.backend.kubeacc.node_plugin.accelerators import AcceleratorReports, accelerator_name, described
 from ai.backend.kubeacc.node_plugin.checkpoint import WorkloadRecord
 from ai.backend.kubeacc.node_plugin.devices import DeviceTracker
@@ -162,8 +164,7 @@ async def test_an_operation_whose_report_is_refused_keeps_no_other_one_waiting(t
         cast("AcceleratorReports", SimpleNamespace(key_of=lambda name: None)),
         FactStore(tmp_path / "facts"),
         NODE,
-        images=tmp_path,
-        store=tmp_path,
+        store=ArtifactStore(tmp_path, ArtifactSettings(), {}),
     )
     executor._reflector._replace([operation("first"), operation("second")], "1")
     with pytest.raises(BackendError):

@@ -12,6 +12,7 @@ import socket
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from ssl import SSLContext
 from typing import Any
 
 import aiohttp
@@ -129,7 +130,7 @@ class OutboundClient:
         refused: networks to which nothing is connected.
         allowed_hosts: names, addresses or ``*.domain`` that are connected at any address.
         only_allowed: refuses every other host.
-        ssl: False accepts any certificate.
+        ssl: False accepts any certificate; a context decides itself.
         user_agent: None sends aiohttp's own.
     """
 
@@ -138,7 +139,7 @@ class OutboundClient:
     allowed_hosts: Sequence[str] = ()
     only_allowed: bool = False
     connections: int = 64
-    ssl: bool = True
+    ssl: bool | SSLContext = True
     user_agent: str | None = None
     keeps_alive: bool = True
     resolver: AbstractResolver | None = None

@@ -124,6 +124,9 @@ def _refusal(situation: Situation) -> Step | None:
     if not situation.executor:
         message = "the device is at no node, and no driver of the controllers knows it"
         return Step(trigger=T.REFUSED, reason="NoExecutor", message=message)
+    if spec.attach is not None and device.status.attach_state is AttachState.ATTACHED:
+        message = f"the device is attached to {device.spec.node_name or 'a machine that is no node'}: detach it first"
+        return Step(trigger=T.REFUSED, reason="AlreadyAttached", message=message)
     if is_quarantined(device) and spec.operation not in CURES_QUARANTINE | REPORT_ONLY:
         message = "the device is quarantined: its state is not known since an operation was interrupted; reset it"
         return Step(trigger=T.REFUSED, reason="Quarantined", message=message)

@@ -16,10 +16,11 @@ from ai.backend.infra.loop import PeriodicCall
 from ai.backend.kubeacc.controllers.cluster_view import ClusterView
 from ai.backend.kubeacc.controllers.executors import DRIVER
 from ai.backend.kubeacc.controllers.workqueue import WorkQueue
+from ai.backend.kubeacc.crd.accelerators import Program
 from ai.backend.kubeacc.crd.objects import ACCELERATORS, OPERATIONS, AcceleratorOperation
-from ai.backend.kubeacc.crd.operations import Artifact
-from ai.backend.kubeacc.crd.vocabulary import DRIVER_MANAGER
-from ai.backend.kubeacc.drivers.execution import FetchImage, OrderExecution
+from ai.backend.kubeacc.crd.operations import Artifact, Report
+from ai.backend.kubeacc.crd.vocabulary import DRIVER_MANAGER, Outcome
+from ai.backend.kubeacc.drivers.execution import PROGRAM_KEY, FetchImage, OrderExecution
 from ai.backend.kubeacc.drivers.spi import AbstractAcceleratorDriver, DriverDevice
 from ai.backend.node.kube_api.client import KubeApi
 
@@ -55,6 +56,7 @@ class DriverRunner:
         fetch_image: FetchImage = refuse_image,
     ) -> None:
         self._api, self._view, self._driver, self._fetch_image = api, view, driver, fetch_image
+        self._programs: dict[str, Program] = {}
         self._written: dict[str, bytes] = {}
         self._executions: dict[str, OrderExecution] = {}
         self._discovering = asyncio.Lock()
@@ -109,8 +111,9 @@ class DriverRunner:
             "device": description,
             "attachState": device.attach_state,
             "powerState": device.power_state,
-            **({"program": {"image": device.program}} if device.program else {}),
         }
+        if (program := self._program_of(name, device)) is not None:
+            status["program"] = msgspec.to_builtins(program)
         encoded = msgspec.json.encode([spec, status])
         if self._written.get(name) == encoded and self._view.accelerators.get(name) is not None:
             return
@@ -118,6 +121,26 @@ class DriverRunner:
         await self._api.apply(ACCELERATORS, name, {"spec": spec}, **options)
         await self._api.apply(ACCELERATORS, name, {"status": status}, **options, subresource="status")
         self._written[name] = encoded
+
+    def _program_of(self, name: str, device: DriverDevice) -> Program | None:
+        """Returns the image that a device has loaded: what an operation of ours has loaded, and stored, unless the
+        driver knows of another one."""
+        stored = self._view.accelerators.get(name)
+        program = self._programs.get(name) or (stored.status.program if stored is not None else None)
+        if device.program is not None and (program is None or program.image != device.program):
+            return Program(image=device.program)
+        return program
+
+    def _note_program(self, operation: AcceleratorOperation, report: Report) -> None:
+        """Remembers what the device has loaded now, until it is stored."""
+        spec, order = operation.spec, operation.status.order
+        if spec.program is None or order is None or report.outcome is not Outcome.SUCCEEDED:
+            return
+        program: Program | None = Program(image=report.result.get(PROGRAM_KEY, ""), sha256=spec.program.artifact.sha256)
+        if order.rollback:
+            program = order.previous_program
+        if program is not None:
+            self._programs[spec.accelerator] = program
 
     async def _reconcile(self, key: Key) -> float | None:
         namespace, name = key
@@ -139,11 +162,12 @@ class DriverRunner:
                 fetch_image=self._fetch_image,
                 on_change=lambda: self._queue.add(key),
             )
-        stored = operation.status.report
-        report = execution.report(operation.status.order, stored)
+        stored, order = operation.status.report, operation.status.order
+        report = self._refusal_of(operation) or execution.report(order, stored)
         if report == stored:
             return None
         if report.outcome is not None:
+            self._note_program(operation, report)
             await self._discover_now()
         body = {"metadata": {"uid": operation.metadata.uid}, "status": {"report": msgspec.to_builtins(report)}}
         written = await self._api.apply(
@@ -151,6 +175,16 @@ class DriverRunner:
         )
         self._view.operations.record(written)
         return None
+
+    def _refusal_of(self, operation: AcceleratorOperation) -> Report | None:
+        """Refuses to attach a device to what is no node of the cluster: an IaaS has machines of others too."""
+        attach, order = operation.spec.attach, operation.status.order
+        if attach is None or order is None or order.rollback or self._view.nodes.get(attach.node_name) is not None:
+            return None
+        if operation.status.report is not None and operation.status.report.sequence == order.sequence:
+            return None  # the order was begun while there was the node
+        message = f"the cluster has no node {attach.node_name}"
+        return Report(sequence=order.sequence, outcome=Outcome.FAILED, reason="NoSuchNode", message=message)
 
     async def _discover_now(self) -> None:
         """Shows the new state of the device before the report, which the controllers compare with it."""

@@ -1,12 +1,10 @@
-"""Checks images of devices: digest, and signature where one is required, before a device sees them."""
+"""Checks who signed images of devices, and in which folder they are, before a device sees them."""
 
 from __future__ import annotations
 
 import base64
 import binascii
-import hashlib
 import os
-import re
 from collections.abc import Iterable
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -19,10 +17,6 @@ from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from ai.backend.common.errors import ArtifactRejected, InvalidInput, NotFound
 from ai.backend.kubeacc.crd.classes import Signer
 from ai.backend.kubeacc.crd.operations import Artifact
-
-MAX_IMAGE_BYTES = 4 << 30
-_CHUNK_BYTES = 1 << 20
-_SUFFIX = re.compile(r"\.[A-Za-z0-9]{1,16}")
 
 
 def verify_signature(artifact: Artifact, signers: Iterable[Signer], *, is_required: bool) -> None:
@@ -72,37 +66,3 @@ def local_image(artifact: Artifact, folder: Path) -> Path:
     if not path.is_file():
         raise NotFound(f"there is no image {unquote(parts.path)[:512]!r}")
     return path
-
-
-def copy_verified(artifact: Artifact, source: Path, store: Path) -> Path:
-    """Copies an image into the store under its digest and suffix, and returns the copy, which only we can change.
-
-    Blocks. Raises ArtifactRejected: the image has another digest or is too large; OSError.
-    """
-    suffix = source.suffix if _SUFFIX.fullmatch(source.suffix) else ""
-    target = store / f"{artifact.sha256}{suffix}"
-    if target.is_file() and _digest(target) == artifact.sha256:
-        return target
-    partial = store / f".{artifact.sha256}.{os.getpid()}"
-    digest, size = hashlib.sha256(), 0
-    try:
-        with source.open("rb") as image, partial.open("wb") as copy:
-            while chunk := image.read(_CHUNK_BYTES):
-                size += len(chunk)
-                if size > MAX_IMAGE_BYTES:
-                    raise ArtifactRejected(f"the image is larger than {MAX_IMAGE_BYTES >> 30} GiB")
-                digest.update(chunk)
-                copy.write(chunk)
-            copy.flush()
-            os.fsync(copy.fileno())
-        if digest.hexdigest() != artifact.sha256:
-            raise ArtifactRejected(f"the image has the digest {digest.hexdigest()}, not {artifact.sha256}")
-        partial.replace(target)
-    finally:
-        partial.unlink(missing_ok=True)
-    return target
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

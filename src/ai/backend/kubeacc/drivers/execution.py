@@ -13,15 +13,17 @@ from pathlib import Path
 from ai.backend.common.device_operations import OperationVerb
 from ai.backend.common.errors import BackendError, InvalidInput
 from ai.backend.infra.loop import cancel_all
+from ai.backend.infra.retry import Backoff
 from ai.backend.kubeacc.crd.operations import AcceleratorOperationSpec, Artifact, Order, Report
 from ai.backend.kubeacc.crd.vocabulary import Outcome, PartitionAction, PowerState
-from ai.backend.kubeacc.drivers.spi import AbstractAcceleratorDriver
+from ai.backend.kubeacc.drivers.spi import AbstractAcceleratorDriver, DriverDevice
 
 log = logging.getLogger(__name__)
 V = OperationVerb
 FetchImage = Callable[[Artifact], Awaitable[Path]]
 """Returns a checked image of this machine. Raises ArtifactRejected, NotFound, or a retryable error."""
 PARTITION_KEY, PROGRAM_KEY = "partition", "image"
+_UNDO_DELAYS_S = 1.0, 30.0
 
 
 class OrderExecution:
@@ -58,7 +60,7 @@ class OrderExecution:
         if self._task is not None:
             self._task.cancel()
         self._order, self._report = order, None
-        action = self._undo(order) if order.rollback else self._act()
+        action = self._undo_until_done(order) if order.rollback else self._act()
         self._task = asyncio.ensure_future(action)
         self._task.add_done_callback(lambda task: self._finish(order, task))
 
@@ -96,13 +98,28 @@ class OrderExecution:
             return await driver.diagnose(device_id)
         return {}
 
+    async def _undo_until_done(self, order: Order) -> Mapping[str, str]:
+        """Undoes an order, again where that fails for now: the controllers end it when it takes too long."""
+        delays = Backoff(*_UNDO_DELAYS_S, jitter=0.5)
+        while True:
+            try:
+                return await self._undo(order)
+            except BackendError as e:
+                if not e.retryable:
+                    raise
+                log.warning("%s is not undone yet: %s", self._device_id, e)
+            await delays.wait()
+
     async def _undo(self, order: Order) -> Mapping[str, str]:
         """Restores what the order says that was before. Raises InvalidInput where that is not possible."""
         spec, driver, device_id = self._spec, self._driver, self._device_id
-        if spec.attach is not None:
-            await driver.detach(device_id)
-        elif spec.operation is V.DETACH:
+        device: DriverDevice | None = None
+        if spec.attach is not None or spec.operation is V.DETACH:
             device = next((d for d in await driver.discover() if d.device_id == device_id), None)
+        if spec.attach is not None:
+            if device is None or device.node_name in (None, spec.attach.node_name):
+                await driver.detach(device_id)  # else somebody has attached it elsewhere, which is not ours to undo
+        elif spec.operation is V.DETACH:
             if device is None or device.node_name is None:
                 raise InvalidInput("the device is detached; attach it again by an operation")
         elif spec.program is not None:

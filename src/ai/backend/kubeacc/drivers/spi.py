@@ -7,19 +7,25 @@ that every driver passes.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, BinaryIO, ClassVar, Self
 
 from ai.backend.common.device_operations import OperationVerb
 from ai.backend.common.errors import InvalidInput
+from ai.backend.kubeacc.crd.operations import Artifact
 from ai.backend.kubeacc.crd.vocabulary import AcceleratorType, Attachment, AttachState, PowerState
+
+ImageSource = Callable[[Artifact, BinaryIO, int], Awaitable[None]]
+"""Writes an image of at most so many bytes to a file, which has its beginning already where an earlier attempt was
+interrupted: a source goes on at the file's end, or empties it. Raises BackendError, OSError."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverDevice:
-    """A device that a driver knows. ``node_name`` None: a remote device that is attached nowhere."""
+    """A device that a driver knows. ``node_name`` None: a remote device that is attached nowhere, or to a machine that
+    is no node. ``program`` None: the driver cannot tell."""
 
     device_id: str
     type: AcceleratorType = AcceleratorType.OTHER
@@ -43,6 +49,18 @@ class AbstractAcceleratorDriver(ABC):
     """Letters, digits and hyphens; the ``driver`` of its accelerators."""
     operations: frozenset[OperationVerb] = frozenset()
     """The operations that the driver supports; ``discover`` and ``diagnose`` are possible with every one."""
+
+    @classmethod
+    def from_settings(cls, table: Mapping[str, Any]) -> Self:
+        """Makes the driver from its table of the controllers' settings. Raises InvalidInput, which names the key."""
+        if table:
+            raise InvalidInput(f"the driver {cls.name} has no settings, but {', '.join(sorted(table))} is set")
+        return cls()
+
+    @property
+    def image_sources(self) -> Mapping[str, ImageSource]:
+        """Where the driver's IaaS keeps images: scheme of an URI -> source."""
+        return {}
 
     @abstractmethod
     async def discover(self) -> Sequence[DriverDevice]:

@@ -12,6 +12,8 @@ from pathlib import Path
 from ai.backend.common.devices import ComputeDevice
 from ai.backend.common.errors import Conflict, InvalidInput
 from ai.backend.infra.loop import cancel_all
+from ai.backend.kubeacc.drivers.artifact_sources import RemoteImages, file_source
+from ai.backend.kubeacc.drivers.artifact_store import ArtifactStore
 from ai.backend.kubeacc.node_plugin.accelerators import AcceleratorReports
 from ai.backend.kubeacc.node_plugin.checkpoint import Checkpoint
 from ai.backend.kubeacc.node_plugin.device_plugin import DevicePlugin, run_device_plugins
@@ -92,15 +94,13 @@ async def run_node_plugin(
             foreign=holders.foreign,
             detached=reports.detached,
         )
-        executor = OperationExecutor(
-            api,
-            tracker,
-            reports,
-            facts,
-            node,
-            images=settings.image_directory,
-            store=settings.state_directory / "images",
-        )
+        images = settings.state_directory / "images"
+        remote = RemoteImages(settings.artifacts, images)
+        stack.push_async_callback(remote.close)
+        sources = {**remote.sources, "file": file_source(settings.image_directory)}
+        store = ArtifactStore(images, settings.artifacts, sources)
+        store.in_use = facts.images
+        executor = OperationExecutor(api, tracker, reports, facts, node, store=store)
         stack.push_async_callback(executor.close)
         device_plugins: list[DevicePlugin] = []
 

@@ -56,6 +56,10 @@ class FactStore:
     def get(self, key: DeviceKey) -> DeviceFacts:
         return self._facts.get("/".join(key), DeviceFacts())
 
+    def images(self) -> list[str]:
+        """Returns the paths of the images that devices have loaded."""
+        return [facts.program.image for facts in self._facts.values() if facts.program is not None]
+
     def put(self, key: DeviceKey, facts: DeviceFacts) -> None:
         """Stores the facts of a device. Raises OSError."""
         self._facts["/".join(key)] = facts

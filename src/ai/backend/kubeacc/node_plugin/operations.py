@@ -16,7 +16,8 @@ from ai.backend.kubeacc.crd.classes import Signer
 from ai.backend.kubeacc.crd.objects import ACCELERATORS, CLASSES, OPERATIONS, AcceleratorOperation
 from ai.backend.kubeacc.crd.operations import Artifact, Report
 from ai.backend.kubeacc.crd.vocabulary import NODE_MANAGER, Outcome
-from ai.backend.kubeacc.drivers.artifacts import copy_verified, local_image, verify_signature
+from ai.backend.kubeacc.drivers.artifact_store import ArtifactStore
+from ai.backend.kubeacc.drivers.artifacts import verify_signature
 from ai.backend.kubeacc.drivers.bare_metal import BareMetalDriver
 from ai.backend.kubeacc.drivers.execution import PROGRAM_KEY, OrderExecution
 from ai.backend.kubeacc.node_plugin.accelerators import AcceleratorReports
@@ -32,7 +33,7 @@ log = logging.getLogger(__name__)
 class OperationExecutor(PeriodicLoop):
     """Executes the orders of operations whose executor is this node by the plugins of their devices.
 
-    ``images`` is the folder from which devices are programmed, ``store`` where checked copies are kept.
+    ``store`` has the images that devices are programmed with.
     """
 
     period_s = 60.0
@@ -45,11 +46,10 @@ class OperationExecutor(PeriodicLoop):
         facts: FactStore,
         node: str,
         *,
-        images: Path,
-        store: Path,
+        store: ArtifactStore,
     ) -> None:
         self._api, self._tracker, self._reports, self._facts, self._node = api, tracker, reports, facts, node
-        self._images, self._store = images, store
+        self._store = store
         self._executions: dict[str, OrderExecution] = {}
         self._written: dict[str, Report] = {}
         self._reflector: Reflector[AcceleratorOperation] = Reflector(
@@ -155,9 +155,7 @@ class OperationExecutor(PeriodicLoop):
     async def _fetch(self, accelerator: str, artifact: Artifact) -> Path:
         """Returns a checked copy of an image. Raises ArtifactRejected, InvalidInput, NotFound."""
         verify_signature(artifact, await self._signers(accelerator), is_required=False)
-        source = await asyncio.to_thread(local_image, artifact, self._images)
-        await asyncio.to_thread(self._store.mkdir, mode=0o700, parents=True, exist_ok=True)
-        return await asyncio.to_thread(copy_verified, artifact, source, self._store)
+        return await self._store.fetch(artifact)
 
     async def _signers(self, accelerator: str) -> tuple[Signer, ...]:
         device = await self._api.get(ACCELERATORS, accelerator)

@@ -10,6 +10,7 @@ from pydantic import Field, field_validator
 
 from ai.backend.infra.settings.tables import Address, LoggingSettings
 from ai.backend.kubeacc.crd.vocabulary import GROUP, AcceleratorType
+from ai.backend.kubeacc.drivers.artifact_settings import ArtifactSettings
 from ai.backend.plugin.settings import Settings
 
 _DOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
@@ -58,6 +59,9 @@ class NodePluginSettings(Settings):
     )
     image_directory: Path = Field(
         Path("/var/lib/kube-acc/images"), description="Images of file:///, by which operations program devices."
+    )
+    artifacts: ArtifactSettings = Field(
+        ArtifactSettings(), description="Images of https and oci, by which operations program devices."
     )
     compute_plugins: tuple[str, ...] = Field(
         (), description="Accelerator plugins as in agent.toml: entry points, package paths or executables."

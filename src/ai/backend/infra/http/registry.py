@@ -1,5 +1,7 @@
 """Sends requests to a container registry, which may be down, slow or hostile.
 
+The manager scans registries by it, and kube-acc fetches images for devices.
+
 Replies are bounded. Redirects never lead to a weaker scheme or to addresses that only this machine can reach, and never
 carry the credentials of another origin. A password is sent to the registry itself, and to the token server that it
 names only if that is the same host or is reached by TLS.
@@ -11,9 +13,10 @@ import asyncio
 import base64
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, Protocol, Self
 
 import aiohttp
 import msgspec
@@ -30,13 +33,12 @@ from ai.backend.infra.http.outbound import (
     RedirectRefused,
     Response,
     ResponseTooLarge,
+    check_plain,
     parse_url,
 )
 from ai.backend.infra.retry import Backoff
-from ai.backend.manager.images.model import ContainerRegistry, ScannedImage
 
 CONCURRENCY = 8
-MAX_TAGS = 200_000
 JSON_LIMIT = 8 << 20
 _MAX_TOKEN_BYTES = 1 << 16
 _MAX_REDIRECTS = 4
@@ -64,11 +66,19 @@ class Reply:
             raise RegistryUnavailable(f"{self.url.host} answers what it should not: {str(e)[:200]}") from None
 
 
-class Tag(NamedTuple):
-    """A tag of a registry; ``read`` fetches its images, one per architecture. Raises Unreadable or BackendError."""
+class RegistryAccess(Protocol):
+    """A registry, and the account there; an empty ``username`` sends anonymous requests."""
 
-    name: str
-    read: Callable[[], Awaitable[Sequence[ScannedImage]]]
+    @property
+    def name(self) -> str: ...
+    @property
+    def url(self) -> str: ...
+    @property
+    def username(self) -> str: ...
+    @property
+    def password(self) -> str: ...
+    @property
+    def ssl_verify(self) -> bool: ...
 
 
 class _Retryable(Exception):
@@ -77,7 +87,7 @@ class _Retryable(Exception):
         self.pause_s = pause_s
 
 
-def base_of(registry: ContainerRegistry) -> URL:
+def base_of(registry: RegistryAccess) -> URL:
     """Returns the configured URL of a registry. Raises InvalidInput if it is not usable."""
     try:
         url = parse_url(registry.url)
@@ -89,14 +99,16 @@ def base_of(registry: ContainerRegistry) -> URL:
 
 
 class RegistryHttp:
-    """Connects to a registry during a scan, as a context manager. The configured host may be at any address."""
+    """Connects to a registry, as a context manager. The configured host may be at any address, unless a ``client``
+    that judges addresses otherwise is given; that one is left open."""
 
-    def __init__(self, registry: ContainerRegistry) -> None:
+    def __init__(self, registry: RegistryAccess, *, client: OutboundClient | None = None) -> None:
         self.base = base_of(registry)
         self._registry = registry
         self._tokens: dict[str, tuple[float, str]] = {}
         self._locks: dict[str, asyncio.Lock] = {}
-        self._client = OutboundClient(
+        self._is_owner = client is None
+        self._client = client or OutboundClient(
             refused=LINK_LOCAL if _is_loopback(self.base) else (*LINK_LOCAL, *LOOPBACK),
             timeout=_TIMEOUT,
             allowed_hosts=(self.base.host or "",),
@@ -109,7 +121,8 @@ class RegistryHttp:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._client.close()
+        if self._is_owner:
+            await self._client.close()
 
     async def get(self, path: str | URL, *, accept: str = "application/json", scope: str = "", limit: int = JSON_LIMIT,
                   basic: bool = False) -> Reply:  # fmt: skip
@@ -140,6 +153,34 @@ class RegistryHttp:
             headers["Authorization"] = await self._answer_challenge(reply, scope)
             reply = await self._send(url, headers, limit)
         return self._checked_reply(reply.url, reply)
+
+    @asynccontextmanager
+    async def stream(
+        self, path: str, *, scope: str = "", headers: Mapping[str, str] | None = None
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Yields an unread response of status 200, or 206 or 416 if a range was asked for. Raises as :meth:`get`,
+        after one try."""
+        url = self.base.join(URL(path, encoded=True))
+        sent_headers = dict(headers or {})
+        for is_last in (False, True):
+            if authorization := self._cached_authorization(scope, basic=False):
+                sent_headers["Authorization"] = authorization
+            try:
+                request = self._client.request("GET", url, headers=sent_headers, max_redirects=_MAX_REDIRECTS)
+                async with request as response:
+                    reply = Response(response.url, response.status, response.headers, b"")
+                    is_own_origin = response.url.origin() == self.base.origin()
+                    if reply.status != 401 or is_last or not is_own_origin or "Authorization" in sent_headers:
+                        if reply.status not in (206, 416) or "Range" not in sent_headers:
+                            self._checked_reply(reply.url, reply)
+                        check_plain(response)
+                        yield response
+                        return
+            except (CertificateRefused, RedirectRefused) as e:
+                raise RegistryRefused(str(e)) from None
+            except (OutboundFailed, _Retryable) as e:
+                raise RegistryUnavailable(f"{self._registry.name} does not answer: {e}") from None
+            sent_headers["Authorization"] = await self._answer_challenge(reply, scope)
 
     def _checked_reply(self, url: URL, reply: Response) -> Reply:
         name = self._registry.name

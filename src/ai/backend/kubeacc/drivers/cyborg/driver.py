@@ -1,0 +1,326 @@
+"""Attaches accelerators of OpenStack Cyborg to the machines of nodes, and programs FPGAs by it (spec 02, goals).
+
+A device of Cyborg serves several machines; each place in it, a *unit*, is an Accelerator. Nothing is remembered here:
+the names of a unit's device profile and of its consumer in Placement say what belongs to it, and the description of
+the profile to which node it is attached. So each action can be repeated after a crash, and removes what an earlier one
+left. Cyborg gives an accelerator to a machine of Nova once only: what is bound together, and nothing after it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, ClassVar, Self
+from urllib.parse import quote
+
+from pydantic import ValidationError
+
+from ai.backend.common.device_operations import OperationVerb
+from ai.backend.common.errors import BackendError, Conflict, InsufficientResource, InvalidInput, NotFound
+from ai.backend.infra.retry import Backoff
+from ai.backend.kubeacc.crd.vocabulary import AcceleratorType, Attachment, AttachState
+from ai.backend.kubeacc.drivers.cyborg.connection import Cloud
+from ai.backend.kubeacc.drivers.cyborg.errors import BindFailed, CloudRefused, CloudUnavailable
+from ai.backend.kubeacc.drivers.cyborg.images import ImageLibrary
+from ai.backend.kubeacc.drivers.cyborg.model import (
+    BIND_STARTED,
+    BOUND,
+    TYPES,
+    AcceleratorRequest,
+    AcceleratorRequests,
+    Deployable,
+    Deployables,
+    DeviceProfile,
+    DeviceProfiles,
+    Machine,
+    Servers,
+    Unit,
+)
+from ai.backend.kubeacc.drivers.cyborg.placement import Placement, Stock
+from ai.backend.kubeacc.drivers.cyborg.settings import CyborgSettings
+from ai.backend.kubeacc.drivers.spi import AbstractAcceleratorDriver, DriverDevice, ImageSource
+from ai.backend.plugin.settings import problems_of
+
+log = logging.getLogger(__name__)
+V = OperationVerb
+_REQUESTS, _PROFILES = "/accelerator_requests", "/device_profiles"
+_FPGA = "FPGA"
+_BIND_FAILED = "BindFailed"
+_MAX_UNITS = 4096
+
+
+class CyborgDriver(AbstractAcceleratorDriver):
+    name: ClassVar[str] = "cyborg"
+    operations = frozenset({V.ATTACH, V.DETACH, V.PROGRAM, V.DIAGNOSE})
+
+    def __init__(self, settings: CyborgSettings) -> None:
+        self._settings = settings
+        self._cloud = Cloud(settings)
+        self._placement = Placement(self._cloud)
+        self._images = ImageLibrary(self._cloud)
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._programs: dict[str, str] = {}
+
+    @classmethod
+    def from_settings(cls, table: Mapping[str, Any]) -> Self:
+        try:
+            return cls(CyborgSettings.model_validate(table))
+        except ValidationError as e:
+            problems = problems_of(e)
+            texts = "; ".join(f"{key}: {problem}" for key, problem in problems.items())
+            raise InvalidInput(f"drivers.{cls.name}: {texts}", data=problems) from None
+
+    @property
+    def image_sources(self) -> Mapping[str, ImageSource]:
+        return {"glance": self._images.fetch}
+
+    async def discover(self) -> Sequence[DriverDevice]:
+        deployables = await self._deployables()
+        by_profile: dict[str, AcceleratorRequest] = {}
+        for request in await self._requests():
+            if request.state == BOUND and request.device_profile_name:
+                by_profile[request.device_profile_name] = request
+        listed = await self._cloud.request("accelerator", "GET", _PROFILES, DeviceProfiles)
+        nodes = {profile.name: profile.description or "" for profile in listed.device_profiles}
+        devices: list[DriverDevice] = []
+        for deployable in deployables:
+            stock = await self._stock_if_any(deployable)
+            for number in range(min(deployable.num_accelerators, _MAX_UNITS)):
+                unit = Unit(deployable.uuid, number, self._settings.cluster)
+                request_of_unit = by_profile.get(unit.profile)
+                devices.append(self._described(unit, deployable, stock, request_of_unit, nodes.get(unit.profile, "")))
+        return devices
+
+    def _described(
+        self, unit: Unit, deployable: Deployable, stock: Stock | None, request: AcceleratorRequest | None, node: str
+    ) -> DriverDevice:
+        properties = {"deployable": deployable.name, "driver": deployable.driver_name or ""}
+        if stock is not None:
+            properties |= {"host": stock.host, "resource": stock.resource}
+            if not stock.usable:
+                properties["maintenance"] = "true"
+        if request is not None:
+            properties |= {"instance": request.instance_uuid or "", "request": request.uuid}
+        return DriverDevice(
+            device_id=unit.device_id,
+            type=TYPES.get(stock.resource if stock else "", AcceleratorType.OTHER),
+            attachment=Attachment.REMOTE,
+            node_name=(node or None) if request is not None else None,
+            model=deployable.name,
+            attach_state=AttachState.ATTACHED if request is not None else AttachState.DETACHED,
+            program=self._programs.get(deployable.uuid),
+            properties=properties,
+        )
+
+    async def attach(self, device_id: str, node_name: str) -> None:
+        """Binds an accelerator to the machine of a node; the machine of Nova sees it after a hard reboot.
+
+        Raises InsufficientResource: others have all accelerators of the device; Conflict: the unit is attached
+        elsewhere, or Cyborg binds nothing more to the machine; BindFailed.
+        """
+        unit = Unit.parse(device_id, self._settings.cluster)
+        deployable, stock = await self._placed(unit)
+        async with self._lock(deployable):
+            machine = await self._machine(node_name)
+            if stock.host not in (machine.host, machine.hypervisor):
+                raise InvalidInput(f"the device is at the host {stock.host}, {node_name} is at {machine.host}")
+            if await self._is_bound(unit, machine):
+                if not await self._placement.has(unit.consumer):
+                    await self._placement.allocate(unit.consumer, stock, 1)
+                return
+            try:
+                await self._placement.allocate(unit.consumer, stock, 1)
+                await self._make_profile(unit, stock, node_name)
+                await self._bind(unit, stock, machine)
+            except BackendError as e:
+                if isinstance(e, BindFailed) or not isinstance(e, CloudUnavailable):
+                    with suppress(BackendError):  # the first error is the reason; a rollback tries again
+                        await self._free(unit)
+                raise
+
+    async def detach(self, device_id: str) -> None:
+        """Unbinds the accelerator, and takes back all that the unit has in Cyborg and Placement."""
+        unit = Unit.parse(device_id, self._settings.cluster)
+        async with self._lock(unit):
+            await self._free(unit)
+            await self._placement.release(unit.programming_consumer)
+
+    async def program(self, device_id: str, image: Path) -> None:
+        """Loads an image into the whole FPGA, of which nobody else may hold a unit.
+
+        Raises Conflict: other machines hold accelerators of it.
+        """
+        unit = Unit.parse(device_id, self._settings.cluster)
+        deployable, stock = await self._placed(unit)
+        if stock.resource != _FPGA:
+            raise InvalidInput(f"{deployable.name} is of {stock.resource}; Cyborg programs FPGAs only")
+        image_id = await self._images.put(image)
+        async with self._lock(deployable), self._whole(unit, stock):
+            body = [{"path": "/program", "op": "replace", "value": [{"image_uuid": image_id}]}]
+            path = f"/deployables/{deployable.uuid}/program"
+            timeout_s = self._settings.program_timeout
+            await self._cloud.request("accelerator", "PATCH", path, type(None), body=body, timeout_s=timeout_s)
+        self._programs[deployable.uuid] = str(image)
+
+    @asynccontextmanager
+    async def _whole(self, unit: Unit, stock: Stock) -> AsyncIterator[None]:
+        """Takes all free shares of a device, so that nobody gets one meanwhile. They are kept where nobody knows
+        whether the device is still being programmed: the unit's next program or detach gives them back."""
+        consumer = unit.programming_consumer
+        amount = stock.usable - (1 if await self._placement.has(unit.consumer) else 0)
+        try:
+            if amount > 0:
+                await self._placement.allocate(consumer, stock, amount)
+        except InsufficientResource as e:
+            raise Conflict(f"other machines hold accelerators of this FPGA: {e.message}") from None
+        try:
+            yield
+        except (CloudUnavailable, asyncio.CancelledError):
+            raise
+        except BaseException:
+            with suppress(BackendError):
+                await self._placement.release(consumer)
+            raise
+        await self._placement.release(consumer)
+
+    async def _bind(self, unit: Unit, stock: Stock, machine: Machine) -> None:
+        created = await self._cloud.request(
+            "accelerator", "POST", _REQUESTS, AcceleratorRequests, body={"device_profile_name": unit.profile}
+        )
+        if len(created.arqs) != 1:
+            raise CloudUnavailable(f"Cyborg has made {len(created.arqs)} requests for one accelerator")
+        request = created.arqs[0]
+        values = {
+            "hostname": machine.host,
+            "device_rp_uuid": stock.provider,
+            "instance_uuid": machine.instance or unit.host_instance,
+        }
+        patch = [{"path": f"/{name}", "op": "add", "value": value} for name, value in values.items()]
+        problem: BackendError | None = None
+        try:
+            await self._cloud.request("accelerator", "PATCH", _REQUESTS, type(None), body={request.uuid: patch})
+        except BackendError as e:  # it may have been done: Cyborg also refuses where it has bound and cannot tell Nova
+            problem = e
+        state = next((r.state for r in await self._resolved_requests(unit) if r.uuid == request.uuid), "")
+        if state == BOUND:
+            if problem is not None:
+                log.warning("Cyborg has bound %s, although: %s", unit.device_id, problem)
+        elif state == _BIND_FAILED or problem is None:
+            raise BindFailed(
+                f"the request of {unit.device_id} is {state or 'gone'}: {problem or 'Cyborg does not say why'}"
+            )
+        elif isinstance(problem, InvalidInput):
+            raise Conflict(f"Cyborg does not bind it to {machine.node}: {problem.message}")
+        else:
+            raise problem
+
+    async def _is_bound(self, unit: Unit, machine: Machine) -> bool:
+        """Says whether the unit is bound to the machine already, and removes what earlier attempts have left.
+
+        Raises Conflict: it is bound elsewhere, or the machine has other accelerators.
+        """
+        requests = await self._resolved_requests(unit)
+        instance = machine.instance or unit.host_instance
+        bound = [request for request in requests if request.state == BOUND]
+        if any(request.instance_uuid == instance for request in bound):
+            await self._delete([request for request in requests if request not in bound])
+            return True
+        if bound:
+            raise Conflict(f"{unit.device_id} is bound to the instance {bound[0].instance_uuid}")
+        await self._delete(requests)
+        if any(request.instance_uuid == instance for request in await self._requests()):
+            raise Conflict(f"{machine.node} has accelerators, and Cyborg binds no more to it: detach them first")
+        return False
+
+    async def _free(self, unit: Unit) -> None:
+        requests = await self._resolved_requests(unit)
+        bound = [request for request in requests if request.state == BOUND]
+        if bound:
+            fields = ("hostname", "device_rp_uuid", "instance_uuid")
+            patch = [{"path": f"/{name}", "op": "remove"} for name in fields]
+            body = {request.uuid: patch for request in bound}
+            await self._cloud.request("accelerator", "PATCH", _REQUESTS, type(None), body=body)
+        await self._delete(requests)
+        with suppress(NotFound):
+            await self._cloud.request("accelerator", "DELETE", f"{_PROFILES}?value={unit.profile}", type(None))
+        await self._placement.release(unit.consumer)
+
+    async def _delete(self, requests: Sequence[AcceleratorRequest]) -> None:
+        for request in requests:
+            with suppress(NotFound):
+                path = f"{_REQUESTS}?arqs={quote(request.uuid, safe='')}"
+                await self._cloud.request("accelerator", "DELETE", path, type(None))
+
+    async def _resolved_requests(self, unit: Unit) -> list[AcceleratorRequest]:
+        """Returns the requests of a unit when none is being bound: one that is, would leak what it gets if it were
+        deleted. Raises CloudUnavailable: Cyborg takes too long."""
+        deadline, delays = time.monotonic() + self._settings.bind_timeout, Backoff(0.1, 5.0)
+        while True:
+            requests = [r for r in await self._requests() if r.device_profile_name == unit.profile]
+            if all(request.state != BIND_STARTED for request in requests):
+                return requests
+            if time.monotonic() > deadline:
+                raise CloudUnavailable(f"Cyborg does not finish binding {unit.device_id}")
+            await delays.wait()
+
+    async def _make_profile(self, unit: Unit, stock: Stock, node_name: str) -> None:
+        groups = [{f"resources:{stock.resource}": "1"}]
+        profile = DeviceProfile(name=unit.profile, description=node_name, groups=groups)
+        path = f"{_PROFILES}?name={unit.profile}"
+        present = (await self._cloud.request("accelerator", "GET", path, DeviceProfiles)).device_profiles
+        if present == [profile]:
+            return
+        if present:
+            path = f"{_PROFILES}?value={unit.profile}"
+            await self._cloud.request("accelerator", "DELETE", path, type(None))
+        body = [{"name": unit.profile, "description": node_name, "groups": groups}]
+        await self._cloud.request("accelerator", "POST", _PROFILES, type(None), body=body)
+
+    async def _machine(self, node_name: str) -> Machine:
+        """Returns the machine of a node. Raises NotFound, Conflict: Nova has none of this name, or several."""
+        configured = self._settings.nodes.get(node_name)
+        if configured is not None:
+            return Machine(node_name, configured.instance, configured.host)
+        path = f"/servers/detail?name={quote(f'^{re.escape(node_name)}$', safe='')}"
+        listed = await self._cloud.request("compute", "GET", path, Servers)
+        servers = [server for server in listed.servers if server.name == node_name]
+        if not servers:
+            raise NotFound(f"Nova has no server {node_name}, and drivers.cyborg.nodes does not name it")
+        if len(servers) > 1:
+            raise Conflict(f"Nova has {len(servers)} servers {node_name}: say in drivers.cyborg.nodes which one it is")
+        server = servers[0]
+        if not server.host:
+            raise CloudRefused(f"Nova does not show our account at which host {node_name} is")
+        return Machine(node_name, server.id, server.host, server.hypervisor)
+
+    async def _placed(self, unit: Unit) -> tuple[Deployable, Stock]:
+        """Raises NotFound: Cyborg has no such device, or has not reported it to Placement."""
+        for deployable in await self._deployables():
+            if deployable.uuid == unit.deployable and unit.number < deployable.num_accelerators:
+                if deployable.rp_uuid is None:
+                    break
+                return deployable, await self._placement.stock(deployable.rp_uuid)
+        raise NotFound(f"Cyborg has no device {unit.device_id}")
+
+    async def _stock_if_any(self, deployable: Deployable) -> Stock | None:
+        if deployable.rp_uuid is None:
+            return None
+        with suppress(NotFound):
+            return await self._placement.stock(deployable.rp_uuid)
+        return None
+
+    async def _deployables(self) -> list[Deployable]:
+        listed = await self._cloud.request("accelerator", "GET", "/deployables", Deployables)
+        return sorted(listed.deployables, key=lambda deployable: deployable.uuid)
+
+    async def _requests(self) -> list[AcceleratorRequest]:
+        return (await self._cloud.request("accelerator", "GET", _REQUESTS, AcceleratorRequests)).arqs
+
+    def _lock(self, deployable: Deployable | Unit) -> asyncio.Lock:
+        uuid = deployable.uuid if isinstance(deployable, Deployable) else deployable.deployable
+        return self._locks.setdefault(uuid, asyncio.Lock())
