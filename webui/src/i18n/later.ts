@@ -1,4 +1,5 @@
 import type fleet from '../features/fleet/locale/en.json';
+import type registration from '../features/login/registration/locale/en.json';
 import type queue from '../features/queue/locale/en.json';
 import type services from '../features/services/locale/en.json';
 import type usage from '../features/usage/locale/en.json';
@@ -7,6 +8,7 @@ import type usage from '../features/usage/locale/en.json';
 export interface LaterMessages {
   fleet: typeof fleet;
   queue: typeof queue;
+  registration: typeof registration;
   services: typeof services;
   usage: typeof usage;
 }
@@ -24,6 +26,10 @@ export const later: Loaders = {
   queue: {
     en: () => import('../features/queue/locale/en.json'),
     ko: () => import('../features/queue/locale/ko.json'),
+  },
+  registration: {
+    en: () => import('../features/login/registration/locale/en.json'),
+    ko: () => import('../features/login/registration/locale/ko.json'),
   },
   services: {
     en: () => import('../features/services/locale/en.json'),

@@ -107,7 +107,7 @@ export function useKeypairPages(q: string, sort: string) {
   return usePages(['keypairs', q, sort], async (offset, limit, signal) => {
     const { keypair_list: list } = await query(
       keypairsQuery,
-      { limit, offset, filter: filterOf('user_id', q), order: `${sort},access_key` },
+      { limit, offset, filter: filterOf('email', q), order: `${sort},access_key` },
       { signal },
     );
     return { total: list?.total_count ?? 0, items: present(list?.items) };

@@ -77,7 +77,7 @@ def api_endpoints(services: Services, metrics: Metrics, readiness: Readiness | N
         ("cluster", (ResourceGroupsApi(services.resource_groups),)),
         ("cluster", (StateApi(services.state, sessions, announcement=settings.api.announcement),)),
         ("auth", (AuthApi(services.identity, services.passwords, services.ssh_keys),)),
-        ("auth", (SignInApi(services.sign_in, services.sign_up, services.passwords),)),
+        ("auth", (SignInApi(services.sign_in, services.sign_up, services.passwords, services.registration),)),
         ("auth", (AccountsApi(services.identity, services.users, services.totp, services.sign_in),)),
         ("error log", (ErrorLogApi(services.errors, services.clock.now),)),
         ("templates", (TemplatesApi(services.templates),)),

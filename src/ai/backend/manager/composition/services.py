@@ -37,6 +37,7 @@ from ai.backend.manager.identity.site_users import SiteUsers
 from ai.backend.manager.identity.ssh_keys import SshKeyService
 from ai.backend.manager.identity.tenants import TenantService
 from ai.backend.manager.identity.totp import TotpService
+from ai.backend.manager.identity.totp_registration import TotpRegistration
 from ai.backend.manager.identity.users import UserService
 from ai.backend.manager.idle.activity import ActivityTracker
 from ai.backend.manager.idle.service import IdleService
@@ -139,6 +140,7 @@ class Services:
         stores, clock, settings = self.stores, self.clock, self.settings.accounts
         users, identity, hooks = stores.identities, self.identity, self.hooks
         self.totp = TotpService(stores.accounts, clock, settings.totp)
+        self.registration = TotpRegistration(users, self.totp, self.sealer, clock, settings.totp)
         self.passwords = PasswordService(
             users, identity, clock, self.hash_password, self.verify_password, settings.passwords, self.totp
         )
@@ -148,6 +150,7 @@ class Services:
             identity,
             self.passwords,
             self.totp,
+            self.registration,
             SiteUsers(users, identity),
             hooks,
             self.sealer,
