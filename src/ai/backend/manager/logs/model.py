@@ -37,6 +37,32 @@ class StoredError:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AuditQuery:
+    """Selects records of the audit trail.
+
+    Attributes:
+        before: only records with smaller ids, which are older; None for the newest.
+        user_id: of the user who did it.
+        text: a part of the operation, or the whole id of its object or request.
+        only_refused: without those whose outcome is ``ok``.
+    """
+
+    limit: int
+    before: int | None = None
+    user_id: UserId | None = None
+    text: str | None = None
+    only_refused: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredAuditRecord:
+    """A stored record; newer ones have greater ids."""
+
+    id: int
+    record: AuditRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRecord:
     """An operation of a user on an object. ``outcome`` is ``ok`` or the error code."""
 
