@@ -1,6 +1,6 @@
 import { beforeEach, describe, expect, it } from 'vitest';
-import { markAttendance } from './attendance';
 import { FakeServer } from '../testing/server';
+import { markAttendance } from './attendance';
 import { readBoot } from './boot';
 import { rest } from './client';
 import { eventFrom } from './events';
