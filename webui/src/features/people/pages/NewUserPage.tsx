@@ -1,4 +1,15 @@
-import { Button, Checkbox, Group, MultiSelect, Paper, PasswordInput, Select, Stack, TextInput } from '@mantine/core';
+import {
+  Button,
+  Checkbox,
+  Group,
+  MultiSelect,
+  NativeSelect,
+  Paper,
+  PasswordInput,
+  Select,
+  Stack,
+  TextInput,
+} from '@mantine/core';
 import { useNavigate } from '@tanstack/react-router';
 import { type FormEvent, useState } from 'react';
 import { useTranslation } from 'react-i18next';
@@ -131,22 +142,26 @@ function NewUserForm() {
           />
           {mayLimit && (
             <>
-              <Select
+              <NativeSelect
                 label={t('create.userPolicy')}
                 description={t('create.userPolicyHint')}
-                placeholder="default"
-                data={(policies.data?.user ?? []).map((policy) => policy.name ?? '')}
-                value={userPolicy}
+                data={[
+                  { value: '', label: t('create.usualPolicy') },
+                  ...(policies.data?.user ?? []).map((policy) => policy.name ?? ''),
+                ]}
+                value={userPolicy ?? ''}
                 error={errors.resource_policy}
-                onChange={setUserPolicy}
+                onChange={(event) => setUserPolicy(event.currentTarget.value || null)}
               />
-              <Select
+              <NativeSelect
                 label={t('create.keypairPolicy')}
                 description={t('create.keypairPolicyHint')}
-                placeholder="default"
-                data={(policies.data?.keypair ?? []).map((policy) => policy.name ?? '')}
-                value={keypairPolicy}
-                onChange={setKeypairPolicy}
+                data={[
+                  { value: '', label: t('create.usualPolicy') },
+                  ...(policies.data?.keypair ?? []).map((policy) => policy.name ?? ''),
+                ]}
+                value={keypairPolicy ?? ''}
+                onChange={(event) => setKeypairPolicy(event.currentTarget.value || null)}
               />
             </>
           )}
