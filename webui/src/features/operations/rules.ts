@@ -109,3 +109,8 @@ export function settingText(value: unknown): string {
   if (value === null || value === undefined) return '–';
   return typeof value === 'string' ? value : JSON.stringify(value);
 }
+
+/** Returns whether an operation of the audit log went well: by REST, or as a mutation of GraphQL. */
+export function isSuccess(outcome: string): boolean {
+  return outcome === 'ok' || outcome === 'success';
+}

@@ -10,6 +10,10 @@ from typing import Any
 from ai.backend.common.ids import DomainName, UserId
 
 
+SUCCESSFUL_OUTCOMES = ("ok", "success")
+"""Outcomes of records that went well: of REST, and of mutations of GraphQL. Every other one is an error's code."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorReport:
     """An error as it was reported. ``severity`` is critical, error or warning."""
@@ -44,7 +48,7 @@ class AuditQuery:
         before: only records with smaller ids, which are older; None for the newest.
         user_id: of the user who did it.
         text: a part of the operation, or the whole id of its object or request.
-        only_refused: without those whose outcome is ``ok``.
+        only_refused: without those whose outcome is one of :data:`SUCCESSFUL_OUTCOMES`.
     """
 
     limit: int
@@ -64,7 +68,7 @@ class StoredAuditRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRecord:
-    """An operation of a user on an object. ``outcome`` is ``ok`` or the error code."""
+    """An operation of a user on an object. ``outcome`` is one of :data:`SUCCESSFUL_OUTCOMES` or the error's code."""
 
     at: datetime
     request_id: str

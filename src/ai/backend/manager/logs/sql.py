@@ -13,7 +13,14 @@ from ai.backend.infra.database import Database
 from ai.backend.infra.database.prepared import insertion
 from ai.backend.infra.database.rows import row_of
 from ai.backend.manager.logs import tables
-from ai.backend.manager.logs.model import AuditQuery, AuditRecord, ErrorReport, StoredAuditRecord, StoredError
+from ai.backend.manager.logs.model import (
+    SUCCESSFUL_OUTCOMES,
+    AuditQuery,
+    AuditRecord,
+    ErrorReport,
+    StoredAuditRecord,
+    StoredError,
+)
 from ai.backend.manager.query.model import Page
 
 _INSERT_RECORD = insertion(tables.audit_logs, tuple(field.name for field in fields(AuditRecord)))
@@ -47,7 +54,7 @@ class SqlAuditStore:
             is_operation = logs.operation.contains(query.text, autoescape=True)
             statement = statement.where(or_(is_operation, logs.object_id == query.text, logs.request_id == query.text))
         if query.only_refused:
-            statement = statement.where(logs.outcome != "ok")
+            statement = statement.where(logs.outcome.not_in(SUCCESSFUL_OUTCOMES))
         rows = await self._db.fetch(statement.order_by(logs.id.desc()).limit(query.limit))
         return [
             StoredAuditRecord(id=row.id, record=AuditRecord(**{name: row._mapping[name] for name in names}))

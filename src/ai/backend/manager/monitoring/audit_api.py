@@ -32,7 +32,7 @@ class AuditQueryFields(Schema, frozen=True):
 
 
 class AuditItem(TypedDict):
-    """``email`` is null for a caller who had not signed, or has been purged. ``outcome`` is ``ok`` or an error code."""
+    """``email`` is null for a caller who had not signed, or has been purged. ``outcome``: ``ok``, ``success`` or an error's code."""
 
     id: int
     at: str

@@ -12,6 +12,7 @@ import { SimpleTable } from '../../../components/SimpleTable';
 import { StatusBadge } from '../../../components/StatusBadge';
 import { SystemTabs } from '../parts/SystemTabs';
 import { type AuditFilter, useAudit } from '../queries';
+import { isSuccess } from '../rules';
 
 /** What users have changed, newest first; older records are a page of their own. */
 export function AuditPage() {
@@ -78,7 +79,9 @@ export function AuditPage() {
                   },
                   {
                     label: t('column.outcome'),
-                    cell: (item) => <StatusBadge tone={item.outcome === 'ok' ? 'good' : 'bad'} label={item.outcome} />,
+                    cell: (item) => (
+                      <StatusBadge tone={isSuccess(item.outcome) ? 'good' : 'bad'} label={item.outcome} />
+                    ),
                   },
                   {
                     label: t('column.request'),
