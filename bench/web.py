@@ -1,4 +1,4 @@
-"""Measures what the web server costs a request: the same signed GET asked of the manager, and through one web server."""
+"""Measures what the web server costs a request: one signed GET, asked of the manager and through one web server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from pathlib import Path
 
 from bench.cluster import Cluster, free_port, lift_rate_limits, running_cluster, temporary_folder
 from bench.figures import Figure, benchmark, spread
-from bench.processes import BACKENDAI
 from bench.server import SECONDS_PER_ROUND, hammer, request_of
 
 RATIO = 0.5

@@ -106,10 +106,3 @@ def hostile_folder(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -
     cluster.run("vfolder", "upload", "hostile", str(file), "--base-dir", str(file.parent), check=True)
     found: str = next(folder["id"] for folder in cluster.json("vfolder", "list") if folder["name"] == "hostile")
     return found
-
-
-@pytest.fixture(scope="module")
-def reported_error(cluster: Cluster) -> str:
-    """An error that a client has reported, full of script, and a preset; both are shown on pages of operators."""
-    cluster.run("admin", "resource", "preset", "create", "-r", '{"cpu":"2","mem":"1g"}', "two-cores", check=False)
-    return HOSTILE_TEXT

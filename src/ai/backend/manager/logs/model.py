@@ -9,7 +9,6 @@ from typing import Any
 
 from ai.backend.common.ids import DomainName, UserId
 
-
 SUCCESSFUL_OUTCOMES = ("ok", "success")
 """Outcomes of records that went well: of REST, and of mutations of GraphQL. Every other one is an error's code."""
 

@@ -32,7 +32,8 @@ class AuditQueryFields(Schema, frozen=True):
 
 
 class AuditItem(TypedDict):
-    """``email`` is null for a caller who had not signed, or has been purged. ``outcome``: ``ok``, ``success`` or an error's code."""
+    """``email`` is null for a caller who had not signed, or has been purged. ``outcome``: ``ok``, ``success``, or the code
+    of an error."""
 
     id: int
     at: str

@@ -29,7 +29,7 @@ export function AuditPage() {
   return (
     <Page title={t('audit.title')}>
       <SystemTabs here="audit" />
-      <Group gap="sm" align="center">
+      <Group gap="sm" grow>
         <SearchField
           label={t('audit.email')}
           clearLabel={t('clear')}
@@ -43,12 +43,12 @@ export function AuditPage() {
           value={filter.text ?? ''}
           onChange={(text) => change({ text })}
         />
-        <Checkbox
-          label={t('audit.refused')}
-          checked={filter.refused ?? false}
-          onChange={(event) => change({ refused: event.currentTarget.checked })}
-        />
       </Group>
+      <Checkbox
+        label={t('audit.refused')}
+        checked={filter.refused ?? false}
+        onChange={(event) => change({ refused: event.currentTarget.checked })}
+      />
       <Query query={query}>
         {({ items, has_more: hasMore }) => {
           if (items.length === 0) return <EmptyState title={isFiltered ? t('nothingMatches') : t('audit.none')} />;

@@ -68,7 +68,7 @@ export function SettingsPage() {
                     {
                       label: t('column.value'),
                       cell: (item) => (
-                        <Text size="sm" ff="monospace" style={{ overflowWrap: 'anywhere' }}>
+                        <Text size="sm" ff="monospace" miw={140} style={{ overflowWrap: 'anywhere' }}>
                           {settingText(item.value)}
                         </Text>
                       ),
@@ -76,7 +76,7 @@ export function SettingsPage() {
                     {
                       label: t('column.default'),
                       cell: (item) => (
-                        <Text size="sm" c="dimmed" ff="monospace" style={{ overflowWrap: 'anywhere' }}>
+                        <Text size="sm" c="dimmed" ff="monospace" miw={100} style={{ overflowWrap: 'anywhere' }}>
                           {settingText(item.default)}
                         </Text>
                       ),
