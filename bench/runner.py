@@ -20,6 +20,7 @@ MODULES = (
     "docker",
     "gvisor",
     "server",
+    "web",
     "terminal",
     "tunnel",
     "proxy",

@@ -69,7 +69,7 @@ def memory() -> Sequence[Figure]:
     ]
 
 
-async def _hammer(host: str, port: int, request: bytes, seconds: float) -> float:
+async def hammer(host: str, port: int, request: bytes, seconds: float) -> float:
     """Send one request over and over on many connections and return the answers per second.
 
     Raises:
@@ -98,7 +98,7 @@ async def _hammer(host: str, port: int, request: bytes, seconds: float) -> float
     return answered / (time.perf_counter() - started)
 
 
-def _request(host: str, target: str, headers: dict[str, str]) -> bytes:
+def request_of(host: str, target: str, headers: dict[str, str]) -> bytes:
     lines = [f"GET {target} HTTP/1.1", f"Host: {host}", *(f"{name}: {value}" for name, value in headers.items())]
     return ("\r\n".join(lines) + "\r\n\r\n").encode()
 
@@ -128,10 +128,10 @@ def _rates(api: Api, target: str, rounds: int) -> tuple[list[float], list[float]
     ours, bare = [], []
     with _bare_handler(body) as bare_port:
         for _ in range(rounds):
-            signed = _request(api.host, target, api.headers("GET", target, "text/plain"))
-            ours.append(asyncio.run(_hammer(host, int(port), signed, SECONDS_PER_ROUND)))
-            plain = _request(f"127.0.0.1:{bare_port}", target, {})
-            bare.append(asyncio.run(_hammer("127.0.0.1", bare_port, plain, SECONDS_PER_ROUND)))
+            signed = request_of(api.host, target, api.headers("GET", target, "text/plain"))
+            ours.append(asyncio.run(hammer(host, int(port), signed, SECONDS_PER_ROUND)))
+            plain = request_of(f"127.0.0.1:{bare_port}", target, {})
+            bare.append(asyncio.run(hammer("127.0.0.1", bare_port, plain, SECONDS_PER_ROUND)))
     return ours, bare
 
 

@@ -36,3 +36,11 @@ def test_every_page_is_accessible(journey: Journey, hostile_session: str, hostil
 
 def test_a_person_from_the_first_login_to_the_purge(journey: Journey) -> None:
     journey("people")
+
+
+def test_an_operator(journey: Journey, session: str) -> None:
+    journey("operator", session=session)
+
+
+def test_every_page_of_operators_is_accessible(journey: Journey) -> None:
+    journey("operator-pages")

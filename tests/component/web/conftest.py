@@ -29,12 +29,14 @@ class FakeManager:
     requests: list[web.Request] = field(default_factory=list)
     sign_ins: list[dict[str, Any]] = field(default_factory=list)
     otp: str = ""
+    role: str = "user"
     broken: asyncio.Event = field(default_factory=asyncio.Event)
     closed_sockets: asyncio.Event = field(default_factory=asyncio.Event)
 
     def application(self) -> web.Application:
         app = web.Application(client_max_size=1 << 30)
         app.router.add_post("/auth/authorize", self.authorize)
+        app.router.add_post("/auth/update-password-no-auth", self.update_password)
         app.router.add_get("/", self.version)
         app.router.add_route("*", "/{path:.*}", self.answer)
         return app
@@ -55,6 +57,15 @@ class FakeManager:
         keys = {"access_key": ACCESS_KEY, "secret_key": SECRET_KEY, "role": "user", "status": "active"}
         return web.json_response({"data": {"response_type": "success", **keys}})
 
+    async def update_password(self, request: web.Request) -> web.Response:
+        fields = await request.json()
+        self.sign_ins.append(fields)
+        if fields["current_password"] != PASSWORD:
+            return web.json_response({"type": "p", "title": "Refused"}, status=401)
+        if len(fields["new_password"]) < 8:
+            return web.json_response({"type": "p", "title": "Refused"}, status=400)
+        return web.json_response({"error_msg": None})
+
     async def answer(self, request: web.Request) -> web.StreamResponse:
         self.requests.append(request)
         credential = parse_authorization(request.headers.get("Authorization", ""))
@@ -72,6 +83,8 @@ class FakeManager:
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         path = request.path
+        if path == "/auth/role":
+            return web.json_response({"global_role": self.role, "path": path})
         if path == "/stream/echo":
             return await self._echo(request)
         if path == "/broken":

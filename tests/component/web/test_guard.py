@@ -60,7 +60,10 @@ async def test_behind_tls_the_cookie_is_bound_to_the_host(tmp_path: Path) -> Non
             assert cookie.startswith("__Host-backendai=")
             assert "Secure" in cookie
             assert "Domain" not in cookie
-            assert response.headers["Strict-Transport-Security"]
+            assert response.headers["Strict-Transport-Security"] == "max-age=31536000"
+    wide = running_site(tmp_path, service=service, security={"hsts-subdomains": True})
+    async with wide as site, site.http.get(f"{site.url}/", ssl=False) as response:
+        assert response.headers["Strict-Transport-Security"].endswith("; includeSubDomains")
 
 
 async def test_a_malformed_host_is_refused(site: Site) -> None:

@@ -7,12 +7,14 @@ import base64
 import json
 import os
 import sqlite3
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import aiohttp
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.padding import PKCS7
 
+from ai.backend.web.login.model import login_id_of
 from tests.component.web.conftest import ACCESS_KEY, PASSWORD, SECRET_KEY, Site, running_site
 
 
@@ -181,3 +183,77 @@ async def test_a_missing_one_time_password_is_no_failure(tmp_path: Path) -> None
         for otp, status in (("1", 200), ("2", 200), ("3", 429)):
             async with site.http.post(f"{site.url}/server/login", json={**body, "otp": otp}) as response:
                 assert response.status == status
+
+
+async def test_passwords_are_not_guessed_by_changing_them(tmp_path: Path) -> None:
+    """Changing a password that must be changed says whether the present one is right, as a sign-in does."""
+
+    async def change(site: Site, username: str, password: str, new: str = "another horse") -> int:
+        body = {"username": username, "current_password": password, "new_password": new}
+        async with site.http.post(f"{site.url}/server/update-password-no-auth", json=body) as response:
+            return response.status
+
+    limits = {"login-allowed-fail-count": 3, "address-allowed-fail-count": 8}
+    async with running_site(tmp_path, session=limits) as site:
+        for _ in range(5):
+            assert await change(site, "user@example.com", PASSWORD, "short") == 400, "the policy refuses, which is free"
+        assert [await change(site, "user@example.com", "wrong") for _ in range(5)] == [401] * 3 + [429] * 2
+        assert (await site.login())["status"] == 429, "a sign-in has the same count"
+        asked = len(site.manager.sign_ins)
+        assert 429 in [await change(site, f"user-{n}@example.com", "spring") for n in range(8)], (
+            "nor one for many users"
+        )
+        assert len(site.manager.sign_ins) - asked < 8
+
+
+async def test_a_session_that_nobody_uses_ends(tmp_path: Path) -> None:
+    async with running_site(tmp_path, session={"idle-timeout": 600}) as site:
+        await site.login()
+        (cookie,) = site.http.cookie_jar
+
+        def used(seconds_ago: float) -> None:
+            moment = (datetime.now(UTC) - timedelta(seconds=seconds_ago)).strftime("%Y-%m-%d %H:%M:%S.%f")
+            with sqlite3.connect(tmp_path / "logins.db") as database:
+                database.execute("UPDATE login_sessions SET created_at = ?", [moment])
+                database.execute("UPDATE login_session_uses SET used_at = ?", [moment])
+
+        async def ask(**headers: str) -> int:
+            async with site.http.get(f"{site.url}/func/auth/role", headers=headers) as response:
+                return response.status
+
+        unattended = {"X-BackendAI-Unattended": "1"}
+        used(500)
+        assert await ask(**unattended) == 200
+        used(500)
+        assert await ask() == 200, "a use begins the time anew"
+        with sqlite3.connect(tmp_path / "logins.db") as database:
+            assert database.execute("SELECT count(*) FROM login_session_uses").fetchone() == (1,)
+            database.execute("UPDATE login_sessions SET created_at = '2020-01-01 00:00:00.000000'")
+        assert await ask() == 200
+        used(590)
+        assert await ask(**unattended) == 200, "a page that fetches by itself does not"
+        used(601)
+        assert await site.server.logins.active([login_id_of(cookie.value)]) == set(), "its streams end too"
+        assert await ask() == 401
+        used(0)
+        assert await ask() == 401, "it does not come back"
+
+
+async def test_superadmins_end_login_sessions_of_others(site: Site) -> None:
+    await site.login()
+    path = f"{site.url}/server/users/User@example.com/login-sessions"
+    async with site.http.get(path) as response:
+        assert response.status == 403
+    site.manager.role = "superadmin"  # since the sign-in
+    async with site.http.get(path) as response:
+        (item,) = (await response.json())["items"]
+    site.manager.role = "user"
+    async with site.http.delete(f"{path}/{item['session_id']}") as response:
+        assert response.status == 403, "the role of now counts"
+    site.manager.role = "superadmin"
+    for session_id, status in (("0" * 32, 404), (item["session_id"], 200)):
+        async with site.http.delete(f"{path}/{session_id}") as response:
+            assert response.status == status
+    assert (await check(site))["authenticated"] is False
+    async with site.http.get(path) as response:
+        assert response.status == 401

@@ -84,6 +84,19 @@ async def test_a_login_is_extended_only_while_it_exists(store: LoginStore) -> No
     assert kept.expires_at == later
 
 
+async def test_a_use_is_noted_only_while_the_login_exists(store: LoginStore) -> None:
+    stored, now = login(name()), datetime.now(UTC).replace(microsecond=0)
+    await store.touch(stored.login_id, now)
+    await store.put(stored)
+    kept = await store.get(stored.login_id, now=now)
+    assert kept is not None
+    assert kept.used_at is None
+    for moment in (now, now + timedelta(minutes=1)):
+        await store.touch(stored.login_id, moment)
+        (kept,) = await store.of_user(stored.username, now=now)
+        assert kept.used_at == moment
+
+
 async def test_all_logins_of_a_user_end_but_for_one(store: LoginStore) -> None:
     username = name()
     mine, other, foreign = login(username), login(username), login(name())

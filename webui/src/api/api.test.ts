@@ -1,5 +1,6 @@
 import { beforeEach, describe, expect, it } from 'vitest';
 import { FakeServer } from '../testing/server';
+import { markAttendance } from './attendance';
 import { readBoot } from './boot';
 import { rest } from './client';
 import { eventFrom } from './events';
@@ -14,6 +15,19 @@ let server: FakeServer;
 beforeEach(() => {
   server = new FakeServer();
   server.install();
+});
+
+describe('markAttendance', () => {
+  const marked = (now: number) => {
+    const headers = new Headers();
+    markAttendance(headers, now);
+    return headers.has('X-BackendAI-Unattended');
+  };
+  it('marks requests after a minute without a touch', () => {
+    window.dispatchEvent(new Event('keydown'));
+    expect(marked(Date.now())).toBe(false);
+    expect(marked(Date.now() + 61_000)).toBe(true);
+  });
 });
 
 describe('prefixOf', () => {

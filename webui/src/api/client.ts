@@ -1,4 +1,5 @@
 import createClient from 'openapi-fetch';
+import { markAttendance } from './attendance';
 import { expiry } from './expiry';
 import type { paths } from './generated/rest';
 import { checkLogin } from './login';
@@ -18,6 +19,7 @@ export async function send(
   request: Request,
   isRead = request.method === 'GET' || request.url.endsWith('/check-presets'),
 ): Promise<Response> {
+  markAttendance(request.headers);
   const repeat = isRead ? request.clone() : null;
   let response: Response;
   try {

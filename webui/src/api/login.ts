@@ -13,9 +13,13 @@ export interface Credentials {
   otp?: string;
 }
 
-async function post(path: string, body?: unknown): Promise<Response> {
+function post(path: string, body?: unknown): Promise<Response> {
+  return postJson(`server/${path}`, body);
+}
+
+async function postJson(path: string, body?: unknown): Promise<Response> {
   try {
-    return await fetch(`${prefix}server/${path}`, {
+    return await fetch(`${prefix}${path}`, {
       method: 'POST',
       credentials: 'same-origin',
       headers: body === undefined ? {} : { 'Content-Type': 'application/json' },
@@ -57,7 +61,26 @@ export async function signIn(credentials: Credentials): Promise<Login> {
     title: String(data.title ?? 'Login failed'),
     detail: String(data.details ?? ''),
     status: response.status === 200 ? 401 : response.status,
+    ...(typeof data.two_factor_registration_token === 'string'
+      ? { fields: { registration_token: data.two_factor_registration_token } }
+      : {}),
   });
+}
+
+async function register(path: string, body: Record<string, string>): Promise<Record<string, unknown>> {
+  return read(await postJson(`func/totp/anon${path}`, body));
+}
+
+/** Begins the registration of one-time passwords that a sign-in demands. Throws Problem. */
+export async function beginRegistration(token: string): Promise<{ key: string; uri: string }> {
+  const reply = await register('', { registration_token: token });
+  return { key: String(reply.totp_key ?? ''), uri: String(reply.totp_uri ?? '') };
+}
+
+/** Confirms the registration by the first one-time password and returns the recovery codes. Throws Problem. */
+export async function confirmRegistration(token: string, otp: string): Promise<string[]> {
+  const { recovery_codes: codes } = await register('/verify', { registration_token: token, otp });
+  return Array.isArray(codes) ? codes.map(String) : [];
 }
 
 /** Ends the login session of this browser, or all of the user. Throws Problem. */

@@ -31,6 +31,11 @@ export interface Destination {
     | 'fleet'
     | 'people'
     | 'policies'
+    | 'scheduler'
+    | 'presets'
+    | 'registries'
+    | 'storage'
+    | 'proxies'
     | 'system';
   icon: typeof IconHome;
   group: 'work' | 'administration';
@@ -62,6 +67,11 @@ export const destinations: readonly Destination[] = [
   },
   { path: '/people', label: 'people', icon: IconUsers, group: 'administration', roles: administrators, shortcut: 'p' },
   { path: '/policies', label: 'policies', icon: IconAdjustments, group: 'administration', roles: administrators },
+  { path: '/presets', label: 'presets', icon: IconAdjustments, group: 'administration', roles: administrators },
+  { path: '/scheduler', label: 'scheduler', icon: IconListNumbers, group: 'administration', roles: ['superadmin'] },
+  { path: '/registries', label: 'registries', icon: IconBox, group: 'administration', roles: ['superadmin'] },
+  { path: '/storage', label: 'storage', icon: IconFolder, group: 'administration', roles: ['superadmin'] },
+  { path: '/proxies', label: 'proxies', icon: IconApi, group: 'administration', roles: ['superadmin', 'monitor'] },
   { path: '/system', label: 'system', icon: IconServer2, group: 'administration', roles: administrators },
 ];
 

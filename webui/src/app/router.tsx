@@ -189,7 +189,84 @@ const policies = createRoute({
 const system = createRoute({
   getParentRoute: () => shell,
   path: '/system',
-  component: lazyRouteComponent(() => import('../features/system/pages/SystemPage')),
+  component: pageWithMessages('operations', () => import('../features/operations/pages/SystemPage')),
+});
+
+/** Returns those of the named fields of an address that have text. */
+function textsOf<K extends string>(search: Record<string, unknown>, ...names: K[]): { [name in K]?: string } {
+  return Object.fromEntries(names.map((name) => [name, textOf(search[name])]).filter(([, text]) => text !== '')) as {
+    [name in K]?: string;
+  };
+}
+
+const systemSettings = createRoute({
+  getParentRoute: () => shell,
+  path: '/system/settings',
+  validateSearch: (search): { q?: string; of?: 'all' } => ({
+    ...textsOf(search, 'q'),
+    ...(search.of === 'all' ? { of: 'all' } : {}),
+  }),
+  component: pageWithMessages('operations', () => import('../features/operations/pages/SettingsPage')),
+});
+
+const systemAudit = createRoute({
+  getParentRoute: () => shell,
+  path: '/system/audit',
+  validateSearch: (search): { email?: string; text?: string; refused?: boolean; before?: number } => ({
+    ...textsOf(search, 'email', 'text'),
+    ...(search.refused === true ? { refused: true } : {}),
+    ...(Number(search.before) > 0 ? { before: Number(search.before) } : {}),
+  }),
+  component: pageWithMessages('operations', () => import('../features/operations/pages/AuditPage')),
+});
+
+const systemErrors = createRoute({
+  getParentRoute: () => shell,
+  path: '/system/errors',
+  validateSearch: (search): { page?: number } => (Number(search.page) > 1 ? { page: Number(search.page) } : {}),
+  component: pageWithMessages('operations', () => import('../features/operations/pages/ErrorsPage')),
+});
+
+const systemRoles = createRoute({
+  getParentRoute: () => shell,
+  path: '/system/roles',
+  validateSearch: (search): { q?: string } => textsOf(search, 'q'),
+  component: pageWithMessages('operations', () => import('../features/operations/pages/RolesPage')),
+});
+
+const registries = createRoute({
+  getParentRoute: () => shell,
+  path: '/registries',
+  validateSearch: (search): { q?: string } => textsOf(search, 'q'),
+  component: pageWithMessages('operations', () => import('../features/operations/pages/RegistriesPage')),
+});
+
+const storage = createRoute({
+  getParentRoute: () => shell,
+  path: '/storage',
+  validateSearch: (search): { host?: string; owner?: string } => textsOf(search, 'host', 'owner'),
+  component: pageWithMessages('operations', () => import('../features/operations/pages/StoragePage')),
+});
+
+const proxies = createRoute({
+  getParentRoute: () => shell,
+  path: '/proxies',
+  validateSearch: (search): { group?: string; worker?: string } => textsOf(search, 'group', 'worker'),
+  component: pageWithMessages('operations', () => import('../features/operations/pages/AppProxiesPage')),
+});
+
+const scheduler = createRoute({
+  getParentRoute: () => shell,
+  path: '/scheduler',
+  validateSearch: (search): { group?: string; order?: string; placement?: string } =>
+    textsOf(search, 'group', 'order', 'placement'),
+  component: pageWithMessages('operations', () => import('../features/operations/pages/SchedulerPage')),
+});
+
+const presets = createRoute({
+  getParentRoute: () => shell,
+  path: '/presets',
+  component: pageWithMessages('operations', () => import('../features/operations/pages/PresetsPage')),
 });
 
 const launch = createRoute({
@@ -294,7 +371,16 @@ const tree = root.addChildren([
     people,
     newUser,
     policies,
+    presets,
+    scheduler,
+    registries,
+    storage,
+    proxies,
     system,
+    systemSettings,
+    systemAudit,
+    systemErrors,
+    systemRoles,
     unknown,
   ]),
 ]);

@@ -10,7 +10,6 @@ import launch from '../features/launch/locale/en.json';
 import login from '../features/login/locale/en.json';
 import people from '../features/people/locale/en.json';
 import sessions from '../features/sessions/locale/en.json';
-import system from '../features/system/locale/en.json';
 import terminal from '../features/terminal/locale/en.json';
 
 export default {
@@ -24,6 +23,5 @@ export default {
   login,
   people,
   sessions,
-  system,
   terminal,
 };

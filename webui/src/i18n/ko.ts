@@ -8,7 +8,6 @@ import launch from '../features/launch/locale/ko.json';
 import login from '../features/login/locale/ko.json';
 import people from '../features/people/locale/ko.json';
 import sessions from '../features/sessions/locale/ko.json';
-import system from '../features/system/locale/ko.json';
 import terminal from '../features/terminal/locale/ko.json';
 import type en from './en';
 
@@ -23,7 +22,6 @@ const ko = {
   login,
   people,
   sessions,
-  system,
   terminal,
 };
 

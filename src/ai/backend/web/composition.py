@@ -53,15 +53,16 @@ class WebServer:
             block_s=session.login_block_time,
             name_failures=session.login_allowed_fail_count,
             address_failures=session.address_allowed_fail_count,
+            idle_s=session.idle_timeout,
         )
         sign_in = ManagerSignIn(self.managers)
         self.logins = logins = LoginService(self._store, sign_in, limits, SystemClock())
         cookies = CookiePolicy(scheme=scheme, base_name=session.cookie_name, max_age_s=session.max_age)
         metrics = Metrics("web")
         apis = (
-            LoginApi(logins, cookies, domain=settings.api.domain),
+            LoginApi(logins, sign_in, cookies, domain=settings.api.domain),
             SsoApi(logins, sign_in, cookies, domain=settings.api.domain),
-            PasswordApi(sign_in, domain=settings.api.domain, scheme=scheme),
+            PasswordApi(logins, domain=settings.api.domain, scheme=scheme),
             RelayApi(self.managers, logins, cookies),
             HealthApi(metrics, self._readiness),
             _pages(settings, scheme=scheme),
@@ -73,7 +74,7 @@ class WebServer:
             active_keys=logins.active,
         )
         app = server.application()
-        check, add_headers = guarding(scheme)
+        check, add_headers = guarding(scheme, hsts_subdomains=settings.security.hsts_subdomains)
         app.middlewares.insert(0, check)
         app.on_response_prepare.append(add_headers)
         self._runner = make_runner(app)

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
+UNATTENDED_HEADER = "X-BackendAI-Unattended"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CookiePolicy:
@@ -22,6 +24,12 @@ class CookiePolicy:
     def token_of(self, request: web.BaseRequest) -> str | None:
         """Returns the token that a request carries."""
         return request.cookies.get(self.name)
+
+    @staticmethod
+    def is_attended(request: web.BaseRequest) -> bool:
+        """Returns False for a request that a page made by itself, while nobody touched it for some time. Only the end
+        by inactivity depends on it: a browser that claims to be unattended shortens its own session."""
+        return request.headers.get(UNATTENDED_HEADER) != "1"
 
     def set(self, response: web.StreamResponse, token: str) -> None:
         """Gives the browser the token of its login session."""

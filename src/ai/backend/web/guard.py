@@ -57,8 +57,9 @@ def check_origin(request: web.BaseRequest, *, scheme: str) -> None:
         raise Forbidden("Pages of other sites may not do that.")
 
 
-def guarding(scheme: str) -> tuple[Middleware, ResponseSignal]:
+def guarding(scheme: str, *, hsts_subdomains: bool = False) -> tuple[Middleware, ResponseSignal]:
     """Returns the middleware that makes the checks and the signal handler that adds the headers of responses."""
+    hsts = f"{_HSTS}; includeSubDomains" if hsts_subdomains else _HSTS
 
     @web.middleware
     async def check(request: web.Request, handler: RequestHandler) -> web.StreamResponse:
@@ -76,7 +77,7 @@ def guarding(scheme: str) -> tuple[Middleware, ResponseSignal]:
         if is_api(request.path):
             response.headers.setdefault("Cache-Control", "no-store")
         if scheme == "https":
-            response.headers["Strict-Transport-Security"] = _HSTS
+            response.headers["Strict-Transport-Security"] = hsts
 
     return check, add_headers
 

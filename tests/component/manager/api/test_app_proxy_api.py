@@ -162,3 +162,31 @@ async def test_an_address_that_is_none_is_refused(api: Api) -> None:
         reply = await api.gql(mutation, api.admin, props={"wsproxy_addr": address})
         outcome = (reply.get("data") or {}).get("modify_scaling_group")
         assert not (outcome and outcome["ok"]), address
+
+
+async def test_operators_see_workers_and_circuits_and_remove_one(
+    api: Api, services: Services, coordinator: Coordinator, http: aiohttp.ClientSession
+) -> None:
+    call, path = Caller(http, coordinator.url), "/resource/app-proxies"
+    assert (await api.admin.request("GET", path)).json() == {"items": []}
+    await use_proxy(api, coordinator.url)
+    async with linked_worker(call):
+        assert await browse(call, await start(api), await session_id(api)) == 302
+        (proxy,) = (await api.admin.request("GET", path)).json()["items"]
+        assert (proxy["url"], proxy["resource_groups"], proxy["problem"]) == (coordinator.url, ["default"], "")
+        (shown,) = proxy["workers"]
+        assert shown["occupied_slots"] == 1
+        listing = f"{path}/circuits?scaling_group=default&worker={shown['id']}"
+        (circuit,) = (await api.admin.request("GET", listing)).json()["items"]
+        assert (circuit["app"], circuit["session_ids"]) == ("web", [await session_id(api)])
+        removal = f"{path}/circuits/{circuit['id']}?scaling_group=default"
+        assert (await api.user.request("DELETE", removal)).status == 403
+        assert (await api.admin.request("DELETE", removal)).status == 200
+        assert (await api.admin.request("DELETE", removal)).status == 404
+        assert (await api.admin.request("GET", listing)).json() == {"items": []}
+        for elsewhere in ("..%2F..%2Fapi%2Fworker", "nothing"):
+            odd = f"{path}/circuits?scaling_group=default&worker={elsewhere}"
+            assert (await api.admin.request("GET", odd)).status in (400, 404, 502), elsewhere
+    await use_proxy(api, coordinator.url, "x" * 40)
+    (proxy,) = (await api.admin.request("GET", path)).json()["items"]
+    assert "X-BackendAI-Token is missing or wrong" in proxy["problem"]

@@ -7,7 +7,7 @@ from typing import Any
 
 from ai.backend.manager.identity.passwords import MAX_FAILURES, hash_password, verify_password
 from tests.component.manager.api.conftest import Api
-from tests.component.manager.api.test_people_api import MODIFY, PASSWORD, new_user, signs
+from tests.component.manager.api.test_people_api import CREATE, MODIFY, PASSWORD, new_user, signs
 from tests.component.manager.api.test_resource_groups_api import ask
 from tests.support.signed_http import RawClient, RawReply
 
@@ -80,3 +80,15 @@ async def test_nobody_tries_for_ever(api: Api) -> None:
     assert refused.status == 429, "the right one is refused too"
     assert int(refused.headers["retry-after"]) > 0
     assert (await authorize(api, PASSWORD, "other@local")).status in (200, 401), "others are not"
+
+
+async def test_common_passwords_are_refused(api: Api) -> None:
+    for common in ("password1", "PassWord", "qwertyuiop", "12345678"):
+        refused = await ask(api, CREATE, e="ann@local", p={"password": common})
+        assert (refused["ok"], "common" in refused["msg"]) == (False, True), common
+    await new_user(api, "ann@local")
+    keys = (await authorize(api, PASSWORD)).json()["data"]
+    ann = RawClient(port=api.port, access_key=keys["access_key"], secret_key=keys["secret_key"])
+    body = {"old_password": PASSWORD, "new_password": "iloveyou1", "new_password2": "iloveyou1"}
+    assert (await ann.request("POST", "/auth/update-password", json=body)).json()["data"] == {"password": "common"}
+    assert (await authorize(api, PASSWORD)).status == 200

@@ -166,6 +166,22 @@ async def test_keypairs_come_and_go(api: Api) -> None:
         assert not (await ask(api, NEW_KEY, u="user@local", p=props))["ok"]
 
 
+async def test_keypairs_are_found_by_the_address_of_their_user(api: Api) -> None:
+    await new_user(api, "ann@local")
+    await new_user(api, "bob@local")
+    listing = """query($f: String) {
+      keypair_list(limit: 9, offset: 0, filter: $f, order: "email") { items { user_id } } }"""
+    for filter_, addresses in (
+        ('email ilike "%ANN%"', ["ann@local"]),
+        ('email == "bob@local"', ["bob@local"]),
+        ('email in ["ann@local", "bob@local"]', ["ann@local", "bob@local"]),
+        ('email == "nobody@local"', []),
+    ):
+        assert [item["user_id"] for item in (await ask(api, listing, f=filter_))["items"]] == addresses, filter_
+    refused = await api.gql(listing, api.admin, f='password like "$argon2%"')
+    assert "password" in refused["errors"][0]["message"], "other columns of users are none of keypairs"
+
+
 async def test_folders_of_the_purged(api: Api) -> None:
     await new_user(api, "ann@local")
     ann = await new_client(api, "ann@local")

@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pyotp
 
+from ai.backend.infra.clock import Clock
+from ai.backend.manager.identity.settings import TotpSettings
 from ai.backend.manager.identity.totp import MAX_FAILURES
+from ai.backend.manager.identity.totp_registration import TOKEN_LIFE
 from tests.component.manager.api.conftest import Api
 from tests.component.manager.api.test_passwords_api import authorize
 from tests.component.manager.api.test_people_api import MODIFY, PASSWORD, new_user
 from tests.component.manager.api.test_resource_groups_api import ask
-from tests.support.signed_http import RawClient
+from tests.support.signed_http import RawClient, RawReply
+
+
+class Later:
+    """A clock that is ahead of another."""
+
+    def __init__(self, clock: Clock, ahead: timedelta) -> None:
+        self._clock, self._ahead = clock, ahead
+
+    def now(self) -> datetime:
+        return self._clock.now() + self._ahead
+
+    def monotonic(self) -> float:
+        return self._clock.monotonic() + self._ahead.total_seconds()
 
 
 class App:
@@ -129,3 +145,51 @@ async def test_the_history_shows_sign_ins_to_their_user_and_administrators(api: 
     assert (await api.admin.request("GET", "/auth/sign-ins?email=ann@local")).json()["total_count"] == 5
     assert (await api.other.request("GET", "/auth/sign-ins?email=ann@local")).status == 404
     assert (await api.other.request("GET", "/auth/sign-ins")).json()["total_count"] == 0
+
+
+async def test_where_they_are_required_a_sign_in_registers_them(api: Api) -> None:
+    services = api.cluster.manager.services
+    services.registration._settings = TotpSettings(required="everybody")
+    await new_user(api, "ann@local")
+    await new_user(api, "bob@local")
+    assert "data" not in (await authorize(api, "wrong password")).json(), "who guesses gets no token"
+    refused = await authorize(api, PASSWORD)
+    assert (refused.status, refused.json()["data"]["otp"]) == (401, "unregistered")
+    token = refused.json()["data"]["two_factor_registration_token"]
+    nobody = RawClient(port=api.port, access_key="AKIANOBODY", secret_key="")
+
+    async def post(path: str, token: str, **fields: str) -> RawReply:
+        reply: RawReply = await nobody.request("POST", path, json={"registration_token": token, **fields})
+        return reply
+
+    header, claims, signature = token.split(".")
+    bob = (await authorize(api, PASSWORD, "bob@local")).json()["data"]["two_factor_registration_token"]
+    for forged in ("", "a.b.c", f"{header}.{bob.split('.')[1]}.{signature}", f"{header}.{claims}."):
+        assert (await post("/totp/anon", forged)).status == 401
+    first = (await post("/totp/anon", token)).json()
+    begun = (await post("/totp/anon", token)).json()
+    clock = services.clock
+    assert (await post("/totp/anon/verify", token, otp=pyotp.TOTP(first["totp_key"]).at(clock.now()))).status == 401
+    otp = pyotp.TOTP(begun["totp_key"]).at(clock.now())
+    assert (await post("/totp/anon/verify", bob, otp=otp)).status in (401, 404), "it is no token of another's device"
+    confirmed = await post("/totp/anon/verify", token, otp=otp)
+    assert len(confirmed.json()["recovery_codes"]) == 10
+    assert (await authorize(api, PASSWORD, otp=otp)).status == 401, "that one is spent"
+    assert (await authorize(api, PASSWORD, otp=confirmed.json()["recovery_codes"][0])).status == 200
+    assert (await post("/totp/anon", token)).status == 401, "the token replaces no device"
+    assert (await ask(api, MODIFY, e="bob@local", p={"password": "a changed password"}))["ok"]
+    assert (await post("/totp/anon", bob)).status == 401, "nor does it outlive the password"
+
+
+async def test_administrators_alone_may_have_to_have_them(api: Api) -> None:
+    services = api.cluster.manager.services
+    services.registration._settings = TotpSettings(required="administrators")
+    await new_user(api, "ann@local")
+    await new_user(api, "boss@local", role="admin")
+    assert (await authorize(api, PASSWORD)).status == 200
+    refused = await authorize(api, PASSWORD, "boss@local")
+    token = refused.json()["data"]["two_factor_registration_token"]
+    services.registration._clock = Later(services.clock, TOKEN_LIFE)
+    nobody = RawClient(port=api.port, access_key="AKIANOBODY", secret_key="")
+    late = await nobody.request("POST", "/totp/anon", json={"registration_token": token})
+    assert (late.status, "expired" in late.body.decode()) == (401, True)

@@ -1,6 +1,6 @@
-import { useQuery } from '@tanstack/react-query';
+import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query';
 import { dataOf, rest } from '../../api/client';
-import { graphql, query } from '../../api/graphql';
+import { graphql, mutate, query } from '../../api/graphql';
 
 export const agentQuery = graphql(`
   query ($id: String!) {
@@ -9,6 +9,12 @@ export const agentQuery = graphql(`
       max_kernels available_slots occupied_slots first_contact lost_at devices
       compute_containers { id session_id status attached_devices occupied_slots }
     }
+  }
+`);
+
+export const setSchedulable = graphql(`
+  mutation ($id: String!, $schedulable: Boolean!) {
+    modify_agent(id: $id, props: { schedulable: $schedulable }) { ok msg }
   }
 `);
 
@@ -48,5 +54,14 @@ export function useAgentHistory(id: string, span: Span) {
         }),
       ),
     refetchInterval: span === 'hour' ? 5_000 : 60_000,
+  });
+}
+
+/** Lets an agent take sessions, or not. */
+export function useSetSchedulable(id: string) {
+  const client = useQueryClient();
+  return useMutation({
+    mutationFn: (schedulable: boolean) => mutate(setSchedulable, { id, schedulable }),
+    onSuccess: () => Promise.all([['agent', id], ['fleet']].map((queryKey) => client.invalidateQueries({ queryKey }))),
   });
 }

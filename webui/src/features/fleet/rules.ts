@@ -308,3 +308,10 @@ export function holdersOf(
       ),
     }));
 }
+
+/** Returns the ids of the sessions that have kernels on an agent, each once. */
+export function sessionsOn(agent: {
+  compute_containers?: readonly ({ session_id?: string | null } | null)[] | null;
+}): string[] {
+  return [...new Set((agent.compute_containers ?? []).map((kernel) => kernel?.session_id ?? '').filter(Boolean))];
+}

@@ -1,11 +1,17 @@
 import { Button, PasswordInput, Stack, TextInput } from '@mantine/core';
-import { type FormEvent, useEffect, useRef, useState } from 'react';
+import { type FormEvent, lazy, Suspense, useEffect, useRef, useState } from 'react';
 import { useTranslation } from 'react-i18next';
 import { changeExpiredPassword, type Login, signIn } from '../../api/login';
 import { asProblem, type Problem } from '../../api/problems';
 import { Notice } from '../../components/Notice';
 import { ProblemAlert } from '../../components/ProblemAlert';
+import { loadMessages } from '../../i18n';
 import { refusalOf } from './rules';
+
+const RegistrationStep = lazy(async () => {
+  const [module] = await Promise.all([import('./registration/RegistrationStep'), loadMessages('registration')]);
+  return { default: module.RegistrationStep };
+});
 
 /** Counts down from the seconds that a refusal names. */
 function useWait(problem: Problem | null): number {
@@ -35,6 +41,7 @@ export function LoginForm({ onLogin, username: known }: { onLogin: (login: Login
   const [asksNew, setAsksNew] = useState(false);
   const [problem, setProblem] = useState<Problem | null>(null);
   const [isChanged, setChanged] = useState(false);
+  const [registration, setRegistration] = useState('');
   const [isBusy, setBusy] = useState(false);
   const otpField = useRef<HTMLInputElement>(null);
   const wait = useWait(problem);
@@ -63,6 +70,7 @@ export function LoginForm({ onLogin, username: known }: { onLogin: (login: Login
       const refused = asProblem(error);
       const refusal = refusalOf(refused);
       if (refusal === 'expired-password') setAsksNew(true);
+      if (refusal === 'register') return setRegistration(String(refused.fields.registration_token ?? ''));
       if (refusal === 'otp' && !asksOtp) setAsksOtp(true);
       else setProblem(refused);
     } finally {
@@ -73,6 +81,17 @@ export function LoginForm({ onLogin, username: known }: { onLogin: (login: Login
   const isAboutNew =
     asksNew && problem !== null && problem.status !== 401 && /password/.test(Object.keys(problem.fields).join());
   const fieldError = isAboutNew ? problem.detail || problem.title : undefined;
+  if (registration !== '') {
+    const signInAgain = () => {
+      setRegistration('');
+      setAsksOtp(true);
+    };
+    return (
+      <Suspense>
+        <RegistrationStep token={registration} onDone={signInAgain} onCancel={() => setRegistration('')} />
+      </Suspense>
+    );
+  }
   return (
     <form onSubmit={(event) => void submit(event)}>
       <Stack>

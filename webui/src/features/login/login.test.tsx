@@ -23,6 +23,7 @@ describe('refusalOf', () => {
   it.each([
     [429, '', 'blocked'],
     [401, 'OTP not provided', 'otp'],
+    [401, 'You must register Two-Factor Authentication.', 'register'],
     [401, 'The password must be changed first.', 'expired-password'],
     [401, 'Password expired on 2026-01-01', 'expired-password'],
     [401, 'wrong', 'wrong'],
@@ -52,6 +53,44 @@ async function fill(path: string, server: FakeServer) {
 }
 
 describe('the login page', () => {
+  it('registers one-time passwords where they are demanded', async () => {
+    const server = serverOf(({ otp }) =>
+      otp === undefined
+        ? {
+            body: {
+              authenticated: false,
+              data: {
+                title: 'no',
+                details: 'You must register Two-Factor Authentication.',
+                two_factor_registration_token: 'a.b.c',
+              },
+            },
+          }
+        : accepted,
+    );
+    server.on('POST /func/totp/anon', ({ registration_token: token }) => ({
+      body: { totp_key: 'ABCDEFGH', totp_uri: `otpauth://totp/${String(token)}` },
+    }));
+    server.on('POST /func/totp/anon/verify', ({ otp }) =>
+      otp === '123456'
+        ? { body: { recovery_codes: ['one-code', 'two-code'] } }
+        : { status: 401, body: { title: 'no', data: { otp: 'wrong' } } },
+    );
+    await fill('/login', server);
+    expect(await screen.findByText('ABCD EFGH')).toBeDefined();
+    const field = screen.getByLabelText('One-time password');
+    await userEvent.type(field, '000000');
+    await userEvent.click(screen.getByRole('button', { name: 'Confirm' }));
+    await screen.findByText(/This one-time password is wrong/);
+    await userEvent.clear(field);
+    await userEvent.type(field, '123456');
+    await userEvent.click(screen.getByRole('button', { name: 'Confirm' }));
+    await screen.findByText(/two-code/);
+    await userEvent.click(screen.getByRole('button', { name: /I have kept them/ }));
+    expect(await screen.findByLabelText('Password')).toBeDefined();
+    expect(screen.getByLabelText('One-time password')).toBeDefined();
+  });
+
   it('leads to the page that was asked for', async () => {
     const server = serverOf(() => accepted);
     server.graphql('images', () => ({ images: [] }));

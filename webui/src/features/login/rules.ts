@@ -1,11 +1,12 @@
 import type { Problem } from '../../api/problems';
 
 /** What a refused sign-in asks for. */
-export type Refusal = 'otp' | 'expired-password' | 'blocked' | 'wrong' | 'other';
+export type Refusal = 'register' | 'otp' | 'expired-password' | 'blocked' | 'wrong' | 'other';
 
 /** Returns why a sign-in was refused, from the problem of the web server. */
 export function refusalOf(problem: Problem): Refusal {
   if (problem.status === 429) return 'blocked';
+  if (/register two-factor/i.test(problem.detail)) return 'register';
   if (/otp/i.test(problem.detail)) return 'otp';
   if (/password[- ](expired|change)|must be changed/i.test(`${problem.code} ${problem.detail}`))
     return 'expired-password';

@@ -178,6 +178,7 @@ describe('the page of a new user', () => {
         role: 'user',
         domain_name: 'default',
         group_ids: null,
+        resource_policy: null,
       },
     });
   });

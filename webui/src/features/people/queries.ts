@@ -33,7 +33,7 @@ export const setUserStatus = graphql(`
 
 export const createUser = graphql(`
   mutation ($email: String!, $props: UserInput!) {
-    create_user(email: $email, props: $props) { ok msg user { uuid email } }
+    create_user(email: $email, props: $props) { ok msg user { uuid email main_access_key } }
   }
 `);
 
@@ -60,6 +60,12 @@ export const belongingsQuery = graphql(`
 export const createKeypair = graphql(`
   mutation ($email: String!) {
     create_keypair(user_id: $email, props: {}) { ok msg keypair { access_key secret_key } }
+  }
+`);
+
+export const setKeypairPolicy = graphql(`
+  mutation ($accessKey: String!, $policy: String!) {
+    modify_keypair(access_key: $accessKey, props: { resource_policy: $policy }) { ok msg }
   }
 `);
 
@@ -107,7 +113,7 @@ export function useKeypairPages(q: string, sort: string) {
   return usePages(['keypairs', q, sort], async (offset, limit, signal) => {
     const { keypair_list: list } = await query(
       keypairsQuery,
-      { limit, offset, filter: filterOf('user_id', q), order: `${sort},access_key` },
+      { limit, offset, filter: filterOf('email', q), order: `${sort},access_key` },
       { signal },
     );
     return { total: list?.total_count ?? 0, items: present(list?.items) };
@@ -167,12 +173,20 @@ export interface NewUser {
   role: string;
   domain_name: string;
   group_ids: string[] | null;
+  resource_policy: string | null;
+  /** The policy of the first keypair; null leaves what the manager chooses. */
+  keypair_policy: string | null;
 }
 
 export function useCreateUser() {
   const client = useQueryClient();
   return useMutation({
-    mutationFn: ({ email, ...props }: NewUser) => mutate(createUser, { email, props }),
+    mutationFn: async ({ email, keypair_policy: policy, ...props }: NewUser) => {
+      const made = await mutate(createUser, { email, props });
+      const accessKey = made.create_user?.user?.main_access_key;
+      if (policy !== null && accessKey) await mutate(setKeypairPolicy, { accessKey, policy });
+      return made;
+    },
     gcTime: 0,
     onSuccess: () => client.invalidateQueries({ queryKey: ['users'] }),
   });

@@ -36,14 +36,18 @@ from ai.backend.manager.identity.api import AuthApi
 from ai.backend.manager.identity.sign_in_api import SignInApi
 from ai.backend.manager.logs.api import CallAudit, ErrorLogApi
 from ai.backend.manager.monitoring.api import MonitoringApi, ReportsApi
+from ai.backend.manager.monitoring.audit_api import AuditApi
 from ai.backend.manager.resource_groups.api import ResourceGroupsApi
 from ai.backend.manager.resources.api import ResourcesApi
 from ai.backend.manager.scheduling.api import ExplanationsApi, SchedulingApi
+from ai.backend.manager.scheduling.replay_api import ReplayApi
 from ai.backend.manager.service_ports.api import ServicePortsApi
+from ai.backend.manager.service_ports.app_proxies_api import AppProxiesApi
 from ai.backend.manager.service_ports.tunnels_api import TunnelsApi
 from ai.backend.manager.serving.api import ServicesApi
 from ai.backend.manager.sessions.api import SessionsApi
 from ai.backend.manager.system.api import ConfigApi, StateApi
+from ai.backend.manager.system.installation_api import InstallationApi
 from ai.backend.manager.tasks.api import TasksApi
 from ai.backend.manager.templates.api import TemplatesApi
 from ai.backend.manager.usage.api import UsageApi
@@ -61,8 +65,14 @@ def api_endpoints(services: Services, metrics: Metrics, readiness: Readiness | N
     sessions, images, commits = services.sessions, services.images, services.commits
     folders, artifacts, settings = services.folders, services.artifacts, services.settings
     groups: list[tuple[str, tuple[object, ...]]] = [
-        ("sessions", (SessionsApi(sessions), ServicePortsApi(services.service_ports))),
-        ("scheduling", (ExplanationsApi(services.explanations), SchedulingApi(services.scheduling))),
+        (
+            "sessions",
+            (SessionsApi(sessions), ServicePortsApi(services.service_ports), AppProxiesApi(services.app_proxies)),
+        ),
+        (
+            "scheduling",
+            (ExplanationsApi(services.explanations), SchedulingApi(services.scheduling), ReplayApi(services.replays)),
+        ),
         ("streams", (StreamsApi(sessions, services.execution), TunnelsApi(services.tunnels))),
         ("streams", (ProgramsApi(sessions, services.execution),)),
         ("events", (EventsApi(sessions, services.identity, services.events), TasksApi(services.tasks))),
@@ -77,8 +87,9 @@ def api_endpoints(services: Services, metrics: Metrics, readiness: Readiness | N
         ("cluster", (ResourceGroupsApi(services.resource_groups),)),
         ("cluster", (StateApi(services.state, sessions, announcement=settings.api.announcement),)),
         ("auth", (AuthApi(services.identity, services.passwords, services.ssh_keys),)),
-        ("auth", (SignInApi(services.sign_in, services.sign_up, services.passwords),)),
+        ("auth", (SignInApi(services.sign_in, services.sign_up, services.passwords, services.registration),)),
         ("auth", (AccountsApi(services.identity, services.users, services.totp, services.sign_in),)),
+        ("audit", (AuditApi(services.audit, services.stores.identities), InstallationApi(settings))),
         ("error log", (ErrorLogApi(services.errors, services.clock.now),)),
         ("templates", (TemplatesApi(services.templates),)),
         ("session defaults", (SessionDefaultsApi(services.dotfiles),)),

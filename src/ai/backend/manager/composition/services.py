@@ -37,6 +37,7 @@ from ai.backend.manager.identity.site_users import SiteUsers
 from ai.backend.manager.identity.ssh_keys import SshKeyService
 from ai.backend.manager.identity.tenants import TenantService
 from ai.backend.manager.identity.totp import TotpService
+from ai.backend.manager.identity.totp_registration import TotpRegistration
 from ai.backend.manager.identity.users import UserService
 from ai.backend.manager.idle.activity import ActivityTracker
 from ai.backend.manager.idle.service import IdleService
@@ -58,10 +59,12 @@ from ai.backend.manager.scheduling.explanations import ExplanationService
 from ai.backend.manager.scheduling.overview import SchedulingOverview
 from ai.backend.manager.scheduling.queues import QueueReader
 from ai.backend.manager.scheduling.reading import SnapshotReader
+from ai.backend.manager.scheduling.replay import Replays
 from ai.backend.manager.secrets.config import SealedConfigStore
 from ai.backend.manager.secrets.sealer import Sealer
 from ai.backend.manager.service_ports.app_proxies import AppProxies, EndedAppsLoop
 from ai.backend.manager.service_ports.app_proxy_client import HttpCoordinators
+from ai.backend.manager.service_ports.app_proxy_overview import AppProxyOverview
 from ai.backend.manager.service_ports.service import ServicePorts
 from ai.backend.manager.service_ports.tunnels import TunnelService
 from ai.backend.manager.serving.app_proxy_client import HttpEndpointCoordinators
@@ -148,6 +151,7 @@ class Services:
         stores, clock, settings = self.stores, self.clock, self.settings.accounts
         users, identity, hooks = stores.identities, self.identity, self.hooks
         self.totp = TotpService(stores.accounts, clock, settings.totp)
+        self.registration = TotpRegistration(users, self.totp, self.sealer, clock, settings.totp)
         self.passwords = PasswordService(
             users, identity, clock, self.hash_password, self.verify_password, settings.passwords, self.totp
         )
@@ -157,6 +161,7 @@ class Services:
             identity,
             self.passwords,
             self.totp,
+            self.registration,
             SiteUsers(users, identity),
             hooks,
             self.sealer,
@@ -299,6 +304,7 @@ class Services:
             queues=queues, factory=factory, finder=self.finder, identity=self.identity, clock=self.clock
         )
         self.reports_of_sessions = SessionReports(stores.sessions, self.finder, self.explanations, self.gateway)
+        self.replays = Replays(queues, self.resource_groups)
         self.scheduling = SchedulingOverview(
             queues=queues, resource_groups=self.resource_groups, identities=stores.identities, clock=self.clock
         )
@@ -321,6 +327,7 @@ class Services:
         self.state_of_installation = InstallationState(stores.sessions, self.agents, stores.leases, self.clock)
         self.ended_apps = EndedAppsLoop(stores.resource_groups, stores.sessions, self.coordinators)
         app_proxies = AppProxies(stores.resource_groups, self.coordinators)
+        self.app_proxies = AppProxyOverview(stores.resource_groups, self.coordinators)
         self.service_ports = ServicePorts(finder, gateway, app_proxies)
         self.tunnels = TunnelService(self.service_ports, self.settings.tunnels, self.activity)
         self.idle = IdleService(

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
-from functools import partial
+from functools import cache, partial
 from typing import TypeVar
 
 from argon2 import PasswordHasher
@@ -33,6 +33,7 @@ MAX_FAILURES = 10
 LOCKOUT_S = 300.0
 MAX_WAITING_REQUESTS = 64
 """Requests that may wait for a hash. Hashes have threads of their own, as unauthenticated clients cause them."""
+_MIN_COMMON_LENGTH = 8
 _MAX_TRACKED_EMAILS = 10_000
 _HASHER = PasswordHasher()
 R = TypeVar("R")
@@ -200,8 +201,18 @@ class PasswordService:
             self._waiting -= 1
 
 
+@cache
+def common_passwords() -> frozenset[str]:
+    """Returns the passwords of 8 characters or more that leaks show most often, in small letters: some 11,600."""
+    # The package has 16 MB in memory, so that it is imported only where somebody sets a password.
+    from zxcvbn.frequency_lists import FREQUENCY_LISTS
+
+    return frozenset(password for password in FREQUENCY_LISTS["passwords"] if len(password) >= _MIN_COMMON_LENGTH)
+
+
 def check_password(password: str, policy: PasswordPolicy) -> str:
-    """Returns the password. Raises InvalidInput if it is too short, too long, or has too few kinds of characters."""
+    """Returns the password. Raises InvalidInput if it is too short, too long, common, or has too few kinds of
+    characters."""
     if not policy.min_length <= len(password) <= MAX_PASSWORD_LENGTH:
         raise InvalidInput(f"A password has {policy.min_length} characters or more.", data={"password": "its length"})
     kinds = (str.islower, str.isupper, str.isdigit)
@@ -209,6 +220,8 @@ def check_password(password: str, policy: PasswordPolicy) -> str:
     if count < policy.min_kinds:
         message = f"A password has {policy.min_kinds} of: small letters, capital letters, digits, other characters."
         raise InvalidInput(message, data={"password": "its kinds of characters"})
+    if policy.refuse_common and password.lower() in common_passwords():
+        raise InvalidInput("That password is among the most common ones; choose another.", data={"password": "common"})
     return password
 
 

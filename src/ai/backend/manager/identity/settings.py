@@ -20,6 +20,9 @@ class PasswordPolicy(Settings):
         le=4,
         description="How many of small letters, capital letters, digits and other characters a password must have.",
     )
+    refuse_common: bool = Field(
+        True, description="Refuses the passwords that leaks show most often, in any case of letters."
+    )
     history: int = Field(
         1, ge=0, le=MAX_PASSWORD_HISTORY, description="The latest passwords of a user that cannot be set again."
     )
@@ -32,6 +35,11 @@ class TotpSettings(Settings):
     """One-time passwords (RFC 6238)."""
 
     issuer: str = Field("Backend.AI", min_length=1, description="The name that authenticator apps show.")
+    required: Literal["nobody", "administrators", "everybody"] = Field(
+        "nobody",
+        description="Who cannot sign in by a password without one-time passwords, and registers them at the next"
+        " sign-in. A service that a browser is led to asks for a second factor itself.",
+    )
 
 
 class SignUpSettings(Settings):

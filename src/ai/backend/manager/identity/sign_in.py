@@ -19,6 +19,7 @@ from ai.backend.manager.identity.service import IdentityService
 from ai.backend.manager.identity.site_users import SiteUsers
 from ai.backend.manager.identity.store import AccountStore, IdentityStore
 from ai.backend.manager.identity.totp import TotpService
+from ai.backend.manager.identity.totp_registration import TotpRegistration
 from ai.backend.manager.query.model import Page
 from ai.backend.manager.secrets.sealer import Sealer
 from ai.backend.plugin.hooks import Account, SignOn
@@ -51,6 +52,7 @@ class SignInService:
     _identity: IdentityService
     _passwords: PasswordService
     _totp: TotpService
+    _registration: TotpRegistration
     _site_users: SiteUsers
     _hooks: Hooks
     _sealer: Sealer
@@ -65,7 +67,8 @@ class SignInService:
 
         Raises:
             AuthenticationFailed: no active user has this e-mail and password; the password must be changed first
-                (``data.password``); a one-time password is missing (``data.otp`` is ``missing``) or wrong.
+                (``data.password``); a one-time password is missing (``data.otp`` is ``missing``) or wrong, or the user
+                must register one first (``data.otp`` is ``unregistered``).
             Forbidden: the user may not sign in from this address, or a hook plugin refuses.
             RateLimitExceeded: too many wrong passwords lately. Unavailable: a hook plugin fails.
         """
@@ -168,6 +171,7 @@ class SignInService:
             self._check_age(user)  # before a one-time password is spent, which the change of the password takes
         if otp is not None:
             await self._totp.check(user, otp)
+            await self._registration.check(user)
         credentials = await self._identity.credentials(user.main_access_key or "")
         if credentials is None or not credentials.is_active:
             raise wrong_password()

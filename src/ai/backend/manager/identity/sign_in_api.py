@@ -13,6 +13,7 @@ from ai.backend.manager.identity.model import NewKeypair, User
 from ai.backend.manager.identity.passwords import MAX_PASSWORD_LENGTH, PasswordService
 from ai.backend.manager.identity.sign_in import SignInService
 from ai.backend.manager.identity.sign_up import SignUpService
+from ai.backend.manager.identity.totp_registration import TotpRegistration
 
 Password = Annotated[str, Meta(max_length=MAX_PASSWORD_LENGTH)]
 LoginName = Annotated[str, Meta(max_length=256)]
@@ -70,6 +71,29 @@ class FinishRedirectBody(Schema, frozen=True):
     domain: LoginName | None = None
 
 
+class RegistrationBody(Schema, frozen=True):
+    """``registration_token``: ``data.two_factor_registration_token`` of the refused sign-in."""
+
+    registration_token: Annotated[str, Meta(max_length=4_096)]
+
+
+class ConfirmRegistrationBody(RegistrationBody, frozen=True):
+    otp: OneTimePassword
+
+
+class RegisteredDevice(TypedDict):
+    """``totp_uri`` is what authenticator apps read as a QR code."""
+
+    totp_key: str
+    totp_uri: str
+
+
+class RegistrationCodes(TypedDict):
+    """Codes that are good once each; they are shown only now."""
+
+    recovery_codes: list[str]
+
+
 class SignedIn(TypedDict):
     response_type: Literal["success"]
     access_key: str
@@ -106,10 +130,17 @@ _REFUSALS = (AuthenticationFailed, Forbidden)
 class SignInApi:
     """Routes of signing in and up."""
 
-    def __init__(self, sign_in: SignInService, sign_up: SignUpService, passwords: PasswordService) -> None:
+    def __init__(
+        self,
+        sign_in: SignInService,
+        sign_up: SignUpService,
+        passwords: PasswordService,
+        registration: TotpRegistration,
+    ) -> None:
         self._sign_in = sign_in
         self._sign_up = sign_up
         self._passwords = passwords
+        self._registration = registration
 
     @route("POST", "/auth/authorize", body=AuthorizeBody, auth=False, audited=True, problems=_REFUSALS)
     async def authorize(self, call: Call[AuthorizeBody]) -> AuthorizeReply:
@@ -169,6 +200,26 @@ class SignInApi:
         """Activates the account of a token."""
         user = await self._sign_up.verify(call.body.token, call.body.password, address=call.address)
         return {"status": user.status.value}
+
+    @route("POST", "/totp/anon", body=RegistrationBody, auth=False, audited=True, problems=(*_REFUSALS, Conflict))
+    async def begin_totp(self, call: Call[RegistrationBody]) -> RegisteredDevice:
+        """Makes a key for an authenticator app, by the token of a sign-in that demands one."""
+        device = await self._registration.begin(call.body.registration_token, address=call.address)
+        return {"totp_key": device.key, "totp_uri": device.uri}
+
+    @route(
+        "POST",
+        "/totp/anon/verify",
+        body=ConfirmRegistrationBody,
+        auth=False,
+        audited=True,
+        problems=(*_REFUSALS, NotFound),
+    )
+    async def confirm_totp(self, call: Call[ConfirmRegistrationBody]) -> RegistrationCodes:
+        """Confirms that key by a one-time password; the sign-in then takes the next one."""
+        body = call.body
+        codes = await self._registration.confirm(body.registration_token, body.otp, address=call.address)
+        return {"recovery_codes": list(codes)}
 
     @route("GET", "/auth/providers", auth=False)
     async def providers(self, call: Call) -> Providers:

@@ -53,6 +53,8 @@ from ai.backend.manager.secrets.sealer import opened
 
 _HIDDEN_USER_COLUMNS = frozenset({"password"})
 _HIDDEN_KEYPAIR_COLUMNS = frozenset({"secret_key"})
+_OWNER_COLUMNS = {"email": tables.users.c.email, "full_name": tables.users.c.full_name}
+"""Fields of a keypair's user, by which keypairs are filtered and ordered."""
 _CALLER_FIELDS = tuple(field.name for field in fields(Caller) if field.name != "administered")
 _TABLES_AND_NOUNS: Mapping[type, tuple[Table, str]] = {
     Domain: (tables.domains, "domain"),
@@ -361,12 +363,14 @@ class SqlIdentityStore(SqlUserStore):
         is_active: bool | None = None,
     ) -> Page[Keypair]:
         keys, users = tables.keypairs.c, tables.users.c
-        clauses = compile_filter(tables.keypairs, query.filter, hidden=_HIDDEN_KEYPAIR_COLUMNS)
+        clauses = compile_filter(tables.keypairs, query.filter, hidden=_HIDDEN_KEYPAIR_COLUMNS, joined=_OWNER_COLUMNS)
         for column, value in ((users.domain_name, domain_name), (users.email, email), (keys.is_active, is_active)):
             if value is not None:
                 clauses.append(column == value)
         default = (keys.created_at.desc(), keys.access_key.asc())
-        order = compile_order(tables.keypairs, query.order, default, hidden=_HIDDEN_KEYPAIR_COLUMNS)
+        order = compile_order(
+            tables.keypairs, query.order, default, hidden=_HIDDEN_KEYPAIR_COLUMNS, joined=_OWNER_COLUMNS
+        )
         joined = tables.keypairs.join(tables.users, users.uuid == keys.user_id)
 
         def work(s: Connection) -> Page[Keypair]:

@@ -9,7 +9,7 @@ from ai.backend.infra.clock import Clock
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.access.checks import require
 from ai.backend.manager.access.permissions import Operation
-from ai.backend.manager.logs.model import AuditRecord
+from ai.backend.manager.logs.model import AuditQuery, AuditRecord, StoredAuditRecord
 from ai.backend.manager.logs.store import AuditStore
 
 _MAX_PENDING = 10_000
@@ -55,6 +55,12 @@ class AuditService:
         require(caller, Operation.READ_AUDIT_TRAIL)
         await self.flush()
         return await self._store.recent(limit)
+
+    async def records(self, caller: Caller, query: AuditQuery) -> Sequence[StoredAuditRecord]:
+        """Returns the records of a query, newest first. Raises Forbidden unless the caller is a superadmin."""
+        require(caller, Operation.READ_AUDIT_TRAIL)
+        await self.flush()
+        return await self._store.records(query)
 
     async def flush(self) -> None:
         """Writes the pending audit records, which stay pending if the store fails."""

@@ -9,6 +9,9 @@ from typing import Any
 
 from ai.backend.common.ids import DomainName, UserId
 
+SUCCESSFUL_OUTCOMES = ("ok", "success")
+"""Outcomes of records that went well: of REST, and of mutations of GraphQL. Every other one is an error's code."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorReport:
@@ -37,8 +40,34 @@ class StoredError:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AuditQuery:
+    """Selects records of the audit trail.
+
+    Attributes:
+        before: only records with smaller ids, which are older; None for the newest.
+        user_id: of the user who did it.
+        text: a part of the operation, or the whole id of its object or request.
+        only_refused: without those whose outcome is one of :data:`SUCCESSFUL_OUTCOMES`.
+    """
+
+    limit: int
+    before: int | None = None
+    user_id: UserId | None = None
+    text: str | None = None
+    only_refused: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredAuditRecord:
+    """A stored record; newer ones have greater ids."""
+
+    id: int
+    record: AuditRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRecord:
-    """An operation of a user on an object. ``outcome`` is ``ok`` or the error code."""
+    """An operation of a user on an object. ``outcome`` is one of :data:`SUCCESSFUL_OUTCOMES` or the error's code."""
 
     at: datetime
     request_id: str

@@ -6,14 +6,21 @@ from collections.abc import Sequence
 from dataclasses import fields
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, delete, func, insert, or_, select, update
 
 from ai.backend.common.ids import UserId
 from ai.backend.infra.database import Database
 from ai.backend.infra.database.prepared import insertion
 from ai.backend.infra.database.rows import row_of
 from ai.backend.manager.logs import tables
-from ai.backend.manager.logs.model import AuditRecord, ErrorReport, StoredError
+from ai.backend.manager.logs.model import (
+    SUCCESSFUL_OUTCOMES,
+    AuditQuery,
+    AuditRecord,
+    ErrorReport,
+    StoredAuditRecord,
+    StoredError,
+)
 from ai.backend.manager.query.model import Page
 
 _INSERT_RECORD = insertion(tables.audit_logs, tuple(field.name for field in fields(AuditRecord)))
@@ -35,6 +42,24 @@ class SqlAuditStore:
         columns = [tables.audit_logs.c[field.name] for field in fields(AuditRecord)]
         rows = await self._db.fetch(select(*columns).order_by(tables.audit_logs.c.id.desc()).limit(limit))
         return [AuditRecord(**row._mapping) for row in rows]
+
+    async def records(self, query: AuditQuery) -> list[StoredAuditRecord]:
+        logs, names = tables.audit_logs.c, [field.name for field in fields(AuditRecord)]
+        statement = select(logs.id, *(logs[name] for name in names))
+        if query.before is not None:
+            statement = statement.where(logs.id < query.before)
+        if query.user_id is not None:
+            statement = statement.where(logs.user_id == query.user_id)
+        if query.text is not None:
+            is_operation = logs.operation.contains(query.text, autoescape=True)
+            statement = statement.where(or_(is_operation, logs.object_id == query.text, logs.request_id == query.text))
+        if query.only_refused:
+            statement = statement.where(logs.outcome.not_in(SUCCESSFUL_OUTCOMES))
+        rows = await self._db.fetch(statement.order_by(logs.id.desc()).limit(query.limit))
+        return [
+            StoredAuditRecord(id=row.id, record=AuditRecord(**{name: row._mapping[name] for name in names}))
+            for row in rows
+        ]
 
 
 class SqlErrorLogStore:

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Protocol
 
 from ai.backend.common.ids import UserId
-from ai.backend.manager.logs.model import AuditRecord, ErrorReport, StoredError
+from ai.backend.manager.logs.model import AuditQuery, AuditRecord, ErrorReport, StoredAuditRecord, StoredError
 from ai.backend.manager.query.model import Page
 
 
@@ -16,6 +16,10 @@ class AuditStore(Protocol):
 
     async def append(self, records: Sequence[AuditRecord]) -> None: ...
     async def recent(self, limit: int) -> list[AuditRecord]: ...
+
+    async def records(self, query: AuditQuery) -> list[StoredAuditRecord]:
+        """Returns the records of a query, newest first."""
+        ...
 
 
 class ErrorLogStore(Protocol):

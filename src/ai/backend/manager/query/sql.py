@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
@@ -16,12 +18,13 @@ from ai.backend.infra.database.columns import EnumText
 from ai.backend.manager.query.memory import COMPARISON_FUNCTIONS
 from ai.backend.manager.query.model import Condition, Filter, OrderBy, Scalar
 
+NO_COLUMNS: Mapping[str, Column[Any]] = MappingProxyType({})
 _NUMBER_LIMIT = 2.0**63
 _EQUALITY_OPERATORS = frozenset({"==", "is", "!=", "isnot"})
 
 
-def _column(table: Table, name: str, hidden: frozenset[str]) -> Column[Any]:
-    column = table.c.get(name)
+def _column(table: Table, name: str, hidden: frozenset[str], joined: Mapping[str, Column[Any]]) -> Column[Any]:
+    column = joined.get(name, table.c.get(name))
     if column is None or name in hidden:
         raise InvalidInput(f"there is no field {name[:64]!r} to filter or order by", data={"filter": "unknown field"})
     return column
@@ -71,8 +74,10 @@ def _enum_member(kind: type[StrEnum], text: str) -> StrEnum:
     return members[text.lower()] if text.lower() in members else kind(text)
 
 
-def _condition(table: Table, condition: Condition, hidden: frozenset[str]) -> ColumnElement[bool]:
-    column = _column(table, condition.field, hidden)
+def _condition(
+    table: Table, condition: Condition, hidden: frozenset[str], joined: Mapping[str, Column[Any]]
+) -> ColumnElement[bool]:
+    column = _column(table, condition.field, hidden, joined)
     operator, value = condition.op, condition.value
     if _is_structured(column) and operator not in ("like", "ilike", "contains", "is", "isnot"):
         raise InvalidInput(f"{condition.field}: {operator} does not apply; use like", data={"filter": condition.field})
@@ -99,14 +104,21 @@ def _condition(table: Table, condition: Condition, hidden: frozenset[str]) -> Co
 
 
 def compile_filter(
-    table: Table, filter_: Filter | None, *, hidden: frozenset[str] = frozenset()
+    table: Table,
+    filter_: Filter | None,
+    *,
+    hidden: frozenset[str] = frozenset(),
+    joined: Mapping[str, Column[Any]] = NO_COLUMNS,
 ) -> list[ColumnElement[bool]]:
-    """Returns the clauses of a WHERE. Raises InvalidInput for an unknown or hidden field."""
+    """Returns the clauses of a WHERE; ``joined`` has the fields that are columns of other tables of the query.
+
+    Raises InvalidInput for an unknown or hidden field.
+    """
     if filter_ is None:
         return []
     if isinstance(filter_, Condition):
-        return [_condition(table, filter_, hidden)]
-    terms = [and_(*compile_filter(table, term, hidden=hidden)) for term in filter_.terms]
+        return [_condition(table, filter_, hidden, joined)]
+    terms = [and_(*compile_filter(table, term, hidden=hidden, joined=joined)) for term in filter_.terms]
     return [(and_ if filter_.kind == "&" else or_)(*terms)]
 
 
@@ -116,7 +128,8 @@ def compile_order(
     default: tuple[ColumnElement[Any], ...],
     *,
     hidden: frozenset[str] = frozenset(),
+    joined: Mapping[str, Column[Any]] = NO_COLUMNS,
 ) -> list[ColumnElement[Any]]:
     """Returns the clauses of an ORDER BY. Raises InvalidInput for an unknown or hidden field."""
-    columns = [(_column(table, order_by.field, hidden), order_by.descending) for order_by in order]
+    columns = [(_column(table, order_by.field, hidden, joined), order_by.descending) for order_by in order]
     return [*((column.desc() if is_descending else column.asc()) for column, is_descending in columns), *default]

@@ -179,3 +179,37 @@ class SharesView(msgspec.Struct, frozen=True, kw_only=True):
     capacity: Slots
     items: list[ShareItem]
     at: str
+
+
+class ReplayedPass(msgspec.Struct, frozen=True, kw_only=True):
+    """A pass that changed nothing: how many sessions it would place and why the others wait."""
+
+    order: str
+    placement: str
+    placed: int
+    reserved: int
+    evictions: int
+    reasons: dict[str, int]
+
+
+class ReplayedSession(msgspec.Struct, frozen=True, kw_only=True):
+    """A waiting session in both passes: ``placed``, or the reason why it waits."""
+
+    id: str
+    name: str
+    present: str
+    other: str
+
+
+class ReplayView(msgspec.Struct, frozen=True, kw_only=True):
+    """The next pass by the present policy and by another; ``items`` begin with the sessions that differ."""
+
+    resource_group: str
+    at: str
+    waiting: int
+    agents: int
+    orders: list[str]
+    placements: list[str]
+    present: ReplayedPass
+    other: ReplayedPass
+    items: list[ReplayedSession]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import quote
 from uuid import UUID
 
 import aiohttp
@@ -54,6 +55,17 @@ class HttpCoordinators:
 
     async def remove_sessions(self, coordinator: CoordinatorAddress, ids: Sequence[SessionId]) -> None:
         await self.call(coordinator, "DELETE", "/api/session/_/bulk", {"session_ids": list(ids)})
+
+    async def workers(self, coordinator: CoordinatorAddress) -> Sequence[Mapping[str, Any]]:
+        return list((await self.call(coordinator, "GET", "/api/worker"))["workers"])
+
+    async def circuits(self, coordinator: CoordinatorAddress, worker_id: str) -> Sequence[Mapping[str, Any]]:
+        return list(
+            (await self.call(coordinator, "GET", f"/api/worker/{quote(worker_id, safe='')}/circuits"))["circuits"]
+        )
+
+    async def remove_circuit(self, coordinator: CoordinatorAddress, circuit_id: str) -> None:
+        await self.call(coordinator, "DELETE", f"/api/circuit/{quote(circuit_id, safe='')}")
 
     async def close(self) -> None:
         if self._http is not None:

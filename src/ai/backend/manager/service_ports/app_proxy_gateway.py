@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from ai.backend.common.ids import SessionId
 from ai.backend.common.wire.execution import RouteOpened
@@ -33,5 +33,14 @@ class CoordinatorGateway(Protocol):
 
     async def remove_sessions(self, coordinator: CoordinatorAddress, ids: Sequence[SessionId]) -> None:
         """Cuts sessions off: removes their circuits and unused tokens."""
+
+    async def workers(self, coordinator: CoordinatorAddress) -> Sequence[Mapping[str, Any]]:
+        """Returns its workers, as it describes them (spec 03-14, ``GET /api/worker``)."""
+
+    async def circuits(self, coordinator: CoordinatorAddress, worker_id: str) -> Sequence[Mapping[str, Any]]:
+        """Returns the circuits of a worker (spec 03-14)."""
+
+    async def remove_circuit(self, coordinator: CoordinatorAddress, circuit_id: str) -> None:
+        """Removes a circuit. Raises NotFound too."""
 
     async def close(self) -> None: ...

@@ -195,6 +195,12 @@ class SessionSettings(Settings):
         "one host name need different ones, since browsers do not tell ports apart.",
     )
     max_age: int = Field(604_800, ge=MIN_LOGIN_S, description="Seconds until a login session ends.")
+    idle_timeout: int = Field(
+        0,
+        ge=0,
+        description="Seconds after which a login session ends when nobody uses it; 0 for never. What a page of the "
+        "console fetches while nobody touches it is no use.",
+    )
     flush_on_startup: bool = Field(False, description="End all login sessions when the server starts.")
     login_block_time: int = Field(1_200, ge=0, description="Seconds for which a name is refused after failures.")
     login_allowed_fail_count: int = Field(10, ge=1, description="Failures of a name until it is refused.")
@@ -212,6 +218,10 @@ class SecuritySettings(Settings):
         "connect-src 'self' ws: wss:; object-src 'none'; base-uri 'self'; form-action 'self'; frame-ancestors 'none'",
         description="Content-Security-Policy of a published console's pages. `script-src` is added: files of the "
         "console, and the inline scripts of the page by their hashes. The console of this project has a stricter one.",
+    )
+    hsts_subdomains: bool = Field(
+        False,
+        description="Browsers use TLS also for all subdomains of this host, where the console is behind TLS.",
     )
     connect_origins: Words = Field(
         [], description="Origins of storage proxies, which the console sends files to and fetches them from."

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
 from aiohttp import web
 
-from ai.backend.common.errors import AuthenticationFailed, InvalidInput, NotFound, Unavailable
+from ai.backend.common.errors import AuthenticationFailed, Forbidden, InvalidInput, NotFound, Unavailable
 from ai.backend.infra.http.errors import PROBLEM_BASE
 from ai.backend.infra.http.routes import Call, route
 from ai.backend.web.cookies import CookiePolicy
 from ai.backend.web.login.body_api import MAX_BODY_BYTES, read_fields
-from ai.backend.web.login.model import PUBLIC_ID_LENGTH, Login, LoginSecret
+from ai.backend.web.login.model import PUBLIC_ID_LENGTH, Login, LoginSecret, StoredLogin
 from ai.backend.web.login.service import LoginService, SignIn
+from ai.backend.web.managers.pool import Keypair
+from ai.backend.web.managers.sign_in import ManagerSignIn
+
+_REGISTRATION = "two_factor_registration_token"
+log = logging.getLogger(__name__)
 
 
 class LoginApi:
     """Signs browsers and clients in session mode in and out."""
 
-    def __init__(self, logins: LoginService, cookies: CookiePolicy, *, domain: str) -> None:
+    def __init__(self, logins: LoginService, manager: ManagerSignIn, cookies: CookiePolicy, *, domain: str) -> None:
         self._logins = logins
+        self._manager = manager
         self._cookies = cookies
         self._domain = domain
 
@@ -93,30 +100,43 @@ class LoginApi:
     async def sessions(self, call: Call) -> dict[str, Any]:
         """Lists the login sessions of the user, newest first."""
         login = await self._required(call)
-        items = [
-            {
-                "session_id": stored.public_id,
-                "created_at": stored.created_at.isoformat(),
-                "expires_at": stored.expires_at.isoformat(),
-                "address": stored.address,
-                "client": stored.client,
-                "is_current": stored.login_id == login.login_id,
-            }
-            for stored in await self._logins.sessions(login)
-        ]
-        return {"items": items}
+        return {"items": [_shown(stored, login) for stored in await self._logins.sessions(login)]}
 
     @route("DELETE", "/server/login-sessions/{session_id}", auth=False, kind="relay")
     async def end_session(self, call: Call) -> web.Response:
         """Ends one login session of the user."""
         login = await self._required(call)
         session_id = call.params["session_id"]
-        if not await self._logins.end(login, session_id):
+        if not await self._logins.end(login.secret.username, session_id):
             raise NotFound("You have no such login session.")
         response = web.json_response({})
         if login.login_id.startswith(session_id):
             self._cookies.clear(response)
         return response
+
+    @route("GET", "/server/users/{email}/login-sessions", auth=False, kind="relay")
+    async def sessions_of_user(self, call: Call) -> dict[str, Any]:
+        """Lists the login sessions of any user at this web server, for superadmins."""
+        login = await self._superadmin(call)
+        return {"items": [_shown(stored, login) for stored in await self._logins.sessions_of(call.params["email"])]}
+
+    @route("DELETE", "/server/users/{email}/login-sessions/{session_id}", auth=False, kind="relay")
+    async def end_session_of_user(self, call: Call) -> web.Response:
+        """Ends a login session of any user, for superadmins."""
+        login = await self._superadmin(call)
+        email, session_id = call.params["email"], call.params["session_id"]
+        if not await self._logins.end(email, session_id):
+            raise NotFound("That user has no such login session.")
+        log.info("%s ended a login session of %s", login.secret.username, email.lower())
+        return web.json_response({})
+
+    async def _superadmin(self, call: Call) -> Login:
+        """Returns the login session of a superadmin, as the manager says now; the role of the sign-in may be old."""
+        login = await self._required(call)
+        keypair = Keypair(login.secret.access_key, login.secret.secret_key)
+        if await self._manager.role(keypair, address=call.address) != "superadmin":
+            raise Forbidden("Only superadmins see the login sessions of others.")
+        return login
 
     async def _required(self, call: Call) -> Login:
         login = await self._find(call)
@@ -125,7 +145,19 @@ class LoginApi:
         return login
 
     async def _find(self, call: Call) -> Login | None:
-        return await self._logins.find(self._cookies.token_of(call.request))
+        is_use = self._cookies.is_attended(call.request)
+        return await self._logins.find(self._cookies.token_of(call.request), is_use=is_use)
+
+
+def _shown(stored: StoredLogin, login: Login) -> dict[str, Any]:
+    return {
+        "session_id": stored.public_id,
+        "created_at": stored.created_at.isoformat(),
+        "expires_at": stored.expires_at.isoformat(),
+        "address": stored.address,
+        "client": stored.client,
+        "is_current": stored.login_id == login.login_id,
+    }
 
 
 def _public(secret: LoginSecret) -> dict[str, str]:
@@ -142,6 +174,7 @@ def _details_of(sign_in: SignIn) -> dict[str, Any]:
         "type": problem.get("type", PROBLEM_BASE + AuthenticationFailed.code),
         "title": problem.get("title", AuthenticationFailed.title),
         "details": details or AuthenticationFailed.title,
+        **({_REGISTRATION: data[_REGISTRATION]} if isinstance(data, Mapping) and _REGISTRATION in data else {}),
     }
 
 

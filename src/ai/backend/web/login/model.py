@@ -36,6 +36,7 @@ class StoredLogin:
         created_at: in UTC.
         address: of the browser at the sign-in.
         client: how the browser called itself then (``User-Agent``), shortened.
+        used_at: about when a request last carried its cookie, in UTC; None before the first.
     """
 
     login_id: str
@@ -45,6 +46,7 @@ class StoredLogin:
     created_at: datetime
     address: str = ""
     client: str = ""
+    used_at: datetime | None = None
 
     @property
     def public_id(self) -> str:

@@ -8,7 +8,7 @@ from ai.backend.common.errors import InvalidInput
 from ai.backend.infra.http.errors import PROBLEM_TYPE
 from ai.backend.infra.http.routes import Call, route
 from ai.backend.web.login.body_api import MAX_BODY_BYTES, read_fields
-from ai.backend.web.managers.sign_in import ManagerSignIn
+from ai.backend.web.login.service import LoginService
 
 _NAMES = ("username", "current_password", "new_password")
 
@@ -16,14 +16,14 @@ _NAMES = ("username", "current_password", "new_password")
 class PasswordApi:
     """Changes passwords without a login session."""
 
-    def __init__(self, manager: ManagerSignIn, *, domain: str, scheme: str) -> None:
-        self._manager = manager
+    def __init__(self, logins: LoginService, *, domain: str, scheme: str) -> None:
+        self._logins = logins
         self._domain = domain
         self._scheme = scheme
 
     @route("POST", "/server/update-password-no-auth", auth=False, kind="relay", max_body=MAX_BODY_BYTES)
     async def update(self, call: Call) -> web.Response:
-        """Changes a password by the present one; the manager counts failures."""
+        """Changes a password by the present one. Failures count as those of sign-ins do."""
         fields = await read_fields(call, scheme=self._scheme)
         missing = {name: "missing" for name in _NAMES if not isinstance(fields.get(name), str) or not fields[name]}
         if missing:
@@ -31,7 +31,7 @@ class PasswordApi:
         asked = {**{name: fields[name] for name in _NAMES}, "domain": self._domain}
         if isinstance(fields.get("otp"), str) and fields["otp"]:
             asked["otp"] = fields["otp"]
-        status, document = await self._manager.update_password(asked, address=call.address)
+        status, document = await self._logins.change_password(asked, address=call.address)
         return web.json_response(
             document, status=status, content_type="application/json" if status < 400 else PROBLEM_TYPE
         )

@@ -68,6 +68,7 @@ class RedisLoginStore:
             created_at=datetime.fromtimestamp(float(values[b"created_at"]), UTC),
             address=values[b"address"].decode(),
             client=values[b"client"].decode(),
+            used_at=datetime.fromtimestamp(float(values[b"used_at"]), UTC) if b"used_at" in values else None,
         )
 
     async def of_user(self, username: str, *, now: datetime) -> list[StoredLogin]:
@@ -86,6 +87,19 @@ class RedisLoginStore:
             pipe.hset(key, "expires_at", expires_at.timestamp())
             pipe.expireat(key, expires_at)
             pipe.expireat(_user_key(username.decode()), expires_at)
+
+        await self._transact(write)
+
+    async def touch(self, login_id: str, used_at: datetime) -> None:
+        # A session that ends at the same moment leaves this field alone, which `get` ignores, until it expires.
+        key = _login_key(login_id)
+        expires_at = await self._call(lambda: self._redis.hget(key, "expires_at"))
+        if expires_at is None:
+            return
+
+        def write(pipe: Any) -> None:
+            pipe.hset(key, "used_at", used_at.timestamp())
+            pipe.expireat(key, datetime.fromtimestamp(float(expires_at), UTC))
 
         await self._transact(write)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import logging
 import secrets
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Protocol
@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 _TOKEN_BYTES = 32
 _MAX_TOKEN_LENGTH = 64
 _MAX_CLIENT_LENGTH = 256
+_NOTES_PER_IDLE_TIME = 10
 
 
 class PasswordCheck(Protocol):
@@ -35,6 +36,9 @@ class PasswordCheck(Protocol):
     async def finish_redirect(self, fields: Mapping[str, Any], *, address: str) -> tuple[int, dict[str, Any]]:
         """Asks who came back from a sign-in service; returns as :meth:`authorize`. Raises Unavailable."""
 
+    async def update_password(self, fields: Mapping[str, str], *, address: str) -> tuple[int, dict[str, Any]]:
+        """Changes a password by the present one; returns as :meth:`authorize`. Raises Unavailable."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoginLimits:
@@ -44,12 +48,14 @@ class LoginLimits:
         max_age_s: the life of a login session in seconds.
         block_s: seconds for which a name or an address is refused after its last failure.
         name_failures, address_failures: how many failures are accepted.
+        idle_s: the seconds without a use after which a login session ends; 0 for no such end.
     """
 
     max_age_s: int
     block_s: int
     name_failures: int
     address_failures: int
+    idle_s: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,22 +91,33 @@ class LoginService:
             Unavailable: no manager answers, or the store is away.
         """
         username = fields["username"].strip().lower()
-        name_key, address_key = f"name:{username}", f"address:{address}"
+        status, document = await self._counted(self._manager.authorize, fields, address=address)
+        secret = _secret_of(username, document) if status == 200 else None
+        if secret is None:
+            return SignIn(token=None, secret=None, problem=document)
+        await self._store.clear_failures(f"name:{username}")
+        return SignIn(token=await self._begin(secret, address, client), secret=secret, problem={})
+
+    async def change_password(self, fields: Mapping[str, str], *, address: str) -> tuple[int, dict[str, Any]]:
+        """Changes a password that must be changed before a sign-in, under the limits of sign-ins: whoever guesses
+        passwords is counted here as there. Returns status and answer of the manager. Raises as :meth:`sign_in`."""
+        return await self._counted(self._manager.update_password, fields, address=address)
+
+    async def _counted(
+        self, ask: Callable[..., Awaitable[tuple[int, dict[str, Any]]]], fields: Mapping[str, str], *, address: str
+    ) -> tuple[int, dict[str, Any]]:
+        name_key, address_key = f"name:{fields['username'].strip().lower()}", f"address:{address}"
         await self._count(address_key, self._limits.address_failures)
         await self._count(name_key, self._limits.name_failures)
         is_failure = False
         try:
-            status, document = await self._manager.authorize(fields, address=address)
-            secret = _secret_of(username, document) if status == 200 else None
-            is_failure = secret is None and status < 500 and not _is_password_right(document)
+            status, document = await ask(fields, address=address)
+            is_failure = 400 < status < 500 and not _is_password_right(document)
         finally:
             if not is_failure:
                 await self._add(address_key, -1)
                 await self._add(name_key, -1)
-        if secret is None:
-            return SignIn(token=None, secret=None, problem=document)
-        await self._store.clear_failures(name_key)
-        return SignIn(token=await self._begin(secret, address, client), secret=secret, problem={})
+        return status, document
 
     async def finish_redirect(self, fields: Mapping[str, Any], *, address: str, client: str) -> SignIn:
         """Stores a new login session of a user who comes back from a sign-in service.
@@ -118,13 +135,18 @@ class LoginService:
             return SignIn(token=None, secret=None, problem=document)
         return SignIn(token=await self._begin(secret, address, client), secret=secret, problem={})
 
-    async def find(self, token: str | None) -> Login | None:
-        """Returns the login session of a cookie, or None if it has ended or never was. Raises Unavailable."""
+    async def find(self, token: str | None, *, is_use: bool = True) -> Login | None:
+        """Returns the login session of a cookie, or None if it has ended or never was. Raises Unavailable.
+
+        ``is_use``: whether somebody uses the session by this request, which puts its end by inactivity off.
+        """
         if not token or len(token) > _MAX_TOKEN_LENGTH:
             return None
-        stored = await self._store.get(login_id_of(token), now=self._clock.now())
+        stored = await self._live(login_id_of(token))
         if stored is None:
             return None
+        if is_use:
+            await self._note_use(stored)
         try:
             content = _sealer(token).decrypt(stored.sealed)
             secret = msgspec.json.decode(content, type=LoginSecret)
@@ -135,8 +157,7 @@ class LoginService:
 
     async def active(self, login_ids: Collection[str]) -> set[str]:
         """Returns which login sessions have not ended. Raises Unavailable."""
-        now = self._clock.now()
-        return {login_id for login_id in login_ids if await self._store.get(login_id, now=now) is not None}
+        return {login_id for login_id in login_ids if await self._live(login_id) is not None}
 
     async def extend(self, login: Login) -> Login:
         """Begins the life of a login session anew. Raises Unavailable."""
@@ -152,11 +173,16 @@ class LoginService:
 
     async def sessions(self, login: Login) -> list[StoredLogin]:
         """Returns the login sessions of a user, newest first. Raises Unavailable."""
-        return await self._store.of_user(login.secret.username, now=self._clock.now())
+        return await self.sessions_of(login.secret.username)
 
-    async def end(self, login: Login, public_id: str) -> bool:
-        """Ends one login session of the same user; returns False if there is none. Raises Unavailable."""
-        for stored in await self.sessions(login):
+    async def sessions_of(self, username: str) -> list[StoredLogin]:
+        """Returns the login sessions of a user by e-mail address, newest first. Raises Unavailable."""
+        stored = await self._store.of_user(username.lower(), now=self._clock.now())
+        return [login for login in stored if not self._is_idle(login)]
+
+    async def end(self, username: str, public_id: str) -> bool:
+        """Ends one login session of a user; returns False if there is none. Raises Unavailable."""
+        for stored in await self.sessions_of(username):
             if stored.public_id == public_id:
                 await self._store.delete(stored.login_id)
                 return True
@@ -181,6 +207,27 @@ class LoginService:
         await self._store.remove_expired(now=now)
         await self._store.put(stored)
         return token
+
+    async def _live(self, login_id: str) -> StoredLogin | None:
+        stored = await self._store.get(login_id, now=self._clock.now())
+        if stored is not None and self._is_idle(stored):
+            await self._store.delete(login_id)
+            return None
+        return stored
+
+    def _is_idle(self, stored: StoredLogin) -> bool:
+        if not self._limits.idle_s:
+            return False
+        return self._clock.now() - (stored.used_at or stored.created_at) >= timedelta(seconds=self._limits.idle_s)
+
+    async def _note_use(self, stored: StoredLogin) -> None:
+        """Writes the moment of a use, at most ten times within the time after which a session ends for the lack of
+        one."""
+        now = self._clock.now()
+        if self._limits.idle_s and now - (stored.used_at or stored.created_at) >= timedelta(
+            seconds=self._limits.idle_s / _NOTES_PER_IDLE_TIME
+        ):
+            await self._store.touch(stored.login_id, now)
 
     async def _count(self, key: str, limit: int) -> None:
         if await self._add(key, 1) > limit:
@@ -209,10 +256,11 @@ def _secret_of(username: str, document: Mapping[str, Any]) -> LoginSecret | None
 
 
 def _is_password_right(document: Mapping[str, Any]) -> bool:
-    """Returns whether a manager refuses only because a one-time password is missing or the password is too old."""
+    """Returns whether a manager refuses only because a one-time password is missing or must be registered first, or
+    the password is too old."""
     data = document.get("data")
     return isinstance(data, Mapping) and (
-        data.get("otp") == "missing" or data.get("password") in ("must be changed", "expired")
+        data.get("otp") in ("missing", "unregistered") or data.get("password") in ("must be changed", "expired")
     )
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, Select, delete, insert, select, update
 from sqlalchemy.dialects.sqlite import insert as upsert
 
 from ai.backend.infra.database import Database
 from ai.backend.web.login.model import StoredLogin
-from ai.backend.web.login.tables import login_failures, logins, metadata
+from ai.backend.web.login.tables import login_failures, login_uses, logins, metadata
 
 
 class SqlLoginStore:
@@ -45,23 +45,33 @@ class SqlLoginStore:
 
         def write(connection: Connection) -> None:
             connection.execute(delete(logins).where(logins.c.expires_at <= now))
+            connection.execute(delete(login_uses).where(login_uses.c.login_id.not_in(select(logins.c.login_id))))
             connection.execute(delete(login_failures).where(login_failures.c.expires_at <= now))
 
         await self._database.run_write(write)
 
     async def get(self, login_id: str, *, now: datetime) -> StoredLogin | None:
-        query = select(logins).where(logins.c.login_id == login_id, logins.c.expires_at > now)
+        query = _with_uses().where(logins.c.login_id == login_id, logins.c.expires_at > now)
         for row in await self._database.fetch(query):
             return StoredLogin(**row._mapping)
         return None
 
     async def of_user(self, username: str, *, now: datetime) -> list[StoredLogin]:
-        query = select(logins).where(logins.c.username == username, logins.c.expires_at > now)
+        query = _with_uses().where(logins.c.username == username, logins.c.expires_at > now)
         rows = await self._database.fetch(query.order_by(logins.c.created_at.desc(), logins.c.login_id))
         return [StoredLogin(**row._mapping) for row in rows]
 
     async def extend(self, login_id: str, expires_at: datetime) -> None:
         await self._database.execute(update(logins).where(logins.c.login_id == login_id).values(expires_at=expires_at))
+
+    async def touch(self, login_id: str, used_at: datetime) -> None:
+        def write(connection: Connection) -> None:
+            if connection.execute(select(logins.c.login_id).where(logins.c.login_id == login_id)).first() is not None:
+                statement = upsert(login_uses).values(login_id=login_id, used_at=used_at)
+                changes = {"used_at": used_at}
+                connection.execute(statement.on_conflict_do_update(index_elements=["login_id"], set_=changes))
+
+        await self._database.run_write(write)
 
     async def delete(self, login_id: str) -> None:
         await self._database.execute(delete(logins).where(logins.c.login_id == login_id))
@@ -89,3 +99,7 @@ class SqlLoginStore:
 
     async def clear_failures(self, key: str) -> None:
         await self._database.execute(delete(login_failures).where(login_failures.c.key == key))
+
+
+def _with_uses() -> Select[tuple[object, ...]]:
+    return select(logins, login_uses.c.used_at).outerjoin(login_uses, login_uses.c.login_id == logins.c.login_id)

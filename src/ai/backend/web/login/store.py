@@ -33,6 +33,9 @@ class LoginStore(Protocol):
     async def extend(self, login_id: str, expires_at: datetime) -> None:
         """Changes the end of a login session, if it still exists."""
 
+    async def touch(self, login_id: str, used_at: datetime) -> None:
+        """Notes when a login session was used, if it still exists."""
+
     async def delete(self, login_id: str) -> None:
         """Ends a login session, if it exists."""
 

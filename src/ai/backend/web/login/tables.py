@@ -20,6 +20,13 @@ logins = Table(
     Column("client", String(256), nullable=False),
 )
 
+login_uses = Table(
+    "login_session_uses",
+    metadata,
+    Column("login_id", String(64), primary_key=True),
+    Column("used_at", UTCDateTime, nullable=False),
+)
+
 login_failures = Table(
     "login_failures",
     metadata,

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from ai.backend.web.managers.pool import ManagerPool
+from ai.backend.web.managers.pool import Keypair, ManagerPool
 
 _JSON = {"Content-Type": "application/json"}
 
@@ -37,6 +37,12 @@ class ManagerSignIn:
     async def providers(self) -> tuple[int, dict[str, Any]]:
         """Returns status and answer of ``GET /auth/providers``. Raises Unavailable."""
         return await self._managers.read_json("GET", "/auth/providers")
+
+    async def role(self, keypair: Keypair, *, address: str) -> str:
+        """Returns the role of a keypair's user, empty if the manager refuses the keypair. Raises Unavailable."""
+        headers = {"X-Forwarded-For": address}
+        _, document = await self._managers.read_json("GET", "/auth/role", keypair=keypair, headers=headers)
+        return str(document.get("global_role", ""))
 
     async def _post(self, path: str, fields: Mapping[str, Any], address: str) -> tuple[int, dict[str, Any]]:
         headers = {**_JSON, "X-Forwarded-For": address}

@@ -41,6 +41,7 @@ _NOT_SENT = _HOP_BY_HOP | frozenset(
     [
         *("host", "cookie", "authorization", "date", "x-backendai-date", "origin", "referer", "forwarded", "expect"),
         *("x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip"),
+        "x-backendai-unattended",
     ]
 )
 _NOT_RETURNED = _HOP_BY_HOP | frozenset(
@@ -71,7 +72,8 @@ class RelayApi:
         if not raw_target.startswith("/"):
             raw_target = f"/{raw_target}"
         path = raw_target.partition("?")[0]
-        login = await self._logins.find(self._cookies.token_of(request))
+        is_use = self._cookies.is_attended(request)
+        login = await self._logins.find(self._cookies.token_of(request), is_use=is_use)
         if login is None and not _is_anonymous(path):
             raise AuthenticationFailed("You are not logged in.")
         keypair = Keypair(login.secret.access_key, login.secret.secret_key) if login is not None else None

@@ -14,6 +14,7 @@ import { SimpleTable } from '../../../components/SimpleTable';
 import { Slots } from '../../../components/Slots';
 import { StatusBadge } from '../../../components/StatusBadge';
 import { formatBytes, formatNumber } from '../../../i18n/format';
+import { DrainAgent } from '../parts/DrainAgent';
 import { TopologyDrawing } from '../parts/TopologyDrawing';
 import { type AgentDetails, type Span, useAgent, useAgentHistory } from '../queries';
 import { chartsOf, devicesOf, holdersOf, isOfBytes, usedPart } from '../rules';
@@ -167,9 +168,12 @@ export function AgentPage() {
         )
       }
       actions={
-        <Anchor component={Link} to="/fleet">
-          {t('title')}
-        </Anchor>
+        <>
+          <Anchor component={Link} to="/fleet">
+            {t('title')}
+          </Anchor>
+          {agent && <DrainAgent agent={agent} />}
+        </>
       }
     >
       <Query query={query}>

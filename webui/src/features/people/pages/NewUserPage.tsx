@@ -1,4 +1,15 @@
-import { Button, Checkbox, Group, MultiSelect, Paper, PasswordInput, Select, Stack, TextInput } from '@mantine/core';
+import {
+  Button,
+  Checkbox,
+  Group,
+  MultiSelect,
+  NativeSelect,
+  Paper,
+  PasswordInput,
+  Select,
+  Stack,
+  TextInput,
+} from '@mantine/core';
 import { useNavigate } from '@tanstack/react-router';
 import { type FormEvent, useState } from 'react';
 import { useTranslation } from 'react-i18next';
@@ -8,10 +19,19 @@ import { ButtonLink } from '../../../components/ButtonLink';
 import { Page } from '../../../components/Page';
 import { ProblemAlert } from '../../../components/ProblemAlert';
 import { RoleGate } from '../../../components/RoleGate';
-import { useCreateUser, useDomains, useGroups } from '../queries';
+import { useCreateUser, useDomains, useGroups, usePolicies } from '../queries';
 import { placesOf, rolesFor } from '../rules';
 
-const formFields = ['email', 'username', 'full_name', 'password', 'role', 'domain_name', 'group_ids'] as const;
+const formFields = [
+  'email',
+  'username',
+  'full_name',
+  'password',
+  'role',
+  'domain_name',
+  'group_ids',
+  'resource_policy',
+] as const;
 
 function NewUserForm() {
   const { t } = useTranslation('people');
@@ -21,6 +41,8 @@ function NewUserForm() {
   const navigate = useNavigate();
   const domains = useDomains();
   const groups = useGroups();
+  const policies = usePolicies();
+  const mayLimit = role === 'superadmin';
   const create = useCreateUser();
   const [email, setEmail] = useState('');
   const [name, setName] = useState('');
@@ -29,6 +51,8 @@ function NewUserForm() {
   const [newRole, setNewRole] = useState('user');
   const [chosenDomain, setChosenDomain] = useState<string | null>(null);
   const [groupIds, setGroupIds] = useState<string[]>([]);
+  const [userPolicy, setUserPolicy] = useState<string | null>(null);
+  const [keypairPolicy, setKeypairPolicy] = useState<string | null>(null);
   const domain = chosenDomain ?? me.data?.user?.domain_name ?? '';
   const problem = create.isError ? asProblem(create.error) : null;
   const { errors, isPlaced } = placesOf(problem, formFields);
@@ -43,6 +67,8 @@ function NewUserForm() {
         role: newRole,
         domain_name: domain,
         group_ids: groupIds.length > 0 ? groupIds : null,
+        resource_policy: userPolicy,
+        keypair_policy: keypairPolicy,
       },
       { onSuccess: () => void navigate({ to: '/people', search: { q: email.trim() } }) },
     );
@@ -114,6 +140,31 @@ function NewUserForm() {
             error={errors.group_ids}
             onChange={setGroupIds}
           />
+          {mayLimit && (
+            <>
+              <NativeSelect
+                label={t('create.userPolicy')}
+                description={t('create.userPolicyHint')}
+                data={[
+                  { value: '', label: t('create.usualPolicy') },
+                  ...(policies.data?.user ?? []).map((policy) => policy.name ?? ''),
+                ]}
+                value={userPolicy ?? ''}
+                error={errors.resource_policy}
+                onChange={(event) => setUserPolicy(event.currentTarget.value || null)}
+              />
+              <NativeSelect
+                label={t('create.keypairPolicy')}
+                description={t('create.keypairPolicyHint')}
+                data={[
+                  { value: '', label: t('create.usualPolicy') },
+                  ...(policies.data?.keypair ?? []).map((policy) => policy.name ?? ''),
+                ]}
+                value={keypairPolicy ?? ''}
+                onChange={(event) => setKeypairPolicy(event.currentTarget.value || null)}
+              />
+            </>
+          )}
           {[domains, groups].map(
             (query, place) =>
               query.isError && (

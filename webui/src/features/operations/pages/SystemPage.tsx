@@ -5,15 +5,16 @@ import { useRole } from '../../../api/me';
 import { Card } from '../../../components/Card';
 import { Confirm } from '../../../components/Confirm';
 import { Facts } from '../../../components/Facts';
+import { gated } from '../../../components/gated';
 import { Page } from '../../../components/Page';
 import { ProblemAlert } from '../../../components/ProblemAlert';
 import { Query } from '../../../components/Query';
-import { RoleGate } from '../../../components/RoleGate';
 import { StatusBadge } from '../../../components/StatusBadge';
-import { useAnnouncement, useManagerStatus, useSetAnnouncement, useSetStatus } from '../queries';
+import { SystemTabs } from '../parts/SystemTabs';
+import { useAnnouncement, useManagerStatus, useSetAnnouncement, useSetStatus } from '../state';
 
 function StatusCard({ mayChange }: { mayChange: boolean }) {
-  const { t } = useTranslation('system');
+  const { t } = useTranslation('operations');
   const query = useManagerStatus();
   const change = useSetStatus();
   const [asks, setAsks] = useState(false);
@@ -92,7 +93,7 @@ function StatusCard({ mayChange }: { mayChange: boolean }) {
 }
 
 function AnnouncementForm({ enabled, message, mayChange }: { enabled: boolean; message: string; mayChange: boolean }) {
-  const { t } = useTranslation('system');
+  const { t } = useTranslation('operations');
   const [text, setText] = useState(message);
   const [isShown, setShown] = useState(enabled);
   const save = useSetAnnouncement();
@@ -139,29 +140,28 @@ function AnnouncementForm({ enabled, message, mayChange }: { enabled: boolean; m
 
 /** The state of the installation, and the announcement for everybody. */
 export function SystemPage() {
-  const { t } = useTranslation('system');
+  const { t } = useTranslation('operations');
   const announcement = useAnnouncement();
   const mayChange = useRole() === 'superadmin';
   return (
-    <RoleGate roles={['admin', 'superadmin', 'monitor']}>
-      <Page title={t('title')}>
-        <SimpleGrid cols={{ base: 1, lg: 2 }}>
-          <StatusCard mayChange={mayChange} />
-          <Card title={t('announcement.title')}>
-            <Query query={announcement}>
-              {(data) => (
-                <AnnouncementForm
-                  key={`${data.enabled} ${data.message}`}
-                  enabled={data.enabled}
-                  message={data.message}
-                  mayChange={mayChange}
-                />
-              )}
-            </Query>
-          </Card>
-        </SimpleGrid>
-      </Page>
-    </RoleGate>
+    <Page title={t('system.title')}>
+      <SystemTabs here="installation" />
+      <SimpleGrid cols={{ base: 1, lg: 2 }}>
+        <StatusCard mayChange={mayChange} />
+        <Card title={t('announcement.title')}>
+          <Query query={announcement}>
+            {(data) => (
+              <AnnouncementForm
+                key={`${data.enabled} ${data.message}`}
+                enabled={data.enabled}
+                message={data.message}
+                mayChange={mayChange}
+              />
+            )}
+          </Query>
+        </Card>
+      </SimpleGrid>
+    </Page>
   );
 }
-export default SystemPage;
+export default gated(['admin', 'superadmin', 'monitor'], SystemPage);

@@ -1,0 +1,105 @@
+"""Dumps what the scheduler knows of a resource group, and decides on it by another policy."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from dataclasses import dataclass, replace
+
+from ai.backend.common.errors import InvalidInput, NotFound
+from ai.backend.core.scheduling.decide import decide
+from ai.backend.core.scheduling.plan import Plan
+from ai.backend.core.scheduling.policy import ORDERS, PLACEMENTS, SHARED_ORDERS, Policy
+from ai.backend.core.scheduling.snapshot import Snapshot, dump_json
+from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.access.checks import require
+from ai.backend.manager.access.permissions import Operation
+from ai.backend.manager.resource_groups.service import ResourceGroupService
+from ai.backend.manager.scheduling.model import ReplayedPass, ReplayedSession, ReplayView
+from ai.backend.manager.scheduling.queues import QueueReader, QueueState
+
+MAX_SESSIONS = 200
+"""Sessions that a reply names; all are counted."""
+
+
+@dataclass(eq=False, repr=False)
+class Replays:
+    """Dumps and replays; only for those who may change resource groups, as a dump has the sessions of everybody."""
+
+    _queues: QueueReader
+    _resource_groups: ResourceGroupService
+
+    async def dump(self, caller: Caller, group: str) -> bytes:
+        """Returns the input of the next pass as JSON, for ``backend.ai mgr scheduler replay``. Raises Forbidden,
+        NotFound."""
+        snapshot, state = await self._snapshot(caller, group)
+        return await asyncio.to_thread(dump_json, replace(snapshot, policy=state.policy.dump()))
+
+    async def replay(self, caller: Caller, group: str, *, order: str | None, placement: str | None) -> ReplayView:
+        """Returns what the next pass would do by the group's policy, and by another. Nothing is started.
+
+        Orders by use can be chosen only where the group has one, since the snapshot has no use otherwise.
+
+        Raises:
+            Forbidden, NotFound. InvalidInput: there is no such order or placement.
+        """
+        snapshot, state = await self._snapshot(caller, group)
+        present = other = state.policy
+        orders = sorted(ORDERS if present.needs_usage else ORDERS.keys() - SHARED_ORDERS)
+        for name, text, choices in (("order", order, orders), ("placement", placement, sorted(PLACEMENTS))):
+            if text is not None and text not in choices:
+                message = f"There is no {name} {text[:64]!r} to replay by; choose one of {', '.join(choices)}."
+                raise InvalidInput(message, data={name: "unknown"})
+        if order is not None:
+            other = replace(other, order=order, plugged_order=None)
+        if placement is not None:
+            other = replace(other, placement=placement, plugged=None)
+
+        def passes() -> tuple[Plan, Plan]:
+            plans = [decide(snapshot, policy, now=state.at, rng=random.Random(0)) for policy in (present, other)]
+            return plans[0], plans[1]
+
+        before, after = await asyncio.to_thread(passes)
+        names = {session.session_id: session.name for session in snapshot.pending}
+        reasons = [{skip.session_id: skip.reason.value for skip in plan.skips} for plan in (before, after)]
+        items = [
+            ReplayedSession(
+                id=str(session_id),
+                name=names[session_id],
+                present=reasons[0].get(session_id, "placed"),
+                other=reasons[1].get(session_id, "placed"),
+            )
+            for session_id in names
+        ]
+        items.sort(key=lambda item: item.present == item.other)
+        return ReplayView(
+            resource_group=group,
+            at=state.at.isoformat(),
+            waiting=len(names),
+            agents=len(snapshot.agents),
+            orders=orders,
+            placements=sorted(PLACEMENTS),
+            present=_summary(present, before),
+            other=_summary(other, after),
+            items=items[:MAX_SESSIONS],
+        )
+
+    async def _snapshot(self, caller: Caller, group: str) -> tuple[Snapshot, QueueState]:
+        require(caller, Operation.CHANGE_RESOURCE_GROUPS)
+        if group not in {each.name for each in await self._resource_groups.available(caller)}:
+            raise NotFound(f"There is no resource group {group[:64]!r}.", data={"scaling_group": "unknown"})
+        state = await self._queues.state(group)
+        assert state.snapshot is not None
+        return state.snapshot, state
+
+
+def _summary(policy: Policy, plan: Plan) -> ReplayedPass:
+    return ReplayedPass(
+        order=policy.order,
+        placement=policy.placement,
+        placed=len(plan.placements),
+        reserved=len(plan.reserved),
+        evictions=len(plan.evictions),
+        reasons=dict(Counter(skip.reason.value for skip in plan.skips)),
+    )

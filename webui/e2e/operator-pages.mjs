@@ -1,0 +1,78 @@
+// Every page of operators, in both themes and languages and at two widths, with what it shows when there is something.
+import assert from 'node:assert/strict';
+import { checkAccessibility, journey, login, openPage, screenshot, site } from './browser.mjs';
+
+const pages = [
+  '/presets',
+  '/scheduler',
+  '/registries',
+  '/storage',
+  `/storage?owner=${site.user.email}`,
+  '/proxies',
+  '/system',
+  '/system/settings?of=all',
+  '/system/audit',
+  '/system/errors',
+  '/system/roles',
+  '/people/new',
+];
+/** Reports an error full of script, and makes a preset, so that their pages have something to show. */
+async function prepare(page) {
+  const statuses = await page.evaluate(async () => {
+    const post = async (path, body) => {
+      const headers = { 'Content-Type': 'application/json' };
+      return (await fetch(path, { method: 'POST', headers, body: JSON.stringify(body) })).status;
+    };
+    const slots = JSON.stringify({ cpu: '2', mem: '1g' });
+    return [
+      await post('/func/logs/error', {
+        severity: 'error',
+        source: 'cli',
+        message: '<img src=x onerror=window.__hacked=1>',
+        traceback: '<script>window.__hacked=1</script>',
+      }),
+      await post('/func/admin/gql', {
+        query: `mutation ($s: JSONString!) {
+          create_resource_preset(name: "two-cores", props: { resource_slots: $s }) { ok msg } }`,
+        variables: { s: slots },
+      }),
+    ];
+  });
+  assert.deepEqual(statuses, [200, 200]);
+}
+
+const nameOf = (path) => path.replaceAll(/[^a-z]+/g, '-').replaceAll(/^-|-$/g, '');
+
+await journey(async (browser) => {
+  const violations = [];
+  let isPrepared = false;
+  for (const scheme of ['light', 'dark']) {
+    for (const width of [1280, 360]) {
+      const language = scheme === 'dark' ? 'ko-KR' : 'en-US';
+      const { page, context, expectNoFaults } = await openPage(browser, { scheme, width, language });
+      await login(page, site.admin);
+      if (!isPrepared) await prepare(page);
+      isPrepared = true;
+      for (const path of pages) {
+        await page.goto(path);
+        await page.getByRole('heading', { level: 1 }).first().waitFor();
+        await page
+          .locator('[role=status][aria-label]')
+          .first()
+          .waitFor({ state: 'detached' })
+          .catch(() => {});
+        await page.waitForTimeout(150); // transitions
+        // Of four combinations two have each theme and each width: the rules take most of the time.
+        if ((scheme === 'light') === (width === 1280))
+          violations.push(...(await checkAccessibility(page, `${nameOf(path)} ${scheme} ${width}`)));
+        await screenshot(page, `${nameOf(path)}-${scheme}-${width}`);
+        const overflow = await page.evaluate(() => document.documentElement.scrollWidth - window.innerWidth);
+        assert.ok(overflow <= 0, `${path} is ${overflow} pixels too wide at ${width}`);
+      }
+      assert.equal(await page.evaluate(() => window.__hacked), undefined);
+      expectNoFaults();
+      await context.close();
+    }
+  }
+  assert.deepEqual(violations, []);
+});

@@ -1,0 +1,55 @@
+import { Anchor, Button, List, Text } from '@mantine/core';
+import { Link } from '@tanstack/react-router';
+import { useState } from 'react';
+import { useTranslation } from 'react-i18next';
+import { useRole } from '../../../api/me';
+import { Confirm } from '../../../components/Confirm';
+import { type AgentDetails, useSetSchedulable } from '../queries';
+import { sessionsOn } from '../rules';
+
+const maxNamed = 5;
+
+/** Takes an agent out of scheduling, and back. Its sessions go on: they are named, so that nobody is surprised. */
+export function DrainAgent({ agent }: { agent: AgentDetails }) {
+  const { t } = useTranslation('fleet');
+  const change = useSetSchedulable(agent.id ?? '');
+  const [asks, setAsks] = useState(false);
+  if (useRole() !== 'superadmin') return null;
+  const sessions = sessionsOn(agent);
+  if (!agent.schedulable) {
+    return (
+      <Button loading={change.isPending} onClick={() => change.mutate(true)}>
+        {t('drain.back')}
+      </Button>
+    );
+  }
+  return (
+    <>
+      <Button variant="default" onClick={() => setAsks(true)}>
+        {t('drain.action')}
+      </Button>
+      <Confirm
+        isOpen={asks}
+        title={t('drain.confirm', { id: agent.id })}
+        action={t('drain.action')}
+        isDangerous={false}
+        isBusy={change.isPending}
+        error={change.error}
+        onConfirm={() => change.mutate(false, { onSuccess: () => setAsks(false) })}
+        onClose={() => setAsks(false)}
+      >
+        <Text>{t('drain.means')}</Text>
+        <Text>{t('drain.sessions', { count: sessions.length })}</Text>
+        <List size="sm">
+          {sessions.slice(0, maxNamed).map((id) => (
+            <List.Item key={id}>
+              <Anchor component={Link} to="/sessions/$id" params={{ id } as never}>
+                {id}
+              </Anchor>
+            </List.Item>
+          ))}
+        </List>
+      </Confirm>
+    </>
+  );
+}

@@ -1,0 +1,342 @@
+import { screen, waitFor, within } from '@testing-library/react';
+import userEvent from '@testing-library/user-event';
+import { beforeEach, describe, expect, it } from 'vitest';
+import { openPage } from '../../testing/render';
+import { FakeServer } from '../../testing/server';
+import { limitText, referenceOf } from './images';
+import { bytesOf, fragmentationOf, percentOf, slotsOfLines, usageOf } from './rules';
+import { taskStateOf } from './task';
+
+describe('rules', () => {
+  it.each([
+    ['20g', 20 * 2 ** 30],
+    ['1.5 GiB', 1.5 * 2 ** 30],
+    ['100', 100],
+    ['2TB', 2 * 2 ** 40],
+    ['', null],
+    ['-1', null],
+    ['1e9', null],
+    ['9999999p', null],
+  ])('bytes of %s', (text, bytes) => expect(bytesOf(text)).toBe(bytes));
+  it.each([
+    ['cpu=2\nmem=4g', '{"cpu":"2","mem":"4g"}'],
+    ['cuda.shares=0.5,', '{"cuda.shares":"0.5"}'],
+    ['', null],
+    ['cpu', null],
+    ['cpu=two', null],
+  ])('slots of %j', (lines, json) => expect(slotsOfLines(lines)).toBe(json));
+  it('usage of a host', () => {
+    expect(usageOf('{"used_bytes": 5, "capacity_bytes": 10}')).toEqual({ used: 5, capacity: 10 });
+    expect([usageOf(null), usageOf('null'), usageOf('broken')]).toEqual([null, null, null]);
+    expect([percentOf(1, 3), percentOf(1, 0)]).toEqual([33, 0]);
+  });
+  it('limits and references of images', () => {
+    expect(referenceOf({ registry: 'r.io', name: 'python', tag: '3' })).toBe('r.io/python:3');
+    expect(
+      limitText([
+        { key: 'cpu', min: '1', max: '8' },
+        { key: 'mem', min: '64m', max: null },
+        { key: 'x', min: '0' },
+        null,
+      ]),
+    ).toBe('cpu 1-8, mem 64m-');
+  });
+  it('states of a task', () => {
+    expect(taskStateOf('bgtask_updated', '{"current_progress": 1, "total_progress": 4, "message": "m"}')).toEqual({
+      state: 'running',
+      part: 0.25,
+      message: 'm',
+    });
+    expect(taskStateOf('bgtask_failed', '{}')).toEqual({ state: 'failed', part: null, message: '' });
+    expect(taskStateOf('bgtask_done', 'broken')).toBeNull();
+  });
+});
+
+const fleet = {
+  columns: ['id', 'status', 'schedulable', 'resource_group', 'available', 'occupied'],
+  slots: ['cpu', 'cuda.device'],
+  statuses: ['ALIVE', 'LOST'],
+  resource_groups: ['default', 'other'],
+  locations: [],
+  hardware: [],
+  agents: [
+    ['a', 0, 1, 0, [8, 4], [2, 3]],
+    ['b', 0, 1, 0, [8, 4], [8, 3]],
+    ['drained', 0, 0, 0, [8, 4], [0, 0]],
+    ['lost', 1, 1, 0, [8, 4], [0, 0]],
+    ['elsewhere', 0, 1, 1, [8, null], [0, null]],
+  ],
+};
+
+describe('fragmentationOf', () => {
+  it('counts what is free at one place, of agents that take sessions', () => {
+    expect(fragmentationOf(fleet as never, 'default')).toEqual([
+      { slot: 'cuda.device', total: 8, free: 2, largest: 1, steps: [{ amount: 1, agents: 2 }] },
+      {
+        slot: 'cpu',
+        total: 16,
+        free: 6,
+        largest: 6,
+        steps: [
+          { amount: 6, agents: 1 },
+          { amount: 0, agents: 1 },
+        ],
+      },
+    ]);
+    expect(fragmentationOf(fleet as never, 'other').map(({ slot }) => slot)).toEqual(['cpu']);
+  });
+});
+
+describe('pages', () => {
+  let server: FakeServer;
+  let role: string;
+  beforeEach(() => {
+    role = 'superadmin';
+    server = new FakeServer();
+    server.on('POST /server/login-check', () => ({
+      body: { authenticated: true, data: { access_key: 'AKIATEST', role, status: 'active' } },
+    }));
+  });
+  const record = (id: number, outcome = 'ok') => ({
+    id,
+    at: '2026-01-01T00:00:00Z',
+    email: 'ann@example.com',
+    access_key: 'AKIA',
+    operation: 'DELETE /session/{s}',
+    object_type: 'session',
+    object_id: `session-${id}`,
+    outcome,
+    request_id: 'r',
+    detail: {},
+  });
+
+  it('of the audit log filters by its address and leads to older records', async () => {
+    const asked: string[] = [];
+    server.on('GET /func/logs/audit', (_, request) => {
+      asked.push(new URL(request.url).search);
+      return { body: { items: [record(9), record(7, 'forbidden')], has_more: true } };
+    });
+    const { router } = openPage('/system/audit?text=session-7', server);
+    expect(await screen.findByText('forbidden')).toBeDefined();
+    expect(asked[0]).toContain('text=session-7');
+    await userEvent.click(screen.getByLabelText('Only what was refused'));
+    await waitFor(() => expect(asked.at(-1)).toContain('refused=true'));
+    await userEvent.click(await screen.findByRole('link', { name: 'Older' }));
+    await waitFor(() => expect(router.state.location.search).toMatchObject({ before: 7, text: 'session-7' }));
+    await waitFor(() => expect(asked.at(-1)).toContain('before=7'));
+  });
+
+  it('are not for users, and say so', async () => {
+    role = 'user';
+    for (const path of ['/system/audit', '/registries', '/storage', '/proxies', '/scheduler', '/presets']) {
+      const view = openPage(path, server);
+      expect(await screen.findByText('403')).toBeDefined();
+      view.unmount();
+    }
+    expect(server.requests.some(({ key }) => /audit|registries|storage|proxies|scheduling/.test(key))).toBe(false);
+  });
+
+  it('of settings shows what is set, and what has no effect', async () => {
+    const setting = (key: string, more: object) => ({
+      key,
+      value: 1,
+      default: 0,
+      is_set: true,
+      description: `about ${key}`,
+      without_effect: '',
+      ...more,
+    });
+    server.on('GET /func/manager/settings', () => ({
+      body: {
+        items: [
+          setting('api.one', {}),
+          setting('api.two', { is_set: false }),
+          setting('jwt', { without_effect: 'no tokens are issued' }),
+        ],
+      },
+    }));
+    openPage('/system/settings', server);
+    expect(await screen.findByText('api.one')).toBeDefined();
+    expect(screen.getByText(/no tokens are issued/)).toBeDefined();
+    expect(screen.queryByText('api.two')).toBeNull();
+    await userEvent.click(screen.getByText('All'));
+    expect(await screen.findByText('api.two')).toBeDefined();
+  });
+
+  it('of errors clears one, and says when there are none', async () => {
+    let logs = [
+      {
+        log_id: '1',
+        created_at: 0,
+        user: 'u',
+        is_read: false,
+        severity: 'error',
+        source: 'cli',
+        message: 'broke',
+        context_lang: '',
+        context_env: {},
+        request_url: '/x',
+        request_status: 500,
+        traceback: 'line 1',
+      },
+    ];
+    server.on('GET /func/logs/error', () => ({ body: { logs, count: logs.length } }));
+    server.on('POST /func/logs/error/1/clear', () => {
+      logs = [];
+      return { body: { success: true } };
+    });
+    openPage('/system/errors', server);
+    await userEvent.click(await screen.findByRole('button', { name: 'Details: broke' }));
+    expect(screen.getByText(/line 1/)).toBeDefined();
+    await userEvent.click(screen.getByRole('button', { name: 'Clear: broke' }));
+    expect(await screen.findByText('No errors are reported')).toBeDefined();
+  });
+
+  it('of registries adds one, hides nothing of a refusal, and names images', async () => {
+    server.graphql('container_registries', () => ({ container_registries: [] }));
+    server.graphql('images', () => ({
+      images: [
+        {
+          name: 'python',
+          tag: '3',
+          registry: 'r.io',
+          architecture: 'x86_64',
+          aliases: ['py'],
+          installed: true,
+          installed_agents: ['a'],
+          resource_limits: [],
+        },
+      ],
+    }));
+    const bodies: unknown[] = [];
+    server.graphql('create_container_registry', (variables) => {
+      bodies.push(variables);
+      return { create_container_registry: { ok: false, msg: 'there is one of that name' } };
+    });
+    server.graphql('alias_image', (variables) => {
+      bodies.push(variables);
+      return { alias_image: { ok: true, msg: '' } };
+    });
+    openPage('/registries', server);
+    await userEvent.type(await screen.findByLabelText('Name'), 'r.io');
+    await userEvent.type(screen.getByLabelText('URL'), 'https://r.io');
+    await userEvent.click(screen.getByRole('button', { name: 'Add the registry' }));
+    expect(await screen.findByText(/there is one of that name/)).toBeDefined();
+    await userEvent.type(await screen.findByLabelText('Short name for r.io/python:3'), 'p3');
+    await userEvent.click(screen.getByRole('button', { name: 'Add a short name for r.io/python:3' }));
+    await waitFor(() =>
+      expect(bodies.at(-1)).toEqual({ alias: 'p3', target: 'r.io/python:3', architecture: 'x86_64' }),
+    );
+  });
+
+  it('of storage sets the limit of a user', async () => {
+    server.graphql('storage_volume_list', () => ({
+      storage_volume_list: {
+        total_count: 1,
+        items: [{ id: 'local:v', usage: '{"used_bytes":5,"capacity_bytes":10}' }],
+      },
+    }));
+    server.graphql('user', () => ({
+      user: { uuid: 'u', email: 'ann@example.com', full_name: 'A', role: 'superadmin', domain_name: 'd', groups: [] },
+      keypair: { access_key: 'AKIATEST', is_admin: true, resource_policy: 'default', concurrency_used: 0 },
+    }));
+    server.graphql('quota_scope', () => ({ quota_scope: { details: { usage_bytes: 1, hard_limit_bytes: null } } }));
+    let set: unknown;
+    server.graphql('set_quota_scope', (variables) => {
+      set = variables;
+      return { set_quota_scope: { quota_scope: { id: 'x' } } };
+    });
+    openPage('/storage?host=local:v&owner=ann@example.com', server);
+    expect(await screen.findByText(/in use \(50 %\)/)).toBeDefined();
+    await userEvent.type(await screen.findByLabelText('New limit'), '1g');
+    await userEvent.click(screen.getByRole('button', { name: 'Set' }));
+    await waitFor(() => expect(set).toEqual({ host: 'local:v', scope: 'user:u', bytes: 2 ** 30 }));
+  });
+
+  it('of app proxies says which do not answer, and removes a circuit', async () => {
+    const worker = {
+      id: 'w',
+      authority: 'worker-1',
+      protocol: 'http',
+      place: '10-19',
+      accepted_traffics: ['interactive'],
+      filtered_apps_only: false,
+      nodes: 1,
+      available_slots: 9,
+      occupied_slots: 1,
+      updated_at: '2026-01-01T00:00:00Z',
+    };
+    const circuit = {
+      id: 'c',
+      app: 'jupyter',
+      app_mode: 'interactive',
+      protocol: 'http',
+      place: '10',
+      open_to_public: false,
+      user_id: 'u',
+      session_ids: ['s1'],
+      routes: 1,
+      created_at: '2026-01-01T00:00:00Z',
+    };
+    let circuits = [circuit];
+    server.on('GET /func/resource/app-proxies', () => ({
+      body: {
+        items: [
+          { url: 'http://a', resource_groups: ['default'], workers: [worker], problem: '' },
+          { url: 'http://b', resource_groups: ['other'], workers: [], problem: 'it is down' },
+        ],
+      },
+    }));
+    server.on('GET /func/resource/app-proxies/circuits', () => ({ body: { items: circuits } }));
+    server.on('DELETE /func/resource/app-proxies/circuits/c', () => {
+      circuits = [];
+      return { body: {} };
+    });
+    openPage('/proxies?group=default&worker=w', server);
+    expect(await screen.findByText('it is down')).toBeDefined();
+    await userEvent.click(await screen.findByRole('button', { name: 'Remove: jupyter at 10' }));
+    await userEvent.click(within(await screen.findByRole('dialog')).getByRole('button', { name: 'Remove' }));
+    expect(await screen.findByText('Nobody uses an app by this worker.')).toBeDefined();
+  });
+
+  it('of the scheduler compares two policies', async () => {
+    server.graphql('scaling_groups', () => ({ scaling_groups: [{ name: 'default' }] }));
+    server.on('GET /func/resource/fleet', () => ({ body: fleet }));
+    server.on('GET /func/scheduling/replay', (_, request) => {
+      const placement = new URL(request.url).searchParams.get('placement') ?? 'dispersed';
+      const pass = (name: string, placed: number) => ({
+        order: 'fifo',
+        placement: name,
+        placed,
+        reserved: 0,
+        evictions: 0,
+        reasons: placed ? {} : { 'insufficient-resource': 1 },
+      });
+      return {
+        body: {
+          resource_group: 'default',
+          at: '',
+          waiting: 1,
+          agents: 2,
+          orders: ['fifo'],
+          placements: ['dispersed', 'concentrated'],
+          present: pass('dispersed', 0),
+          other: pass(placement, placement === 'concentrated' ? 1 : 0),
+          items: [
+            {
+              id: 's',
+              name: 'job',
+              present: 'insufficient-resource',
+              other: placement === 'concentrated' ? 'placed' : 'insufficient-resource',
+            },
+          ],
+        },
+      };
+    });
+    const { router } = openPage('/scheduler', server);
+    await userEvent.selectOptions(await screen.findByLabelText('Placement'), 'concentrated');
+    expect(await screen.findByText('starts')).toBeDefined();
+    expect(router.state.location.search).toMatchObject({ placement: 'concentrated' });
+    expect(screen.getAllByText(/2 of 8 free, 1 at most on one agent/)).toHaveLength(1);
+  });
+});

@@ -1,0 +1,54 @@
+import { useEffect, useState } from 'react';
+import { apiBase } from '../../api/client';
+
+export interface TaskState {
+  state: 'running' | 'done' | 'failed';
+  /** How far it is, 0 to 1; null where it does not say. */
+  part: number | null;
+  message: string;
+}
+
+const states: Record<string, TaskState['state']> = {
+  bgtask_updated: 'running',
+  bgtask_done: 'done',
+  bgtask_failed: 'failed',
+  bgtask_cancelled: 'failed',
+};
+
+/** Returns what a message of a background task says; null for a message that is none. */
+export function taskStateOf(name: string, text: string): TaskState | null {
+  try {
+    const data = JSON.parse(text) as Record<string, unknown>;
+    const total = Number(data.total_progress);
+    return {
+      state: states[name] ?? 'running',
+      part: total > 0 ? Math.min(1, Number(data.current_progress) / total) : null,
+      message: String(data.message ?? ''),
+    };
+  } catch {
+    return null;
+  }
+}
+
+/** Follows a background task by its events until it ends; `onEnd` is called once. An empty id follows none. */
+export function useTask(id: string, onEnd: () => void): TaskState | null {
+  const [state, setState] = useState<TaskState | null>(null);
+  // biome-ignore lint/correctness/useExhaustiveDependencies: another function of the same task opens no other stream
+  useEffect(() => {
+    setState(id === '' ? null : { state: 'running', part: null, message: '' });
+    if (id === '') return;
+    const source = new EventSource(`${apiBase}/events/background-task?${new URLSearchParams({ task_id: id })}`);
+    for (const name of Object.keys(states)) {
+      source.addEventListener(name, (message) => {
+        const next = taskStateOf(name, String((message as MessageEvent).data));
+        if (next === null) return;
+        setState(next);
+        if (next.state === 'running') return;
+        source.close();
+        onEnd();
+      });
+    }
+    return () => source.close();
+  }, [id]);
+  return state;
+}
