@@ -187,7 +187,12 @@ def test_a_key_of_many_costs_one_file(tmp_path: Path, monkeypatch: pytest.Monkey
     for agent_id, text in texts.items():
         (folder / f"{agent_id}.pub").write_text(text)
     keys, paths, read = AgentKeyDirectory(folder), list[Path](), AgentKeyDirectory._read
-    monkeypatch.setattr(AgentKeyDirectory, "_read", staticmethod(lambda path: (paths.append(path), read(path))[1]))
+
+    def counted(path: Path) -> str | None:
+        paths.append(path)
+        return read(path)
+
+    monkeypatch.setattr(AgentKeyDirectory, "_read", staticmethod(counted))
     assert all(keys.agent_for(text) == agent_id for agent_id, text in texts.items())
     strangers = [keys.agent_for(f"{number:040}") for number in range(1000, 1200)]
     assert set(strangers) == {None}
