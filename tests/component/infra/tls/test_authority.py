@@ -125,3 +125,23 @@ def test_the_commands(tmp_path: Path) -> None:
     assert (late.exit_code, "one expires within 31 days" in late.output) == (1, True)
     assert abs(expiry_of(tmp_path / "manager.pem") - NOW - 30 * DAY) < timedelta(minutes=5)
     assert os.stat(tmp_path / "pki/authority-key.pem").st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("name", ["authority", "authorities", "authority-key"])
+def test_a_certificate_takes_the_place_of_no_file_of_the_authority(tmp_path: Path, name: str) -> None:
+    authority = _authority(tmp_path)
+    before = {path.name: path.read_bytes() for path in (tmp_path / "pki").iterdir()}
+    with pytest.raises(InvalidInput, match="another folder"):
+        authority.issue(name, ["host"], life=DAY, now=NOW, folder=tmp_path / "other/../pki")
+    assert {path.name: path.read_bytes() for path in (tmp_path / "pki").iterdir()} == before
+
+
+def test_an_authority_whose_replacement_was_interrupted_issues_nothing(tmp_path: Path) -> None:
+    """Its certificates would be signed by a key that no client trusts."""
+    authority, other = _authority(tmp_path), Authority(tmp_path / "other")
+    other.create("Other", life=365 * DAY, now=NOW)
+    (tmp_path / "pki/authority-key.pem").write_bytes((tmp_path / "other/authority-key.pem").read_bytes())
+    with pytest.raises(Conflict, match="do not belong together"):
+        authority.issue("manager", ["host"], life=DAY, now=NOW, folder=tmp_path)
+    authority.create("Again", life=365 * DAY, now=NOW, replace=True)
+    authority.issue("manager", ["host"], life=DAY, now=NOW, folder=tmp_path)

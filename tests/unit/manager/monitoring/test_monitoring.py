@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from pydantic import SecretStr
 
-from ai.backend.common.errors import Forbidden, Unavailable
+from ai.backend.common.errors import AuthenticationFailed, Forbidden, Unavailable
 from ai.backend.common.ids import ResourceGroupName
 from ai.backend.common.states import AgentStatus
+from ai.backend.manager.monitoring.api import MonitoringApi
 from ai.backend.manager.monitoring.targets import ScrapeTargets
 from tests.unit.manager.scheduling.memory_manager import Installation, make_agent
 
@@ -54,6 +57,14 @@ async def test_targets_are_managers_agents_and_proxies() -> None:
     coordinator.is_away = True
     roles = [one["labels"]["__meta_backendai_role"] for one in await targets.groups("manager:8081", scheme="http")]
     assert roles == ["manager", "agent", "agent", "app-proxy-coordinator"]
+
+
+@pytest.mark.parametrize("header", ["", "Bearer other", "Bearer \udcff", "Bearer sécret"])
+async def test_a_token_of_any_bytes_is_refused_and_breaks_nothing(header: str) -> None:
+    api = MonitoringApi(cast(Any, None), cast(Any, None), SecretStr("secret"))
+    call = cast(Any, SimpleNamespace(request=SimpleNamespace(headers={"Authorization": header})))
+    with pytest.raises(AuthenticationFailed):
+        await api.list_targets(call)
 
 
 async def test_the_state_counts_sessions_and_the_longest_wait() -> None:
