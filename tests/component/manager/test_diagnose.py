@@ -12,8 +12,9 @@ from urllib.parse import quote, quote_plus
 import pytest
 from click.testing import CliRunner
 
+from ai.backend.infra.redaction import Cleaner, secrets_in
 from ai.backend.manager.commands import diagnose
-from ai.backend.manager.commands.diagnose import Cleaner, secrets_in, write_bundle
+from ai.backend.manager.commands.diagnose import write_bundle
 from ai.backend.manager.config.settings import ManagerSettings
 from ai.backend.manager.main import main
 
@@ -80,6 +81,7 @@ def test_no_planted_secret_is_in_the_bundle(tmp_path: Path, monkeypatch: pytest.
         ("postgresql://me:hunter2@db/backend", "postgresql://me:**removed**@db/backend"),
         ('"secret_key": "hunter2",', '"secret_key": "**removed**",'),
         ("X-Auth-Token: hunter2\n", "X-Auth-Token: **removed**\n"),
+        ("dsn https://4711abc@sentry.example.com/7", "dsn https://**removed**@sentry.example.com/7"),
         ("tokens are counted", "tokens are counted"),
         ("redis://me:hun@ter/2@cache/0", "redis://me:**removed**@cache/0"),
         ("c2VjcmV0\n-----END PRIVATE KEY-----\nafter", "**removed**\nafter"),

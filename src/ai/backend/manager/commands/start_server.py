@@ -17,7 +17,7 @@ from ai.backend.infra.process.pid_file import PidFile
 from ai.backend.infra.process.user import become
 from ai.backend.infra.process.workers import ProcessSupervisor, first_has_ended
 from ai.backend.infra.settings import load_settings, warn_of_keys_without_effect
-from ai.backend.infra.telemetry import count_together, log_as_configured, start_telemetry
+from ai.backend.infra.telemetry import count_together, log_as_configured, start_monitors, start_telemetry
 from ai.backend.manager.composition import backing_services
 from ai.backend.manager.composition.manager import Manager
 from ai.backend.manager.config.settings import ManagerSettings
@@ -149,6 +149,7 @@ def start_server(context: click.Context, worker: int) -> None:
         log_as_configured("manager", settings.logging, level=configured_level, process_number=worker)
         warn_of_keys_without_effect(settings)
         start_telemetry("manager", settings.otel)
+        start_monitors("manager", settings.monitors, settings, process_number=worker)
     share_one_heap()
     collect_rarely()
     arguments = [*(("--config", str(config)) if config else ()), *(("--log-level", level) if level else ())]
