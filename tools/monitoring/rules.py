@@ -107,17 +107,22 @@ ALERTS = (
     ),
     Alert(
         "BackendAILoopStuck",
-        "time() - max by (loop) (max_over_time(backendai_manager_loop_succeeded_timestamp_seconds[30m])) > 300"
+        "time() - max by (loop) (max_over_time(backendai_manager_loop_succeeded_timestamp_seconds[1h]))"
+        " - max by (loop) (max_over_time(backendai_manager_loop_period_seconds[1h])) > 300"
         " and on () (max(backendai_manager_leader_elected) == 1)"
         ' and on () (min(up{job="backendai-manager"}) == 1)',
         60,
         "critical",
-        "The loop {{ $labels.loop }} has not succeeded for {{ $value | humanizeDuration }}.",
+        "The loop {{ $labels.loop }} should have succeeded {{ $value | humanizeDuration }} ago.",
         (
             Case(
                 {
                     'backendai_manager_loop_succeeded_timestamp_seconds{loop="ScheduleLoop"}': "0x20",
+                    'backendai_manager_loop_period_seconds{loop="ScheduleLoop"}': "5x20",
                     'backendai_manager_loop_succeeded_timestamp_seconds{loop="IdleLoop"}': "0+60x20",
+                    'backendai_manager_loop_period_seconds{loop="IdleLoop"}': "10x20",
+                    'backendai_manager_loop_succeeded_timestamp_seconds{loop="RetentionLoop"}': "0x20",
+                    'backendai_manager_loop_period_seconds{loop="RetentionLoop"}': "600x20",
                     "backendai_manager_leader_elected": "1x20",
                     **_up("manager", "1x20"),
                 },
@@ -127,6 +132,7 @@ ALERTS = (
             Case(
                 {
                     'backendai_manager_loop_succeeded_timestamp_seconds{loop="ScheduleLoop"}': "0x20",
+                    'backendai_manager_loop_period_seconds{loop="ScheduleLoop"}': "5x20",
                     "backendai_manager_leader_elected": "1x20",
                     **_up("manager", "0x20"),
                 },
@@ -262,6 +268,24 @@ ALERTS = (
                 },
                 "15m",
                 ({"agent": "i-1"},),
+            ),
+        ),
+    ),
+    Alert(
+        "BackendAICertificateExpires",
+        'min by (job, instance) ({__name__=~"backendai_.+_tls_expiry_timestamp_seconds"}) - time() < 1209600',
+        300,
+        "warning",
+        "The certificate of {{ $labels.job }} at {{ $labels.instance }} expires in {{ $value | humanizeDuration }}.",
+        (
+            Case(
+                {
+                    'backendai_storage_proxy_tls_expiry_timestamp_seconds{job="s",instance="a:1"}': "9999999x20",
+                    'backendai_storage_proxy_client_tls_expiry_timestamp_seconds{job="s",instance="a:1"}': "1209600x20",
+                    'backendai_manager_tls_expiry_timestamp_seconds{job="m",instance="b:1"}': "9999999x20",
+                },
+                "15m",
+                ({"job": "s", "instance": "a:1"},),
             ),
         ),
     ),

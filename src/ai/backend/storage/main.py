@@ -110,7 +110,8 @@ class StorageProxy:
             log.warning(
                 "new files in folders belong to uid %d, not %d: only root can change owners", os.geteuid(), proxy.user
             )
-        client_tls, manager_tls = _tls_context(api.client), _tls_context(api.manager)
+        client_tls = _tls_context(api.client, self.metrics, prefix="client_")
+        manager_tls = _tls_context(api.manager, self.metrics)
         await self.volumes.start()
         await self._storages.start()
         address = client or (api.client.service_addr.host, api.client.service_addr.port)
@@ -145,10 +146,12 @@ class StorageProxy:
         await self.volumes.stop()
 
 
-def _tls_context(api: ClientApiSettings | ManagerApiSettings) -> ssl.SSLContext | None:
+def _tls_context(
+    api: ClientApiSettings | ManagerApiSettings, metrics: Metrics, *, prefix: str = ""
+) -> ssl.SSLContext | None:
     if api.ssl_cert is None or api.ssl_privkey is None or not api.ssl_enabled:
         return None
-    return tls_of(api.ssl_cert, api.ssl_privkey)
+    return tls_of(api.ssl_cert, api.ssl_privkey, metrics=metrics, prefix=prefix)
 
 
 async def _serve(runner: web.AppRunner, address: Address, tls: ssl.SSLContext | None, *, shares: bool = False) -> str:

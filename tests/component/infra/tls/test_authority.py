@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 
 from ai.backend.common.errors import Conflict, InvalidInput, NotFound
 from ai.backend.infra.http.server import tls_of
+from ai.backend.infra.telemetry import Metrics
 from ai.backend.infra.tls.authority import Authority, expiry_of
 from ai.backend.infra.tls.reloading import ReloadedCertificate
 from ai.backend.manager.main import main
@@ -53,13 +54,21 @@ async def test_a_running_server_takes_a_new_certificate_in_use(
     authority, hosts = _authority(tmp_path), ["127.0.0.1", "manager.example.com"]
     certificate, key = authority.issue("manager", hosts, life=30 * DAY, now=NOW, folder=tmp_path)
     assert key.stat().st_mode & 0o777 == 0o600
-    server, port = await _serve(tls_of(certificate, key))
+    metrics = Metrics("test-tls")
+
+    def days_left() -> float:
+        (line,) = [line for line in metrics.exposition().decode().splitlines() if line.startswith("backendai_test_tls")]
+        return round((float(line.split()[1]) - NOW.timestamp()) / DAY.total_seconds(), 3)
+
+    server, port = await _serve(tls_of(certificate, key, metrics=metrics))
     async with server:
+        assert days_left() == 30
         first = await _serial(port, authority.trusted, host)
         assert await _serial(port, authority.trusted, host) == first
         authority.issue("manager", hosts, life=60 * DAY, now=NOW, folder=tmp_path)
         second = await _serial(port, authority.trusted, host)
         assert second != first
+        assert days_left() == 60
         authority.create("Test", life=365 * DAY, now=NOW, replace=True)
         assert await _serial(port, authority.trusted, host) == second  # the earlier authority is trusted still
         authority.issue("manager", hosts, life=30 * DAY, now=NOW, folder=tmp_path)

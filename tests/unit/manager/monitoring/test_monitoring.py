@@ -67,6 +67,15 @@ async def test_a_token_of_any_bytes_is_refused_and_breaks_nothing(header: str) -
         await api.list_targets(call)
 
 
+async def test_the_state_says_how_long_a_loop_may_rest() -> None:
+    """Without it a loop of ten minutes looks stuck for the half of its time."""
+    installation = await Installation.make()
+    loops = installation.manager.loops
+    state = replace(installation.manager.services.state_of_installation, loops=lambda: loops)
+    (periods,) = [family for family in state.families() if family.name == "backendai_manager_loop_period_seconds"]
+    assert {sample.labels["loop"]: sample.value for sample in periods.samples}["RetentionLoop"] == 600
+
+
 async def test_the_state_counts_sessions_and_the_longest_wait() -> None:
     installation = await Installation.make(make_agent("i-1", cpu=1, mem=1024))
     await installation.create("user", "first", {"cpu": 1})
