@@ -62,7 +62,7 @@ RECORDINGS = (
     ),
     Recording("backendai:node_cpu:ratio", "backendai_node_cpu_util_ratio / backendai_node_cpu_util_capacity_ratio"),
     Recording("backendai:node_mem:ratio", "backendai_node_mem_bytes / backendai_node_mem_capacity_bytes"),
-    Recording("backendai:node_disk:ratio", "backendai_node_disk_bytes / backendai_node_disk_capacity_bytes"),
+    Recording("backendai:node_disk:ratio", "backendai_device_disk_bytes / backendai_device_disk_capacity_bytes"),
 )
 
 
@@ -254,20 +254,22 @@ ALERTS = (
     ),
     Alert(
         "BackendAINodeDiskFull",
-        "max by (agent) (backendai:node_disk:ratio) > 0.9",
+        "max by (agent, device_id) (backendai:node_disk:ratio) > 0.9",
         300,
         "warning",
-        "A disk of the agent {{ $labels.agent }} is {{ $value | humanizePercentage }} full.",
+        "The disk {{ $labels.device_id }} of the agent {{ $labels.agent }} is {{ $value | humanizePercentage }} full.",
         (
             Case(
                 {
-                    'backendai_node_disk_bytes{agent="i-1"}': "95x20",
-                    'backendai_node_disk_capacity_bytes{agent="i-1"}': "100x20",
-                    'backendai_node_disk_bytes{agent="i-2"}': "50x20",
-                    'backendai_node_disk_capacity_bytes{agent="i-2"}': "100x20",
+                    'backendai_device_disk_bytes{agent="i-1",device_id="data"}': "95x20",
+                    'backendai_device_disk_capacity_bytes{agent="i-1",device_id="data"}': "100x20",
+                    'backendai_device_disk_bytes{agent="i-1",device_id="vda"}': "50x20",
+                    'backendai_device_disk_capacity_bytes{agent="i-1",device_id="vda"}': "9000x20",
+                    'backendai_device_disk_bytes{agent="i-2",device_id="data"}': "50x20",
+                    'backendai_device_disk_capacity_bytes{agent="i-2",device_id="data"}': "100x20",
                 },
                 "15m",
-                ({"agent": "i-1"},),
+                ({"agent": "i-1", "device_id": "data"},),
             ),
         ),
     ),
