@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -21,14 +22,16 @@ from pathlib import Path
 import pytest
 from tools.monitoring.dashboards import ROLES
 from tools.monitoring.files import as_yaml, stale
-from tools.monitoring.rules import ALERTS, cases_document, rules_document
+from tools.monitoring.rules import ALERTS, RUNBOOK, cases_document, rules_document
 
 from tests.support.cluster import Cluster, free_port, running_cluster, wait_until
 from tests.support.etcd_server import EtcdServer
 from tests.support.forked import ForkedPopen
 from tests.support.postgres import migrated_template, shared_server
 from tests.support.prometheus import Monitoring, running_monitoring
+from tests.support.runbooks import spans, stand_in_for_systemd
 
+ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.needs("prometheus", "alertmanager"), pytest.mark.timeout(200)]
 
 
@@ -382,6 +385,55 @@ def test_a_fault_of_what_managers_share_fires_its_alert_and_no_other(
     _break(monitoring, alert, SHARED_FAULTS[alert](manager))
 
 
+def test_each_command_of_the_runbooks_works(
+    watched: tuple[Cluster, Monitoring], shared: tuple[SharedManager, Monitoring], tmp_path: Path
+) -> None:
+    cluster, monitoring = watched
+    cluster.run("start", "-q", "-t", "explained", "-r", "cpu=1", "-r", "mem=64m", "python", check=True)
+    (storage,) = monitoring.query('up{job="backendai-storage-proxy"}')
+    places = {
+        "localhost:8081": f"localhost:{cluster.port}",
+        "localhost:6022": storage["metric"]["instance"],
+        "localhost:8120": f"localhost:{shared[0].etcd.port}",
+        "/etc/backend.ai": str(tmp_path),
+        "SESSION": cluster.json("info", "explained")["id"],
+        "AGENT": "i-local",
+        "NAME": "manager",
+        "HOST": "localhost",
+    }
+    (tmp_path / "bin").mkdir()
+    stand_in_for_systemd(tmp_path / "bin", ROOT / "deploy/systemd")
+    environment = {
+        **cluster.environment(admin=True),
+        "PATH": f"{tmp_path}/bin:{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "BACKEND_MANAGER_DATA_DIR": str(cluster.data_dir / "manager"),
+        "BACKEND_MANAGER_DATABASE__URL": f"sqlite:///{cluster.data_dir}/manager/backendai.db",
+    }
+    prepared = ["backend.ai mgr pki init", "backend.ai mgr pki issue manager --host localhost -o /etc/backend.ai"]
+    found = list(spans(ROOT / RUNBOOK))
+    for command in [*prepared, *(text for kind, text in found if kind == "command")]:
+        for shown, own in places.items():
+            command = re.sub(rf"(?<![\w-]){re.escape(shown)}(?![\w-])", own, command)
+        done = subprocess.run(
+            ["bash", "-c", f"set -eo pipefail\n{command}"],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            timeout=60,
+            cwd=tmp_path,
+        )
+        assert done.returncode == 0, f"$ {command}\n{done.stdout}{done.stderr}"
+        if command.startswith("curl"):
+            assert done.stdout, command
+    cluster.run("admin", "agent", "update", "i-local", "--schedulable", "yes", admin=True, check=True)
+    cluster.run("rm", "explained", check=True)
+    for query in (text for kind, text in found if kind == "query"):
+        monitoring.query(query)
+    assert sum(kind == "command" for kind, _ in found) >= 18
+
+
 def test_every_alert_has_a_fault() -> None:
     assert {alert.name for alert in ALERTS} - ONLY_BY_CASES == FAULTS.keys() | SHARED_FAULTS.keys()
 
@@ -397,7 +449,7 @@ def _break(monitoring: Monitoring, alert: str, fault: AbstractContextManager[Non
         _firing(monitoring, seen)
         assert seen == {alert}
     runbook, _, anchor = monitoring.alerts()[alert]["annotations"]["runbook_url"].partition("#")
-    headings = (Path(__file__).parents[2] / runbook).read_text().lower().splitlines()
+    headings = (ROOT / runbook).read_text().lower().splitlines()
     assert f"## {anchor}" in headings
 
 
@@ -408,6 +460,6 @@ def _firing(monitoring: Monitoring, seen: set[str]) -> set[str]:
 
 
 def test_every_alert_has_its_runbook() -> None:
-    page = (Path(__file__).parents[2] / "docs/howto/runbooks.md").read_text()
+    page = (ROOT / RUNBOOK).read_text()
     assert [alert.name for alert in ALERTS if f"\n## {alert.name}\n" not in page] == []
     assert json.dumps(rules_document())
