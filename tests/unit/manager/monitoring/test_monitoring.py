@@ -48,6 +48,7 @@ async def test_targets_are_managers_agents_and_proxies() -> None:
         ("app-proxy-coordinator", None),
         ("app-proxy-worker", None),
     }
+    assert by_role["manager", None]["labels"]["__param_others"] == "false"
     assert by_role["agent", "i-1"]["targets"] == ["manager:8081"]
     assert by_role["agent", "i-1"]["labels"]["__metrics_path__"] == "/metrics/agents/i-1"
     assert by_role["app-proxy-coordinator", None]["targets"] == ["proxy.example.com:443"]
