@@ -132,6 +132,13 @@ class StoreContract:
         assert agent is not None
         assert agent.occupied_slots == SLOTS
 
+    async def test_agents_are_counted_by_status(self, stores: Stores) -> None:
+        assert dict(await stores.agents.count_by_status()) == {}
+        for name in ("i-1", "i-2", "i-3"):
+            await stores.agents.put_agent(replace(make_agent(), id=AgentId(name)))
+        await stores.agents.set_status(AgentId("i-2"), AgentStatus.LOST, at=NOW)
+        assert dict(await stores.agents.count_by_status()) == {AgentStatus.ALIVE: 2, AgentStatus.LOST: 1}
+
     async def test_slots_move_with_the_status(self, stores: Stores) -> None:
         await stores.agents.put_agent(make_agent())
         session = make_session(size=2)
