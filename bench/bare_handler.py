@@ -19,7 +19,7 @@ def main() -> None:
 
     async def serve() -> web.Application:
         app = web.Application()
-        app.router.add_get("/{path:.*}", handle)
+        app.router.add_route("*", "/{path:.*}", handle)
         return app
 
     listener = socket.socket()

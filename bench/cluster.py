@@ -197,10 +197,10 @@ def temporary_folder() -> Iterator[Path]:
 
 
 @contextmanager
-def running_cluster(*options: str) -> Iterator[Cluster]:
-    """Yield a fresh cluster, and stop it at the end."""
+def running_cluster(*options: str, **env: str) -> Iterator[Cluster]:
+    """Yield a fresh cluster, with these variables besides, and stop it at the end."""
     with temporary_folder() as folder:
-        cluster = up(folder, *options)
+        cluster = up(folder, *options, **env)
         try:
             yield cluster
         finally:

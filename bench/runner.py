@@ -16,6 +16,7 @@ MODULES = (
     "life",
     "history",
     "operations",
+    "scrape",
     "jobs",
     "docker",
     "gvisor",

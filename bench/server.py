@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from bench.cluster import Api, down, lift_rate_limits, running_cluster, temporary_folder, up
@@ -151,5 +151,43 @@ def requests() -> Sequence[Figure]:
             target=f">= {REQUEST_RATIO:g} of the bare handler",
             holds=value >= REQUEST_RATIO * reference,
             detail=spread(ours) | {"peer": PEER_REQUESTS_PER_S},
+        )
+    ]
+
+
+OTEL_RATIO = 0.95
+
+
+@benchmark("requests-otel", "the same requests with OpenTelemetry on against off")
+def requests_with_telemetry() -> Sequence[Figure]:
+    """Two clusters take turns; the collector of one takes whatever it is sent."""
+    target = "/resource/presets"
+    with ExitStack() as stack:
+        port = stack.enter_context(_bare_handler(b"{}"))
+        collector = {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{port}",
+            "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+        }
+        rates: dict[str, list[float]] = {"off": [], "on": []}
+        clusters = {name: stack.enter_context(running_cluster(**env)) for name, env in (("off", {}), ("on", collector))}
+        for cluster in clusters.values():
+            lift_rate_limits(cluster)
+        for _ in range(5):
+            for name, cluster in clusters.items():
+                api = cluster.admin
+                host, _, api_port = api.host.rpartition(":")
+                request = _request(api.host, target, api.headers("GET", target, "text/plain"))
+                rates[name].append(asyncio.run(_hammer(host, int(api_port), request, SECONDS_PER_ROUND)))
+    value, reference = statistics.median(rates["on"]), statistics.median(rates["off"])
+    return [
+        Figure(
+            name="signed-get-rate-otel",
+            value=value,
+            unit="requests/s",
+            reference=reference,
+            reference_is="without OpenTelemetry",
+            target=f">= {OTEL_RATIO:g} of the rate without",
+            holds=value >= OTEL_RATIO * reference,
+            detail=spread(rates["on"]),
         )
     ]

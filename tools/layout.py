@@ -15,7 +15,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("cli",),
     ("standalone", "simulator"),
     ("manager", "agent", "storage", "appproxy", "web", "kubeacc"),
-    ("infra", "client", "accelerator", "runtime", "volume", "hook", "pluginhost"),
+    ("infra", "client", "accelerator", "runtime", "volume", "hook", "monitor", "pluginhost"),
     ("node",),
     ("plugin",),
     ("core",),
@@ -31,11 +31,11 @@ STDLIB_ONLY = ("node.relay", "infra.console")
 NEIGHBOURS: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
     ("accelerators-see-only-the-spi", ("accelerator",), ("core", "infra", "client", "node")),
     ("runtimes-and-volumes-see-the-spi-and-the-node", ("runtime", "volume"), ("core", "infra", "client")),
-    ("hooks-see-only-the-spi", ("hook",), ("core", "infra", "client", "node")),
+    ("hooks-and-monitors-see-only-the-spi", ("hook", "monitor"), ("core", "infra", "client", "node")),
     (
         "simulator-runs-managers-and-agents-alone",
         ("simulator",),
-        ("storage", "appproxy", "web", "kubeacc", "client", "runtime", "accelerator", "volume", "hook"),
+        ("storage", "appproxy", "web", "kubeacc", "client", "runtime", "accelerator", "volume", "hook", "monitor"),
     ),
     ("client-sees-only-common", ("client",), ("core", "plugin", "infra", "node")),
 )

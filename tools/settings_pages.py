@@ -20,6 +20,8 @@ from ai.backend.kubeacc.controllers.settings import ControllerSettings
 from ai.backend.kubeacc.drivers.cyborg.settings import CyborgSettings
 from ai.backend.kubeacc.node_plugin.settings import NodePluginSettings
 from ai.backend.manager.config.settings import ManagerSettings
+from ai.backend.monitor.datadog import DatadogSettings
+from ai.backend.monitor.sentry import SentrySettings
 from ai.backend.runtime.docker.settings import DockerRuntimeSettings
 from ai.backend.runtime.kubernetes.settings import KubernetesRuntimeSettings
 from ai.backend.runtime.process.settings import ProcessRuntimeSettings
@@ -79,6 +81,13 @@ def page() -> str:
     for name, model in hooks.items():
         hook = reference_page(model, name="manager", env_prefix=f"BACKEND_MANAGER_HOOKS__OPTIONS__{name.upper()}__")
         parts.append(hook.replace("## `manager.toml`", f"## `manager.toml`, table `[hooks.options.{name}]`"))
+    monitors: dict[str, type[BaseModel]] = {"sentry": SentrySettings, "datadog": DatadogSettings}
+    for name, model in monitors.items():
+        monitor = reference_page(
+            model, name="manager", env_prefix=f"BACKEND_MANAGER_MONITORS__OPTIONS__{name.upper()}__"
+        )
+        heading = f"## `manager.toml` and those of other daemons, table `[monitors.options.{name}]`"
+        parts.append(monitor.replace("## `manager.toml`", heading))
     return "\n".join(parts)
 
 

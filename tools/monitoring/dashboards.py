@@ -63,7 +63,7 @@ ROLES = (
                   " or 0 * sum by (job) (backendai:http_requests:rate5m)", "percentunit", "{{job}}"),
             Panel("Processors of nodes", "backendai:node_cpu:ratio", "percentunit", "{{agent}}"),
             Panel("Memory of nodes", "backendai:node_mem:ratio", "percentunit", "{{agent}}"),
-            Panel("Disks of nodes", "backendai:node_disk:ratio", "percentunit", "{{agent}}"),
+            Panel("Disks of nodes", "backendai:node_disk:ratio", "percentunit", "{{agent}} {{device_id}}"),
             Panel("Rounds of loops that failed", "sum by (loop) (rate(backendai_manager_loop_failures_total[5m]))",
                   legend="{{loop}}"),
         ),

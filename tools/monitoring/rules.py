@@ -62,7 +62,7 @@ RECORDINGS = (
     ),
     Recording("backendai:node_cpu:ratio", "backendai_node_cpu_util_ratio / backendai_node_cpu_util_capacity_ratio"),
     Recording("backendai:node_mem:ratio", "backendai_node_mem_bytes / backendai_node_mem_capacity_bytes"),
-    Recording("backendai:node_disk:ratio", "backendai_node_disk_bytes / backendai_node_disk_capacity_bytes"),
+    Recording("backendai:node_disk:ratio", "backendai_device_disk_bytes / backendai_device_disk_capacity_bytes"),
 )
 
 
@@ -107,17 +107,22 @@ ALERTS = (
     ),
     Alert(
         "BackendAILoopStuck",
-        "time() - max by (loop) (max_over_time(backendai_manager_loop_succeeded_timestamp_seconds[30m])) > 300"
+        "time() - max by (loop) (max_over_time(backendai_manager_loop_succeeded_timestamp_seconds[1h]))"
+        " - max by (loop) (max_over_time(backendai_manager_loop_period_seconds[1h])) > 300"
         " and on () (max(backendai_manager_leader_elected) == 1)"
         ' and on () (min(up{job="backendai-manager"}) == 1)',
         60,
         "critical",
-        "The loop {{ $labels.loop }} has not succeeded for {{ $value | humanizeDuration }}.",
+        "The loop {{ $labels.loop }} should have succeeded {{ $value | humanizeDuration }} ago.",
         (
             Case(
                 {
                     'backendai_manager_loop_succeeded_timestamp_seconds{loop="ScheduleLoop"}': "0x20",
+                    'backendai_manager_loop_period_seconds{loop="ScheduleLoop"}': "5x20",
                     'backendai_manager_loop_succeeded_timestamp_seconds{loop="IdleLoop"}': "0+60x20",
+                    'backendai_manager_loop_period_seconds{loop="IdleLoop"}': "10x20",
+                    'backendai_manager_loop_succeeded_timestamp_seconds{loop="RetentionLoop"}': "0x20",
+                    'backendai_manager_loop_period_seconds{loop="RetentionLoop"}': "600x20",
                     "backendai_manager_leader_elected": "1x20",
                     **_up("manager", "1x20"),
                 },
@@ -127,6 +132,7 @@ ALERTS = (
             Case(
                 {
                     'backendai_manager_loop_succeeded_timestamp_seconds{loop="ScheduleLoop"}': "0x20",
+                    'backendai_manager_loop_period_seconds{loop="ScheduleLoop"}': "5x20",
                     "backendai_manager_leader_elected": "1x20",
                     **_up("manager", "0x20"),
                 },
@@ -248,20 +254,40 @@ ALERTS = (
     ),
     Alert(
         "BackendAINodeDiskFull",
-        "max by (agent) (backendai:node_disk:ratio) > 0.9",
+        "max by (agent, device_id) (backendai:node_disk:ratio) > 0.9",
         300,
         "warning",
-        "A disk of the agent {{ $labels.agent }} is {{ $value | humanizePercentage }} full.",
+        "The disk {{ $labels.device_id }} of the agent {{ $labels.agent }} is {{ $value | humanizePercentage }} full.",
         (
             Case(
                 {
-                    'backendai_node_disk_bytes{agent="i-1"}': "95x20",
-                    'backendai_node_disk_capacity_bytes{agent="i-1"}': "100x20",
-                    'backendai_node_disk_bytes{agent="i-2"}': "50x20",
-                    'backendai_node_disk_capacity_bytes{agent="i-2"}': "100x20",
+                    'backendai_device_disk_bytes{agent="i-1",device_id="data"}': "95x20",
+                    'backendai_device_disk_capacity_bytes{agent="i-1",device_id="data"}': "100x20",
+                    'backendai_device_disk_bytes{agent="i-1",device_id="vda"}': "50x20",
+                    'backendai_device_disk_capacity_bytes{agent="i-1",device_id="vda"}': "9000x20",
+                    'backendai_device_disk_bytes{agent="i-2",device_id="data"}': "50x20",
+                    'backendai_device_disk_capacity_bytes{agent="i-2",device_id="data"}': "100x20",
                 },
                 "15m",
-                ({"agent": "i-1"},),
+                ({"agent": "i-1", "device_id": "data"},),
+            ),
+        ),
+    ),
+    Alert(
+        "BackendAICertificateExpires",
+        'min by (job, instance) ({__name__=~"backendai_.+_tls_expiry_timestamp_seconds"}) - time() < 1209600',
+        300,
+        "warning",
+        "The certificate of {{ $labels.job }} at {{ $labels.instance }} expires in {{ $value | humanizeDuration }}.",
+        (
+            Case(
+                {
+                    'backendai_storage_proxy_tls_expiry_timestamp_seconds{job="s",instance="a:1"}': "9999999x20",
+                    'backendai_storage_proxy_client_tls_expiry_timestamp_seconds{job="s",instance="a:1"}': "1209600x20",
+                    'backendai_manager_tls_expiry_timestamp_seconds{job="m",instance="b:1"}': "9999999x20",
+                },
+                "15m",
+                ({"job": "s", "instance": "a:1"},),
             ),
         ),
     ),

@@ -23,6 +23,7 @@ from ai.backend.common.errors import Conflict, Unavailable
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.infra.database import GUID, Database, JSONText, QuantityMap, UTCDateTime, current_revision, upgrade
 from ai.backend.infra.database.ballast import STEP_INTERVAL_S
+from ai.backend.infra.database.prepared import Prepared
 
 metadata = MetaData()
 things = Table(
@@ -113,6 +114,13 @@ async def test_a_write_waits_for_another_process_while_the_event_loop_turns(data
 _COUNT_TO_A_MILLION = (
     "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1000000) SELECT max(i) FROM n"
 )
+
+
+async def test_a_prepared_statement_of_many_rows_runs_in_a_thread(database: Database) -> None:
+    """SQLite ends it between two rows, after the first ones have come."""
+    await database.run_write(lambda c: c.execute(insert(things), [{"n": n} for n in range(3000)]))
+    rows = await database.fetch(Prepared(select(things.c.id, things.c.n, things.c.doc)), {})
+    assert [row.n for row in rows] == list(range(3000))
 
 
 @pytest.mark.parametrize("is_write", [False, True])

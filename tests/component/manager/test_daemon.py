@@ -8,6 +8,8 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,7 @@ from ai.backend.manager.composition.manager import Manager
 from ai.backend.manager.config.settings import ManagerSettings
 from ai.backend.manager.main import main
 from tests.support.certificates import self_signed
+from tests.support.monitors import DatadogAgent, monitor_entry_points
 
 
 async def test_stopping_is_safe_at_any_time(tmp_path: Path) -> None:
@@ -33,9 +36,10 @@ async def test_stopping_is_safe_at_any_time(tmp_path: Path) -> None:
     await database.close()
 
 
-async def _command(tmp_path: Path, *words: str) -> asyncio.subprocess.Process:
+async def _command(tmp_path: Path, *words: str, env: Mapping[str, str] | None = None) -> asyncio.subprocess.Process:
     environ = {
         **os.environ,
+        **(env or {}),
         "BACKEND_MANAGER_DATA_DIR": str(tmp_path / "data"),
         "BACKEND_MANAGER_LISTEN__PORT": "0",
         "BACKEND_MANAGER_AGENT_LINK__BIND": "tcp://127.0.0.1:0",
@@ -83,6 +87,23 @@ async def test_the_daemon_serves_until_it_is_told_to_stop(tmp_path: Path) -> Non
     assert b"v7.20230615" in reply
     process.send_signal(signal.SIGTERM)
     out, _ = await asyncio.wait_for(process.communicate(), 30)
+    assert process.returncode == 0, out.decode()
+
+
+async def test_the_daemon_reports_its_figures_to_a_monitor(tmp_path: Path) -> None:
+    await _output(await _command(tmp_path, "bootstrap"))
+    with closing(DatadogAgent()) as agent:
+        env = {
+            "PYTHONPATH": f"{monitor_entry_points(tmp_path)}:{os.environ.get('PYTHONPATH', '')}",
+            "BACKEND_MANAGER_MONITORS__STATISTICS": '["datadog"]',
+            "BACKEND_MANAGER_MONITORS__INTERVAL_S": "1",
+            "BACKEND_MANAGER_MONITORS__OPTIONS__DATADOG__PORT": str(agent.port),
+        }
+        process = await _command(tmp_path, "start-server", env=env)
+        is_there = "backendai_manager_leader_elected:1.0|g".startswith
+        await asyncio.to_thread(agent.lines, lambda lines: any(is_there(line.partition("|#")[0]) for line in lines))
+        process.terminate()
+        out, _ = await asyncio.wait_for(process.communicate(), 30)
     assert process.returncode == 0, out.decode()
 
 

@@ -475,8 +475,8 @@ class StoreContract:
         assert [a.id for a in await stores.agents.agents()] == ["agent-0", "agent-1"]
         assert [a.id for a in await stores.agents.agents(scaling_group="other")] == ["agent-0"]
         assert (await stores.agents.underlays())[AGENT] == agent.overlay
-        later = NOW + timedelta(minutes=1)
-        await stores.agents.set_status(AGENT, AgentStatus.LOST, at=later)
+        await stores.agents.set_status(AGENT, AgentStatus.LOST, at=(later := NOW + timedelta(minutes=1)))
+        assert dict(await stores.agents.count_by_status()) == {AgentStatus.ALIVE: 1, AgentStatus.LOST: 1}
         assert list(await stores.agents.underlays()) == ["agent-0"]
         await stores.agents.change(AGENT, schedulable=False)
         await stores.agents.change(AGENT, last_heartbeat=later)

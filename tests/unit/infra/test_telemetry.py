@@ -11,11 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from ai.backend.common.errors import InvalidInput
 from ai.backend.infra.settings.tables import LoggingSettings
 from ai.backend.infra.telemetry import Metrics, bind_log_context, change_levels, configure_logging, log_as_configured
+from ai.backend.infra.telemetry.recent import recent_lines
 
 
 @pytest.fixture(autouse=True)
@@ -43,6 +45,22 @@ def test_a_json_record_carries_the_ids_of_its_context(tmp_path: Path) -> None:
     assert record["msg"] == "hello wörld"
     assert (record["daemon"], record["request_id"], record["session_id"]) == ("manager", "r1", "s1")
     assert "kernel_id" not in record
+
+
+def test_a_name_that_is_no_utf8_hides_no_record(tmp_path: Path) -> None:
+    """A file of a user may be named so; the name comes with characters that encoders refuse."""
+    configure_logging("storage", style="json", file=tmp_path / "log")
+    name = os.fsdecode(b"\xff.txt")
+    with bind_log_context(session_id="s1"):
+        try:
+            raise ValueError(name)
+        except ValueError:
+            logging.getLogger("ai.backend.test").exception("cannot read %s", name)
+    (line,) = (tmp_path / "log").read_text().splitlines()
+    assert json.loads(line)["msg"] == "cannot read \\udcff.txt"
+    assert "\\udcff.txt" in json.loads(line)["exc"]
+    (kept,) = recent_lines(["s1"])
+    assert json.loads(msgspec.json.encode(kept))["message"] == "cannot read \\udcff.txt"
 
 
 def test_a_user_cannot_forge_a_line_of_the_console_log(tmp_path: Path) -> None:

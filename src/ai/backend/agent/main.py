@@ -47,7 +47,7 @@ def start_server(config: Path | None, log_level: str | None, runtime: str | None
     from ai.backend.infra.process.memory import share_one_heap
     from ai.backend.infra.process.pid_file import PidFile
     from ai.backend.infra.settings import warn_of_keys_without_effect
-    from ai.backend.infra.telemetry import log_as_configured, start_telemetry
+    from ai.backend.infra.telemetry import log_as_configured, start_monitors, start_telemetry
 
     share_one_heap()
 
@@ -58,6 +58,7 @@ def start_server(config: Path | None, log_level: str | None, runtime: str | None
         log_as_configured("agent", settings.logging, level=log_level or settings.debug.log_level)
         warn_of_keys_without_effect(settings)
         start_telemetry("agent", settings.otel)
+        start_monitors("agent", settings.monitors, settings)
 
     async def run_agent(stop: asyncio.Event) -> None:
         with PidFile(settings.agent.pid_file):

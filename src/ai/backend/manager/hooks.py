@@ -9,11 +9,11 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from ai.backend.common.errors import Forbidden, InvalidInput, NotFound, Unavailable
 from ai.backend.infra.settings import Settings
-from ai.backend.plugin.entries import load_class
+from ai.backend.plugin.entries import load_class, settings_for
 from ai.backend.plugin.hooks import (
     ENTRY_POINT_GROUP,
     AbstractHook,
@@ -25,7 +25,6 @@ from ai.backend.plugin.hooks import (
     SignUpRequest,
     SiteUser,
 )
-from ai.backend.plugin.settings import problems_of
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -47,16 +46,9 @@ def load_hooks(settings: HookSettings) -> Hooks:
         raise InvalidInput(f"hooks.options has {', '.join(sorted(unknown))}, which hooks.enabled does not name.")
     named = []
     for name in settings.enabled:
-        cls, values = load_class(ENTRY_POINT_GROUP, name, AbstractHook), settings.options.get(name, {})
-        model = cls.settings_model
-        if model is None and values:
-            raise InvalidInput(f"hooks.options.{name}: the plugin has no settings.")
-        try:
-            named.append((name, cls(model.model_validate(values) if model is not None else None)))
-        except ValidationError as e:
-            problems = {f"hooks.options.{name}.{key}": problem for key, problem in problems_of(e).items()}
-            text = "; ".join(f"{place}: {problem}" for place, problem in problems.items())
-            raise InvalidInput(text, data=problems) from None
+        cls = load_class(ENTRY_POINT_GROUP, name, AbstractHook)
+        values = settings.options.get(name, {})
+        named.append((name, cls(settings_for(cls, values, place=f"hooks.options.{name}"))))
     return Hooks(named, settings.timeout_s)
 
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from importlib.metadata import entry_points
 from typing import Any
 
+from pydantic import BaseModel, ValidationError
+
 from ai.backend.common.errors import InvalidInput, PluginError
+from ai.backend.plugin.settings import problems_of
 
 
 def installed(group: str) -> list[str]:
@@ -32,6 +36,22 @@ def load_class(group: str, name: str, base: Any) -> Any:
     except Exception as e:
         raise PluginError(f"The plugin {name!r} of {group} cannot be loaded: {type(e).__name__}: {e}") from e
     return check_class(loaded, name, base)
+
+
+def settings_for(cls: Any, values: Mapping[str, Any], *, place: str) -> BaseModel | None:
+    """Returns the settings of a plugin class; ``place`` is their key in the file. Raises InvalidInput."""
+    model = cls.settings_model
+    if model is None:
+        if values:
+            raise InvalidInput(f"{place}: the plugin has no settings.")
+        return None
+    try:
+        settings: BaseModel = model.model_validate(values)
+    except ValidationError as e:
+        problems = {f"{place}.{key}": problem for key, problem in problems_of(e).items()}
+        text = "; ".join(f"{key}: {problem}" for key, problem in problems.items())
+        raise InvalidInput(text, data=problems) from None
+    return settings
 
 
 def check_class(loaded: Any, name: str, base: Any) -> Any:

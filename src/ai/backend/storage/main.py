@@ -27,7 +27,7 @@ from ai.backend.infra.process.pid_file import PidFile
 from ai.backend.infra.process.workers import ProcessSupervisor, first_has_ended
 from ai.backend.infra.settings import load_settings, warn_of_keys_without_effect
 from ai.backend.infra.settings.check import config as config_group
-from ai.backend.infra.telemetry import Metrics, log_as_configured, start_telemetry
+from ai.backend.infra.telemetry import Metrics, log_as_configured, start_monitors, start_telemetry
 from ai.backend.plugin.crash_points import crash_point
 from ai.backend.storage.artifacts.api import ArtifactApi, ArtifactClientApi
 from ai.backend.storage.artifacts.archive import Archive, Storages
@@ -110,7 +110,8 @@ class StorageProxy:
             log.warning(
                 "new files in folders belong to uid %d, not %d: only root can change owners", os.geteuid(), proxy.user
             )
-        client_tls, manager_tls = _tls_context(api.client), _tls_context(api.manager)
+        client_tls = _tls_context(api.client, self.metrics, prefix="client_")
+        manager_tls = _tls_context(api.manager, self.metrics)
         await self.volumes.start()
         await self._storages.start()
         address = client or (api.client.service_addr.host, api.client.service_addr.port)
@@ -145,10 +146,12 @@ class StorageProxy:
         await self.volumes.stop()
 
 
-def _tls_context(api: ClientApiSettings | ManagerApiSettings) -> ssl.SSLContext | None:
+def _tls_context(
+    api: ClientApiSettings | ManagerApiSettings, metrics: Metrics, *, prefix: str = ""
+) -> ssl.SSLContext | None:
     if api.ssl_cert is None or api.ssl_privkey is None or not api.ssl_enabled:
         return None
-    return tls_of(api.ssl_cert, api.ssl_privkey)
+    return tls_of(api.ssl_cert, api.ssl_privkey, metrics=metrics, prefix=prefix)
 
 
 async def _serve(runner: web.AppRunner, address: Address, tls: ssl.SSLContext | None, *, shares: bool = False) -> str:
@@ -196,6 +199,7 @@ def start_server(config: Path | None, log_level: str | None, worker: int) -> Non
         log_as_configured("storage-proxy", settings.logging, level=level, process_number=worker)
         warn_of_keys_without_effect(settings)
         start_telemetry("storage-proxy", settings.otel)
+        start_monitors("storage-proxy", settings.monitors, settings, process_number=worker)
     except BackendError as e:
         raise click.ClickException(str(e)) from e
     arguments = [*(("-f", str(config)) if config else ()), *(("--log-level", log_level) if log_level else ())]

@@ -40,7 +40,8 @@ class WebServer:
     def __init__(self, settings: WebSettings) -> None:
         self.settings = settings
         service, session = settings.service, settings.session
-        self._tls = _tls_context(settings)
+        metrics = Metrics("web")
+        self._tls = _tls_context(settings, metrics)
         scheme = service.force_endpoint_protocol or ("https" if self._tls is not None else "http")
         self.managers = ManagerPool(
             settings.api.endpoint,
@@ -58,7 +59,6 @@ class WebServer:
         sign_in = ManagerSignIn(self.managers)
         self.logins = logins = LoginService(self._store, sign_in, limits, SystemClock())
         cookies = CookiePolicy(scheme=scheme, base_name=session.cookie_name, max_age_s=session.max_age)
-        metrics = Metrics("web")
         apis = (
             LoginApi(logins, sign_in, cookies, domain=settings.api.domain),
             SsoApi(logins, sign_in, cookies, domain=settings.api.domain),
@@ -115,11 +115,11 @@ def _pages(settings: WebSettings, *, scheme: str) -> ConsoleApi | PagesApi:
     return ConsoleApi(settings, Console(folder), scheme=scheme)
 
 
-def _tls_context(settings: WebSettings) -> ssl.SSLContext | None:
+def _tls_context(settings: WebSettings, metrics: Metrics) -> ssl.SSLContext | None:
     service = settings.service
     if not service.ssl_enabled or service.ssl_cert is None or service.ssl_privkey is None:
         return None
-    return tls_of(service.ssl_cert, service.ssl_privkey)
+    return tls_of(service.ssl_cert, service.ssl_privkey, metrics=metrics)
 
 
 def _login_store(session: SessionSettings) -> LoginStore:

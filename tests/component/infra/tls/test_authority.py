@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 
 from ai.backend.common.errors import Conflict, InvalidInput, NotFound
 from ai.backend.infra.http.server import tls_of
+from ai.backend.infra.telemetry import Metrics
 from ai.backend.infra.tls.authority import Authority, expiry_of
 from ai.backend.infra.tls.reloading import ReloadedCertificate
 from ai.backend.manager.main import main
@@ -53,13 +54,21 @@ async def test_a_running_server_takes_a_new_certificate_in_use(
     authority, hosts = _authority(tmp_path), ["127.0.0.1", "manager.example.com"]
     certificate, key = authority.issue("manager", hosts, life=30 * DAY, now=NOW, folder=tmp_path)
     assert key.stat().st_mode & 0o777 == 0o600
-    server, port = await _serve(tls_of(certificate, key))
+    metrics = Metrics("test-tls")
+
+    def days_left() -> float:
+        (line,) = [line for line in metrics.exposition().decode().splitlines() if line.startswith("backendai_test_tls")]
+        return round((float(line.split()[1]) - NOW.timestamp()) / DAY.total_seconds(), 3)
+
+    server, port = await _serve(tls_of(certificate, key, metrics=metrics))
     async with server:
+        assert days_left() == 30
         first = await _serial(port, authority.trusted, host)
         assert await _serial(port, authority.trusted, host) == first
         authority.issue("manager", hosts, life=60 * DAY, now=NOW, folder=tmp_path)
         second = await _serial(port, authority.trusted, host)
         assert second != first
+        assert days_left() == 60
         authority.create("Test", life=365 * DAY, now=NOW, replace=True)
         assert await _serial(port, authority.trusted, host) == second  # the earlier authority is trusted still
         authority.issue("manager", hosts, life=30 * DAY, now=NOW, folder=tmp_path)
@@ -125,3 +134,23 @@ def test_the_commands(tmp_path: Path) -> None:
     assert (late.exit_code, "one expires within 31 days" in late.output) == (1, True)
     assert abs(expiry_of(tmp_path / "manager.pem") - NOW - 30 * DAY) < timedelta(minutes=5)
     assert os.stat(tmp_path / "pki/authority-key.pem").st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("name", ["authority", "authorities", "authority-key"])
+def test_a_certificate_takes_the_place_of_no_file_of_the_authority(tmp_path: Path, name: str) -> None:
+    authority = _authority(tmp_path)
+    before = {path.name: path.read_bytes() for path in (tmp_path / "pki").iterdir()}
+    with pytest.raises(InvalidInput, match="another folder"):
+        authority.issue(name, ["host"], life=DAY, now=NOW, folder=tmp_path / "other/../pki")
+    assert {path.name: path.read_bytes() for path in (tmp_path / "pki").iterdir()} == before
+
+
+def test_an_authority_whose_replacement_was_interrupted_issues_nothing(tmp_path: Path) -> None:
+    """Its certificates would be signed by a key that no client trusts."""
+    authority, other = _authority(tmp_path), Authority(tmp_path / "other")
+    other.create("Other", life=365 * DAY, now=NOW)
+    (tmp_path / "pki/authority-key.pem").write_bytes((tmp_path / "other/authority-key.pem").read_bytes())
+    with pytest.raises(Conflict, match="do not belong together"):
+        authority.issue("manager", ["host"], life=DAY, now=NOW, folder=tmp_path)
+    authority.create("Again", life=365 * DAY, now=NOW, replace=True)
+    authority.issue("manager", ["host"], life=DAY, now=NOW, folder=tmp_path)

@@ -206,6 +206,17 @@ def test_a_log_has_the_ids_of_its_span_and_not_those_of_the_sdk() -> None:
     assert records[0].__dict__["ids"]["trace_id"] == TRACE
 
 
+def test_a_log_that_is_no_utf8_costs_no_batch() -> None:
+    """The encoder of OTLP raises an error for such characters, and what was to be sent with them is lost."""
+    collected = Collected()
+    (handler,) = collected.telemetry.handlers()
+    handler.addFilter(ContextFilter())
+    with bind_log_context(request_id="r-\udcff"):
+        handler.handle(logging.LogRecord("ai.backend", logging.WARNING, "", 1, "file %s", ("\udcff",), None))
+    (log,) = collected.logs()
+    assert (log.body, log.attributes["request_id"]) == ("file \\udcff", "r-\\udcff")
+
+
 async def test_a_call_to_an_agent_is_part_of_the_trace_and_of_the_request() -> None:
     collected = Collected()
     seen: dict[str, Any] = {}

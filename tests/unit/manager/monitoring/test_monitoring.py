@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from pydantic import SecretStr
 
-from ai.backend.common.errors import Forbidden, Unavailable
+from ai.backend.common.errors import AuthenticationFailed, Forbidden, Unavailable
 from ai.backend.common.ids import ResourceGroupName
 from ai.backend.common.states import AgentStatus
+from ai.backend.manager.monitoring.api import MonitoringApi
 from ai.backend.manager.monitoring.targets import ScrapeTargets
 from tests.unit.manager.scheduling.memory_manager import Installation, make_agent
 
@@ -45,6 +48,7 @@ async def test_targets_are_managers_agents_and_proxies() -> None:
         ("app-proxy-coordinator", None),
         ("app-proxy-worker", None),
     }
+    assert by_role["manager", None]["labels"]["__param_others"] == "false"
     assert by_role["agent", "i-1"]["targets"] == ["manager:8081"]
     assert by_role["agent", "i-1"]["labels"]["__metrics_path__"] == "/metrics/agents/i-1"
     assert by_role["app-proxy-coordinator", None]["targets"] == ["proxy.example.com:443"]
@@ -54,6 +58,23 @@ async def test_targets_are_managers_agents_and_proxies() -> None:
     coordinator.is_away = True
     roles = [one["labels"]["__meta_backendai_role"] for one in await targets.groups("manager:8081", scheme="http")]
     assert roles == ["manager", "agent", "agent", "app-proxy-coordinator"]
+
+
+@pytest.mark.parametrize("header", ["", "Bearer other", "Bearer \udcff", "Bearer sécret"])
+async def test_a_token_of_any_bytes_is_refused_and_breaks_nothing(header: str) -> None:
+    api = MonitoringApi(cast(Any, None), cast(Any, None), SecretStr("secret"))
+    call = cast(Any, SimpleNamespace(request=SimpleNamespace(headers={"Authorization": header})))
+    with pytest.raises(AuthenticationFailed):
+        await api.list_targets(call)
+
+
+async def test_the_state_says_how_long_a_loop_may_rest() -> None:
+    """Without it a loop of ten minutes looks stuck for the half of its time."""
+    installation = await Installation.make()
+    loops = installation.manager.loops
+    state = replace(installation.manager.services.state_of_installation, loops=lambda: loops)
+    (periods,) = [family for family in state.families() if family.name == "backendai_manager_loop_period_seconds"]
+    assert {sample.labels["loop"]: sample.value for sample in periods.samples}["RetentionLoop"] == 600
 
 
 async def test_the_state_counts_sessions_and_the_longest_wait() -> None:

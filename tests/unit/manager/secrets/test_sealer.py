@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import hmac
+import shutil
 import stat
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,7 +22,9 @@ from ai.backend.manager.secrets.sealer import (
     keep_first_key,
     load_or_make_keys,
     new_key,
+    put_first,
     read_keys,
+    stamp_of,
 )
 
 OLD, NEW = SealingKey(b"o" * 32), SealingKey(b"n" * 32)
@@ -114,6 +118,80 @@ def test_keys_change() -> None:
         with pytest.raises(InternalError):
             late.open(unknown, PLACE)
     assert len(reloads) == 2, "a key that is nowhere is looked for once"
+
+
+class Managers:
+    """Two managers that run, each with its copy of the key file, and a clock for both."""
+
+    def __init__(self, folder: Path) -> None:
+        self.seconds = 0.0
+        self.files = [folder / name / "secrets.key" for name in ("first", "second")]
+        load_or_make_keys(self.files[0])
+        self.files[1].parent.mkdir()
+        self.copy()
+        self.sealers = [
+            Sealer(read_keys(f), reload=partial(read_keys, f), stamp=partial(stamp_of, f), clock=lambda: self.seconds)
+            for f in self.files
+        ]
+
+    def copy(self) -> None:
+        shutil.copy2(self.files[0], self.files[1])
+
+    def open_each_others(self) -> None:
+        for one in self.sealers:
+            sealed = one.seal("secret", PLACE)
+            assert [other.open(sealed, PLACE) for other in self.sealers] == ["secret"] * 2
+
+
+def test_keys_rotate_while_managers_run_and_none_meets_a_key_that_it_lacks(tmp_path: Path) -> None:
+    managers = Managers(tmp_path)
+    path, (first, second) = managers.files[0], managers.sealers
+    old_id = first.newest_id()
+    sealed = first.seal("secret", PLACE)
+    new_id = add_key(path, is_standby=True).id
+    for work in (managers.copy, partial(put_first, path, new_id), managers.copy):
+        managers.seconds += 1
+        managers.open_each_others()
+        work()
+        managers.seconds += 1
+        managers.open_each_others()
+    assert (first.newest_id(), second.newest_id()) == (new_id, new_id)
+    assert second.open(sealed, PLACE) == "secret", "the old key is accepted until it is retired"
+    assert first.derive(b"a", old_id) == Sealer([SealingKey(read_keys(path)[1].secret)]).derive(b"a", old_id)
+    keep_first_key(path)
+    managers.copy()
+    managers.seconds += 1
+    managers.open_each_others()
+    for retired in managers.sealers:
+        with pytest.raises(InternalError, match=old_id):
+            retired.open(sealed, PLACE)
+    with pytest.raises(InvalidInput, match="has no key"):
+        put_first(path, old_id)
+
+
+@pytest.mark.parametrize("content", ["", "abc", None])
+def test_a_key_file_that_cannot_be_read_changes_nothing(tmp_path: Path, content: str | None) -> None:
+    managers = Managers(tmp_path)
+    kept = managers.files[0].read_text()
+    if content is None:
+        managers.files[0].unlink()
+    else:
+        managers.files[0].write_text(content)
+    managers.seconds += 1
+    managers.open_each_others()
+    managers.files[0].write_text(kept)
+    managers.files[0].chmod(0o600)
+    new_id = add_key(managers.files[0]).id
+    managers.seconds += 1
+    assert managers.sealers[0].newest_id() == new_id
+
+
+def test_the_file_is_looked_at_once_a_second(tmp_path: Path) -> None:
+    looks = []
+    sealer = Sealer([OLD], reload=lambda: [NEW], stamp=lambda: looks.append(1), clock=lambda: 0.5)
+    for _ in range(100):
+        sealer.seal("secret", PLACE)
+    assert len(looks) == 1
 
 
 def test_without_a_key_and_from_before_there_was_one() -> None:

@@ -12,7 +12,15 @@ from pydantic import AliasChoices, Field, field_validator, model_validator
 from ai.backend.agent.config.kubernetes import KubernetesSettings
 from ai.backend.agent.config.published import AgentDebugSettings, ContainerSettings, PublishedNode
 from ai.backend.infra.settings import Settings
-from ai.backend.infra.settings.tables import Address, EtcdSettings, HostPort, LoggingSettings, OtelSettings, TlsSettings
+from ai.backend.infra.settings.tables import (
+    Address,
+    EtcdSettings,
+    HostPort,
+    LoggingSettings,
+    MonitorSettings,
+    OtelSettings,
+    TlsSettings,
+)
 from ai.backend.plugin.settings import Size
 
 INTRINSIC_PLUGINS = ("ai.backend.accelerator.cpu", "ai.backend.accelerator.mem")
@@ -297,6 +305,7 @@ class AgentSettings(Settings):
     container: ContainerSettings = ContainerSettings()
     debug: AgentDebugSettings = AgentDebugSettings()
     otel: OtelSettings = OtelSettings()
+    monitors: MonitorSettings = Field(MonitorSettings(), description="Services that errors and figures go to.")
 
     @model_validator(mode="after")
     def _suits_the_runtime(self) -> Self:

@@ -101,7 +101,7 @@ class Coordinator:
         process = self.settings.proxy_coordinator
         await upgrade(self.database, MIGRATIONS, head=SCHEMA_HEAD)
         address = address or (process.bind_addr.host, process.bind_addr.port)
-        tls = _tls_context(self.settings)
+        tls = _tls_context(self.settings, self.metrics)
         try:
             host, port = await serve_on(self._runner, address, tls=tls)
         except OSError as e:
@@ -149,11 +149,11 @@ def api_endpoints(coordinator: Coordinator, authority: Authority) -> list[Endpoi
     return [endpoint for tag, apis in groups for api in apis for endpoint in endpoints_of(api, tag=tag)]
 
 
-def _tls_context(settings: CoordinatorSettings) -> ssl.SSLContext | None:
+def _tls_context(settings: CoordinatorSettings, metrics: Metrics) -> ssl.SSLContext | None:
     process = settings.proxy_coordinator
     if not process.ssl_enabled or process.ssl_cert is None or process.ssl_privkey is None:
         return None
-    return tls_of(process.ssl_cert, process.ssl_privkey)
+    return tls_of(process.ssl_cert, process.ssl_privkey, metrics=metrics)
 
 
 def openapi_json() -> str:

@@ -30,7 +30,7 @@ def start_server(config: Path | None, log_level: str | None) -> None:
     """Sign browsers in to apps of sessions, and tell workers what they serve."""
     from ai.backend.appproxy.coordinator.config.settings import CoordinatorSettings
     from ai.backend.infra.settings import load_settings, warn_of_keys_without_effect
-    from ai.backend.infra.telemetry import log_as_configured, start_telemetry
+    from ai.backend.infra.telemetry import log_as_configured, start_monitors, start_telemetry
 
     def load() -> CoordinatorSettings:
         return load_settings(
@@ -43,6 +43,7 @@ def start_server(config: Path | None, log_level: str | None) -> None:
         log_as_configured("proxy-coordinator", settings.logging, level=level)
         warn_of_keys_without_effect(settings)
         start_telemetry("proxy-coordinator", settings.otel)
+        start_monitors("proxy-coordinator", settings.monitors, settings)
     except BackendError as e:
         raise click.ClickException(str(e)) from e
 

@@ -14,7 +14,7 @@ from ai.backend.infra.process.daemon import config_option, level_reload, log_lev
 from ai.backend.infra.process.pid_file import PidFile
 from ai.backend.infra.settings import load_settings, warn_of_keys_without_effect
 from ai.backend.infra.settings.check import config as config_group
-from ai.backend.infra.telemetry import log_as_configured, start_telemetry
+from ai.backend.infra.telemetry import log_as_configured, start_monitors, start_telemetry
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +42,7 @@ def start_server(config: Path | None, log_level: str | None) -> None:
         log_as_configured("proxy-worker", settings.logging, level=level)
         warn_of_keys_without_effect(settings)
         start_telemetry("proxy-worker", settings.otel)
+        start_monitors("proxy-worker", settings.monitors, settings)
     reload = level_reload(lambda: _load_settings(config).logging, level=level)
     run_daemon(lambda stop: serve(settings, stop), debug=settings.debug.asyncio or None, reload=reload)
 

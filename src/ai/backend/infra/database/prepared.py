@@ -38,7 +38,7 @@ class Prepared:
         parameters = compiled.parameters(values or {})
         rows: Sequence[Sequence[Any]]
         if compiled.is_sqlite:
-            rows = run_on_sqlite(connection, compiled.text, parameters).fetchall()
+            rows = rows_of_sqlite(connection, compiled.text, parameters)
         else:
             rows = connection.exec_driver_sql(compiled.text, parameters).all()
         return compiled.rows(rows)
@@ -111,12 +111,27 @@ class _Compiled:
 
 def run_on_sqlite(connection: Connection, text: str, parameters: tuple[Any, ...] = ()) -> sqlite3.Cursor:
     """Executes a statement by the driver. Raises the errors of SQLAlchemy."""
-    driver_connection = cast(sqlite3.Connection, connection.connection.dbapi_connection)
     try:
-        return driver_connection.execute(text, parameters)
+        return _driver_connection(connection).execute(text, parameters)
     except sqlite3.Error as error:
-        wrapped = DBAPIError.instance(text, parameters, error, sqlite3.Error, dialect=connection.dialect)
-        raise wrapped from error
+        raise _wrapped(error, connection, text, parameters) from error
+
+
+def rows_of_sqlite(connection: Connection, text: str, parameters: tuple[Any, ...] = ()) -> list[Any]:
+    """Returns the rows of a statement. Raises the errors of SQLAlchemy, also for those that come after the first row,
+    such as the interruption of a transaction that takes too long for the event loop."""
+    try:
+        return _driver_connection(connection).execute(text, parameters).fetchall()
+    except sqlite3.Error as error:
+        raise _wrapped(error, connection, text, parameters) from error
+
+
+def _driver_connection(connection: Connection) -> sqlite3.Connection:
+    return cast(sqlite3.Connection, connection.connection.dbapi_connection)
+
+
+def _wrapped(error: sqlite3.Error, connection: Connection, text: str, parameters: tuple[Any, ...]) -> Exception:
+    return DBAPIError.instance(text, parameters, error, sqlite3.Error, dialect=connection.dialect)
 
 
 def parameter(column: ColumnElement[Any], name: str | None = None) -> Any:

@@ -11,7 +11,7 @@ from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST
 from ai.backend.common.errors import AuthenticationFailed, NotFound
 from ai.backend.infra.http.errors import RouteNotFound
 from ai.backend.infra.http.paths import API_VERSION, MINOR_RELEASES
-from ai.backend.infra.http.routes import Call, Reply, route
+from ai.backend.infra.http.routes import Call, Nothing, Reply, Schema, route
 from ai.backend.infra.telemetry import Metrics
 
 Readiness = Callable[[], Awaitable[Mapping[str, bool]]]
@@ -25,6 +25,10 @@ class Liveness(TypedDict):
 class ReadinessReply(TypedDict):
     status: Literal["ready", "not-ready"]
     checks: dict[str, bool]
+
+
+class MetricsQuery(Schema, frozen=True):
+    others: bool = True
 
 
 class VersionReply(TypedDict):
@@ -58,14 +62,24 @@ class HealthApi:
         ready = all(checks.values())
         return Reply({"status": "ready" if ready else "not-ready", "checks": checks}, 200 if ready else 503)
 
-    @route("GET", "/metrics", auth=False, limited=False, produces=("text/plain",))
-    async def metrics(self, call: Call) -> web.Response:
-        """Returns metrics in the text format of Prometheus, or of OpenMetrics where traces are the exemplars."""
+    @route("GET", "/metrics", auth=False, limited=False, query=MetricsQuery, produces=("text/plain",))
+    async def metrics(self, call: Call[Nothing, MetricsQuery]) -> web.Response:
+        """Returns metrics in the text format of Prometheus, or of OpenMetrics where traces are the exemplars.
+
+        ``others=false`` leaves out what other daemons measured, such as the agents of a manager.
+        """
         await self._metrics.update()
+        with_others = call.query.others
         accepted = call.request.headers.get("Accept", "")
         if self._metrics.has_exemplars and "application/openmetrics-text" in accepted:
-            return web.Response(body=self._metrics.open_exposition(), headers={"Content-Type": CONTENT_TYPE_LATEST})
-        return web.Response(body=self._metrics.exposition(), headers={"Content-Type": "text/plain; version=0.0.4"})
+            return web.Response(
+                body=self._metrics.open_exposition(with_others=with_others),
+                headers={"Content-Type": CONTENT_TYPE_LATEST},
+            )
+        return web.Response(
+            body=self._metrics.exposition(with_others=with_others),
+            headers={"Content-Type": "text/plain; version=0.0.4"},
+        )
 
 
 class VersionApi:

@@ -451,9 +451,13 @@ async def _bind(host: str, port: int, shares_port: bool) -> list[socket.socket]:
     return sockets
 
 
-def tls_of(certificate: Path, key: Path) -> ssl.SSLContext:
+def tls_of(certificate: Path, key: Path, *, metrics: Metrics | None = None, prefix: str = "") -> ssl.SSLContext:
     """Returns the TLS context of servers, from files in PEM. Raises InvalidInput if they cannot be used.
 
-    Later connections get what is in the files by then.
+    Later connections get what is in the files by then. ``metrics`` get ``<prefix>tls_expiry_timestamp_seconds``.
     """
-    return ReloadedCertificate(certificate.expanduser(), key.expanduser()).context
+    reloaded = ReloadedCertificate(certificate.expanduser(), key.expanduser())
+    if metrics is not None:
+        help_text = "When the certificate in use expires, in seconds since 1970."
+        metrics.watch(f"{prefix}tls_expiry_timestamp_seconds", help_text, lambda: reloaded.expires_at)
+    return reloaded.context

@@ -192,6 +192,15 @@ class OtelSettings(Settings):
         return self.protocol == "http" or (not self.protocol and self.endpoint.rstrip("/").endswith(":4318"))
 
 
+class MonitorSettings(Settings):
+    """The table ``[monitors]``: services that errors and figures are reported to."""
+
+    errors: list[str] = Field([], description="Names of the installed monitors of errors, such as `sentry`.")
+    statistics: list[str] = Field([], description="Names of the installed monitors of figures, such as `datadog`.")
+    interval_s: float = Field(10.0, ge=1, description="Seconds between two reports of figures.")
+    options: dict[str, dict[str, Any]] = Field({}, description="Settings of each monitor, by its name.")
+
+
 class DebugSettings(Settings):
     """The table ``[debug]``."""
 

@@ -8,7 +8,12 @@ from ai.backend.infra.telemetry.logs import (
     log_context,
 )
 from ai.backend.infra.telemetry.metrics import Metrics, count_together
-from ai.backend.infra.telemetry.sending import sent_telemetry, settings_of_environment, start_telemetry
+from ai.backend.infra.telemetry.sending import (
+    sent_telemetry,
+    settings_of_environment,
+    start_monitors,
+    start_telemetry,
+)
 
 __all__ = [
     "Metrics",
@@ -20,5 +25,6 @@ __all__ = [
     "log_context",
     "sent_telemetry",
     "settings_of_environment",
+    "start_monitors",
     "start_telemetry",
 ]

@@ -18,11 +18,11 @@ import msgspec
 from ai.backend.common.errors import InvalidInput
 from ai.backend.infra.settings.tables import LoggingSettings
 from ai.backend.infra.telemetry.recent import RecentRecords
+from ai.backend.infra.telemetry.records import encodable, message_of
 from ai.backend.infra.telemetry.tracing import trace_ids
 
 log = logging.getLogger(__name__)
 _context: ContextVar[Mapping[str, str]] = ContextVar("log_context", default={})  # noqa: B039  # never mutated: replaced
-_MAX_MESSAGE_LENGTH = 8192
 _OWN_LOGGER = "ai.backend"
 _set_levels: dict[str, str] = {}
 """The levels of this process by logger, as they were set last."""
@@ -83,11 +83,11 @@ class _JSONFormatter(logging.Formatter):
             "daemon": self._daemon,
             "process": record.process,
             "logger": record.name,
-            "msg": record.getMessage()[:_MAX_MESSAGE_LENGTH],
-            **getattr(record, "ids", {}),
+            "msg": message_of(record),
+            **{name: encodable(value) for name, value in getattr(record, "ids", {}).items()},
         }
         if record.exc_info:
-            entry["exc"] = self.formatException(record.exc_info)
+            entry["exc"] = encodable(self.formatException(record.exc_info))
         return msgspec.json.encode(entry).decode()
 
 
@@ -100,7 +100,7 @@ class _ConsoleFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         ids = " ".join(f"{name}={value}" for name, value in getattr(record, "ids", {}).items())
         # A message may hold input of users: it stays one line, and controls no terminal.
-        message = _CONTROL_CHARACTERS.sub(lambda match: repr(match[0])[1:-1], record.getMessage()[:_MAX_MESSAGE_LENGTH])
+        message = _CONTROL_CHARACTERS.sub(lambda match: repr(match[0])[1:-1], message_of(record))
         message += f"  {ids}" if ids else ""
         level = f"{self._colors.get(record.levelno, '')}{record.levelname:<7}{_RESET_COLOR if self._colors else ''}"
         time_text = time.strftime("%H:%M:%S", time.localtime(record.created))

@@ -36,7 +36,7 @@ class Metrics:
     """Creates metrics with the prefix ``backendai_<daemon>_``; the same name returns the same metric."""
 
     def __init__(self, daemon: str) -> None:
-        self._registry, self._exposed = CollectorRegistry(), CollectorRegistry()
+        self._registry, self._exposed, self._of_others = CollectorRegistry(), CollectorRegistry(), CollectorRegistry()
         self._prefix = f"backendai_{daemon.replace('-', '_')}_"
         self._metrics: dict[str, Counter | Gauge | Histogram] = {}
         self._gauges: Callable[[], Awaitable[Mapping[str, float]]] | None = None
@@ -62,9 +62,12 @@ class Metrics:
             raise ValueError(f"{full_name} is a {type(metric).__name__} already")
         return metric
 
-    def expose(self, source: Callable[[], Iterable[MetricFamily]]) -> None:
-        """Exports the families of a source at each scrape. Its names are complete, and none begins with our prefix."""
-        self._exposed.register(FamilyCollector(source))
+    def expose(self, source: Callable[[], Iterable[MetricFamily]], *, of_others: bool = False) -> None:
+        """Exports the families of a source at each scrape. Its names are complete, and none begins with our prefix.
+
+        ``of_others``: other daemons measured them, and a scrape may leave them out.
+        """
+        (self._of_others if of_others else self._exposed).register(FamilyCollector(source))
 
     def watch(self, name: str, help_: str, source: Callable[[], float]) -> None:
         """Exports a gauge of this process that is computed at each scrape."""
@@ -91,23 +94,29 @@ class Metrics:
         """Yields the metrics that :meth:`exposition` writes."""
         yield from (_shared_registry() or self._registry).collect()
         yield from self._exposed.collect()
+        yield from self._of_others.collect()
 
     @property
     def has_exemplars(self) -> bool:
         """True if observations may have the ids of traces; processes that count together have none."""
         return is_tracing() and _FOLDER_VARIABLE not in os.environ
 
-    def open_exposition(self) -> bytes:
+    def open_exposition(self, *, with_others: bool = True) -> bytes:
         """Returns the format of OpenMetrics, which has exemplars: the ids of traces beside observations."""
-        own, exposed = (
-            bytes(openmetrics.generate_latest(registry))  # type: ignore[no-untyped-call]  # theirs
-            for registry in (self._registry, self._exposed)
-        )
-        return own.removesuffix(b"# EOF\n") + exposed
+        end = b"# EOF\n"
+        parts = [
+            bytes(openmetrics.generate_latest(registry)).removesuffix(end)  # type: ignore[no-untyped-call]  # theirs
+            for registry in (self._registry, *self._exported(with_others=with_others))
+        ]
+        return b"".join([*parts, end])
 
-    def exposition(self) -> bytes:
+    def exposition(self, *, with_others: bool = True) -> bytes:
         """Returns the text format for ``/metrics``: counts of all processes, and the exported families of this one."""
-        return generate_latest(_shared_registry() or self._registry) + generate_latest(self._exposed)
+        registries = (_shared_registry() or self._registry, *self._exported(with_others=with_others))
+        return b"".join(map(generate_latest, registries))
+
+    def _exported(self, *, with_others: bool) -> tuple[CollectorRegistry, ...]:
+        return (self._exposed, self._of_others) if with_others else (self._exposed,)
 
 
 def count_together(folder: Path, process_number: int) -> None:

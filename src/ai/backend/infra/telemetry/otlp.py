@@ -32,6 +32,7 @@ from opentelemetry.trace import Link, SpanContext, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from ai.backend.infra.settings.tables import OtelSettings
+from ai.backend.infra.telemetry.records import encodable, message_of
 from ai.backend.infra.telemetry.tracing import HEADER, Attributes, SpanKind
 
 _SCOPE = "ai.backend"
@@ -237,7 +238,8 @@ class _OtlpHandler(logging.Handler):
         if record.name.partition(".")[0] == _SDK_LOGGER:
             return
         try:
-            attributes: dict[str, Any] = dict(getattr(record, "ids", {}))
+            ids = getattr(record, "ids", {})
+            attributes: dict[str, Any] = {name: encodable(value) for name, value in ids.items()}
             for name in ("trace_id", "span_id"):  # fields of their own in OTLP
                 attributes.pop(name, None)
             if record.exc_info and record.exc_info[0] is not None:
@@ -248,7 +250,7 @@ class _OtlpHandler(logging.Handler):
                     observed_timestamp=time.time_ns(),
                     severity_text=record.levelname,
                     severity_number=_severity(record.levelno),
-                    body=record.getMessage()[:8192],
+                    body=message_of(record),
                     attributes=attributes,
                 )
             )

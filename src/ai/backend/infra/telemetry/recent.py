@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Collection
 
 from ai.backend.common.wire.reports import LogLine
+from ai.backend.infra.telemetry.records import message_of
 
 _MAX_RECORDS = 10_000
 _MAX_MESSAGE_LENGTH = 1024
@@ -27,7 +28,7 @@ class RecentRecords(logging.Handler):
         if not owners:
             return
         try:
-            message = record.getMessage()
+            message = message_of(record, max_length=_MAX_MESSAGE_LENGTH)
         except Exception:  # noqa: BLE001  # as every handler does: what is logged must not fail
             self.handleError(record)
             return
@@ -36,7 +37,7 @@ class RecentRecords(logging.Handler):
             daemon=self._daemon,
             level=record.levelname.lower(),
             logger=record.name,
-            message=message[:_MAX_MESSAGE_LENGTH],
+            message=message,
             request_id=ids.get("request_id"),
             trace_id=ids.get("trace_id"),
         )

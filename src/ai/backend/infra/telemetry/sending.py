@@ -6,24 +6,29 @@ import asyncio
 import logging
 import os
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
 from ai.backend.common.errors import InvalidInput
-from ai.backend.infra.settings.tables import OtelSettings
+from ai.backend.infra.settings.tables import MonitorSettings, OtelSettings
 from ai.backend.infra.telemetry.logs import ContextFilter
 from ai.backend.infra.telemetry.metrics import metrics_of_process
 from ai.backend.infra.telemetry.tracing import install_tracer, span
 
 if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+    from pydantic import BaseModel
+
+    from ai.backend.infra.telemetry.monitors import Monitors
     from ai.backend.infra.telemetry.otlp import Telemetry
 
 log = logging.getLogger(__name__)
 _COMMAND_S = 2.0
 """Seconds for which the end of a command waits for the collector."""
 _telemetry: Telemetry | None = None
+_monitors: Monitors | None = None
 
 
 def start_telemetry(daemon: str, settings: OtelSettings) -> None:
@@ -53,6 +58,25 @@ def start_telemetry(daemon: str, settings: OtelSettings) -> None:
         root.addHandler(handler)
     install_tracer(_telemetry.tracer)
     log.info("%s go to %s", " and ".join(settings.signals), settings.endpoint)
+
+
+def start_monitors(daemon: str, settings: MonitorSettings, all_settings: BaseModel, *, process_number: int = 0) -> None:
+    """Begins to report what this process logs as errors, and its figures, to the monitors of the settings.
+
+    Call it after logging is set up, and have :func:`sent_telemetry` around the daemon's work.
+
+    Of several processes of a daemon the first, 0, reports the figures of all. No secret in ``all_settings`` is ever
+    sent. Raises InvalidInput: a monitor is not installed, or has wrong settings; PluginError.
+    """
+    global _monitors  # noqa: PLW0603  # of the process, as its loggers are
+    if not (settings.errors or settings.statistics or settings.options):
+        return
+    from ai.backend.infra.telemetry.monitors import load_monitors
+
+    _monitors = load_monitors(daemon, settings, all_settings, with_statistics=process_number == 0)
+    if _monitors is not None:
+        _monitors.handler.addFilter(ContextFilter())
+        logging.getLogger().addHandler(_monitors.handler)
 
 
 def settings_of_environment() -> OtelSettings:
@@ -108,19 +132,67 @@ def _detach() -> Telemetry | None:
 @asynccontextmanager
 async def sent_telemetry() -> AsyncIterator[None]:
     """Sends metrics at each interval while the block lasts, and then what is left, for two seconds at most."""
+    async with _reporting_monitors(), _sending_telemetry():
+        yield
+
+
+@asynccontextmanager
+async def _sending_telemetry() -> AsyncIterator[None]:
     telemetry = _telemetry
     if telemetry is None:
         yield
         return
-    reports = asyncio.create_task(_report_metrics(telemetry), name="otlp-metrics")
+    try:
+        async with _background(_report_metrics(telemetry), name="otlp-metrics"):
+            yield
+    finally:
+        _detach()
+        await _in_thread_of_its_own(telemetry.close)
+
+
+@asynccontextmanager
+async def _reporting_monitors() -> AsyncIterator[None]:
+    global _monitors  # noqa: PLW0603  # of the process, as its loggers are
+    monitors = _monitors
+    if monitors is None:
+        yield
+        return
+    try:
+        async with _background(_report_statistics(monitors), name="monitors"):
+            yield
+    finally:
+        _monitors = None
+        logging.getLogger().removeHandler(monitors.handler)
+        await _in_thread_of_its_own(monitors.close)
+
+
+@asynccontextmanager
+async def _background(work: Coroutine[None, None, None], *, name: str) -> AsyncIterator[None]:
+    """Runs ``work`` while the block lasts."""
+    task = asyncio.create_task(work, name=name)
     try:
         yield
     finally:
-        reports.cancel()
+        task.cancel()
         with suppress(asyncio.CancelledError):
-            await reports
-        _detach()
-        await _in_thread_of_its_own(telemetry.close)
+            await task
+
+
+async def _report_statistics(monitors: Monitors) -> None:
+    while monitors.statistics:
+        await asyncio.sleep(monitors.interval_s)
+        try:
+            monitors.report_statistics(await _families_of_process())
+        except Exception:  # figures must not end a daemon
+            log.warning("figures could not be reported", exc_info=True)
+
+
+async def _families_of_process() -> list[Metric]:
+    families: list[Metric] = []
+    for metrics in metrics_of_process():
+        await metrics.update()
+        families += list(metrics.families())
+    return families
 
 
 async def _in_thread_of_its_own(work: Callable[[], object]) -> None:
@@ -153,11 +225,7 @@ async def _report_metrics(telemetry: Telemetry) -> None:
     while True:
         await asyncio.sleep(telemetry.settings.metrics_interval_s)
         try:
-            families = []
-            for metrics in metrics_of_process():
-                await metrics.update()
-                families += list(metrics.families())
-            data = metrics_data(families, telemetry.resource)
+            data = metrics_data(await _families_of_process(), telemetry.resource)
             await _in_thread_of_its_own(partial(telemetry.exporters.metrics.export, data))
         except Exception:  # metrics must not end a daemon
             log.warning("metrics could not be sent", exc_info=True)

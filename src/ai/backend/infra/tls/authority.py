@@ -21,6 +21,7 @@ from ai.backend.common.names import check_slug
 from ai.backend.infra.files import write_atomically
 
 _AUTHORITY, _AUTHORITY_KEY, _TRUSTED = "authority.pem", "authority-key.pem", "authorities.pem"
+_OWN_FILES = frozenset({_AUTHORITY, _AUTHORITY_KEY, _TRUSTED})
 _CLOCK_SKEW = timedelta(minutes=5)
 _LABEL = r"[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?"
 _HOST_NAME = re.compile(rf"(\*\.)?({_LABEL}\.)*{_LABEL}")
@@ -70,9 +71,11 @@ class Authority:
         """Writes ``NAME.pem`` and ``NAME-key.pem`` in ``folder``, and returns both. Servers that run take them in use.
 
         ``hosts`` are host names and addresses. Raises NotFound without an authority, InvalidInput for a bad name or
-        host, or an authority that expires before the certificate would.
+        host, or an authority that expires before the certificate would, Conflict if its files do not belong together.
         """
         check_slug(name, what="name", allow_dots=True)
+        if folder.resolve() == self._folder.resolve() and f"{name}.pem" in _OWN_FILES:
+            raise InvalidInput(f"{name} is the name of a file of the authority: name another folder with -o")
         issuer, issuer_key = self._load()
         if issuer.not_valid_after_utc < now + life:
             raise InvalidInput(
@@ -104,7 +107,13 @@ class Authority:
         key = serialization.load_pem_private_key((self._folder / _AUTHORITY_KEY).read_bytes(), None)
         if not isinstance(key, ec.EllipticCurvePrivateKey):
             raise InvalidInput(f"{self._folder / _AUTHORITY_KEY} is no key on P-256")
-        return x509.load_pem_x509_certificate(path.read_bytes()), key
+        certificate = x509.load_pem_x509_certificate(path.read_bytes())
+        if certificate.public_key() != key.public_key():
+            raise Conflict(
+                f"{path} and its key do not belong together, since an `init` was interrupted: `backend.ai mgr pki init"
+                " --replace` makes another"
+            )
+        return certificate, key
 
     def _read_trusted(self) -> list[x509.Certificate]:
         return x509.load_pem_x509_certificates(self.trusted.read_bytes()) if self.trusted.exists() else []

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from ai.backend.common.errors import InvalidInput
+from ai.backend.infra.tls.authority import expiry_of
 
 log = logging.getLogger(__name__)
 _CHECK_S = 1.0
@@ -25,6 +26,8 @@ class ReloadedCertificate:
         self._key = key
         self._stamp = self._read_stamp()
         self._checked_at = time.monotonic()
+        self.expires_at = 0.0
+        """When the certificate in use expires, in seconds since 1970."""
         self._newest = self.context = self._load()
         self.context.sni_callback = self._choose
 
@@ -64,6 +67,7 @@ class ReloadedCertificate:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         try:
             context.load_cert_chain(self._certificate, self._key, password=lambda: "")
+            self.expires_at = expiry_of(self._certificate).timestamp()
         except (OSError, ssl.SSLError) as e:
             reason = e.reason if isinstance(e, ssl.SSLError) and e.reason else e.strerror
             files = f"The certificate {self._certificate} or its key {self._key}"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -46,6 +47,9 @@ class MemoryAgentStore:
     async def agents(self, *, scaling_group: str | None = None) -> list[Agent]:
         agents = (agent for agent in self._agents.values() if scaling_group in (None, agent.scaling_group))
         return sorted(agents, key=lambda agent: agent.id)
+
+    async def count_by_status(self) -> Mapping[AgentStatus, int]:
+        return Counter(agent.status for agent in self._agents.values())
 
     async def underlays(self) -> dict[AgentId, OverlayReport]:
         living_agents = (agent for agent in await self.agents() if agent.status is AgentStatus.ALIVE)

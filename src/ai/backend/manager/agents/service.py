@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -66,7 +65,7 @@ class AgentService:
         return [agent for agent in await self.store.agents() if agent.status is AgentStatus.ALIVE]
 
     async def count_by_status(self) -> Mapping[AgentStatus, int]:
-        return Counter(agent.status for agent in await self.store.agents())
+        return await self.store.count_by_status()
 
     async def holdings(self, caller: Caller, agent_ids: Collection[str]) -> Mapping[str, Sequence[KernelOccupancy]]:
         """Returns the kernels that occupy agents, by agent; nothing unless the caller sees all."""

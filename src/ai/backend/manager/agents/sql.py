@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from datetime import datetime
 from typing import Any
@@ -65,6 +65,13 @@ class SqlAgentStore:
         query = _AGENTS if scaling_group is None else _AGENTS_OF_GROUP
         rows = await self._db.fetch(query, {"scaling_group": scaling_group})
         return [Agent(**row._mapping) for row in rows]
+
+    async def count_by_status(self) -> Mapping[AgentStatus, int]:
+        status = tables.agents.c.status
+        query = select(status, func.count()).group_by(status)
+        return await self._db.run_read(
+            lambda connection: {AgentStatus(name): count for name, count in connection.execute(query)}
+        )
 
     async def underlays(self) -> dict[AgentId, OverlayReport]:
         columns = tables.agents.c

@@ -6,9 +6,13 @@ The copy itself has no secrets but those that the installation's own keys seal, 
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
+import re
+import secrets
 import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -32,6 +36,9 @@ _MAX_SEALED_BYTES = 1 << 30
 _MAX_HEAD_BYTES = 1 << 16
 CHUNK_BYTES = 1 << 20
 _COMPRESSION_LEVEL = 1
+_KEY_ID = re.compile(r"[0-9a-z]{0,64}")
+_UNREADABLE = (zipfile.BadZipFile, zlib.error, KeyError, EOFError, RuntimeError, ValueError, OverflowError)
+"""What `zipfile` raises for files that were made to harm: encrypted parts, unknown methods, bad streams."""
 
 
 class Passphrase:
@@ -106,7 +113,11 @@ class _Measured:
 
 class BackupWriter:
     """Writes a backup to a new file, which appears under its name when it is complete. Raises Conflict if there is one
-    of that name, OSError."""
+    of that name, OSError.
+
+    Several may write at once: each has a draft of its own, and the first to finish gets the name. Drafts of programs
+    that were killed are removed by the next writer.
+    """
 
     def __init__(self, path: Path, head: BackupHead) -> None:
         self._path = path
@@ -114,12 +125,17 @@ class BackupWriter:
         self._head = head
         if path.exists():
             raise Conflict(f"{path} exists already")
-        self._partial = path.with_name(f".{path.name}.partial")
-        self._partial.unlink(missing_ok=True)
-        fd = os.open(self._partial, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        _remove_abandoned_drafts(path)
+        self._draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
+        fd = os.open(self._draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         self._file = os.fdopen(fd, "w+b")
-        self._zip = zipfile.ZipFile(self._file, "w", zipfile.ZIP_DEFLATED, compresslevel=_COMPRESSION_LEVEL)
-        self._zip.writestr(_HEAD, self._head_text)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._zip = zipfile.ZipFile(self._file, "w", zipfile.ZIP_DEFLATED, compresslevel=_COMPRESSION_LEVEL)
+            self._zip.writestr(_HEAD, self._head_text)
+        except BaseException:
+            self._close_and_remove()
+            raise
         self.database_sha256, self.database_bytes = "", 0
 
     @contextmanager
@@ -140,15 +156,35 @@ class BackupWriter:
         self._zip.close()
         self._file.flush()
         os.fsync(self._file.fileno())
-        self._file.close()
-        self._partial.replace(self._path)
+        try:
+            os.link(self._draft, self._path)  # unlike a rename, it replaces nothing
+        except FileExistsError:
+            raise Conflict(f"{self._path} exists already") from None
 
     def discard(self) -> None:
-        """Removes the file if it is incomplete."""
+        """Removes the draft, whether it is complete or not. Raises nothing where the disk is full."""
         with suppress(ValueError, OSError):
             self._zip.close()
-        self._file.close()
-        self._partial.unlink(missing_ok=True)
+        self._close_and_remove()
+
+    def _close_and_remove(self) -> None:
+        with suppress(OSError):  # what is buffered cannot be written to a full disk
+            self._file.close()
+        self._draft.unlink(missing_ok=True)
+
+
+def _remove_abandoned_drafts(path: Path) -> None:
+    """Removes drafts of a backup that nobody writes any more; another user's stay."""
+    draft_name = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{8}}\.partial")
+    for draft in path.parent.iterdir():
+        if draft_name.fullmatch(draft.name):
+            with suppress(OSError), open(draft, "rb", opener=_without_links) as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                draft.unlink()
+
+
+def _without_links(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
 class BackupReader:
@@ -156,13 +192,19 @@ class BackupReader:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._zip = _open_zip(path)
         try:
-            self._zip = zipfile.ZipFile(path)
             head_text = self._read(_HEAD, _MAX_HEAD_BYTES)
             if msgspec.json.decode(head_text, type=dict[str, object]).get("format") != FORMAT:
                 raise InvalidInput(f"{path} was made by a newer version of backend.ai: restore it with that one")
             self.head = msgspec.json.decode(head_text, type=BackupHead)
-        except (zipfile.BadZipFile, KeyError, msgspec.MsgspecError) as e:
+            if not _KEY_ID.fullmatch(self.head.key.key_id):
+                raise InvalidInput(f"{path} is not a backup: the id of its key is malformed")
+        except InvalidInput:
+            self._zip.close()
+            raise
+        except (*_UNREADABLE, msgspec.MsgspecError) as e:
+            self._zip.close()
             raise InvalidInput(f"{path} is not a backup: {e}") from None
         self._head_text = head_text
 
@@ -178,13 +220,19 @@ class BackupReader:
         key = secret.derive(self.head.key)
         try:
             data = self._read(_SEALED, _MAX_SEALED_BYTES)
+        except InvalidInput:
+            raise
+        except _UNREADABLE as e:
+            raise InvalidInput(f"{self._path} is not a whole backup: {e}") from None
+        try:
             text = AESGCM(key).decrypt(data[:_NONCE_BYTES], data[_NONCE_BYTES:], self._head_text)
-            return msgspec.json.decode(text, type=SealedPart)
         except (InvalidTag, ValueError):
             raise Forbidden(
                 f"{self._path} does not open: the passphrase or key is wrong, or the file is damaged"
             ) from None
-        except (zipfile.BadZipFile, KeyError, msgspec.MsgspecError) as e:
+        try:
+            return msgspec.json.decode(text, type=SealedPart)
+        except msgspec.MsgspecError as e:
             raise InvalidInput(f"{self._path} is not a whole backup: {e}") from None
 
     def check_database(self, sealed: SealedPart) -> None:
@@ -194,14 +242,44 @@ class BackupReader:
                 measured = _Measured(stream)
                 while measured.size <= sealed.database_bytes and measured.read():
                     pass
-        except (zipfile.BadZipFile, KeyError, EOFError) as e:
+        except _UNREADABLE as e:
             raise InvalidInput(f"the database in {self._path} is damaged: {e}") from None
         if (measured.digest, measured.size) != (sealed.database_sha256, sealed.database_bytes):
             raise InvalidInput(f"the database in {self._path} is damaged, or of another backup")
 
-    def database(self) -> IO[bytes]:
-        """Opens the copy of the database for reading."""
-        return self._zip.open(_DATABASE)
+    @contextmanager
+    def database(self, sealed: SealedPart) -> Iterator[IO[bytes]]:
+        """Opens the copy of the database for reading. At its end it raises InvalidInput if these are not the bytes that
+        :meth:`check_database` has read: others may write to the file meanwhile."""
+        with self._zip.open(_DATABASE) as stream:
+            yield _Checked(stream, self._path, sealed)  # type: ignore[misc]  # it is read, and nothing else
 
     def close(self) -> None:
         self._zip.close()
+
+
+class _Checked(_Measured):
+    """Passes the copy of a database on, and raises InvalidInput at its end if it is another one."""
+
+    def __init__(self, stream: IO[bytes], path: Path, sealed: SealedPart) -> None:
+        super().__init__(stream)
+        self._path, self._sealed = path, sealed
+
+    def read(self, size: int = CHUNK_BYTES) -> bytes:
+        try:
+            data = super().read(size)
+        except _UNREADABLE as e:
+            raise InvalidInput(f"the database in {self._path} is damaged: {e}") from None
+        if self.size > self._sealed.database_bytes or (
+            size and not data and self.digest != self._sealed.database_sha256
+        ):
+            raise InvalidInput(f"the database in {self._path} has changed since it was checked")
+        return data
+
+
+def _open_zip(path: Path) -> zipfile.ZipFile:
+    """Raises InvalidInput, OSError."""
+    try:
+        return zipfile.ZipFile(path)
+    except _UNREADABLE as e:
+        raise InvalidInput(f"{path} is not a backup: {e}") from None

@@ -128,7 +128,7 @@ class Backups:
                 await _put(self.config, sealed.configuration)
                 report(f"{len(sealed.configuration)} values of the shared configuration are back")
             if with_database:
-                with reader.database() as stream:
+                with reader.database(sealed) as stream:
                     await self.database.read_from(stream)
             waiting_count = await self.database.raise_attempts()
             report(f"the database of {reader.head.created_at} is back; {waiting_count} sessions wait in it")

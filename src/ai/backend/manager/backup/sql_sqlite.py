@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import shutil
 import sqlite3
 import tempfile
@@ -51,7 +52,9 @@ class SqliteCopier:
                 shutil.copyfileobj(stream, output, _CHUNK_BYTES)
 
     async def check_empty(self, needed_bytes: int) -> None:
-        for path in (self._path, self._path.with_name(f"{self._path.name}-wal")):
+        # SQLite would apply a log or roll back a journal that lies beside the restored file.
+        for suffix in ("", "-wal", "-journal"):
+            path = self._path.with_name(f"{self._path.name}{suffix}")
             if path.exists():
                 raise Conflict(f"{path} exists: a backup is restored where no database is; stop the manager, move it")
         free_bytes = shutil.disk_usage(self._path.parent).free
@@ -64,8 +67,7 @@ class SqliteCopier:
 
     def _read_from(self, copy: IO[bytes]) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        partial = self._path.with_name(f".{self._path.name}.restoring")
-        partial.unlink(missing_ok=True)
+        partial = self._path.with_name(f".{self._path.name}.{secrets.token_hex(4)}.restoring")
         try:
             with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as output:
                 shutil.copyfileobj(copy, output, _CHUNK_BYTES)
@@ -73,7 +75,9 @@ class SqliteCopier:
                 os.fsync(output.fileno())
             with closing(sqlite3.connect(partial)) as connection:
                 connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-            partial.replace(self._path)
+            os.link(partial, self._path)  # unlike a rename, it replaces nothing
+        except FileExistsError:
+            raise Conflict(f"{self._path} was made meanwhile: stop the manager or the other restoration") from None
         except sqlite3.Error as e:
             raise InvalidInput(f"the copy is no database: {e}") from None
         finally:

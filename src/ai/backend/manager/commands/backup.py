@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import click
 
+from ai.backend.common.errors import InvalidInput
 from ai.backend.infra.clock import SystemClock
 from ai.backend.infra.database.migrate import history
 from ai.backend.infra.process.daemon import reported_errors
@@ -43,7 +44,8 @@ _key_option = click.option(
 _passphrase_option = click.option(
     "--passphrase-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help=f"The passphrase is its first line; else it is ${_PASSPHRASE_VARIABLE}, or asked for.",
+    help="The passphrase is its first line, readable by the owner alone; "
+    f"else it is ${_PASSPHRASE_VARIABLE}, or asked for.",
 )
 
 
@@ -52,7 +54,9 @@ def _secret(key_file: Path | None, passphrase_file: Path | None, *, is_new: bool
     if key_file is not None:
         return KeyFile(key_file)
     if passphrase_file is not None:
-        return Passphrase(passphrase_file.read_text().partition("\n")[0])
+        if passphrase_file.stat().st_mode & 0o077:
+            raise InvalidInput(f"{passphrase_file} must be for its owner only: chmod 600 {passphrase_file}")
+        return Passphrase(_text_of(passphrase_file).partition("\n")[0])
     text = os.environ.get(_PASSPHRASE_VARIABLE, "")
     return Passphrase(text or click.prompt("Passphrase", hide_input=True, confirmation_prompt=is_new))
 
@@ -91,7 +95,15 @@ def _settings_text(context: click.Context) -> str:
     """Returns the text of the manager's settings file, empty without one."""
     given = context.parent.params.get("config") if context.parent is not None else None
     path = given or next((place for place in search_path("manager") if place.is_file()), None)
-    return Path(path).read_text() if path is not None else ""
+    return _text_of(Path(path)) if path is not None else ""
+
+
+def _text_of(path: Path) -> str:
+    """Raises InvalidInput, OSError."""
+    try:
+        return path.read_text()
+    except UnicodeDecodeError:
+        raise InvalidInput(f"{path} is no text in UTF-8") from None
 
 
 def _version() -> str:

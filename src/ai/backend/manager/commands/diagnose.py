@@ -11,20 +11,22 @@ import shutil
 import sys
 import tarfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import distributions
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import click
-from pydantic import BaseModel, SecretStr
 from sqlalchemy import func, select
 
 from ai.backend.common.errors import BackendError
 from ai.backend.infra.config_store import ConfigStore
 from ai.backend.infra.database import Database, current_revision
+from ai.backend.infra.redaction import Cleaner, secrets_in
 from ai.backend.manager.commands.running import on_config, on_database
 from ai.backend.manager.composition.backing_services import sealer_of
 from ai.backend.manager.config.settings import ManagerSettings
@@ -33,51 +35,8 @@ from ai.backend.manager.db.metadata import metadata
 from ai.backend.manager.secrets.config import SealedConfigStore
 
 _MAX_LOG_BYTES = 2 << 20
-_REMOVED = "**removed**"
-_PATTERNS = (
-    re.compile(r"(?i)(://[^/\s:@]*:)[^/\s@]+(?=@)"),
-    re.compile(
-        r"(?i)([\w.-]*(?:secret|passw(?:or)?d|passphrase|token|api[_-]?key|private[_-]?key|authorization|cookie|"
-        r"credential)[\w.-]*[\"']?\s*[:=]\s*(?:bearer\s+|basic\s+)?[\"']?)[^\s\"',;}\]]+"
-    ),
-    re.compile(r"(?i)((?:bearer|basic)\s+)[A-Za-z0-9._~+/=-]{8,}"),
-    re.compile(r"()-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"),
-    re.compile(r"()\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"),
-)
-"""Credentials in URLs, values of telling names, headers, private keys, and JSON web tokens. What the first group has
-is kept."""
-_MIN_SECRET_LENGTH = 4
+_MAX_LISTED_FILES = 1000
 _WITHOUT_VALUES = frozenset({"machine.json", "disk.txt", "database.json", "configuration.json"})
-
-
-def secrets_in(value: Any) -> Iterator[str]:
-    """Yields the secret values of settings, however deep."""
-    if isinstance(value, SecretStr):
-        yield value.get_secret_value()
-    elif isinstance(value, BaseModel):
-        for name in type(value).model_fields:
-            yield from secrets_in(getattr(value, name))
-    elif isinstance(value, Mapping):
-        for part in value.values():
-            yield from secrets_in(part)
-    elif isinstance(value, list | tuple | set | frozenset):
-        for part in value:
-            yield from secrets_in(part)
-
-
-class Cleaner:
-    """Removes known secrets, and what looks like one, from texts."""
-
-    def __init__(self, known: Iterable[str]) -> None:
-        self._known = sorted({text for text in known if len(text) >= _MIN_SECRET_LENGTH}, key=len, reverse=True)
-
-    def clean(self, text: str, *, has_values: bool = True) -> str:
-        """Returns the text without secrets; of one with names and numbers alone, only what is known to be one goes."""
-        for secret in self._known:
-            text = text.replace(secret, _REMOVED)
-        for pattern in _PATTERNS if has_values else ():
-            text = pattern.sub(rf"\1{_REMOVED}", text)
-        return text
 
 
 def _settings_text(settings: ManagerSettings) -> str:
@@ -100,8 +59,11 @@ def _machine() -> str:
 def _disk(settings: ManagerSettings) -> str:
     folder = settings.data_dir.expanduser()
     usage = shutil.disk_usage(folder)
-    files = sorted(folder.rglob("*"))[:1000]
-    listed = [f"{path.relative_to(folder)}  {path.lstat().st_size}" for path in files if not path.is_dir()]
+    listed = []
+    for path in sorted(islice(folder.rglob("*"), _MAX_LISTED_FILES)):
+        with suppress(FileNotFoundError):  # it was removed meanwhile
+            if not path.is_dir():
+                listed.append(f"{path.relative_to(folder)}  {path.lstat().st_size}")
     return f"{usage}\n" + "\n".join(listed)
 
 
@@ -139,13 +101,23 @@ def _logs(settings: ManagerSettings) -> dict[str, Callable[[], str]]:
 
 
 def _tail(path: Path) -> str:
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - _MAX_LOG_BYTES))
-        return file.read(_MAX_LOG_BYTES).decode(errors="replace")
+    """Returns the last lines of a file, whole ones alone: half of a line may be half of a secret."""
+    with open(path, "rb", opener=_without_links) as file:
+        skipped = max(0, os.fstat(file.fileno()).st_size - _MAX_LOG_BYTES)
+        file.seek(skipped)
+        text = file.read(_MAX_LOG_BYTES).decode(errors="replace")
+    return text.partition("\n")[2] if skipped else text
+
+
+def _without_links(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
 def write_bundle(settings: ManagerSettings, output: Path, known_secrets: Iterable[str] = ()) -> list[str]:
-    """Writes the bundle and returns the names of its parts; a part that cannot be had says why. Raises OSError."""
+    """Writes the bundle and returns the names of its parts; a part that cannot be had says why.
+
+    Raises OSError, after which there is no file.
+    """
     cleaner = Cleaner([*secrets_in(settings), *known_secrets])
     parts: dict[str, Callable[[], str]] = {
         "settings.json": lambda: _settings_text(settings),
@@ -156,17 +128,25 @@ def write_bundle(settings: ManagerSettings, output: Path, known_secrets: Iterabl
         **_logs(settings),
     }
     descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as bundle:
-        for name, make in parts.items():
-            try:
-                text = make()
-            except (BackendError, OSError, click.ClickException) as e:
-                text = f"This part cannot be had: {e}"
-            content = cleaner.clean(text, has_values=name not in _WITHOUT_VALUES).encode()
-            info = tarfile.TarInfo(f"backendai-diagnosis/{name}")
-            info.size, info.mode, info.mtime = len(content), 0o600, int(time.time())
-            bundle.addfile(info, io.BytesIO(content))
+    try:
+        with os.fdopen(descriptor, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as bundle:
+            for name, make in parts.items():
+                _add_part(bundle, name, make, cleaner)
+    except BaseException:
+        output.unlink(missing_ok=True)
+        raise
     return list(parts)
+
+
+def _add_part(bundle: tarfile.TarFile, name: str, make: Callable[[], str], cleaner: Cleaner) -> None:
+    try:
+        text = make()
+    except (BackendError, OSError, click.ClickException) as e:
+        text = f"This part cannot be had: {e}"
+    content = cleaner.clean(text, has_values=name not in _WITHOUT_VALUES).encode(errors="backslashreplace")
+    info = tarfile.TarInfo(f"backendai-diagnosis/{name}")
+    info.size, info.mode, info.mtime = len(content), 0o600, int(time.time())
+    bundle.addfile(info, io.BytesIO(content))
 
 
 @click.command("diagnose")

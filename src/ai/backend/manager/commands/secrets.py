@@ -12,7 +12,7 @@ from ai.backend.manager.composition.backing_services import sealer_of, secrets_f
 from ai.backend.manager.config.settings import ManagerSettings
 from ai.backend.manager.maintenance import sql
 from ai.backend.manager.secrets.config import forget_lost, seal_config
-from ai.backend.manager.secrets.sealer import add_key, keep_first_key
+from ai.backend.manager.secrets.sealer import add_key, keep_first_key, put_first
 
 
 @click.group("secrets")
@@ -21,12 +21,26 @@ def secrets() -> None:
 
 
 @secrets.command("new-key")
+@click.option("--standby", is_flag=True, help="Open with it, but go on sealing with the present key: see `use-key`.")
 @click.pass_obj
-def new_key(settings: ManagerSettings) -> None:
-    """Add a key to the key file. Copy the file to every manager, restart them, then run `seal`."""
+def new_key(settings: ManagerSettings, standby: bool) -> None:
+    """Add a key to the key file; a manager that runs takes it in use within a second.
+
+    Where there are several managers, add it with --standby, copy the file to each, run `use-key`, and copy it again.
+    """
     with reported_errors():
-        key_id = add_key(secrets_file(settings))
-    click.echo(f"{secrets_file(settings)} begins with the new key {key_id.id}")
+        key = add_key(secrets_file(settings), is_standby=standby)
+    click.echo(f"{secrets_file(settings)} {'ends' if standby else 'begins'} with the new key {key.id}")
+
+
+@secrets.command("use-key")
+@click.argument("key_id")
+@click.pass_obj
+def use_key(settings: ManagerSettings, key_id: str) -> None:
+    """Seal with the key KEY_ID of the key file from now on; the others go on opening."""
+    with reported_errors():
+        put_first(secrets_file(settings), key_id)
+    click.echo(f"{secrets_file(settings)} begins with the key {key_id}")
 
 
 def _seal_secrets(settings: ManagerSettings) -> int:

@@ -17,7 +17,7 @@ from ai.backend.infra.process.pid_file import PidFile
 from ai.backend.infra.process.user import become
 from ai.backend.infra.process.workers import ProcessSupervisor, first_has_ended
 from ai.backend.infra.settings import load_settings, warn_of_keys_without_effect
-from ai.backend.infra.telemetry import count_together, log_as_configured, start_telemetry
+from ai.backend.infra.telemetry import Metrics, count_together, log_as_configured, start_monitors, start_telemetry
 from ai.backend.manager.composition import backing_services
 from ai.backend.manager.composition.manager import Manager
 from ai.backend.manager.config.settings import ManagerSettings
@@ -36,11 +36,13 @@ async def serve(
     from ai.backend.infra.rpc.data.server import DataServer
     from ai.backend.infra.rpc.zmq.keys import AgentKeyDirectory, load_or_generate_keypair
     from ai.backend.infra.rpc.zmq.manager import ZmqManagerEndpoint
-    from ai.backend.infra.tls.authority import expiry_of
     from ai.backend.manager.composition.app import build_app
 
     own = settings.manager
-    tls = tls_of(own.ssl_cert, own.ssl_privkey) if own.ssl_enabled and own.ssl_cert and own.ssl_privkey else None
+    metrics = Metrics("manager")
+    tls = None
+    if own.ssl_enabled and own.ssl_cert and own.ssl_privkey:
+        tls = tls_of(own.ssl_cert, own.ssl_privkey, metrics=metrics)
     settings = backing_services.of_process(settings, number)
     backing = backing_services.BackingServices.of(settings)
     keypair = load_or_generate_keypair(backing_services.link_key_file(settings))
@@ -54,12 +56,10 @@ async def serve(
         ),
     )
     sealer = backing_services.sealer_of(settings)
-    manager = Manager(settings, backing.database, backing.bus, endpoint, sealer=sealer, config=backing.config)
+    manager = Manager(
+        settings, backing.database, backing.bus, endpoint, sealer=sealer, config=backing.config, metrics=metrics
+    )
     backing.measure(manager.metrics)
-    if tls is not None and own.ssl_cert is not None:
-        certificate = own.ssl_cert.expanduser()
-        help_text = "When the certificate of the API expires, in seconds since 1970."
-        manager.metrics.watch("tls_expiry_timestamp_seconds", help_text, lambda: expiry_of(certificate).timestamp())
     runner = make_runner(build_app(manager, limiter=backing.limiter))
     try:
         await backing.start()
@@ -149,6 +149,7 @@ def start_server(context: click.Context, worker: int) -> None:
         log_as_configured("manager", settings.logging, level=configured_level, process_number=worker)
         warn_of_keys_without_effect(settings)
         start_telemetry("manager", settings.otel)
+        start_monitors("manager", settings.monitors, settings, process_number=worker)
     share_one_heap()
     collect_rarely()
     arguments = [*(("--config", str(config)) if config else ()), *(("--log-level", level) if level else ())]

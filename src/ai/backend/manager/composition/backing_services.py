@@ -20,7 +20,7 @@ from ai.backend.infra.loop import cancel_all
 from ai.backend.infra.retry import Backoff
 from ai.backend.infra.telemetry import Metrics
 from ai.backend.manager.config.settings import ManagerSettings
-from ai.backend.manager.secrets.sealer import Sealer, load_or_make_keys, read_keys
+from ai.backend.manager.secrets.sealer import Sealer, load_or_make_keys, read_keys, stamp_of
 
 if TYPE_CHECKING:
     from ai.backend.infra.config_store.etcd import EtcdConfigStore
@@ -52,7 +52,7 @@ def sealer_of(settings: ManagerSettings) -> Sealer:
     """Returns the sealer with the keys of the key file, which is created if it is missing. Raises InvalidInput if the
     file is malformed or readable by others, OSError if it can be neither read nor created."""
     path = secrets_file(settings)
-    return Sealer(load_or_make_keys(path), reload=lambda: read_keys(path))
+    return Sealer(load_or_make_keys(path), reload=lambda: read_keys(path), stamp=lambda: stamp_of(path))
 
 
 def of_process(settings: ManagerSettings, number: int) -> ManagerSettings:

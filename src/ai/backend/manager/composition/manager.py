@@ -102,7 +102,7 @@ class Manager:
             hash_password=hash_password,
             verify_password=verify_password,
         )
-        self.metrics.expose(services.stats.families)
+        self.metrics.expose(services.stats.families, of_others=True)
         self.metrics.expose(services.state_of_installation.families)
         self.reports, self.registry = services.reports, services.registry
         self.bootstrap = Bootstrap(

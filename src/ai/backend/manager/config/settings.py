@@ -13,6 +13,7 @@ from ai.backend.infra.settings.tables import (
     DebugSettings,
     EtcdSettings,
     LoggingSettings,
+    MonitorSettings,
     OtelSettings,
     RedisSettings,
 )
@@ -120,6 +121,7 @@ class ManagerSettings(Settings):
     docker_registry: DockerRegistrySettings = Field(DockerRegistrySettings(), description="Container registries.")
     debug: DebugSettings = Field(DebugSettings(), description="Finding faults.")
     otel: OtelSettings = Field(OtelSettings(), description="Traces, metrics and logs to a collector.")
+    monitors: MonitorSettings = Field(MonitorSettings(), description="Services that errors and figures go to.")
     secrets: SecretSettings = Field(SecretSettings(), description="Secrets in the database.")
     agents: AgentSettings = Field(AgentSettings(), description="Watching agents.")
     sessions: SessionSettings = Field(SessionSettings(), description="Sessions.")

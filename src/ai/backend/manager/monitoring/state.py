@@ -83,6 +83,11 @@ class InstallationState:
             "When the last round of a loop succeeded.",
             {(("loop", loop.name),): loop.succeeded_at for loop in loops if loop.succeeded_at},
         )
+        yield _family(
+            "loop_period_seconds",
+            "The longest time between two rounds of a loop.",
+            {(("loop", loop.name),): loop.period_s for loop in loops},
+        )
 
 
 def _family(name: str, help_: str, values: Mapping[tuple[tuple[str, str], ...], float]) -> MetricFamily:

@@ -52,7 +52,8 @@ class ScrapeTargets:
     async def groups(self, own_address: str, *, scheme: str) -> list[TargetGroup]:
         """Returns all targets. ``own_address`` is the manager's as the caller reaches it. A coordinator that does not
         answer leaves its workers out."""
-        found = [_group("manager", f"{scheme}://{own_address}")]
+        # Each agent is a target of its own: the manager's answer has what it measures itself.
+        found = [_group("manager", f"{scheme}://{own_address}", {"__param_others": "false"})]
         for agent in await self.agents.agents():
             if agent.status in (AgentStatus.ALIVE, AgentStatus.LOST):
                 labels = {"agent": str(agent.id), "__metrics_path__": f"{AGENT_PATH}{agent.id}"}

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import base64
 import hmac
+import logging
 import os
 import re
 import secrets
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -24,10 +26,12 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
 from ai.backend.common.errors import InternalError, InvalidInput
 
+log = logging.getLogger(__name__)
 CIPHER_PREFIX = "gcm1"
 """AES-256-GCM. Each place has a key of its own, and header and place are authenticated with the ciphertext."""
 _NONCE_BYTES, _KEY_BYTES = 12, 32
 _CREDENTIALS_PLACE = "artifact_registries.credentials"
+_CHECK_S = 1.0
 _KEY_FILE_COMMENT = "# Opens the secrets in the manager's database. Keep a copy apart from copies of the database.\n"
 
 
@@ -50,18 +54,51 @@ class Sealer:
     """Seals secrets with the newest key and opens them with any key.
 
     Args:
-        keys: newest first; without any, secrets are stored as they are.
-        reload: reads the keys again, when another manager has sealed a secret with a newer key.
+        keys: the first seals, all of them open; without any, secrets are stored as they are.
+        reload: reads the keys again. It is called when a secret has an unknown key, and when ``stamp`` changes.
+        stamp: returns what changes with the keys, such as the times of their file; it is asked once a second at most.
+
+    A running process takes changed keys in use within a second. Keys that cannot be read change nothing.
     """
 
     def __init__(
-        self, keys: Sequence[SealingKey] = (), *, reload: Callable[[], Sequence[SealingKey]] | None = None
+        self,
+        keys: Sequence[SealingKey] = (),
+        *,
+        reload: Callable[[], Sequence[SealingKey]] | None = None,
+        stamp: Callable[[], object] | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._newest = keys[0] if keys else None
+        self._newest_key = keys[0] if keys else None
         self._keys = {key.id: key for key in keys}
-        self._reload = reload
+        self._reload, self._stamp, self._clock = reload, stamp, clock
+        self._seen_stamp = stamp() if stamp is not None else None
+        self._checked_at = clock()
         self._missing_ids: set[str] = set()
         self._process_key = new_key()
+
+    @property
+    def _newest(self) -> SealingKey | None:
+        """Returns the key that seals now."""
+        if self._stamp is not None and self._clock() - self._checked_at >= _CHECK_S:
+            self._checked_at = self._clock()
+            stamp = self._stamp()
+            if stamp != self._seen_stamp:
+                self._seen_stamp = stamp
+                self._load()
+        return self._newest_key
+
+    def _load(self) -> None:
+        """Replaces the keys by those that ``reload`` returns."""
+        try:
+            keys = self._reload() if self._reload is not None else ()
+        except (OSError, InvalidInput) as e:
+            log.warning("the keys of secrets are not read again, those of before go on being used: %s", e)
+            return
+        if keys:
+            self._newest_key, self._keys = keys[0], {key.id: key for key in keys}
+            self._missing_ids.clear()
+            log.info("the keys of secrets are read again; %s seals now", self._newest_key.id)
 
     @property
     def is_on(self) -> bool:
@@ -127,7 +164,9 @@ class Sealer:
         return parsed[0] if parsed is not None and parsed[0] not in self._keys else None
 
     def _find_key(self, key_id: str) -> SealingKey | None:
-        """Returns a key by its id; reads the key file again once if the key is missing."""
+        """Returns a key by its id; reads the key file again once if the key is missing, and whenever it changes."""
+        if key_id not in self._keys:
+            _ = self._newest
         if key_id not in self._keys and key_id not in self._missing_ids and self._reload is not None:
             with suppress(OSError, InvalidInput):
                 self._keys.update((key.id, key) for key in self._reload())
@@ -220,11 +259,29 @@ def load_or_make_keys(path: Path) -> list[SealingKey]:
     return read_keys(path)
 
 
-def add_key(path: Path) -> SealingKey:
-    """Adds a new key before the existing ones, which still open secrets. Raises as :func:`read_keys`."""
-    key = new_key()
-    _write_keys(path, [key, *(read_keys(path) if path.exists() else [])], replace=True)
+def add_key(path: Path, *, is_standby: bool = False) -> SealingKey:
+    """Adds a new key before the existing ones, which still open secrets; a standby key comes after them, and opens what
+    other managers seal with it. Raises as :func:`read_keys`."""
+    key, earlier = new_key(), read_keys(path) if path.exists() else []
+    _write_keys(path, [*earlier, key] if is_standby else [key, *earlier], replace=True)
     return key
+
+
+def put_first(path: Path, key_id: str) -> None:
+    """Has the key ``key_id`` of the file seal from now on. Raises InvalidInput if the file does not have it, and as
+    :func:`read_keys`."""
+    keys = read_keys(path)
+    if key_id not in {key.id for key in keys}:
+        raise InvalidInput(f"{path} has no key {key_id[:64]!r}, but {', '.join(key.id for key in keys)}")
+    _write_keys(path, sorted(keys, key=lambda key: key.id != key_id), replace=True)
+
+
+def stamp_of(path: Path) -> object:
+    """Returns what changes when the file of keys is replaced or written; None if it is away."""
+    with suppress(OSError):
+        status = path.stat()
+        return status.st_ino, status.st_mtime_ns, status.st_size, status.st_mode
+    return None
 
 
 def keep_first_key(path: Path) -> None:

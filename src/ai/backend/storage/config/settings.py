@@ -10,7 +10,14 @@ from pydantic import BeforeValidator, Field, SecretStr
 
 from ai.backend.infra.settings import Settings
 from ai.backend.infra.settings.published import unused_field
-from ai.backend.infra.settings.tables import DebugSettings, EtcdSettings, LoggingSettings, OtelSettings, TlsSettings
+from ai.backend.infra.settings.tables import (
+    DebugSettings,
+    EtcdSettings,
+    LoggingSettings,
+    MonitorSettings,
+    OtelSettings,
+    TlsSettings,
+)
 from ai.backend.plugin.settings import Size
 
 _UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
@@ -139,4 +146,5 @@ class StorageSettings(Settings):
     etcd: EtcdSettings | None = unused_field(None, "this file is the whole configuration of a storage proxy")
     debug: DebugSettings = DebugSettings()
     otel: OtelSettings = OtelSettings()
+    monitors: MonitorSettings = Field(MonitorSettings(), description="Services that errors and figures go to.")
     logging: LoggingSettings = LoggingSettings()

@@ -15,6 +15,7 @@ from ai.backend.infra.settings.tables import (
     Address,
     DebugSettings,
     LoggingSettings,
+    MonitorSettings,
     OtelSettings,
     RedisSettings,
     TlsSettings,
@@ -271,6 +272,7 @@ class WebSettings(Settings):
     logging: LoggingSettings = Field(LoggingSettings(), description="Logs.")
     debug: DebugSettings = Field(DebugSettings(), description="Debugging.")
     otel: OtelSettings = Field(OtelSettings(), description="Traces, metrics and logs to a collector.")
+    monitors: MonitorSettings = Field(MonitorSettings(), description="Services that errors and figures go to.")
     webserver: dict[str, Any] = unused_field(dict, "it has no keys")
     license: dict[str, Any] = unused_field(dict, "there are no licences")
     jwt: dict[str, Any] = unused_field(dict, "no tokens are issued")

@@ -15,6 +15,7 @@ from ai.backend.infra.settings.tables import (
     DebugSettings,
     HostPort,
     LoggingSettings,
+    MonitorSettings,
     OtelSettings,
     RedisSettings,
     TlsSettings,
@@ -88,6 +89,7 @@ class CoordinatorSettings(Settings):
     logging: LoggingSettings = Field(LoggingSettings(), description="Logs.")
     debug: DebugSettings = Field(DebugSettings(), description="Finding faults.")
     otel: OtelSettings = Field(OtelSettings(), description="Traces, metrics and logs to a collector.")
+    monitors: MonitorSettings = Field(MonitorSettings(), description="Services that errors and figures go to.")
 
     @property
     def database_url(self) -> str:

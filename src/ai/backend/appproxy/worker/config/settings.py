@@ -15,6 +15,7 @@ from ai.backend.infra.settings.tables import (
     DebugSettings,
     HostPort,
     LoggingSettings,
+    MonitorSettings,
     OtelSettings,
     RedisSettings,
 )
@@ -225,3 +226,4 @@ class WorkerSettings(Settings):
     logging: LoggingSettings = Field(LoggingSettings(), description="Logs.")
     debug: DebugSettings = Field(DebugSettings(), description="Finding faults.")
     otel: OtelSettings = Field(OtelSettings(), description="Traces, metrics and logs to a collector.")
+    monitors: MonitorSettings = Field(MonitorSettings(), description="Services that errors and figures go to.")

@@ -1,0 +1,219 @@
+"""Reports errors and figures of a daemon to its monitors, in one thread, without secrets."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from importlib.metadata import version
+from typing import Any, TypeAlias
+
+from prometheus_client.core import Metric
+from pydantic import BaseModel
+
+from ai.backend.common.errors import InvalidInput
+from ai.backend.infra.redaction import Cleaner, secrets_in
+from ai.backend.infra.settings.tables import MonitorSettings
+from ai.backend.infra.telemetry.records import encodable, message_of
+from ai.backend.plugin.entries import load_class, settings_for
+from ai.backend.plugin.monitors import (
+    ERROR_MONITOR_GROUP,
+    STATS_MONITOR_GROUP,
+    AbstractErrorMonitor,
+    AbstractStatsMonitor,
+    ErrorReport,
+    Failure,
+    Frame,
+    Statistic,
+)
+
+log = logging.getLogger(__name__)
+_MAX_WAITING = 256
+_MAX_FRAMES = 64
+_MAX_FAILURES = 8
+_CLOSE_S = 2.0
+"""Seconds for which the end of a daemon waits for its monitors."""
+_COMPLAINT_INTERVAL_S = 60.0
+_Series: TypeAlias = tuple[str, tuple[tuple[str, str], ...]]
+
+
+class Increases:
+    """Translates the families of Prometheus to statistics.
+
+    Counters, and the sums and counts of histograms, become what they have grown by since the last call; others gauges.
+    """
+
+    def __init__(self, clean: Callable[[str], str]) -> None:
+        self._clean = clean
+        self._last: dict[_Series, float] = {}
+
+    def of(self, families: Iterable[Metric]) -> list[Statistic]:
+        """Returns the statistics of the present values. What begins to count has grown by its first value."""
+        statistics = []
+        for family in families:
+            for sample in family.samples:
+                if sample.name.endswith(("_created", "_bucket")):
+                    continue
+                labels = {name: self._clean(encodable(value)) for name, value in sample.labels.items()}
+                if family.type not in ("counter", "histogram", "summary"):
+                    statistics.append(Statistic(sample.name, "gauge", sample.value, labels))
+                    continue
+                series = (sample.name, tuple(sorted(sample.labels.items())))
+                grown = sample.value - self._last.get(series, 0.0)
+                self._last[series] = sample.value
+                if grown:  # a process that began anew counts from zero
+                    statistics.append(Statistic(sample.name, "counter", grown if grown > 0 else sample.value, labels))
+        return statistics
+
+
+@dataclass(eq=False)
+class Monitors:
+    """The monitors of this process. No method but :meth:`close` waits for one, and none raises an error of one."""
+
+    daemon: str
+    errors: Mapping[str, AbstractErrorMonitor]
+    statistics: Mapping[str, AbstractStatsMonitor]
+    interval_s: float
+    clean: Callable[[str], str]
+    handler: logging.Handler = field(init=False)
+    _waiting: queue.Queue[Callable[[], None] | None] = field(init=False)
+    _thread: threading.Thread = field(init=False)
+    _increases: Increases = field(init=False)
+    _complained_at: float = field(default=float("-inf"), init=False)
+
+    def __post_init__(self) -> None:
+        self._waiting = queue.Queue(_MAX_WAITING)
+        self._increases = Increases(self.clean)
+        self._thread = threading.Thread(target=self._work, name="monitors", daemon=True)
+        self.handler = _ErrorHandler(self)
+        self._thread.start()
+
+    def report_error(self, record: logging.LogRecord) -> None:
+        """Has an error reported, unless a monitor itself has logged it; drops it where too many wait."""
+        if self.errors and threading.current_thread() is not self._thread:
+            report = self._report_of(record)
+            for name, monitor in self.errors.items():
+                self._put(partial(self._guard, name, partial(monitor.report, report)))
+
+    def report_statistics(self, families: Sequence[Metric]) -> None:
+        """Has the present values reported; drops them where too many reports wait."""
+        self._put(partial(self._report_statistics, families))
+
+    def close(self) -> None:
+        """Sends what waits, for at most two seconds; the rest is dropped."""
+        ends_at = time.monotonic() + _CLOSE_S
+        self._put(None)
+        self._thread.join(_CLOSE_S / 2)
+        for name, monitor in {**self.errors, **self.statistics}.items():
+            left_s = max(0.1, ends_at - time.monotonic())
+            closing = threading.Thread(target=self._guard, args=(name, partial(monitor.close, left_s)), daemon=True)
+            closing.start()
+            closing.join(left_s)
+
+    def _put(self, work: Callable[[], None] | None) -> None:
+        try:
+            self._waiting.put_nowait(work)
+        except queue.Full:
+            return
+
+    def _work(self) -> None:
+        while (work := self._waiting.get()) is not None:
+            work()
+
+    def _guard(self, name: str, work: Callable[[], object]) -> None:
+        try:
+            work()
+        except Exception:  # monitors are others' code, and must not end the thread
+            if time.monotonic() - self._complained_at >= _COMPLAINT_INTERVAL_S:
+                self._complained_at = time.monotonic()
+                log.warning("the monitor %s failed", name, exc_info=True)
+
+    def _report_statistics(self, families: Sequence[Metric]) -> None:
+        statistics = self._increases.of(families)
+        for name, monitor in self.statistics.items():
+            self._guard(name, partial(monitor.report, statistics))
+
+    def _report_of(self, record: logging.LogRecord) -> ErrorReport:
+        error = record.exc_info[1] if record.exc_info else None
+        return ErrorReport(
+            at=record.created,
+            daemon=self.daemon,
+            level="critical" if record.levelno >= logging.CRITICAL else "error",
+            logger=record.name,
+            message=self.clean(message_of(record)),
+            template=self.clean(encodable(str(record.msg))),
+            failures=list(self._failures_of(error)) if error is not None else [],
+            ids={name: encodable(value) for name, value in getattr(record, "ids", {}).items()},
+        )
+
+    def _failures_of(self, error: BaseException) -> Iterator[Failure]:
+        """Yields an exception after its causes."""
+        chain = [error]
+        while len(chain) < _MAX_FAILURES:
+            last = chain[-1]
+            earlier = last.__cause__ or (None if last.__suppress_context__ else last.__context__)
+            if earlier is None or earlier in chain:
+                break
+            chain.append(earlier)
+        for one in reversed(chain):
+            frames = traceback.walk_tb(one.__traceback__)
+            yield Failure(
+                type(one).__name__,
+                type(one).__module__,
+                self.clean(encodable(str(one))),
+                [_frame_of(frame.f_globals, frame.f_code, line) for frame, line in frames][-_MAX_FRAMES:],
+            )
+
+
+def _frame_of(names: Mapping[str, Any], code: Any, line: int) -> Frame:
+    return Frame(str(names.get("__name__", "")), code.co_name, code.co_filename, line)
+
+
+class _ErrorHandler(logging.Handler):
+    """Reports records of errors."""
+
+    def __init__(self, monitors: Monitors) -> None:
+        super().__init__(logging.ERROR)
+        self._monitors = monitors
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._monitors.report_error(record)
+        except Exception:  # noqa: BLE001  # as every handler does: what is logged must not fail
+            self.handleError(record)
+
+
+def load_monitors(
+    daemon: str, settings: MonitorSettings, all_settings: BaseModel, *, with_statistics: bool
+) -> Monitors | None:
+    """Returns the monitors that the settings name; None without any. No secret of ``all_settings`` is ever sent.
+
+    Raises InvalidInput: one is not installed, or has wrong settings; PluginError.
+    """
+    names = {*settings.errors, *settings.statistics}
+    if unknown := settings.options.keys() - names:
+        raise InvalidInput(f"monitors.options has {', '.join(sorted(unknown))}, which no list of monitors names.")
+    loaded: dict[str, dict[str, Any]] = {}
+    secrets = list(secrets_in(all_settings))
+    for group, base, chosen in (
+        (ERROR_MONITOR_GROUP, AbstractErrorMonitor, settings.errors),
+        (STATS_MONITOR_GROUP, AbstractStatsMonitor, settings.statistics if with_statistics else ()),
+    ):
+        loaded[group] = {}
+        for name in chosen:
+            cls = load_class(group, name, base)
+            own = settings_for(cls, settings.options.get(name, {}), place=f"monitors.options.{name}")
+            secrets += secrets_in(own)
+            try:
+                loaded[group][name] = cls(own, daemon=daemon, version=version("backendai"))
+            except ValueError as e:
+                raise InvalidInput(f"monitors.options.{name}: {Cleaner(secrets).clean(str(e))}") from None
+    errors, statistics = loaded[ERROR_MONITOR_GROUP], loaded[STATS_MONITOR_GROUP]
+    if not errors and not statistics:
+        return None
+    return Monitors(daemon, errors, statistics, settings.interval_s, Cleaner(secrets).clean)

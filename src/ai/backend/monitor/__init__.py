@@ -1,0 +1,1 @@
+"""Monitors: services that daemons report errors and figures to."""
