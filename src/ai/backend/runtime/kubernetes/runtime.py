@@ -203,7 +203,7 @@ class KubernetesRuntime(AbstractRuntime):
 
     async def list_workloads(self) -> Sequence[WorkloadView]:
         """Lists the workloads from the copy of the cluster's pods."""
-        return [handle.view() for handle in self._handles if handle.record.node == self._node]
+        return [handle.view() for handle in self._handles.on_node(self._node)]
 
     async def open_channel(self, key: WorkloadKey, *, epoch: int, last_seq: int = 0) -> RunnerChannel:
         handle = self._own(key)
