@@ -24,6 +24,7 @@ from ai.backend.common.wire.reports import (
     ObservationReport,
     StatReport,
 )
+from ai.backend.infra.process.memory import collect_rarely
 from ai.backend.infra.rpc.beats import ChangedReports
 from ai.backend.node.kube_api.objects import Device, DeviceAttribute, DeviceCapacity
 from ai.backend.plugin.testing.runtime.fake_runtime import FakeNode, FakeRuntime
@@ -108,6 +109,7 @@ def kubernetes_shard() -> Sequence[Figure]:
 
 
 async def _measured() -> Sequence[Figure]:
+    collect_rarely()  # as the daemon does
     nodes = _Nodes()
     before_bytes, manager = _resident_bytes(), _Manager()
     with tempfile.TemporaryDirectory() as folder:

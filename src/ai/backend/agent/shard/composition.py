@@ -19,7 +19,7 @@ from ai.backend.agent.shard.inventory import NodeInventory
 from ai.backend.agent.shard.shard import MakeRuntime, Shard
 from ai.backend.common.errors import Conflict
 from ai.backend.infra.files import write_atomically
-from ai.backend.infra.process.memory import trimmed
+from ai.backend.infra.process.memory import collect_rarely, trimmed
 from ai.backend.infra.retry import Backoff
 from ai.backend.infra.rpc.fanout import ManagerFanout
 from ai.backend.infra.rpc.zmq.agent import ZmqAgentEndpoint
@@ -49,6 +49,7 @@ async def serve(settings: AgentSettings, stop: asyncio.Event) -> None:
     Raises InvalidInput for missing or wrong settings, and Conflict if the records of the shard's sessions are in
     another directory than this process has.
     """
+    collect_rarely()
     kubernetes = settings.kubernetes
     address = cluster_address(kubernetes.kubeconfig, kubernetes.context)
     identity = kubernetes.identity or f"{socket.gethostname()}-{uuid4().hex[:8]}"
