@@ -42,6 +42,7 @@ MODULES = (
     "kubernetes",
     "shard",
     "kubernetes_pods",
+    "kubernetes_rate",
     "kubeacc_node",
     "kube_acc",
 )

@@ -270,7 +270,7 @@ def _hierarchies() -> list[Path]:
     """Return the control group hierarchies of this machine: those of version 1, or the only one of version 2."""
     if (_CGROUPS / "cgroup.controllers").exists():
         return [_CGROUPS]
-    return [path for path in sorted(_CGROUPS.iterdir()) if path.is_dir() and not path.is_symlink()]
+    return [path for path in sorted(_CGROUPS.iterdir()) if path.is_mount()]
 
 
 def _start_time(pid: int) -> int:
