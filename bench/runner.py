@@ -43,6 +43,7 @@ MODULES = (
     "shard",
     "kubernetes_pods",
     "kubernetes_rate",
+    "kubernetes_shard",
     "kubeacc_node",
     "kube_acc",
 )
