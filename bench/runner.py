@@ -44,6 +44,7 @@ MODULES = (
     "kubernetes_pods",
     "kubernetes_rate",
     "kubernetes_shard",
+    "kubernetes_failover",
     "kubeacc_node",
     "kube_acc",
 )
