@@ -40,7 +40,7 @@ _READY = {"t": "ready", "protocol": 1, "runtime": "python", "version": "3", "fea
 
 
 class SwarmSettings(msgspec.Struct, kw_only=True):
-    """What the process gets as JSON. ``signing_key`` is the cluster's, for tokens of service accounts."""
+    """The settings of the process, as JSON. ``signing_key`` is the cluster's, for tokens of service accounts."""
 
     kubeconfig: str
     namespace: str
@@ -51,7 +51,7 @@ class SwarmSettings(msgspec.Struct, kw_only=True):
 
 
 class _Relay(asyncio.Protocol):
-    """One pod's connection, and what its relay and runner remember."""
+    """Plays the relay and the runner of one pod."""
 
     def __init__(self, swarm: Swarm, pod: Pod) -> None:
         self._swarm = swarm
