@@ -45,6 +45,9 @@ MODULES = (
     "kubernetes",
     "shard",
     "kubernetes_pods",
+    "kubernetes_rate",
+    "kubernetes_shard",
+    "kubernetes_failover",
     "kubeacc_node",
     "kube_acc",
 )

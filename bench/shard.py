@@ -24,6 +24,7 @@ from ai.backend.common.wire.reports import (
     ObservationReport,
     StatReport,
 )
+from ai.backend.infra.process.memory import collect_rarely
 from ai.backend.infra.rpc.beats import ChangedReports
 from ai.backend.node.kube_api.objects import Device, DeviceAttribute, DeviceCapacity
 from ai.backend.plugin.testing.runtime.fake_runtime import FakeNode, FakeRuntime
@@ -34,10 +35,10 @@ MAX_BYTES = 1 << 30
 MAX_CORE = 0.10
 DRIVER = "gpu.example.com"
 _SETTLE_S, _IDLE_S = 10.0, 20.0
-_BEATS_GATHER_S = 0.5
+BEATS_GATHER_S = 0.5
 
 
-class _Manager:
+class CountingManager:
     """Takes reports and counts their calls."""
 
     def __init__(self) -> None:
@@ -97,7 +98,7 @@ def _node(number: int) -> NodeFacts:
     )
 
 
-def _resident_bytes() -> int:
+def resident_bytes() -> int:
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS"))
 
@@ -108,15 +109,16 @@ def kubernetes_shard() -> Sequence[Figure]:
 
 
 async def _measured() -> Sequence[Figure]:
+    collect_rarely()  # as the daemon does
     nodes = _Nodes()
-    before_bytes, manager = _resident_bytes(), _Manager()
+    before_bytes, manager = resident_bytes(), CountingManager()
     with tempfile.TemporaryDirectory() as folder:
         values: dict[str, Any] = {
             "agent": {"data-dir": folder},
             "kubernetes": {"cluster": "prod", "drivers": {DRIVER: {"device-name": "cuda"}}},
         }
         settings = AgentSettings.model_validate(values)
-        shard = Shard(settings, lambda _: FakeRuntime(FakeNode()), ChangedReports(manager, gather_s=_BEATS_GATHER_S))
+        shard = Shard(settings, lambda _: FakeRuntime(FakeNode()), ChangedReports(manager, gather_s=BEATS_GATHER_S))
         started_cpu_s = time.process_time()
         task = asyncio.create_task(shard.run(cast(NodeInventory, nodes)))
         while len(shard.agents) < NODES:  # noqa: ASYNC110  # a mapping has no event
@@ -128,7 +130,7 @@ async def _measured() -> Sequence[Figure]:
         await asyncio.sleep(_IDLE_S)
         elapsed_s = time.monotonic() - idle_at
         core = (time.process_time() - idle_cpu_s) / elapsed_s
-        used_bytes = _resident_bytes() - before_bytes
+        used_bytes = resident_bytes() - before_bytes
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         await shard.close()

@@ -46,7 +46,8 @@ from ai.backend.plugin.discovery import PluginSource, find_plugins
 from ai.backend.plugin.runtime import AbstractRuntime, RuntimeInfo
 
 log = logging.getLogger(__name__)
-_CORDON_PERIOD_S = 5.0
+_CORDON_CHECKS = 3
+"""Looks for cordons that have ended, for each look at devices."""
 _KIT_CLEANING_PERIOD_S = 3600.0
 
 
@@ -54,12 +55,13 @@ _KIT_CLEANING_PERIOD_S = 3600.0
 class Host:
     """The services of the machine that one agent runs on.
 
-    ``overlay`` and ``secure`` block; ``secure`` encrypts exactly these lines to other nodes.
+    ``meter`` is None for an agent that runs elsewhere than its workloads. ``overlay`` and ``secure`` block; ``secure``
+    encrypts exactly these lines to other nodes.
     """
 
     state: DurableState
     kits: Kits
-    meter: NodeMeter
+    meter: NodeMeter | None
     overlay: Callable[[RuntimeInfo], OverlayReport]
     secure: Callable[[Collection[SecuredLine]], None] | None = None
     wall_clock: Callable[[], float] = time.time
@@ -213,7 +215,7 @@ class Agent:
                 partial(report_statistics, context, supervisor, statistics, self._manager),
             ),
             refreshes,
-            PeriodicCall("cordons", _CORDON_PERIOD_S, operations.expire_cordons),
+            PeriodicCall("cordons", intervals.inventory / _CORDON_CHECKS, operations.expire_cordons),
             PeriodicCall("cdi", intervals.inventory, context.cdi.refresh),
             PeriodicCall("images", intervals.images, refresh_images),
             PeriodicCall("sync", intervals.sync, recovery.sync),

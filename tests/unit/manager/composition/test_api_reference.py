@@ -61,6 +61,7 @@ def test_every_operation_says_what_it_does(told: dict[str, Any]) -> None:
 def test_only_these_need_no_signature(told: dict[str, Any]) -> None:
     anonymous = {path for path, methods in told["paths"].items() for o in methods.values() if not o["security"]}
     by_password = {"/auth/authorize", "/auth/update-password-no-auth", "/auth/signup", "/auth/verify-email"}
+    by_password |= {"/totp/anon", "/totp/anon/verify"}
     by_service = {"/auth/providers", "/auth/redirect", "/auth/redirect/finish"}
     by_token = {"/metrics/targets"}
     metrics = {"/metrics", "/metrics/agents/{agent}"}

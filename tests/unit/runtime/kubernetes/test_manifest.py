@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import msgspec
 import pytest
 
+from ai.backend.agent.shard.nodes import requests_of
 from ai.backend.common.errors import CreationDenied
 from ai.backend.common.ids import KernelId, SessionId
+from ai.backend.node.kube_api.objects import PodSpec
 from ai.backend.plugin.accelerator import DeviceMapping, Mount, WorkloadConfig
 from ai.backend.plugin.runtime import NetworkView, WorkloadKey, WorkloadSpec
 from ai.backend.runtime.kubernetes.manifest import ClusterFacts, compose_pod
@@ -143,3 +147,14 @@ def test_files_that_would_hide_the_image_are_denied(target: str) -> None:
 def test_host_names_are_labels(hostname: str) -> None:
     with pytest.raises(CreationDenied):
         compose(replace(SPEC, hostname=hostname))
+
+
+@pytest.mark.parametrize(("cores", "memory"), [(1.0, 1 << 30), (0.5, 256 << 20), (64.0, 1 << 38)])
+def test_a_pod_asks_for_what_the_plan_gives_it_and_no_more(cores: float, memory: int) -> None:
+    """Sessions that fill the slots of a node must fit what the scheduler counts there, their relays included."""
+    config = WorkloadConfig(cpu_limit=cores, memory_limit_bytes=memory)
+    pod = compose_pod(replace(SPEC, config=config), SETTINGS, FACTS, "node-1")
+    decoded = msgspec.convert(pod["spec"], PodSpec)
+    asked = requests_of(decoded)
+    assert asked.cpu == Decimal(str(cores))
+    assert asked.memory == memory

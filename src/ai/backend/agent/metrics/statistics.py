@@ -65,13 +65,13 @@ class _SourceAnswer:
 class Statistics:
     """Stores the newest metrics. A source that fails is left out of that round, and invalid parts of its answer too.
 
-    ``host`` measures the node's own resources, ``clock`` returns monotonic seconds for rates.
+    ``host`` measures the node's own resources, if the agent runs on it; ``clock`` returns monotonic seconds for rates.
     """
 
     runtime: AbstractRuntime
     plugins: PluginSet
     inventory: Inventory
-    host: NodeMeter
+    host: NodeMeter | None
     _: KW_ONLY
     clock: Callable[[], float] = time.monotonic
     wall_clock: Callable[[], float] = time.time
@@ -141,7 +141,7 @@ class Statistics:
         allocation_of_kernel = {kernel.key.kernel_id: self.inventory.holding(kernel.id) for kernel in kernels}
         answers = await asyncio.gather(
             self._query_runtime(list(kernel_of_key)),
-            self._query_host(),
+            *(() if self.host is None else (self._query_host(self.host),)),
             *(self._query_plugin(handle, kernel_of_key, allocation_of_kernel) for handle in self.plugins.started()),
         )
         self._take_in_answers(answers, kernel_of_key, self.clock())
@@ -155,9 +155,9 @@ class Statistics:
 
         return await self._query(_RUNTIME_SOURCE, query, _SourceAnswer(_RUNTIME_SOURCE), _OWN_PATIENCE_S)
 
-    async def _query_host(self) -> _SourceAnswer:
+    async def _query_host(self, host: NodeMeter) -> _SourceAnswer:
         async def query(checks: MeasurementFilter) -> _SourceAnswer:
-            return _SourceAnswer(_HOST_SOURCE, node=checks.passed(await asyncio.to_thread(self.host.measure)))
+            return _SourceAnswer(_HOST_SOURCE, node=checks.passed(await asyncio.to_thread(host.measure)))
 
         return await self._query(_HOST_SOURCE, query, _SourceAnswer(_HOST_SOURCE), _OWN_PATIENCE_S)
 

@@ -19,7 +19,7 @@ from ai.backend.agent.shard.inventory import NodeInventory
 from ai.backend.agent.shard.shard import MakeRuntime, Shard
 from ai.backend.common.errors import Conflict
 from ai.backend.infra.files import write_atomically
-from ai.backend.infra.process.memory import trimmed
+from ai.backend.infra.process.memory import collect_rarely, trimmed
 from ai.backend.infra.retry import Backoff
 from ai.backend.infra.rpc.fanout import ManagerFanout
 from ai.backend.infra.rpc.zmq.agent import ZmqAgentEndpoint
@@ -33,6 +33,9 @@ log = logging.getLogger(__name__)
 _BEATS_GATHER_S = 0.5
 """The beats of all nodes within so many seconds are one call."""
 _LOCK_RETRY_S = 0.5
+_LEASE_S, _RENEW_DEADLINE_S, _RENEWAL_S = 10.0, 7.0, 1.0
+"""Shorter than the cluster's own controllers have them, as sessions are not served meanwhile. A Lease that changes
+hands too soon costs a second and no session: the lock on the records keeps the work from being done twice."""
 STATE_ANNOTATION = "backend.ai/state"
 """On the Lease: which directory holds the records of the shard's sessions."""
 _CONNECTION = "ai.backend.runtime.kubernetes.cluster:ClusterConnection"
@@ -49,6 +52,7 @@ async def serve(settings: AgentSettings, stop: asyncio.Event) -> None:
     Raises InvalidInput for missing or wrong settings, and Conflict if the records of the shard's sessions are in
     another directory than this process has.
     """
+    collect_rarely()
     kubernetes = settings.kubernetes
     address = cluster_address(kubernetes.kubeconfig, kubernetes.context)
     identity = kubernetes.identity or f"{socket.gethostname()}-{uuid4().hex[:8]}"
@@ -56,7 +60,16 @@ async def serve(settings: AgentSettings, stop: asyncio.Event) -> None:
     async with AsyncExitStack() as parts:
         lease_api = connect(address)
         parts.push_async_callback(lease_api.close)
-        election = Election(lease_api, kubernetes.lease, kubernetes.namespace, identity, is_patient=True)
+        election = Election(
+            lease_api,
+            kubernetes.lease,
+            kubernetes.namespace,
+            identity,
+            lease_s=_LEASE_S,
+            renew_deadline_s=_RENEW_DEADLINE_S,
+            retry_s=_RENEWAL_S,
+            is_patient=True,
+        )
         leading = asyncio.create_task(
             election.run(lambda term: _serve_nodes(settings, address, lease_api)), name="shard"
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,7 +30,6 @@ from ai.backend.common.wire.reports import (
     StatReport,
 )
 from ai.backend.infra.retry import Backoff
-from ai.backend.plugin.accelerator import Measurement
 from ai.backend.plugin.runtime import AbstractRuntime, RuntimeInfo
 
 log = logging.getLogger(__name__)
@@ -51,6 +50,7 @@ class NodeReports:
         self._manager = manager
         self._speaker = speaker
         self._facts = facts
+        self._has_statistics = True
 
     async def heartbeat(self, report: AgentReport) -> HeartbeatReply:
         """Raises Unavailable while the node is lost: the manager then misses it, and not this process."""
@@ -78,7 +78,10 @@ class NodeReports:
         return await self._manager.observe(report)
 
     async def report_stats(self, report: StatReport) -> None:
-        if not self._facts().lost:
+        """Forwards statistics; of several reports in turn in which nothing was measured, only the first."""
+        had_statistics = self._has_statistics
+        self._has_statistics = bool(report.node or report.devices or report.kernels or report.families)
+        if not self._facts().lost and (had_statistics or self._has_statistics):
             await self._manager.report_stats(report)
 
 
@@ -95,13 +98,6 @@ class _ImageKits:
         return KIT_IN_IMAGE
 
     async def clean(self) -> None: ...
-
-
-class _NoMeter:
-    """Measures nothing: disks and networks of this process's host are not the node's."""
-
-    def measure(self) -> Sequence[Measurement]:
-        return ()
 
 
 def _no_overlay(info: RuntimeInfo) -> OverlayReport:
@@ -192,7 +188,7 @@ class Shard:
     async def _start(self, name: str, facts: NodeFacts) -> None:
         member = _Member(facts)
         settings = self._settings_of(facts)
-        host = Host(state=DirectoryState(settings.data_dir), kits=_ImageKits(), meter=_NoMeter(), overlay=_no_overlay)
+        host = Host(state=DirectoryState(settings.data_dir), kits=_ImageKits(), meter=None, overlay=_no_overlay)
         kubernetes = self._settings.kubernetes
         agent = Agent(
             settings,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from aiohttp import web
 
 from ai.backend.common.errors import Forbidden, NotFound
@@ -32,7 +34,7 @@ class ReplayApi:
     def __init__(self, replays: Replays) -> None:
         self._replays = replays
 
-    @route("GET", "/scheduling/dump", query=DumpQuery)
+    @route("GET", "/scheduling/dump", query=DumpQuery, reply=dict[str, Any])
     async def dump(self, call: Call[Nothing, DumpQuery]) -> web.Response:
         """Returns what the next pass over a resource group would read, for `backend.ai mgr scheduler replay`."""
         content = await self._replays.dump(caller_of(call), call.query.scaling_group)

@@ -24,6 +24,7 @@ def listener_context(certificate: Path, key: Path) -> tuple[ssl.SSLContext, str]
     """Returns the listener's TLS context, and the certificate in PEM that relays trust. Raises InvalidInput."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.num_tickets = 0  # relays never resume a session of TLS
     try:
         authority = certificate.read_text()
         context.load_cert_chain(certificate, key)

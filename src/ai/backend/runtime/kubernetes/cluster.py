@@ -222,7 +222,7 @@ class ClusterConnection:
         """Returns the protocol for a relay or a stream of one of our pods. Raises BackendError for others."""
         if identity.namespace != self.settings.namespace:
             raise AuthenticationFailed("the pod is not in the namespace of sessions")
-        handle = next((handle for handle in self.handles if handle.uid == identity.uid), None)
+        handle = self.handles.of_pod(identity.uid)
         if handle is None:
             raise NotFound("this agent has no such pod")
         if hello.role == "relay":

@@ -246,9 +246,8 @@ def addresses_of_session(handles: Handles, spec: WorkloadSpec) -> dict[str, str]
     network = spec.network.network_id if spec.network is not None else ""
     return {
         handle.record.hostname: handle.pod.status.pod_ip
-        for handle in handles
+        for handle in handles.of_session(spec.session_id)
         if handle.record.network == network
-        and handle.record.session == spec.session_id
         and handle.exit is None
         and handle.pod is not None
         and handle.pod.status.pod_ip

@@ -8,11 +8,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import TypeVar
 from weakref import WeakValueDictionary
 
 import msgspec
 
 from ai.backend.common.errors import Unavailable
+from ai.backend.common.ids import SessionId
 from ai.backend.node.kube_api.objects import Pod
 from ai.backend.plugin.runtime import WorkloadExit, WorkloadExited, WorkloadKey, WorkloadState, WorkloadView
 from ai.backend.runtime.kubernetes.channel import PodChannel
@@ -26,6 +28,7 @@ from ai.backend.runtime.kubernetes.streams import PodStream
 log = logging.getLogger(__name__)
 KILLED_STATUS_WAIT_S = 3.0
 """How long the kubelet may take to tell that a killed container ran out of memory."""
+_Place = TypeVar("_Place")
 OnExit = Callable[[str, WorkloadExited], None]
 """Is told the node and the exit of a workload."""
 
@@ -190,10 +193,13 @@ class Handle:
 
 
 class Handles:
-    """Finds workloads by key, and builds them of pods."""
+    """Finds workloads by key, pod, node and session, and builds them of pods."""
 
     def __init__(self, on_exit: OnExit) -> None:
         self._by_key: dict[WorkloadKey, Handle] = {}
+        self._by_uid: dict[str, Handle] = {}
+        self._by_node: dict[str, dict[WorkloadKey, Handle]] = {}
+        self._by_session: dict[SessionId, dict[WorkloadKey, Handle]] = {}
         self._removed: dict[str, float] = {}
         self._locks: WeakValueDictionary[WorkloadKey, asyncio.Lock] = WeakValueDictionary()
         self._on_exit = on_exit
@@ -203,6 +209,15 @@ class Handles:
 
     def get(self, key: WorkloadKey) -> Handle | None:
         return self._by_key.get(key)
+
+    def of_pod(self, uid: str) -> Handle | None:
+        return self._by_uid.get(uid)
+
+    def on_node(self, node: str) -> list[Handle]:
+        return list(self._by_node.get(node, {}).values())
+
+    def of_session(self, session_id: SessionId) -> list[Handle]:
+        return list(self._by_session.get(session_id, {}).values())
 
     def lock(self, key: WorkloadKey) -> asyncio.Lock:
         """Returns the lock of a workload, the same for all its present users."""
@@ -232,16 +247,30 @@ class Handles:
             return None
         handle = self._by_key.get(record.key)
         if handle is None or handle.uid != pod.metadata.uid:
-            handle = self._by_key[record.key] = Handle(record, pod.metadata.uid, pod, self._on_exit)
+            if handle is not None:
+                self._drop(handle)
+            handle = Handle(record, pod.metadata.uid, pod, self._on_exit)
+            self._put(handle)
         handle.see(pod)
         return handle
+
+    def _put(self, handle: Handle) -> None:
+        self._by_key[handle.key] = self._by_uid[handle.uid] = handle
+        self._by_node.setdefault(handle.record.node, {})[handle.key] = handle
+        self._by_session.setdefault(handle.record.session, {})[handle.key] = handle
+
+    def _drop(self, handle: Handle) -> None:
+        """Removes a present workload from every index."""
+        del self._by_key[handle.key], self._by_uid[handle.uid]
+        _discard(self._by_node, handle.record.node, handle.key)
+        _discard(self._by_session, handle.record.session, handle.key)
 
     def forget(self, handle: Handle) -> None:
         """Forgets a workload that was removed, although the cluster may still show its pod for a while."""
         if handle.pod is not None:
             self._removed[handle.uid] = time.monotonic()
         if self._by_key.get(handle.key) is handle:
-            del self._by_key[handle.key]
+            self._drop(handle)
         if handle.link is not None:
             handle.link.close()
 
@@ -249,4 +278,12 @@ class Handles:
         for handle in self:
             if handle.link is not None:
                 handle.link.close()
-        self._by_key.clear()
+        for index in (self._by_key, self._by_uid, self._by_node, self._by_session):
+            index.clear()
+
+
+def _discard(index: dict[_Place, dict[WorkloadKey, Handle]], place: _Place, key: WorkloadKey) -> None:
+    """Removes a workload from where it is listed; an empty list goes too."""
+    del index[place][key]
+    if not index[place]:
+        del index[place]

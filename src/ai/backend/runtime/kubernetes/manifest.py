@@ -333,13 +333,22 @@ def _sub_path(facts: ClusterFacts, path: str) -> dict[str, str]:
 
 
 def _resources(spec: WorkloadSpec, settings: KubernetesRuntimeSettings) -> dict[str, Any]:
-    """Returns requests and limits. What is in /dev/shm counts as memory of the container, and is added to its limit."""
-    amounts: dict[str, str] = {}
-    if spec.config.cpu_limit is not None:
-        amounts["cpu"] = _millicores(spec.config.cpu_limit)
-    if spec.config.memory_limit_bytes is not None:
-        amounts["memory"] = str(spec.config.memory_limit_bytes + shmem_bytes(spec, settings))
-    return {"requests": dict(amounts), "limits": dict(amounts)}
+    """Returns requests and limits.
+
+    The pod asks for exactly what the plan gives it, of which the relay has its part: otherwise the scheduler's books
+    would fill before the manager's, and the last sessions of a node would never be bound. What is in /dev/shm counts as
+    memory of the container, and is added to its limit.
+    """
+    requests: dict[str, str] = {}
+    limits: dict[str, str] = {}
+    cores, memory_bytes = spec.config.cpu_limit, spec.config.memory_limit_bytes
+    if cores is not None:
+        requests["cpu"] = _millicores(max(0.0, cores - settings.relay_cpu))
+        limits["cpu"] = _millicores(cores)
+    if memory_bytes is not None:
+        requests["memory"] = str(max(0, memory_bytes - settings.relay_memory_bytes))
+        limits["memory"] = str(memory_bytes + shmem_bytes(spec, settings))
+    return {"requests": requests, "limits": limits}
 
 
 def shmem_bytes(spec: WorkloadSpec, settings: KubernetesRuntimeSettings) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -51,6 +52,7 @@ log = logging.getLogger(__name__)
 END_TIMEOUT_S = 30.0
 LOG_SILENCE_S = 20.0
 _EXIT_CHECK_S = 15.0
+IMAGES_KEPT_S = 10.0
 
 
 class KubernetesRuntime(AbstractRuntime):
@@ -70,6 +72,8 @@ class KubernetesRuntime(AbstractRuntime):
         self._handles = cluster.handles
         self._networks = SessionNetworks(cluster.api, cluster.settings)
         self._is_set_up = False
+        self._images: Sequence[RuntimeImage] = ()
+        self._images_read_at = float("-inf")
 
     # ---- lifetime
 
@@ -89,8 +93,16 @@ class KubernetesRuntime(AbstractRuntime):
     # ---- images
 
     async def list_images(self) -> Sequence[RuntimeImage]:
-        """Lists the images that the node tells of, which are its 50 largest only: whatever a registry has can start."""
-        return images_of(await self._cluster.api.request("GET", path_of(NODES, name=self._node)))
+        """Lists the images that the node tells of, which are its 50 largest only: whatever a registry has can start.
+
+        A kubelet tells of them rarely, and five calls in the life of each session ask for one that is not listed, so
+        the list is read anew after ``IMAGES_KEPT_S`` only.
+        """
+        now = time.monotonic()
+        if now - self._images_read_at > IMAGES_KEPT_S:
+            self._images = images_of(await self._cluster.api.request("GET", path_of(NODES, name=self._node)))
+            self._images_read_at = now
+        return self._images
 
     async def pull_image(self, wanted: ImageRequest, tell: TellProgress) -> None:
         raise NotSupported(capabilities.NO_PULL)
@@ -203,7 +215,7 @@ class KubernetesRuntime(AbstractRuntime):
 
     async def list_workloads(self) -> Sequence[WorkloadView]:
         """Lists the workloads from the copy of the cluster's pods."""
-        return [handle.view() for handle in self._handles if handle.record.node == self._node]
+        return [handle.view() for handle in self._handles.on_node(self._node)]
 
     async def open_channel(self, key: WorkloadKey, *, epoch: int, last_seq: int = 0) -> RunnerChannel:
         handle = self._own(key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from ai.backend.node.linux.disk_space import read_mounts
@@ -25,7 +26,8 @@ def disk_of(path: Path) -> Path | None:
     """Returns the kernel's statistics file for the disk of a path; None if it is on no disk (tmpfs, NFS ...)."""
     device_numbers = [path.stat().st_dev]
     if (mount := mount_of(path)) is not None and mount.source.startswith("/dev/"):
-        device_numbers.append(Path(mount.source).stat().st_rdev)  # btrfs and overlays have numbers of their own
+        with suppress(OSError):  # a container shows the mount, and not its device
+            device_numbers.append(Path(mount.source).stat().st_rdev)  # btrfs and overlays have numbers of their own
     for device_number in device_numbers:
         statistics = Path(f"/sys/dev/block/{os.major(device_number)}:{os.minor(device_number)}/stat")
         if statistics.exists():
