@@ -19,7 +19,7 @@ from ai.backend.runtime.kubernetes.channel import PodChannel
 from ai.backend.runtime.kubernetes.links import Message, PodLink
 from ai.backend.runtime.kubernetes.listener import Hello
 from ai.backend.runtime.kubernetes.records import PodRecord, read_record
-from ai.backend.runtime.kubernetes.signals import Ended, exit_of, has_ended, is_running
+from ai.backend.runtime.kubernetes.signals import Ended, exit_of, has_ended, is_running, printable
 from ai.backend.runtime.kubernetes.statistics import Sample, read_sample
 from ai.backend.runtime.kubernetes.streams import PodStream
 
@@ -156,7 +156,7 @@ class Handle:
             self.begun = True
             self.changed()
         elif kind == "failed":
-            self.failure = str(message.get("reason"))[:500]
+            self.failure = printable(str(message.get("reason"))[:500])
             self.changed()
         elif kind == "ended":
             with suppress(msgspec.ValidationError):
@@ -194,6 +194,7 @@ class Handles:
 
     def __init__(self, on_exit: OnExit) -> None:
         self._by_key: dict[WorkloadKey, Handle] = {}
+        self._by_uid: dict[str, Handle] = {}
         self._removed: dict[str, float] = {}
         self._locks: WeakValueDictionary[WorkloadKey, asyncio.Lock] = WeakValueDictionary()
         self._on_exit = on_exit
@@ -203,6 +204,10 @@ class Handles:
 
     def get(self, key: WorkloadKey) -> Handle | None:
         return self._by_key.get(key)
+
+    def of_pod(self, uid: str) -> Handle | None:
+        """Returns the workload of the pod with this uid."""
+        return self._by_uid.get(uid)
 
     def lock(self, key: WorkloadKey) -> asyncio.Lock:
         """Returns the lock of a workload, the same for all its present users."""
@@ -232,7 +237,10 @@ class Handles:
             return None
         handle = self._by_key.get(record.key)
         if handle is None or handle.uid != pod.metadata.uid:
-            handle = self._by_key[record.key] = Handle(record, pod.metadata.uid, pod, self._on_exit)
+            if handle is not None:
+                self._by_uid.pop(handle.uid, None)
+            handle = Handle(record, pod.metadata.uid, pod, self._on_exit)
+            self._by_key[record.key] = self._by_uid[handle.uid] = handle
         handle.see(pod)
         return handle
 
@@ -242,6 +250,7 @@ class Handles:
             self._removed[handle.uid] = time.monotonic()
         if self._by_key.get(handle.key) is handle:
             del self._by_key[handle.key]
+            self._by_uid.pop(handle.uid, None)
         if handle.link is not None:
             handle.link.close()
 
@@ -250,3 +259,4 @@ class Handles:
             if handle.link is not None:
                 handle.link.close()
         self._by_key.clear()
+        self._by_uid.clear()
