@@ -1,4 +1,4 @@
-"""What the first process of a container does beside its relaying: it starts the runner, reaps orphans, and kills.
+"""The first process of a container beside its relaying: it starts the runner, reaps orphans, and kills.
 
 Shared by :mod:`container`, whose process is the relay too, and :mod:`reaper`, whose relay is another container.
 """
