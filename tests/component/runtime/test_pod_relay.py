@@ -19,7 +19,8 @@ from uuid import UUID
 import pytest
 
 from ai.backend.common.errors import AuthenticationFailed, NotFound, Unavailable
-from ai.backend.node.relay.framing import encode
+from ai.backend.node.relay.framing import FrameReader, ProtocolViolation, encode
+from ai.backend.node.relay.pod import _first_role
 from ai.backend.node.relay.tls import SERVER_NAME
 from ai.backend.node.workload.runner_files import copy_runner, find_relay, find_runner
 from ai.backend.plugin.runtime import WorkloadExit, WorkloadExited
@@ -252,6 +253,51 @@ async def test_strangers_get_nothing(pod: Pod, first: bytes) -> None:
     assert pod.handle.link is link
     assert link is not None
     assert link.is_open
+
+
+async def test_connections_of_one_address_that_say_nothing_keep_no_other_relay_out(
+    pod: Pod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A session reaches this port too; without a handshake a connection must count as well."""
+    monkeypatch.setattr("ai.backend.runtime.kubernetes.listener.MAX_STRANGERS_OF_ADDRESS", 8)
+    monkeypatch.setattr("ai.backend.runtime.kubernetes.listener.MAX_STRANGERS", 16)
+    target = ("127.0.0.1", pod.port)
+    silent = [
+        await asyncio.to_thread(socket.create_connection, target, PATIENCE_S, ("127.0.0.2", 0)) for _ in range(20)
+    ]
+    try:
+        refused = [sock for sock in silent if await asyncio.to_thread(_is_closed, sock)]
+        assert len(refused) == 12
+        first = pod.handle.link
+        if first is not None:
+            first.close()
+        assert await pod.handle.until(
+            lambda: pod.handle.link is not None and pod.handle.link is not first, PATIENCE_S
+        ), "the relay at another address is let in"
+    finally:
+        for sock in silent:
+            sock.close()
+
+
+def _is_closed(sock: socket.socket) -> bool:
+    sock.settimeout(0.2)
+    try:
+        return not sock.recv(1)
+    except ConnectionError:
+        return True
+    except TimeoutError:
+        return False
+
+
+@pytest.mark.parametrize("piece", [b"\0", b"\0\0\0\x10", encode({"t": "reaper"})[:-1]])
+def test_a_first_frame_in_pieces_ends_the_connection(piece: bytes) -> None:
+    """One that is waited for stays readable, and the relay would not sleep any more."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)
+        theirs.sendall(piece)
+        with pytest.raises(ProtocolViolation):
+            _first_role(ours, FrameReader())
 
 
 async def test_without_its_relay_the_session_ends(pod: Pod) -> None:

@@ -10,9 +10,10 @@ import pytest
 
 from ai.backend.common.errors import Unavailable
 from ai.backend.node.kube_api.client import KubeApi
+from ai.backend.node.kube_api.errors import ObjectConflict
 from ai.backend.node.kube_api.objects import Pod
 from ai.backend.node.relay import probe
-from ai.backend.runtime.kubernetes.isolation import are_policies_enforced
+from ai.backend.runtime.kubernetes.isolation import PROBE_LABEL, are_policies_enforced, remove_left_probes
 from ai.backend.runtime.kubernetes.settings import KubernetesRuntimeSettings
 from tests.support.pod_security import violations
 
@@ -53,6 +54,24 @@ async def test_the_verdict_is_that_of_the_caller(exit_code: int | None, verdict:
     assert await are_policies_enforced(cast("KubeApi", api), SETTINGS) is verdict
     assert not api.pods, "its pods are removed"
     assert not [fault for pod in api.made for fault in violations(pod)]
+
+
+async def test_what_a_killed_agent_left_of_its_probe_is_removed() -> None:
+    removed: list[tuple[str, str]] = []
+
+    class Api:
+        async def list(self, _resource: object, namespace: str, *, label_selector: str) -> tuple[list[Pod], str]:
+            assert (namespace, label_selector) == (SETTINGS.namespace, f"{PROBE_LABEL}={SETTINGS.instance}")
+            return [msgspec.convert({"metadata": {"name": f"probe-{n}", "uid": f"uid-{n}"}}, Pod) for n in "ab"], ""
+
+        async def delete(self, _resource: object, name: str, _namespace: str, *, uid: str, grace_s: int) -> bool:
+            removed.append((name, uid))
+            if name == "probe-a":
+                raise ObjectConflict("another pod has this name by now")
+            return grace_s == 0
+
+    await remove_left_probes(cast("KubeApi", Api()), SETTINGS, after_s=0)
+    assert removed == [("probe-a", "uid-a"), ("probe-b", "uid-b")]
 
 
 def test_a_caller_needs_both_answers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -105,6 +105,28 @@ def test_last_words_count_if_they_fit(words: str, code: int, reason: str) -> Non
     assert exit_of(pod(state=terminated(code, message=words)), None, "").reason == reason
 
 
+@pytest.mark.parametrize(
+    "fields", [{"code": 10**30}, {"code": -1}, {"signal": 0}, {"signal": 10**9}, {"code": 0, "last_seq": 10**30}]
+)
+def test_no_image_ends_its_session_with_a_number_that_no_database_takes(fields: dict[str, Any]) -> None:
+    """The first process may be the image's own program; its observation would hold up those of the whole node."""
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert(fields, Ended)
+
+
+@pytest.mark.parametrize(
+    ("claimed", "reason"),
+    [
+        ("preempted", ""),
+        ("x" * 1_000_000, ""),
+        ("removed", "removed"),
+        ("protocol-violation: a frame\0\n", "protocol-violation: a frame??"),
+    ],
+)
+def test_no_image_makes_up_the_reason_of_its_end(claimed: str, reason: str) -> None:
+    assert exit_of(pod(), Ended(code=0, reason=claimed), "").reason == reason
+
+
 def test_a_pod_that_is_being_deleted_has_not_ended() -> None:
     assert not has_ended(pod(phase="Running", state={"running": {}}, metadata={"deletionTimestamp": "x"}))
     assert has_ended(pod(phase="Running", state=terminated(0)))

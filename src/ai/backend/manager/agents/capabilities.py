@@ -77,7 +77,8 @@ def with_networks(agents: Sequence[Agent], resource_group: str, needs: frozenset
     if NETWORKS in needs:
         raise UnsupportedResource(
             f"No agent of {resource_group} can give the kernels of a session a private network: in the process runtime "
-            "that takes root and bubblewrap. Ask for one kernel, or for agents with the Docker runtime.",
+            "that takes root and bubblewrap, in Kubernetes a network plug-in that enforces network policies. Ask for "
+            "one kernel, or for agents with the Docker runtime.",
             data={"clusterSize": "not possible here", "feature": NETWORKS},
         )
     reasons = {agent.id: _overlay_problem(agent)[:_MAX_REASON_LENGTH] for agent in agents[:_MAX_SHOWN_REASONS]}

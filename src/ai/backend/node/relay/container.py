@@ -15,19 +15,19 @@ import sys
 import time
 
 from .connections import carry_connection
+from .first_process import FirstProcess, shell_code, signal_all, timeout_ms
 from .framing import decode, encode
 from .peers import hand_over_socket
 from .relay import Relay
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, List, Optional
+    from typing import Any, List
 
     from .peers import Peer
 
 SOCKET, LEFT = "shim.sock", "left"
 RUNNER_LOST_GRACE_S = 1.0
-_STOP_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 
 class Container:
@@ -35,21 +35,10 @@ class Container:
 
     def __init__(self, directory: str, replay_bytes: int, runner: Any) -> None:
         self._start_runner = runner
-        self._pid = 0
-        self._status: Optional[int] = None
-        self._is_stopping = False
-        self._kill_at: Optional[float] = None
         self._reason = ""
         self._left = os.open(os.path.join(directory, LEFT), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        self._wakeup, wakeup_write = os.pipe()
-        for fd in (self._wakeup, wakeup_write):
-            os.set_blocking(fd, False)
-        signal.set_wakeup_fd(wakeup_write, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_args: None)
-        for signal_number in _STOP_SIGNALS:
-            signal.signal(signal_number, self._stop)
         self._poll = select.poll()
-        self._poll.register(self._wakeup, select.POLLIN)
+        self._first = FirstProcess(self._poll)
         self._relay = Relay(
             self._poll,
             listen(directory),
@@ -61,45 +50,21 @@ class Container:
 
     def run(self) -> int:
         """Relays until the runner has ended; returns its exit code as a shell does."""
-        while self._status is None:
-            kill_deadline = self._kill_at
-            timeout_ms = None if kill_deadline is None else max(0, int((kill_deadline - time.monotonic()) * 1000) + 1)
-            for fd, events in self._poll.poll(timeout_ms):
-                if fd == self._wakeup:
-                    os.read(self._wakeup, 512)
-                    self._reap_children()
+        first = self._first
+        while first.status is None:
+            for fd, events in self._poll.poll(timeout_ms(first.kill_at)):
+                if fd == first.wakeup:
+                    first.on_wakeup()
                 else:
                     self._relay.dispatch(fd, events)
-            if self._kill_at is not None and time.monotonic() >= self._kill_at:
-                self._kill_at = None
-                _signal_all(signal.SIGKILL)
+            first.kill_if_due()
             self._relay.interest()
         self._store_unacknowledged()
-        if os.WIFSIGNALED(self._status):
-            return 128 + os.WTERMSIG(self._status)
-        return os.WEXITSTATUS(self._status)
-
-    def _stop(self, *_args: Any) -> None:
-        if not self._pid:
-            self._status = 0
-        elif not self._is_stopping:
-            self._is_stopping = True
-            _signal_all(signal.SIGTERM)
-
-    def _reap_children(self) -> None:
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
-            if pid == self._pid:
-                self._status = status
+        return shell_code(first.status)
 
     def _on_runner_lost(self, violation: str) -> None:
         self._reason = violation
-        self._kill_at = time.monotonic() + (0.0 if violation else RUNNER_LOST_GRACE_S)
+        self._first.kill_at = time.monotonic() + (0.0 if violation else RUNNER_LOST_GRACE_S)
 
     def _on_command(self, peer: Peer, kind: str, body: bytes) -> bool:
         if kind == "socket":
@@ -110,31 +75,20 @@ class Container:
             return True
         if kind != "begin":
             return False
-        if not self._pid:
-            self._start_relay()
-        peer.send(encode({"t": "begun", "pid": self._pid}))
+        if not self._first.pid:
+            self._start_runner_process()
+        peer.send(encode({"t": "begun", "pid": self._first.pid}))
         return True
 
-    def _start_relay(self) -> None:
+    def _start_runner_process(self) -> None:
         shim_socket, runner_socket = socket.socketpair()
-        self._pid = os.fork()
-        if self._pid == 0:
-            code = 70
-            try:
-                signal.set_wakeup_fd(-1)
-                for signal_number in (signal.SIGCHLD, *_STOP_SIGNALS):
-                    signal.signal(signal_number, signal.SIG_DFL)
-                code = self._start_runner(runner_socket.fileno())
-            except BaseException as error:  # noqa: BLE001  # this process must not go on as a second relay
-                os.write(2, ("runner: %s: %s\n" % (type(error).__name__, error)).encode("utf-8", "replace"))
-            finally:
-                os._exit(code)
+        self._first.start(lambda: self._start_runner(runner_socket.fileno()))
         runner_socket.close()
         self._relay.follow(shim_socket)
 
     def _store_unacknowledged(self) -> None:
         """Stores unacknowledged frames on disk; a full disk loses only these frames."""
-        _signal_all(signal.SIGKILL)
+        signal_all(signal.SIGKILL)
         self._relay.drain()
         frames = [encode({"t": "left", "reason": self._reason}), *self._relay.unacknowledged()]
         try:
@@ -153,15 +107,6 @@ def listen(directory: str) -> socket.socket:
     listener.setblocking(False)
     os.rename(temporary_path + ".new", temporary_path)
     return listener
-
-
-def _signal_all(signal_number: int) -> None:
-    """Signals all other processes of the PID namespace, if first in it: elsewhere `kill(-1)` hits others."""
-    if os.getpid() == 1:
-        try:
-            os.kill(-1, signal_number)
-        except (ProcessLookupError, PermissionError):
-            return
 
 
 def main(arguments: List[str]) -> int:

@@ -369,11 +369,11 @@ def _first_role(sock: socket.socket, reader: FrameReader) -> str:
         if not header:
             raise ConnectionResetError
         size = int.from_bytes(header, "big") if len(header) == 4 else 0
-        if len(header) == 4 and not 1 <= size <= 256:
+        if not 1 <= size <= 256:
             raise ProtocolViolation("a first frame of %d bytes" % size)
-        content = sock.recv(4 + size, socket.MSG_PEEK)
-        if len(header) < 4 or len(content) < 4 + size:
-            raise BlockingIOError
+        if len(sock.recv(4 + size, socket.MSG_PEEK)) < 4 + size:
+            # The first process writes it at once. One that is waited for would stay readable: a loop without a pause.
+            raise ProtocolViolation("a first frame in pieces")
         for body in reader.feed(sock.recv(4 + size)):
             return kind_of(body)
 

@@ -16,6 +16,7 @@ import sys
 import time
 
 from .cgroup_files import measure, oom_kills
+from .first_process import FirstProcess, shell_code, signal_all, timeout_ms
 from .framing import ProtocolViolation, decode, encode
 from .peers import Peer
 from .pod import SOCKET, place_file
@@ -29,7 +30,6 @@ LAST_WORDS_PATH = "/dev/termination-log"
 """The file that the kubelet copies into the container's status (Container.terminationMessagePath)."""
 _CONNECT_CHECK_S = 0.01
 _PLATFORM = "/opt/backend.ai/"
-_STOP_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 _SESSION_PREFIX = "BACKENDAI_SESSION_ENVIRON_"
 _LOST_RELAY_EXIT_CODE = 75
 _DEFAULT_STATS_INTERVAL_S = 10.0
@@ -41,22 +41,11 @@ class Reaper:
     def __init__(self, channel_folder: str, home: str, runner: Any) -> None:
         self._home = home
         self._start_runner = runner
-        self._wakeup, wakeup_write = os.pipe()
-        for fd in (self._wakeup, wakeup_write):
-            os.set_blocking(fd, False)
-        signal.set_wakeup_fd(wakeup_write, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_args: None)
-        for signal_number in _STOP_SIGNALS:
-            signal.signal(signal_number, self._on_stop_signal)
+        self._poll = select.poll()
+        self._first = FirstProcess(self._poll)
         self._control = Peer(_connect(channel_folder, "reaper"))
         self._runner_socket: Optional[socket.socket] = _connect(channel_folder, "runner")
-        self._poll = select.poll()
-        self._poll.register(self._wakeup, select.POLLIN)
         self._poll.register(self._control, select.POLLIN)
-        self._pid = 0
-        self._status: Optional[int] = None
-        self._is_stopping = False
-        self._kill_at: Optional[float] = None
         self._reason = ""
         self._stats_interval_s = _DEFAULT_STATS_INTERVAL_S
         self._stats_at: Optional[float] = None
@@ -64,44 +53,20 @@ class Reaper:
 
     def run(self) -> int:
         """Waits for the end of the runner; returns its exit code as a shell does."""
-        while self._status is None:
+        first = self._first
+        while first.status is None:
             self._poll.modify(self._control, select.POLLIN | (select.POLLOUT if self._control.queued else 0))
-            for fd, events in self._poll.poll(self._timeout_ms()):
-                if fd == self._wakeup:
-                    os.read(self._wakeup, 512)
-                    self._reap_children()
+            for fd, events in self._poll.poll(timeout_ms(first.kill_at, self._stats_at)):
+                if fd == first.wakeup:
+                    first.on_wakeup()
                 else:
                     self._serve_control(events)
-            now = time.monotonic()
-            if self._kill_at is not None and now >= self._kill_at:
-                self._kill_at = None
-                _signal_all(signal.SIGKILL)
-            if self._stats_at is not None and now >= self._stats_at:
+            first.kill_if_due()
+            if self._stats_at is not None and time.monotonic() >= self._stats_at:
                 self._send_stats()
-        _signal_all(signal.SIGKILL)
-        return self._report_end(self._status)
-
-    def _timeout_ms(self) -> Optional[int]:
-        deadlines = [deadline for deadline in (self._kill_at, self._stats_at) if deadline is not None]
-        return max(0, int((min(deadlines) - time.monotonic()) * 1000) + 1) if deadlines else None
-
-    def _on_stop_signal(self, *_args: Any) -> None:
-        if not self._pid:
-            self._status = 0
-        elif not self._is_stopping:
-            self._is_stopping = True
-            _signal_all(signal.SIGTERM)
-
-    def _reap_children(self) -> None:
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
-            if pid == self._pid:
-                self._status = status
+        signal_all(signal.SIGKILL)
+        self._report_end(first.status)
+        return shell_code(first.status)
 
     def _serve_control(self, events: int) -> None:
         if events & select.POLLOUT:
@@ -118,7 +83,7 @@ class Reaper:
         if data is None:
             # Without its relay nobody can reach this session any more.
             sys.stderr.write("the relay of this session has ended\n")
-            _signal_all(signal.SIGKILL)
+            signal_all(signal.SIGKILL)
             os._exit(_LOST_RELAY_EXIT_CODE)
 
     def _on_message(self, message: Dict[str, Any]) -> None:
@@ -126,19 +91,19 @@ class Reaper:
         if kind == "file":
             self._write_file(message)
         elif kind == "begin":
-            if not self._pid:
+            if not self._first.pid:
                 self._begin(message)
-            self._control.send(encode({"t": "begun", "pid": self._pid}))
+            self._control.send(encode({"t": "begun", "pid": self._first.pid}))
         elif kind == "end":
             self._reason = self._reason or str(message.get("reason") or "")
             grace_s = float(message.get("grace") or 0.0)
-            if not self._pid:
-                self._status = 0
+            if not self._first.pid:
+                self._first.status = 0
             elif grace_s > 0:
-                _signal_all(signal.SIGTERM)
-                self._kill_at = min(self._kill_at or float("inf"), time.monotonic() + grace_s)
+                signal_all(signal.SIGTERM)
+                self._first.kill_at = min(self._first.kill_at or float("inf"), time.monotonic() + grace_s)
             else:
-                _signal_all(signal.SIGKILL)
+                signal_all(signal.SIGKILL)
 
     def _write_file(self, message: Dict[str, Any]) -> None:
         parts = str(message["path"]).split("/")
@@ -154,22 +119,17 @@ class Reaper:
         assert self._runner_socket is not None
         environment = session_environment(dict(os.environ), message["environ"])
         self._stats_interval_s = float(message.get("stats_interval") or _DEFAULT_STATS_INTERVAL_S)
-        self._pid = os.fork()
-        if self._pid == 0:
-            code = 70
-            try:
-                signal.set_wakeup_fd(-1)
-                for signal_number in (signal.SIGCHLD, *_STOP_SIGNALS):
-                    signal.signal(signal_number, signal.SIG_DFL)
-                self._control.close()
-                os.environ.clear()
-                os.environ.update(environment)
-                os.chdir(self._home)
-                code = self._start_runner(self._runner_socket.fileno(), str(message.get("runtime") or ""))
-            except BaseException as error:  # noqa: BLE001  # this process must not go on as a second reaper
-                os.write(2, ("runner: %s: %s\n" % (type(error).__name__, error)).encode("utf-8", "replace"))
-            finally:
-                os._exit(code)
+
+        def run() -> int:
+            assert self._runner_socket is not None
+            self._control.close()
+            os.environ.clear()
+            os.environ.update(environment)
+            os.chdir(self._home)
+            code: int = self._start_runner(self._runner_socket.fileno(), str(message.get("runtime") or ""))
+            return code
+
+        self._first.start(run)
         self._runner_socket.close()
         self._runner_socket = None
         self._stats_at = time.monotonic()
@@ -179,8 +139,8 @@ class Reaper:
         if self._control.queued == 0:  # a relay that reads nothing gets no heap of old ones
             self._control.send(encode(dict(measure(), t="stats")))
 
-    def _report_end(self, status: int) -> int:
-        """Reports the end of the runner to the relay; returns the exit code of this container."""
+    def _report_end(self, status: int) -> None:
+        """Reports the end of the runner to the relay."""
         number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
         code = None if number is not None else os.WEXITSTATUS(status)
         oom = number == signal.SIGKILL and oom_kills() > self._oom_kills
@@ -192,7 +152,6 @@ class Reaper:
         self._control.send(encode(ended))
         while self._control.queued and self._control.is_open and self._control.flush():
             continue
-        return 128 + number if number is not None else int(code or 0)
 
 
 def session_environment(image: Dict[str, str], told: Dict[str, str]) -> Dict[str, str]:
@@ -231,15 +190,6 @@ def _write_last_words(ended: Dict[str, Any]) -> None:
             json.dump({name: value for name, value in ended.items() if name != "t"}, file)
     except OSError:
         return
-
-
-def _signal_all(signal_number: int) -> None:
-    """Signals all other processes of the PID namespace, if first in it: elsewhere `kill(-1)` hits others."""
-    if os.getpid() == 1:
-        try:
-            os.kill(-1, signal_number)
-        except (ProcessLookupError, PermissionError):
-            return
 
 
 def main(arguments: List[str]) -> int:

@@ -37,11 +37,11 @@ from ai.backend.plugin.runtime import RuntimeInfo, WorkloadExited, WorkloadKey, 
 from ai.backend.runtime.kubernetes.capabilities import describe
 from ai.backend.runtime.kubernetes.certificates import listener_context, make_certificate
 from ai.backend.runtime.kubernetes.handles import Handle, Handles
-from ai.backend.runtime.kubernetes.isolation import are_policies_enforced
+from ai.backend.runtime.kubernetes.isolation import PROBE_TIMEOUT_S, are_policies_enforced, remove_left_probes
 from ai.backend.runtime.kubernetes.links import PodLink
 from ai.backend.runtime.kubernetes.listener import Hello, RelayListener
 from ai.backend.runtime.kubernetes.manifest import TOKEN_AUDIENCE, ClusterFacts, compose_pod
-from ai.backend.runtime.kubernetes.policies import DEFAULT_POLICY, default_policy
+from ai.backend.runtime.kubernetes.policies import default_policy, default_policy_name
 from ai.backend.runtime.kubernetes.records import FINALIZER, INSTANCE_LABEL, RELAY
 from ai.backend.runtime.kubernetes.settings import KubernetesRuntimeSettings
 from ai.backend.runtime.kubernetes.signals import container_status, has_ended, is_node_gone, is_running
@@ -136,6 +136,7 @@ class ClusterConnection:
         self._start(self._sweep_loop(), "sweep")
         if settings.network_policy != "none" and settings.network_probe:
             self._start(self._probe_isolation(), "probe")
+        self._start(self._remove_left_probes(), "left-probes")
 
     async def _disconnect(self) -> None:
         tasks, self._tasks = self._tasks, []
@@ -175,10 +176,8 @@ class ClusterConnection:
             listed, _ = await self.api.list(RUNTIME_CLASSES)
             classes = tuple(sorted(runtime_class.metadata.name for runtime_class in listed))
         if settings.network_policy == "default-deny":
-            policy = default_policy(settings, ())
-            await self.api.apply(
-                NETWORK_POLICIES, DEFAULT_POLICY, policy, settings.namespace, manager="backendai", force=True
-            )
+            name, policy = default_policy_name(settings.instance), default_policy(settings, ())
+            await self.api.apply(NETWORK_POLICIES, name, policy, settings.namespace, manager="backendai", force=True)
         self._runtime_classes = classes
         self._describe(is_isolated=False)
 
@@ -189,6 +188,12 @@ class ClusterConnection:
     async def _probe_isolation(self) -> None:
         """Corrects the description once it is known whether the cluster enforces network policies."""
         self._describe(is_isolated=await are_policies_enforced(self.api, self.settings) is True)
+
+    async def _remove_left_probes(self) -> None:
+        try:
+            await remove_left_probes(self.api, self.settings, after_s=PROBE_TIMEOUT_S)
+        except BackendError as error:
+            log.warning("what an earlier probe may have left cannot be removed before the next start: %s", error)
 
     async def _takes_image_volumes(self, facts: ClusterFacts) -> bool:
         """Has the API server check a pod with an image volume, without making it: an older one drops the field."""

@@ -21,7 +21,7 @@ from ai.backend.runtime.kubernetes.channel import PodChannel
 from ai.backend.runtime.kubernetes.links import Message, PodLink
 from ai.backend.runtime.kubernetes.listener import Hello
 from ai.backend.runtime.kubernetes.records import PodRecord, read_record
-from ai.backend.runtime.kubernetes.signals import Ended, exit_of, has_ended, is_running
+from ai.backend.runtime.kubernetes.signals import Ended, exit_of, has_ended, is_running, printable
 from ai.backend.runtime.kubernetes.statistics import Sample, read_sample
 from ai.backend.runtime.kubernetes.streams import PodStream
 
@@ -159,7 +159,7 @@ class Handle:
             self.begun = True
             self.changed()
         elif kind == "failed":
-            self.failure = str(message.get("reason"))[:500]
+            self.failure = printable(str(message.get("reason"))[:500])
             self.changed()
         elif kind == "ended":
             with suppress(msgspec.ValidationError):
@@ -211,6 +211,7 @@ class Handles:
         return self._by_key.get(key)
 
     def of_pod(self, uid: str) -> Handle | None:
+        """Returns the workload of the pod with this uid."""
         return self._by_uid.get(uid)
 
     def on_node(self, node: str) -> list[Handle]:

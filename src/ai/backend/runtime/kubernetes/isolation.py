@@ -14,6 +14,7 @@ from typing import Any
 
 from ai.backend.common.errors import BackendError, Unavailable
 from ai.backend.node.kube_api.client import KubeApi
+from ai.backend.node.kube_api.errors import ObjectConflict
 from ai.backend.node.kube_api.objects import Pod
 from ai.backend.node.kube_api.resources import PODS
 from ai.backend.node.relay.probe import ENFORCED, NOT_ENFORCED
@@ -26,6 +27,21 @@ PORT = 6021
 PROBE_LABEL = "backend.ai/probe"
 PROBE_TIMEOUT_S = 120.0
 _CHECK_S = 0.5
+
+
+async def remove_left_probes(api: KubeApi, settings: KubernetesRuntimeSettings, *, after_s: float) -> None:
+    """Removes the pods of a probe whose agent was killed within it.
+
+    Those that are there now are left for ``after_s``: a probe of another agent of this installation may be under way,
+    and ends within :data:`PROBE_TIMEOUT_S`. Raises BackendError.
+    """
+    left, _ = await api.list(PODS, settings.namespace, label_selector=f"{PROBE_LABEL}={settings.instance}")
+    if not left:
+        return
+    await asyncio.sleep(after_s)
+    for pod in left:
+        with suppress(ObjectConflict):  # another one has the name by now
+            await api.delete(PODS, pod.metadata.name, settings.namespace, uid=pod.metadata.uid, grace_s=0)
 
 
 async def are_policies_enforced(api: KubeApi, settings: KubernetesRuntimeSettings) -> bool | None:

@@ -10,6 +10,7 @@ import asyncio.sslproto
 import contextlib
 import logging
 import ssl
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 from weakref import WeakSet
@@ -27,6 +28,8 @@ HELLO_TIMEOUT_S = 10
 MAX_HELLO_BYTES = 64 * 1024
 MAX_STRANGERS = 2_000
 """Connections at once that have not named themselves."""
+MAX_STRANGERS_OF_ADDRESS = 256
+"""Those of one address: a session can reach this port, and must not keep the relays of others out."""
 TLS_BUFFER_BYTES = 16 * 1024
 """asyncio keeps a buffer of 256 KiB for each TLS connection; a record has 16 KiB."""
 
@@ -52,7 +55,33 @@ Verify = Callable[[str], Awaitable[PodIdentity]]
 
 
 class _Tls(asyncio.sslproto.SSLProtocol):
+    """A TLS connection that is counted from its first packet on: one that never begins its handshake takes a descriptor
+    too. It is refused where there are too many."""
+
     max_size = TLS_BUFFER_BYTES
+
+    def __init__(self, listener: RelayListener, stranger: _Stranger, context: ssl.SSLContext) -> None:
+        super().__init__(
+            asyncio.get_running_loop(),
+            stranger,
+            context,
+            None,  # type: ignore[arg-type]  # nobody waits for the handshake of a server
+            server_side=True,
+            ssl_handshake_timeout=HELLO_TIMEOUT_S,
+            ssl_shutdown_timeout=1,
+        )
+        self._listener = listener
+        self._stranger = stranger
+
+    def connection_made(self, transport: Any) -> None:
+        if self._listener.arrive(self._stranger, str(transport.get_extra_info("peername")[0])):
+            super().connection_made(transport)
+        else:
+            transport.abort()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._listener.leave(self._stranger)
+        super().connection_lost(exc)
 
     def cut(self) -> None:
         """Ends the connection at once, without the farewell of TLS."""
@@ -70,7 +99,8 @@ class RelayListener:
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._connections: WeakSet[_Tls] = WeakSet()
-        self._strangers = 0
+        self._strangers: dict[_Stranger, str] = {}
+        self._of_address: Counter[str] = Counter()
 
     async def start(self, address: str) -> int:
         """Listens at ``host:port``; returns the port. Raises OSError."""
@@ -80,16 +110,7 @@ class RelayListener:
         return int(self._server.sockets[0].getsockname()[1])
 
     def _connection(self) -> asyncio.BaseProtocol:
-        loop = asyncio.get_running_loop()
-        connection = _Tls(
-            loop,
-            _Stranger(self),
-            self._context,
-            None,  # type: ignore[arg-type]  # nobody waits for the handshake of a server
-            server_side=True,
-            ssl_handshake_timeout=HELLO_TIMEOUT_S,
-            ssl_shutdown_timeout=1,
-        )
+        connection = _Tls(self, _Stranger(self), self._context)
         self._connections.add(connection)
         return connection
 
@@ -104,13 +125,21 @@ class RelayListener:
             connection.cut()
         await asyncio.sleep(0)  # their protocols hear of it in the next round of the event loop
 
-    def arrive(self) -> bool:
-        """Counts a stranger; returns False if there are too many."""
-        self._strangers += 1
-        return self._strangers <= MAX_STRANGERS
+    def arrive(self, stranger: _Stranger, address: str) -> bool:
+        """Counts a stranger from this address; returns False if there are too many, of all or of this address."""
+        if len(self._strangers) >= MAX_STRANGERS or self._of_address[address] >= MAX_STRANGERS_OF_ADDRESS:
+            return False
+        self._strangers[stranger] = address
+        self._of_address[address] += 1
+        return True
 
-    def leave(self) -> None:
-        self._strangers -= 1
+    def leave(self, stranger: _Stranger) -> None:
+        """Ends to count a connection, which has named itself or is lost."""
+        address = self._strangers.pop(stranger, None)
+        if address is not None:
+            self._of_address[address] -= 1
+            if not self._of_address[address]:
+                del self._of_address[address]
 
     def introduce(self, stranger: _Stranger, body: bytes) -> None:
         task = asyncio.get_running_loop().create_task(self._introduce(stranger, body))
@@ -142,14 +171,9 @@ class _Stranger(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._is_asked = False
-        self._is_counted = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        self._is_counted = True
-        if not self._listener.arrive():
-            self._transport.abort()
-            return
         self._timer = asyncio.get_running_loop().call_later(HELLO_TIMEOUT_S, self._transport.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -159,9 +183,7 @@ class _Stranger(asyncio.Protocol):
     def _depart(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        if self._is_counted:
-            self._is_counted = False
-            self._listener.leave()
+        self._listener.leave(self)
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data

@@ -7,20 +7,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from ipaddress import ip_network
 from typing import Any
 
 from ai.backend.common.ids import SessionId
 from ai.backend.runtime.kubernetes.records import INSTANCE_LABEL, SESSION_LABEL, policy_name
 from ai.backend.runtime.kubernetes.settings import KubernetesRuntimeSettings
 
-DEFAULT_POLICY = "backendai-default-deny"
+_DEFAULT_POLICY = "backendai-default-deny"
 HOSTS_ANNOTATION = "backend.ai/hosts"
 _DNS_PORT = 53
 
 
+def default_policy_name(instance: str) -> str:
+    """Returns the name of an installation's policy: with one name, the second of a namespace would undo the first's."""
+    return _DEFAULT_POLICY if instance == "default" else f"{_DEFAULT_POLICY}-{instance}"
+
+
 def default_policy(settings: KubernetesRuntimeSettings, agent_networks: Sequence[str]) -> dict[str, Any]:
     """Returns the policy of all sessions: nothing comes in; out go names, the agents and the allowed networks."""
-    blocks = [{"ipBlock": {"cidr": network, **_except_of(network, settings)}} for network in settings.egress]
+    blocks = [{"ipBlock": block} for network in settings.egress for block in _blocks_of(network, settings)]
     agents = [{"ipBlock": {"cidr": network}} for network in agent_networks]
     relay_port = int(settings.relay_target.rpartition(":")[2])
     egress: list[dict[str, Any]] = [
@@ -30,7 +36,7 @@ def default_policy(settings: KubernetesRuntimeSettings, agent_networks: Sequence
     if blocks:
         egress.append({"to": blocks})
     return {
-        "metadata": {"name": DEFAULT_POLICY, "labels": {INSTANCE_LABEL: settings.instance}},
+        "metadata": {"name": default_policy_name(settings.instance), "labels": {INSTANCE_LABEL: settings.instance}},
         "spec": {
             "podSelector": {"matchLabels": {INSTANCE_LABEL: settings.instance}},
             "policyTypes": ["Ingress", "Egress"],
@@ -40,17 +46,18 @@ def default_policy(settings: KubernetesRuntimeSettings, agent_networks: Sequence
     }
 
 
-def _except_of(network: str, settings: KubernetesRuntimeSettings) -> dict[str, Any]:
-    import ipaddress
-
-    outer = ipaddress.ip_network(network)
-    inner = [ipaddress.ip_network(blocked) for blocked in settings.blocked_egress]
-    excepted = [
-        str(blocked)
-        for blocked in inner
-        if blocked.version == outer.version and blocked != outer and blocked.subnet_of(outer)  # type: ignore[arg-type]  # of one version
-    ]
-    return {"except": excepted} if excepted else {}
+def _blocks_of(network: str, settings: KubernetesRuntimeSettings) -> list[dict[str, Any]]:
+    """Returns the allowed part of a network as blocks of a policy; none if all of it is blocked."""
+    outer = ip_network(network)
+    excepted: list[str] = []
+    for blocked in map(ip_network, settings.blocked_egress):
+        if blocked.version != outer.version:
+            continue
+        if outer.subnet_of(blocked):  # type: ignore[arg-type]  # of one version
+            return []
+        if blocked.subnet_of(outer):  # type: ignore[arg-type]  # of one version
+            excepted.append(str(blocked))
+    return [{"cidr": network, **({"except": excepted} if excepted else {})}]
 
 
 def session_policy(instance: str, session_id: SessionId, hosts: Sequence[str]) -> dict[str, Any]:

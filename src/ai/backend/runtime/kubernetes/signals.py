@@ -5,9 +5,11 @@ Only the status counts; events of the cluster are best effort and are never deci
 
 from __future__ import annotations
 
+import re
 import signal
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Annotated
 
 import msgspec
 
@@ -20,7 +22,12 @@ NODE_EXCLUSION_S = 30.0
 """How long a node that refused a pod after its binding is better left alone: its device plug-ins come back."""
 MAX_SIGNAL = 64
 MAX_MESSAGE = 500
+MAX_EXIT_CODE = 255
 _MAX_REASON = 64
+_OWN_REASONS = frozenset({"stopped", "removed"})
+"""Reasons that the runtime gives a session's first process with the order to end."""
+_VIOLATION = "protocol-violation"
+_UNPRINTABLE = re.compile(r"[^\x20-\x7e]")
 
 
 class Verdict(StrEnum):
@@ -172,15 +179,32 @@ def is_node_gone(pod: Pod) -> bool:
     return disruption is not None and disruption.status == "True" and disruption.reason == "DeletionByPodGC"
 
 
-class Ended(msgspec.Struct, frozen=True, kw_only=True):
-    """Describes the end of a session as its first process told it, over the relay or in its last message."""
+def printable(text: str) -> str:
+    """Returns a text of a user's program in the characters that each store and terminal takes."""
+    return _UNPRINTABLE.sub("?", text)
 
-    code: int | None = None
-    signal: int | None = None
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True):
+    """Describes the end of a session as its first process reports it, over the relay or in its last message.
+
+    That process may be a program of the user's image (its ``python3``), so each field is bounded, and of ``reason``
+    only :attr:`own_reason` counts.
+    """
+
+    code: Annotated[int, msgspec.Meta(ge=0, le=MAX_EXIT_CODE)] | None = None
+    signal: Annotated[int, msgspec.Meta(ge=1, le=MAX_SIGNAL)] | None = None
     oom: bool = False
     reason: str = ""
     lost: bool = False
-    last_seq: int = 0
+    last_seq: Annotated[int, msgspec.Meta(ge=0, le=2**62)] = 0
+
+    @property
+    def own_reason(self) -> str:
+        """The reason, if it is one that the platform has given; empty for one that a user's program has made up."""
+        reason = self.reason[:_MAX_REASON]
+        if reason in _OWN_REASONS:
+            return reason
+        return printable(reason) if reason.startswith(_VIOLATION) else ""
 
 
 def last_words(terminated: StateTerminated) -> Ended | None:
@@ -191,7 +215,7 @@ def last_words(terminated: StateTerminated) -> Ended | None:
     except msgspec.MsgspecError:
         return None
     expected = 128 + ended.signal if ended.signal is not None else ended.code
-    return ended if expected == terminated.exit_code and len(ended.reason) <= _MAX_REASON else None
+    return ended if expected == terminated.exit_code else None
 
 
 def exit_of(pod: Pod | None, told: Ended | None, reason: str) -> WorkloadExit:
@@ -210,7 +234,7 @@ def exit_of(pod: Pod | None, told: Ended | None, reason: str) -> WorkloadExit:
     is_oom = (terminated is not None and terminated.reason == "OOMKilled") or (told is not None and told.oom)
     is_oom = is_oom and number == signal.SIGKILL
     if not reason:
-        reason = (told.reason if told is not None else "") or ("out-of-memory" if is_oom else "") or _outside(pod)
+        reason = (told.own_reason if told is not None else "") or ("out-of-memory" if is_oom else "") or _outside(pod)
     return WorkloadExit(code=code if number is None else None, signal=number, oom=is_oom, reason=reason)
 
 

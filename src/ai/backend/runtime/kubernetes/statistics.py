@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -14,18 +14,22 @@ from ai.backend.runtime.kubernetes.records import PodRecord
 
 _AVG_MAX, _MAX = frozenset({"avg", "max"}), frozenset({"max"})
 MAX_PIDS = 4096
+_Bytes = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+_Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
+_Pid = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """The frame ``stats`` of a relay. A session's user cannot write it, but nothing of it is trusted to be right."""
+    """The frame ``stats`` of a relay. A program of the user's image can write it, so each number is bounded: one that
+    cannot be computed with would end the measuring of all sessions of the node."""
 
-    cpu_ms: float | None = None
-    mem: int | None = None
-    io_read: int | None = None
-    io_write: int | None = None
-    net_rx: int | None = None
-    net_tx: int | None = None
-    pids: list[int] = []
+    cpu_ms: _Milliseconds | None = None
+    mem: _Bytes | None = None
+    io_read: _Bytes | None = None
+    io_write: _Bytes | None = None
+    net_rx: _Bytes | None = None
+    net_tx: _Bytes | None = None
+    pids: Annotated[list[_Pid], msgspec.Meta(max_length=MAX_PIDS)] = []
 
 
 @dataclass(frozen=True, slots=True)

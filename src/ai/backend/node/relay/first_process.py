@@ -1,0 +1,101 @@
+"""The first process of a container beside its relaying: it starts the runner, reaps orphans, and kills.
+
+Shared by :mod:`container`, whose process is the relay too, and :mod:`reaper`, whose relay is another container.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Optional
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+_FAILED_START_EXIT_CODE = 70
+
+
+class FirstProcess:
+    """Holds the runner, a child of this process, of which there is at most one.
+
+    ``pid`` is 0 before it started; ``status`` is that of ``waitpid`` once it has ended; ``kill_at`` is when all
+    processes are killed, by the monotonic clock.
+    """
+
+    def __init__(self, poll: select.poll) -> None:
+        self.pid = 0
+        self.status: Optional[int] = None
+        self.kill_at: Optional[float] = None
+        self._is_stopping = False
+        self.wakeup, wakeup_write = os.pipe()
+        for fd in (self.wakeup, wakeup_write):
+            os.set_blocking(fd, False)
+        signal.set_wakeup_fd(wakeup_write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_args: None)
+        for signal_number in STOP_SIGNALS:
+            signal.signal(signal_number, self._on_stop_signal)
+        poll.register(self.wakeup, select.POLLIN)
+
+    def start(self, run: Callable[[], int]) -> None:
+        """Starts the runner: ``run`` is called in a child, which ends with the code that it returns."""
+        self.pid = os.fork()
+        if self.pid:
+            return
+        code = _FAILED_START_EXIT_CODE
+        try:
+            signal.set_wakeup_fd(-1)
+            for signal_number in (signal.SIGCHLD, *STOP_SIGNALS):
+                signal.signal(signal_number, signal.SIG_DFL)
+            code = run()
+        except BaseException as error:  # noqa: BLE001  # this process must not go on as a second first one
+            os.write(2, ("runner: %s: %s\n" % (type(error).__name__, error)).encode("utf-8", "replace"))
+        finally:
+            os._exit(code)
+
+    def on_wakeup(self) -> None:
+        """Reaps what has ended. Call it when ``wakeup`` is readable."""
+        os.read(self.wakeup, 512)
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid == self.pid:
+                self.status = status
+
+    def kill_if_due(self) -> None:
+        if self.kill_at is not None and time.monotonic() >= self.kill_at:
+            self.kill_at = None
+            signal_all(signal.SIGKILL)
+
+    def _on_stop_signal(self, *_args: Any) -> None:
+        if not self.pid:
+            self.status = 0
+        elif not self._is_stopping:
+            self._is_stopping = True
+            signal_all(signal.SIGTERM)
+
+
+def signal_all(signal_number: int) -> None:
+    """Signals all other processes of the PID namespace, if first in it: elsewhere `kill(-1)` hits others."""
+    if os.getpid() == 1:
+        try:
+            os.kill(-1, signal_number)
+        except (ProcessLookupError, PermissionError):
+            return
+
+
+def timeout_ms(*deadlines: Optional[float]) -> Optional[int]:
+    """Returns the time until the first of these deadlines, for ``poll``; None without any."""
+    given = [deadline for deadline in deadlines if deadline is not None]
+    return max(0, int((min(given) - time.monotonic()) * 1000) + 1) if given else None
+
+
+def shell_code(status: int) -> int:
+    """Returns the exit code for a status of ``waitpid`` as a shell does."""
+    return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
