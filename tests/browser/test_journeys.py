@@ -14,6 +14,11 @@ def test_newcomer(journey: Journey, session: str) -> None:
     journey("newcomer", session=session)
 
 
+# Before the sessions that stay for the other journeys, which would leave no core for the one that waits here.
+def test_an_operator(journey: Journey, session: str) -> None:
+    journey("operator", session=session)
+
+
 def test_folders(journey: Journey) -> None:
     journey("folders")
 
@@ -36,10 +41,6 @@ def test_every_page_is_accessible(journey: Journey, hostile_session: str, hostil
 
 def test_a_person_from_the_first_login_to_the_purge(journey: Journey) -> None:
     journey("people")
-
-
-def test_an_operator(journey: Journey, session: str) -> None:
-    journey("operator", session=session)
 
 
 def test_every_page_of_operators_is_accessible(journey: Journey) -> None:

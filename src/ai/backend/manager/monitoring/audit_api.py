@@ -32,8 +32,8 @@ class AuditQueryFields(Schema, frozen=True):
 
 
 class AuditItem(TypedDict):
-    """``email`` is null for a caller who had not signed, or has been purged. ``outcome`` is ``ok``, ``success``, or the
-    code of an error."""
+    """``email`` is null for a caller who had not signed, or has been purged. ``outcome``: ``ok``, ``success``, or
+    the code of an error."""
 
     id: int
     at: str
