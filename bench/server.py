@@ -176,8 +176,8 @@ def requests_with_telemetry() -> Sequence[Figure]:
             for name, cluster in clusters.items():
                 api = cluster.admin
                 host, _, api_port = api.host.rpartition(":")
-                request = _request(api.host, target, api.headers("GET", target, "text/plain"))
-                rates[name].append(asyncio.run(_hammer(host, int(api_port), request, SECONDS_PER_ROUND)))
+                request = request_of(api.host, target, api.headers("GET", target, "text/plain"))
+                rates[name].append(asyncio.run(hammer(host, int(api_port), request, SECONDS_PER_ROUND)))
     value, reference = statistics.median(rates["on"]), statistics.median(rates["off"])
     return [
         Figure(
