@@ -1,13 +1,25 @@
+import type account from '../features/account/locale/en.json';
 import type fleet from '../features/fleet/locale/en.json';
+import type folders from '../features/folders/locale/en.json';
+import type images from '../features/images/locale/en.json';
+import type launch from '../features/launch/locale/en.json';
 import type queue from '../features/queue/locale/en.json';
 import type services from '../features/services/locale/en.json';
+import type sessionWork from '../features/sessions/locale/work/en.json';
+import type terminal from '../features/terminal/locale/en.json';
 import type usage from '../features/usage/locale/en.json';
 
 /** Messages that come with their pages instead of with the first one. */
 export interface LaterMessages {
+  account: typeof account;
+  folders: typeof folders;
+  images: typeof images;
+  launch: typeof launch;
+  terminal: typeof terminal;
   fleet: typeof fleet;
   queue: typeof queue;
   services: typeof services;
+  sessionWork: typeof sessionWork;
   usage: typeof usage;
 }
 
@@ -17,6 +29,26 @@ type Loaders = {
 
 // The type of the Korean ones is that of the English ones, so that a key missing in either does not compile.
 export const later: Loaders = {
+  account: {
+    en: () => import('../features/account/locale/en.json'),
+    ko: () => import('../features/account/locale/ko.json'),
+  },
+  folders: {
+    en: () => import('../features/folders/locale/en.json'),
+    ko: () => import('../features/folders/locale/ko.json'),
+  },
+  images: {
+    en: () => import('../features/images/locale/en.json'),
+    ko: () => import('../features/images/locale/ko.json'),
+  },
+  launch: {
+    en: () => import('../features/launch/locale/en.json'),
+    ko: () => import('../features/launch/locale/ko.json'),
+  },
+  terminal: {
+    en: () => import('../features/terminal/locale/en.json'),
+    ko: () => import('../features/terminal/locale/ko.json'),
+  },
   fleet: {
     en: () => import('../features/fleet/locale/en.json'),
     ko: () => import('../features/fleet/locale/ko.json'),
@@ -28,6 +60,10 @@ export const later: Loaders = {
   services: {
     en: () => import('../features/services/locale/en.json'),
     ko: () => import('../features/services/locale/ko.json'),
+  },
+  sessionWork: {
+    en: () => import('../features/sessions/locale/work/en.json'),
+    ko: () => import('../features/sessions/locale/work/ko.json'),
   },
   usage: {
     en: () => import('../features/usage/locale/en.json'),
