@@ -95,15 +95,21 @@ const folders = createRoute({
   component: pageWithMessages('folders', () => import('../features/folders/pages/FoldersPage')),
 });
 
+/** The file of a directory whose content is shown. */
+const shownFile = (search: Record<string, unknown>): { show?: string } =>
+  textOf(search.show) === '' ? {} : { show: textOf(search.show) };
+
 const folder = createRoute({
   getParentRoute: () => shell,
   path: '/folders/$id',
+  validateSearch: shownFile,
   component: pageWithMessages('folders', () => import('../features/folders/pages/FolderPage')),
 });
 
 const folderFiles = createRoute({
   getParentRoute: () => shell,
   path: '/folders/$id/files/$',
+  validateSearch: shownFile,
   component: pageWithMessages('folders', () => import('../features/folders/pages/FolderPage')),
 });
 

@@ -2,8 +2,9 @@ import { Stack, Text } from '@mantine/core';
 import { useMemo } from 'react';
 import { useTranslation } from 'react-i18next';
 import { readNonce } from '../api/nonce';
+import { withoutEscapes } from '../api/text';
 import classes from './Outputs.module.css';
-import { type Output, plainHtml, withoutEscapes } from './outputs';
+import { type Output, plainHtml } from './outputs';
 
 const frameStyle =
   'body{margin:.5rem;font:14px/1.4 system-ui,sans-serif;color:#111;background:#fff}' +

@@ -1,5 +1,6 @@
 import { describe, expect, it } from 'vitest';
-import { appendOutput, imageOf, plainHtml, withoutEscapes } from './outputs';
+import { withoutEscapes } from '../api/text';
+import { appendOutput, imageOf, plainHtml } from './outputs';
 
 describe('plainHtml', () => {
   it.each([

@@ -4,12 +4,6 @@ export type Output =
   | { kind: 'image'; url: string }
   | { kind: 'html'; html: string };
 
-/** Returns text without the escape sequences of terminals. */
-export function withoutEscapes(text: string): string {
-  // biome-ignore lint/suspicious/noControlCharactersInRegex: escape sequences begin with a control character
-  return text.replace(/\u001b(\[[0-?]*[ -/]*[@-~]|\][^\u0007\u001b]*(\u0007|\u001b\\)|[@-Z\\-_])/g, '');
-}
-
 const imageTypes = new Set(['image/png', 'image/jpeg', 'image/gif', 'image/webp', 'image/svg+xml']);
 
 /** Returns whether a URL is data of an image; others would make the browser ask another host. */
@@ -64,7 +58,8 @@ const allowedAttributes = new Set([
 
 // Browsers report each handler and style that they parse and may not use, even in documents that nobody sees.
 function withoutHandlers(html: string): string {
-  return html.replace(/<[a-z][^>]*>/gi, (tag) => tag.replace(/([\s"'/])(on[a-z]+|style)(?=\s*=)/gi, '$1data-$2'));
+  const unstyled = html.replace(/<style\b[\s\S]*?(<\/style\s*>|$)/gi, '');
+  return unstyled.replace(/<[a-z][^>]*>/gi, (tag) => tag.replace(/([\s"'/])(on[a-z]+|style)(?=\s*=)/gi, '$1data-$2'));
 }
 
 /**

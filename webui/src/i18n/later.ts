@@ -1,6 +1,7 @@
 import type account from '../features/account/locale/en.json';
 import type fleet from '../features/fleet/locale/en.json';
 import type folders from '../features/folders/locale/en.json';
+import type preview from '../features/folders/locale/preview/en.json';
 import type images from '../features/images/locale/en.json';
 import type launch from '../features/launch/locale/en.json';
 import type queue from '../features/queue/locale/en.json';
@@ -18,6 +19,7 @@ export interface LaterMessages {
   terminal: typeof terminal;
   fleet: typeof fleet;
   queue: typeof queue;
+  preview: typeof preview;
   services: typeof services;
   sessionWork: typeof sessionWork;
   usage: typeof usage;
@@ -56,6 +58,10 @@ export const later: Loaders = {
   queue: {
     en: () => import('../features/queue/locale/en.json'),
     ko: () => import('../features/queue/locale/ko.json'),
+  },
+  preview: {
+    en: () => import('../features/folders/locale/preview/en.json'),
+    ko: () => import('../features/folders/locale/preview/ko.json'),
   },
   services: {
     en: () => import('../features/services/locale/en.json'),

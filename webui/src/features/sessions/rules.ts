@@ -1,6 +1,6 @@
 import { parseObject } from '../../api/filters';
 import type { SessionRequest } from '../../api/reproduce';
-import { withoutEscapes } from '../../components/outputs';
+import { withoutEscapes } from '../../api/text';
 import type { Tone } from '../../components/StatusBadge';
 
 /** The statuses of sessions, as the manager and the command line name them. */
