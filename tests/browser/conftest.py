@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable, Iterator
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +45,14 @@ def cluster(console: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 @pytest.fixture
 def journey(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Journey:
-    """Runs a journey against the cluster; what else it needs to know is given by name."""
+    """Runs a journey against the cluster; what else it needs to know is given by name.
+
+    ``acts`` are what it may ask the test to do in its midst, by name.
+    """
     ports = json.loads((cluster.data_dir / "cluster.json").read_text())
     screenshots = tmp_path_factory.getbasetemp() / "screenshots"
 
-    def run(name: str, **facts: str) -> None:
+    def run(name: str, acts: Mapping[str, Callable[[], object]] | None = None, **facts: str) -> None:
         site: dict[str, Any] = {
             "url": f"http://127.0.0.1:{ports['web_port']}",
             "storage": f"http://127.0.0.1:{ports['storage_port']}",
@@ -57,11 +62,27 @@ def journey(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Journ
             **facts,
         }
         environment = {**node_environment(), "BACKENDAI_SITE": json.dumps(site)}
-        done = subprocess.run(
+        output: list[str] = []
+        with subprocess.Popen(
             ["node", str(WEBUI / "e2e" / f"{name}.mjs")],
-            env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, f"{done.stdout}{done.stderr}\nscreenshots: {screenshots}\n{cluster.log()}"
+            env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        ) as process:  # fmt: skip
+            assert process.stdin is not None and process.stdout is not None
+            ending = threading.Timer(TIMEOUT_S, process.kill)
+            ending.start()
+            try:
+                for line in process.stdout:
+                    if not line.startswith("@"):
+                        output.append(line)
+                        continue
+                    (acts or {})[line[1:].strip()]()
+                    process.stdin.write("done\n")
+                    process.stdin.flush()
+            finally:
+                ending.cancel()
+                if sys.exception() is not None:
+                    process.kill()
+        assert process.returncode == 0, f"{''.join(output)}\nscreenshots: {screenshots}\n{cluster.log()}"
 
     return run
 
@@ -75,7 +96,7 @@ def password(cluster: Cluster, user: str) -> str:
 def session(cluster: Cluster) -> Iterator[str]:
     cluster.run("start", "-t", "first", *RESOURCES, "python", check=True)
     yield "first"
-    cluster.run("rm", "--force", "first")
+    cluster.run("rm", "--forced", "first")
 
 
 @pytest.fixture(scope="module")

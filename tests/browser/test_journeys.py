@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import pytest
 
-from tests.browser.conftest import Journey
+from tests.browser.conftest import HOSTILE_TEXT, Journey
+from tests.support.cluster import Cluster
 
 pytestmark = [pytest.mark.needs("chromium", "isolation"), pytest.mark.timeout(900)]
 
 
-def test_newcomer(journey: Journey, session: str) -> None:
-    journey("newcomer", session=session)
+def test_newcomer(journey: Journey) -> None:
+    journey("newcomer")
 
 
 # Before the sessions that stay for the other journeys, which would leave no core for the one that waits here.
@@ -27,6 +28,19 @@ def test_services(journey: Journey, model: str) -> None:
     journey("services", model=model)
 
 
+def test_two_people_and_a_folder(journey: Journey) -> None:
+    journey("team")
+
+
+def test_an_outage_in_mid_journey(journey: Journey, cluster: Cluster, session: str) -> None:
+    facts = cluster.json("info", session)
+    acts = {"kill": cluster.kill, "start": cluster.start}
+    try:
+        journey("outage", acts, session=facts["id"], name=session, image=facts["image"])
+    finally:
+        cluster.run("rm", "--forced", "after-outage")
+
+
 def test_a_login_that_expires(journey: Journey) -> None:
     journey("expired")
 
@@ -36,7 +50,7 @@ def test_hostile_content(journey: Journey, hostile_session: str, hostile_folder:
 
 
 def test_every_page_is_accessible(journey: Journey, hostile_session: str, hostile_folder: str) -> None:
-    journey("pages", hostile=hostile_session, folder=hostile_folder)
+    journey("pages", hostile=hostile_session, folder=hostile_folder, file=HOSTILE_TEXT)
 
 
 def test_a_person_from_the_first_login_to_the_purge(journey: Journey) -> None:

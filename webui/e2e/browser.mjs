@@ -34,7 +34,7 @@ export async function openPage(browser, { scheme = 'light', width = 1280, langua
     locale: language,
     acceptDownloads: true,
   });
-  context.setDefaultTimeout(60_000);
+  context.setDefaultTimeout(Number(process.env.T ?? 60_000));
   const page = await context.newPage();
   const faults = [];
   const report = (text) => {
@@ -88,14 +88,27 @@ export async function screenshot(page, name) {
   await page.screenshot({ path: join(site.screenshots, `${name}.png`), fullPage: false });
 }
 
+/** Asks the test that runs this journey for something that a browser cannot do, and waits until it is done. */
+export async function askTest(act) {
+  process.stdout.write(`@${act}\n`);
+  await new Promise((resolve) => {
+    process.stdin.once('data', resolve);
+  });
+  process.stdin.pause();
+}
+
 /** Runs a journey and ends the process with 1 where it fails. */
 export async function journey(run) {
   const browser = await launch();
   try {
     await run(browser);
   } catch (error) {
+    let failures = 0;
     for (const context of browser.contexts()) {
-      for (const page of context.pages()) await screenshot(page, 'failure').catch(() => {});
+      for (const page of context.pages()) {
+        failures += 1;
+        await screenshot(page, `failure-${failures}`).catch(() => {});
+      }
     }
     process.stderr.write(`${error instanceof Error ? error.stack : String(error)}\n`);
     process.exitCode = 1;

@@ -8,6 +8,9 @@ const everybody = [
   '/folders',
   '/folders?view=trash',
   `/folders/${site.folder}`,
+  ...(site.file ? [`/folders/${site.folder}/files/?show=${encodeURIComponent(site.file)}`] : []),
+  '/sessions/new',
+  '/queue',
   '/images',
   '/usage',
   '/usage?of=all',
@@ -16,7 +19,7 @@ const everybody = [
   '/account',
   '/no-such-page',
 ];
-const ofSession = ['', '/logs', '/apps', '/metrics', '/devices', '/events', '/terminal'].map(
+const ofSession = ['', '/logs', '/cells', '/files', '/apps', '/metrics', '/devices', '/events', '/terminal'].map(
   (tab) => `/sessions/${site.hostile}${tab}`,
 );
 const administrators = ['/people', '/people/new', '/people?tab=keypairs', '/policies', '/system'];

@@ -5,7 +5,7 @@ import { RouterProvider } from '@tanstack/react-router';
 import { StrictMode } from 'react';
 import { createRoot } from 'react-dom/client';
 import { boot } from './api/boot';
-import { installStyleNonce, readNonce } from './app/nonce';
+import { installStyleNonce, readNonce } from './api/nonce';
 import { makeQueryClient } from './app/queries';
 import { makeRouter } from './app/router';
 import { startI18n } from './i18n';

@@ -1,11 +1,11 @@
 import { screen } from '@testing-library/react';
 import userEvent from '@testing-library/user-event';
 import { beforeEach, describe, expect, it } from 'vitest';
+import { installStyleNonce } from '../api/nonce';
 import { openPage } from '../testing/render';
 import { FakeServer } from '../testing/server';
 import { quotasOf } from './home/rules';
 import { destinationsFor } from './navigation';
-import { installStyleNonce } from './nonce';
 
 let server: FakeServer;
 beforeEach(() => {

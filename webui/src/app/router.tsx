@@ -82,7 +82,7 @@ const bare = createRoute({
 const terminal = createRoute({
   getParentRoute: () => bare,
   path: '/sessions/$id/terminal',
-  component: lazyRouteComponent(() => import('../features/terminal/pages/TerminalPage')),
+  component: pageWithMessages('terminal', () => import('../features/terminal/pages/TerminalPage')),
 });
 
 const folders = createRoute({
@@ -92,19 +92,25 @@ const folders = createRoute({
     ...(textOf(search.q) === '' ? {} : { q: textOf(search.q) }),
     ...(search.view === 'trash' ? { view: 'trash' } : {}),
   }),
-  component: lazyRouteComponent(() => import('../features/folders/pages/FoldersPage')),
+  component: pageWithMessages('folders', () => import('../features/folders/pages/FoldersPage')),
 });
+
+/** The file of a directory whose content is shown. */
+const shownFile = (search: Record<string, unknown>): { show?: string } =>
+  textOf(search.show) === '' ? {} : { show: textOf(search.show) };
 
 const folder = createRoute({
   getParentRoute: () => shell,
   path: '/folders/$id',
-  component: lazyRouteComponent(() => import('../features/folders/pages/FolderPage')),
+  validateSearch: shownFile,
+  component: pageWithMessages('folders', () => import('../features/folders/pages/FolderPage')),
 });
 
 const folderFiles = createRoute({
   getParentRoute: () => shell,
   path: '/folders/$id/files/$',
-  component: lazyRouteComponent(() => import('../features/folders/pages/FolderPage')),
+  validateSearch: shownFile,
+  component: pageWithMessages('folders', () => import('../features/folders/pages/FolderPage')),
 });
 
 const home = createRoute({
@@ -144,7 +150,10 @@ const session = createRoute({
 const sessionTab = createRoute({
   getParentRoute: () => shell,
   path: '/sessions/$id/$tab',
-  validateSearch: (search): { q?: string } => (textOf(search.q) === '' ? {} : { q: textOf(search.q) }),
+  validateSearch: (search): { q?: string; path?: string } => ({
+    ...(textOf(search.q) === '' ? {} : { q: textOf(search.q) }),
+    ...(textOf(search.path) === '' ? {} : { path: textOf(search.path) }),
+  }),
   component: lazyRouteComponent(() => import('../features/sessions/pages/SessionPage')),
 });
 
@@ -152,7 +161,7 @@ const images = createRoute({
   getParentRoute: () => shell,
   path: '/images',
   validateSearch: (search): { q?: string } => (textOf(search.q) === '' ? {} : { q: textOf(search.q) }),
-  component: lazyRouteComponent(() => import('../features/images/pages/ImagesPage')),
+  component: pageWithMessages('images', () => import('../features/images/pages/ImagesPage')),
 });
 
 const account = createRoute({
@@ -160,7 +169,7 @@ const account = createRoute({
   path: '/account',
   validateSearch: (search): { page?: number } =>
     Number.isInteger(search.page) && Number(search.page) > 1 ? { page: Number(search.page) } : {},
-  component: lazyRouteComponent(() => import('../features/account/pages/AccountPage')),
+  component: pageWithMessages('account', () => import('../features/account/pages/AccountPage')),
 });
 
 const people = createRoute({
@@ -273,7 +282,7 @@ const launch = createRoute({
   getParentRoute: () => shell,
   path: '/sessions/new',
   validateSearch: (search: Record<string, unknown>) => searchOf(draftOf(search)),
-  component: lazyRouteComponent(() => import('../features/launch/pages/LaunchPage')),
+  component: pageWithMessages('launch', () => import('../features/launch/pages/LaunchPage')),
 });
 
 const services = createRoute({

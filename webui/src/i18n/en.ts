@@ -3,25 +3,15 @@
 import home from '../app/home/locale/en.json';
 import app from '../app/locale/en.json';
 import components from '../components/locale/en.json';
-import account from '../features/account/locale/en.json';
-import folders from '../features/folders/locale/en.json';
-import images from '../features/images/locale/en.json';
-import launch from '../features/launch/locale/en.json';
 import login from '../features/login/locale/en.json';
 import people from '../features/people/locale/en.json';
 import sessions from '../features/sessions/locale/en.json';
-import terminal from '../features/terminal/locale/en.json';
 
 export default {
-  account,
   app,
   components,
-  folders,
   home,
-  images,
-  launch,
   login,
   people,
   sessions,
-  terminal,
 };

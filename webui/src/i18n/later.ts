@@ -1,17 +1,31 @@
+import type account from '../features/account/locale/en.json';
 import type fleet from '../features/fleet/locale/en.json';
 import type registration from '../features/login/registration/locale/en.json';
 import type operations from '../features/operations/locale/en.json';
+import type folders from '../features/folders/locale/en.json';
+import type preview from '../features/folders/locale/preview/en.json';
+import type images from '../features/images/locale/en.json';
+import type launch from '../features/launch/locale/en.json';
 import type queue from '../features/queue/locale/en.json';
 import type services from '../features/services/locale/en.json';
+import type sessionWork from '../features/sessions/locale/work/en.json';
+import type terminal from '../features/terminal/locale/en.json';
 import type usage from '../features/usage/locale/en.json';
 
 /** Messages that come with their pages instead of with the first one. */
 export interface LaterMessages {
+  account: typeof account;
+  folders: typeof folders;
+  images: typeof images;
+  launch: typeof launch;
+  terminal: typeof terminal;
   fleet: typeof fleet;
   operations: typeof operations;
   queue: typeof queue;
   registration: typeof registration;
+  preview: typeof preview;
   services: typeof services;
+  sessionWork: typeof sessionWork;
   usage: typeof usage;
 }
 
@@ -21,6 +35,26 @@ type Loaders = {
 
 // The type of the Korean ones is that of the English ones, so that a key missing in either does not compile.
 export const later: Loaders = {
+  account: {
+    en: () => import('../features/account/locale/en.json'),
+    ko: () => import('../features/account/locale/ko.json'),
+  },
+  folders: {
+    en: () => import('../features/folders/locale/en.json'),
+    ko: () => import('../features/folders/locale/ko.json'),
+  },
+  images: {
+    en: () => import('../features/images/locale/en.json'),
+    ko: () => import('../features/images/locale/ko.json'),
+  },
+  launch: {
+    en: () => import('../features/launch/locale/en.json'),
+    ko: () => import('../features/launch/locale/ko.json'),
+  },
+  terminal: {
+    en: () => import('../features/terminal/locale/en.json'),
+    ko: () => import('../features/terminal/locale/ko.json'),
+  },
   fleet: {
     en: () => import('../features/fleet/locale/en.json'),
     ko: () => import('../features/fleet/locale/ko.json'),
@@ -37,9 +71,17 @@ export const later: Loaders = {
     en: () => import('../features/login/registration/locale/en.json'),
     ko: () => import('../features/login/registration/locale/ko.json'),
   },
+  preview: {
+    en: () => import('../features/folders/locale/preview/en.json'),
+    ko: () => import('../features/folders/locale/preview/ko.json'),
+  },
   services: {
     en: () => import('../features/services/locale/en.json'),
     ko: () => import('../features/services/locale/ko.json'),
+  },
+  sessionWork: {
+    en: () => import('../features/sessions/locale/work/en.json'),
+    ko: () => import('../features/sessions/locale/work/ko.json'),
   },
   usage: {
     en: () => import('../features/usage/locale/en.json'),

@@ -24,7 +24,10 @@ function SessionsCard({ status, accessKey }: { status: 'running' | 'waiting'; ac
       <Query query={query}>
         {({ items, total }) =>
           total === 0 ? (
-            <Text c="dimmed">{t(`none.${status}`)}</Text>
+            <>
+              <Text c="dimmed">{t(`none.${status}`)}</Text>
+              {status === 'running' && <AnchorLink to="/sessions/new">{t('first')}</AnchorLink>}
+            </>
           ) : (
             <>
               <SessionList sessions={items} />

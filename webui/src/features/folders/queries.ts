@@ -113,6 +113,12 @@ export const useRenameFolder = () =>
     dataOf(rest.POST('/folders/{f}/rename', { params: { path: { f: id } }, body: { new_name: name } })),
   );
 
+/** Says whether a folder may be copied by those who use it, its owner among them. */
+export const useSetCloneable = () =>
+  useChange(({ id, isCloneable }: { id: string; isCloneable: boolean }) =>
+    dataOf(rest.POST('/folders/{f}/update-options', { params: { path: { f: id } }, body: { cloneable: isCloneable } })),
+  );
+
 export const useCloneFolder = () =>
   useChange(({ id, name }: { id: string; name: string }) =>
     dataOf(

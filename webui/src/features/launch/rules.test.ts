@@ -1,13 +1,14 @@
 import { describe, expect, it } from 'vitest';
-import { shellWord } from '../../components/shell';
+import { commandOf, programOf } from '../../api/reproduce';
+import { shellWord } from '../../api/shell';
 import {
   amountOf,
   bodyOf,
-  commandOf,
   draftOf,
   emptyDraft,
   exceeded,
   largest,
+  requestOf,
   searchOf,
   sortByVerdict,
   verdictTone,
@@ -62,8 +63,11 @@ describe('the request', () => {
   );
 
   it('reads as a command that a shell takes apart again', () => {
-    expect(commandOf({ ...draft, type: 'batch', command: "echo 'a b'" })).toBe(
+    expect(commandOf(requestOf({ ...draft, type: 'batch', command: "echo 'a b'" }))).toBe(
       "backend.ai start -t my-own --type batch -c 'echo '\\''a b'\\''' -r cpu=2 -r mem=1g --cluster-size 2 -m data python",
+    );
+    expect(programOf(requestOf({ ...draft, name: 'a"b' }))).toContain(
+      '        name="a\\"b",\n        resources={"cpu": "2", "mem": "1g"},',
     );
     expect(shellWord('$(rm -rf /)')).toBe("'$(rm -rf /)'");
   });

@@ -1,5 +1,5 @@
 import type { components } from '../../api/generated/rest';
-import { shellWord } from '../../components/shell';
+import type { SessionRequest } from '../../api/reproduce';
 
 export type Explanation = components['schemas']['Explanation'];
 export type CreateBody = components['schemas']['CreateSessionBody'];
@@ -124,20 +124,20 @@ export function bodyOf(draft: Draft): CreateBody | null {
   } as CreateBody;
 }
 
-/** Returns the line of the command line that does the same. */
-export function commandOf(draft: Draft): string {
-  const words = ['backend.ai', 'start'];
-  if (draft.name) words.push('-t', draft.name);
-  if (draft.type === 'batch') words.push('--type', 'batch', '-c', draft.command);
-  for (const [slot, amount] of Object.entries(draft.amounts)) {
-    if (Number.parseFloat(amount) > 0) words.push('-r', `${slot}=${amount}`);
-  }
-  if (draft.size > 1) words.push('--cluster-size', String(draft.size));
-  if (draft.mode === 'multi-node') words.push('--cluster-mode', draft.mode);
-  if (draft.project) words.push('--group', draft.project);
-  if (draft.group) words.push('--resource-group', draft.group);
-  for (const mount of draft.mounts) words.push('-m', mount);
-  return [...words, draft.image || 'IMAGE'].map(shellWord).join(' ');
+/** Returns what a draft asks for, for the command and the program that do the same. */
+export function requestOf(draft: Draft): SessionRequest {
+  return {
+    image: draft.image,
+    name: draft.name,
+    type: draft.type,
+    command: draft.command,
+    amounts: Object.entries(draft.amounts).filter(([, amount]) => Number.parseFloat(amount) > 0),
+    clusterSize: draft.size,
+    clusterMode: draft.mode,
+    project: draft.project,
+    resourceGroup: draft.group,
+    mounts: draft.mounts,
+  };
 }
 
 const suffixes: Record<string, number> = { k: 2 ** 10, m: 2 ** 20, g: 2 ** 30, t: 2 ** 40 };

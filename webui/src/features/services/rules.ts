@@ -1,7 +1,7 @@
 import type { components } from '../../api/generated/rest';
 import { asProblem } from '../../api/problems';
+import { shellWord } from '../../api/shell';
 import type { Tone } from '../../components/StatusBadge';
-import { shellWord } from '../../components/shell';
 import { customVariant, type ServiceDraft } from './draft';
 
 export type CreateServiceBody = components['schemas']['CreateServiceBody'];

@@ -1,4 +1,6 @@
 import { parseObject } from '../../api/filters';
+import type { SessionRequest } from '../../api/reproduce';
+import { withoutEscapes } from '../../api/text';
 import type { Tone } from '../../components/StatusBadge';
 
 /** The statuses of sessions, as the manager and the command line name them. */
@@ -23,6 +25,11 @@ export function statusArgument(group: string): string | null {
 
 export function isLive(status: string | null | undefined): boolean {
   return !(endedStatuses as readonly string[]).includes(status ?? '');
+}
+
+/** Returns whether programs of a session can be reached. */
+export function isRunning(status: string | null | undefined): boolean {
+  return status === 'RUNNING' || status === 'RUNNING_DEGRADED';
 }
 
 const tones: Record<string, Tone> = {
@@ -179,11 +186,37 @@ export function appUrl(proxy: string, token: string, sessionId: string, service:
 
 /** Returns lines of a log without the escape sequences of terminals. */
 export function linesOf(log: string): string[] {
-  // biome-ignore lint/suspicious/noControlCharactersInRegex: escape sequences begin with a control character
-  const plain = log.replace(/\u001b(\[[0-?]*[ -/]*[@-~]|\][^\u0007\u001b]*(\u0007|\u001b\\)|[@-Z\\-_])/g, '');
-  const lines = plain
+  const lines = withoutEscapes(log)
     .split('\n')
     .map((line) => line.slice(line.replace(/\r$/, '').lastIndexOf('\r') + 1).replace(/\r$/, ''));
   if (lines.at(-1) === '') lines.pop();
   return lines;
+}
+
+/** Returns the request behind a session, as far as its record tells it. */
+export function requestOf(session: {
+  image?: string | null;
+  name?: string | null;
+  type?: string | null;
+  startup_command?: string | null;
+  requested_slots?: string | null;
+  cluster_size?: number | null;
+  cluster_mode?: string | null;
+  group_name?: string | null;
+  scaling_group?: string | null;
+  mounts?: readonly (string | null)[] | null;
+}): SessionRequest {
+  const slots = Object.entries(parseObject(session.requested_slots)).filter(([, amount]) => Number(amount) > 0);
+  return {
+    image: session.image ?? '',
+    name: session.name ?? '',
+    type: session.type ?? 'interactive',
+    command: session.startup_command ?? '',
+    amounts: slots.map(([slot, amount]) => [slot, String(amount)]),
+    clusterSize: session.cluster_size ?? 1,
+    clusterMode: session.cluster_mode ?? 'single-node',
+    project: session.group_name ?? '',
+    resourceGroup: session.scaling_group ?? '',
+    mounts: (session.mounts ?? []).filter((mount): mount is string => Boolean(mount)),
+  };
 }

@@ -1,7 +1,7 @@
 import { Breadcrumbs, Button, Grid, Stack, Text } from '@mantine/core';
 import { useQuery } from '@tanstack/react-query';
-import { useNavigate, useParams } from '@tanstack/react-router';
-import { useState } from 'react';
+import { useNavigate, useParams, useSearch } from '@tanstack/react-router';
+import { lazy, Suspense, useState } from 'react';
 import { useTranslation } from 'react-i18next';
 import { AnchorLink } from '../../../components/AnchorLink';
 import { Card } from '../../../components/Card';
@@ -14,9 +14,10 @@ import { RelativeTime } from '../../../components/RelativeTime';
 import { formatBytes, formatNumber } from '../../../i18n/format';
 import { Files } from '../parts/Files';
 import { NameDialog } from '../parts/NameDialog';
-import { ShareCard } from '../parts/ShareCard';
 import { folderOptions, useCloneFolder, useLeaveFolder, useRenameFolder, useTrashFolder } from '../queries';
 import { joinPath, permissionOf } from '../rules';
+
+const ShareCard = lazy(() => import('../parts/ShareCard'));
 
 interface Details {
   id: string;
@@ -50,7 +51,7 @@ function Actions({ folder }: { folder: Details }) {
           {t('rename.open')}
         </Button>
       )}
-      {(folder.is_owner || folder.cloneable) && (
+      {folder.cloneable && (
         <Button variant="default" onClick={() => setDialog('clone')}>
           {t('clone.open')}
         </Button>
@@ -130,6 +131,7 @@ function Actions({ folder }: { folder: Details }) {
 export function FolderPage() {
   const { t, i18n } = useTranslation('folders');
   const { id = '', _splat = '' } = useParams({ strict: false });
+  const { show = '' } = useSearch({ strict: false }) as { show?: string };
   const query = useQuery(folderOptions(id));
   const folder = query.data;
   const path = joinPath(_splat);
@@ -151,6 +153,7 @@ export function FolderPage() {
                   id={details.id}
                   name={details.name}
                   path={path}
+                  shown={show}
                   mayWrite={permissionOf(details.permission) === 'rw'}
                 />
               </Grid.Col>
@@ -183,7 +186,11 @@ export function FolderPage() {
                       ]}
                     />
                   </Card>
-                  {details.is_owner && details.ownership_type === 'user' && <ShareCard id={details.id} />}
+                  {details.is_owner && details.ownership_type === 'user' && (
+                    <Suspense>
+                      <ShareCard id={details.id} isCloneable={details.cloneable} />
+                    </Suspense>
+                  )}
                 </Stack>
               </Grid.Col>
             </Grid>

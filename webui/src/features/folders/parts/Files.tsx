@@ -1,7 +1,8 @@
 import { ActionIcon, Breadcrumbs, Button, Checkbox, FileButton, Group, Stack, Text } from '@mantine/core';
 import { IconDownload, IconFile, IconFolder, IconFolderPlus, IconTrash, IconUpload } from '@tabler/icons-react';
 import { useQueryClient } from '@tanstack/react-query';
-import { type DragEvent, useEffect, useRef, useState, useSyncExternalStore } from 'react';
+import { useNavigate } from '@tanstack/react-router';
+import { type DragEvent, lazy, Suspense, useEffect, useRef, useState, useSyncExternalStore } from 'react';
 import { useTranslation } from 'react-i18next';
 import { AnchorLink } from '../../../components/AnchorLink';
 import { Confirm } from '../../../components/Confirm';
@@ -10,6 +11,7 @@ import { ProblemAlert } from '../../../components/ProblemAlert';
 import { Waiting } from '../../../components/Query';
 import { RelativeTime } from '../../../components/RelativeTime';
 import { SimpleTable } from '../../../components/SimpleTable';
+import { loadMessages } from '../../../i18n';
 import { formatBytes } from '../../../i18n/format';
 import {
   downloadUrl,
@@ -54,6 +56,8 @@ function PathLinks({ id, name, path }: { id: string; name: string; path: string 
   );
 }
 
+const Preview = lazy(async () => (await Promise.all([import('./Preview'), loadMessages('preview')]))[0]);
+
 const queues = new Map<string, UploadQueue>();
 
 /** Returns the uploads of a folder, which go on while other pages are shown. */
@@ -84,10 +88,27 @@ interface FilesProps {
   name: string;
   path: string;
   mayWrite: boolean;
+  /** The file whose content is shown instead of the directory; empty for none. */
+  shown: string;
 }
 
 /** The files of a directory of a folder, with what can be done with them. */
-export function Files({ id, name, path, mayWrite }: FilesProps) {
+export function Files(props: FilesProps) {
+  const navigate = useNavigate();
+  const { id, path, shown } = props;
+  if (shown === '') return <Directory {...props} />;
+  return (
+    <Suspense fallback={<Waiting />}>
+      <Preview
+        id={id}
+        path={joinPath(path, shown)}
+        onClose={() => void navigate({ to: '/folders/$id/files/$', params: { id, _splat: path } })}
+      />
+    </Suspense>
+  );
+}
+
+function Directory({ id, name, path, mayWrite }: FilesProps) {
   const { t, i18n } = useTranslation('folders');
   const files = useFiles(id, path);
   const makeDirectory = useMakeDirectory();
@@ -202,7 +223,14 @@ export function Files({ id, name, path, mayWrite }: FilesProps) {
                         {entry.name}
                       </AnchorLink>
                     ) : (
-                      <span className={classes.name}>{entry.name}</span>
+                      <AnchorLink
+                        to="/folders/$id/files/$"
+                        params={{ id, _splat: path }}
+                        search={{ show: entry.name }}
+                        className={classes.name ?? ''}
+                      >
+                        {entry.name}
+                      </AnchorLink>
                     )}
                   </Group>
                 ),

@@ -1,14 +1,15 @@
-import { Button, Group, SegmentedControl, Stack, Text, TextInput } from '@mantine/core';
+import { Button, Group, SegmentedControl, Stack, Switch, Text, TextInput } from '@mantine/core';
 import { type FormEvent, useState } from 'react';
 import { useTranslation } from 'react-i18next';
 import { Card } from '../../../components/Card';
 import { ProblemAlert } from '../../../components/ProblemAlert';
 import { Query } from '../../../components/Query';
-import { useInvite, useSetShare, useShares } from '../queries';
+import { useInvite, useSetCloneable, useSetShare, useShares } from '../queries';
 import { addressesOf, permissionOf } from '../rules';
 
 /** Who else uses a folder, and who is invited to. */
-export function ShareCard({ id }: { id: string }) {
+export function ShareCard({ id, isCloneable }: { id: string; isCloneable: boolean }) {
+  const setCloneable = useSetCloneable();
   const { t } = useTranslation('folders');
   const shares = useShares(id);
   const invite = useInvite();
@@ -34,6 +35,14 @@ export function ShareCard({ id }: { id: string }) {
   };
   return (
     <Card title={t('share.title')}>
+      <Switch
+        mb="sm"
+        label={t('share.cloneable')}
+        checked={isCloneable}
+        disabled={setCloneable.isPending}
+        onChange={(event) => setCloneable.mutate({ id, isCloneable: event.currentTarget.checked })}
+      />
+      {setCloneable.isError && <ProblemAlert error={setCloneable.error} />}
       <Stack gap="sm">
         <Query query={shares} rows={1}>
           {(list) =>
@@ -120,3 +129,4 @@ export function ShareCard({ id }: { id: string }) {
     </Card>
   );
 }
+export default ShareCard;

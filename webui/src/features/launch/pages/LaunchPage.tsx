@@ -1,6 +1,5 @@
 import {
   Button,
-  Code,
   Grid,
   Group,
   MultiSelect,
@@ -19,7 +18,7 @@ import { useTranslation } from 'react-i18next';
 import { useGroupSlots, useResourceGroups } from '../../../api/choices';
 import { useMe } from '../../../api/me';
 import { Card } from '../../../components/Card';
-import { Copy } from '../../../components/Copy';
+import { Commands } from '../../../components/Commands';
 import { Page } from '../../../components/Page';
 import { ProblemAlert } from '../../../components/ProblemAlert';
 import { Query } from '../../../components/Query';
@@ -27,7 +26,7 @@ import { PresetCards } from '../parts/PresetCards';
 import { QuantityField } from '../parts/QuantityField';
 import { VerdictLine } from '../parts/VerdictLine';
 import { useLaunch, useLaunchImages, useMountableFolders, useQuotas, useVerdict } from '../queries';
-import { amountOf, bodyOf, commandOf, type Draft, draftOf, type Limits, searchOf } from '../rules';
+import { amountOf, bodyOf, type Draft, draftOf, type Limits, requestOf, searchOf } from '../rules';
 import classes from './LaunchPage.module.css';
 
 const typingMs = 250;
@@ -263,12 +262,7 @@ export function LaunchPage() {
                 >
                   {verdict.data?.verdict === 'waits' ? t('summary.enqueue') : t('summary.launch')}
                 </Button>
-                <Group gap={4} wrap="nowrap" align="flex-start">
-                  <Code block className={classes.command}>
-                    {commandOf(draft)}
-                  </Code>
-                  <Copy value={commandOf(draft)} label={t('summary.copy')} />
-                </Group>
+                <Commands request={requestOf(draft)} />
               </Stack>
             </Card>
           </div>

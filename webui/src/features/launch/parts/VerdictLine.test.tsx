@@ -3,7 +3,8 @@ import { QueryClient, QueryClientProvider } from '@tanstack/react-query';
 import { createRootRoute, createRouter, RouterProvider } from '@tanstack/react-router';
 import { render, screen } from '@testing-library/react';
 import userEvent from '@testing-library/user-event';
-import { describe, expect, it, vi } from 'vitest';
+import { beforeEach, describe, expect, it, vi } from 'vitest';
+import { loadMessages } from '../../../i18n';
 import type { Explanation } from '../rules';
 import { VerdictLine } from './VerdictLine';
 
@@ -45,6 +46,7 @@ function show(explanation: Explanation, onTake = vi.fn()) {
 }
 
 describe('a verdict', () => {
+  beforeEach(() => loadMessages('launch'));
   it('says that it starts, and where', async () => {
     show({ ...waits, verdict: 'now', agents: { ...waits.agents, total: 12, startable: 3 } } as Explanation);
     expect(await screen.findByText('Starts now')).toBeTruthy();

@@ -8,6 +8,7 @@ import { ButtonLink } from '../../../components/ButtonLink';
 import { EmptyState } from '../../../components/EmptyState';
 import { Page } from '../../../components/Page';
 import { Query, Waiting } from '../../../components/Query';
+import { loadMessages } from '../../../i18n';
 import { AppsTab } from '../parts/AppsTab';
 import { DevicesTab } from '../parts/DevicesTab';
 import { EventsTab } from '../parts/EventsTab';
@@ -16,15 +17,23 @@ import { OverviewTab } from '../parts/OverviewTab';
 import { SessionStatus } from '../parts/SessionStatus';
 import { TerminateDialog } from '../parts/TerminateDialog';
 import { type SessionDetails, useSession } from '../queries';
-import { isLive } from '../rules';
+import { isLive, isRunning } from '../rules';
 import classes from './SessionPage.module.css';
 
 const MetricsTab = lazy(() => import('../parts/MetricsTab'));
+const CellsTab = lazy(() => withMessages(import('../parts/CellsTab')));
+const FilesTab = lazy(() => withMessages(import('../parts/FilesTab')));
+
+async function withMessages<T>(part: Promise<T>): Promise<T> {
+  return (await Promise.all([part, loadMessages('sessionWork')]))[0];
+}
 
 /** The tabs of a session; others are added here, with a message `tab.NAME`. */
 const tabs = {
   overview: OverviewTab,
   logs: LogsTab,
+  cells: CellsTab,
+  files: FilesTab,
   apps: AppsTab,
   metrics: MetricsTab,
   devices: DevicesTab,
@@ -66,7 +75,7 @@ export function SessionPage() {
   const query = useSession(id);
   const [isTerminating, setTerminating] = useState(false);
   const session = query.data;
-  const tab: TabName = wanted in tabs ? (wanted as TabName) : 'overview';
+  const tab: TabName = Object.hasOwn(tabs, wanted) ? (wanted as TabName) : 'overview';
   return (
     <>
       <Breadcrumbs mb="xs" className={classes.crumbs ?? ''}>
@@ -82,7 +91,7 @@ export function SessionPage() {
           session &&
           isLive(session.status) && (
             <>
-              {(session.status === 'RUNNING' || session.status === 'RUNNING_DEGRADED') && (
+              {isRunning(session.status) && (
                 <ButtonLink
                   to="/sessions/$id/terminal"
                   params={{ id: session.id ?? id }}

@@ -3,6 +3,7 @@ import { IconDownload, IconSearch } from '@tabler/icons-react';
 import { useVirtualizer } from '@tanstack/react-virtual';
 import { useEffect, useMemo, useRef, useState } from 'react';
 import { useTranslation } from 'react-i18next';
+import { saveBlob } from '../../../api/save';
 import { EmptyState } from '../../../components/EmptyState';
 import { Query } from '../../../components/Query';
 import { type SessionDetails, useLogs } from '../queries';
@@ -10,16 +11,6 @@ import { isLive, linesOf } from '../rules';
 import classes from './LogsTab.module.css';
 
 const atEndPixels = 40;
-
-/** Offers a text as a file of the browser. */
-function download(text: string, name: string): void {
-  const url = URL.createObjectURL(new Blob([text], { type: 'text/plain;charset=utf-8' }));
-  const link = document.createElement('a');
-  link.href = url;
-  link.download = name;
-  link.click();
-  URL.revokeObjectURL(url);
-}
 
 /** Shows lines of which only those on screen are in the document; follows the end while it is on screen. */
 function LogView({ lines, label }: { lines: string[]; label: string }) {
@@ -128,7 +119,9 @@ export function LogsTab({ session }: { session: SessionDetails }) {
           variant="default"
           leftSection={<IconDownload size={16} aria-hidden />}
           disabled={lines.length === 0}
-          onClick={() => download(log, `${session.name ?? 'session'}.log`)}
+          onClick={() =>
+            saveBlob(new Blob([log], { type: 'text/plain;charset=utf-8' }), `${session.name ?? 'session'}.log`)
+          }
         >
           {t('logs.download')}
         </Button>

@@ -1,18 +1,24 @@
 import { Code, Group, SimpleGrid, Stack } from '@mantine/core';
+import { lazy, Suspense } from 'react';
 import { useTranslation } from 'react-i18next';
 import { slotsOf } from '../../../api/filters';
-import { AnchorLink } from '../../../components/AnchorLink';
 import { Card } from '../../../components/Card';
 import { Copy } from '../../../components/Copy';
 import { Facts } from '../../../components/Facts';
 import { Notice } from '../../../components/Notice';
 import { RelativeTime } from '../../../components/RelativeTime';
 import { Slots } from '../../../components/Slots';
+import { loadMessages } from '../../../i18n';
 import type { SessionDetails } from '../queries';
 import { errorOf, isLive, waitOf } from '../rules';
 import { SessionStatus } from './SessionStatus';
 import { StageTimeline } from './StageTimeline';
 import { WaitReason } from './WaitReason';
+
+const DependencyTree = lazy(
+  async () => (await Promise.all([import('./DependencyTree'), loadMessages('sessionWork')]))[0],
+);
+const Reproduce = lazy(async () => (await Promise.all([import('./Reproduce'), loadMessages('sessionWork')]))[0]);
 
 /** What the session is, its stages with their causes, and its members. */
 export function OverviewTab({ session }: { session: SessionDetails }) {
@@ -76,23 +82,14 @@ export function OverviewTab({ session }: { session: SessionDetails }) {
                   </Code>
                 ) : null,
               ],
-              [
-                t('fact.dependencies'),
-                dependencies.length === 0
-                  ? null
-                  : dependencies.map((item) => (
-                      <Group key={item.id} gap="xs">
-                        <AnchorLink to="/sessions/$id" params={{ id: item.id ?? '' }}>
-                          {item.name}
-                        </AnchorLink>
-                        <SessionStatus status={item.status} />
-                      </Group>
-                    )),
-              ],
             ]}
           />
         </Card>
       </SimpleGrid>
+      <Suspense>
+        {dependencies.length > 0 && <DependencyTree id={session.id ?? ''} />}
+        <Reproduce session={session} />
+      </Suspense>
       {containers.length > 1 && (
         <Card title={t('members')}>
           <Facts

@@ -1,0 +1,53 @@
+import { shellWord } from './shell';
+
+/** What a session is asked for; amounts are those of one kernel, and empty texts are defaults. */
+export interface SessionRequest {
+  image: string;
+  name: string;
+  type: string;
+  command: string;
+  amounts: [slot: string, amount: string][];
+  clusterSize: number;
+  clusterMode: string;
+  project: string;
+  resourceGroup: string;
+  mounts: string[];
+}
+
+/** Returns the line of the command line that starts such a session. */
+export function commandOf(request: SessionRequest): string {
+  const words = ['backend.ai', 'start'];
+  if (request.name) words.push('-t', request.name);
+  if (request.type === 'batch') words.push('--type', 'batch', '-c', request.command);
+  for (const [slot, amount] of request.amounts) words.push('-r', `${slot}=${amount}`);
+  if (request.clusterSize > 1) words.push('--cluster-size', String(request.clusterSize));
+  if (request.clusterMode === 'multi-node') words.push('--cluster-mode', request.clusterMode);
+  if (request.project) words.push('--group', request.project);
+  if (request.resourceGroup) words.push('--resource-group', request.resourceGroup);
+  for (const mount of request.mounts) words.push('-m', mount);
+  return [...words, request.image || 'IMAGE'].map(shellWord).join(' ');
+}
+
+/** Returns the program that starts such a session by the client library. JSON strings are strings of Python too. */
+export function programOf(request: SessionRequest): string {
+  const text = (value: unknown) => JSON.stringify(value);
+  const lines = [
+    text(request.image || 'IMAGE'),
+    ...(request.name ? [`name=${text(request.name)}`] : []),
+    ...(request.type === 'batch' ? ['type_="batch"', `startup_command=${text(request.command)}`] : []),
+    `resources={${request.amounts.map(([slot, amount]) => `${text(slot)}: ${text(amount)}`).join(', ')}}`,
+    ...(request.clusterSize > 1 ? [`cluster_size=${request.clusterSize}`] : []),
+    ...(request.clusterMode === 'multi-node' ? ['cluster_mode="multi-node"'] : []),
+    ...(request.project ? [`group_name=${text(request.project)}`] : []),
+    ...(request.resourceGroup ? [`scaling_group=${text(request.resourceGroup)}`] : []),
+    ...(request.mounts.length > 0 ? [`mounts=${text(request.mounts)}`] : []),
+  ];
+  const list = lines.map((line) => `        ${line},\n`).join('');
+  return [
+    'from ai.backend.client.session import Session',
+    '',
+    'with Session() as api:',
+    `    session = api.ComputeSession.get_or_create(\n${list}    )`,
+    '    print(session.id, session.status)',
+  ].join('\n');
+}

@@ -1,0 +1,194 @@
+import { screen } from '@testing-library/react';
+import userEvent from '@testing-library/user-event';
+import { beforeEach, describe, expect, it } from 'vitest';
+import { Problem } from '../../api/problems';
+import { openPage } from '../../testing/render';
+import { FakeServer } from '../../testing/server';
+import { CellBook, outputOf, type RunStep, type StepRequest } from './cells';
+import { filesOf, firstFileOf, firstPartOf } from './files';
+
+const step = (status: string, console: unknown[] = [], more: Partial<RunStep> = {}): RunStep => ({
+  runId: 'r',
+  status,
+  exitCode: null,
+  console,
+  ...more,
+});
+
+function bookWith(replies: (RunStep | Error)[]) {
+  const requests: StepRequest[] = [];
+  const book = new CellBook({
+    step: async (request) => {
+      requests.push(request);
+      const reply = replies.shift() ?? step('finished');
+      if (reply instanceof Error) throw reply;
+      return reply;
+    },
+    newRunId: () => 'r',
+  });
+  return { book, requests };
+}
+
+describe('CellBook', () => {
+  it('follows a run to its end and adds the next cell', async () => {
+    const { book, requests } = bookWith([
+      step('continued', [['stdout', 'a']]),
+      step(
+        'finished',
+        [
+          ['stdout', 'b'],
+          ['media', ['image/png', 'data:image/png;base64,AA']],
+        ],
+        { exitCode: 0 },
+      ),
+    ]);
+    book.write(1, 'print()');
+    await book.run(1);
+    expect(requests.map(({ mode }) => mode)).toEqual(['query', 'continue']);
+    expect(book.snapshot()[0]).toMatchObject({
+      state: 'done',
+      number: 1,
+      outputs: [
+        { kind: 'text', stream: 'stdout', text: 'ab' },
+        { kind: 'image', url: 'data:image/png;base64,AA' },
+      ],
+    });
+    expect(book.snapshot()).toHaveLength(2);
+  });
+  it('gives input, runs in order, and keeps the code of a run that was refused', async () => {
+    const { book, requests } = bookWith([
+      step('waiting-input', [['stdout', '? ']], { options: { is_password: true } }),
+      step('finished'),
+      new Problem({ title: 'gone', status: 502 }),
+    ]);
+    book.write(1, 'input()');
+    const first = book.run(1);
+    book.write(book.snapshot()[1]?.id ?? 0, 'second');
+    const second = book.run(2);
+    await Promise.resolve();
+    expect(book.snapshot().map(({ state }) => state)).toEqual(['input', 'queued', 'new']);
+    expect(book.snapshot()[0]?.isSecret).toBe(true);
+    book.remove(1);
+    expect(book.snapshot()).toHaveLength(3);
+    book.input('x');
+    await Promise.all([first, second]);
+    expect(requests.map(({ mode, code }) => [mode, code])).toEqual([
+      ['query', 'input()'],
+      ['input', 'x'],
+      ['query', 'second'],
+    ]);
+    expect(book.snapshot()[1]).toMatchObject({ state: 'failed', code: 'second', problem: { title: 'gone' } });
+  });
+  it('marks a failed program, and runs no empty cell', async () => {
+    const traceback =
+      'Traceback (most recent call last):\n  File "<input>", line 1\nZeroDivisionError: division by zero\n';
+    const { book, requests } = bookWith([step('finished', [['stderr', traceback]])]);
+    await book.run(1);
+    expect(requests).toEqual([]);
+    book.write(1, '1/0');
+    await book.run(1);
+    expect(book.snapshot()[0]?.state).toBe('failed');
+  });
+  it('forgets what waits when a program is interrupted', async () => {
+    const { book } = bookWith([step('waiting-input'), step('finished')]);
+    book.write(1, 'input()');
+    const run = book.run(1);
+    book.write(2, 'x');
+    void book.run(2);
+    await Promise.resolve();
+    book.forgetQueue();
+    await run;
+    expect(book.snapshot().map(({ state }) => state)).toEqual(['done', 'new', 'new']);
+  });
+  it.each([
+    [['html', '<b>'], { kind: 'html', html: '<b>' }],
+    [['media', ['text/plain', 'x']], { kind: 'text', stream: 'stdout', text: 'x' }],
+    [['media', ['application/x', 'x']], null],
+    [['media', 7], null],
+    [['of-tomorrow', 'x'], null],
+    ['stdout', null],
+  ])('reads %j', (item, output) => expect(outputOf(item)).toEqual(output));
+});
+
+function tar(...entries: [name: string, type: string, content: string][]): Uint8Array {
+  const blocks = entries.map(([name, type, content]) => {
+    const bytes = new Uint8Array(512 + Math.ceil(content.length / 512) * 512);
+    const put = (text: string, at: number) => bytes.set(new TextEncoder().encode(text), at);
+    put(name, 0);
+    put(content.length.toString(8).padStart(11, '0'), 124);
+    put(type, 156);
+    put(content, 512);
+    return bytes;
+  });
+  return Uint8Array.from([...blocks.flatMap((block) => [...block]), ...new Uint8Array(1024)]);
+}
+
+describe('files', () => {
+  it('reads an archive behind its headers', () => {
+    const read = (bytes: Uint8Array) => {
+      const content = firstFileOf(bytes);
+      return content && new TextDecoder().decode(content);
+    };
+    expect(read(tar(['x', 'x', 'path=long'], ['a', '0', 'hello']))).toBe('hello');
+    expect(read(tar(['d', '5', '']))).toBeNull();
+    expect(read(tar(['a', '0', 'hello']).subarray(0, 514))).toBeNull();
+    expect(read(new Uint8Array(0))).toBeNull();
+  });
+  it('reads the first part of a reply', () => {
+    const body = new TextEncoder().encode('--B\r\nContent-Type: x\r\n\r\nab\r\ncd\r\n--B--\r\n');
+    const part = firstPartOf(body, 'multipart/mixed; boundary="B"');
+    expect(part && new TextDecoder().decode(part)).toBe('ab\r\ncd');
+    expect(firstPartOf(body, 'text/plain')).toBeNull();
+    expect(firstPartOf(body.subarray(0, 30), 'multipart/mixed; boundary=B')).toBeNull();
+  });
+  it('lists directories first, and nothing of nonsense', () => {
+    const text = '[{"filename":"b","size":3,"mtime":1,"kind":"file"},{"filename":"z","kind":"directory"}]';
+    expect(filesOf(text).map(({ name, isDirectory }) => [name, isDirectory])).toEqual([
+      ['z', true],
+      ['b', false],
+    ]);
+    expect(filesOf('nonsense')).toEqual([]);
+  });
+});
+
+describe('pages', () => {
+  let server: FakeServer;
+  beforeEach(() => {
+    server = new FakeServer();
+    server.install();
+    server.graphql('compute_session', () => ({ compute_session: { id: 's1', name: 'mine', status: 'RUNNING' } }));
+  });
+  it('runs a cell by the keyboard', async () => {
+    server.on('POST /func/session/s1', (body) => ({
+      body: {
+        result: step(
+          'finished',
+          [
+            ['stdout', `ran ${body.code}`],
+            ['html', '<b>x</b>'],
+          ],
+          { exitCode: 0 },
+        ),
+      },
+    }));
+    openPage('/sessions/s1/cells', server);
+    await userEvent.type(await screen.findByRole('textbox', { name: 'Code of cell 1' }), '1+1{Shift>}{Enter}{/Shift}');
+    expect(await screen.findByText('ran 1+1')).toBeDefined();
+    const frame = screen.getByTitle('HTML output');
+    expect(frame.getAttribute('sandbox')).toBe('');
+    expect(screen.getByRole('textbox', { name: 'Code of cell 2' })).toBeDefined();
+  });
+  it('shows the files of a directory and says what was refused', async () => {
+    server.on('GET /func/session/s1/files', (_, request) => ({
+      body: {
+        files: '[{"filename":"<b>.txt","size":3,"mtime":1,"kind":"file"}]',
+        folder_path: new URL(request.url).searchParams.get('path'),
+        errors: '',
+      },
+    }));
+    server.on('GET /func/session/s1/download', () => ({ status: 403, body: { title: 'no such right' } }));
+    openPage('/sessions/s1/files?path=a', server);
+    await userEvent.click(await screen.findByRole('button', { name: 'Download <b>.txt' }));
+    expect(await screen.findByText('no such right')).toBeDefined();
+  });
+});

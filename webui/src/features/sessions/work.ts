@@ -1,0 +1,78 @@
+import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query';
+import { apiBase, dataOf, rest, send } from '../../api/client';
+import { keys } from '../../api/keys';
+import { Problem } from '../../api/problems';
+import { CellBook, type RunStep } from './cells';
+import { filesOf, firstFileOf, firstPartOf } from './files';
+
+const books = new Map<string, CellBook>();
+
+/** Returns the cells of a session, which stay until the page is loaded again. */
+export function bookOf(id: string): CellBook {
+  const known = books.get(id);
+  if (known !== undefined) return known;
+  const book = new CellBook({
+    step: async ({ mode, code, runId }) => {
+      const body = { mode, code, runId, flushSeconds: 2 };
+      const reply = await dataOf(rest.POST('/session/{s}', { params: { path: { s: id } }, body }));
+      return reply.result as unknown as RunStep;
+    },
+  });
+  books.set(id, book);
+  return book;
+}
+
+export function useInterrupt(id: string) {
+  return useMutation({
+    mutationFn: () => dataOf(rest.POST('/session/{s}/interrupt', { params: { path: { s: id } } })),
+  });
+}
+
+const filesKey = (id: string) => [...keys.session(id), 'files'] as const;
+
+/** The files of a directory below the home; an empty path is the home. */
+export function useSessionFiles(id: string, path: string) {
+  return useQuery({
+    queryKey: [...filesKey(id), path],
+    queryFn: async ({ signal }) => {
+      const listing = await dataOf(
+        rest.GET('/session/{s}/files', { params: { path: { s: id }, query: { path: path || '.' } }, signal }),
+      );
+      if (listing.errors !== '') throw new Problem({ title: listing.errors, status: 0 });
+      return filesOf(listing.files);
+    },
+  });
+}
+
+/** Writes files into a directory below the home. */
+export function useUploadFiles(id: string) {
+  const client = useQueryClient();
+  return useMutation({
+    mutationFn: async ({ path, files }: { path: string; files: readonly File[] }) => {
+      const body = new FormData();
+      for (const file of files) body.append('src', file, path === '' ? file.name : `${path}/${file.name}`);
+      const url = `${window.location.origin}${apiBase}/session/${encodeURIComponent(id)}/upload`;
+      await send(new Request(url, { method: 'POST', body }));
+      return files.length;
+    },
+    onSettled: () => client.invalidateQueries({ queryKey: filesKey(id) }),
+  });
+}
+
+/** Fetches a file of a session. Throws Problem; `damaged` is its title where the reply has no such file. */
+export async function fetchFile(id: string, path: string, damaged: string): Promise<Blob> {
+  const search = new URLSearchParams({ files: path });
+  const url = `${window.location.origin}${apiBase}/session/${encodeURIComponent(id)}/download?${search}`;
+  const response = await send(new Request(url));
+  const part = firstPartOf(new Uint8Array(await response.arrayBuffer()), response.headers.get('Content-Type') ?? '');
+  const content = part === null ? null : firstFileOf(part);
+  if (content === null) throw new Problem({ title: damaged, status: response.status });
+  return new Blob([content], { type: 'application/octet-stream' });
+}
+
+export function useDependencies(id: string) {
+  return useQuery({
+    queryKey: [...keys.session(id), 'dependencies'],
+    queryFn: ({ signal }) => dataOf(rest.GET('/session/{s}/dependency-graph', { params: { path: { s: id } }, signal })),
+  });
+}
