@@ -1,11 +1,11 @@
 import type account from '../features/account/locale/en.json';
 import type fleet from '../features/fleet/locale/en.json';
-import type registration from '../features/login/registration/locale/en.json';
-import type operations from '../features/operations/locale/en.json';
 import type folders from '../features/folders/locale/en.json';
 import type preview from '../features/folders/locale/preview/en.json';
 import type images from '../features/images/locale/en.json';
 import type launch from '../features/launch/locale/en.json';
+import type registration from '../features/login/registration/locale/en.json';
+import type operations from '../features/operations/locale/en.json';
 import type queue from '../features/queue/locale/en.json';
 import type services from '../features/services/locale/en.json';
 import type sessionWork from '../features/sessions/locale/work/en.json';
