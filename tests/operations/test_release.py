@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.release import build_release, built_release
+
 ROOT = Path(__file__).parents[2]
 UNITS = sorted((ROOT / "deploy/systemd").glob("*.service"))
 UNRESTRICTED = {"backendai-agent"}
@@ -21,20 +23,11 @@ MAX_EXPOSURE = 4.0
 pytestmark = pytest.mark.timeout(900)
 
 
-def _release(folder: Path, *, umask: int, zone: str) -> dict[str, bytes]:
-    command = [sys.executable, "-m", "tools.release", str(folder), "--without-console"]
-    environment = {**os.environ, "TZ": zone, "PYTHONPATH": f"{ROOT}/src:{ROOT}"}
-    subprocess.run(command, check=True, cwd=ROOT, env=environment, umask=umask, capture_output=True, timeout=600)
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if shutil.which("dpkg-deb") is None or not Path("/usr/bin/python3").exists():
         pytest.skip("machine: not Debian")
-    folder = tmp_path_factory.mktemp("first") / "release"
-    _release(folder, umask=0o022, zone="UTC")
-    return folder
+    return built_release(tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +41,8 @@ def installed(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_two_builds_are_the_same_bytes(folder: Path, tmp_path: Path) -> None:
     first = {path.name: path.read_bytes() for path in folder.iterdir()}
-    second = _release(tmp_path / "another/place", umask=0o077, zone="Asia/Seoul")
+    build_release(tmp_path / "another/place", umask=0o077, zone="Asia/Seoul")
+    second = {path.name: path.read_bytes() for path in (tmp_path / "another/place").iterdir()}
     assert [name for name, content in first.items() if second.get(name) != content] == []
     assert first.keys() == second.keys()
     assert sum(name.endswith(".deb") for name in first) == 6
@@ -111,7 +105,7 @@ def _normalized(name: str) -> str:
 
 
 def test_the_wheel_installs_as_a_tool(folder: Path, tmp_path: Path) -> None:
-    (wheel,) = folder.glob("*.whl")
+    (wheel,) = folder.glob("backendai-*.whl")
     assert zipfile.ZipFile(wheel).testzip() is None
     environment = {**os.environ, "UV_TOOL_DIR": str(tmp_path / "tools"), "UV_TOOL_BIN_DIR": str(tmp_path / "bin")}
     environment.pop("PYTHONPATH", None)
@@ -145,7 +139,7 @@ def test_units_can_do_little(unit: Path) -> None:
 
 
 def test_every_file_of_deploy_is_in_a_package_or_used() -> None:
-    from tools.release import DAEMONS
+    from tools.release.debian import DAEMONS
 
     packed = {f"{unit}.service" for daemon in DAEMONS for unit in daemon.units}
     assert packed == {path.name for path in UNITS}

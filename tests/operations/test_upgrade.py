@@ -24,6 +24,8 @@ from tests.support.earlier import install_earlier
 
 pytestmark = [pytest.mark.needs("postgres", "redis", "etcd"), pytest.mark.timeout(600)]
 SMALL = {"cpu": 1, "mem": "64m"}
+WRITE = "print('ab', end='', file=open('/home/work/data/file', 'a'))"
+READ = "print(open('/home/work/data/file').read())"
 
 
 class UpgradedDeployment(Deployment):
@@ -160,8 +162,8 @@ def test_daemon_by_daemon_with_sessions_that_run(deployment: UpgradedDeployment)
     assert deployment.query("SELECT version_num FROM alembic_version") == [{"version_num": "0001"}]
     with _session(users["user"]) as session:
         session.VFolder.create("data", host="storage-1:local")
-        session.ComputeSession.get_or_create("python", name="stays", resources=SMALL)
-        assert run_to_end(session, "stays", "kept, count = 42, 0") == ""
+        session.ComputeSession.get_or_create("python", name="stays", resources=SMALL, mounts=["data"])
+        assert run_to_end(session, "stays", f"kept, count = 42, 0; {WRITE}") == ""
         session.ComputeSession.get_or_create("python", name="ended", resources=SMALL)
         session.ComputeSession("ended").destroy()
 
@@ -180,7 +182,7 @@ def test_daemon_by_daemon_with_sessions_that_run(deployment: UpgradedDeployment)
     assert load.refusals == []
 
     with _session(users["user"]) as session:
-        assert run_to_end(session, "stays", "print(kept, count > 5)") == "42 True\n"
+        assert run_to_end(session, "stays", f"print(kept, count > 5); {WRITE}; {READ}") == "42 True\nabab\n"
         session.ComputeSession.get_or_create("python", name="newer", resources=SMALL)
         assert run_to_end(session, "newer", "print(6 * 7)") == "42\n"
         session.VFolder.create("after", host="storage-1:local")

@@ -101,9 +101,9 @@ SECTIONS = {
 
 def _version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
     if value and not ctx.resilient_parsing:
-        from importlib.metadata import version
+        from ai.backend.common.release import release_version
 
-        click.echo(f"{PROGRAM} {version('backendai')}")
+        click.echo(f"{PROGRAM} {release_version()}")
         ctx.exit()
 
 

@@ -7,7 +7,7 @@ import platform
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError
 from typing import Any
 
 import msgspec
@@ -20,6 +20,7 @@ from ai.backend.agent.lifecycle.workload_config import reports_of
 from ai.backend.agent.metrics.statistics import Statistics
 from ai.backend.common.devices import ComputeDevice, DeviceHealth
 from ai.backend.common.errors import Unavailable
+from ai.backend.common.release import release_version
 from ai.backend.common.slots import format_quantity
 from ai.backend.common.states import Enforcement, KernelEventReason
 from ai.backend.common.wire.link import ManagerReports
@@ -32,7 +33,7 @@ log = logging.getLogger(__name__)
 _RETRY_S = 0.25
 """The delay after a failed heartbeat; the next call waits for the connection by itself."""
 try:
-    VERSION = version("backendai")
+    VERSION = release_version()
 except PackageNotFoundError:
     VERSION = "0"
 ARCHITECTURE = {"amd64": "x86_64", "arm64": "aarch64"}.get(platform.machine().lower(), platform.machine().lower())

@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from contextvars import Token
 from dataclasses import dataclass, field
 from datetime import datetime
-from importlib.metadata import version
 from typing import Any
 
 from opentelemetry import trace
@@ -31,6 +30,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased, Sampler, S
 from opentelemetry.trace import Link, SpanContext, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from ai.backend.common.release import release_version
 from ai.backend.infra.settings.tables import OtelSettings
 from ai.backend.infra.telemetry.records import encodable, message_of
 from ai.backend.infra.telemetry.tracing import HEADER, Attributes, SpanKind
@@ -360,7 +360,7 @@ def resource_of(daemon: str) -> Resource:
         {
             "service.namespace": "backendai",
             "service.name": f"backendai-{daemon}",
-            "service.version": version("backendai"),
+            "service.version": release_version(),
             "service.instance.id": f"{socket.gethostname()}:{os.getpid()}",
         }
     )
