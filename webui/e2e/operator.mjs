@@ -43,7 +43,10 @@ await journey(async (browser) => {
   await page.goto('/fleet?view=table');
   await page.locator('a[href*="/fleet/"]').first().click();
   await page.getByRole('button', { name: 'Drain' }).click();
-  await page.getByRole('dialog').getByText(/on it goe?s? on until (it ends|they end)\./).waitFor();
+  await page
+    .getByRole('dialog')
+    .getByText(/on it goe?s? on until (it ends|they end)\./)
+    .waitFor();
   await screenshot(page, 'operator-drain');
   await page.getByRole('dialog').getByRole('button', { name: 'Drain' }).click();
   await page.getByText('Drained').first().waitFor();
