@@ -61,7 +61,10 @@ export default defineConfig({
           groups: [
             { name: 'vendor', test: sharedLibraries },
             // What the shell and most pages use: one file instead of one each.
-            { name: 'parts', test: /\/src\/(api\/(?!generated)|components\/(ProblemAlert|Query)\.)/ },
+            {
+              name: 'parts',
+              test: /vite\/preload-helper|\/src\/(api\/(?!generated)|components\/(ProblemAlert|Query)\.)/,
+            },
           ],
         },
       },
