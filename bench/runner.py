@@ -21,6 +21,7 @@ MODULES = (
     "gvisor",
     "server",
     "terminal",
+    "console",
     "tunnel",
     "proxy",
     "proxy_haproxy",

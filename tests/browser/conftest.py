@@ -67,7 +67,8 @@ def journey(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Journ
             ["node", str(WEBUI / "e2e" / f"{name}.mjs")],
             env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         ) as process:  # fmt: skip
-            assert process.stdin is not None and process.stdout is not None
+            assert process.stdin is not None
+            assert process.stdout is not None
             ending = threading.Timer(TIMEOUT_S, process.kill)
             ending.start()
             try:
