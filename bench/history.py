@@ -49,7 +49,7 @@ _TIMES = {
 }
 
 
-def copy_rows(connection: Connection, table: Any, template: Session, count: int) -> None:
+def copy_rows(connection: Connection, table: Any, template_id: str, count: int) -> None:
     """Inserts as many copies of the template's row, each with an id, a name and a time of its own."""
     kind = connection.dialect.name
     changed = {"id": _IDS[kind], "session_id": _IDS[kind], "name": "'job-' || (n % 1000)"}
@@ -63,13 +63,13 @@ def copy_rows(connection: Connection, table: Any, template: Session, count: int)
             f"INSERT INTO {table.name} ({columns}) {numbers} SELECT {selected} FROM {table.name} t, numbers"
             " WHERE t.id = :id"
         ),
-        {"id": str(template.id)},
+        {"id": template_id},
     )
 
 
 def _fill(connection: Connection, template: Session) -> None:
     for table in (sessions, kernels):
-        copy_rows(connection, table, template, ROWS)
+        copy_rows(connection, table, str(template.id), ROWS)
     if connection.dialect.name == "postgresql":  # rows that come one by one have their statistics from autovacuum
         connection.execute(text("ANALYZE"))
 

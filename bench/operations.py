@@ -45,7 +45,7 @@ async def _fill(url: str) -> None:
 
     def copy(connection: Connection) -> None:
         for table in (sessions, kernels):
-            copy_rows(connection, table, template, SESSIONS)
+            copy_rows(connection, table, str(template.id), SESSIONS)
 
     await database.run_write(copy)
     await database.close()

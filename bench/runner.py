@@ -23,6 +23,7 @@ MODULES = (
     "server",
     "web",
     "terminal",
+    "console",
     "tunnel",
     "proxy",
     "proxy_haproxy",

@@ -36,7 +36,7 @@ def test_an_outage_in_mid_journey(journey: Journey, cluster: Cluster, session: s
     facts = cluster.json("info", session)
     acts = {"kill": cluster.kill, "start": cluster.start}
     try:
-        journey("outage", acts, session=facts["id"], name=session, image=facts["image"])
+        journey("outage", acts, session=facts["id"], called=session, image=facts["image"])
     finally:
         cluster.run("rm", "--forced", "after-outage")
 

@@ -11,14 +11,10 @@ const axe = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.mi
 const rules = ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice'];
 const ownOrigins = new Set([site.url, ...(site.storage ? [site.storage] : [])].map((url) => new URL(url).origin));
 
-export function launch() {
+export function launch(graphics = ['--use-angle=swiftshader', '--enable-unsafe-swiftshader']) {
   return chromium.launch({
     executablePath: site.chromium,
-    args: [
-      ...(process.getuid() === 0 ? ['--no-sandbox'] : []),
-      '--use-angle=swiftshader',
-      '--enable-unsafe-swiftshader',
-    ],
+    args: [...(process.getuid() === 0 ? ['--no-sandbox'] : []), ...graphics],
   });
 }
 
@@ -91,10 +87,13 @@ export async function screenshot(page, name) {
 /** Asks the test that runs this journey for something that a browser cannot do, and waits until it is done. */
 export async function askTest(act) {
   process.stdout.write(`@${act}\n`);
+  process.stdin.ref();
+  process.stdin.resume();
   await new Promise((resolve) => {
     process.stdin.once('data', resolve);
   });
   process.stdin.pause();
+  process.stdin.unref(); // an open pipe would keep the process alive
 }
 
 /** Runs a journey and ends the process with 1 where it fails. */

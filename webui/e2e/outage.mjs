@@ -10,7 +10,7 @@ await journey(async (browser) => {
   await page.getByText('Connected').waitFor();
   const list = await context.newPage();
   await list.goto('/sessions');
-  const row = list.getByRole('row').filter({ hasText: site.name });
+  const row = list.getByRole('row').filter({ hasText: site.called });
   await row.getByText('RUNNING').waitFor();
 
   // What is typed into a terminal without a connection goes nowhere, and the page says so; then it connects again.

@@ -12,7 +12,8 @@ export function makeQueryClient(): QueryClient {
         retry: (count, error) => count < 2 && [0, 502, 503].includes(asProblem(error).status),
         retryDelay: (count) => Math.min(1000 * 2 ** count, 8000) * (0.5 + Math.random()),
       },
-      mutations: { retry: false },
+      // Without a connection an act fails at once and says so, instead of being done when nobody expects it any more.
+      mutations: { retry: false, networkMode: 'always' },
     },
   });
 }

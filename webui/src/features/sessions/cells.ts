@@ -158,7 +158,7 @@ export class CellBook {
         const step = await this.options.step(request);
         this.show(id, step.console);
         if (step.status === 'finished' || step.status === 'exec-timeout') {
-          const isDone = step.status === 'finished' && !step.exitCode && !this.hasRaised(id);
+          const isDone = step.status === 'finished' && !step.exitCode && step.options?.raised !== true;
           this.change(id, { state: isDone ? 'done' : 'failed' });
           break;
         }
@@ -171,12 +171,6 @@ export class CellBook {
       this.change(id, { state: 'failed', problem: asProblem(error) });
     }
     this.change(id, { seconds: (now() - started) / 1000 });
-  }
-
-  // A query has no exit status: that it ended by an exception is in its output alone.
-  private hasRaised(id: number): boolean {
-    const last = this.cells.find((cell) => cell.id === id)?.outputs.at(-1);
-    return last?.kind === 'text' && last.stream === 'stderr' && last.text.includes('Traceback (most recent call last)');
   }
 
   private async askInput(id: number, isSecret: boolean): Promise<string> {
