@@ -1,6 +1,6 @@
 import { queryOptions, useInfiniteQuery, useMutation, useQuery, useQueryClient } from '@tanstack/react-query';
 import { dataOf, rest } from '../../api/client';
-import { joinPath, type Permission, ticketUrl } from './rules';
+import { isBeingFilled, joinPath, type Permission, ticketUrl } from './rules';
 
 export const folderKeys = {
   all: ['folders'] as const,
@@ -26,6 +26,7 @@ export const folderOptions = (id: string) =>
   queryOptions({
     queryKey: folderKeys.one(id),
     queryFn: ({ signal }) => dataOf(rest.GET('/folders/{f}', { params: { path: { f: id } }, signal })),
+    refetchInterval: ({ state }) => (isBeingFilled(state.data?.status) ? 5_000 : false),
   });
 
 /** The files of a directory, by pages of the server. */

@@ -44,3 +44,8 @@ export function ticketUrl(url: string, token: string, options: Record<string, st
   for (const [name, value] of Object.entries({ token, ...options })) address.searchParams.set(name, value);
   return address.href;
 }
+
+/** Returns whether a folder is being made or filled from another one, so that its files are not all there. */
+export function isBeingFilled(status: string | undefined): boolean {
+  return status === 'performing' || status === 'cloning';
+}

@@ -7,6 +7,7 @@ import { AnchorLink } from '../../../components/AnchorLink';
 import { Card } from '../../../components/Card';
 import { Confirm } from '../../../components/Confirm';
 import { Copy } from '../../../components/Copy';
+import { EmptyState } from '../../../components/EmptyState';
 import { Facts } from '../../../components/Facts';
 import { Page } from '../../../components/Page';
 import { Query } from '../../../components/Query';
@@ -15,7 +16,7 @@ import { formatBytes, formatNumber } from '../../../i18n/format';
 import { Files } from '../parts/Files';
 import { NameDialog } from '../parts/NameDialog';
 import { folderOptions, useCloneFolder, useLeaveFolder, useRenameFolder, useTrashFolder } from '../queries';
-import { joinPath, permissionOf } from '../rules';
+import { isBeingFilled, joinPath, permissionOf } from '../rules';
 
 const ShareCard = lazy(() => import('../parts/ShareCard'));
 
@@ -23,6 +24,7 @@ interface Details {
   id: string;
   name: string;
   host: string;
+  status: string;
   is_owner: boolean;
   ownership_type: string;
   permission: string;
@@ -148,14 +150,18 @@ export function FolderPage() {
           {(details) => (
             <Grid>
               <Grid.Col span={{ base: 12, md: 8 }}>
-                <Files
-                  key={details.id}
-                  id={details.id}
-                  name={details.name}
-                  path={path}
-                  shown={show}
-                  mayWrite={permissionOf(details.permission) === 'rw'}
-                />
+                {isBeingFilled(details.status) ? (
+                  <EmptyState title={t('filling')}>{t('fillingHint')}</EmptyState>
+                ) : (
+                  <Files
+                    key={details.id}
+                    id={details.id}
+                    name={details.name}
+                    path={path}
+                    shown={show}
+                    mayWrite={permissionOf(details.permission) === 'rw'}
+                  />
+                )}
               </Grid.Col>
               <Grid.Col span={{ base: 12, md: 4 }}>
                 <Stack>
