@@ -105,7 +105,8 @@ class IncrementalScheduler:
         if (
             not self.index.is_exact
             or len(self.equivalence_cache.classes) > MAX_CLASSES
-            or (earlier.allocation_order, earlier.workload) != (snapshot.allocation_order, snapshot.workload)
+            or (earlier.allocation_order, earlier.workload, earlier.device_workload)
+            != (snapshot.allocation_order, snapshot.workload, snapshot.device_workload)
             or len(earlier.agents) != len(snapshot.agents)
             or not all(map(is_same_agent, earlier.agents, snapshot.agents))
         ):

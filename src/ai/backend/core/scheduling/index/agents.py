@@ -18,6 +18,7 @@ from ai.backend.common.slots import ResourceSlot
 from ai.backend.core.allocation.node import PreparedRequest
 from ai.backend.core.allocation.requests.compiled import DeviceRequest
 from ai.backend.core.scheduling.index.agent_state import REFUSALS, AgentState, KernelRequest, NodeClass, NodeClassCache
+from ai.backend.core.scheduling.index.device_prices import NamedRequest
 from ai.backend.core.scheduling.index.fragmentation import TypicalRequest, typical_requests
 from ai.backend.core.scheduling.index.gradient import FragmentationGradient, FreeStates
 from ai.backend.core.scheduling.index.slot_index import SlotIndex, mask_of, members, micro
@@ -186,8 +187,25 @@ class AgentIndex:
     def free_states(self) -> FreeStates:
         """The agents by what they have free, kept from the first question on."""
         if self._free_states is None:
-            self._free_states = FreeStates(self.agents, self._typical_requests(), self._part_value_cache)
+            self._free_states = FreeStates(
+                self.agents, self._typical_requests(), self._part_value_cache, self._named_requests()
+            )
         return self._free_states
+
+    def _named_requests(self) -> list[NamedRequest]:
+        """Returns those of the typical requests that name devices."""
+        snapshot = self._snapshot
+        counts = {(texts, slots): float(count) for texts, slots, count in snapshot.device_workload}
+        if not snapshot.workload:
+            held = ((kernel.device_requests, kernel.slots) for view in snapshot.agents for kernel in view.held)
+            pending = ((who.device_requests, kernel.slots) for who in snapshot.pending for kernel in who.kernels)
+            for key in (*held, *pending):
+                if key[0]:
+                    counts[key] = counts.get(key, 0.0) + 1
+        return [
+            NamedRequest(tuple(map(self.request_compiler.compile, texts)), slots.nonzero(), count)
+            for (texts, slots), count in counts.items()
+        ]
 
     def _typical_requests(self) -> dict[str, TypicalRequest]:
         """Returns the typical requests: those of the snapshot's workload, else those of held and pending kernels."""
