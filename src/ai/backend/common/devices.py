@@ -130,6 +130,8 @@ class DeviceSlot:
     """The amount of one slot that a device offers, and the smallest step (``quantum``) of a quantity.
 
     Slots of one ``exclusive_group`` exclude each other once one of them is taken (whole device, shares, partitions).
+    ``counters``: of a partition that is cut when it is given, what each takes of the device's counters; such slots of a
+    device exclude each other only as far as its counters do, and are in one exclusive group.
     """
 
     slot_name: SlotName
@@ -137,11 +139,16 @@ class DeviceSlot:
     amount: Decimal
     quantum: Decimal = Decimal(1)
     exclusive_group: str | None = None
+    counters: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputeDevice:
-    """A device of a node as its plugin describes it."""
+    """A device of a node as its plugin describes it.
+
+    ``counters``: what is left for partitions that are not cut yet, such as bytes of memory; the agent fills it in.
+    ``parent_id``: the device of which this one is a partition.
+    """
 
     device_name: DeviceName
     device_id: DeviceId
@@ -159,6 +166,8 @@ class ComputeDevice:
     partitioning_support: tuple[PartitioningCapability, ...] = ()
     links: tuple[DeviceLink, ...] = ()
     variant_properties: tuple[VariantProperty, ...] = ()
+    counters: tuple[tuple[str, int], ...] = ()
+    parent_id: DeviceId | None = None
 
     @property
     def properties(self) -> tuple[VariantProperty, ...]:
