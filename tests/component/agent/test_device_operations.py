@@ -227,3 +227,73 @@ async def test_a_cordon_that_makes_no_sense(
 async def _devices(bench: Bench) -> dict[str, tuple[str, str]]:
     await bench.manager.next_heartbeat()
     return {d["device_id"]: (d["health"], d["health_reason"]) for d in bench.manager.heartbeats[-1].devices}
+
+
+def _on_demand(bench: Bench, idle_s: float | None = None) -> None:
+    bench.options["agent"] = {"partition-on-demand": ["mock"], "partition-idle": idle_s}
+
+
+async def test_a_device_is_cut_for_the_session_that_gets_a_part(bench: Bench, slow: type[Slow]) -> None:
+    _on_demand(bench)
+    agent = await bench.start()
+    (slot,) = [
+        p.slot_name for p in (await agent.commands.device_options(DeviceOptionsOf(device_name="mock"))).profiles["a"]
+    ]
+    first = await bench.run(agent, slots={slot: "1"})
+    second = await bench.run(agent, slots={slot: "1"})
+    held = [agent.supervisor.kernels[spec.kernel_id].record.allocation[slot] for spec in (first, second)]
+    assert held == [{"a/1g.10gb/0": "1"}, {"a/1g.10gb/1": "1"}]
+    with pytest.raises(InsufficientResource):
+        await agent.commands.create_kernels(CreateKernels(kernels=[bench.spec(slots={slot: "1"})]))
+    with pytest.raises(InsufficientResource):  # a is in parts, b is whole
+        await agent.commands.create_kernels(CreateKernels(kernels=[bench.spec(slots={"mock.device": "2"})]))
+
+
+async def test_a_part_that_is_idle_is_joined_and_never_under_a_session(bench: Bench, slow: type[Slow]) -> None:
+    _on_demand(bench, 0.0)
+    agent = await bench.start()
+    (slot,) = [
+        p.slot_name for p in (await agent.commands.device_options(DeviceOptionsOf(device_name="mock"))).profiles["a"]
+    ]
+    first, second = [await bench.run(agent, slots={slot: "1"}) for _ in range(2)]
+    await agent.commands.destroy_kernel(DestroyKernel(kernel_id=first.kernel_id, attempt=1, forced=True))
+    await bench.until(first, KernelStatus.TERMINATED)
+    await agent.supervisor.context.partitioner.join_idle()
+    listed = (await agent.commands.device_options(DeviceOptionsOf(device_name="mock"))).devices
+    assert "a/1g.10gb/0" not in listed
+    assert "a/1g.10gb/1" in listed
+    await agent.commands.destroy_kernel(DestroyKernel(kernel_id=second.kernel_id, attempt=1, forced=True))
+    await bench.until(second, KernelStatus.TERMINATED)
+    await agent.supervisor.context.partitioner.join_idle()
+    await bench.run(agent, slots={"mock.device": "2"})
+
+
+async def test_a_part_that_the_plugin_cannot_cut_defers_the_session(bench: Bench, slow: type[Slow]) -> None:
+    async def refuse(self: Slow, device_id: str, profile: str) -> DeviceId:
+        raise Conflict("the slices that are left are not beside each other")
+
+    slow.create_partition = refuse  # type: ignore[method-assign,assignment]
+    _on_demand(bench)
+    agent = await bench.start()
+    (slot,) = [
+        p.slot_name for p in (await agent.commands.device_options(DeviceOptionsOf(device_name="mock"))).profiles["a"]
+    ]
+    spec = bench.spec(slots={slot: "1"})
+    await agent.commands.create_kernels(CreateKernels(kernels=[spec]))
+    ended = await bench.until(spec, KernelStatus.PENDING)
+    assert "not beside each other" in str(ended)
+    await bench.run(agent, slots={"mock.device": "2"})
+
+
+async def test_a_part_outlives_a_restart_of_the_agent(bench: Bench, slow: type[Slow]) -> None:
+    _on_demand(bench)
+    agent = await bench.start()
+    (slot,) = [
+        p.slot_name for p in (await agent.commands.device_options(DeviceOptionsOf(device_name="mock"))).profiles["a"]
+    ]
+    spec = await bench.run(agent, slots={slot: "1"})
+    await agent.stop()
+    agent = await bench.start()
+    assert agent.supervisor.kernels[spec.kernel_id].record.allocation[slot] == {"a/1g.10gb/0": "1"}
+    other = await bench.run(agent, slots={slot: "1"})
+    assert agent.supervisor.kernels[other.kernel_id].record.allocation[slot] == {"a/1g.10gb/1": "1"}

@@ -166,6 +166,7 @@ def _instance(instance: MigInstance, versions: Mapping[str, str], faults: Mappin
     return ComputeDevice(
         device_name=PLUGIN_KEY,
         device_id=DeviceId(instance.uuid),
+        parent_id=DeviceId(gpu.uuid),
         hw_location=f"{gpu.pci_address}/gi{instance.gpu_instance}/ci{instance.compute_instance}",
         numa_node=gpu.numa_node,
         memory_size=instance.memory_size,
@@ -246,10 +247,17 @@ def partition_profiles(nvml: Nvml, node: Node, device_id: DeviceId) -> Sequence[
             name=profile.name,
             slot_name=mig_slot(profile.name),
             memory_size=profile.memory_size,
+            slices=slices_of(profile.name),
             available=_remaining_instances(nvml, gpu, profile) if gpu.uuid in node.mig_gpus else 0,
         )
         for profile in read_profiles(nvml, gpu)
     ]
+
+
+def slices_of(profile_name: str) -> int:
+    """Returns the compute slices of a MIG profile by its name (``3g.20gb``); 0 if the name tells none."""
+    number = profile_name.partition("g.")[0]
+    return int(number) if number.isdigit() else 0
 
 
 def _remaining_instances(nvml: Nvml, gpu: Gpu, profile: Profile) -> int:

@@ -93,6 +93,14 @@ class NodeSettings(PublishedNode):
         description="System calls that plugins may open to their sessions although these reach deep into the host's"
         " kernel: io_uring_setup, io_uring_enter, io_uring_register, perf_event_open.",
     )
+    partition_on_demand: tuple[str, ...] = Field(
+        (),
+        description="Device names, such as cuda, whose devices the agent cuts into partitions (MIG) when a session gets"
+        " one. It joins what is idle, also partitions that somebody else has cut.",
+    )
+    partition_idle: float | None = Field(
+        300.0, ge=0, description="After how many seconds without a session a partition is joined; null: never."
+    )
     kernel_creation_concurrency: int = Field(8, ge=1, description="How many kernels are created at once.")
 
     @model_validator(mode="before")

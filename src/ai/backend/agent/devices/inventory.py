@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import partial
 
+from ai.backend.agent.devices.partitions import list_uncut_partitions
 from ai.backend.agent.devices.plugins import PluginSet
 from ai.backend.common.devices import (
     AllocMapSpec,
@@ -98,8 +99,10 @@ class Inventory:
     ``generation`` grows with every change of devices, their health or their slots, also over restarts of the agent.
     """
 
-    def __init__(self, plugins: PluginSet, epoch: int) -> None:
+    def __init__(self, plugins: PluginSet, epoch: int, *, cut_on_demand: Collection[str] = ()) -> None:
+        """``cut_on_demand``: the plugins whose devices are offered by what they can be cut into."""
         self._plugins = plugins
+        self._cut_on_demand = frozenset(cut_on_demand)
         self.generation = epoch << 20
         self.kinds: dict[str, DeviceKind] = {}
         self._health: dict[str, DeviceHealthTracker] = {}
@@ -204,6 +207,8 @@ class Inventory:
         alloc_map_spec = await handle.call(
             "alloc_map_spec", _alloc_map_spec_of, check=partial(responses.alloc_map, listed=listed_devices)
         )
+        if handle.key in self._cut_on_demand and alloc_map_spec is not None:
+            listed_devices = await list_uncut_partitions(handle, listed_devices, displays)
         return DeviceKind(
             devices=tuple(listed_devices),
             answered=tuple(listed_devices),
@@ -485,7 +490,9 @@ class Inventory:
             return
         self._check_available(slots)
         missing_ids = plan.device_ids() - self._healthy_ids(plan)
-        if plan_generation == self.generation:
+        # A partition that was cut for one kernel may be planned for another before the manager hears of the first.
+        is_changing = any(self.owner_of(slot) in self._cut_on_demand for slot in plan.slots)
+        if plan_generation == self.generation and not is_changing:
             if missing_ids:
                 raise InvalidAllocation(f"planned devices are missing or not healthy: {', '.join(sorted(missing_ids))}")
             allocator_snapshot = self._allocator.snapshot()
@@ -538,6 +545,45 @@ class Inventory:
             self._allocator.free(holding.taken)
             if holding.taken.slots != holding.allocation.slots:
                 self._update_uncounted()
+
+    def uncut(self, kernel_id: str) -> tuple[str, SlotName, DeviceId] | None:
+        """Returns a plugin, slot and device of which a kernel holds a partition that is not cut yet; None if none."""
+        for slot_name, quantities in self.holding(kernel_id).slots.items():
+            key = self.owner_of(slot_name)
+            for device in self.kinds[key].devices if key in self._cut_on_demand and key is not None else ():
+                is_cut = any(slot.slot_name == slot_name and slot.counters for slot in device.slots)
+                if is_cut and device.device_id in quantities:
+                    return key, slot_name, device.device_id
+        return None
+
+    async def replace_uncut(
+        self,
+        kernel_id: str,
+        handle: PluginHandle,
+        slot_name: SlotName,
+        device_id: DeviceId,
+        create: Callable[[], Awaitable[DeviceId]],
+    ) -> None:
+        """Creates one partition, gives it to a kernel in place of what is not cut yet, and lists the devices again.
+
+        No list is taken over meanwhile, so that nobody else gets the partition. Raises BackendError, of ``create``.
+        """
+        async with self._refreshing:
+            partition_id = await create()
+            holding = self._holding_of_kernel.get(kernel_id)
+            if holding is not None:  # else the kernel has ended meanwhile, and the partition is idle
+                slots = {slot: dict(quantities) for slot, quantities in holding.allocation.slots.items()}
+                remaining = slots[slot_name].pop(device_id, Decimal(0)) - 1
+                if remaining > 0:
+                    slots[slot_name][device_id] = remaining
+                slots[slot_name][partition_id] = Decimal(1)
+                self._holding_of_kernel[kernel_id] = _Holding(DeviceAllocation(slots=slots), holding.taken)
+            if (older_query := self._queries.pop(handle, None)) is not None:
+                older_query.cancel()
+            query = asyncio.create_task(self._query(handle), name=f"agent-query-{handle.key}")
+            await asyncio.wait([query])
+            await self._finish_refresh(is_changed=self._apply(handle, query))
+        self.changed()
 
     def holds(self, kernel_id: str) -> bool:
         return kernel_id in self._holding_of_kernel

@@ -71,6 +71,10 @@ class DeviceOperations:
         self._refresh = refresh
         self._locks: dict[str, asyncio.Lock] = {}
 
+    def lock_of(self, plugin_key: str) -> asyncio.Lock:
+        """Returns the lock under which devices of a plugin are changed."""
+        return self._locks.setdefault(plugin_key, asyncio.Lock())
+
     async def operate(self, req: OperateDevice) -> DeviceOperation:
         """Runs an operation on a device, and returns once the inventory contains the result.
 
@@ -90,7 +94,7 @@ class DeviceOperations:
             raise InvalidInput(f"devices of {handle.key} do not know {req.action}; what they know: {supported_actions}")
         if action.argument and not req.argument:
             raise InvalidInput(f"{req.action} needs {action.argument}")
-        async with self._locks.setdefault(handle.key, asyncio.Lock()):
+        async with self.lock_of(handle.key):
             return await self._run_operation(handle, req, action)
 
     async def _change_cordon(self, req: OperateDevice) -> DeviceOperation:
