@@ -13,6 +13,11 @@ from ai.backend.common.errors import InvalidInput
 from ai.backend.common.ids import DeviceId, DeviceName, SlotName
 from ai.backend.common.states import SlotType
 
+NETWORK, DISTANCE, CARD, RATE, RDMA = "network", "distance", "card", "rate", "rdma"
+"""The namespace and the features in which a device states its nearest network card; the distance is a LinkKind."""
+FABRIC, DOMAIN = "fabric", "domain"
+"""The namespace and the feature in which a device states the fabric that links it with devices of other nodes."""
+
 
 class LinkKind(StrEnum):
     """The kind of path between two devices, best first."""

@@ -10,6 +10,8 @@ from ai.backend.accelerator.cuda.nvml import Code, Nvml, NvmlFailure, optional
 from ai.backend.accelerator.cuda.settings import CudaSettings
 from ai.backend.accelerator.cuda.tables import EMULATED, FORMATS, Generation
 from ai.backend.common.devices import (
+    DOMAIN,
+    FABRIC,
     ComputeDevice,
     ComputePrecisionSupport,
     ComputeUnit,
@@ -219,9 +221,12 @@ def variants(gpu: Gpu, versions: Mapping[str, str], *, can_be_cut: bool) -> tupl
         ("partitioning", "MIG" if can_be_cut else None),
         ("model", gpu.name),
     ]
-    return tuple(
+    stated = tuple(
         VariantProperty(namespace=NAMESPACE_NAME, feature=name, value=value) for name, value in values if value
     )
+    if gpu.fabric is None:
+        return stated
+    return (*stated, VariantProperty(namespace=FABRIC, feature=DOMAIN, value=gpu.fabric))
 
 
 def parts_held(

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import partial
 
+from ai.backend.agent.devices.network_cards import needs_cards, with_network_cards
 from ai.backend.agent.devices.partitions import list_uncut_partitions
 from ai.backend.agent.devices.plugins import PluginSet
 from ai.backend.common.devices import (
@@ -35,6 +36,7 @@ from ai.backend.core.allocation.node import NodeAllocator
 from ai.backend.core.allocation.requests.compiled import RequestCompiler
 from ai.backend.core.allocation.stock_maps import build_alloc_map
 from ai.backend.plugin.accelerator import AbstractComputePlugin, DeviceHealthChange, responses, slot_totals
+from ai.backend.plugin.sysfs.tree import Tree
 from ai.backend.pluginhost import Allocate, ExternalAllocMap, allocator
 from ai.backend.pluginhost.handle import PluginHandle
 from ai.backend.pluginhost.health import DeviceHealthTracker
@@ -99,9 +101,12 @@ class Inventory:
     ``generation`` grows with every change of devices, their health or their slots, also over restarts of the agent.
     """
 
-    def __init__(self, plugins: PluginSet, epoch: int, *, cut_on_demand: Collection[str] = ()) -> None:
-        """``cut_on_demand``: the plugins whose devices are offered by what they can be cut into."""
+    def __init__(
+        self, plugins: PluginSet, epoch: int, *, cut_on_demand: Collection[str] = (), tree: Tree | None = None
+    ) -> None:
+        """``cut_on_demand``: the plugins whose devices are offered by what they can be cut into. ``tree``: sysfs."""
         self._plugins = plugins
+        self._tree = tree if tree is not None else Tree()
         self._cut_on_demand = frozenset(cut_on_demand)
         self.generation = epoch << 20
         self.kinds: dict[str, DeviceKind] = {}
@@ -207,6 +212,8 @@ class Inventory:
         alloc_map_spec = await handle.call(
             "alloc_map_spec", _alloc_map_spec_of, check=partial(responses.alloc_map, listed=listed_devices)
         )
+        if needs_cards(listed_devices):
+            listed_devices = await asyncio.to_thread(with_network_cards, listed_devices, self._tree)
         if handle.key in self._cut_on_demand and alloc_map_spec is not None:
             listed_devices = await list_uncut_partitions(handle, listed_devices, displays)
         return DeviceKind(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
@@ -25,6 +25,7 @@ from ai.backend.common.errors import (
 )
 from ai.backend.common.ids import DeviceId, DeviceName, SlotName
 from ai.backend.common.slots import ResourceSlot
+from ai.backend.core.allocation import proximity
 from ai.backend.core.allocation.alloc_map import NO_HINT, AbstractAllocMap, AffinityHint
 from ai.backend.core.allocation.ledger import LedgerAllocMap
 from ai.backend.core.allocation.requests.compiled import DeviceRequest, Selection
@@ -191,10 +192,21 @@ class NodeAllocator:
         request: ResourceSlot,
         requirements: Sequence[VariantProperty] = (),
         device_request: DeviceRequest | None = None,
+        *,
+        near_network: bool = False,
     ) -> PreparedRequest:
-        """Parses a request for every allocator with the same devices. Raises UnsupportedResource."""
+        """Parses a request for every allocator with the same devices. Raises UnsupportedResource.
+
+        ``near_network``: devices near a network card are given first.
+        """
         requested = self._split(request)
         selections = select_devices(requested, self._variants, requirements, device_request)
+        if near_network:
+            for name in requested:
+                devices = self._variants[name].devices if name in self._variants and name not in HOST_PLUGINS else ()
+                if preferred := proximity.near_network(devices):
+                    own = selections.get(name) or Selection(frozenset(device.device_id for device in devices))
+                    selections[name] = replace(own, preferred=preferred)
         return PreparedRequest(requested=requested, selections=selections)
 
     def take(self, prepared: PreparedRequest) -> DeviceAllocation:
@@ -263,13 +275,15 @@ class NodeAllocator:
         alloc_map = self._maps[name]
         if selection is None or selection.is_free:
             eligible = None if selection is None else selection.devices
-            for preferred in self._preferred(name, requested, eligible):
+            for preferred in self._preferred(name, requested, selection):
                 with suppress(InsufficientResource):
-                    return self._grant(name, requested, hint, preferred)
+                    return self._grant(name, requested, hint, preferred if eligible is None else preferred & eligible)
             return self._grant(name, requested, hint, eligible)
         pool = alloc_map.pools.get(next(iter(requested)))
         refusal: InsufficientResource | None = None
-        for device_ids in selection.candidates(lambda device_id: _free_quanta(pool, alloc_map.ranks.get(device_id))):
+        candidates = selection.candidates(lambda device_id: _free_quanta(pool, alloc_map.ranks.get(device_id)))
+        nearest = [device_ids & preferred for preferred in selection.preferred for device_ids in candidates]
+        for device_ids in (*nearest, *candidates):
             try:
                 granted = self._grant(name, requested, hint, device_ids)
             except InsufficientResource as e:
@@ -284,14 +298,15 @@ class NodeAllocator:
         raise InsufficientResource(f"{why}, with {selection.text}", data=refusal.data if refusal is not None else {})
 
     def _preferred(
-        self, name: str, requested: Mapping[SlotName, Decimal], eligible: frozenset[DeviceId] | None
+        self, name: str, requested: Mapping[SlotName, Decimal], selection: Selection | None
     ) -> Iterator[frozenset[DeviceId]]:
-        """Yields sets of devices to try before all eligible ones: partitions that exist, so that none is cut."""
+        """Yields sets of devices to try before all: partitions that exist, so that none is cut, and near ones."""
         if (existing := self._uncut.get(name)) is not None and len(requested) == 1:
             device_ids = existing.get(next(iter(requested)))
-            if device_ids is None:
-                return
-            yield device_ids if eligible is None else device_ids & eligible
+            if device_ids is not None:
+                yield device_ids
+        if selection is not None:
+            yield from selection.preferred
 
     def _grant(
         self, name: str, requested: Mapping[SlotName, Decimal], hint: AffinityHint, eligible: frozenset[DeviceId] | None

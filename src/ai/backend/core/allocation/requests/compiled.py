@@ -43,12 +43,14 @@ class Selection:
         sets: those that may be given together; None if any may.
         groups: of each group at most one device may be given; None if any may.
         text: the constraints, for messages.
+        preferred: growing sets of devices to try before all of them.
     """
 
     devices: frozenset[DeviceId]
     sets: tuple[frozenset[DeviceId], ...] | None = None
     groups: tuple[frozenset[DeviceId], ...] | None = None
     text: str = ""
+    preferred: tuple[frozenset[DeviceId], ...] = ()
 
     @property
     def is_free(self) -> bool:

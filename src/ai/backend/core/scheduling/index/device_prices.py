@@ -1,10 +1,10 @@
 """Prices devices that some requests name by how likely these will lack them.
 
 A request that any device serves should leave scarce models to those that name them, and take plentiful ones.
-Agents are grouped by which typical device requests they can serve. For a set of groups, all requests that only these can
-serve are the demand that nothing else can take; what will come of it, while everything that is free is being requested,
-is about Normal. The price of a unit in a group is the largest probability that such a demand exceeds what is free in a
-set with that group. Source: Hall's condition, decision 0490.
+Agents are grouped by which typical device requests they can serve. For a set of groups, all requests that only these
+can serve are the demand that nothing else can take; what will come of it, while everything that is free is being
+requested, is about Normal. The price of a unit in a group is the largest probability that such a demand exceeds what is
+free in a set with that group. Source: Hall's condition, decision 0490.
 """
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ class DevicePrices:
         key = tuple(
             slot in node_class.pools
             and any(
-                node_class.prepare((ResourceSlot({slot: 1}), (), request)) is not None for request in device_requests
+                node_class.prepare((ResourceSlot({slot: 1}), (), request, False)) is not None
+                for request in device_requests
             )
             for slot, device_requests, _ in self._flows
         )
