@@ -2,7 +2,8 @@
 
 100 machines of eight GPUs, each of seven compute slices and eight parts of memory, as MIG has them. Requests for
 profiles arrive one at a time, by one of three mixes, until they have asked for all slices; each is placed for good or
-refused by the scheduler's core, down to the device. The figure are the slices that are not allocated then. Beforehand, GPUs are cut in the proportions of the mix ``even``, whatever comes.
+refused by the scheduler's core, down to the device. The figure are the slices that are not allocated then. Beforehand,
+GPUs are cut in the proportions of the mix ``even``, whatever comes.
 """
 
 from __future__ import annotations

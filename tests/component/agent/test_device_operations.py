@@ -12,11 +12,12 @@ import pytest
 
 from ai.backend.accelerator.mock import MockPlugin
 from ai.backend.agent.composition import Agent, this_host
+from ai.backend.common.devices import DeviceHealth
 from ai.backend.common.errors import Conflict, InsufficientResource, InvalidInput, NotFound, PluginError
 from ai.backend.common.ids import DeviceId
 from ai.backend.common.states import KernelStatus
 from ai.backend.common.wire.agent import CreateKernels, DestroyKernel, DeviceOptionsOf, OperateDevice
-from ai.backend.plugin.accelerator import AbstractComputePlugin
+from ai.backend.plugin.accelerator import AbstractComputePlugin, DeviceHealthChange
 from ai.backend.plugin.discovery import PluginSource
 from tests.component.agent.conftest import Bench
 
@@ -297,3 +298,52 @@ async def test_a_part_outlives_a_restart_of_the_agent(bench: Bench, slow: type[S
     assert agent.supervisor.kernels[spec.kernel_id].record.allocation[slot] == {"a/1g.10gb/0": "1"}
     other = await bench.run(agent, slots={slot: "1"})
     assert agent.supervisor.kernels[other.kernel_id].record.allocation[slot] == {"a/1g.10gb/1": "1"}
+
+
+async def test_a_tainted_device_takes_those_who_tolerate_it(bench: Bench, slow: type[Slow]) -> None:
+    agent = await bench.start()
+    await agent.commands.operate_device(op("taint", "a", "burn-in new board"))
+    options = await agent.commands.device_options(DeviceOptionsOf(device_name="mock"))
+    assert options.cordons == {"a": "tainted burn-in: new board"}
+    await bench.run(agent, slots={"mock.device": "1"})  # b
+    with pytest.raises(InsufficientResource):
+        await agent.commands.create_kernels(CreateKernels(kernels=[bench.spec(slots={"mock.device": "1"})]))
+    other = bench.spec(slots={"mock.device": "1"}, device_requests=['tolerates("other")'])
+    with pytest.raises(InsufficientResource):
+        await agent.commands.create_kernels(CreateKernels(kernels=[other]))
+    await bench.run(agent, slots={"mock.device": "1"}, device_requests=['tolerates("burn-in")'])
+    await agent.stop()
+    agent = await bench.start()
+    options = await agent.commands.device_options(DeviceOptionsOf(device_name="mock"))
+    assert options.cordons == {"a": "tainted burn-in: new board"}
+    await agent.commands.operate_device(op("uncordon", "a"))
+    assert not (await agent.commands.device_options(DeviceOptionsOf(device_name="mock"))).cordons
+
+
+@pytest.mark.parametrize("argument", ["", "burn-in", "-x reason", "a/b reason", "x" * 70 + " reason"])
+async def test_a_taint_needs_a_key_and_a_reason(bench: Bench, slow: type[Slow], argument: str) -> None:
+    agent = await bench.start()
+    with pytest.raises(InvalidInput):
+        await agent.commands.operate_device(op("taint", "a", argument))
+    (core, *_) = agent.supervisor.context.inventory.kinds["cpu"].answered
+    with pytest.raises(InvalidInput, match="an accelerator"):
+        await agent.commands.operate_device(
+            OperateDevice(device_name="cpu", device_id=core.device_id, action="taint", argument="key reason")
+        )
+
+
+async def test_a_device_that_fails_too_often_is_cordoned(bench: Bench, slow: type[Slow]) -> None:
+    bench.options["agent"] = {"device-cordons": {"failures": 2, "within": 60.0, "duration": None}}
+    agent = await bench.start()
+    inventory = agent.supervisor.context.inventory
+    change = DeviceHealthChange(device_id=DeviceId("a"), health=DeviceHealth.UNHEALTHY, reason="it flaps")
+    assert inventory.on_health_changes("mock", [change])
+    assert not inventory.on_health_changes("mock", [change]), "a repeated report is no other failure"
+    inventory.failed("mock", DeviceId("a"))  # it had recovered, which takes longer than this test
+    cordons: dict[str, str] = {}
+    async with asyncio.timeout(20):
+        while not cordons:
+            await asyncio.sleep(0.05)
+            cordons = (await agent.commands.device_options(DeviceOptionsOf(device_name="mock"))).cordons
+    assert cordons.keys() == {"a"}
+    assert cordons["a"].startswith("cordoned: failed 2 times within")

@@ -14,6 +14,7 @@ from typing import Any
 from ai.backend.agent.config.settings import INTRINSIC_PLUGINS, AgentSettings
 from ai.backend.agent.devices.cdi import CdiSpecifications
 from ai.backend.agent.devices.cordons import Cordons
+from ai.backend.agent.devices.health_rules import HealthRules
 from ai.backend.agent.devices.inventory import Inventory
 from ai.backend.agent.devices.operations import DeviceOperations
 from ai.backend.agent.devices.partitions import Partitioner
@@ -144,6 +145,8 @@ class Agent:
 
         cordons = Cordons(host.state.cordons(), host.wall_clock)
         operations = DeviceOperations(plugins, inventory, cordons, refresh=refresh_and_report)
+        health_rules = HealthRules(node.device_cordons, operations, clock=now)
+        inventory.failed = health_rules.on_failure
         partitioner = Partitioner(
             plugins, inventory, operations, names=node.partition_on_demand, idle_s=node.partition_idle, clock=now
         )
@@ -222,6 +225,7 @@ class Agent:
             ),
             refreshes,
             PeriodicCall("cordons", intervals.inventory / _CORDON_CHECKS, operations.expire_cordons),
+            PeriodicCall("health rules", intervals.inventory / _CORDON_CHECKS, health_rules.apply),
             PeriodicCall("partitions", intervals.inventory, partitioner.join_idle),
             PeriodicCall("cdi", intervals.inventory, context.cdi.refresh),
             PeriodicCall("images", intervals.images, refresh_images),

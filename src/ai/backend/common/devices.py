@@ -19,6 +19,10 @@ FABRIC, DOMAIN = "fabric", "domain"
 """The namespace and the feature in which a device states the fabric that links it with devices of other nodes."""
 
 
+TAINT, KEY = "taint", "key"
+"""The namespace and the feature by which a device is kept from requests that do not tolerate it."""
+
+
 class LinkKind(StrEnum):
     """The kind of path between two devices, best first."""
 

@@ -44,6 +44,16 @@ class WatcherSettings(TlsSettings):
     )
 
 
+class DeviceCordonSettings(Settings):
+    """The table ``[agent.device-cordons]``: when the agent cordons a device by itself."""
+
+    failures: int = Field(0, ge=0, le=1000, description="How often a device fails before it is cordoned; 0: never.")
+    within: float = Field(3600.0, gt=0, description="Seconds within which these failures are.")
+    duration: float | None = Field(
+        86_400.0, gt=0, le=315_360_000, description="Seconds after which the cordon ends; null: by an operator."
+    )
+
+
 class NodeSettings(PublishedNode):
     """The table ``[agent]``: the agent's identity, its files and its plugins."""
 
@@ -100,6 +110,9 @@ class NodeSettings(PublishedNode):
     )
     partition_idle: float | None = Field(
         300.0, ge=0, description="After how many seconds without a session a partition is joined; null: never."
+    )
+    device_cordons: DeviceCordonSettings = Field(
+        default_factory=DeviceCordonSettings, description="When the agent cordons a device by itself."
     )
     kernel_creation_concurrency: int = Field(8, ge=1, description="How many kernels are created at once.")
 

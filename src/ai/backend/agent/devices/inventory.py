@@ -13,6 +13,8 @@ from ai.backend.agent.devices.network_cards import needs_cards, with_network_car
 from ai.backend.agent.devices.partitions import list_uncut_partitions
 from ai.backend.agent.devices.plugins import PluginSet
 from ai.backend.common.devices import (
+    KEY,
+    TAINT,
     AllocMapSpec,
     ComputeDevice,
     DeviceAllocation,
@@ -60,6 +62,11 @@ async def _allocate_function_of(plugin: AbstractComputePlugin) -> Allocate:
 
 def _raise_unavailable(*_: object) -> DeviceAllocation:
     raise InsufficientResource("the plugin's alloc map is not available")
+
+
+def _with_taint(device: ComputeDevice, key: str) -> ComputeDevice:
+    taint = VariantProperty(namespace=TAINT, feature=KEY, value=key)
+    return replace(device, variant_properties=(*device.variant_properties, taint))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -113,6 +120,7 @@ class Inventory:
         self._health: dict[str, DeviceHealthTracker] = {}
         self._reason_of_withheld: dict[tuple[str, DeviceId], str] = {}
         self._reason_of_cordoned: Mapping[tuple[str, DeviceId], str] = {}
+        self._taint_of_device: Mapping[tuple[str, DeviceId], str] = {}
         self._reason_of_uncounted: dict[tuple[str, DeviceId], str] = {}
         self._allocator = NodeAllocator({})
         self._request_compiler = RequestCompiler()
@@ -123,6 +131,9 @@ class Inventory:
         self._queries: dict[PluginHandle, asyncio.Task[DeviceKind]] = {}
         self._late: dict[PluginHandle, asyncio.Task[None]] = {}
         self._info_queries: dict[PluginHandle, asyncio.Task[None]] = {}
+        self._failed_ids: dict[str, frozenset[DeviceId]] = {}
+        self.failed: Callable[[str, DeviceId], None] = lambda plugin_key, device_id: None
+        """Called for each device that fails, by itself and not by an administrator."""
         self.changed: Callable[[], None] = lambda: None
         """Called when the answer of a slow plugin has changed devices or slots, and when versions have changed."""
 
@@ -325,7 +336,12 @@ class Inventory:
         tracker = self._health.setdefault(plugin_key, DeviceHealthTracker())
         tracker.retain(device.device_id for device in kind.answered)
         reason_of_excluded = {**self._reason_of_uncounted, **self._reason_of_cordoned, **self._reason_of_withheld}
-        kind.evaluated = tracker.evaluate(kind.answered, kind.queried_at, asyncio.get_running_loop().time())
+        kind.evaluated = tuple(
+            device
+            if (taint := self._taint_of_device.get((plugin_key, device.device_id))) is None
+            else _with_taint(device, taint)
+            for device in tracker.evaluate(kind.answered, kind.queried_at, asyncio.get_running_loop().time())
+        )
         kind.devices = tuple(
             device
             if (reason := reason_of_excluded.get((plugin_key, device.device_id))) is None
@@ -333,6 +349,10 @@ class Inventory:
             for device in kind.evaluated
         )
         kind.slots = {**kind.slots, **slot_totals(kind.devices)}
+        failed_ids = frozenset(d.device_id for d in kind.evaluated if d.health is not DeviceHealth.HEALTHY)
+        new_ids, self._failed_ids[plugin_key] = failed_ids - self._failed_ids.get(plugin_key, frozenset()), failed_ids
+        for device_id in sorted(new_ids):
+            self.failed(plugin_key, device_id)
 
     def on_health_changes(self, plugin_key: str, changes: Iterable[DeviceHealthChange] = ()) -> bool:
         """Applies health changes and due recoveries of devices; after True, :meth:`rebuild` must follow."""
@@ -350,10 +370,14 @@ class Inventory:
         self.generation += 1
         return True
 
-    def set_cordons(self, reasons: Mapping[tuple[str, DeviceId], str]) -> None:
-        """Excludes these devices, and no other cordoned ones, from allocation. :meth:`rebuild` must follow."""
+    def set_cordons(
+        self, reasons: Mapping[tuple[str, DeviceId], str], taints: Mapping[tuple[str, DeviceId], str]
+    ) -> None:
+        """Excludes the devices in ``reasons``, and no other cordoned ones, from allocation, and states ``taints`` at
+        devices. :meth:`rebuild` must follow."""
         changed_keys = {key for key, _ in reasons.items() ^ self._reason_of_cordoned.items()}
-        self._reason_of_cordoned = dict(reasons)
+        changed_keys |= {key for key, _ in taints.items() ^ self._taint_of_device.items()}
+        self._reason_of_cordoned, self._taint_of_device = dict(reasons), dict(taints)
         for plugin_key in {key for key, _ in changed_keys}:
             self.on_health_changes(plugin_key)
 

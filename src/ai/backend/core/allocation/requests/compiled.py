@@ -25,6 +25,7 @@ from ai.backend.core.allocation.requests.terms import (
     LinkBandwidth,
     LinkKinds,
     Term,
+    Tolerates,
 )
 from ai.backend.core.allocation.slot_pool import ranks
 
@@ -89,6 +90,8 @@ class DeviceRequest:
     text: str
     term: Term | None
     constraints: tuple[Constraint, ...]
+    tolerated: frozenset[str] = frozenset()
+    """The keys of taints that its devices may have."""
 
     def __hash__(self) -> int:
         return hash(self.text)
@@ -227,4 +230,6 @@ def _compile(term: Term | None, constraints: tuple[Constraint, ...]) -> DeviceRe
     texts = list(map(str, constraints))
     if term is not None:
         texts.insert(0, f"({term})" if texts and isinstance(term, AnyOf) else str(term))
-    return DeviceRequest(" && ".join(texts), term, constraints)
+    tolerated = frozenset(constraint.key for constraint in constraints if isinstance(constraint, Tolerates))
+    others = tuple(constraint for constraint in constraints if not isinstance(constraint, Tolerates))
+    return DeviceRequest(" && ".join(texts), term, others, tolerated)
