@@ -581,9 +581,11 @@ class Inventory:
         """Returns a plugin, slot and device of which a kernel holds a partition that is not cut yet; None if none."""
         for slot_name, quantities in self.holding(kernel_id).slots.items():
             key = self.owner_of(slot_name)
-            for device in self.kinds[key].devices if key in self._cut_on_demand and key is not None else ():
-                is_cut = any(slot.slot_name == slot_name and slot.counters for slot in device.slots)
-                if is_cut and device.device_id in quantities:
+            if key is None or key not in self._cut_on_demand:
+                continue
+            for device in self.kinds[key].devices:
+                is_uncut = any(slot.slot_name == slot_name and slot.counters for slot in device.slots)
+                if is_uncut and device.device_id in quantities:
                     return key, slot_name, device.device_id
         return None
 

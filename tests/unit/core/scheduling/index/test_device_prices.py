@@ -97,15 +97,13 @@ def test_a_scheduler_that_is_updated_decides_as_a_new_one(seed: int) -> None:
     ]
     shapes = [slots(cpu=1, cuda_shares=amount) for amount in ("0.3", "0.5", "0.8", "1")]
     named = tuple(((f'model == "{m}"',), shape, 1 + n) for n, m in enumerate("AB") for shape in shapes)
-    workload = {"workload": tuple((shape, 9) for shape in shapes), "device_workload": named}
-    kept = IncrementalScheduler(Snapshot(resource_group="g", agents=tuple(agents), **workload))
+    usual = Snapshot(resource_group="g", workload=tuple((shape, 9) for shape in shapes), device_workload=named)
+    kept = IncrementalScheduler(replace(usual, agents=tuple(agents)))
     held = {view.agent_id: view for view in agents}
     for number in range(40):
         texts = rng.choice([(), *(entry[0] for entry in named)])
         who = session(str(number), rng.choice(shapes), age_s=-number, device_requests=texts)
-        new = IncrementalScheduler(
-            Snapshot(resource_group="g", agents=tuple(held.values()), pending=(who,), **workload)
-        )
+        new = IncrementalScheduler(replace(usual, agents=tuple(held.values()), pending=(who,)))
         kept.enqueue(who)
         first, second = (decide(one, POLICY, now=NOW, rng=random.Random(1)) for one in (kept, new))
         assert first.placements == second.placements
