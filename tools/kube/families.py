@@ -102,7 +102,7 @@ def kubernetes_family(version: str) -> Family:
 
 def families() -> dict[str, Family]:
     """Return every family by its name, in the order in which they are built. Raises UnknownRelease."""
-    known = (
+    available = (
         Family("pause", {"pause": "pause.c"}),
         Family("etcd", {"etcd": "."}),
         kubernetes_family(selected_version()),
@@ -136,7 +136,7 @@ def families() -> dict[str, Family]:
             changes=(_PERMITTED_OOM_SCORE,),
         ),
     )
-    return {family.name: family for family in known}
+    return {family.name: family for family in available}
 
 
 def program_path(names: tuple[str, ...] | None = None) -> str:
@@ -150,8 +150,8 @@ CLUSTER_FAMILIES = ("pause", "etcd", "containerd", "runc", "cni")
 
 def needed_families(*, kwok: bool = False, gvisor: bool = False) -> list[Family]:
     """Return the families of a cluster. Raises UnknownRelease."""
-    known = families()
-    chosen = [known[f"kubernetes-{selected_version()}"], *(known[name] for name in CLUSTER_FAMILIES)]
-    chosen += [known["kwok"]] if kwok else []
-    chosen += [known["gvisor"]] if gvisor else []
+    available = families()
+    chosen = [available[f"kubernetes-{selected_version()}"], *(available[name] for name in CLUSTER_FAMILIES)]
+    chosen += [available["kwok"]] if kwok else []
+    chosen += [available["gvisor"]] if gvisor else []
     return chosen

@@ -229,9 +229,9 @@ def find_declaration(path: Path | None) -> Path | None:
 def declared_slot(path: Path | None) -> str:
     """Returns the slot name that the declaration at ``path`` or on the search path names, under which the shared
     configuration has the plugin's settings (spec 03-06); ``mock`` without a readable one, of which the plugin tells."""
-    found = find_declaration(path)
+    declaration = find_declaration(path)
     try:
-        return str(read_toml(found).get("slot_name", "mock")) if found is not None else "mock"
+        return str(read_toml(declaration).get("slot_name", "mock")) if declaration is not None else "mock"
     except BackendError:
         return "mock"
 

@@ -147,9 +147,9 @@ class ServingService:
         """Returns a policy with other values. Raises InvalidInput for an unknown field or a wrong value."""
         unknown = sorted(set(changes) - _POLICY_FIELDS)
         if unknown:
-            known = ", ".join(sorted(_POLICY_FIELDS))
+            options = ", ".join(sorted(_POLICY_FIELDS))
             raise InvalidInput(
-                f"A roll-out has no option {unknown[0][:64]!r}; it has: {known}.", data={"policy": "unknown"}
+                f"A roll-out has no option {unknown[0][:64]!r}; it has: {options}.", data={"policy": "unknown"}
             )
         try:
             changed = msgspec.convert({**msgspec.to_builtins(policy), **changes}, RolloutPolicy)
