@@ -78,7 +78,15 @@ def unallocated(folder: Path, counted: Counter[traces.Request], placement: str, 
     workload: Counter[ResourceSlot] = Counter()
     for request, count in counted.items():
         workload[request.slots] += count
-    scheduler = IncrementalScheduler(Snapshot(resource_group="trace", agents=agents, workload=tuple(workload.items())))
+    named = [(request.device_requests, request.slots, count) for request, count in counted.items()]
+    scheduler = IncrementalScheduler(
+        Snapshot(
+            resource_group="trace",
+            agents=agents,
+            workload=tuple(workload.items()),
+            device_workload=tuple(entry for entry in named if entry[0]),
+        )
+    )
     capacity = float(scheduler.capacity[_GPU])
     policy, rng, now = Policy(placement=placement), random.Random(seed), traces.EPOCH
     arrived, allocated = 0.0, 0.0

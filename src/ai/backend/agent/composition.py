@@ -14,8 +14,10 @@ from typing import Any
 from ai.backend.agent.config.settings import INTRINSIC_PLUGINS, AgentSettings
 from ai.backend.agent.devices.cdi import CdiSpecifications
 from ai.backend.agent.devices.cordons import Cordons
+from ai.backend.agent.devices.health_rules import HealthRules
 from ai.backend.agent.devices.inventory import Inventory
 from ai.backend.agent.devices.operations import DeviceOperations
+from ai.backend.agent.devices.partitions import Partitioner
 from ai.backend.agent.devices.plugins import PluginSet
 from ai.backend.agent.gateway.server import ServiceGateway
 from ai.backend.agent.images.jobs import ImageJobs
@@ -134,8 +136,20 @@ class Agent:
         parts.callback(outbox.close)
         plugins = PluginSet(self._plugin_sources(), settings)
         parts.push_async_callback(plugins.stop)
-        inventory = Inventory(plugins, epoch)
+        inventory = Inventory(plugins, epoch, cut_on_demand=node.partition_on_demand)
         parts.push_async_callback(inventory.close)
+
+        async def refresh_and_report() -> None:
+            await reporter.refresh(now())
+            heartbeat.wake()
+
+        cordons = Cordons(host.state.cordons(), host.wall_clock)
+        operations = DeviceOperations(plugins, inventory, cordons, refresh=refresh_and_report)
+        health_rules = HealthRules(node.device_cordons, operations, clock=now)
+        inventory.failed = health_rules.on_failure
+        partitioner = Partitioner(
+            plugins, inventory, operations, names=node.partition_on_demand, idle_s=node.partition_idle, clock=now
+        )
         ports = PortForwarder(runtime, settings.services)
         host.kits.open()
         gateway = ServiceGateway(settings, host.state.gateway_values(), partial(self._connect, ports))
@@ -149,6 +163,7 @@ class Agent:
             gateway=gateway,
             plugins=plugins,
             inventory=inventory,
+            partitioner=partitioner,
             cdi=CdiSpecifications(plugins, lambda: runtime.info().cdi_directories, agent_id=node.id),
             records=host.state.kernel_records(),
             leftovers=host.state.leftovers(),
@@ -165,10 +180,6 @@ class Agent:
         heartbeat = Heartbeat(reporter, supervisor, self._manager, interval_s=intervals.heartbeat)
         recovery = Recovery(context, supervisor)
 
-        async def refresh_and_report() -> None:
-            await reporter.refresh(now())
-            heartbeat.wake()
-
         async def refresh() -> None:
             if await reporter.refresh(now()):
                 heartbeat.wake()
@@ -181,8 +192,6 @@ class Agent:
 
         refreshes = self._refreshes = PeriodicCall("inventory", intervals.inventory, refresh)
         health = HealthLoop(context, supervisor, refresh=refreshes.wake, beat=heartbeat.wake)
-        cordons = Cordons(host.state.cordons(), host.wall_clock)
-        operations = DeviceOperations(plugins, inventory, cordons, refresh=refresh_and_report)
         self._commands = Commands(
             supervisor=supervisor,
             runtime=runtime,
@@ -216,6 +225,8 @@ class Agent:
             ),
             refreshes,
             PeriodicCall("cordons", intervals.inventory / _CORDON_CHECKS, operations.expire_cordons),
+            PeriodicCall("health rules", intervals.inventory / _CORDON_CHECKS, health_rules.apply),
+            PeriodicCall("partitions", intervals.inventory, partitioner.join_idle),
             PeriodicCall("cdi", intervals.inventory, context.cdi.refresh),
             PeriodicCall("images", intervals.images, refresh_images),
             PeriodicCall("sync", intervals.sync, recovery.sync),

@@ -374,6 +374,7 @@ class MockState:
         return replace(
             whole,
             device_id=DeviceId(name),
+            parent_id=whole.device_id,
             hw_location=f"{whole.hw_location}.{rank}",
             memory_size=profile.memory_size,
             processing_units=profile.subproc_count,

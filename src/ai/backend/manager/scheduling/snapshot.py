@@ -42,7 +42,10 @@ def agent_view(agent: Agent, holdings: Iterable[KernelOccupancy], devices: capab
         generation=agent.generation,
         held=tuple(
             core.HeldKernel(
-                kernel_id=holding.kernel_id, slots=holding.slots, devices=capabilities.to_allocation(holding.devices)
+                kernel_id=holding.kernel_id,
+                slots=holding.slots,
+                devices=capabilities.to_allocation(holding.devices),
+                device_requests=holding.device_requests,
             )
             for holding in holdings
         ),

@@ -106,7 +106,7 @@ def _sessions_where(*conditions: ColumnElement[bool] | TextClause) -> Select[Any
 def _select_held() -> Select[Any]:
     renamed = _K.id.label("kernel_id"), _K.occupied_slots.label("slots")
     details = _K.session_id, _K.agent, _S.access_key, _K.status, _K.status_changed, _K.attempt, _K.devices
-    joined = select(*renamed, *details).join(tables.sessions, _S.id == _K.session_id)
+    joined = select(*renamed, *details, _S.device_requests).join(tables.sessions, _S.id == _K.session_id)
     return joined.where(IsOneOf(_K.agent, "agents"), is_any(_K.status, HOLDING))
 
 

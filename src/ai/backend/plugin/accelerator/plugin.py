@@ -106,13 +106,15 @@ class DeviceHealthChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionProfile:
-    """A kind of partition that a device can be cut into; ``available`` says how many more of it fit now."""
+    """A kind of partition that a device can be cut into; ``available`` says how many more of it fit now. ``slices``: of
+    the device's compute slices, which all kinds share; 0 if only ``memory_size`` (bytes) bounds what fits."""
 
     name: str
     slot_name: SlotName
     amount: Decimal = Decimal(1)
     memory_size: int = 0
     available: int = 0
+    slices: int = 0
 
 
 @runtime_checkable
