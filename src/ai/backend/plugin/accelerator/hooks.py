@@ -161,6 +161,8 @@ class HookContext:
             ``idle-timeout``, ``out-of-memory``, ``preempted``, ``restarting`` and others (``KernelEventReason``); empty
             if nobody ended it, as after a creation that failed.
         is_forced: whether that end was forced, so that it waits for no deferral.
+        options: those that the session gives to this plugin, as JSON that its schema allows; the same in every call of
+            a workload. A plugin makes its ``options_model`` of them.
     """
 
     cause: LifecycleCause
@@ -174,6 +176,7 @@ class HookContext:
     cluster_size: int = 1
     end_reason: str = ""
     is_forced: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 class AbstractLifecycleHook(ABC):  # noqa: B024  # every method has a default: a hook overrides what it needs
