@@ -70,9 +70,7 @@ def _pairs_as_mapping(_ctx: click.Context, _param: click.Parameter, pairs: Itera
     return dict(pairs)
 
 
-def _plugin_options(
-    _ctx: click.Context, param: click.Parameter, texts: Iterable[str]
-) -> dict[str, dict[str, object]]:
+def _plugin_options(_ctx: click.Context, param: click.Parameter, texts: Iterable[str]) -> dict[str, dict[str, object]]:
     """Parses texts such as ``cuda.sharing=mps``; a value that is no JSON is text."""
     options_by_plugin: dict[str, dict[str, object]] = {}
     for text in texts:

@@ -57,7 +57,8 @@ class Measurement:
     ``key`` is of letters, digits and ``_ . -``; a plugin has at most 64 of them. ``value`` is finite and not negative,
     in a unit of :data:`UNITS`; ``capacity`` is in the same unit and positive; ``stats`` selects of :data:`STATS`. The
     agent adds up those of one key with several ``device_id`` (of temperatures the highest counts) unless one without
-    gives the total.
+    gives the total. ``limit``, of a workload's metric, is what the workload may use of that device: use above it is
+    over-use, on which the agent acts as ``resource.device-overuse`` says.
     """
 
     key: str
@@ -68,6 +69,7 @@ class Measurement:
     stats: frozenset[str] = frozenset()
     device_id: DeviceId | None = None
     exported: ExportedName | None = None
+    limit: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
