@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ai.backend.plugin.accelerator import CreationDeferred
+from ai.backend.plugin.programs import OUTLIVES_VARIABLE
 
 log = logging.getLogger(__name__)
 PROGRAM = "nvidia-cuda-mps-control"
@@ -118,6 +119,7 @@ class MpsDaemons:
             own_namespace = ["unshare", "--mount", "--propagation", "private", "sh", "-c", _OWN_MEMORY]
             command = [*own_namespace, str(place / "shm"), *command]
         environment = {**self._environment(place), "CUDA_VISIBLE_DEVICES": uuid, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+        environment[OUTLIVES_VARIABLE] = "1"
         # A session of its own: when the plugin's host dies, what is left in the host's session is killed.
         with (place / "log" / "start.log").open("ab") as output:
             completed = subprocess.run(
