@@ -80,7 +80,13 @@ class DockerEngine:
         (self.directory / "exec/containerd/containerd.pid").unlink(missing_ok=True)
         # No bridge and no rules of a packet filter: the machine's network stays as it is.
         search_path = os.pathsep.join([*map(str, self.programs), os.environ.get("PATH", "")])
-        command = [shutil.which("dockerd", path=search_path) or "dockerd", "--data-root", str(self.directory / "data"), "--exec-root", str(self.directory / "exec")]
+        command = [
+            shutil.which("dockerd", path=search_path) or "dockerd",
+            "--data-root",
+            str(self.directory / "data"),
+            "--exec-root",
+            str(self.directory / "exec"),
+        ]
         command += ["--host", self.host, "--pidfile", str(self.directory / "docker.pid"), "--bridge=none"]
         command += ["--iptables=false", "--ip6tables=false", "--exec-opt", "native.cgroupdriver=cgroupfs"]
         command += ["--cgroup-parent", self.cgroup_parent, "--shutdown-timeout", "1"]

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """A stand-in for `nvidia-cuda-mps-control`: one daemon for each pipe folder, which takes the documented commands.
 
-Started with ``-d`` it is the daemon: it leaves its parent, listens on ``control`` in CUDA_MPS_PIPE_DIRECTORY, and writes its
-environment and every command to ``control.log`` in CUDA_MPS_LOG_DIRECTORY. Otherwise it sends the commands of its input. A
-server "runs" once a file ``client`` lies in the shared memory, as the real one starts its server for the first client.
+Started with ``-d`` it is the daemon: it leaves its parent, listens on ``control`` in CUDA_MPS_PIPE_DIRECTORY, writes
+its environment and every command to ``control.log`` in CUDA_MPS_LOG_DIRECTORY. Otherwise it sends the commands of its
+input. A server "runs" once a file ``client`` lies in the shared memory, as the real one starts it for the first client.
 A folder ``broken`` beside the pipe folder makes a start fail as a missing GPU does.
 """
 

@@ -1,7 +1,7 @@
 """The cuda plugin under MPS: a daemon for each GPU, limits of the largest share, an end behind the last holder.
 
-The control program is a stand-in that takes the documented commands; NVML is a written fixture. What NVIDIA's own daemon
-does with the limits is not proved here.
+The control program is a stand-in that takes the documented commands; NVML is a written fixture. What NVIDIA's own
+daemon does with the limits is not proved here.
 """
 
 from __future__ import annotations
@@ -35,6 +35,10 @@ S = KernelStatus
 FAKE = str(Path(__file__).parents[2] / "support" / "fake_mps.py")
 GIB = 2**30
 pytestmark = pytest.mark.needs("root")
+
+
+def is_mounted(path: Path) -> bool:
+    return os.path.ismount(path)
 
 
 @pytest.fixture
@@ -127,7 +131,7 @@ async def test_holders_of_a_gpu_share_its_daemon_which_ends_with_the_last(bench:
         await node.end(agent, small)
         assert node.log(first)[-1] == "quit -t 5"
         assert not (mps_dir / first / "pipe").exists()
-        assert not os.path.ismount(mps_dir / first / "shm")
+        assert not is_mounted(mps_dir / first / "shm")
         assert (mps_dir / second / "pipe" / "control").exists()
         await node.end(agent, other)
     finally:

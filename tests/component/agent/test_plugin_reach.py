@@ -1,4 +1,4 @@
-"""What a plugin may say reaches a workload, or its kernel is told: one matrix for each runtime, generated from the type.
+"""What a plugin may say reaches a workload, or its kernel is told: one matrix for each runtime, made of the type.
 
 A field of :class:`WorkloadConfig` without a look here fails the tests of all runtimes.
 """
@@ -19,7 +19,6 @@ from ai.backend.agent.config.settings import INTRINSIC_PLUGINS
 from ai.backend.agent.runtimes import load_runtime
 from ai.backend.common.ids import KernelId
 from ai.backend.common.states import KernelStatus, RunStatus
-from ai.backend.common.wire.agent import KernelSpec
 from ai.backend.plugin.accelerator import DeviceMapping, Mount, WorkloadConfig
 from ai.backend.plugin.discovery import PluginSource, find_plugins
 from ai.backend.plugin.runtime import WorkloadKey
@@ -40,7 +39,7 @@ print(json.dumps({
     "devices": [os.major(device), os.minor(device)],
     "env_vars": os.environ.get("ACME_VISIBLE_DEVICES"),
     "resource_data": [line for line in open("/home/config/resource.txt").read().splitlines() if "ACME" in line],
-    "networks": len([name for name in os.listdir("/sys/class/net") if name != "lo"]) if os.path.isdir("/sys/class/net") else 0,
+    "networks": len(open("/proc/net/dev").read().splitlines()) - 3,
     "extra_syscalls": libc.syscall(312, os.getpid(), os.getpid(), 1, 0, 0),
     "ipc": open("/dev/shm/from-the-host").read() if os.path.exists("/dev/shm/from-the-host") else "",
     "cpuset": sorted(os.sched_getaffinity(0)),
@@ -81,11 +80,8 @@ def nodes_of(text: str) -> set[int]:
     return {number for first, _, last in ranges for number in range(int(first), int(last or first) + 1)}
 
 
-async def limits_of(agent: Agent, spec: KernelSpec) -> dict[str, Any]:
+def limits_of(pid: int) -> dict[str, Any]:
     """The groups of a workload's first process and the limits of its control groups, read from the node."""
-    key = WorkloadKey(kernel_id=KernelId(UUID(spec.kernel_id)), attempt=spec.attempt)
-    assert agent.supervisor is not None
-    pid = (await agent._runtime.pids(key))[0]
     groups = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("Groups"))
     limits: dict[str, Any] = {"extra_gids": [int(gid) for gid in groups.split()[1:] if gid == "4711"]}
     for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
@@ -119,10 +115,9 @@ async def look(bench: RealBench, config: WorkloadConfig, **changes: Any) -> tupl
     spec = await bench.run(agent, slots={"cpu": "1", "mem": str(256 * MIB), "acme": "1"}, **changes)
     result = await bench.say(agent, spec, _LOOK)
     assert result.status is RunStatus.FINISHED, result
-    sight = {**json.loads(result.console[0][1]), **await limits_of(agent, spec)}
-    running = next(
-        o for o in bench.manager.observations if (o.kernel_id, o.status) == (spec.kernel_id, S.RUNNING)
-    )
+    key = WorkloadKey(kernel_id=KernelId(UUID(spec.kernel_id)), attempt=spec.attempt)
+    sight = {**json.loads(result.console[0][1]), **limits_of((await agent._runtime.pids(key))[0])}
+    running = next(o for o in bench.manager.observations if (o.kernel_id, o.status) == (spec.kernel_id, S.RUNNING))
     held = {slot: sorted(map(int, devices)) for slot, devices in (running.devices or {}).items() if slot == "cpu"}
     expected = {
         "mounts": "driver 7",

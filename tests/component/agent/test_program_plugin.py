@@ -70,7 +70,15 @@ def c_plugin(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("c") / "acme-plugin"
     sources = [str(C_EXAMPLE / name) for name in ("main.c", "msgpack.c")]
     # An address that is read or written and is not the program's own ends it, which the checks then tell.
-    strict = ["-std=c11", "-O1", "-Wall", "-Wextra", "-Werror", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    strict = [
+        "-std=c11",
+        "-O1",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-fsanitize=address,undefined",
+        "-fno-sanitize-recover=all",
+    ]
     done = subprocess.run(["gcc", *strict, "-o", str(path), *sources], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return str(path)
@@ -230,7 +238,9 @@ open({str(left)!r}, "w").write(str(daemon.pid))
     pid = int(left.read_text())  # a short local file
     try:
         (tmp_path / "other").mkdir()
-        await test_what_a_program_leaves_running_ends_with_it(tmp_path / "other")  # the orphans have been looked at since
+        await test_what_a_program_leaves_running_ends_with_it(
+            tmp_path / "other"
+        )  # the orphans have been looked at since
         assert is_alive(pid)
     finally:
         os.kill(pid, signal.SIGKILL)
@@ -286,7 +296,7 @@ async def test_an_example_refuses_wrong_settings(example: str) -> None:
             await plugin.init()
         with pytest.raises(PluginError, match="no settings yet"):
             await plugin.list_devices()
-        with pytest.raises((HostedCallFailed, InvalidInput), match="panic|is no table"):
+        with pytest.raises((HostedCallFailed, InvalidInput), match=r"panic|is no table"):
             await plugin.host.call("make", (), 5.0)
     finally:
         await plugin.close()

@@ -52,7 +52,13 @@ def specification(folder: Path) -> Mapping[str, Any]:
                 "name": "c0",
                 "containerEdits": {
                     "deviceNodes": [{"path": "/dev/acme0", "hostPath": "/dev/null"}],
-                    "mounts": [{"hostPath": str(folder / "version"), "containerPath": "/opt/acme/version", "options": ["ro", "bind"]}],
+                    "mounts": [
+                        {
+                            "hostPath": str(folder / "version"),
+                            "containerPath": "/opt/acme/version",
+                            "options": ["ro", "bind"],
+                        }
+                    ],
                 },
             }
         ],

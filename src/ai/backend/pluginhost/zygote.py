@@ -10,7 +10,8 @@ capabilities).
 
 What a host has started ends with it, also what was detached: a host keeps its orphans as its children
 (``PR_SET_CHILD_SUBREAPER``) until it ends; then they become the zygote's, which kills all children but hosts and those
-whose environment says :data:`~ai.backend.plugin.programs.OUTLIVES_VARIABLE`: daemons that workloads use, as MPS, live on as these do.
+whose environment says :data:`~ai.backend.plugin.programs.OUTLIVES_VARIABLE`: daemons that workloads use, as those of
+MPS, live on as workloads do.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from ai.backend.plugin.accelerator import PluginOptions
 
 
 class CudaOptions(PluginOptions):
-    """What a session may say to its GPUs."""
+    """Options of a session on NVIDIA's GPUs."""
 
     driver_capabilities: tuple[Literal["compute", "utility", "graphics", "video", "display", "compat32"], ...] = Field(
         default=("compute", "utility"),

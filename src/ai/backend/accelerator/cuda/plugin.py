@@ -127,7 +127,8 @@ class CudaPlugin(AbstractComputePlugin):
         self.mps: MpsDaemons | None = None
 
     async def init(self) -> None:
-        """Opens NVML. Raises PluginError with one sentence if there is no usable driver, or no MPS that is asked for."""
+        """Opens NVML. Raises PluginError with one sentence if there is no usable driver, or not the MPS of the
+        settings."""
         if self._config.sharing == "mps":
             self.mps = self._made_mps()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="nvml")

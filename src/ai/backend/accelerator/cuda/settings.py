@@ -43,7 +43,7 @@ class CudaSettings(PluginSettings):
     sharing: Literal["time-slicing", "mps"] = Field(
         default="time-slicing",
         description="How the holders of one GPU's shares run: in turns, with limits that only their own libraries keep"
-        " (time-slicing), or beside each other under limits of CUDA's Multi-Process Service (mps), a daemon for each GPU.",
+        " (time-slicing), or beside each other under limits of CUDA's Multi-Process Service (mps), one daemon a GPU.",
     )
     mps_control: str = Field(
         default="", description="Path of nvidia-cuda-mps-control; default: that of the system's search path."

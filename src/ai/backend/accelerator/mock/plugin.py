@@ -50,7 +50,7 @@ R = TypeVar("R")
 
 
 class MockOptions(ProgrammableOptions):
-    """What a session may say to the mock accelerator."""
+    """Options of a session on the mock accelerator."""
 
     mode: Literal["fast", "exact"] | None = Field(
         default=None, description="Shown to the session as the variable MOCK_MODE."

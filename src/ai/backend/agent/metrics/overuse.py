@@ -19,7 +19,7 @@ _Place = tuple[WorkloadKey, str, str]
 
 @dataclass(slots=True, eq=False)
 class OveruseWatch:
-    """Looks at each round of statistics.
+    """Checks each round of statistics for use above limits.
 
     Use above a limit counts once it has lasted for the grace of the settings: programs free memory late. It is then
     logged once, counted in the node's metrics, and ends the workload where the policy says so; ``end`` gets the kernel
@@ -31,7 +31,7 @@ class OveruseWatch:
     _since: dict[_Place, float] = field(default_factory=dict, init=False)
     _told: set[_Place] = field(default_factory=set, init=False)
 
-    def look(
+    def check(
         self, measured: Mapping[WorkloadKey, Sequence[Measurement]], kernels: Mapping[WorkloadKey, Kernel], now: float
     ) -> None:
         """Takes in the measurements of one round at the monotonic time ``now``, in seconds."""

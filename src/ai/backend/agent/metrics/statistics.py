@@ -333,7 +333,7 @@ class Statistics:
             for key, kernel in by_key.items()
         }
         if self.overuse is not None:
-            self.overuse.look(plain_measurements, by_key, measured_at)
+            self.overuse.check(plain_measurements, by_key, measured_at)
         exposition.workloads([*_gauge_sums(measurements_of_workload.values()), *self._counter_totals.values()])
         self.node, self.devices, self.kernels = node, devices, metrics
         self.families = [*exposition.families(), *(() if self.overuse is None else (self.overuse.family(),))]

@@ -71,13 +71,13 @@ def _pairs_as_mapping(_ctx: click.Context, _param: click.Parameter, pairs: Itera
 
 
 def _plugin_options(_ctx: click.Context, param: click.Parameter, texts: Iterable[str]) -> dict[str, dict[str, object]]:
-    """Parses texts such as ``cuda.sharing=mps``; a value that is no JSON is text."""
+    """Parses texts such as ``fpga.image=fft.bit``; a value that is no JSON is text."""
     options_by_plugin: dict[str, dict[str, object]] = {}
     for text in texts:
         name, separator, value_text = text.partition("=")
         plugin, dot, option = name.partition(".")
         if not (separator and dot and plugin and option):
-            raise click.BadParameter(f"{text!r} is not PLUGIN.NAME=VALUE, such as cuda.sharing=mps", param=param)
+            raise click.BadParameter(f"{text!r} is not PLUGIN.NAME=VALUE, such as fpga.image=fft.bit", param=param)
         try:
             value: object = json.loads(value_text)
         except ValueError:
@@ -159,8 +159,8 @@ creation_options = options(
         multiple=True,
         callback=_plugin_options,
         metavar="PLUGIN.NAME=VALUE",
-        help="What it says to an accelerator plugin, such as cuda.sharing=mps; VALUE is JSON, or text. Repeat for more; "
-        "`backend.ai resource plugin-options` lists what there is.",
+        help="What it says to an accelerator plugin, such as fpga.image=fft.bit; VALUE is JSON, or text. Repeat for "
+        "more; `backend.ai resource plugin-options` lists what there is.",
     ),
     click.option(
         "--resource-opts",

@@ -56,7 +56,8 @@ __all__ = [
     "CreationDeferred", "CreationDenied", "DeviceHealthChange", "DeviceMapping", "DiscreteAllocMap", "ExportedName",
     "FractionalAllocMap", "HealthWatching", "HookContext", "LifecycleCause", "ManagedState", "Measurement",
     "MetricKind", "Mount", "NodeInfo", "PartitionProfile", "Partitionable", "PluginCapabilities", "PluginOptions",
-    "PowerControllable", "Programmable", "ProgrammableOptions", "StatContext", "TerminationDeferred", "Workload", "WorkloadConfig", "WorkloadImage",
+    "PowerControllable", "Programmable", "ProgrammableOptions", "StatContext",
+    "TerminationDeferred", "Workload", "WorkloadConfig", "WorkloadImage",
     "build_alloc_map", "check_config", "image_in", "slot_totals",
 ]  # fmt: skip
 

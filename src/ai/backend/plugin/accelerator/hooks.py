@@ -90,10 +90,10 @@ class WorkloadConfig:
         extra_syscalls: by name, beyond the allow-list, where there is a filter. Unknown ones and those that would open
             the sandbox deny the creation; so do those of io_uring, and ``perf_event_open``, unless
             ``agent.consented-syscalls`` names them.
-        ipc: a folder of the host, of a ``tmpfs`` with a limit of its own, that is the workload's ``/dev/shm`` instead of
-            a private one: for a daemon of the device that shares memory with its clients, which then share it with each
-            other. The host's own is never given. Where workloads have no ``/dev/shm`` of their own the creation is
-            denied.
+        ipc: a folder of the host (a ``tmpfs`` with a limit of its own, mode 1777) that is the workload's ``/dev/shm``
+            instead of a private one: for a daemon of the device that shares memory with its clients, which then share
+            it with each other. The host's own is never given. Where workloads have no ``/dev/shm`` of their own the
+            creation is denied.
         cpuset, memory_nodes, cpu_limit, memory_limit_bytes: where the runtime enforces them. Only one plugin sets each.
     """
 
