@@ -118,6 +118,7 @@ PROBES: dict[str, Callable[[], str | None]] = {
     "cgroups": _cgroups,
     "nvidia": _nvidia,
     "docker": docker_engine.why_not,
+    "cdi-engine": docker_engine.why_no_cdi_engine,
     "crun": _program("crun", "crun"),
     "registry": _program("docker-registry", "docker-registry"),
     "gvisor": kubernetes.why_no_gvisor,

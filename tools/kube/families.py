@@ -12,6 +12,8 @@ VERSION_VARIABLE = "KUBE_VERSION"
 """The environment variable that selects the release of Kubernetes."""
 DEFAULT_VERSION = "1.36"
 _RELEASES = {"1.36": "v1.36.3", "1.34": "v1.34.4"}
+ENGINE_VERSION = "29.0.0"
+"""What the engine says of itself: its module has no version of that line."""
 _CONTAINERD = "github.com/containerd/containerd/v2/cmd"
 _CNI = "github.com/containernetworking/plugins/plugins"
 
@@ -129,6 +131,12 @@ def families() -> dict[str, Family]:
         Family(
             "helm",
             {"helm": "helm.sh/helm/v3/cmd/helm", "kubeconform": "github.com/yannh/kubeconform/cmd/kubeconform"},
+        ),
+        Family(
+            "engine",
+            {name: f"github.com/moby/moby/v2/cmd/{name}" for name in ("dockerd", "docker-proxy")},
+            tags="exclude_graphdriver_btrfs no_btrfs no_zfs no_devmapper",
+            link_flags=f"-s -w -X github.com/moby/moby/v2/dockerversion.Version={ENGINE_VERSION}",
         ),
         Family(
             "gvisor",

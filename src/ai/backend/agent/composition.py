@@ -32,6 +32,7 @@ from ai.backend.agent.lifecycle.supervisor import Supervisor
 from ai.backend.agent.link.commands import Commands
 from ai.backend.agent.link.report import Heartbeat, HeartbeatReporter, report_statistics
 from ai.backend.agent.metrics.host import HostMeter
+from ai.backend.agent.metrics.overuse import OveruseWatch
 from ai.backend.agent.metrics.statistics import NodeMeter, Statistics
 from ai.backend.agent.networks.networks import Networks
 from ai.backend.agent.networks.underlay import encryption_mark, overlay_report
@@ -172,6 +173,7 @@ class Agent:
         )
         statistics = Statistics(runtime, plugins, inventory, host.meter, wall_clock=host.wall_clock)
         supervisor = self.supervisor = Supervisor(context, statistics)
+        statistics.overuse = OveruseWatch(settings.resource, supervisor.end_for_overuse)
         parts.push_async_callback(runtime.shutdown)
         parts.push_async_callback(supervisor.close)
         images = ImageJobs(runtime, supervisor.get)

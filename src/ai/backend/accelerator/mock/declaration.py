@@ -271,6 +271,9 @@ class MockSettings(PluginSettings):
     state_path: Path | None = Field(
         default=None, description="Where partitions and the like are kept; default: nowhere, a restart forgets them."
     )
+    images_dir: Path | None = Field(
+        default=None, description="Folder of images (NAME.bit) that sessions may have loaded; default: none may."
+    )
     default_devices: int = Field(
         default=4, ge=0, le=1024, description="How many devices to pretend where nothing is declared."
     )

@@ -145,6 +145,14 @@ class ResourceSettings(Settings):
     reserved_disk: Size = Field(
         0, ge=0, description="Disk space that sessions never get, as `runtime.reserved-bytes`, which wins over it."
     )
+    device_overuse: Literal["report", "end"] = Field(
+        "report",
+        description="What happens to a kernel that uses more of a device than its share: it is logged and counted"
+        " (report), or it is also ended (end).",
+    )
+    device_overuse_grace: float = Field(
+        15.0, ge=0, description="Seconds for which a kernel may use more of a device than its share."
+    )
 
 
 class LinkSettings(Settings):
