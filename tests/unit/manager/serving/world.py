@@ -30,6 +30,7 @@ from ai.backend.manager.serving.model import (
     ServingChange,
 )
 from ai.backend.manager.serving.probes import Prober
+from ai.backend.manager.serving.samples import RevisionSamples
 from ai.backend.manager.serving.service import event_of
 from ai.backend.manager.sessions.model import CreateSession, Session
 from tests.contract.store.builders import make_session
@@ -139,6 +140,7 @@ class World:
         """A new process of the manager on what is stored."""
         self.prober = Prober(self, self.clock, lambda: None)
         self.autoscaler = Autoscaler(self, cast(Any, self.clock), lambda: None)
+        self.samples = RevisionSamples()
         self.loop = ServingLoop(
             store=self.store,
             sessions=cast(Any, self),
@@ -150,6 +152,7 @@ class World:
             gateway=cast(Any, self),
             prober=self.prober,
             autoscaler=self.autoscaler,
+            samples=self.samples,
             clock=cast(Any, self.clock),
             id_generator=cast(Any, self.ids),
         )

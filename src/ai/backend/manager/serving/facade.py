@@ -16,6 +16,7 @@ from ai.backend.manager.serving.loop import ServingLoop
 from ai.backend.manager.serving.model import Service
 from ai.backend.manager.serving.probes import AgentProbe, Prober
 from ai.backend.manager.serving.revisions import RevisionBuilder
+from ai.backend.manager.serving.samples import RevisionSamples
 from ai.backend.manager.serving.scaling import ScalingService
 from ai.backend.manager.serving.service import ServingService
 from ai.backend.manager.serving.settings import ServingSettings
@@ -86,6 +87,7 @@ class Serving:
             id_generator=id_generator,
             settings=settings,
         )
+        samples = RevisionSamples()
         loop = ServingLoop(
             store=store,
             sessions=sessions,
@@ -97,6 +99,7 @@ class Serving:
             gateway=gateway,
             prober=prober,
             autoscaler=Autoscaler(coordinators, clock, lambda: None),
+            samples=samples,
             clock=clock,
             id_generator=id_generator,
         )
@@ -111,6 +114,7 @@ class Serving:
             coordinators=coordinators,
             clock=clock,
             settings=settings,
+            samples=samples,
         )
         return cls(
             service=service,

@@ -17,6 +17,7 @@ from ai.backend.manager.serving.model import UseGrouping
 from ai.backend.manager.sessions.schemas import Environ, Quantity
 
 _Model = Annotated[str, Meta(min_length=1, max_length=512)]
+ModelName = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[!-~]+$")]
 _Count = Annotated[int, Meta(ge=0, le=1_024)]
 _Policy = dict[str, Any]
 _LAST_SECOND = 253_402_300_799
@@ -25,11 +26,12 @@ _LAST_SECOND = 253_402_300_799
 
 class ServiceConfig(Schema, frozen=True):
     """The part ``config`` of a creation. ``model`` is a folder, or an artifact as ``artifact:NAME``. A
-    ``model_definition_path`` is relative to the folder."""
+    ``model_definition_path`` is relative to the folder; ``model_name`` chooses one of the models of the definition."""
 
     model: _Model
     model_version: str | int | None = None
     model_definition_path: Path | None = None
+    model_name: ModelName | None = None
     model_mount_destination: Path = "/models"
     environ: Environ | None = None
     scaling_group: Word | None = None
@@ -88,6 +90,7 @@ class ModifyServiceBody(Schema, frozen=True):
     model: _Model | None = None
     model_version: str | None = None
     model_definition_path: Path | None = None
+    model_name: ModelName | None = None
     model_mount_destination: Path | None = None
     runtime_variant: Word | None = None
     environ: Environ | None = None
