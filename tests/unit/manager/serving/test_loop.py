@@ -101,8 +101,14 @@ async def test_a_revision_that_never_serves_is_rolled_back() -> None:
 
 def answered(revision: int, requests: int, errors: int = 0) -> InferenceUsage:
     minute = int(NOW.timestamp()) // 60
-    ids = {"circuit": ENDPOINT, "endpoint": ENDPOINT, "revision": UUID(int=10 + revision)}
-    return InferenceUsage(minute=minute, requests=requests, errors=errors, **ids)
+    return InferenceUsage(
+        minute=minute,
+        circuit=ENDPOINT,
+        endpoint=ENDPOINT,
+        revision=UUID(int=10 + revision),
+        requests=requests,
+        errors=errors,
+    )
 
 
 @pytest.mark.parametrize("kind", list(RolloutKind))

@@ -171,6 +171,7 @@ class ServingLoop(PeriodicLoop):
         probes = self._probe(service, sessions)
         logs = await self._last_words(service, sessions)
         in_flight = await self._in_flight(service)
+        self._autoscaler.gauges.begin_due(service, sessions)
         seen = Observation(
             sessions=sessions,
             probes=probes,

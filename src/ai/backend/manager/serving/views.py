@@ -197,6 +197,7 @@ def scaling_reply(service: Service) -> schemas.ScalingReply:
     if policy is not None and policy.target is not None:
         target = {
             "metric": policy.target.metric,
+            "metric_source": policy.target.source.value,
             "target": policy.target.target,
             "stable_s": policy.target.stable_s,
             "panic_s": policy.target.panic_s,
