@@ -124,7 +124,7 @@ async def test_a_revision_whose_answers_are_errors_is_rolled_back_and_the_old_on
         asked += 1
         routed = {route.revision.id for route in world.routes or () if route.revision and route.revision.weight > 0}
         reports = [answered(1, 30), answered(2, 30, errors=25)]
-        world.samples.note([each for each in reports if each.revision in routed], world.clock.now().timestamp())
+        world.samples.record([each for each in reports if each.revision in routed], world.clock.now().timestamp())
 
     world.samples.ask = ask
     await world.change([make_revision(2)])

@@ -74,7 +74,9 @@ async def show(api: AsyncSession, name: str) -> None:
 @_NAME
 @_bounds
 @click.option("--target", type=click.FloatRange(0, min_open=True), help="The load that one replica is to have.")
-@click.option("--metric", default="load", show_default=True, metavar="NAME", help=f"What --target counts: {_METRIC_HELP}")
+@click.option(
+    "--metric", default="load", show_default=True, metavar="NAME", help=f"What --target counts: {_METRIC_HELP}"
+)
 @_source
 @click.option("--no-target", is_flag=True, help="Follow the rules alone.")
 @click.option("--idle", "idle_s", type=click.FloatRange(1), metavar="SECONDS", help="With --min 0: how long idle.")

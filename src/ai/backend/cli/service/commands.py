@@ -60,9 +60,7 @@ _revision_options = options(
         metavar="PATH",
         help="The definition in the folder.  [default: model-definition.yaml]",
     ),
-    click.option(
-        "--model-name", metavar="NAME", help="Which model of the definition; the only one needs no choice."
-    ),
+    click.option("--model-name", metavar="NAME", help="Which model of the definition; the only one needs no choice."),
     click.option(
         "--runtime-variant",
         metavar="NAME",

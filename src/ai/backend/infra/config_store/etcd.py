@@ -118,8 +118,8 @@ class EtcdConfigStore:
         return sum(int(txn_part["response_delete_range"].get("deleted", 0)) for txn_part in answer.get("responses", ()))
 
     async def read_tree(self, root: str) -> dict[str, str]:
-        """Returns the values of all keys below ``root``, which ends in a slash and is no part of this store's layout, by
-        their names in it."""
+        """Returns the values of all keys below ``root`` by their names in it. It ends in a slash, and is no part of
+        this store's layout."""
         answer = await self._call("kv/range", {"key": _to_base64(root), "range_end": _range_end(root)})
         pairs = answer.get("kvs", ())
         return {_from_base64(each["key"]).removeprefix(root): _from_base64(each.get("value", "")) for each in pairs}
@@ -132,9 +132,7 @@ class EtcdConfigStore:
         for key, value in values.items():
             path = _to_base64(root + key)
             deletion = {"request_delete_range": {"key": path}}
-            operations.append(
-                deletion if value is None else {"request_put": {"key": path, "value": _to_base64(value)}}
-            )
+            operations.append(deletion if value is None else {"request_put": {"key": path, "value": _to_base64(value)}})
         if len(operations) > _MAX_TXN_OPS:
             starts = range(0, len(operations), _MAX_TXN_OPS)
             operations = [{"request_txn": {"success": operations[i : i + _MAX_TXN_OPS]}} for i in starts]

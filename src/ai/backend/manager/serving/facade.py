@@ -12,8 +12,8 @@ from ai.backend.manager.agents.store import AgentGateway
 from ai.backend.manager.identity.service import IdentityService
 from ai.backend.manager.metrics.live import LiveMetrics
 from ai.backend.manager.resource_groups.store import ResourceGroupStore
-from ai.backend.manager.serving.gauges import EngineReader, Gauges, KernelReader, MetricReader, PrometheusReader
 from ai.backend.manager.serving.gateway import EndpointCoordinators, ModelFolders
+from ai.backend.manager.serving.gauges import EngineReader, Gauges, KernelReader, MetricReader, PrometheusReader
 from ai.backend.manager.serving.loads import Autoscaler
 from ai.backend.manager.serving.loop import ServingLoop
 from ai.backend.manager.serving.model import Service

@@ -246,9 +246,7 @@ class Gauges:
         finally:
             gathered.task = None
 
-    async def _attempt(
-        self, source: MetricSource, reading: Awaitable[Mapping[str, Reading]]
-    ) -> Mapping[str, Reading]:
+    async def _attempt(self, source: MetricSource, reading: Awaitable[Mapping[str, Reading]]) -> Mapping[str, Reading]:
         try:
             return await reading
         except BackendError as e:

@@ -84,7 +84,11 @@ class RevisionBuilder:
             return read_definition(content, file=file, mount_destination=destination, name=request.model_name)
         if command is not None and not command.strip():
             raise InvalidInput("startup_command is empty.", data={"startup_command": "empty"})
-        name = request.model_name or posixpath.basename(request.model.removeprefix("artifact:").partition("@")[0]) or "model"
+        name = (
+            request.model_name
+            or posixpath.basename(request.model.removeprefix("artifact:").partition("@")[0])
+            or "model"
+        )
         return variant_service(variant, name=name, mount_destination=destination, command=command, port=request.port)
 
     async def _definition(self, owner: Caller, request: RevisionRequest) -> tuple[str, bytes] | None:

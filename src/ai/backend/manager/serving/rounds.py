@@ -66,8 +66,8 @@ class ProbeOutcome(StrEnum):
 class Observation:
     """The state of a service's replicas: their sessions, their probes, and their open requests where the app proxy
     reports them. ``refused``: why sessions could not be created; ``logs``: the last lines
-    that ended sessions have printed; ``scaling``: the replicas that autoscaling wants; ``samples``: what revisions answered
-    during a roll-out."""
+    that ended sessions have printed; ``scaling``: the replicas that autoscaling wants; ``samples``: what revisions
+    answered during a roll-out."""
 
     sessions: Mapping[SessionId, Session]
     probes: Mapping[SessionId, ProbeOutcome] = field(default_factory=dict)

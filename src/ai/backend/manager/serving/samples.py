@@ -49,7 +49,7 @@ class RevisionSamples:
     ask: Callable[[], None] = _do_nothing
     _sums: dict[UUID, deque[tuple[float, _Sums]]] = field(default_factory=dict, init=False)
 
-    def note(self, reports: Iterable[InferenceUsage], now: float) -> None:
+    def record(self, reports: Iterable[InferenceUsage], now: float) -> None:
         """Adds reports that came at ``now`` (unix time), but late ones, and forgets those before the window."""
         sums: dict[UUID, _Sums] = defaultdict(_Sums)
         for usage in reports:

@@ -162,7 +162,14 @@ class ServingService:
             raise InvalidInput(f"policy: {e}", data={"policy": "malformed"}) from None
         counts = (changed.max_surge, changed.max_unavailable, changed.max_failures, len(changed.steps))
         times_s = (
-            *(changed.watch_s, changed.soak_s, changed.drain_s, changed.quiet_s, changed.unhealthy_s, changed.first_backoff_s),
+            *(
+                changed.watch_s,
+                changed.soak_s,
+                changed.drain_s,
+                changed.quiet_s,
+                changed.unhealthy_s,
+                changed.first_backoff_s,
+            ),
             *(changed.deadline_s, changed.start_timeout_s, changed.max_backoff_s),
         )
         is_in_range = all(0 <= count <= _MAX_POLICY_COUNT for count in counts)

@@ -27,7 +27,7 @@ class ServingSettings(Settings):
     )
     prometheus_queries: dict[str, str] = Field(
         {},
-        description="Queries that users may choose as such metrics, by name; $endpoint stands for the endpoint's id, and"
-        " $name for its name. What a query gives is summed up over all replicas.",
+        description="Queries that users may choose as such metrics, by name; $endpoint stands for the endpoint's id,"
+        " and $name for its name. What a query gives is summed up over all replicas.",
     )
     max_token_days: float = Field(3650.0, gt=0, description="The longest life of a token of an endpoint, in days.")

@@ -89,7 +89,7 @@ class UsageLoop(PeriodicLoop):
             last = max(row.id for row in rows)
             await self._store.add(source, after=after, last=last, use=summed(rows, endpoint_ids))
             served = [row.usage for row in rows if row.usage.endpoint in endpoint_ids]
-            self._samples.note(served, self._clock.now().timestamp())
+            self._samples.record(served, self._clock.now().timestamp())
             after = last
 
 

@@ -27,7 +27,17 @@ from ai.backend.manager.serving.requests import CreateService, ModifyService, Re
 
 _REVISION_FIELDS = (
     *("image", "architecture", "model", "model_version", "model_definition_path", "model_name"),
-    *("model_mount_destination", "runtime_variant", "environ", "resources", "resource_opts", "tag", "startup_command", "bootstrap_script", "port"),
+    *(
+        "model_mount_destination",
+        "runtime_variant",
+        "environ",
+        "resources",
+        "resource_opts",
+        "tag",
+        "startup_command",
+        "bootstrap_script",
+        "port",
+    ),
 )
 
 

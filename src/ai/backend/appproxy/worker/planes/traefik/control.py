@@ -11,7 +11,7 @@ import aiohttp
 import msgspec
 
 from ai.backend.appproxy.worker.planes.traefik.tree import VERSION_KEY, VERSION_MIDDLEWARE
-from ai.backend.common.errors import InvalidInput, Unavailable
+from ai.backend.common.errors import Unavailable
 from ai.backend.infra.config_store.etcd import EtcdConfigStore
 
 log = logging.getLogger(__name__)
@@ -109,9 +109,3 @@ class TraefikControl:
 
 def _number(text: str) -> int:
     return int(text) if text.isdigit() else 0
-
-
-def check_authority(authority: str) -> None:
-    """Raises InvalidInput for a name that is no part of a key."""
-    if "/" in authority or not authority.isprintable():
-        raise InvalidInput("authority: a name without slashes, for the keys of Traefik", data={"authority": "malformed"})

@@ -18,7 +18,7 @@ _AUTHORIZATION = b"authorization"
 _OWN = frozenset((b"x-forwarded-method", b"x-forwarded-uri", b"x-forwarded-host", b"x-forwarded-for", b"host"))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class AskedRequest:
     """A request that Traefik asks about."""
 

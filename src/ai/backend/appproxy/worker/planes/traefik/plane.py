@@ -96,7 +96,11 @@ class TraefikPlane:
         self._frontend, self._options, self._limits = frontend, options, limits or Limits()
         self._is_secure = frontend.is_secure
         self._inner = EmbeddedPlane(
-            replace(frontend, behind=("127.0.0.1", 0), tls=None), gate, dialer, limits=self._limits, logs_access=logs_access
+            replace(frontend, behind=("127.0.0.1", 0), tls=None),
+            gate,
+            dialer,
+            limits=self._limits,
+            logs_access=logs_access,
         )
         self._gate = GateServer(gate, self._circuit_of, self._count, self._refuse)
         self._admits_connection = gate.admits_connection
@@ -171,9 +175,8 @@ class TraefikPlane:
                     failed[circuit.id] = refusal
             revoked = {each for each in removed_ids(changes, self._states) | failed.keys() if each in self._states}
             removed = [self._states.pop(each) for each in revoked]
-            for circuit in changes.circuits:
-                if circuit.id not in failed and await self._put(circuit):
-                    removed.append(replace_circuit(self._states[circuit.id]))
+            put = [each for each in changes.circuits if each.id not in failed]
+            removed += [self._states[each.id] for each in put if await self._put(each)]
             await self._apply_inner(changes)
             tree = shared_tree(self._tree_options)
             for state in self._states.values():
@@ -215,7 +218,10 @@ class TraefikPlane:
         addresses = None if self._is_relayed(circuit) else await self._addresses_of(circuit)
         tree = self._tree_of(circuit, addresses)
         for other in [each for each in self._states.values() if each.circuit.id != circuit.id]:
-            if entry_point_of(other.circuit) == entry_point_of(circuit) and other.circuit.subdomain == circuit.subdomain:
+            if (
+                entry_point_of(other.circuit) == entry_point_of(circuit)
+                and other.circuit.subdomain == circuit.subdomain
+            ):
                 other.tree = {}  # the coordinator has given the slot to this one
         if before is None:
             self._states[circuit.id] = _State(circuit, addresses, tree)
@@ -341,7 +347,7 @@ class TraefikPlane:
                 count += await self._end(self._of_circuit(state))
             elif connections.route in state.addresses:
                 address = state.addresses[connections.route]
-                count += await self._end(lambda each, address=address: _text(each.remote) == address)
+                count += await self._end(_to_address(address))
         return count
 
     async def _sweep(self) -> None:
@@ -351,7 +357,7 @@ class TraefikPlane:
                 for key in [key for key, (_, deadline) in state.draining.items() if deadline <= now]:
                     address, _ = state.draining.pop(key)
                     if not any(address in (each.addresses or {}).values() for each in self._states.values()):
-                        await self._end(lambda each, address=address: _text(each.remote) == address)
+                        await self._end(_to_address(address))
 
     async def stop(self, *, drain_s: float = 0.0) -> None:
         """Leaves Traefik with the circuits: it asks a gate that no longer answers, and so lets nobody in. What is open
@@ -370,9 +376,9 @@ class TraefikPlane:
         await self._options.control.close()
 
 
-def replace_circuit(state: _State) -> _State:
-    """Returns a copy of a state, whose connections are cut."""
-    return replace(state, draining=dict(state.draining))
+def _to_address(address: str) -> Callable[[OpenSocket], bool]:
+    """Returns what tells the connections to an address."""
+    return lambda each: _text(each.remote) == address
 
 
 def _text(address: tuple[str, int]) -> str:

@@ -51,11 +51,11 @@ def _rows(process: Path) -> Iterable[list[str]]:
 def _descriptors(process: Path) -> dict[str, int]:
     """Returns the descriptors of sockets by inode. Raises OSError for a process that is not ours, or is gone."""
     found: dict[str, int] = {}
-    for name in os.listdir(process / "fd"):
+    for descriptor in (process / "fd").iterdir():
         with suppress(FileNotFoundError):
-            target = (process / "fd" / name).readlink().name
+            target = descriptor.readlink().name
             if target.startswith("socket:["):
-                found[target[8:-1]] = int(name)
+                found[target[8:-1]] = int(descriptor.name)
     return found
 
 

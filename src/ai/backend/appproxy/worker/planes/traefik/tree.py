@@ -58,7 +58,7 @@ def shared_tree(options: TreeOptions) -> dict[str, str]:
 
 def weighted(routes: Sequence[RouteInfo]) -> list[tuple[RouteInfo, int]]:
     """Returns the routes that get requests with their weights."""
-    weights: Mapping[RouteKey, int] = weights_of({key_of(route): route.traffic_ratio for route in routes})
+    weights = weights_of({key_of(route): route.traffic_ratio for route in routes})
     return [(route, weights[key_of(route)]) for route in routes if weights[key_of(route)] > 0]
 
 
