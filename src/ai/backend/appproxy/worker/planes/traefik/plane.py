@@ -122,20 +122,26 @@ class TraefikPlane:
         return self._inner.counts
 
     async def start(self) -> None:
-        self._entry_points = await self._options.control.start()
-        reason = await asyncio.to_thread(lambda: may_end_connections(self._traefik()))
-        if reason is not None:
-            raise InvalidInput(
-                f"This worker cannot end connections of Traefik, as it must when access is revoked: {reason}."
-                " Run both as one user, and let the worker trace it (CAP_SYS_PTRACE, or kernel.yama.ptrace_scope 0)."
-            )
-        await self._inner.start()
+        try:
+            self._entry_points = await self._options.control.start()
+            reason = await asyncio.to_thread(lambda: may_end_connections(self._traefik()))
+            if reason is not None:
+                raise InvalidInput(
+                    f"This worker cannot end connections of Traefik, as it must when access is revoked: {reason}."
+                    " Run both as one user, and let the worker trace it (CAP_SYS_PTRACE, or kernel.yama.ptrace_scope 0)."
+                )
+            await self._open()
+        except BaseException:
+            await self._options.control.close()
+            raise
+
+    async def _open(self) -> None:
         host, port = self._options.gate
         try:
             port = await self._gate.start(host, port)
         except OSError as e:
-            await self._inner.stop()
             raise InvalidInput(f"The gate of Traefik cannot listen on {host}:{port}: {e.strerror}") from None
+        await self._inner.start()
         relay_host, relay_port = self._inner.addresses[0]
         self._tree_options = TreeOptions(
             gate=f"http://{host}:{port}",
