@@ -22,6 +22,7 @@ def static_configuration(
     lines = ["entryPoints:"]
     for name, address in points.items():
         lines += [f"  {name}:", f"    address: {address}"]
+        lines += ["    http: {encodedCharacters: {allowEncodedSlash: true}}"]  # as JupyterLab's paths need it
     lines += ["api:", "  insecure: true", "providers:", "  providersThrottleDuration: 0"]
     lines += ["  etcd:", f"    rootKey: traefik/worker_{authority}", f"    endpoints: ['{etcd}']"]
     lines += ["global:", "  checkNewVersion: false", "  sendAnonymousUsage: false"]

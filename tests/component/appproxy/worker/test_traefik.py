@@ -12,6 +12,7 @@ from uuid import uuid4
 import aiohttp
 import msgspec
 import pytest
+from yarl import URL
 
 from ai.backend.appproxy.worker.access.gate import Gate
 from ai.backend.appproxy.worker.access.tokens import Tokens
@@ -144,6 +145,8 @@ async def test_an_app_gets_neither_permit_nor_token_nor_fields_that_only_the_pro
     assert request.headers["Authorization"] == "Basic of-the-app"
     assert "10.9.9.9" not in str(dict(request.headers))
     assert "X-BackendAI-Token" not in request.headers
+    async with browser.get(URL(url_of(circuit, "/a%2Fb"), encoded=True), headers=headers) as response:
+        assert (response.status, app.requests[-1].raw_path) == (200, "/a%2Fb")
     foreign = {"Cookie": cookie_of(circuit), "Origin": "http://evil.example"}
     with pytest.raises(aiohttp.WSServerHandshakeError):
         await browser.ws_connect(url_of(circuit, "/ws"), headers=foreign)

@@ -128,7 +128,7 @@ class TraefikPlane:
             if reason is not None:
                 raise InvalidInput(
                     f"This worker cannot end connections of Traefik, as it must when access is revoked: {reason}."
-                    " Run both as one user, and let the worker trace it (CAP_SYS_PTRACE, or kernel.yama.ptrace_scope 0)."
+                    " Run both as one user, and let the worker trace it: CAP_SYS_PTRACE, or kernel.yama.ptrace_scope 0."
                 )
             await self._open()
         except BaseException:
