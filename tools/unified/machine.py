@@ -137,7 +137,8 @@ def _share_files(folder: Path, kernel: Path, ends: ExitStack) -> None:
     for source, name in ((_HERE / "inside.sh", "inside.sh"), (folder / "order", "order")):
         shutil.copy(source, ours / name)
     daemon = next(daemon for daemon in _DAEMONS if Path(daemon).exists())
-    quoted = {name: shlex.quote(str(path)) for name, path in (("view", view), ("ours", ours), ("kernel", kernel))}
+    paths = {"view": view, "ours": ours, "kernel": kernel, "socket": socket}
+    quoted = {name: shlex.quote(str(path)) for name, path in paths.items()}
     steps = (
         "mount --make-rprivate /",
         "mount --bind / {view}",
@@ -147,8 +148,7 @@ def _share_files(folder: Path, kernel: Path, ends: ExitStack) -> None:
         "mkdir {view}/run/unified/modules",
         "mount --bind {kernel}/lib/modules {view}/run/unified/modules",
         "mount -o remount,bind,ro {view}",
-        f"exec {daemon} --socket-path={shlex.quote(str(socket))} -o source={{view}} -o cache=always -o sandbox=chroot"
-        " -o log_level=err",
+        f"exec {daemon} --socket-path={{socket}} -o source={{view}} -o cache=always -o sandbox=chroot -o log_level=err",
     )
     script = " && ".join(steps).format(**quoted)
     process = subprocess.Popen(["unshare", "--mount", "sh", "-c", script], stdin=subprocess.DEVNULL)
