@@ -445,7 +445,7 @@ def test_every_alert_has_a_fault() -> None:
 
 def _break(monitoring: Monitoring, alert: str, fault: AbstractContextManager[None]) -> None:
     """Asserts that a fault fires the alert, and none besides."""
-    # A loop that failed at the end of an earlier fault tries again after its period: until then its alert is on its way.
+    # A loop that failed at the end of an earlier fault tries again after its period: until then its alert may come.
     wait_until(
         lambda: not monitoring.query("ALERTS") and not monitoring.query(LATE_LOOPS),
         timeout_s=90,
