@@ -41,14 +41,14 @@ def arrivals(
 ) -> list[traces.Request]:
     rng = random.Random(seed)
     bounds = list(accumulate(weights))
-    found: list[traces.Request] = []
+    workload_requests: list[traces.Request] = []
     requested = 0.0
     while requested < 1.3 * capacity:
         (drawn,) = rng.choices(requests, cum_weights=bounds)
-        found.append(drawn)
+        workload_requests.append(drawn)
         requested += float(drawn.slots[_GPU])
-    rng.shuffle(found)
-    return found
+    rng.shuffle(workload_requests)
+    return workload_requests
 
 
 def load(folder: Path, workload: str) -> tuple[Counter[traces.Request], bool]:

@@ -30,6 +30,7 @@ from ai.backend.agent.lifecycle.supervisor import Supervisor
 from ai.backend.agent.link.commands import Commands
 from ai.backend.agent.link.report import Heartbeat, HeartbeatReporter, report_statistics
 from ai.backend.agent.metrics.host import HostMeter
+from ai.backend.agent.metrics.overuse import OveruseWatch
 from ai.backend.agent.metrics.statistics import NodeMeter, Statistics
 from ai.backend.agent.networks.networks import Networks
 from ai.backend.agent.networks.underlay import encryption_mark, overlay_report
@@ -163,6 +164,7 @@ class Agent:
         )
         statistics = Statistics(runtime, plugins, inventory, host.meter, wall_clock=host.wall_clock)
         supervisor = self.supervisor = Supervisor(context, statistics)
+        statistics.overuse = OveruseWatch(settings.resource, supervisor.end_for_overuse)
         parts.push_async_callback(runtime.shutdown)
         parts.push_async_callback(supervisor.close)
         images = ImageJobs(runtime, supervisor.get)
@@ -274,19 +276,22 @@ async def serve(settings: AgentSettings, stop: asyncio.Event) -> None:
 
     Raises InvalidInput for missing or wrong settings, and Conflict if another agent uses the data directory.
     """
-    from ai.backend.agent.link.managers import SharedConfiguration, named_managers
+    from ai.backend.agent.link.managers import SharedConfiguration, key_files, named_managers
     from ai.backend.infra.process.memory import trimmed
     from ai.backend.infra.rpc.fanout import ManagerFanout
     from ai.backend.infra.rpc.zmq.agent import ZmqAgentEndpoint
-    from ai.backend.infra.rpc.zmq.keys import load_or_generate_keypair
 
     shared = SharedConfiguration(settings)
-    keys_file = settings.link.keypair_file or settings.data_dir / "agent.key"
-    keys_file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    keypair = load_or_generate_keypair(keys_file)
+    keys = key_files(settings)
 
     def connect(address: str, key: str) -> ZmqAgentEndpoint:
-        return ZmqAgentEndpoint(connect=address, agent_id=settings.agent.id, keypair=keypair, manager_key=key)
+        return ZmqAgentEndpoint(
+            connect=address,
+            agent_id=settings.agent.id,
+            keypair=keys.keypair,
+            manager_key=key,
+            newest_keys=partial(keys.newest, key),
+        )
 
     managers = named_managers(settings.link) or await shared.managers()
     settings = await shared.merged(settings)

@@ -294,16 +294,16 @@ class SchedulingCycle:
             demand, ids = equivalence_class.parts[place], kernel_ids[place : place + 1]
             ranks = [assignment.rank for assignment in assigned.values()]
             masks = (room,) if arrange is None or room is None else arrange.order(self._index, demand, room, ranks)
-            found = next(
-                (found for mask in masks if (found := self._assign(demand, ids, avoided, mask))),
+            candidate = next(
+                (candidate for mask in masks if (candidate := self._assign(demand, ids, avoided, mask))),
                 None,
             )
-            if found is None:
+            if candidate is None:
                 for undone, assignment in assigned.items():
                     self._index.undo(assignment.rank, kernel_ids[undone], set(equivalence_class.parts))
                 self._index.cursor = cursor
                 return None
-            assigned[place] = found[0]
+            assigned[place] = candidate[0]
         return [assigned[place] for place in range(len(kernel_ids))]
 
     def _assign(

@@ -321,7 +321,7 @@ class SqlSessionStore(SqlOutbox):
     ) -> list[model.Session]:
         def work(conn: Connection) -> list[model.Session]:
             versions = dict(_VERSIONS.all(conn, {"statuses": statuses}))
-            current = {i: known for i, v in versions.items() if (known := cached(i)) is not None and known.version == v}
+            current = {i: entry for i, v in versions.items() if (entry := cached(i)) is not None and entry.version == v}
             if missing_ids := [session_id for session_id in versions if session_id not in current]:
                 loaded = _load(conn, _BY_IDS.all(conn, {"ids": missing_ids}))
                 current.update((session.id, session) for session in loaded)
