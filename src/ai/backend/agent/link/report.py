@@ -108,6 +108,7 @@ class HeartbeatReporter:
             plugins=inventory.plugins,
             images=self._image_reports,
             kernels=self._supervisor.presence(),
+            observed=context.observer.last_seq,
             runtime_classes=reports_of(context.settings.runtime_classes, runtime_info),
             overlay=self.overlay,
         )
