@@ -40,7 +40,7 @@ async def test_what_an_old_heartbeat_lacks_is_not_missing(cluster: Cluster, agen
 async def test_reports_that_are_older_than_the_start_of_a_kernel_do_not_end_it(
     cluster: Cluster, agent: FakeAgent
 ) -> None:
-    """A slow connection delivers heartbeats after the kernel's observation, which another connection brought at once."""
+    """A slow connection delivers heartbeats later than another one the observation of the kernel's start."""
     session = await _running(cluster)
     acked = await cluster.manager.stores.sessions.acked(AgentId(agent.agent_id), agent.epoch)
     assert acked > 0

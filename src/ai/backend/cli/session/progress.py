@@ -76,7 +76,7 @@ async def _wait_until_running(
         if shown != printed_text:
             (screen.inform if printed_text else screen.remind)(f"{label}  {session.name} is {shown}")
             if not printed_text:
-                screen.remind(
+                screen.inform(
                     f"{label}  `backend.ai explain {session.name}` names the sessions that hold what it needs, "
                     f"`backend.ai rm {session.name}` cancels it"
                 )
