@@ -41,7 +41,7 @@ ARCHITECTURE = {"amd64": "x86_64", "arm64": "aarch64"}.get(platform.machine().lo
 
 @dataclass(frozen=True, slots=True)
 class _ReportedInventory:
-    """Slots, devices and plugins in wire form, with what they were made of."""
+    """Slots, devices and plugins in wire form, with the inventory from which they were made."""
 
     state: tuple[object, ...]
     contents: tuple[tuple[object, ...], ...]
