@@ -260,7 +260,7 @@ class Agent:
         self._tasks.append(asyncio.create_task(loop, name=f"agent-{name}"))
 
     def refresh(self) -> None:
-        """Has the plugins asked for the devices now, and the managers told."""
+        """Lists the devices of the plugins now, and reports them to the managers."""
         if self._refreshes is not None:
             self._refreshes.wake()
 
