@@ -14,11 +14,9 @@ from typing import Any
 from ai.backend.agent.config.settings import INTRINSIC_PLUGINS, AgentSettings
 from ai.backend.agent.devices.cdi import CdiSpecifications
 from ai.backend.agent.devices.cordons import Cordons
-from ai.backend.agent.devices.health_rules import HealthRules
 from ai.backend.agent.devices.inventory import Inventory
-from ai.backend.agent.devices.operations import DeviceOperations
-from ai.backend.agent.devices.partitions import Partitioner
 from ai.backend.agent.devices.plugins import PluginSet
+from ai.backend.agent.devices.upkeep import DeviceUpkeep
 from ai.backend.agent.gateway.server import ServiceGateway
 from ai.backend.agent.images.jobs import ImageJobs
 from ai.backend.agent.kernels.files import DirectoryState
@@ -49,8 +47,6 @@ from ai.backend.plugin.discovery import PluginSource, find_plugins
 from ai.backend.plugin.runtime import AbstractRuntime, RuntimeInfo
 
 log = logging.getLogger(__name__)
-_CORDON_CHECKS = 3
-"""Looks for cordons that have ended, for each look at devices."""
 _KIT_CLEANING_PERIOD_S = 3600.0
 
 
@@ -145,12 +141,7 @@ class Agent:
             heartbeat.wake()
 
         cordons = Cordons(host.state.cordons(), host.wall_clock)
-        operations = DeviceOperations(plugins, inventory, cordons, refresh=refresh_and_report)
-        health_rules = HealthRules(node.device_cordons, operations, clock=now)
-        inventory.failed = health_rules.on_failure
-        partitioner = Partitioner(
-            plugins, inventory, operations, names=node.partition_on_demand, idle_s=node.partition_idle, clock=now
-        )
+        upkeep = DeviceUpkeep.make(plugins, inventory, cordons, node, clock=now, refresh=refresh_and_report)
         ports = PortForwarder(runtime, settings.services)
         host.kits.open()
         gateway = ServiceGateway(settings, host.state.gateway_values(), partial(self._connect, ports))
@@ -164,7 +155,7 @@ class Agent:
             gateway=gateway,
             plugins=plugins,
             inventory=inventory,
-            partitioner=partitioner,
+            partitioner=upkeep.partitioner,
             cdi=CdiSpecifications(plugins, lambda: runtime.info().cdi_directories, agent_id=node.id),
             records=host.state.kernel_records(),
             leftovers=host.state.leftovers(),
@@ -198,7 +189,7 @@ class Agent:
             supervisor=supervisor,
             runtime=runtime,
             statistics=statistics,
-            devices=operations,
+            devices=upkeep.operations,
             images=images,
             ports=ports,
             services=context.services,
@@ -226,9 +217,7 @@ class Agent:
                 partial(report_statistics, context, supervisor, statistics, self._manager),
             ),
             refreshes,
-            PeriodicCall("cordons", intervals.inventory / _CORDON_CHECKS, operations.expire_cordons),
-            PeriodicCall("health rules", intervals.inventory / _CORDON_CHECKS, health_rules.apply),
-            PeriodicCall("partitions", intervals.inventory, partitioner.join_idle),
+            *upkeep.loops(intervals.inventory),
             PeriodicCall("cdi", intervals.inventory, context.cdi.refresh),
             PeriodicCall("images", intervals.images, refresh_images),
             PeriodicCall("sync", intervals.sync, recovery.sync),
