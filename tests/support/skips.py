@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import collector, docker_engine, kubernetes, openstack_cloud, postgres
+from tests.support import collector, docker_engine, kubernetes, openstack_cloud, postgres, wheels
 from tests.support.quota_disk import why_no_quota_disk
 
 ACCEPTED_IN_CI = ("machine:", "capability:")
@@ -133,6 +133,8 @@ PROBES: dict[str, Callable[[], str | None]] = {
     "prometheus": _program("prometheus", "prometheus"),
     "alertmanager": _program("prometheus-alertmanager", "prometheus-alertmanager"),
     "xfs": _xfs,
+    "minilm": wheels.why_no_model,
+    "traefik": wheels.why_no_traefik,
 }
 
 

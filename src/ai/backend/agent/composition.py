@@ -309,20 +309,23 @@ async def serve(
 
     Raises InvalidInput for missing or wrong settings, and Conflict if another agent uses the data directory.
     """
-    from ai.backend.agent.link.managers import SharedConfiguration, named_managers
+    from ai.backend.agent.link.managers import SharedConfiguration, key_files, named_managers
     from ai.backend.infra.process.daemon import on_hang_up
     from ai.backend.infra.process.memory import trimmed
     from ai.backend.infra.rpc.fanout import ManagerFanout
     from ai.backend.infra.rpc.zmq.agent import ZmqAgentEndpoint
-    from ai.backend.infra.rpc.zmq.keys import load_or_generate_keypair
 
     shared = SharedConfiguration(settings)
-    keys_file = settings.link.keypair_file or settings.data_dir / "agent.key"
-    keys_file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    keypair = load_or_generate_keypair(keys_file)
+    keys = key_files(settings)
 
     def connect(address: str, key: str) -> ZmqAgentEndpoint:
-        return ZmqAgentEndpoint(connect=address, agent_id=settings.agent.id, keypair=keypair, manager_key=key)
+        return ZmqAgentEndpoint(
+            connect=address,
+            agent_id=settings.agent.id,
+            keypair=keys.keypair,
+            manager_key=key,
+            newest_keys=partial(keys.newest, key),
+        )
 
     managers = named_managers(settings.link) or await shared.managers()
     settings = await shared.merged(settings)

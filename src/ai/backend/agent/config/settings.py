@@ -164,10 +164,15 @@ class LinkSettings(Settings):
         " Unset where there is a table [etcd]: those that are listed there.",
     )
     keypair_file: Path | None = Field(
-        default=None, description="This agent's CURVE key pair; default: in the data dir."
+        default=None,
+        description="This agent's CURVE key pair; default: in the data dir. It is read again when it is replaced.",
     )
     manager_key: str | None = Field(None, description="The manager's public key, 40 characters of Z85.")
-    manager_key_file: Path | None = Field(None, description="File with the manager's public key.")
+    manager_key_file: Path | None = Field(
+        None,
+        description="File with the manager's public key, or with several that are tried in turn while one replaces the"
+        " other. It is read again when it changes.",
+    )
 
 
 class UnderlaySettings(Settings):

@@ -39,9 +39,11 @@ from ai.backend.plugin.runtime import (
 )
 from ai.backend.runtime.kubernetes import capabilities
 from ai.backend.runtime.kubernetes.channel import PodChannel
+from ai.backend.runtime.kubernetes.claims import claimed
 from ai.backend.runtime.kubernetes.cluster import ClusterConnection
 from ai.backend.runtime.kubernetes.creation import Creation
 from ai.backend.runtime.kubernetes.handles import Handle
+from ai.backend.runtime.kubernetes.homes import Homes
 from ai.backend.runtime.kubernetes.images import images_of
 from ai.backend.runtime.kubernetes.networks import SessionNetworks
 from ai.backend.runtime.kubernetes.records import MAIN, pod_name
@@ -71,6 +73,7 @@ class KubernetesRuntime(AbstractRuntime):
         self._node = node
         self._handles = cluster.handles
         self._networks = SessionNetworks(cluster.api, cluster.settings)
+        self._homes = Homes(cluster.api, cluster.settings, node)
         self._is_set_up = False
         self._images: Sequence[RuntimeImage] = ()
         self._images_read_at = float("-inf")
@@ -137,7 +140,9 @@ class KubernetesRuntime(AbstractRuntime):
         self._require_class(spec.runtime_class)
         async with self._handles.lock(spec.key):
             cluster = self._cluster
-            creation = Creation(spec, self._node, cluster.settings, cluster.facts, cluster.api, cluster.handles)
+            creation = Creation(
+                spec, self._node, cluster.settings, cluster.facts, cluster.api, cluster.handles, self._homes
+            )
             handle = self._own(spec.key)
             if handle is not None and (handle.exit is not None or handle.begun):
                 return handle.view()
@@ -163,8 +168,9 @@ class KubernetesRuntime(AbstractRuntime):
                 await self._cluster.delete(handle)
         except BackendError as error:
             log.warning("the creation of %s cannot be undone yet: %s", spec.key, error)
-        if spec.config.devices:
+        if claimed(spec.config.devices):
             await self._cluster.delete_claim(pod_name(spec.key))
+        await self._homes.undo(spec)
 
     # ---- end
 
@@ -202,6 +208,14 @@ class KubernetesRuntime(AbstractRuntime):
             if handle is not None:
                 handle.reason = handle.reason or "removed"
                 await self._cluster.delete(handle)
+            if not keep_home and not self._has_other_attempt(key):
+                await self._homes.remove(key.kernel_id)
+
+    def _has_other_attempt(self, key: WorkloadKey) -> bool:
+        return any(
+            handle.record.kernel_id == key.kernel_id and handle.key != key
+            for handle in self._handles.on_node(self._node)
+        )
 
     # ---- knowledge
 

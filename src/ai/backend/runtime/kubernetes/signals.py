@@ -81,6 +81,7 @@ DISRUPTIONS = {
     "PreemptionByScheduler": "preempted",
     "EvictionByEvictionAPI": "node-drained",
     "DeletionByTaintManager": "agent-lost",
+    "DeletionByDeviceTaintManager": "device-failed",
     "DeletionByPodGC": "agent-lost",
     "TerminationByKubelet": "evicted",
 }

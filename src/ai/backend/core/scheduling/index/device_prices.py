@@ -38,7 +38,7 @@ class NamedRequest(NamedTuple):
 
 
 class _Flow(NamedTuple):
-    """What some requests ask of one slot, for each unit that all typical requests ask of it: mean and variance."""
+    """The demand of some requests for a slot, for each unit that all typical requests ask of it: mean and variance."""
 
     units: float
     variance: float
