@@ -71,7 +71,7 @@ class MockHook(PluginHook):
         if options.image is not None:
             path = image_in(self._plugin.board.settings.images_dir, options.image)
             for device_id in sorted(self.device_alloc.device_ids()):
-                await self._plugin.program(device_id.partition("/")[0], path)
+                await self._plugin.program(DeviceId(device_id.partition("/")[0]), path)
         config = await super().pre_create()
         if options.mode is None:
             return config
