@@ -38,6 +38,7 @@ MODULES = (
     "transfers",
     "storage",
     "fragmentation",
+    "partitions",
     "scheduler",
     "device_requests",
     "enqueue",

@@ -14,8 +14,10 @@ from typing import Any
 from ai.backend.agent.config.settings import INTRINSIC_PLUGINS, AgentSettings
 from ai.backend.agent.devices.cdi import CdiSpecifications
 from ai.backend.agent.devices.cordons import Cordons
+from ai.backend.agent.devices.health_rules import HealthRules
 from ai.backend.agent.devices.inventory import Inventory
 from ai.backend.agent.devices.operations import DeviceOperations
+from ai.backend.agent.devices.partitions import Partitioner
 from ai.backend.agent.devices.plugins import PluginSet
 from ai.backend.agent.gateway.server import ServiceGateway
 from ai.backend.agent.images.jobs import ImageJobs
@@ -30,6 +32,7 @@ from ai.backend.agent.lifecycle.supervisor import Supervisor
 from ai.backend.agent.link.commands import Commands
 from ai.backend.agent.link.report import Heartbeat, HeartbeatReporter, report_statistics
 from ai.backend.agent.metrics.host import HostMeter
+from ai.backend.agent.metrics.overuse import OveruseWatch
 from ai.backend.agent.metrics.statistics import NodeMeter, Statistics
 from ai.backend.agent.networks.networks import Networks
 from ai.backend.agent.networks.underlay import encryption_mark, overlay_report
@@ -134,8 +137,20 @@ class Agent:
         parts.callback(outbox.close)
         plugins = PluginSet(self._plugin_sources(), settings)
         parts.push_async_callback(plugins.stop)
-        inventory = Inventory(plugins, epoch)
+        inventory = Inventory(plugins, epoch, cut_on_demand=node.partition_on_demand)
         parts.push_async_callback(inventory.close)
+
+        async def refresh_and_report() -> None:
+            await reporter.refresh(now())
+            heartbeat.wake()
+
+        cordons = Cordons(host.state.cordons(), host.wall_clock)
+        operations = DeviceOperations(plugins, inventory, cordons, refresh=refresh_and_report)
+        health_rules = HealthRules(node.device_cordons, operations, clock=now)
+        inventory.failed = health_rules.on_failure
+        partitioner = Partitioner(
+            plugins, inventory, operations, names=node.partition_on_demand, idle_s=node.partition_idle, clock=now
+        )
         ports = PortForwarder(runtime, settings.services)
         host.kits.open()
         gateway = ServiceGateway(settings, host.state.gateway_values(), partial(self._connect, ports))
@@ -149,6 +164,7 @@ class Agent:
             gateway=gateway,
             plugins=plugins,
             inventory=inventory,
+            partitioner=partitioner,
             cdi=CdiSpecifications(plugins, lambda: runtime.info().cdi_directories, agent_id=node.id),
             records=host.state.kernel_records(),
             leftovers=host.state.leftovers(),
@@ -157,6 +173,7 @@ class Agent:
         )
         statistics = Statistics(runtime, plugins, inventory, host.meter, wall_clock=host.wall_clock)
         supervisor = self.supervisor = Supervisor(context, statistics)
+        statistics.overuse = OveruseWatch(settings.resource, supervisor.end_for_overuse)
         parts.push_async_callback(runtime.shutdown)
         parts.push_async_callback(supervisor.close)
         images = ImageJobs(runtime, supervisor.get)
@@ -164,10 +181,6 @@ class Agent:
         reporter = HeartbeatReporter(context, supervisor)
         heartbeat = Heartbeat(reporter, supervisor, self._manager, interval_s=intervals.heartbeat)
         recovery = Recovery(context, supervisor)
-
-        async def refresh_and_report() -> None:
-            await reporter.refresh(now())
-            heartbeat.wake()
 
         async def refresh() -> None:
             if await reporter.refresh(now()):
@@ -181,8 +194,6 @@ class Agent:
 
         refreshes = self._refreshes = PeriodicCall("inventory", intervals.inventory, refresh)
         health = HealthLoop(context, supervisor, refresh=refreshes.wake, beat=heartbeat.wake)
-        cordons = Cordons(host.state.cordons(), host.wall_clock)
-        operations = DeviceOperations(plugins, inventory, cordons, refresh=refresh_and_report)
         self._commands = Commands(
             supervisor=supervisor,
             runtime=runtime,
@@ -216,6 +227,8 @@ class Agent:
             ),
             refreshes,
             PeriodicCall("cordons", intervals.inventory / _CORDON_CHECKS, operations.expire_cordons),
+            PeriodicCall("health rules", intervals.inventory / _CORDON_CHECKS, health_rules.apply),
+            PeriodicCall("partitions", intervals.inventory, partitioner.join_idle),
             PeriodicCall("cdi", intervals.inventory, context.cdi.refresh),
             PeriodicCall("images", intervals.images, refresh_images),
             PeriodicCall("sync", intervals.sync, recovery.sync),
@@ -274,19 +287,22 @@ async def serve(settings: AgentSettings, stop: asyncio.Event) -> None:
 
     Raises InvalidInput for missing or wrong settings, and Conflict if another agent uses the data directory.
     """
-    from ai.backend.agent.link.managers import SharedConfiguration, named_managers
+    from ai.backend.agent.link.managers import SharedConfiguration, key_files, named_managers
     from ai.backend.infra.process.memory import trimmed
     from ai.backend.infra.rpc.fanout import ManagerFanout
     from ai.backend.infra.rpc.zmq.agent import ZmqAgentEndpoint
-    from ai.backend.infra.rpc.zmq.keys import load_or_generate_keypair
 
     shared = SharedConfiguration(settings)
-    keys_file = settings.link.keypair_file or settings.data_dir / "agent.key"
-    keys_file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    keypair = load_or_generate_keypair(keys_file)
+    keys = key_files(settings)
 
     def connect(address: str, key: str) -> ZmqAgentEndpoint:
-        return ZmqAgentEndpoint(connect=address, agent_id=settings.agent.id, keypair=keypair, manager_key=key)
+        return ZmqAgentEndpoint(
+            connect=address,
+            agent_id=settings.agent.id,
+            keypair=keys.keypair,
+            manager_key=key,
+            newest_keys=partial(keys.newest, key),
+        )
 
     managers = named_managers(settings.link) or await shared.managers()
     settings = await shared.merged(settings)

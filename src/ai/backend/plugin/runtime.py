@@ -381,11 +381,11 @@ class AbstractRuntime(ABC):
     @abstractmethod
     async def pids(self, key: WorkloadKey) -> tuple[int, ...]: ...
 
-    async def lacks_image(self, wanted: ImageRequest) -> bool:
+    async def lacks_image(self, request: ImageRequest) -> bool:
         """Returns True if :meth:`pull_image` must be called before a workload is made of the image."""
         return False
 
-    async def pull_image(self, wanted: ImageRequest, tell: TellProgress) -> None:
+    async def pull_image(self, request: ImageRequest, tell: TellProgress) -> None:
         """Fetches an image; calls for the same image share one transfer, which ends when nobody waits for it. Raises
         ImageNotFound, RegistryRefused (other credentials), RegistryUnavailable, StorageFull, NotSupported."""
         raise NotSupported(f"the runtime {self.name} fetches no images from registries")
@@ -399,7 +399,7 @@ class AbstractRuntime(ABC):
         """Removes an image. Safe if there is none. Raises Conflict if a workload runs on it; NotSupported."""
         raise NotSupported(f"the runtime {self.name} removes no images on request")
 
-    async def commit(self, key: WorkloadKey, wanted: CommitRequest, tell: TellProgress) -> CommittedImage:
+    async def commit(self, key: WorkloadKey, request: CommitRequest, tell: TellProgress) -> CommittedImage:
         """Stores the workload's root file system, without its home, mounts, environment and secrets. Raises NotFound,
         StorageFull, RegistryRefused, RegistryUnavailable, WorkloadError, NotSupported; nothing is left behind."""
         raise NotSupported(f"the runtime {self.name} makes no images of its sessions: they have no layers of their own")

@@ -49,6 +49,7 @@ class PluginHandle:
     delays: Delays
     _class: type[AbstractComputePlugin] | None = field(default=None, init=False)
     _plugin: AbstractComputePlugin | None = field(default=None, init=False)
+    _options_schema: Mapping[str, Any] | None = field(default=None, init=False)
     _started_at: float = field(default=0.0, init=False)
     _retry_at: float = field(default=0.0, init=False)
     _faults: dict[str, str] = field(default_factory=lambda: {"init": "not started"}, init=False)
@@ -69,6 +70,11 @@ class PluginHandle:
     @property
     def verified_on(self) -> str | None:
         return self._class.verified_on if self._class is not None else None
+
+    @property
+    def options_schema(self) -> Mapping[str, Any] | None:
+        """The JSON Schema of what sessions may say to the plugin; None: nothing, or it was never started."""
+        return self._options_schema
 
     @property
     def started(self) -> bool:
@@ -106,6 +112,7 @@ class PluginHandle:
         plugin: AbstractComputePlugin | None = None
         try:
             plugin = await self._create()
+            self._options_schema = plugin.options_schema()
             async with asyncio.timeout(self._patience_s(plugin)):
                 await plugin.init()
             if isinstance(plugin, HostedPlugin) and plugin.host.reason is not None:

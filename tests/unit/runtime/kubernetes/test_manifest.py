@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import replace
+from dataclasses import fields, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -135,6 +135,53 @@ def test_what_a_pod_cannot_have_is_denied_with_its_field(config: WorkloadConfig,
     with pytest.raises(CreationDenied) as denied:
         compose(replace(SPEC, config=config))
     assert denied.value.data["field"] == field
+
+
+REACHING = {
+    "extra_gids": (WorkloadConfig(extra_gids=(4711,)), ("spec", "securityContext", "supplementalGroups"), [4711]),
+    "cpu_limit": (WorkloadConfig(cpu_limit=2.0), ("spec", "containers", -1, "resources", "limits", "cpu"), "2000m"),
+    "memory_limit_bytes": (
+        WorkloadConfig(memory_limit_bytes=1 << 30),
+        ("spec", "containers", -1, "resources", "limits", "memory"),
+        str((1 << 30) + (1 << 26)),
+    ),
+    "devices": (
+        WorkloadConfig(devices=SPEC.config.devices),
+        ("spec", "resourceClaims", 0, "name"),
+        "devices",
+    ),
+    "mounts": (WorkloadConfig(mounts=SPEC.config.mounts[:1]), (), None),
+}
+"""Fields that reach a pod: an example, and where it is in the pod."""
+DENIED = {
+    "networks": WorkloadConfig(networks=("bridge",)),
+    "extra_syscalls": WorkloadConfig(extra_syscalls=("kcmp",)),
+    "ipc": WorkloadConfig(ipc="/run/acme/shm"),
+}
+OF_AGENT = {"env_vars", "resource_data"}
+"""Written by the agent for every runtime, into the environment and ``resource.txt``."""
+OF_KUBELET = {"cpuset", "memory_nodes"}
+"""The kubelet's own managers choose cores and memory nodes."""
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(WorkloadConfig)])
+def test_what_a_plugin_says_reaches_a_pod_or_is_denied_by_its_name(name: str) -> None:
+    if name in DENIED:
+        with pytest.raises(CreationDenied) as denied:
+            compose(replace(SPEC, config=DENIED[name]))
+        assert denied.value.data["field"] == name
+    elif name in REACHING:
+        config, place, expected = REACHING[name]
+        pod: Any = compose(replace(SPEC, config=config))
+        if not place:
+            mounted = [mount["mountPath"] for box in pod["spec"]["containers"] for mount in box["volumeMounts"]]
+            assert "/home/work/data" in mounted
+            return
+        for key in place:
+            pod = pod[key]
+        assert pod == expected
+    else:
+        assert name in OF_AGENT | OF_KUBELET, "a new field of WorkloadConfig: say what becomes of it in a pod"
 
 
 @pytest.mark.parametrize("target", ["etc/x", "/etc/passwd", "/usr/lib/x", "/home/x", "/home/config/../../etc/x", "/x"])

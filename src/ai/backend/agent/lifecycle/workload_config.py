@@ -107,6 +107,7 @@ def merge_configs(authored_configs: Sequence[_AuthoredConfig]) -> WorkloadConfig
         networks=_union_of(config.networks for _, config in authored_configs),
         extra_gids=_union_of(config.extra_gids for _, config in authored_configs),
         extra_syscalls=_union_of(config.extra_syscalls for _, config in authored_configs),
+        ipc=_single_value("ipc", ((author, config.ipc) for author, config in authored_configs)),
         cpuset=_only_one_sets("cpuset", ((author, config.cpuset) for author, config in authored_configs)),
         memory_nodes=_only_one_sets(
             "memory_nodes", ((author, config.memory_nodes) for author, config in authored_configs)
@@ -134,7 +135,13 @@ _KEY_OF_FIELD: dict[str, Callable[[Any], str]] = {
     "devices": _device_key,
     "extra_syscalls": str,
     "networks": str,
+    "ipc": str,
 }
+
+
+def _items_of(value: Any) -> Sequence[Any]:
+    """Returns the items of a field; the only one of a field with a single value."""
+    return (value,) if isinstance(value, str) else value or ()
 
 
 def blame(error: CreationDenied, authored_configs: Sequence[_AuthoredConfig]) -> CreationDenied:
@@ -146,7 +153,7 @@ def blame(error: CreationDenied, authored_configs: Sequence[_AuthoredConfig]) ->
         for author, config in authored_configs
         if key_of_item is not None
         and author != AGENT
-        and any(key_of_item(item) == refused_key for item in getattr(config, config_field))
+        and any(key_of_item(item) == refused_key for item in _items_of(getattr(config, config_field)))
     ]
     if not authors:
         return error

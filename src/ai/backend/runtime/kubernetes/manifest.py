@@ -170,6 +170,9 @@ def file_directories(files: Mapping[str, bytes]) -> dict[str, str]:
 
 
 def _refuse_impossible(spec: WorkloadSpec) -> None:
+    if spec.config.ipc is not None:
+        data = {"field": "ipc", "key": spec.config.ipc}
+        raise CreationDenied("pods of sessions show no folder of the node as their shared memory", data=data)
     if spec.config.networks:
         network = spec.config.networks[0]
         data = {"field": "networks", "key": network}

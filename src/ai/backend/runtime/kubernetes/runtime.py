@@ -107,7 +107,7 @@ class KubernetesRuntime(AbstractRuntime):
             self._images_read_at = now
         return self._images
 
-    async def pull_image(self, wanted: ImageRequest, tell: TellProgress) -> None:
+    async def pull_image(self, request: ImageRequest, tell: TellProgress) -> None:
         raise NotSupported(capabilities.NO_PULL)
 
     async def load_image(self, name: str, archive: Path) -> None:
@@ -116,7 +116,7 @@ class KubernetesRuntime(AbstractRuntime):
     async def remove_image(self, name: str) -> None:
         raise NotSupported(capabilities.NO_REMOVE)
 
-    async def commit(self, key: WorkloadKey, wanted: CommitRequest, tell: TellProgress) -> CommittedImage:
+    async def commit(self, key: WorkloadKey, request: CommitRequest, tell: TellProgress) -> CommittedImage:
         raise NotSupported(capabilities.NO_COMMIT)
 
     # ---- networks
@@ -254,8 +254,8 @@ class KubernetesRuntime(AbstractRuntime):
             if handle.channel is channel:
                 handle.channel = None
             raise
-        if handle.told is not None:
-            channel.on_ended(handle.told.last_seq)
+        if handle.reported_end is not None:
+            channel.on_ended(handle.reported_end.last_seq)
         return channel
 
     async def _exit_after(self, handle: Handle, channel: PodChannel | None) -> WorkloadExit | None:
@@ -263,7 +263,7 @@ class KubernetesRuntime(AbstractRuntime):
 
         def is_decided() -> bool:
             is_replaced = handle.channel is not None and handle.channel is not channel
-            return handle.exit is not None or is_replaced or (handle.link is not None and handle.told is None)
+            return handle.exit is not None or is_replaced or (handle.link is not None and handle.reported_end is None)
 
         while not is_decided():
             await handle.until(is_decided, _EXIT_CHECK_S)
