@@ -1,7 +1,7 @@
-"""Every machine description of the tests, replayed through the whole agent: devices, a session on each, metrics, illness.
+"""Replays every machine description of the tests through the whole agent: devices, a session on each, metrics, illness.
 
-The descriptions are written from documentation (``tests/data/nvml``, ``tests/data/sysfs``): they prove the code, not the
-hardware. ``docs/reference/accelerators/proofs.md`` lists them.
+The descriptions are written from documentation (``tests/data/nvml``, ``tests/data/sysfs``): they prove the code, not
+the hardware. ``docs/reference/accelerators/proofs.md`` lists them.
 """
 
 from __future__ import annotations
