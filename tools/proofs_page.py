@@ -24,8 +24,8 @@ _PROOFS = {
     ),
     "cuda": (
         (
-            "the kit and the whole agent on the descriptions below; the calls of NVML by a stand-in for its library; MPS"
-            " with a stand-in for its control program; sessions of a cluster on the stand-in"
+            "the kit and the whole agent on the descriptions below; the calls of NVML by a stand-in for its library;"
+            " MPS with a stand-in for its control program; sessions of a cluster on the stand-in"
         ),
         (
             *(f"{_CONTRACT}/test_cuda.py", f"{_CONTRACT}/test_cuda_library.py", f"{_AGENT}/test_machines.py"),

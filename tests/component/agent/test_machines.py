@@ -88,7 +88,8 @@ async def replay(bench: Bench, plugin: type[AbstractComputePlugin]) -> None:
     healthy = {
         device_id
         for device_id, device in devices.items()
-        if device.get("health", "healthy") == "healthy" and device["slots"]  # a GPU in MIG mode offers its instances
+        if device.get("health", "healthy") == "healthy"
+        and any(float(slot["amount"]) for slot in device["slots"])  # a GPU in MIG mode offers its instances
     }
     specs = {}
     for slot in report.slots:
