@@ -1,4 +1,4 @@
-"""Every machine description of the tests, replayed through the whole agent: devices, sessions, metrics, illness.
+"""Replays every machine description of the tests through the whole agent: devices, sessions, metrics, illness.
 
 The descriptions are written from documentation (``tests/data/nvml``, ``tests/data/sysfs``): they prove the code, not
 the hardware. ``docs/reference/accelerators/proofs.md`` lists them.
@@ -54,7 +54,7 @@ def sysfs_plugin(tree: str, place: Path) -> type[AbstractComputePlugin]:
     base: Any = RocmPlugin if tree.startswith("rocm") else getattr(families, tree.replace("-", "_"))
     values = roots(tree, place)
 
-    class Plugin(base):
+    class Plugin(base):  # type: ignore[misc]  # one of several classes
         def __init__(self, settings: Any = None) -> None:
             super().__init__(base.settings_model(**values))
 

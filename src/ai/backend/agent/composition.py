@@ -14,17 +14,16 @@ from typing import TYPE_CHECKING, Any
 from ai.backend.agent.config.settings import INTRINSIC_PLUGINS, AgentSettings
 from ai.backend.agent.devices.cdi import CdiSpecifications
 from ai.backend.agent.devices.cordons import Cordons
-from ai.backend.agent.devices.health_rules import HealthRules
 from ai.backend.agent.devices.inventory import Inventory
-from ai.backend.agent.devices.operations import DeviceOperations
 from ai.backend.agent.devices.partitions import Partitioner
 from ai.backend.agent.devices.plugins import PluginSet
 from ai.backend.agent.devices.reloading import PluginReload
+from ai.backend.agent.devices.upkeep import DeviceUpkeep
 from ai.backend.agent.gateway.server import ServiceGateway
 from ai.backend.agent.images.jobs import ImageJobs
 from ai.backend.agent.kernels.files import DirectoryState
 from ai.backend.agent.kernels.observer import ObservationQueue
-from ai.backend.agent.kernels.store import DurableState
+from ai.backend.agent.kernels.store import DurableState, Outbox
 from ai.backend.agent.kit.build import KitStore
 from ai.backend.agent.lifecycle.context import AgentContext
 from ai.backend.agent.lifecycle.device_failures import HealthLoop
@@ -53,8 +52,6 @@ if TYPE_CHECKING:
     from ai.backend.agent.link.managers import SharedConfiguration
 
 log = logging.getLogger(__name__)
-_CORDON_CHECKS = 3
-"""Looks for cordons that have ended, for each look at devices."""
 _KIT_CLEANING_PERIOD_S = 3600.0
 
 
@@ -150,32 +147,11 @@ class Agent:
             heartbeat.wake()
 
         cordons = Cordons(host.state.cordons(), host.wall_clock)
-        operations = DeviceOperations(plugins, inventory, cordons, refresh=refresh_and_report)
-        health_rules = HealthRules(node.device_cordons, operations, clock=now)
-        inventory.failed = health_rules.on_failure
-        partitioner = Partitioner(
-            plugins, inventory, operations, names=node.partition_on_demand, idle_s=node.partition_idle, clock=now
-        )
+        upkeep = DeviceUpkeep.make(plugins, inventory, cordons, node, clock=now, refresh=refresh_and_report)
         ports = PortForwarder(runtime, settings.services)
         host.kits.open()
         gateway = ServiceGateway(settings, host.state.gateway_values(), partial(self._connect, ports))
-        context = AgentContext(
-            settings=settings,
-            epoch=epoch,
-            secret=host.state.secret(),
-            runtime=runtime,
-            networks=Networks(runtime, host.secure),
-            services=ServiceManager(runtime, ports, host.kits, settings.runs),
-            gateway=gateway,
-            plugins=plugins,
-            inventory=inventory,
-            partitioner=partitioner,
-            cdi=CdiSpecifications(plugins, lambda: runtime.info().cdi_directories, agent_id=node.id),
-            records=host.state.kernel_records(),
-            leftovers=host.state.leftovers(),
-            observer=ObservationQueue(outbox, self._manager, agent_id=node.id, epoch=epoch, wall_clock=host.wall_clock),
-            wall_clock=host.wall_clock,
-        )
+        context = self._context(epoch, outbox, ports, gateway, plugins, inventory, upkeep.partitioner)
         statistics = Statistics(runtime, plugins, inventory, host.meter, wall_clock=host.wall_clock)
         supervisor = self.supervisor = Supervisor(context, statistics)
         statistics.overuse = OveruseWatch(settings.resource, supervisor.end_for_overuse)
@@ -204,7 +180,7 @@ class Agent:
             supervisor=supervisor,
             runtime=runtime,
             statistics=statistics,
-            devices=operations,
+            devices=upkeep.operations,
             images=images,
             ports=ports,
             services=context.services,
@@ -232,9 +208,7 @@ class Agent:
                 partial(report_statistics, context, supervisor, statistics, self._manager),
             ),
             refreshes,
-            PeriodicCall("cordons", intervals.inventory / _CORDON_CHECKS, operations.expire_cordons),
-            PeriodicCall("health rules", intervals.inventory / _CORDON_CHECKS, health_rules.apply),
-            PeriodicCall("partitions", intervals.inventory, partitioner.join_idle),
+            *upkeep.loops(intervals.inventory),
             PeriodicCall("cdi", intervals.inventory, context.cdi.refresh),
             PeriodicCall("images", intervals.images, refresh_images),
             PeriodicCall("sync", intervals.sync, recovery.sync),
@@ -245,6 +219,37 @@ class Agent:
         self._spawn(health.run(), "health")
         self._spawn(watch_exits(runtime, supervisor), "exits")
         self._spawn(context.observer.deliver(), "observations")
+
+    def _context(
+        self,
+        epoch: int,
+        outbox: Outbox,
+        ports: PortForwarder,
+        gateway: ServiceGateway,
+        plugins: PluginSet,
+        inventory: Inventory,
+        partitioner: Partitioner,
+    ) -> AgentContext:
+        settings, host, runtime = self.settings, self._host, self._runtime
+        return AgentContext(
+            settings=settings,
+            epoch=epoch,
+            secret=host.state.secret(),
+            runtime=runtime,
+            networks=Networks(runtime, host.secure),
+            services=ServiceManager(runtime, ports, host.kits, settings.runs),
+            gateway=gateway,
+            plugins=plugins,
+            inventory=inventory,
+            partitioner=partitioner,
+            cdi=CdiSpecifications(plugins, lambda: runtime.info().cdi_directories, agent_id=settings.agent.id),
+            records=host.state.kernel_records(),
+            leftovers=host.state.leftovers(),
+            observer=ObservationQueue(
+                outbox, self._manager, agent_id=settings.agent.id, epoch=epoch, wall_clock=host.wall_clock
+            ),
+            wall_clock=host.wall_clock,
+        )
 
     async def reload_plugins(
         self, settings: AgentSettings, plugins: Sequence[PluginSource] | None = None
@@ -278,7 +283,7 @@ class Agent:
         self._tasks.append(asyncio.create_task(loop, name=f"agent-{name}"))
 
     def refresh(self) -> None:
-        """Has the plugins asked for the devices now, and the managers told."""
+        """Lists the devices of the plugins now, and reports them to the managers."""
         if self._refreshes is not None:
             self._refreshes.wake()
 
