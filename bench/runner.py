@@ -27,6 +27,7 @@ MODULES = (
     "tunnel",
     "proxy",
     "proxy_haproxy",
+    "proxy_traefik",
     "serving",
     "serving_path",
     "gateway",
