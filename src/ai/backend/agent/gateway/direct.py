@@ -12,7 +12,7 @@ from ai.backend.common.errors import Unavailable
 
 
 class DirectPorts:
-    """Takes ports of ``port_range`` in turn from a random one on: a port that was freed is used again as late as
+    """Takes ports of ``port_range`` in turn from a random one on: a freed port is used again as late as
     possible, since nothing but the address tells clients of an old route from those of the next."""
 
     def __init__(self, host: str, port_range: tuple[int, int]) -> None:

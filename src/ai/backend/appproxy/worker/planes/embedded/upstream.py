@@ -173,7 +173,7 @@ class Upstream(asyncio.Protocol):
                 self._lose(exc)
 
     def abort(self) -> None:
-        """Cuts the connection: the app sees that nobody waits for its response any more."""
+        """Aborts the connection, so that the app can stop computing its response."""
         self.sink = None
         self.is_reusable = False
         self._pool.discard(self)
