@@ -1,4 +1,4 @@
-"""What partitions that are cut on demand gain over GPUs that an administrator has cut beforehand.
+"""Compares GPUs that are cut on demand with GPUs that an administrator has cut beforehand.
 
 100 machines of eight GPUs, each of seven compute slices and eight parts of memory, as MIG has them. Requests for
 profiles arrive one at a time, by one of three mixes, until they have asked for all slices; each is placed for good or

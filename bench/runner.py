@@ -15,6 +15,7 @@ MODULES = (
     "path",
     "life",
     "history",
+    "migrations",
     "operations",
     "scrape",
     "jobs",

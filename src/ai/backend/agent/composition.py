@@ -9,16 +9,15 @@ from collections.abc import Callable, Collection, Coroutine, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ai.backend.agent.config.settings import INTRINSIC_PLUGINS, AgentSettings
 from ai.backend.agent.devices.cdi import CdiSpecifications
 from ai.backend.agent.devices.cordons import Cordons
-from ai.backend.agent.devices.health_rules import HealthRules
 from ai.backend.agent.devices.inventory import Inventory
-from ai.backend.agent.devices.operations import DeviceOperations
-from ai.backend.agent.devices.partitions import Partitioner
 from ai.backend.agent.devices.plugins import PluginSet
+from ai.backend.agent.devices.reloading import PluginReload
+from ai.backend.agent.devices.upkeep import DeviceUpkeep
 from ai.backend.agent.gateway.server import ServiceGateway
 from ai.backend.agent.images.jobs import ImageJobs
 from ai.backend.agent.kernels.files import DirectoryState
@@ -48,9 +47,10 @@ from ai.backend.node.linux.ipsec import SecuredLine
 from ai.backend.plugin.discovery import PluginSource, find_plugins
 from ai.backend.plugin.runtime import AbstractRuntime, RuntimeInfo
 
+if TYPE_CHECKING:
+    from ai.backend.agent.link.managers import SharedConfiguration
+
 log = logging.getLogger(__name__)
-_CORDON_CHECKS = 3
-"""Looks for cordons that have ended, for each look at devices."""
 _KIT_CLEANING_PERIOD_S = 3600.0
 
 
@@ -114,6 +114,7 @@ class Agent:
         self._recovered = asyncio.Event()
         self._commands: Commands | None = None
         self._refreshes: PeriodicCall | None = None
+        self._reload: PluginReload | None = None
         self.supervisor: Supervisor | None = None
 
     @property
@@ -145,12 +146,7 @@ class Agent:
             heartbeat.wake()
 
         cordons = Cordons(host.state.cordons(), host.wall_clock)
-        operations = DeviceOperations(plugins, inventory, cordons, refresh=refresh_and_report)
-        health_rules = HealthRules(node.device_cordons, operations, clock=now)
-        inventory.failed = health_rules.on_failure
-        partitioner = Partitioner(
-            plugins, inventory, operations, names=node.partition_on_demand, idle_s=node.partition_idle, clock=now
-        )
+        upkeep = DeviceUpkeep.make(plugins, inventory, cordons, node, clock=now, refresh=refresh_and_report)
         ports = PortForwarder(runtime, settings.services)
         host.kits.open()
         gateway = ServiceGateway(settings, host.state.gateway_values(), partial(self._connect, ports))
@@ -164,7 +160,7 @@ class Agent:
             gateway=gateway,
             plugins=plugins,
             inventory=inventory,
-            partitioner=partitioner,
+            partitioner=upkeep.partitioner,
             cdi=CdiSpecifications(plugins, lambda: runtime.info().cdi_directories, agent_id=node.id),
             records=host.state.kernel_records(),
             leftovers=host.state.leftovers(),
@@ -192,13 +188,14 @@ class Agent:
                 context.services.forget_images()
                 heartbeat.wake()
 
+        self._reload = PluginReload(plugins, inventory, refresh=refresh_and_report)
         refreshes = self._refreshes = PeriodicCall("inventory", intervals.inventory, refresh)
         health = HealthLoop(context, supervisor, refresh=refreshes.wake, beat=heartbeat.wake)
         self._commands = Commands(
             supervisor=supervisor,
             runtime=runtime,
             statistics=statistics,
-            devices=operations,
+            devices=upkeep.operations,
             images=images,
             ports=ports,
             services=context.services,
@@ -226,9 +223,7 @@ class Agent:
                 partial(report_statistics, context, supervisor, statistics, self._manager),
             ),
             refreshes,
-            PeriodicCall("cordons", intervals.inventory / _CORDON_CHECKS, operations.expire_cordons),
-            PeriodicCall("health rules", intervals.inventory / _CORDON_CHECKS, health_rules.apply),
-            PeriodicCall("partitions", intervals.inventory, partitioner.join_idle),
+            *upkeep.loops(intervals.inventory),
             PeriodicCall("cdi", intervals.inventory, context.cdi.refresh),
             PeriodicCall("images", intervals.images, refresh_images),
             PeriodicCall("sync", intervals.sync, recovery.sync),
@@ -240,10 +235,22 @@ class Agent:
         self._spawn(watch_exits(runtime, supervisor), "exits")
         self._spawn(context.observer.deliver(), "observations")
 
-    def _plugin_sources(self) -> Sequence[PluginSource]:
+    async def reload_plugins(
+        self, settings: AgentSettings, plugins: Sequence[PluginSource] | None = None
+    ) -> dict[str, str]:
+        """Takes over which plugins there are and their settings; everything else of the settings needs a restart.
+
+        Returns the reasons for which plugins stay as they were, by their names. Raises Unavailable before the agent
+        has started.
+        """
+        if self._reload is None:
+            raise Unavailable("the agent starts or stops")
+        return await self._reload.reload(settings, plugins if plugins is not None else self._plugin_sources(settings))
+
+    def _plugin_sources(self, settings: AgentSettings | None = None) -> Sequence[PluginSource]:
         if self._sources is not None:
             return self._sources
-        node = self.settings.agent
+        node = (settings or self.settings).agent
         allowed, blocked = node.allow_compute_plugins, node.block_compute_plugins
         return find_plugins(allowed, blocked, INTRINSIC_PLUGINS, node.in_process_compute_plugins)
 
@@ -260,7 +267,7 @@ class Agent:
         self._tasks.append(asyncio.create_task(loop, name=f"agent-{name}"))
 
     def refresh(self) -> None:
-        """Has the plugins asked for the devices now, and the managers told."""
+        """Lists the devices of the plugins now, and reports them to the managers."""
         if self._refreshes is not None:
             self._refreshes.wake()
 
@@ -282,12 +289,17 @@ class Agent:
         return self._commands
 
 
-async def serve(settings: AgentSettings, stop: asyncio.Event) -> None:
+async def serve(
+    settings: AgentSettings, stop: asyncio.Event, *, load: Callable[[], AgentSettings] | None = None
+) -> None:
     """Runs an agent, connected to every manager by ZeroMQ, until ``stop`` is set. Workloads keep running.
+
+    At SIGHUP plugins and their settings are reloaded as ``load`` reads them.
 
     Raises InvalidInput for missing or wrong settings, and Conflict if another agent uses the data directory.
     """
     from ai.backend.agent.link.managers import SharedConfiguration, key_files, named_managers
+    from ai.backend.infra.process.daemon import on_hang_up
     from ai.backend.infra.process.memory import trimmed
     from ai.backend.infra.rpc.fanout import ManagerFanout
     from ai.backend.infra.rpc.zmq.agent import ZmqAgentEndpoint
@@ -317,5 +329,26 @@ async def serve(settings: AgentSettings, stop: asyncio.Event) -> None:
         if not named_managers(settings.link):
             parts.callback(asyncio.create_task(shared.follow(endpoint)).cancel)
         log.info("the agent %s serves the managers at %s", agent.agent_id, ", ".join(managers))
+        if load is not None:
+            on_hang_up.append(reloader(agent, shared, load))
         async with trimmed():
             await stop.wait()
+
+
+def reloader(agent: Agent, shared: SharedConfiguration, load: Callable[[], AgentSettings]) -> Callable[[], None]:
+    """Returns the function that reads the settings again, whose errors it raises, and reloads plugins in the
+    background."""
+    running: set[asyncio.Task[object]] = set()
+
+    async def reload(settings: AgentSettings) -> None:
+        try:
+            await agent.reload_plugins(await shared.merged(settings))
+        except BackendError as e:
+            log.error("plugins stay as they are: %s", e)
+
+    def begin() -> None:
+        task = asyncio.get_running_loop().create_task(reload(load()), name="agent-reload")
+        running.add(task)
+        task.add_done_callback(running.discard)
+
+    return begin

@@ -376,7 +376,7 @@ class AbstractRuntime(ABC):
 
     @abstractmethod
     async def measure(self, keys: Sequence[WorkloadKey]) -> Mapping[WorkloadKey, Sequence[Measurement]]:
-        """Returns the statistics of workloads that the runtime knows itself: cpu_used, cpu_util, mem, io_read,
+        """Returns the statistics of workloads that the runtime measures itself: cpu_used, cpu_util, mem, io_read,
         io_write, net_rx, net_tx, io_scratch_size, pids. Unknown ones are left out, as the network of a workload that
         shares the host's."""
 

@@ -249,7 +249,7 @@ def read_table(path: Path, model: type[M]) -> M:
 
 
 class MockSettings(PluginSettings):
-    """Settings of the plugin (spec 03-06, peer facts 2.4)."""
+    """Settings of the mock plugin (spec 03-06, peer facts 2.4)."""
 
     allocation_mode: Literal["discrete", "fractional"] = Field(
         default="discrete", description="Whole devices (<slot>.device) or parts of them (<slot>.shares)."

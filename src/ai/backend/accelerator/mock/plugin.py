@@ -71,7 +71,7 @@ class MockHook(PluginHook):
         if options.image is not None:
             path = image_in(self._plugin.board.settings.images_dir, options.image)
             for device_id in sorted(self.device_alloc.device_ids()):
-                await self._plugin.program(device_id.partition("/")[0], path)
+                await self._plugin.program(DeviceId(device_id.partition("/")[0]), path)
         config = await super().pre_create()
         if options.mode is None:
             return config
@@ -198,7 +198,7 @@ class MockPlugin(SimulatedPowers, AbstractComputePlugin):
         return MockHook(workload, device_alloc, context, self)
 
     def hold(self, kernel_id: KernelId, device_alloc: DeviceAllocation) -> None:
-        """Records what a kernel holds from now on, instead of what it held."""
+        """Replaces the recorded allocation of a kernel."""
         used, kernel, device_ids = self.board.hardware.in_use, str(kernel_id), device_alloc.device_ids()
         holders = {device_id: sorted({*used.get(device_id, ()), kernel}) for device_id in device_ids}
         holders |= {

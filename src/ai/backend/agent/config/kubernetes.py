@@ -108,7 +108,7 @@ class KubernetesSettings(Settings):
 
     @property
     def speaker(self) -> str:
-        """The name under which managers know this process: what its key must be bound to."""
+        """The name of this process at the managers, to which its key must be bound."""
         return f"{self.cluster}.*@{self.shard}" if self.shard else f"{self.cluster}.*"
 
     @property

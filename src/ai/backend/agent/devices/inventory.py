@@ -184,6 +184,14 @@ class Inventory:
         if is_changed:
             self.changed()
 
+    def holders_of(self, plugin_key: str) -> list[str]:
+        """Returns the kernels that hold devices of a plugin."""
+        return [kernel_id for kernel_id in self._holding_of_kernel if self.holding_of(kernel_id, plugin_key).slots]
+
+    def forget(self, plugin_key: str) -> None:
+        """Drops the devices of a plugin that has been removed; the next refresh reports it."""
+        self.kinds.pop(plugin_key, None)
+
     async def close(self) -> None:
         """Cancels queries that have not been answered."""
         tasks = [*self._queries.values(), *self._late.values(), *self._info_queries.values()]

@@ -129,7 +129,7 @@ class HookCalls:
             )
 
     async def _labels_of(self, spec: KernelSpec) -> Mapping[str, str]:
-        """Returns the labels of an image; none if the runtime cannot tell them now, which must not stop an end."""
+        """Returns the labels of an image; none if the runtime cannot read them now: a kernel must end nevertheless."""
         try:
             return await self._context.services.labels_of(spec)
         except BackendError as e:

@@ -18,7 +18,7 @@ _ENDING_METHODS = frozenset({"pre_terminate", "post_terminate"})
 
 
 def image_of(name: str, architecture: str, labels: Mapping[str, str]) -> WorkloadImage:
-    """Returns what is known of an image by its labels (spec 03-05:74); of a host image, what the node is."""
+    """Describes an image by its labels (spec 03-05:74), and a host image by the node's own system."""
     distribution = labels.get(_DISTRIBUTION_LABEL, "")
     if distribution == _OF_HOST:
         distribution, libc = _of_this_host()

@@ -41,7 +41,7 @@ ARCHITECTURE = {"amd64": "x86_64", "arm64": "aarch64"}.get(platform.machine().lo
 
 @dataclass(frozen=True, slots=True)
 class _ReportedInventory:
-    """Slots, devices and plugins in wire form, with what they were made of."""
+    """Slots, devices and plugins in wire form, with the inventory from which they were made."""
 
     state: tuple[object, ...]
     contents: tuple[tuple[object, ...], ...]
@@ -108,6 +108,7 @@ class HeartbeatReporter:
             plugins=inventory.plugins,
             images=self._image_reports,
             kernels=self._supervisor.presence(),
+            observed=context.observer.last_seq,
             runtime_classes=reports_of(context.settings.runtime_classes, runtime_info),
             overlay=self.overlay,
         )

@@ -29,7 +29,7 @@ class OveruseWatch:
     settings: ResourceSettings
     end: Callable[[Kernel, str], None]
     _since: dict[_Place, float] = field(default_factory=dict, init=False)
-    _told: set[_Place] = field(default_factory=set, init=False)
+    _reported: set[_Place] = field(default_factory=set, init=False)
 
     def check(
         self, measured: Mapping[WorkloadKey, Sequence[Measurement]], kernels: Mapping[WorkloadKey, Kernel], now: float
@@ -44,8 +44,8 @@ class OveruseWatch:
         }
         self._since = {place: self._since.get(place, now) for place in excesses}
         lasting = {place for place, since in self._since.items() if now - since >= self.settings.device_overuse_grace}
-        new = lasting - self._told
-        self._told = lasting
+        new = lasting - self._reported
+        self._reported = lasting
         for place in sorted(new, key=str):
             self._act(kernels[place[0]], place, excesses[place])
 
@@ -59,7 +59,7 @@ class OveruseWatch:
     def family(self) -> MetricFamily:
         """Returns the number of workloads above their share, by metric and device."""
         counts: dict[tuple[str, str], int] = {}
-        for _, name, device in self._told:
+        for _, name, device in self._reported:
             counts[name, device] = counts.get((name, device), 0) + 1
         return MetricFamily(
             name="backendai_device_overuse",

@@ -1,4 +1,4 @@
-"""Plugins of a node of the cluster: its cores, its memory, and each driver's devices, as the cluster tells them."""
+"""Plugins of a node of the cluster: its cores, its memory, and each driver's devices, read from the API server."""
 
 from __future__ import annotations
 

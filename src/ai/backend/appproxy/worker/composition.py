@@ -34,7 +34,7 @@ STATE_FILE = "proxy-worker-state.json"
 
 
 class Worker:
-    """A worker of the app proxy. Raises InvalidInput for settings that cannot be had."""
+    """A worker of the app proxy. Raises InvalidInput for settings that cannot be applied."""
 
     def __init__(self, settings: WorkerSettings) -> None:
         self.settings = settings

@@ -320,7 +320,7 @@ async def update_traffic_ratio(api: AsyncSession, name: str, replica: UUID, rati
 @_NAME
 @click.argument("replica", type=click.UUID)
 async def downscale_route(api: AsyncSession, name: str, replica: UUID) -> Outcome:
-    """End one REPLICA of the service NAME, and want one less."""
+    """End one REPLICA of the service NAME, and lower the desired number by one."""
     return await api.Service(name).downscale_single_route(replica), f"{replica}: it drains, and ends"
 
 

@@ -86,7 +86,7 @@ class AsyncService(Area):
         return dict(await self._admin.select("endpoint", selected, endpoint_id=("UUID!", endpoint_id)))
 
     async def scale(self, to: int) -> dict[str, Any]:
-        """Changes the number of replicas that are wanted; returns before they are there."""
+        """Changes the desired number of replicas; returns before they are running."""
         return await self._change("POST", self._path("/scale"), {"to": to})
 
     async def modify(self, **changes: Any) -> dict[str, Any]:
@@ -108,7 +108,7 @@ class AsyncService(Area):
         return await self._change("DELETE", self._path())
 
     async def sync(self) -> dict[str, Any]:
-        """Lets the server send the routes to the app proxy again."""
+        """Asks the server to send the routes to the app proxy again."""
         return await self._change("POST", self._path("/sync"))
 
     async def generate_api_token(self, duration: str) -> dict[str, Any]:
@@ -121,7 +121,7 @@ class AsyncService(Area):
         return await self._change("PUT", path, {"traffic_ratio": new_ratio})
 
     async def downscale_single_route(self, target_route_id: UUID | str) -> dict[str, Any]:
-        """Ends one replica, and lets the endpoint want one less."""
+        """Ends one replica, and lowers the desired number by one."""
         return await self._change("DELETE", self._path(f"/routings/{segment(str(target_route_id))}"))
 
     async def history(self, *, limit: int = 100, offset: int = 0) -> list[dict[str, Any]]:

@@ -79,7 +79,8 @@ class AgentReport(Wire, frozen=True, kw_only=True):
     runtime enforces it. ``location`` has the places that contain the agent, the widest first. It runs at most
     ``kernel_limit`` kernels. ``speaker`` names the process that reports for this agent among others; empty: the agent
     itself, whose silence then is the node's. ``number`` counts the reports of one epoch from 1: the manager ignores one
-    that is not newer than the last; 0 is never ignored.
+    that is not newer than the last; 0 is never ignored. ``observed`` is the ``seq`` of the agent's newest observation
+    when it made the report; None from agents that do not say.
     """
 
     agent_id: str
@@ -104,6 +105,7 @@ class AgentReport(Wire, frozen=True, kw_only=True):
     kernel_limit: int | None = None
     overlay: OverlayReport | None = None
     speaker: str = ""
+    observed: int | None = None
 
     @property
     def agent_ids(self) -> tuple[str, ...]:

@@ -258,7 +258,7 @@ class LedgerAllocMap(AbstractAllocMap):
         return granted
 
     def _hint_beside(self, parts: Parts, hint: AffinityHint) -> AffinityHint:
-        """Returns the hint for further devices of a kernel that holds ``parts``."""
+        """Returns a hint by which further devices are chosen near the ``parts`` that a kernel holds."""
         chosen_mask = sum([1 << rank for rank, _ in parts])
         nodes = {node for node, mask in self._nodes.items() if node is not None and mask & chosen_mask}
         return AffinityHint(numa_nodes=hint.numa_nodes | nodes)

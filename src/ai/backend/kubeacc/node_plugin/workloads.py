@@ -59,7 +59,7 @@ def _parts(record: WorkloadRecord) -> set[tuple[str, str | None]]:
 
 
 def kernel_id_of(uid: str) -> KernelId:
-    """Returns the id under which plugins know a workload: its uid where that is a UUID."""
+    """Returns the id of a workload for plugins: its uid where that is a UUID."""
     try:
         return KernelId(uuid.UUID(uid))
     except ValueError:

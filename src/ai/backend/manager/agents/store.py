@@ -56,8 +56,13 @@ class SlotUse(Protocol):
 class PresenceComparison(Protocol):
     """Compares the kernels that an agent holds with the kernels that it should hold."""
 
-    async def compare(self, agent_id: AgentId, held: Sequence[KernelPresence]) -> PresenceDifferences:
-        """Ends the sessions of missing kernels and returns the kernels that the agent should remove or report."""
+    async def compare(
+        self, agent_id: AgentId, reported: Sequence[KernelPresence], epoch: int, observed: int | None
+    ) -> PresenceDifferences:
+        """Ends the sessions of missing kernels and returns the kernels that the agent should remove or report.
+
+        ``observed`` is the newest observation of ``epoch`` when the agent made the report; None if it does not say.
+        """
         ...
 
     def forget(self) -> None:

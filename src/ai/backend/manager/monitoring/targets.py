@@ -28,7 +28,7 @@ class TargetGroup(TypedDict):
 
 
 class Coordinators(Protocol):
-    """Asks coordinators of app proxies."""
+    """Reads the workers of app proxies from their coordinators."""
 
     async def call(
         self, coordinator: CoordinatorAddress, method: str, path: str, body: Any = None

@@ -59,7 +59,7 @@ def _known_slots(preset: ResourcePreset, names: Collection[str]) -> ResourceSlot
 
 @dataclass(frozen=True, slots=True)
 class ResourceService:
-    """Returns the slots, variants and presets that users can request, and the rest of their quotas."""
+    """Returns the slots, variants and presets that users can request, and the unused part of their quotas."""
 
     agents: AgentStore
     sessions: SessionStore

@@ -76,7 +76,7 @@ class ExplanationService:
     _kept: OrderedDict[bytes, tuple[float, Explanation]] = field(default_factory=OrderedDict, init=False)
 
     async def explain_request(self, caller: Caller, request: CreateSession, *, count: int = 1) -> Explanation:
-        """Returns what would become of ``count`` equal new sessions. Nothing is created, and hooks are not asked.
+        """Predicts the scheduling of ``count`` equal new sessions. Nothing is created, and hooks are not asked.
 
         Raises what :meth:`SessionService.create` raises for a request that is wrong in itself; that resources or limits
         do not allow it is an explanation.

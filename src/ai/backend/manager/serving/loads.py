@@ -74,7 +74,7 @@ class _Memory:
 
 
 class Autoscaler:
-    """Asks coordinators for loads, and decides.
+    """Reads loads from coordinators, and decides on the number of replicas.
 
     All of it is kept in memory: after a restart windows begin anew, by which nothing is removed too early.
     ``on_change`` is called when there is a new report.
@@ -101,11 +101,11 @@ class Autoscaler:
                 self._asked[coordinator] = task
 
     async def finish_round(self) -> None:
-        """Waits for the replies to the present questions."""
+        """Waits for the replies to the open requests."""
         await asyncio.gather(*self._asked.values(), self.gauges.finish_round())
 
     async def stop(self) -> None:
-        """Cancels the questions."""
+        """Cancels the open requests to coordinators."""
         await cancel_all(*self._asked.values())
         await self.gauges.stop()
 

@@ -114,7 +114,7 @@ class ServingLoop(PeriodicLoop):
                 self._drivers[key].add_done_callback(partial(self._on_done, key))
 
     async def _ask_loads(self, endpoints: Sequence[Endpoint]) -> None:
-        """Lets the loads of these endpoints be asked for, and those of others be forgotten."""
+        """Starts reading the loads of these endpoints, and forgets those of others."""
         coordinators: list[CoordinatorAddress] = []
         for endpoint in {each.resource_group: each for each in endpoints}.values():
             try:

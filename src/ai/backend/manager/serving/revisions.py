@@ -156,7 +156,7 @@ def replica_request(endpoint: Endpoint, spec: RevisionSpec, replica: Replica) ->
 
 
 def replica_environ(spec: RevisionSpec, port: int) -> dict[str, str]:
-    """Returns the environment of a replica: the variant's, the user's, and what its server is to know."""
+    """Returns the environment of a replica: the variant's, the user's, and the settings for its server."""
     return {
         **{name: with_port(text, port) for name, text in spec.served.environ.items()},
         **spec.environ,

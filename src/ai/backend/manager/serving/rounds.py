@@ -1,4 +1,4 @@
-"""Decides the next change of a service from what is known of its sessions and probes. Pure.
+"""Decides the next change of a service from the states of its sessions and probes. Pure.
 
 Level-triggered: whatever was done, or was not because the manager was killed, the next change follows from what is
 stored. Replicas are stored before their sessions are created, under the same id, so that none is lost or doubled.
@@ -121,7 +121,7 @@ def is_woken(service: Service) -> bool:
 
 
 def digest_of(service: Service) -> str:
-    """Returns the digest of what the coordinator is to have of a service."""
+    """Returns the digest of the routes that the coordinator should have of a service."""
     content = msgspec.json.encode((routes_of(service), serving_of(service), service.endpoint.open_to_public))
     return hashlib.sha256(content).hexdigest()
 
@@ -277,7 +277,7 @@ class _Round:
         return sorted(revisions, key=lambda each: -each.number)
 
     def _begin_rollout(self) -> None:
-        """Lets the newest waiting revision be rolled out, once nothing else is."""
+        """Begins to roll out the newest waiting revision, which supersedes others that wait or are rolled out."""
         pending = self._in(V.PENDING)
         if not pending:
             return

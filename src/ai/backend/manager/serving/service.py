@@ -227,7 +227,7 @@ class ServingService:
     # ---- changing ----
 
     async def scale(self, caller: Caller, ref: str, replicas: int) -> Service:
-        """Changes the number of replicas that are wanted."""
+        """Changes the desired number of replicas."""
         return await self.modify(caller, ref, ModifyService(replicas=replicas))
 
     async def modify(self, caller: Caller, ref: str | UUID, request: ModifyService) -> Service:
@@ -280,7 +280,7 @@ class ServingService:
         return (await self.revisions.build(caller, owner, changed_request(newest.spec, changes), place))[0]
 
     async def sync(self, caller: Caller, ref: str) -> Service:
-        """Lets the loop compare the endpoint with the coordinator now, and send its routes again."""
+        """Triggers the loop, which compares the endpoint with the coordinator and sends its routes again."""
 
         def change(service: Service, now: datetime) -> ServingChange:
             endpoint = replace(touched(service.endpoint, now), published="")
@@ -345,7 +345,7 @@ class ServingService:
         return await self.apply(caller, ref, change)
 
     async def remove_replica(self, caller: Caller, ref: str, replica_id: UUID) -> Service:
-        """Ends one replica, and wants one less. Raises NotFound; Conflict if it is ending."""
+        """Ends one replica, and lowers the desired number by one. Raises NotFound; Conflict if it is ending."""
 
         def change(service: Service, now: datetime) -> ServingChange:
             replica = _replica(service, replica_id)

@@ -101,7 +101,7 @@ class SessionService:
         return await self._await_start(session, request, created=True)
 
     async def check_hooks(self, owner: Caller, session: model.Session) -> None:
-        """Raises what a hook plugin answers to a new session of an owner."""
+        """Calls the hook plugins for a new session of an owner; raises the refusal of one."""
         await self.hooks.check_session(_hook_request(owner, session))
 
     async def _existing_session(

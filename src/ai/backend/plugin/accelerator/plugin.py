@@ -300,7 +300,7 @@ class AbstractComputePlugin(ABC):
 
     @abstractmethod
     async def alloc_to_devices(self, device_alloc: DeviceAllocation) -> Sequence[AttachedDevice]:
-        """Returns the devices of an allocation with what a user should know of them."""
+        """Returns the devices of an allocation with their facts for the user."""
 
     async def gather_node_metrics(self, ctx: StatContext) -> Sequence[Measurement]:
         return ()
@@ -334,7 +334,7 @@ def slot_totals(devices: Iterable[ComputeDevice]) -> dict[SlotName, Decimal]:
 def resource_lines(
     prefix: str, ids: Iterable[str], shares: Sequence[tuple[int, int, int]] | None = None
 ) -> dict[str, str]:
-    """Returns lines of ``resource.txt`` for a library inside that knows the platform (peer facts 2.4).
+    """Returns lines of ``resource.txt`` for libraries in the session that read it (peer facts 2.4).
 
     ``shares`` are (number of the device, bytes of memory, processors) of devices that are held in parts.
     """

@@ -201,7 +201,7 @@ class ClusterConnection:
         )
 
     async def _probe_isolation(self) -> None:
-        """Corrects the description once it is known whether the cluster enforces network policies."""
+        """Corrects the runtime's description after a test whether the cluster enforces network policies."""
         self._describe(is_isolated=await are_policies_enforced(self.api, self.settings) is True)
 
     async def _remove_left_probes(self) -> None:
@@ -211,7 +211,7 @@ class ClusterConnection:
             log.warning("what an earlier probe may have left cannot be removed before the next start: %s", error)
 
     async def _takes_image_volumes(self, facts: ClusterFacts) -> bool:
-        """Has the API server check a pod with an image volume, without making it: an older one drops the field."""
+        """Returns True if a dry run of a pod with an image volume keeps that field: an older API server drops it."""
         key = WorkloadKey(kernel_id=KernelId(uuid4()), attempt=0)
         spec = WorkloadSpec(key=key, session_id=SessionId(uuid4()), image="probe")
         manifest = compose_pod(spec, self.settings, facts, _PROBE_NODE)
@@ -360,7 +360,7 @@ def is_relay_expected(handle: Handle) -> bool:
 
 
 def _is_over(handle: Handle) -> bool:
-    """Returns True once no process of a workload runs, as its node or the cluster has told."""
+    """Returns True once no process of a workload runs, by the report of its node or of the cluster."""
     if handle.pod is None:
         return True
     if not handle.pod.spec.node_name and handle.pod.metadata.deletion_timestamp:

@@ -98,7 +98,7 @@ class Creation:
         return await self.finish(handle)
 
     async def finish(self, handle: Handle) -> Handle:
-        """Waits for a pod that exists, and has its runner begin unless it has."""
+        """Waits for a pod that exists, and starts its runner unless it has begun."""
         await self._await_relay(handle)
         crash_point("create.linked")
         if not handle.begun:
@@ -226,7 +226,7 @@ class Creation:
         return messages
 
     async def _hosts_file(self) -> bytes:
-        """Returns /etc/hosts of a cluster session, once the addresses of all its pods are known (D13)."""
+        """Waits until all pods of a cluster session have addresses, and returns its /etc/hosts (D13)."""
         network = self.spec.network
         assert network is not None
         hosts = frozenset(network.addresses)

@@ -107,7 +107,7 @@ class Handle:
         self.changed()
 
     def record_exit(self) -> None:
-        """Records the exit, of which pod and relay have told what they know."""
+        """Records the exit from the reports of pod and relay."""
         if self.exit is None:
             self.exit = exit_of(self.pod, self.reported_end, self.reason)
             self.on_exit(self.record.node, WorkloadExited(key=self.key, exit=self.exit))

@@ -74,7 +74,7 @@ _HOSTNAME = re.compile(r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterFacts:
-    """Holds what the runtime knows of the cluster.
+    """Facts about the cluster that decide how pods are made.
 
     ``authority`` is the certificate of the relays' listener in PEM. ``has_image_volumes``: the runner's image can be
     mounted. ``device_classes`` are names of DeviceClasses by driver, ``overhead_cores`` what the cluster adds to a pod
@@ -90,7 +90,7 @@ class ClusterFacts:
 def compose_pod(
     spec: WorkloadSpec, settings: KubernetesRuntimeSettings, facts: ClusterFacts, node: str
 ) -> dict[str, Any]:
-    """Returns the body of the pod. Raises CreationDenied with the field and key that cannot be had in a pod."""
+    """Returns the body of the pod. Raises CreationDenied with the field and key that a pod does not support."""
     if not _HOSTNAME.match(spec.hostname):
         raise CreationDenied(f"{spec.hostname!r} is no host name of a pod", data={"field": "hostname"})
     _refuse_impossible(spec)
@@ -146,7 +146,7 @@ def compose_pod(
 
 
 def digest(manifest: Mapping[str, Any]) -> str:
-    """Returns a digest of a manifest, to compare what was asked for: admission may have changed the object itself."""
+    """Returns a digest of a manifest, to compare requests: admission may have changed the object itself."""
     return sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -212,7 +212,7 @@ def _tolerations(settings: KubernetesRuntimeSettings) -> list[dict[str, Any]]:
 
 
 def security_of_pod(settings: KubernetesRuntimeSettings) -> dict[str, Any]:
-    """Returns what the restricted pod security standard asks of a pod."""
+    """Returns the security context of a pod by the restricted pod security standard."""
     return {
         "runAsNonRoot": True,
         "runAsUser": settings.kernel_uid,
@@ -222,7 +222,7 @@ def security_of_pod(settings: KubernetesRuntimeSettings) -> dict[str, Any]:
 
 
 def security_of_container(settings: KubernetesRuntimeSettings, *, is_main: bool) -> dict[str, Any]:
-    """Returns what the standard asks of a container; only a session's may have a writable root file system."""
+    """Returns the security context of a container by that standard; only a session's may write its root file system."""
     return {
         "allowPrivilegeEscalation": False,
         "capabilities": {"drop": ["ALL"]},

@@ -96,7 +96,7 @@ class KubernetesRuntime(AbstractRuntime):
     # ---- images
 
     async def list_images(self) -> Sequence[RuntimeImage]:
-        """Lists the images that the node tells of, which are its 50 largest only: whatever a registry has can start.
+        """Lists the images that the node reports, which are its 50 largest only; others are pulled at a start.
 
         A kubelet tells of them rarely, and five calls in the life of each session ask for one that is not listed, so
         the list is read anew after ``IMAGES_KEPT_S`` only.
@@ -314,6 +314,6 @@ class KubernetesRuntime(AbstractRuntime):
         }
 
     async def pids(self, key: WorkloadKey) -> tuple[int, ...]:
-        """Returns the processes as the pod itself numbers them: those of the node are of nobody's business here."""
+        """Returns process ids in the pod's own namespace; those of the node stay hidden."""
         handle = self._own(key)
         return () if handle is None or handle.sample is None else tuple(handle.sample.report.pids)

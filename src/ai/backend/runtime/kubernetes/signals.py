@@ -31,7 +31,7 @@ _UNPRINTABLE = re.compile(r"[^\x20-\x7e]")
 
 
 class Verdict(StrEnum):
-    """Tells what a reason for waiting means."""
+    """The meaning of a reason for which a container waits."""
 
     WAIT = "wait"
     MISSING = "missing"

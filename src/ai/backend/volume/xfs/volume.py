@@ -140,7 +140,7 @@ class XfsVolume(VfsVolume):
 
     @contextmanager
     def _headroom(self, scope: Path) -> Iterator[None]:
-        """Raises the limit a little during an operation. After a crash it stays so until the next start."""
+        """Raises the limit a little during an operation; after a crash the next start lowers it again."""
         self._count_deletion(scope, 1)
         try:
             yield

@@ -17,11 +17,14 @@ ONE = slots(cpu=1, cuda_device=1)
 
 
 def of_model(view: AgentView, model: str) -> AgentView:
-    def named(plugin: object) -> object:
-        devices = tuple(replace(device, model_name=model) for device in plugin.devices)  # type: ignore[attr-defined]
-        return replace(plugin, devices=devices)  # type: ignore[type-var]
-
-    return replace(view, plugins=tuple(named(p) if p.name == "cuda" else p for p in view.plugins))  # type: ignore[arg-type,misc]
+    """The agent with accelerators of a model."""
+    plugins = tuple(
+        replace(plugin, devices=tuple(replace(device, model_name=model) for device in plugin.devices))
+        if plugin.name == "cuda"
+        else plugin
+        for plugin in view.plugins
+    )
+    return replace(view, plugins=plugins)
 
 
 def fleet(cores: int = 64) -> list[AgentView]:
@@ -86,15 +89,6 @@ def test_a_union_of_models_is_scarce_though_each_is_not() -> None:
 def test_a_scheduler_that_is_updated_decides_as_a_new_one(seed: int) -> None:
     rng = random.Random(seed)
     agents = [of_model(agent(f"i-{n}", cpu=16 + n, shares=[1] * (2 + n % 3)), "ABC"[n % 3]) for n in range(9)]
-    agents = [
-        replace(
-            a,
-            plugins=tuple(
-                replace(p, devices=tuple(replace(d, model_name="ABC"[n % 3]) for d in p.devices)) for p in a.plugins
-            ),
-        )
-        for n, a in enumerate(agents)
-    ]
     shapes = [slots(cpu=1, cuda_shares=amount) for amount in ("0.3", "0.5", "0.8", "1")]
     named = tuple(((f'model == "{m}"',), shape, 1 + n) for n, m in enumerate("AB") for shape in shapes)
     usual = Snapshot(resource_group="g", workload=tuple((shape, 9) for shape in shapes), device_workload=named)

@@ -1,4 +1,4 @@
-"""Indexes the agents of a resource group by what they have free, so that few mask operations find those that fit.
+"""Indexes the agents of a resource group by their free amounts, so that few mask operations find those that fit.
 
 Agents are numbered in the order of their ids (``rank``). Invariant: every index says what the agents' allocators say.
 """
@@ -186,7 +186,7 @@ class AgentIndex:
 
     @property
     def free_states(self) -> FreeStates:
-        """The agents by what they have free, kept from the first question on."""
+        """The agents by their free amounts, kept from the first use on."""
         if self._free_states is None:
             self._free_states = FreeStates(
                 self.agents, self._typical_requests(), self._part_value_cache, self._named_requests()
@@ -451,7 +451,7 @@ class AgentIndex:
 
     @property
     def is_exact(self) -> bool:
-        """True if everything that the agents hold is counted in full."""
+        """True if all slots that agents hold are counted."""
         return all(agent.is_exact for agent in self.agents)
 
     def _update_indexes(self, rank: int, slots: Iterable[str]) -> None:

@@ -10,6 +10,7 @@ free in a set with that group. Source: Hall's condition, decision 0490.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from functools import reduce
 from itertools import combinations
 from math import erf, sqrt
@@ -34,11 +35,11 @@ class NamedRequest(NamedTuple):
 
     device_requests: tuple[DeviceRequest, ...]
     slots: ResourceSlot
-    count: float
+    frequency: float
 
 
 class _Flow(NamedTuple):
-    """What some requests ask of one slot, for each unit that all typical requests ask of it: mean and variance."""
+    """The demand of some requests for one slot: mean and variance for each unit that all typical requests ask of it."""
 
     units: float
     variance: float
@@ -76,7 +77,7 @@ class DevicePrices:
         key = tuple(
             slot in node_class.pools
             and any(
-                node_class.prepare((ResourceSlot({slot: 1}), (), request, False)) is not None
+                node_class.prepare((ResourceSlot({slot: Decimal(1)}), (), request, False)) is not None
                 for request in device_requests
             )
             for slot, device_requests, _ in self._flows

@@ -50,13 +50,13 @@ def _rows(process: Path) -> Iterable[list[str]]:
 
 def _descriptors(process: Path) -> dict[str, int]:
     """Returns the descriptors of sockets by inode. Raises OSError for a process that is not ours, or is gone."""
-    found: dict[str, int] = {}
+    descriptors: dict[str, int] = {}
     for descriptor in (process / "fd").iterdir():
         with suppress(FileNotFoundError):
             target = descriptor.readlink().name
             if target.startswith("socket:["):
-                found[target[8:-1]] = int(descriptor.name)
-    return found
+                descriptors[target[8:-1]] = int(descriptor.name)
+    return descriptors
 
 
 def listening_process(port: int) -> int:
