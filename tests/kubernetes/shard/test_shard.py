@@ -106,4 +106,4 @@ def test_a_session_goes_on_while_the_cluster_cannot_be_asked(
         site.cluster.reconnect()
     assert session_pods(site) == session
     new = ("run", "--rm", "-r", "cpu=1", "-r", "mem=128m", "-c", "print('new', 1)", PYTHON_IMAGE)
-    assert "new 1" in installation.run(*new, who="user")
+    assert "new 1" in installation.run(*new, who="user", timeout_s=150)
