@@ -15,6 +15,7 @@ from ai.backend.agent.config.settings import INTRINSIC_PLUGINS, AgentSettings
 from ai.backend.agent.devices.cdi import CdiSpecifications
 from ai.backend.agent.devices.cordons import Cordons
 from ai.backend.agent.devices.inventory import Inventory
+from ai.backend.agent.devices.partitions import Partitioner
 from ai.backend.agent.devices.plugins import PluginSet
 from ai.backend.agent.devices.reloading import PluginReload
 from ai.backend.agent.devices.upkeep import DeviceUpkeep
@@ -22,7 +23,7 @@ from ai.backend.agent.gateway.server import ServiceGateway
 from ai.backend.agent.images.jobs import ImageJobs
 from ai.backend.agent.kernels.files import DirectoryState
 from ai.backend.agent.kernels.observer import ObservationQueue
-from ai.backend.agent.kernels.store import DurableState
+from ai.backend.agent.kernels.store import DurableState, Outbox
 from ai.backend.agent.kit.build import KitStore
 from ai.backend.agent.lifecycle.context import AgentContext
 from ai.backend.agent.lifecycle.device_failures import HealthLoop
@@ -150,23 +151,7 @@ class Agent:
         ports = PortForwarder(runtime, settings.services)
         host.kits.open()
         gateway = ServiceGateway(settings, host.state.gateway_values(), partial(self._connect, ports))
-        context = AgentContext(
-            settings=settings,
-            epoch=epoch,
-            secret=host.state.secret(),
-            runtime=runtime,
-            networks=Networks(runtime, host.secure),
-            services=ServiceManager(runtime, ports, host.kits, settings.runs),
-            gateway=gateway,
-            plugins=plugins,
-            inventory=inventory,
-            partitioner=upkeep.partitioner,
-            cdi=CdiSpecifications(plugins, lambda: runtime.info().cdi_directories, agent_id=node.id),
-            records=host.state.kernel_records(),
-            leftovers=host.state.leftovers(),
-            observer=ObservationQueue(outbox, self._manager, agent_id=node.id, epoch=epoch, wall_clock=host.wall_clock),
-            wall_clock=host.wall_clock,
-        )
+        context = self._context(epoch, outbox, ports, gateway, plugins, inventory, upkeep.partitioner)
         statistics = Statistics(runtime, plugins, inventory, host.meter, wall_clock=host.wall_clock)
         supervisor = self.supervisor = Supervisor(context, statistics)
         statistics.overuse = OveruseWatch(settings.resource, supervisor.end_for_overuse)
@@ -234,6 +219,37 @@ class Agent:
         self._spawn(health.run(), "health")
         self._spawn(watch_exits(runtime, supervisor), "exits")
         self._spawn(context.observer.deliver(), "observations")
+
+    def _context(
+        self,
+        epoch: int,
+        outbox: Outbox,
+        ports: PortForwarder,
+        gateway: ServiceGateway,
+        plugins: PluginSet,
+        inventory: Inventory,
+        partitioner: Partitioner,
+    ) -> AgentContext:
+        settings, host, runtime = self.settings, self._host, self._runtime
+        return AgentContext(
+            settings=settings,
+            epoch=epoch,
+            secret=host.state.secret(),
+            runtime=runtime,
+            networks=Networks(runtime, host.secure),
+            services=ServiceManager(runtime, ports, host.kits, settings.runs),
+            gateway=gateway,
+            plugins=plugins,
+            inventory=inventory,
+            partitioner=partitioner,
+            cdi=CdiSpecifications(plugins, lambda: runtime.info().cdi_directories, agent_id=settings.agent.id),
+            records=host.state.kernel_records(),
+            leftovers=host.state.leftovers(),
+            observer=ObservationQueue(
+                outbox, self._manager, agent_id=settings.agent.id, epoch=epoch, wall_clock=host.wall_clock
+            ),
+            wall_clock=host.wall_clock,
+        )
 
     async def reload_plugins(
         self, settings: AgentSettings, plugins: Sequence[PluginSource] | None = None
