@@ -39,6 +39,7 @@ MODULES = (
     "transfers",
     "storage",
     "fragmentation",
+    "partitions",
     "scheduler",
     "device_requests",
     "enqueue",

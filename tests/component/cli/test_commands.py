@@ -234,6 +234,12 @@ async def test_a_quiet_run_says_once_why_it_waits(shell: Shell, api: FakeApi) ->
     assert len(done.err.splitlines()) == 2
 
 
+async def test_a_session_that_waits_says_how_to_learn_for_what(shell: Shell, api: FakeApi) -> None:
+    api.pending_creations = True
+    done = await shell("run", "--max-wait", "2", "-t", "waits", "-c", "1", "python")
+    assert "`backend.ai explain waits` names the sessions that hold what it needs" in done.err
+
+
 async def test_a_log_is_followed_to_the_end(shell: Shell, api: FakeApi) -> None:
     started = await shell("start", "--type", "batch", "-c", "x", "-t", "batch", "python")
     assert "next: backend.ai logs --follow batch | backend.ai watch batch" in started.err

@@ -37,6 +37,21 @@ async def test_what_an_old_heartbeat_lacks_is_not_missing(cluster: Cluster, agen
     assert (await cluster.manager.services.sessions.get(cluster.user, str(session.id))).status == "RUNNING"
 
 
+async def test_reports_that_are_older_than_the_start_of_a_kernel_do_not_end_it(
+    cluster: Cluster, agent: FakeAgent
+) -> None:
+    """A slow connection delivers heartbeats later than another one the observation of the kernel's start."""
+    session = await _running(cluster)
+    acked = await cluster.manager.stores.sessions.acked(AgentId(agent.agent_id), agent.epoch)
+    assert acked > 0
+    for number in (1, 2, 3):
+        await _send(agent, agent.report(number=number, kernels=[], observed=acked - 1))
+    assert (await cluster.manager.services.sessions.get(cluster.user, str(session.id))).status == "RUNNING"
+    for number in (4, 5):
+        await _send(agent, agent.report(number=number, kernels=[], observed=acked))
+    assert (await cluster.manager.services.sessions.get(cluster.user, str(session.id))).status != "RUNNING"
+
+
 async def test_one_heartbeat_that_comes_twice_is_one(cluster: Cluster, agent: FakeAgent) -> None:
     session = await _running(cluster)
     lacking = agent.report(number=1, kernels=[])
@@ -74,6 +89,20 @@ async def test_an_agent_that_is_heard_does_not_stay_lost(cluster: Cluster, agent
         while (stored := await store.agent(agent_id)) is None or stored.status is not AgentStatus.ALIVE:
             await agent.beat()
             await asyncio.sleep(0.1)
+
+
+async def test_an_agent_without_its_earlier_data_is_heard_again(cluster: Cluster, agent: FakeAgent) -> None:
+    """Its epochs begin anew: what it says counts as old until the agent of before counts as lost."""
+    registry, agent_id = cluster.manager.registry, AgentId(agent.agent_id)
+    agent.epoch = 7
+    await _send(agent, agent.report(number=3))
+    agent.epoch = 1
+    agent.slots["cpu"] = "5"
+    await _send(agent, agent.report(number=1))
+    assert (await SqlAgentStore(cluster.database).agent(agent_id)).available_slots["cpu"] != 5  # type: ignore[union-attr]
+    registry.mark_lost(agent_id)
+    await _send(agent, agent.report(number=2))
+    assert (await SqlAgentStore(cluster.database).agent(agent_id)).available_slots["cpu"] == 5  # type: ignore[union-attr]
 
 
 async def test_an_agent_that_is_too_old_is_refused(cluster: Cluster, agent: FakeAgent) -> None:

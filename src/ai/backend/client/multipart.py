@@ -17,7 +17,7 @@ from ai.backend.client.exceptions import BackendClientError, UnusableReply
 
 
 def collect(files: Iterable[str | os.PathLike[str]], basedir: str | os.PathLike[str] | None = None) -> dict[str, bytes]:
-    """Returns the contents of files, by their paths relative to ``basedir`` (the working directory).
+    """Returns the contents of files by their paths relative to ``basedir`` (the working directory).
 
     Raises BackendClientError if a file is missing, no regular file, or outside of ``basedir``.
     """

@@ -1,4 +1,4 @@
-"""The trace that requests belong to, told to servers as a ``traceparent`` (W3C Trace Context).
+"""The trace of requests, which servers receive in the header ``traceparent`` (W3C Trace Context).
 
 A program that traces itself with OpenTelemetry has it from its current span; any other one from the variable
 ``TRACEPARENT``, as build systems and sessions set it. Nothing is imported for it.

@@ -13,7 +13,7 @@ _ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 
 
 class Clock(Protocol):
-    """Tells the time."""
+    """Returns the present time; a simulation has a virtual one."""
 
     def now(self) -> datetime:
         """Returns the wall clock time, aware and in UTC."""

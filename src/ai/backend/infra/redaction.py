@@ -71,14 +71,14 @@ def _password_of(url: str) -> Iterator[str]:
 
 
 class Cleaner:
-    """Removes known secrets, and what looks like one, from texts."""
+    """Removes secrets, and texts that look like secrets, from texts."""
 
-    def __init__(self, known: Iterable[str]) -> None:
-        forms = {form for text in known if len(text) >= _MIN_SECRET_LENGTH for form in _forms_of(text)}
+    def __init__(self, secrets: Iterable[str]) -> None:
+        forms = {form for text in secrets if len(text) >= _MIN_SECRET_LENGTH for form in _forms_of(text)}
         self._known = sorted(forms, key=len, reverse=True)
 
     def clean(self, text: str, *, has_values: bool = True) -> str:
-        """Returns the text without secrets; of one with names and numbers alone, only what is known to be one goes."""
+        """Returns the text without secrets; a text of names and numbers alone loses only the known ones."""
         for secret in self._known:
             text = text.replace(secret, _REMOVED)
         for pattern in _PATTERNS if has_values else ():

@@ -1,4 +1,4 @@
-"""Loads hook plugins and asks them: sign-on of a site and policies."""
+"""Loads hook plugins, and calls them for the sign-on of a site and for its policies."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def load_hooks(settings: HookSettings) -> Hooks:
 
 @dataclass(eq=False, slots=True)
 class Hooks:
-    """Asks the plugins in their order. A check that fails or takes too long refuses the request."""
+    """Calls the plugins in their order. A check that fails or takes too long refuses the request."""
 
     plugins: Sequence[tuple[str, AbstractHook]] = ()
     timeout_s: float = 10.0
@@ -69,7 +69,7 @@ class Hooks:
         await self._stack.aclose()
 
     async def sign_on(self, request: SignOn) -> SiteUser | None:
-        """Returns the user whom a plugin knows by this secret; None if none does. Raises Forbidden."""
+        """Returns the user that a plugin finds for this secret; None if none does. Raises Forbidden."""
         for name, plugin in self.plugins:
             try:
                 async with asyncio.timeout(self.timeout_s):
@@ -91,7 +91,7 @@ class Hooks:
         return start
 
     async def finish_redirect(self, name: str, secret: str, return_url: str, parameters: Mapping[str, str]) -> SiteUser:
-        """Returns whom the plugin ``name`` signed in. Raises NotFound, Forbidden, Unavailable."""
+        """Returns the user that the plugin ``name`` signed in. Raises NotFound, Forbidden, Unavailable."""
         return await self._ask(name, self._plugin(name).finish_redirect(secret, return_url, parameters))
 
     def redirecting(self) -> list[str]:

@@ -107,7 +107,7 @@ class SessionRequest:
 
 
 class AbstractHook:
-    """Answers the questions of the manager that it overrides; the others have answers that change nothing.
+    """Decides questions of the manager in the methods that it overrides; the others change nothing.
 
     Every method may be called any number of times and by several managers. An error other than :class:`HookDenied`, or
     no answer in time, refuses the request as unavailable; in :meth:`sign_on` it is logged and the next plugin is asked.

@@ -1,4 +1,4 @@
-"""Asks a plugin's own alloc map in its host for devices, and keeps the accounts in the agent (decision 0057).
+"""Requests devices from a plugin's own alloc map in its host, and counts them in the agent (decision 0057).
 
 The agent asks synchronously, on a socket and a thread of the map's own. Every question has what is held and what is
 requested; the map begins fresh each time, so that a host that dies takes no accounts with it.

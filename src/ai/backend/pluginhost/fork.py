@@ -37,7 +37,7 @@ class HostChild:
         return -signal.SIGKILL if status is None else status  # without its zygote the kernel kills a host
 
     async def release(self) -> None:
-        """Has the host's process reaped, and killed if it lives. Safe twice."""
+        """Kills the host's process if it lives, and reaps it. May be called twice."""
         if self._life.fileno() < 0:
             return
         try:
@@ -108,7 +108,7 @@ class _Zygote:
         socket.send_fds(self._requests, [request], fds)
 
     def retire(self) -> None:
-        """Lets the zygote end with the last of its hosts. Safe twice."""
+        """Makes the zygote end with the last of its hosts. May be called twice."""
         self._requests.close()
 
 

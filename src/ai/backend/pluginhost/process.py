@@ -281,7 +281,7 @@ class HostProcess:
             waiting.saves -= 1
 
     async def _copy_output(self, output_fd: int) -> None:
-        """Copies the host's output to the log, up to a number of lines and characters; the rest is counted."""
+        """Copies the host's output to the log up to a number of lines and characters, and counts what it omits."""
         reader = asyncio.StreamReader(limit=1 << 16)
         protocol = asyncio.StreamReaderProtocol(reader)
         transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, os.fdopen(output_fd, "rb"))

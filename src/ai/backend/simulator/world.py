@@ -109,7 +109,7 @@ class World:
         self.loop.call_later(delay_s, call, *args, context=self.context)
 
     async def call(self, process: Process, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Runs work in another process, where it goes on if the caller dies; a cancelled caller cancels it."""
+        """Runs work in another process, where it continues if the caller dies; a cancelled caller cancels it."""
         reply: asyncio.Future[T] = self.loop.create_future()
         task = self.spawn(process, work())
 

@@ -27,7 +27,7 @@ class CookiePolicy:
 
     @staticmethod
     def is_attended(request: web.BaseRequest) -> bool:
-        """Returns False for a request that a page made by itself, while nobody touched it for some time. Only the end
+        """Returns False for a request that a page made by itself, without input of the user for some time. Only the end
         by inactivity depends on it: a browser that claims to be unattended shortens its own session."""
         return request.headers.get(UNATTENDED_HEADER) != "1"
 

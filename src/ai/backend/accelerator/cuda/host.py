@@ -54,7 +54,7 @@ class Host:
 
 
 def parse_loader_cache(text: str, machine: str) -> dict[str, str]:
-    """Returns the output of ``ldconfig -p``; of two entries of one name the first counts, as for the loader."""
+    """Parses the output of ``ldconfig -p``; of two entries of one name the first counts, as for the loader."""
     architecture = {"x86_64": "x86-64", "aarch64": "AArch64"}.get(machine, "")
     libraries: dict[str, str] = {}
     for line in text.splitlines():

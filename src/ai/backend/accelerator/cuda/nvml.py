@@ -124,7 +124,7 @@ def optional(nvml: Nvml, function: str, *arguments: str | int) -> Any:
 
 
 def unless_lost(nvml: Nvml, function: str, *arguments: str | int) -> Any:
-    """Calls a function as :func:`optional` does; returns None also where the device is lost, which its health tells."""
+    """Calls a function as :func:`optional` does; returns None also for a lost device: the health check reports that."""
     try:
         return optional(nvml, function, *arguments)
     except NvmlFailure as e:

@@ -200,8 +200,8 @@ _MB_IN_GIB = 1_000_000 / 2**30
 
 
 def device_ids(listed: Sequence[KfdGpu]) -> dict[int, DeviceId]:
-    """Maps nodes to ids: ``GPU-<unique id>`` as ROCr names it, partitions count on, ``GPU-<unique id>.1``. A GPU
-    without a unique id, or with that of another one, is named by its PCI address."""
+    """Maps nodes to ids: ``GPU-<unique id>`` as ROCr names it; further partitions have a number, ``GPU-<unique id>.1``.
+    A GPU without a unique id, or with that of another one, is named by its PCI address."""
     owners: dict[int, set[str]] = {}
     for gpu in listed:
         owners.setdefault(gpu.unique_id, set()).add(gpu.address)

@@ -30,7 +30,7 @@ _SAFE_PATH = re.compile(r"(?:pci:)?[^/\s][^\s]*")
 
 
 class FamilyError(InvalidInput):
-    """Says that a data file is wrong; the message names the file, the key and the fault."""
+    """An error in a data file; the message names the file, the key and the fault."""
 
 
 class Table(PluginSettings):

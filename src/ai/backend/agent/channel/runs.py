@@ -63,7 +63,7 @@ class Run:
         self.record = msgspec.structs.replace(self.record, **changes)
 
     def mark(self, status: RunStatus, **details: Any) -> RunResult:
-        """Returns a result that tells a change of the run's state, without output."""
+        """Returns a result that reports a change of the run's state, without output."""
         return RunResult(run_id=self.run_id, status=status, **details)
 
     def add_mark(self, mark: RunResult, seq: int) -> None:
@@ -207,7 +207,7 @@ class RunQueue:
             await self.channel.send({"t": "interrupt"})
 
     async def cancel(self, run_id: str, reason: str) -> None:
-        """Cancels a run, which then ends with exec-timeout or the reason; the session goes on."""
+        """Cancels a run, which then ends with exec-timeout or the reason; the session keeps running."""
         run = self._runs.get(run_id)
         if run is None or run.over:
             return

@@ -6,12 +6,13 @@ import asyncio
 import secrets
 import socket
 from collections.abc import Callable
+from typing import cast
 
 from ai.backend.common.errors import Unavailable
 
 
 class DirectPorts:
-    """Takes ports of ``port_range`` in turn from a random one on: a port that was freed is used again as late as
+    """Takes ports of ``port_range`` in turn from a random one on: a freed port is used again as late as
     possible, since nothing but the address tells clients of an old route from those of the next."""
 
     def __init__(self, host: str, port_range: tuple[int, int]) -> None:
@@ -44,6 +45,6 @@ class DirectClient(asyncio.Protocol):
         self._accept = accept
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+        transport = cast("asyncio.Transport", transport)  # those of uvloop are none by their class
         transport.pause_reading()
         self._accept(transport)

@@ -69,6 +69,11 @@ class ObservationQueue:
         if status not in _PASSING:
             self._lasting.set()
 
+    @property
+    def last_seq(self) -> int:
+        """The number of the newest observation; 0 before the first."""
+        return self._seq
+
     def undelivered_ends(self) -> list[KernelObservation]:
         """Returns the observed ends of kernels that the manager has not acknowledged."""
         return [observation for observation in self._pending if observation.status.is_final]

@@ -197,7 +197,7 @@ def _link_file(source: Path, target: Path) -> None:
 
 
 def _is_current(kit: Path) -> bool:
-    """Returns False for a kit that is gone, or has no xterm.js although the console was built since."""
+    """Returns False for a missing kit, or one without xterm.js although the console was built since."""
     return kit.is_dir() and ((kit / _TERMINAL_PLACE / _TERMINAL_SCRIPT).is_file() or find_terminal() is None)
 
 

@@ -41,7 +41,7 @@ ARCHITECTURE = {"amd64": "x86_64", "arm64": "aarch64"}.get(platform.machine().lo
 
 @dataclass(frozen=True, slots=True)
 class _ReportedInventory:
-    """Slots, devices and plugins in wire form, with what they were made of."""
+    """Slots, devices and plugins in wire form, with the inventory from which they were made."""
 
     state: tuple[object, ...]
     contents: tuple[tuple[object, ...], ...]
@@ -108,6 +108,7 @@ class HeartbeatReporter:
             plugins=inventory.plugins,
             images=self._image_reports,
             kernels=self._supervisor.presence(),
+            observed=context.observer.last_seq,
             runtime_classes=reports_of(context.settings.runtime_classes, runtime_info),
             overlay=self.overlay,
         )
@@ -188,6 +189,7 @@ class HeartbeatReporter:
                     variant_namespaces=[msgspec.to_builtins(namespace) for namespace in kind.namespaces]
                     if kind is not None
                     else [],
+                    options_schema=None if handle.options_schema is None else dict(handle.options_schema),
                     alloc_map=msgspec.to_builtins(kind.spec) if kind is not None and kind.spec is not None else None,
                 )
             )

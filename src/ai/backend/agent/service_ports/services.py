@@ -149,7 +149,7 @@ class ServiceManager:
         return [service.to_wire() for service in services]
 
     async def labels_of(self, spec: KernelSpec) -> Mapping[str, str]:
-        """Returns the labels of a kernel's image, as the runtime or else its registry tells them."""
+        """Returns the labels of a kernel's image, from the runtime or else from its registry."""
         if spec.image not in self._labels:
             images = await self._runtime.list_images()
             self._labels = {alias: image.labels for image in images for alias in (image.name, *image.aliases)}

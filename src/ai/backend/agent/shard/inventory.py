@@ -101,7 +101,7 @@ class NodeInventory:
                 yield name
 
     def facts(self, name: str) -> NodeFacts | None:
-        """Returns what is known of a node of the pool, None if there is none of this name."""
+        """Returns the facts about a node of the pool, None if there is none of this name."""
         node = self.nodes.get(name)
         if node is None or not is_served(node, self._settings):
             return None

@@ -135,7 +135,7 @@ class Shard:
         self.agents: dict[str, AgentCommands] = {}
 
     def note_change(self, node: str) -> None:
-        """Has a node looked at again."""
+        """Schedules another comparison of a node with its object."""
         self._changed.add(node)
         self._is_changed.set()
 

@@ -60,6 +60,7 @@ _revision_options = options(
         metavar="PATH",
         help="The definition in the folder.  [default: model-definition.yaml]",
     ),
+    click.option("--model-name", metavar="NAME", help="Which model of the definition; the only one needs no choice."),
     click.option(
         "--runtime-variant",
         metavar="NAME",
@@ -270,6 +271,13 @@ async def rollback(api: AsyncSession, name: str) -> Outcome:
     return await api.Service(name).rollback(), f"{name}: the revision is being rolled back"
 
 
+@service.command("promote", cls=Leaf)
+@_NAME
+async def promote(api: AsyncSession, name: str) -> Outcome:
+    """End the present step of the canary of the service NAME, or the watch of its blue-green roll-out."""
+    return await api.Service(name).promote(), f"{name}: the step is over"
+
+
 @service.command("rm", cls=Leaf)
 @click.argument("names", nargs=-1, required=True)
 async def rm(api: AsyncSession, names: tuple[str, ...]) -> Outcome:
@@ -312,7 +320,7 @@ async def update_traffic_ratio(api: AsyncSession, name: str, replica: UUID, rati
 @_NAME
 @click.argument("replica", type=click.UUID)
 async def downscale_route(api: AsyncSession, name: str, replica: UUID) -> Outcome:
-    """End one REPLICA of the service NAME, and want one less."""
+    """End one REPLICA of the service NAME, and lower the desired number by one."""
     return await api.Service(name).downscale_single_route(replica), f"{replica}: it drains, and ends"
 
 

@@ -48,7 +48,7 @@ def verdict_line(explanation: Mapping[str, Any]) -> str:
 
 
 def fact_rows(explanation: Mapping[str, Any], displays: SlotDisplays) -> Iterator[tuple[str, str]]:
-    """Yields what is known about a wait as headings and texts, without what says nothing."""
+    """Yields the facts about a wait as headings and texts, without empty ones."""
     if explanation.get("reason"):
         yield "Reason", str(explanation["reason"])
     if explanation.get("remedy"):

@@ -75,6 +75,11 @@ async def _wait_until_running(
         shown = f"{status}{': ' + wait_reason if (wait_reason := reason(detail)) else ''}"
         if shown != printed_text:
             (screen.inform if printed_text else screen.remind)(f"{label}  {session.name} is {shown}")
+            if not printed_text:
+                screen.inform(
+                    f"{label}  `backend.ai explain {session.name}` names the sessions that hold what it needs, "
+                    f"`backend.ai rm {session.name}` cancels it"
+                )
             printed_text = shown
         if deadline is not None and time.monotonic() >= deadline:
             raise NotStarted(

@@ -42,6 +42,7 @@ class ServiceOptions(TypedDict, total=False):
     service_name: str | None
     model_version: str | int | None
     model_definition_path: str | None
+    model_name: str | None
     model_mount_destination: str
     runtime_variant: str
     envs: Mapping[str, str] | None
@@ -85,7 +86,7 @@ class AsyncService(Area):
         return dict(await self._admin.select("endpoint", selected, endpoint_id=("UUID!", endpoint_id)))
 
     async def scale(self, to: int) -> dict[str, Any]:
-        """Changes the number of replicas that are wanted; returns before they are there."""
+        """Changes the desired number of replicas; returns before they are running."""
         return await self._change("POST", self._path("/scale"), {"to": to})
 
     async def modify(self, **changes: Any) -> dict[str, Any]:
@@ -98,12 +99,16 @@ class AsyncService(Area):
         """Rolls back the revision that is being rolled out."""
         return await self._change("POST", self._path("/rollback"))
 
+    async def promote(self) -> dict[str, Any]:
+        """Ends the present step of a canary, or the watch of a blue-green roll-out."""
+        return await self._change("POST", self._path("/promote"))
+
     async def delete(self) -> dict[str, Any]:
         """Ends the service with all its replicas; returns before they have ended."""
         return await self._change("DELETE", self._path())
 
     async def sync(self) -> dict[str, Any]:
-        """Lets the server send the routes to the app proxy again."""
+        """Asks the server to send the routes to the app proxy again."""
         return await self._change("POST", self._path("/sync"))
 
     async def generate_api_token(self, duration: str) -> dict[str, Any]:
@@ -116,7 +121,7 @@ class AsyncService(Area):
         return await self._change("PUT", path, {"traffic_ratio": new_ratio})
 
     async def downscale_single_route(self, target_route_id: UUID | str) -> dict[str, Any]:
-        """Ends one replica, and lets the endpoint want one less."""
+        """Ends one replica, and lowers the desired number by one."""
         return await self._change("DELETE", self._path(f"/routings/{segment(str(target_route_id))}"))
 
     async def history(self, *, limit: int = 100, offset: int = 0) -> list[dict[str, Any]]:
@@ -230,6 +235,7 @@ class AsyncServices(Area):
         # Older servers do not know these: they are sent only if they say something.
         extra = {name: options.get(name) for name in ("runtime_variant", "port", "policy")}
         body |= {name: value for name, value in extra.items() if value is not None}
-        if options.get("model_definition_path"):
-            body["config"]["model_definition_path"] = options["model_definition_path"]
+        for name in ("model_definition_path", "model_name"):
+            if options.get(name):
+                body["config"][name] = options[name]
         return body

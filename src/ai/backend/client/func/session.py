@@ -100,7 +100,7 @@ class AsyncComputeSession(Area):
 
     async def report(self) -> dict[str, Any]:
         """Returns all about the session, for administrators: ``life``, ``decision``, ``errors``, ``kernels``, and the
-        ``logs`` of the manager and its agents; ``unreachable`` are agents that did not tell theirs."""
+        ``logs`` of the manager and its agents; ``unreachable`` are agents that did not return theirs."""
         return await self._get(self._path("/report"), **self._owner())
 
     async def metric_history(self, span: str = "hour") -> dict[str, Any]:

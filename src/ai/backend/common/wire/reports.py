@@ -21,7 +21,8 @@ class SlotReport(Wire, frozen=True, kw_only=True):
 
 class PluginReport(Wire, frozen=True, kw_only=True):
     """The state of a plugin. ``alloc_map`` is its :class:`~ai.backend.common.devices.AllocMapSpec` or None,
-    ``variant_namespaces`` are :class:`~ai.backend.common.devices.VariantNamespace`; both as builtins."""
+    ``variant_namespaces`` are :class:`~ai.backend.common.devices.VariantNamespace`; both as builtins.
+    ``options_schema`` is the JSON Schema of the options that sessions may give to it; None: none."""
 
     name: str
     version: str
@@ -30,6 +31,7 @@ class PluginReport(Wire, frozen=True, kw_only=True):
     info: dict[str, str] = {}
     alloc_map: dict[str, Any] | None = None
     variant_namespaces: list[dict[str, Any]] = []
+    options_schema: dict[str, Any] | None = None
 
 
 class ImageReport(Wire, frozen=True, kw_only=True):
@@ -77,7 +79,8 @@ class AgentReport(Wire, frozen=True, kw_only=True):
     runtime enforces it. ``location`` has the places that contain the agent, the widest first. It runs at most
     ``kernel_limit`` kernels. ``speaker`` names the process that reports for this agent among others; empty: the agent
     itself, whose silence then is the node's. ``number`` counts the reports of one epoch from 1: the manager ignores one
-    that is not newer than the last; 0 is never ignored.
+    that is not newer than the last; 0 is never ignored. ``observed`` is the ``seq`` of the agent's newest observation
+    when it made the report; None from agents that do not say.
     """
 
     agent_id: str
@@ -102,6 +105,7 @@ class AgentReport(Wire, frozen=True, kw_only=True):
     kernel_limit: int | None = None
     overlay: OverlayReport | None = None
     speaker: str = ""
+    observed: int | None = None
 
     @property
     def agent_ids(self) -> tuple[str, ...]:

@@ -330,7 +330,7 @@ def step_endpoint(
 
 
 def observe_endpoint(desired: int, replicas: Collection[ReplicaStatus]) -> EndpointTrigger:
-    """Returns the trigger that the statuses of an endpoint's replicas are for it; ``desired`` replicas are wanted."""
+    """Returns the trigger of an endpoint that follows from its replicas' statuses and the ``desired`` number."""
     ready = sum(status is R.READY for status in replicas)
     if desired == 0 and ready == 0:
         return X.SCALED_TO_ZERO

@@ -1,4 +1,4 @@
-"""Which replica has computed which beginnings of prompts, as far as the requests tell that it was sent (serving
+"""Estimates which prefixes of prompts a replica has in its cache, from the requests that were sent to it (serving
 anchors 5).
 
 A prompt is cut into blocks, and each block is named by a hash of it and all before it. A block at a replica counts as

@@ -36,7 +36,7 @@ class _Flow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OidcSignOn(AbstractHook):
-    """Signs on whom an OpenID provider knows."""
+    """Signs users on by an OpenID provider."""
 
     settings_model = OidcSettings
 
@@ -119,7 +119,7 @@ class OidcSignOn(AbstractHook):
         return claims
 
     async def _completed(self, claims: Mapping[str, Any], access_token: str) -> Mapping[str, Any]:
-        """Returns the claims with those that the provider tells by its other endpoint, where the ID token has none of
+        """Returns the claims with those of the provider's userinfo endpoint, where the ID token has none of
         the e-mail address or the groups."""
         options = self._options
         is_complete = options.email_claim in claims and (not options.groups or options.groups_claim in claims)

@@ -14,7 +14,7 @@ Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256
 
 
 class OidcSettings(MappingSettings):
-    """Settings of the provider and of what it is asked for."""
+    """Settings of the provider, and of the scopes and claims that are requested."""
 
     issuer: str = Field(..., description="The URL of the provider, exactly as its tokens name it.")
     client_id: str = Field(..., min_length=1, description="How the provider knows this installation.")

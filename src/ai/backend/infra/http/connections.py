@@ -112,7 +112,7 @@ class LimitedListener(socket.socket):
         return limited
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """Raises ConnectionAbortedError, upon which an event loop tries again, for a connection above the limits."""
+        """Accepts a connection. Raises ConnectionAbortedError above the limits; an event loop tries again after it."""
         connection, peer = super().accept()
         client = self._count.acquire(str(peer[0]) if isinstance(peer, tuple) else "")
         if client is None:

@@ -24,7 +24,7 @@ _AWAY_ERRORS = (Unavailable, DeadlineExceeded)
 
 
 class _End:
-    """The link to one manager, and what it was last told."""
+    """The link to one manager, and the last reports sent to it."""
 
     def __init__(self, public_key: str, endpoint: AgentEndpoint, gather_s: float) -> None:
         self.public_key = public_key
@@ -136,7 +136,7 @@ class _Reports:
         )
 
     async def beat(self, report: BeatReport) -> BeatReply:
-        """Raises NotSupported: which heartbeats have no news, each link knows for its own manager."""
+        """Raises NotSupported: each link decides for its own manager which heartbeats have no news."""
         raise NotSupported("heartbeats go to several managers as a whole")
 
     async def observe(self, report: ObservationReport) -> int:

@@ -18,7 +18,7 @@ def unused_field(default: Any, reason: str, **constraints: Any) -> Any:
 
 
 def fixed_field(default: Any, reason: str, **constraints: Any) -> Any:
-    """Returns the field of a key that nothing reads, since it may only say what is so; see :func:`accept_only`."""
+    """Returns the settings field of a key that accepts only its default, see :func:`accept_only`."""
     default_argument = {"default_factory": default} if callable(default) else {"default": default}
     return Field(**default_argument, description=f"Not used: {reason}.", **constraints)
 

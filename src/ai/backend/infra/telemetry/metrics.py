@@ -81,7 +81,7 @@ class Metrics:
         )
 
     def update_by(self, gauges: Callable[[], Awaitable[Mapping[str, float]]]) -> None:
-        """Has ``gauges`` tell the values of gauges, by name, each time before they are read."""
+        """Calls ``gauges`` before each export; it returns the values of gauges by name."""
         self._gauges = gauges
 
     async def update(self) -> None:

@@ -94,18 +94,18 @@ class Monitors:
         self._thread.start()
 
     def report_error(self, record: logging.LogRecord) -> None:
-        """Has an error reported, unless a monitor itself has logged it; drops it where too many wait."""
+        """Queues an error for the monitors, unless a monitor itself has logged it; drops it if the queue is full."""
         if self.errors and threading.current_thread() is not self._thread:
             report = self._report_of(record)
             for name, monitor in self.errors.items():
                 self._put(partial(self._guard, name, partial(monitor.report, report)))
 
     def report_statistics(self, families: Sequence[Metric]) -> None:
-        """Has the present values reported; drops them where too many reports wait."""
+        """Queues the present values for the monitors; drops them if the queue is full."""
         self._put(partial(self._report_statistics, families))
 
     def close(self) -> None:
-        """Sends what waits, for at most two seconds; the rest is dropped."""
+        """Sends the queued reports for at most two seconds; drops the others."""
         ends_at = time.monotonic() + _CLOSE_S
         self._put(None)
         self._thread.join(_CLOSE_S / 2)

@@ -340,12 +340,12 @@ class Telemetry:
         return [self._handler] if self._handler is not None else []
 
     def quieten(self, handlers: Sequence[logging.Handler]) -> None:
-        """Has these handlers write few of the SDK's warnings."""
+        """Limits the warnings of the SDK that these handlers write."""
         for handler in handlers:
             handler.addFilter(self._filter)
 
     def close(self) -> None:
-        """Sends what waits, for at most two seconds; the rest is dropped."""
+        """Sends the queued records for at most two seconds; drops the others."""
         threads = [threading.Thread(target=close, daemon=True) for close in self._closers]
         for thread in threads:
             thread.start()

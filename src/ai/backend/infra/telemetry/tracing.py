@@ -1,4 +1,4 @@
-"""Spans of requests and of what they cause, by whichever tracer is installed; none is by default.
+"""Makes spans of requests and of the work that they cause, by the installed tracer; by default there is none.
 
 Without a tracer nothing is imported or allocated here: a caller pays one comparison. The context of a span is told to
 other daemons as a ``traceparent`` (W3C Trace Context, level 1); ``tracestate`` and baggage are not passed on, since
@@ -93,7 +93,7 @@ _tracer: Tracer | None = None
 
 
 def install_tracer(tracer: Tracer | None) -> None:
-    """Has all spans of this process made by ``tracer``; None traces nothing."""
+    """Sets the tracer that makes all spans of this process; None traces nothing."""
     global _tracer  # noqa: PLW0603  # of the process, as its loggers are
     _tracer = tracer
 

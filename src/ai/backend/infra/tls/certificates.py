@@ -41,7 +41,7 @@ def create_server_identity(name: str = "backendai") -> TlsIdentity:
 
 
 def create_authority(name: str = "backendai authority") -> TlsIdentity:
-    """Returns a new authority for client certificates. Its name is unique, so that it is told from others by it."""
+    """Returns a new authority for client certificates. Its name is unique, so that verifiers can choose it by name."""
     return _self_signed(f"{name} {secrets.token_hex(16)}", _constraints(is_authority=True))
 
 

@@ -1,5 +1,5 @@
-"""Attaches the devices for which the scheduler waits, and tells it when they are there (DRA binding conditions,
-KEP-5007; decision 0432)."""
+"""Attaches the devices for which the scheduler waits, and sets the condition by which it binds the pod (DRA binding
+conditions, KEP-5007; decision 0432)."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class ClaimController:
         return _RECHECK_S if len(decided) < len(devices) else None
 
     async def _attach(self, claim: ResourceClaim, device: AllocatedDevice) -> _Verdict | None:
-        """Returns what became of the attachment; None while it goes on."""
+        """Returns the result of the attachment; None while it is in progress."""
         name = operation_name(claim, device)
         operation = self._view.operations.get(name, claim.metadata.namespace)
         accelerator = self._view.accelerators.get(accelerator_of_pool(device.pool, device.device))

@@ -260,7 +260,7 @@ def _verifying(situation: Situation) -> Step:
 
 
 def _contradiction(situation: Situation) -> str | None:
-    """Returns how the device differs from the success that was reported, None if it shows it or cannot tell."""
+    """Returns how the device differs from the reported success; None if it agrees, or cannot be compared."""
     device, spec = situation.device, situation.operation.spec
     if device is None:
         # A partition that was destroyed vanishes, and so may a device that was detached.

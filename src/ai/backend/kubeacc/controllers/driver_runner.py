@@ -123,8 +123,8 @@ class DriverRunner:
         self._written[name] = encoded
 
     def _program_of(self, name: str, device: DriverDevice) -> Program | None:
-        """Returns the image that a device has loaded: what an operation of ours has loaded, and stored, unless the
-        driver knows of another one."""
+        """Returns the image that a device has loaded: the stored one of the last operation, unless the driver reports
+        another one."""
         stored = self._view.accelerators.get(name)
         program = self._programs.get(name) or (stored.status.program if stored is not None else None)
         if device.program is not None and (program is None or program.image != device.program):

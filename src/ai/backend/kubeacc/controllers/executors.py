@@ -1,4 +1,4 @@
-"""Knows who executes an operation on a device, and for how long an executor was not seen alive."""
+"""Finds the executor of an operation on a device, and how long an executor has been silent."""
 
 from __future__ import annotations
 

@@ -160,6 +160,6 @@ def _report_of(order: Order, task: asyncio.Task[Mapping[str, str]]) -> Report:
 
 
 def _reason_of(error: BaseException) -> str:
-    """Returns the code of an error as the word of a condition: ``not-found`` is ``NotFound``."""
+    """Returns an error code as a condition's reason: ``not-found`` becomes ``NotFound``."""
     code = error.code if isinstance(error, BackendError) else "driver-failed"
     return "".join(part.capitalize() for part in code.split("-"))

@@ -24,8 +24,8 @@ interrupted: a source goes on at the file's end, or empties it. Raises BackendEr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverDevice:
-    """A device that a driver knows. ``node_name`` None: a remote device that is attached nowhere, or to a machine that
-    is no node. ``program`` None: the driver cannot tell."""
+    """A device that a driver reports. ``node_name`` None: a remote device that is attached nowhere, or to a machine
+    that is no node. ``program`` None: the driver cannot tell."""
 
     device_id: str
     type: AcceleratorType = AcceleratorType.OTHER

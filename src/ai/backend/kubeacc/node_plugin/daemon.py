@@ -30,7 +30,7 @@ from ai.backend.node.kube_api.client import KubeApi
 
 
 def node_name_of(settings: NodePluginSettings) -> str:
-    """Returns the name of this node. Raises InvalidInput if nobody says it."""
+    """Returns the name of this node. Raises InvalidInput if neither settings nor environment have it."""
     name = settings.node_name or os.environ.get("NODE_NAME", "")
     if not name:
         raise InvalidInput("no node name: set node-name in kube-acc-node.toml, or the variable NODE_NAME")

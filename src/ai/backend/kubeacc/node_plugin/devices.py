@@ -222,7 +222,7 @@ class DeviceTracker(PeriodicLoop):
             self._evaluate()
 
     def _evaluate(self) -> None:
-        """Computes the devices with the health that counts, and tells the listeners if anything differs."""
+        """Computes the devices with their effective health, and notifies the listeners of a difference."""
         loop = asyncio.get_running_loop()
         is_changed = False
         for key, listing in self._listings.items():

@@ -1,4 +1,4 @@
-"""Remembers what operations did to devices and no plugin can be asked: the power state, the digest of a program.
+"""Stores results of operations that no plugin can report: the power state, the digest of a program.
 
 What was true before the machine was started anew is not known: devices come back with power, and FPGAs without image.
 """
@@ -29,7 +29,7 @@ class _Stored(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def boot_id() -> str:
-    """Returns the id of this start of the machine; empty where the kernel tells none."""
+    """Returns the id of this start of the machine; empty if the operating system has none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:

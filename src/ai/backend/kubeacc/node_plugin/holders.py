@@ -1,4 +1,4 @@
-"""Knows which pods hold devices, from the kubelet's PodResources (v1)."""
+"""Finds the pods that hold devices, from the kubelet's PodResources (v1)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class PodHolder(NamedTuple):
 
 
 class Holders(PeriodicLoop):
-    """Asks the kubelet regularly who holds what.
+    """Reads periodically from the kubelet which pod holds which devices.
 
     It calls ``post_create`` of claims that a pod uses, ends allocations of the device plugin that the kubelet lists no
     more, and finds devices of ours that another device plugin offers.

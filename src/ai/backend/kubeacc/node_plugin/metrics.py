@@ -27,7 +27,7 @@ _FRESH_S = 5.0
 
 
 class DeviceMetrics:
-    """Measures devices by their plugins, and names the containers that hold them, as PodResources tells.
+    """Measures devices by their plugins, and labels them with the containers that hold them (PodResources).
 
     Names are those of an agent (docs/reference/metrics.md): ``backendai_device_*`` of each device, labelled by
     ``device_name`` (the plugin) and ``device_id``. ``backendai_pod_device`` has a sample of value 1 for each container

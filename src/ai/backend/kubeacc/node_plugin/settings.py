@@ -89,7 +89,7 @@ class NodePluginSettings(Settings):
     @field_validator("offers")
     @classmethod
     def _check_resources(cls, offers: dict[str, OfferSettings]) -> dict[str, OfferSettings]:
-        """The kubelet knows one device plugin of a resource: a second one would take it from the first, and back."""
+        """Refuses a resource that two plugins offer: the kubelet accepts one device plugin for each resource."""
         owners: dict[str, str] = {}
         for key, offer in offers.items():
             name = offer.resource or f"backend.ai/{key}"

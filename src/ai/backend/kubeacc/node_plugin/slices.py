@@ -118,7 +118,7 @@ def slice_specs(
 
 
 def _is_possible(one: OfferedDevice, features: SliceFeatures) -> bool:
-    """Says whether a device can be offered as it is: one that nobody may get, without a taint that says so, cannot."""
+    """Returns True if a device can be offered as it is; one that may not be allocated needs a taint for that."""
     return (features.taints or not one.taints) and (features.binding or not one.is_detached)
 
 

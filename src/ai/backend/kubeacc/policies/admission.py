@@ -51,7 +51,7 @@ def requester_policy() -> dict[str, Any]:
 
 
 def operations_policy(policies: Mapping[str, AcceleratorPolicySpec]) -> dict[str, Any]:
-    """Returns the policy by which only what an AcceleratorPolicy allows can be asked for."""
+    """Returns the admission policy that refuses operations which no AcceleratorPolicy allows."""
     variables = [
         {"name": f"policy{number}", "expression": _allows(policy)}
         for number, (_, policy) in enumerate(sorted(policies.items()))

@@ -148,8 +148,10 @@ class AgentRegistry:
     _fingerprints: dict[AgentId, bytes] = field(default_factory=dict, init=False)
     """Agent -> its registered report; empty if a part of it was refused, which the next heartbeat tries again."""
     _written_at: dict[AgentId, float] = field(default_factory=dict, init=False)
-    _held_kernels: dict[AgentId, tuple[int, int, list[KernelPresence]]] = field(default_factory=dict, init=False)
-    """Agent -> epoch, number and kernels of its last whole heartbeat."""
+    _held_kernels: dict[AgentId, tuple[int, int, list[KernelPresence], int | None]] = field(
+        default_factory=dict, init=False
+    )
+    """Agent -> epoch, number, kernels and newest observation of its last whole heartbeat."""
     _speaker_of: dict[AgentId, str] = field(default_factory=dict, init=False)
     _speakers: dict[str, tuple[float, float]] = field(default_factory=dict, init=False)
     """Process that speaks for agents -> the monotonic times when it was first heard after its last long silence, and
@@ -171,7 +173,7 @@ class AgentRegistry:
             return HeartbeatReply(interval_s=self.settings.heartbeat_interval_s)
         monotonic_now = self.clock.monotonic()
         self.record_contact(agent_id, report.speaker)  # first: it lives even if its report cannot be written now
-        fingerprint = msgspec.msgpack.encode(msgspec.structs.replace(report, kernels=[], number=0))
+        fingerprint = msgspec.msgpack.encode(msgspec.structs.replace(report, kernels=[], number=0, observed=None))
         if self._fingerprints.get(agent_id) != fingerprint:
             is_whole = await self._register(agent_id, report)
             self._fingerprints[agent_id] = fingerprint if is_whole else b""
@@ -180,11 +182,11 @@ class AgentRegistry:
             self.bus.publish(LAUNCH)
         else:
             await self._write_contact(agent_id)
-        self._held_kernels[agent_id] = (report.epoch, report.number, report.kernels)
+        self._held_kernels[agent_id] = (report.epoch, report.number, report.kernels, report.observed)
         reply = HeartbeatReply(interval_s=self.settings.heartbeat_interval_s)
         if not self.leads():
             return reply
-        differences = await self.presence.compare(agent_id, report.kernels)
+        differences = await self.presence.compare(agent_id, report.kernels, report.epoch, report.observed)
         return msgspec.structs.replace(
             reply, unknown_kernels=differences.unknown, unobserved_kernels=differences.unobserved
         )
@@ -196,7 +198,7 @@ class AgentRegistry:
         unknown_kernels: dict[str, list[KernelPresence]] = {}
         for beat in report.beats:
             agent_id = AgentId(beat.agent_id)
-            epoch, number, kernels = self._held_kernels.get(agent_id, (0, -1, []))
+            epoch, number, kernels, observed = self._held_kernels.get(agent_id, (0, -1, [], None))
             if not self._fingerprints.get(agent_id) or (epoch, number) != (beat.epoch, beat.unchanged_since):
                 stale.append(beat.agent_id)
                 continue
@@ -206,7 +208,7 @@ class AgentRegistry:
             self.record_contact(agent_id, self._speaker_of.get(agent_id, ""))
             await self._write_contact(agent_id)
             if self.leads():
-                differences = await self.presence.compare(agent_id, kernels)
+                differences = await self.presence.compare(agent_id, kernels, epoch, observed)
                 if differences.unknown:
                     unknown_kernels[beat.agent_id] = differences.unknown
                 if differences.unobserved:  # the reply to a whole heartbeat names them
@@ -266,8 +268,12 @@ class AgentRegistry:
         return now - max(seen_at, resumed_at) > timeout_s
 
     def mark_lost(self, agent_id: AgentId) -> None:
-        """Forgets the registration, so that the next heartbeat registers the agent again."""
+        """Forgets the registration, so that the next heartbeat registers the agent again.
+
+        Its epochs may begin anew, as after its data folder was removed.
+        """
         self._fingerprints.pop(agent_id, None)
+        self._newest_heartbeat.pop(agent_id, None)
 
     def become_leader(self) -> None:
         """Forgets all registrations and missing kernels, so that every agent registers again."""

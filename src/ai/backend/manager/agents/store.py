@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol
 
-from ai.backend.common.ids import AgentId
+from ai.backend.common.ids import AgentId, SessionId
 from ai.backend.common.states import AgentStatus
 from ai.backend.common.wire.link import AgentCommands
 from ai.backend.common.wire.reports import KernelPresence, OverlayReport
@@ -56,12 +56,25 @@ class SlotUse(Protocol):
 class PresenceComparison(Protocol):
     """Compares the kernels that an agent holds with the kernels that it should hold."""
 
-    async def compare(self, agent_id: AgentId, held: Sequence[KernelPresence]) -> PresenceDifferences:
-        """Ends the sessions of missing kernels and returns the kernels that the agent should remove or report."""
+    async def compare(
+        self, agent_id: AgentId, reported: Sequence[KernelPresence], epoch: int, observed: int | None
+    ) -> PresenceDifferences:
+        """Ends the sessions of missing kernels and returns the kernels that the agent should remove or report.
+
+        ``observed`` is the newest observation of ``epoch`` when the agent made the report; None if it does not say.
+        """
         ...
 
     def forget(self) -> None:
         """Forgets which kernels were missing in earlier heartbeats."""
+
+
+class Drainage(Protocol):
+    """Ends the sessions that hold a device which an administrator drains."""
+
+    async def end(self, session_ids: Sequence[SessionId], *, start_over: bool, stimulus_id: str) -> None:
+        """Asks sessions to end, but those that are ending; with ``start_over`` batch sessions wait again."""
+        ...
 
 
 class AgentGateway(Protocol):

@@ -35,7 +35,7 @@ class ConfigEntry(msgspec.Struct, frozen=True):
 
 
 class SealedPart(msgspec.Struct, frozen=True, kw_only=True):
-    """The secrets of a backup, and the digest by which its database is known to belong to it.
+    """The secrets of a backup, and the digest of the database that belongs to them.
 
     ``files`` are keys and certificates by their role, ``settings`` is the text of ``manager.toml`` or empty.
     """

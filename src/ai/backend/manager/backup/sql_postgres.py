@@ -90,7 +90,7 @@ class PostgresCopier:
 
 
 def _feed(source: IO[bytes], stdin: IO[bytes]) -> None:
-    """Copies a stream to a program, which may end before; its exit code tells why."""
+    """Copies a stream to a program; stops without an error if the program ends, whose exit code is checked later."""
     try:
         while chunk := source.read(_CHUNK_BYTES):
             stdin.write(chunk)

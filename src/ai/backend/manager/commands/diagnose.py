@@ -114,7 +114,7 @@ def _without_links(path: str, flags: int) -> int:
 
 
 def write_bundle(settings: ManagerSettings, output: Path, known_secrets: Iterable[str] = ()) -> list[str]:
-    """Writes the bundle and returns the names of its parts; a part that cannot be had says why.
+    """Writes the bundle and returns the names of its parts; a part that cannot be collected contains the reason.
 
     Raises OSError, after which there is no file.
     """

@@ -12,7 +12,7 @@ Columns = Mapping[str, Mapping[str, type]]
 
 
 class HistoryKind(StrEnum):
-    """Names a part of the history by the word for its rows."""
+    """A kind of rows in the history, by the name of its rows."""
 
     SESSIONS = "sessions"
     AUDIT = "records"

@@ -1,4 +1,4 @@
-"""Where the history lies, and where it goes."""
+"""Interfaces of the history's store and of its archive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Collects everything that is known about one session: its life, decisions, errors, events and logs."""
+"""Collects all records about one session: its life, decisions, errors, events and logs."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class ReportedLine(TypedDict):
 
 
 class SessionReport(TypedDict):
-    """All about one session. ``unreachable`` are its agents that did not tell their logs."""
+    """All about one session. ``unreachable`` are its agents that did not return their logs."""
 
     id: str
     name: str

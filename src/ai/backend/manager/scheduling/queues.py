@@ -98,7 +98,7 @@ class QueueReader:
     _node_classes: NodeClassCache = field(default_factory=NodeClassCache, init=False)
 
     async def state(self, group: str, *, images: frozenset[str] = frozenset(), anew: bool = False) -> QueueState:
-        """Returns the state of an existing resource group, for requests of these images; read again with ``anew``."""
+        """Returns the state of an existing resource group, for requests of these images; ``anew`` reads it again."""
         state = self._states.get(group)
         if state is None:
             state = self._states[group] = QueueState(group, TrialScheduler(self._node_classes))

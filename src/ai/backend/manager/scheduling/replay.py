@@ -1,4 +1,4 @@
-"""Dumps what the scheduler knows of a resource group, and decides on it by another policy."""
+"""Dumps the scheduler's state of a resource group, and repeats its decisions with another policy."""
 
 from __future__ import annotations
 

@@ -268,7 +268,7 @@ def add_key(path: Path, *, is_standby: bool = False) -> SealingKey:
 
 
 def put_first(path: Path, key_id: str) -> None:
-    """Has the key ``key_id`` of the file seal from now on. Raises InvalidInput if the file does not have it, and as
+    """Makes the key ``key_id`` of the file the one that seals. Raises InvalidInput if the file does not have it, and as
     :func:`read_keys`."""
     keys = read_keys(path)
     if key_id not in {key.id for key in keys}:

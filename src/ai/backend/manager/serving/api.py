@@ -123,7 +123,7 @@ class ServicesApi:
 
     @route("POST", "/services/{e}/scale", body=schemas.ScaleBody)
     async def scale(self, call: Call[schemas.ScaleBody]) -> schemas.ScaledReply:
-        """Change the number of replicas that are wanted."""
+        """Change the desired number of replicas."""
         service = await self._services.scale(caller_of(call), call.params["e"], call.body.to)
         item = service_item(service)
         return {
@@ -136,6 +136,12 @@ class ServicesApi:
     async def rollback(self, call: Call) -> schemas.SuccessReply:
         """Roll back the revision that is being rolled out."""
         await self._services.cancel_rollout(caller_of(call), call.params["e"])
+        return {"success": True}
+
+    @route("POST", "/services/{e}/promote")
+    async def promote(self, call: Call) -> schemas.SuccessReply:
+        """End the present step of a canary, or the watch of a blue-green roll-out."""
+        await self._services.promote(caller_of(call), call.params["e"])
         return {"success": True}
 
     @route("POST", "/services/{e}/token", body=schemas.TokenBody)
@@ -164,7 +170,7 @@ class ServicesApi:
 
     @route("DELETE", "/services/{e}/routings/{r}")
     async def remove_replica(self, call: Call) -> schemas.SuccessReply:
-        """End one replica, and want one less."""
+        """End one replica, and lower the desired number by one."""
         await self._services.remove_replica(caller_of(call), call.params["e"], _route_id(call.params["r"]))
         return {"success": True}
 

@@ -1,4 +1,4 @@
-"""Interfaces of what model services need of others: coordinators of the app proxy, model folders, replicas."""
+"""Interfaces that model services need: coordinators of the app proxy, model folders, replicas."""
 
 from __future__ import annotations
 
@@ -71,14 +71,19 @@ class ModelFolders(Protocol):
     """Reads small files of folders and artifacts that a caller may mount."""
 
     async def read(self, caller: Caller, ref: str, path: str, *, max_bytes: int) -> bytes:
-        """Raises NotFound, Forbidden, LimitExceeded, Unavailable."""
+        """Returns the bytes of a file. Raises NotFound, Forbidden, LimitExceeded, Unavailable."""
         ...
 
 
 class ReplicaProbe(Protocol):
-    """Asks a replica whether it serves."""
+    """Sends the health check of its endpoint to a replica."""
 
     async def probe(self, session: Session, replica: Replica, *, port: int, path: str, timeout_s: float) -> int:
         """Returns the HTTP status that GET ``path`` at ``port`` of a replica is answered with. Raises Unavailable if
         nothing answers in time, or not in HTTP."""
+        ...
+
+    async def read(self, session: Session, *, port: int, path: str, timeout_s: float, max_bytes: int) -> bytes:
+        """Returns the body of the answer to such a request. Raises Unavailable also for another status than 200 and for
+        a body of more than ``max_bytes``."""
         ...

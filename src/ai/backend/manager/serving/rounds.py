@@ -1,4 +1,4 @@
-"""Decides the next change of a service from what is known of its sessions and probes. Pure.
+"""Decides the next change of a service from the states of its sessions and probes. Pure.
 
 Level-triggered: whatever was done, or was not because the manager was killed, the next change follows from what is
 stored. Replicas are stored before their sessions are created, under the same id, so that none is lost or doubled.
@@ -66,7 +66,8 @@ class ProbeOutcome(StrEnum):
 class Observation:
     """The state of a service's replicas: their sessions, their probes, and their open requests where the app proxy
     reports them. ``refused``: why sessions could not be created; ``logs``: the last lines
-    that ended sessions have printed; ``scaling``: the replicas that autoscaling wants."""
+    that ended sessions have printed; ``scaling``: the replicas that autoscaling wants; ``samples``: what revisions
+    answered during a roll-out."""
 
     sessions: Mapping[SessionId, Session]
     probes: Mapping[SessionId, ProbeOutcome] = field(default_factory=dict)
@@ -74,6 +75,7 @@ class Observation:
     refused: Mapping[SessionId, str] = field(default_factory=dict)
     logs: Mapping[SessionId, str] = field(default_factory=dict)
     scaling: ScalingDecision | None = None
+    samples: Mapping[UUID, core.RevisionSample] = field(default_factory=dict)
 
 
 def routes_of(service: Service) -> list[RouteInfo]:
@@ -119,7 +121,7 @@ def is_woken(service: Service) -> bool:
 
 
 def digest_of(service: Service) -> str:
-    """Returns the digest of what the coordinator is to have of a service."""
+    """Returns the digest of the routes that the coordinator should have of a service."""
     content = msgspec.json.encode((routes_of(service), serving_of(service), service.endpoint.open_to_public))
     return hashlib.sha256(content).hexdigest()
 
@@ -275,7 +277,7 @@ class _Round:
         return sorted(revisions, key=lambda each: -each.number)
 
     def _begin_rollout(self) -> None:
-        """Lets the newest waiting revision be rolled out, once nothing else is."""
+        """Begins to roll out the newest waiting revision, which supersedes others that wait or are rolled out."""
         pending = self._in(V.PENDING)
         if not pending:
             return
@@ -334,12 +336,13 @@ class _Round:
             ),
             step=target.step if target is not None else 0,
             step_since=begun,
-            started_at=begun,
+            started_at=target.changed_at.timestamp() if target is not None else 0.0,
             failures={
                 each.id: core.FailedStarts(count=each.failures, last_at=each.failed_at.timestamp())
                 for each in self._revisions.values()
                 if each.failures and each.failed_at is not None
             },
+            samples=self._seen.samples,
             is_destroying=self._endpoint.status is EndpointStatus.DESTROYING,
         )
         return plan_rollout(snapshot, self._endpoint.policy, self._now.timestamp())

@@ -101,7 +101,7 @@ class SessionService:
         return await self._await_start(session, request, created=True)
 
     async def check_hooks(self, owner: Caller, session: model.Session) -> None:
-        """Raises what a hook plugin answers to a new session of an owner."""
+        """Calls the hook plugins for a new session of an owner; raises the refusal of one."""
         await self.hooks.check_session(_hook_request(owner, session))
 
     async def _existing_session(
@@ -309,7 +309,7 @@ class SessionService:
         dependents: dict[SessionId, model.Session] = {}
         frontier = [session]
         while frontier:
-            found = [dependent for session in frontier for dependent in await self.store.dependents(session.id)]
-            frontier = [d for d in found if d.id not in dependents and d.user_id == session.user_id]
+            direct = [dependent for session in frontier for dependent in await self.store.dependents(session.id)]
+            frontier = [d for d in direct if d.id not in dependents and d.user_id == session.user_id]
             dependents.update((dependent.id, dependent) for dependent in frontier)
         return list(reversed(dependents.values()))

@@ -1,4 +1,4 @@
-"""Writes CDI specifications for engines and runtimes, and removes those that nobody needs any more."""
+"""Writes CDI specifications for engines and runtimes, and removes those that are not used any more."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class Route:
         self.set_alias(name, alias)
 
     def add_vxlan(self, name: str, vni: int, local: str, port: int, mtu: int) -> None:
-        """Adds a tunnel that knows its peers by :meth:`add_place` alone, and does not answer ARP."""
+        """Adds a tunnel whose peers are added by :meth:`add_place` alone, and which does not answer ARP."""
         self._send_link_request(
             "add",
             ifname=name,

@@ -22,7 +22,7 @@ def measure(root: str = ROOT, proc: str = "/proc") -> Dict[str, Any]:
 
 
 def oom_kills(root: str = ROOT) -> int:
-    """Returns how often the memory limit has ended a process of this container; 0 where that is not told."""
+    """Returns how often the memory limit has ended a process of this container; 0 where the kernel does not count."""
     for path in ("memory.events", "memory/memory.oom_control"):
         count = _field(os.path.join(root, path), "oom_kill")
         if count is not None:

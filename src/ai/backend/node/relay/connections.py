@@ -22,7 +22,7 @@ _RECEIVE_BYTES = 256 * 1024
 
 
 def carry_connection(peer: Peer, port: int) -> None:
-    """Connects to the port of 127.0.0.1 in a new process, tells the peer, and carries bytes until both sides end.
+    """Connects to the port of 127.0.0.1 in a new process, reports that to the peer, and copies bytes both ways.
 
     This process lets go of the peer.
     """

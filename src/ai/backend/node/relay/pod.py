@@ -315,7 +315,7 @@ class PodRelay:
     # ---- the loop
 
     def _call(self, call: Callable[[], None]) -> None:
-        """Has the main thread call this."""
+        """Runs a function in the main thread."""
         self._calls.put(call)
         try:
             os.write(self._wakeup_write, b"c")

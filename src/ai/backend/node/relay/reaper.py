@@ -145,7 +145,7 @@ class Reaper:
         code = None if number is not None else os.WEXITSTATUS(status)
         oom = number == signal.SIGKILL and oom_kills() > self._oom_kills
         ended = {"t": "ended", "code": code, "signal": number, "oom": oom, "reason": self._reason}
-        _write_last_words(ended)
+        _write_termination_message(ended)
         self._control.sock.setblocking(True)
         self._control.sock.settimeout(CONNECT_TIMEOUT_S)
         self._control.send(encode(dict(measure(), t="stats")))
@@ -154,14 +154,14 @@ class Reaper:
             continue
 
 
-def session_environment(image: Dict[str, str], told: Dict[str, str]) -> Dict[str, str]:
+def session_environment(image: Dict[str, str], sent: Dict[str, str]) -> Dict[str, str]:
     """Returns the runner's environment: what the agent sent, over what the image sets.
 
     The image's variables are prefixed as those of the session, so that none means anything to the runner itself.
     """
-    environment = dict(told)
+    environment = dict(sent)
     for name, value in image.items():
-        if name.startswith("KUBERNETES_") or name in told or _SESSION_PREFIX + name in told:
+        if name.startswith("KUBERNETES_") or name in sent or _SESSION_PREFIX + name in sent:
             continue
         environment["PATH" if name == "PATH" else _SESSION_PREFIX + name] = value
     return environment
@@ -183,8 +183,8 @@ def _connect(channel_folder: str, role: str) -> socket.socket:
             time.sleep(_CONNECT_CHECK_S)
 
 
-def _write_last_words(ended: Dict[str, Any]) -> None:
-    """Leaves the end in the status of the container, for an agent that was not there."""
+def _write_termination_message(ended: Dict[str, Any]) -> None:
+    """Writes the exit of the program into the status of the container, for an agent that was not connected."""
     try:
         with open(LAST_WORDS_PATH, "w") as file:
             json.dump({name: value for name, value in ended.items() if name != "t"}, file)

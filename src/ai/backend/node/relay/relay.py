@@ -187,7 +187,7 @@ class Relay:
         self.adopt(sock)
 
     def adopt(self, sock: Any) -> Peer:
-        """Serves a connection from now on, a socket or what reads and writes like one."""
+        """Starts serving a connection: a socket, or an object with its methods."""
         peer = Peer(sock)
         self._peers[peer.fileno()] = peer
         self._poll.register(peer, select.POLLIN)

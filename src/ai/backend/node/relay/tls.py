@@ -94,7 +94,7 @@ class Dialler:
 
 
 def _detect_dead_peers(sock: socket.socket) -> None:
-    """Ends the connection if the agent's machine has vanished without a word, within half a minute."""
+    """Closes the connection within half a minute if the agent's machine does not answer any more."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4), ("TCP_USER_TIMEOUT", 30000)):
         option: Optional[int] = getattr(socket, name, None)

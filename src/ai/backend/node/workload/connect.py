@@ -285,7 +285,7 @@ def _request_socket(directory: Path) -> tuple[PortExposure, socket.socket | None
 
 
 def _request_connection(directory: Path, port: int) -> socket.socket:
-    """Has the relay connect to the port and carry the bytes: the returned socket is the connection to the relay."""
+    """Asks the relay to connect to the port and to copy the bytes; returns the connection to the relay."""
     deadline = time.monotonic() + _TIMEOUT_S
     try:
         with _reach_relay(directory, deadline) as relay_socket:

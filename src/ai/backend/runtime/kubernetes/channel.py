@@ -71,7 +71,7 @@ class PodChannel(RunnerChannel):
             self._link.pause()
 
     def on_ended(self, last_seq: int) -> None:
-        """Is told that the runner has ended after its message ``last_seq``."""
+        """Handles the end of the runner after its message ``last_seq``."""
         self._final_seq = last_seq
         self._check_end()
 

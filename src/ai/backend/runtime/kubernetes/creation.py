@@ -39,6 +39,7 @@ from ai.backend.plugin.runtime import HOME, WorkloadSpec
 from ai.backend.runtime import workload
 from ai.backend.runtime.kubernetes.claims import compose_claim
 from ai.backend.runtime.kubernetes.handles import Handle, Handles
+from ai.backend.runtime.kubernetes.homes import Homes
 from ai.backend.runtime.kubernetes.manifest import (
     FILES_PLACE,
     HOSTS_PLACE,
@@ -67,6 +68,7 @@ class Creation:
     facts: ClusterFacts
     api: KubeApi
     handles: Handles
+    homes: Homes
 
     @property
     def name(self) -> str:
@@ -81,6 +83,7 @@ class Creation:
             self.spec.config.devices,
             self.facts.device_classes,
         )
+        await self.homes.ensure(self.spec)
         if claim is not None:
             await self._create_claim(claim)
             crash_point("create.claimed")
@@ -94,7 +97,7 @@ class Creation:
         return await self.finish(handle)
 
     async def finish(self, handle: Handle) -> Handle:
-        """Waits for a pod that exists, and has its runner begin unless it has."""
+        """Waits for a pod that exists, and starts its runner unless it has begun."""
         await self._await_relay(handle)
         crash_point("create.linked")
         if not handle.begun:
@@ -218,7 +221,7 @@ class Creation:
         return messages
 
     async def _hosts_file(self) -> bytes:
-        """Returns /etc/hosts of a cluster session, once the addresses of all its pods are known (D13)."""
+        """Waits until all pods of a cluster session have addresses, and returns its /etc/hosts (D13)."""
         network = self.spec.network
         assert network is not None
         hosts = frozenset(network.addresses)

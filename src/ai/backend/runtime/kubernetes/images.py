@@ -10,7 +10,7 @@ _ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
 
 
 class _ContainerImage(msgspec.Struct, rename="camel"):
-    """``names`` is null for an image whose tags have gone to another one."""
+    """An image of a node; ``names`` is null if another image has its tags now."""
 
     names: list[str] | None = None
     size_bytes: int = 0
@@ -30,7 +30,7 @@ class _Node(msgspec.Struct):
 
 
 def images_of(node: bytes) -> list[RuntimeImage]:
-    """Returns the images with a tag that a node tells of, which are its 50 largest only. Takes a Node as JSON; raises
+    """Returns the images with a tag that a node reports, which are its 50 largest only. Takes a Node as JSON; raises
     msgspec.ValidationError for anything else."""
     status = msgspec.json.decode(node, type=_Node).status
     architecture = _ARCHITECTURES.get(status.node_info.architecture, status.node_info.architecture)

@@ -28,7 +28,7 @@ RECORD_VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodRecord:
-    """Holds what the runtime must know of a workload after a restart; no data of users."""
+    """The facts about a workload that the runtime needs after a restart; no data of users."""
 
     kernel_id: UUID
     attempt: int

@@ -1,4 +1,4 @@
-"""Measures sessions in pods by what their first process reports over the relay: the API server is not asked."""
+"""Measures sessions in pods by what their first process reports over the relay: the API server is not queried."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def read_sample(message: Mapping[str, Any], previous: Sample | None, now: float)
 
 
 def measurements_of(sample: Sample, record: PodRecord) -> Sequence[Measurement]:
-    """Returns the measurements of a workload; those that its node does not tell are left out."""
+    """Returns the measurements of a workload; those that its node does not report are omitted."""
     report = sample.report
     measurements: list[Measurement] = []
     if report.cpu_ms is not None:

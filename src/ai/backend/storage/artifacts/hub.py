@@ -217,7 +217,7 @@ def _with_own_errors(library_call: Callable[[HfApi], T], api: HfApi) -> T:
 
 
 def _repository(name: str) -> tuple[str, str]:
-    """Returns the repository of an artifact and the hub's word for its type."""
+    """Returns the repository of an artifact and the hub's name of its type."""
     is_dataset = name.startswith(_DATASET_PREFIX)
     return name.removeprefix(_DATASET_PREFIX), "dataset" if is_dataset else "model"
 
@@ -294,7 +294,7 @@ class FileSource(Protocol):
 
 
 class FromHub:
-    """Reads a version of a model from a hub."""
+    """Reads the files of one version of a model from a hub."""
 
     def __init__(self, fetcher: Fetcher, source: HubSource) -> None:
         self._source = source

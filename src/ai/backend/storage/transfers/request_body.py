@@ -122,7 +122,7 @@ class DirectBody:
         self.is_whole = True
 
     async def whole(self) -> bytes | None:
-        """Returns None: the body is large."""
+        """Returns None, since the body is too large to be held in memory."""
         return None
 
     async def pour(self, sink: Sink, threads: Executor) -> None:

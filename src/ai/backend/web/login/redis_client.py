@@ -18,7 +18,7 @@ _FIELDS = frozenset({b"username", b"sealed", b"expires_at", b"created_at", b"add
 
 
 class RedisLoginStore:
-    """See :class:`~ai.backend.web.login.store.LoginStore`. Redis removes what expires.
+    """Stores login sessions in Redis, which removes expired ones (:class:`~ai.backend.web.login.store.LoginStore`).
 
     A login session is a hash; the ids of a user's sessions are a set, in which ids of ended sessions may remain until
     the set expires.

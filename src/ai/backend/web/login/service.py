@@ -28,13 +28,13 @@ _NOTES_PER_IDLE_TIME = 10
 
 
 class PasswordCheck(Protocol):
-    """Asks a manager whether a password is right: ``POST /auth/authorize`` (spec 03-08)."""
+    """Checks passwords by a manager: ``POST /auth/authorize`` (spec 03-08)."""
 
     async def authorize(self, fields: Mapping[str, str], *, address: str) -> tuple[int, dict[str, Any]]:
         """Returns the status and the JSON of the manager's answer. Raises Unavailable."""
 
     async def finish_redirect(self, fields: Mapping[str, Any], *, address: str) -> tuple[int, dict[str, Any]]:
-        """Asks who came back from a sign-in service; returns as :meth:`authorize`. Raises Unavailable."""
+        """Asks the manager for the user who came back from a sign-in service, as :meth:`authorize` does."""
 
     async def update_password(self, fields: Mapping[str, str], *, address: str) -> tuple[int, dict[str, Any]]:
         """Changes a password by the present one; returns as :meth:`authorize`. Raises Unavailable."""

@@ -13,7 +13,7 @@ from ai.backend.web.login.tables import login_failures, login_uses, logins, meta
 
 
 class SqlLoginStore:
-    """See :class:`~ai.backend.web.login.store.LoginStore`. Expired rows are removed when sessions begin."""
+    """Stores login sessions in SQL (:class:`~ai.backend.web.login.store.LoginStore`) until they expire."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -70,7 +70,7 @@ class SsoApi:
 
     @route("GET", "/server/sso/{provider}/callback", auth=False, kind="relay")
     async def finish(self, call: Call) -> web.Response:
-        """Begins a login session of whoever comes back, in place of one that the browser had."""
+        """Begins a login session of the user who came back, in place of the browser's earlier one."""
         ticket, _, encoded_path = (self._cookies.ticket_of(call.request) or "").partition("|")
         parameters = dict(call.request.query)
         if not ticket or len(parameters) > _MAX_PARAMETERS:

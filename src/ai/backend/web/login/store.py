@@ -9,7 +9,7 @@ from ai.backend.web.login.model import StoredLogin
 
 
 class LoginStore(Protocol):
-    """Durable over restarts of the web server, shared by all web servers that are configured alike.
+    """Stores login sessions durably; all web servers with the same settings share them.
 
     Every method raises Unavailable if the store is away.
     """

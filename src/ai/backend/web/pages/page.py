@@ -57,7 +57,7 @@ def preferred_language(accepted: str) -> str:
 
 
 def boot_data(settings: WebSettings, *, language: str) -> dict[str, Any]:
-    """Returns what the console is told before its first request."""
+    """Returns the values that the console gets with its page, before its first request."""
     service = settings.service
     return {
         "language": language,

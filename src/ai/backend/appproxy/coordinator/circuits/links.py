@@ -116,7 +116,7 @@ class Links(PeriodicLoop):
 
     async def loads(self, since: int | None, wait_s: float) -> EndpointLoads:
         """Returns the loads of endpoints; if their version is still ``since``, once it is another one or the time is
-        over. What other coordinators heard is known half a second later."""
+        over. Reports to other coordinators are seen half a second later."""
         deadline = asyncio.get_running_loop().time() + wait_s
         while True:
             reported = self._reported

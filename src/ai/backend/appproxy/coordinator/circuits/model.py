@@ -29,7 +29,7 @@ class StoredCircuit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """How far a circuit came: ``acked`` are the versions that the linked nodes of its worker serve."""
+    """The progress of a circuit's delivery: ``acked`` are the versions that the linked nodes of its worker serve."""
 
     worker_id: UUID
     version: int

@@ -89,7 +89,7 @@ def _redirect(url: str) -> web.Response:
 
 
 def _request_of(query: AddQuery) -> AppRequest:
-    """Returns what a browser asks for. Raises InvalidInput."""
+    """Returns the setup request of a browser. Raises InvalidInput."""
     envs = query.envs
     if isinstance(envs, str):
         try:

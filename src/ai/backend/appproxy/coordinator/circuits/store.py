@@ -79,7 +79,7 @@ class CircuitStore(Protocol):
         """Marks a set-up as used. Returns False if it was used already."""
 
     async def release_setup(self, token_hash: str) -> None:
-        """Lets a set-up be used again, whose use has failed."""
+        """Permits the use of a set-up once more after a failed use."""
 
     async def remove_setups(self, session_ids: Sequence[UUID]) -> None: ...
     async def purge(self, now: datetime) -> None:

@@ -55,7 +55,7 @@ class EndpointsApi:
 
     @route("GET", "/v2/endpoints/usage", query=UsageQuery)
     async def usage(self, call: Call[Any, UsageQuery]) -> UsageRows:
-        """Returns what tokens used at replicas, minute by minute, after a report that is known already."""
+        """Returns the use of replicas by token and minute, from the report after ``after`` on."""
         return UsageRows(rows=list(await self.endpoints.circuits.store.usage(call.query.after, call.query.limit)))
 
     async def _id(self, call: Call[EndpointBody] | Call[EndpointTokenBody] | Call) -> UUID:

@@ -36,7 +36,7 @@ class SlotsQuery(Schema, frozen=True, kw_only=True):
 
 
 class SlotList(Schema, frozen=True, kw_only=True):
-    """ListSlotsResponseModel."""
+    """The reply with the slots of workers (``ListSlotsResponseModel`` of the published API)."""
 
     slots: list[Slot]
 

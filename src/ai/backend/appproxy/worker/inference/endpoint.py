@@ -110,7 +110,7 @@ class ServedEndpoint:
         return bool(self._held)
 
     def hold(self, request: Waiting) -> bool:
-        """Lets a request wait for a replica; returns False if no more may wait. The first one to wait is told of."""
+        """Lets a request wait for a replica; returns False if no more may wait. The first wait is reported at once."""
         options = self.options
         if len(self._held) >= options.hold_requests or self._held_bytes + request.size > options.hold_bytes:
             return False

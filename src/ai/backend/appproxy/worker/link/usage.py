@@ -63,7 +63,7 @@ class UsageReports:
         return self._pending
 
     def has_new_waits(self, observations: Mapping[UUID, CircuitObservation]) -> bool:
-        """Returns True if requests began to wait that no report tells of yet."""
+        """Returns True if requests began to wait that no report contains yet."""
         return any(each.waits > self._waits.get(circuit_id, 0) for circuit_id, each in observations.items())
 
     def counted(self, sequence: int) -> None:

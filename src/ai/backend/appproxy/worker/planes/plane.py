@@ -18,10 +18,11 @@ _BROWSER_PROTOCOLS = frozenset((ProxyProtocol.HTTP, ProxyProtocol.TCP))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
     """The circuits that a plane serves. Weights, draining, permits, last-used times and revocation are no options:
-    every plane has them."""
+    every plane has them. Without ``counts_bytes``, observations have no bytes, nor requests of raw TCP."""
 
     protocols: frozenset[ProxyProtocol]
     frontends: frozenset[FrontendMode]
+    counts_bytes: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,13 +75,13 @@ class DataPlane(Protocol):
 
     @property
     def counts(self) -> Counts:
-        """Returns the counts of what this process has answered or passed on."""
+        """Returns the counts of requests that this process has answered or forwarded."""
 
     async def start(self) -> None:
         """Opens the frontends. Raises InvalidInput if none of them can be opened."""
 
     async def stop(self, *, drain_s: float = 0.0) -> None:
-        """Takes no new connections, waits so long for those that are open, and cuts the rest."""
+        """Refuses new connections, waits at most this long for open ones, and aborts the rest."""
 
     async def apply(self, changes: Changes) -> Applied:
         """Serves the changed circuits from its return on. A version that is applied again changes nothing."""
@@ -92,7 +93,7 @@ class DataPlane(Protocol):
         """Returns the observations of all circuits, at most some seconds old."""
 
     def take_usage(self) -> list[InferenceUsage]:
-        """Returns what endpoints were used for since the last call."""
+        """Returns the use of endpoints since the last call."""
 
     def when_waiting(self, call: Callable[[], None]) -> None:
         """Calls ``call`` each time requests begin to wait for a route."""

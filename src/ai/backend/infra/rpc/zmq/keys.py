@@ -37,7 +37,7 @@ def covers(bound_id: str, agent_id: str) -> bool:
 
 
 def check_bound_id(bound_id: str) -> str:
-    """Returns what a key can be bound to, see :func:`covers`. Raises InvalidName."""
+    """Returns the name if a key can be bound to it, see :func:`covers`. Raises InvalidName."""
     prefix, star, name = bound_id.partition(".*")
     if star and name:
         check_slug(name.removeprefix("@") if name.startswith("@") else "", what="agent_id", allow_dots=True)

@@ -257,8 +257,8 @@ class ZmqManagerEndpoint:
         self._carry(peer, frozenset([hello.agent_id] if hello.agents is None else hello.agents))
 
     def _carry(self, peer: _Peer, agents: frozenset[str]) -> None:
-        """Has a connection speak for these agents. One that another process carries as well belongs to who took it
-        last, though both name it in every greeting."""
+        """Registers a connection as the one that speaks for these agents. An agent that two connections name belongs to
+        the later one, though both name it in every greeting."""
         if agents == peer.agents:
             return
         for agent_id in peer.agents - agents:

@@ -1,4 +1,4 @@
-"""Counts accelerators in Placement: who has a share of a device there is not given it a second time, by nobody."""
+"""Counts accelerators in Placement: a share of a device that is allocated there is not given to a second consumer."""
 
 from __future__ import annotations
 

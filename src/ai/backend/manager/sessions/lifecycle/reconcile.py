@@ -46,9 +46,15 @@ class KernelReconciler:
         self._missing: dict[AgentId, set[tuple[KernelId, int]]] = {}
         self._unobserved: dict[AgentId, set[tuple[str, int]]] = {}
 
-    async def compare(self, agent_id: AgentId, reported: Sequence[KernelPresence]) -> PresenceDifferences:
+    async def compare(
+        self, agent_id: AgentId, reported: Sequence[KernelPresence], epoch: int, observed: int | None
+    ) -> PresenceDifferences:
         """Fails kernels that two reports lacked; returns reported kernels that the agent should not have, and those
-        whose start the manager has not seen although two reports say that they run."""
+        whose start the manager has not seen although two reports say that they run.
+
+        A report that is older than an observation that was applied may lack kernels which started since: it is not
+        counted.
+        """
         expected = {str(occupancy.kernel_id): occupancy for occupancy in await self._store.held([agent_id])}
         present_ids = {presence.kernel_id for presence in reported}
         missing_attempts = {
@@ -56,7 +62,11 @@ class KernelReconciler:
             for name, h in expected.items()
             if name not in present_ids and self._should_exist(h)
         }
-        twice_missing = missing_attempts & self._missing.get(agent_id, set())
+        if missing_attempts and observed is not None and observed < await self._store.acked(agent_id, epoch):
+            missing_attempts = self._missing.get(agent_id, set())
+            twice_missing: set[tuple[KernelId, int]] = set()
+        else:
+            twice_missing = missing_attempts & self._missing.get(agent_id, set())
         self._missing[agent_id] = missing_attempts
         removed_attempts: dict[SessionId, dict[KernelId, int]] = {}
         for occupancy in expected.values():

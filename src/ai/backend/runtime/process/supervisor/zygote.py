@@ -23,7 +23,7 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Forks a shim for each request until the agent is gone."""
+    """Forks a shim for each request until the agent ends."""
     assert _shim is not None
     assert _ascii is not None  # as the shim's code: every shim reads files of the kernel in it
     request_socket = socket.socket(fileno=os.dup(0))

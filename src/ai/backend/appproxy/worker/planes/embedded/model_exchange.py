@@ -198,7 +198,8 @@ class ModelExchange(Exchange):
         return self._is_reading or super()._is_repeatable
 
     def _may_repeat(self, *, has_been_sent: bool) -> bool:
-        """A model is asked again while nothing of its answer has come, for a part of all requests."""
+        """Returns True if the request may be sent to another replica: no byte of an answer has arrived, and the budget
+        of repetitions is not used up."""
         if has_been_sent and self._is_reading:
             return self._endpoint.budget.take()
         return super()._may_repeat(has_been_sent=has_been_sent)
@@ -236,7 +237,7 @@ class ModelExchange(Exchange):
         )
 
     def _ask_another(self) -> None:
-        """Asks another replica instead of one that is overloaded."""
+        """Sends the request to another replica instead of one that is overloaded."""
         if self._is_over or self._last is None:
             return
         self._avoid(self._last.target.key)
@@ -278,7 +279,7 @@ class ModelExchange(Exchange):
         super().on_upstream_lost(error)
 
     def _avoid(self, key: RouteKey) -> None:
-        """Counts an attempt that a replica has failed, and asks another one next if there is one."""
+        """Counts a failure of a replica; the next attempt goes to another one if there is one."""
         self.state.breaker.record_failure(key, self._shared.loop.time())
         if len(self._endpoint.picker.loads) > 1:
             self._failed = frozenset((key,))

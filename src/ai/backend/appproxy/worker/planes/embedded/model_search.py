@@ -50,7 +50,7 @@ def describe_models(circuit: Circuit, models: Iterable[str]) -> Response:
 def answer_about_models(
     table: Iterable[CircuitState], method: bytes, target: bytes, grant: Grant | None
 ) -> Response | None:
-    """Returns the reply to what is asked about models; None for a request to one of them."""
+    """Returns the reply to a query about models; None for a request that is for a model itself."""
     path = target.partition(b"?")[0]
     if method == b"POST" and path.startswith(b"/v1/"):
         return None

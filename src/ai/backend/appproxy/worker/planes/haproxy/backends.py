@@ -49,7 +49,7 @@ class Server:
 
 @dataclass(slots=True)
 class Backend:
-    """``base`` is what it was used before the present circuit had it."""
+    """A backend of HAProxy; ``base`` is its use before it was given to the present circuit."""
 
     name: str
     pool: Pool
@@ -101,7 +101,7 @@ class Backends:
     def assign(
         self, circuit: UUID, routes: Mapping[RouteKey, Address], *, now: float, drain_s: float
     ) -> tuple[list[str], list[str]] | None:
-        """Gives a circuit its routes; those that it had before drain. None: there is no room, and nothing changed.
+        """Gives a circuit its routes, and drains its earlier ones. None: no backend is free, and nothing changed.
 
         The commands are for before and after the circuit is led to its backend: until then the old one serves it.
         """
@@ -159,7 +159,7 @@ class Backends:
         return commands
 
     def leave(self, circuit: UUID, *, now: float, drain_s: float) -> list[str]:
-        """Lets what is open to a circuit end; nothing new comes to its backends."""
+        """Drains a circuit: its backends get no new connections, open ones end by themselves."""
         backend = self._current.pop(circuit, None)
         return [] if backend is None else self._drain(backend, keep=(), deadline=now + drain_s)
 

@@ -302,7 +302,7 @@ class HaproxyPlane:
         return []
 
     def _revoke(self, circuit: UUID) -> list[str]:
-        """Lets nothing to a circuit any more, and then cuts what is open."""
+        """Refuses new requests to a circuit, and then closes the open ones."""
         permits = [f"del map {self._files.permits} {key}" for key in self._admissions.take(circuit=circuit)]
         return [*self._hide(circuit), *permits, *self._backends.release(circuit)]
 
@@ -369,7 +369,7 @@ class HaproxyPlane:
     # In the background
 
     def _on_admitted(self, circuit: UUID, key: str) -> None:
-        """Lets further requests with a cookie pass without the gate."""
+        """Admits further requests with a cookie without asking the gate."""
         if self._admissions.add(circuit, key, time.monotonic()):
             self._spawn(self._report_admission(key))
 

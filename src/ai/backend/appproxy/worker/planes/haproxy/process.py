@@ -107,7 +107,7 @@ class HaproxyProcess:
                 self._process.kill()
 
     async def stop(self, drain_s: float) -> None:
-        """Has it take nothing new, waits so long for what is open, and ends it."""
+        """Stops HAProxy: refuses new connections, waits at most this long for open ones, and ends the process."""
         self._is_stopping = True
         process = self._process
         if process is not None and process.returncode is None:

@@ -155,7 +155,7 @@ class Subject:
         raise NotApplicable("this node has no healthy device of the plugin")
 
     async def smallest(self) -> dict[SlotName, Decimal]:
-        """Returns the smallest quantity of every slot that can be had now."""
+        """Returns the smallest quantity of every slot that can be allocated now."""
         quanta = {slot.slot_name: slot.quantum for device in await self.devices() for slot in device.slots}
         offered: Mapping[SlotName, Decimal] = await self.call("available_slots")
         return {slot: quanta[slot] for slot, total in offered.items() if total and slot in quanta}
