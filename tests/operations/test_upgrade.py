@@ -1,11 +1,17 @@
-"""A cluster of an earlier version becomes one of this version in the order of docs/howto/upgrade.md, under load."""
+"""A cluster of an earlier version becomes one of this version in the order of docs/howto/upgrade.md, under load.
+
+``ROLLING_SESSIONS`` and ``ROLLING_AGENTS`` make the cluster with several managers larger; more than two sessions for
+each agent need a ``ROLLING_COMMIT`` whose nodes may declare processors.
+"""
 
 from __future__ import annotations
 
-import shlex
-import subprocess
+import os
 import tempfile
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,75 +19,24 @@ import pytest
 from ai.backend.manager.db import SCHEMA_HEAD
 from tests.support.client_runs import run_to_end
 from tests.support.cluster import wait_until
-from tests.support.deployment import FILES, Deployment
-from tests.support.earlier import install_earlier
-from tests.support.load import Load, session_of
+from tests.support.earlier import COMMIT, install_earlier
+from tests.support.load import BalancedReads, Load, session_of
+from tests.support.upgraded import UpgradedDeployment
 
-pytestmark = [pytest.mark.needs("postgres", "redis", "etcd"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.needs("postgres", "redis", "etcd"), pytest.mark.timeout(900)]
 SMALL = {"cpu": 1, "mem": "64m"}
 WRITE = "print('ab', end='', file=open('/home/work/data/file', 'a'))"
 READ = "print(open('/home/work/data/file').read())"
-
-
-class UpgradedDeployment(Deployment):
-    """Daemons of the earlier version, until ``upgrade`` replaces them one by one."""
-
-    def __init__(self, folder: Path, servers: Path, earlier: Path) -> None:
-        super().__init__(folder, servers)
-        self._earlier = earlier
-        self._is_upgraded: set[str] = set()
-
-    def _earlier_environment(self) -> dict[str, str]:
-        return {name: value for name, value in self.environment().items() if name != "PYTHONPATH"}
-
-    def command(self, *words: str) -> str:
-        if "manager" in self._is_upgraded:
-            return super().command(*words)
-        program = self._earlier.with_name("backend.ai")
-        done = subprocess.run(
-            [program, *words],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-            env=self._earlier_environment(),
-            cwd=self.root,
-        )
-        assert done.returncode == 0, f"{shlex.join(words)}\n{done.stdout}\n{done.stderr}"
-        return done.stdout
-
-    def start_one(self, name: str, *, env: Mapping[str, str] | None = None) -> None:
-        if name.rstrip("2") in self._is_upgraded:
-            super().start_one(name, env=env)
-            return
-        unit = (FILES / "systemd" / f"backendai-{name.rstrip('2')}.service").read_text()
-        line = next(line for line in unit.splitlines() if line.startswith("ExecStart="))
-        _, *words = shlex.split(line.removeprefix("ExecStart="))
-        words = [self.here(word) for word in words]
-        with (self.root / f"{name}.log").open("ab") as output:
-            self.daemons[name] = subprocess.Popen(  # type: ignore[assignment]  # of the same methods
-                [str(self._earlier), *words],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env={**self._earlier_environment(), **(env or {})},
-                cwd=self.root,
-                start_new_session=True,
-            )
-
-    def upgrade(self, name: str) -> None:
-        """Stops a daemon as its unit does, and starts this version in its place."""
-        process = self.daemons.pop(name)
-        process.terminate()
-        assert process.wait(60) is not None
-        self._is_upgraded.add(name)
-        self.start_one(name)
+SESSIONS = int(os.environ.get("ROLLING_SESSIONS", "4"))
+AGENTS = int(os.environ.get("ROLLING_AGENTS", "2"))
+MANAGERS = ("manager", "manager2", "manager3")
+NAMES = ["stays", *(f"stays-{number}" for number in range(1, SESSIONS))]
 
 
 @pytest.fixture(scope="module")
 def earlier(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The Python of an environment that has the earlier version."""
-    return install_earlier(tmp_path_factory.mktemp("earlier"))
+    return install_earlier(tmp_path_factory.mktemp("earlier"), os.environ.get("ROLLING_COMMIT", COMMIT))
 
 
 @pytest.fixture
@@ -96,7 +51,7 @@ def deployment(earlier: Path, tmp_path: Path) -> Iterator[UpgradedDeployment]:
             deployment.stop()
 
 
-def _registered(deployment: Deployment, epoch: int) -> bool:
+def _registered(deployment: UpgradedDeployment, epoch: int) -> bool:
     rows = deployment.query("SELECT status, epoch FROM agents")
     return any(row["status"] == "ALIVE" and row["epoch"] > epoch for row in rows)
 
@@ -155,3 +110,92 @@ def test_the_way_back(deployment: UpgradedDeployment) -> None:
     deployment.start_one("manager")
     assert deployment.daemons.pop("manager").wait(60) != 0
     assert "newer version than this program" in (deployment.root / "manager.log").read_text()
+
+
+def _agents() -> list[str]:
+    return ["agent", *(f"agent{number}" for number in range(2, AGENTS + 1))]
+
+
+def _declare_processors(deployment: UpgradedDeployment) -> None:
+    """Lets small machines run many sessions."""
+    for agent in _agents():
+        path = deployment.root / f"etc/{agent}.toml"
+        path.write_text(f"{path.read_text()}\n[plugins.cpu]\ndeclared-cpu = {SESSIONS}\n")
+
+
+def _epochs(deployment: UpgradedDeployment) -> dict[str, int]:
+    rows = deployment.query("SELECT id, epoch FROM agents WHERE status = 'ALIVE'")
+    return {row["id"]: row["epoch"] for row in rows}
+
+
+def _running(deployment: UpgradedDeployment) -> int:
+    return len(deployment.query("SELECT 1 FROM sessions WHERE name LIKE 'stays%' AND status = 'RUNNING'"))
+
+
+def test_managers_side_by_side(deployment: UpgradedDeployment) -> None:
+    users = deployment.set_up()
+    deployment.add_manager(3)
+    for number in range(2, AGENTS + 1):
+        deployment.add_agent(number)
+    if SESSIONS > 2 * AGENTS:
+        _declare_processors(deployment)
+    for name in ("storage-proxy", *MANAGERS, *_agents()):
+        deployment.start_one(name)
+        if name == "manager":
+            wait_until(deployment.is_ready, timeout_s=60, what=f"a manager\n{deployment.log()}")
+    wait_until(lambda: len(_epochs(deployment)) == AGENTS, timeout_s=90, what=f"agents\n{deployment.log()}")
+    endpoints = [f"http://127.0.0.1:{deployment.ports[8081 + number * 10_000]}" for number in range(len(MANAGERS))]
+
+    def start(name: str) -> None:
+        with session_of(users["user"]) as session:
+            session.ComputeSession.get_or_create("python", name=name, resources={"cpu": 1, "mem": "64m"}, max_wait=300)
+            assert run_to_end(session, name, "kept, count = 42, 0") == ""
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(start, NAMES))
+    kernels = {row["id"] for row in deployment.query("SELECT id FROM kernels WHERE status = 'RUNNING'")}
+    assert len(kernels) == SESSIONS
+
+    started = time.monotonic()
+    last = {**users["user"], "BACKEND_ENDPOINT": endpoints[-1]}
+    with BalancedReads(users["user"], endpoints, NAMES) as reads, Load(last) as load:
+        load.go_on()
+        for number, manager in enumerate(MANAGERS, 1):
+            deployment.upgrade(manager)
+            wait_until(partial(deployment.is_ready, number), timeout_s=90, what=f"{manager}\n{deployment.log()}")
+            load.go_on()
+            _create_through_each(users["user"], endpoints)
+            assert deployment.query("SELECT version_num FROM alembic_version") == [{"version_num": SCHEMA_HEAD}]
+        deployment.upgrade("storage-proxy")
+        load.go_on()
+        for agent in _agents():
+            before = _epochs(deployment)
+            deployment.upgrade(agent)
+            wait_until(
+                lambda: (
+                    sum(_epochs(deployment).values()) > sum(before.values())  # noqa: B023
+                    and _running(deployment) == SESSIONS
+                ),
+                timeout_s=90,
+                what=f"{agent}\n{deployment.log()}",
+            )
+            load.go_on()
+    print(
+        f"{SESSIONS} sessions in {time.monotonic() - started:.0f} s: {reads.requests} reads, {reads.retries} of them"
+        f" retried; {load.answers} runs, the longest interruption took {load.longest_s:.1f} s"
+    )
+    assert reads.failures == []
+    assert load.refusals == []
+    assert {row["id"] for row in deployment.query("SELECT id FROM kernels WHERE status = 'RUNNING'")} >= kernels
+    with session_of(users["user"]) as session:
+        for name in NAMES:
+            assert run_to_end(session, name, "print(kept)") == "42\n", name
+
+
+def _create_through_each(user: dict[str, str], endpoints: list[str]) -> None:
+    """Managers of both versions write: a folder is made by one and purged by the next."""
+    for number, endpoint in enumerate(endpoints):
+        with session_of({**user, "BACKEND_ENDPOINT": endpoint}) as session:
+            session.VFolder.create(f"by-{number}", host="storage-1:local")
+        with session_of({**user, "BACKEND_ENDPOINT": endpoints[number - 1]}) as session:
+            session.VFolder(f"by-{number}").delete()

@@ -7,7 +7,9 @@ import re
 import shlex
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +42,7 @@ class Deployment:
         self.daemons: dict[str, ForkedPopen] = {}
         for file in sorted((FILES / "config").iterdir()):
             (folder / "etc" / file.name).write_text(self.here(file.read_text()))
-        self._second_manager()
+        self.add_manager(2, processes=2)
 
     def here(self, text: str) -> str:
         for place, folder in self.places.items():
@@ -49,13 +51,25 @@ class Deployment:
             text = re.sub(rf"(port = |127\.0\.0\.1:){port}\b", rf"\g<1>{own}", text)
         return text
 
-    def _second_manager(self) -> None:
+    def add_manager(self, number: int, *, processes: int = 1) -> None:
+        """Writes the settings of ``managerNUMBER``; its ports are those of the first one in ``ports`` and 10,000 more
+        for the second, 20,000 for the third."""
         text = (self.root / "etc/manager.toml").read_text()
         for port in (8081, 6011):
-            self.ports[port + 10_000] = free_port(then=1)
-            text = text.replace(str(self.ports[port]), str(self.ports[port + 10_000]))
-        text = text.replace("num-proc = 1\n", f'num-proc = 2\npid-file = "{self.root}/manager2.pid"\n')
-        (self.root / "etc/manager2.toml").write_text(text.replace("/var/manager", "/var/manager2"))
+            own = self.ports[port + (number - 1) * 10_000] = free_port(then=1)
+            text = text.replace(str(self.ports[port]), str(own))
+        pid_file = f'pid-file = "{self.root}/manager{number}.pid"\n'
+        text = text.replace("num-proc = 1\n", f"num-proc = {processes}\n{pid_file}")
+        (self.root / f"etc/manager{number}.toml").write_text(text.replace("/var/manager", f"/var/manager{number}"))
+
+    def add_agent(self, number: int) -> None:
+        """Writes the settings and keys of ``agentNUMBER``, whose node is i-node-NUMBER, and has managers take it."""
+        etc = self.root / "etc"
+        text = (etc / "agent.toml").read_text().replace(AGENT, f"i-node-{number}")
+        text = text.replace("/var/agent", f"/var/agent{number}").replace("/agent.key", f"/agent{number}.key")
+        (etc / f"agent{number}.toml").write_text(text)
+        self.mgr("generate-rpc-keypair", str(etc), f"agent{number}")
+        self.mgr("allow-agent", f"i-node-{number}", (etc / f"agent{number}.key").read_text().strip())
 
     # ---- commands ----
 
@@ -109,14 +123,16 @@ class Deployment:
                 said[who][name] = value
         return said
 
-    def start_one(self, name: str, *, env: Mapping[str, str] | None = None) -> None:
-        unit = (FILES / "systemd" / f"backendai-{name.rstrip('2')}.service").read_text()
+    def words_of(self, name: str) -> list[str]:
+        """What follows the interpreter in the unit of a daemon; the number of a further one is that of its settings."""
+        kind = name.rstrip("23456789")
+        unit = (FILES / "systemd" / f"backendai-{kind}.service").read_text()
         line = next(line for line in unit.splitlines() if line.startswith("ExecStart="))
         _, *words = shlex.split(line.removeprefix("ExecStart="))
-        words = [
-            self.here(word).replace("manager.toml", f"{name}.toml" if name[-1] == "2" else "manager.toml")
-            for word in words
-        ]
+        return [self.here(word).replace(f"{kind}.toml", f"{name}.toml") for word in words]
+
+    def start_one(self, name: str, *, env: Mapping[str, str] | None = None) -> None:
+        words = self.words_of(name)
         with (self.root / f"{name}.log").open("ab") as output:
             self.daemons[name] = ForkedPopen(
                 [sys.executable, *words],
@@ -170,6 +186,13 @@ class Deployment:
                 await connection.close()
 
         return asyncio.run(work())
+
+    def is_ready(self, number: int = 1) -> bool:
+        """Returns True if the manager of this number answers that it is ready."""
+        url = f"http://127.0.0.1:{self.ports[8081 + (number - 1) * 10_000]}/readyz"
+        with suppress(OSError), urllib.request.urlopen(url, timeout=5) as reply:
+            return bool(reply.status == 200)
+        return False
 
     def wait_alive(self) -> None:
         """Until the agent is registered and somebody leads."""

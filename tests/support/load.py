@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Self
 
 from ai.backend.client.config import APIConfig
@@ -60,3 +62,46 @@ class Load:
         """Waits until requests succeed again."""
         before = self.answers
         wait_until(lambda: self.answers >= before + 3, timeout_s=90, what="requests that succeed")
+
+
+class BalancedReads:
+    """Reads sessions through several managers in turn, as a balancer does; asks the next one when one fails.
+
+    ``failures`` are the requests that failed at both.
+    """
+
+    def __init__(self, user: dict[str, str], endpoints: Sequence[str], names: Sequence[str]) -> None:
+        self._users = [{**user, "BACKEND_ENDPOINT": endpoint} for endpoint in endpoints]
+        self._names = names
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._work)
+        self.requests, self.retries = 0, 0
+        self.failures: list[str] = []
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _work(self) -> None:
+        with ExitStack() as stack:
+            sessions = [stack.enter_context(session_of(user)) for user in self._users]
+            while not self._stop.wait(0.02):
+                name = self._names[self.requests % len(self._names)]
+                self.requests += 1
+                try:
+                    self._read(sessions[self.requests % len(sessions)], name)
+                except (BackendError, OSError):
+                    self.retries += 1
+                    try:
+                        self._read(sessions[(self.requests + 1) % len(sessions)], name)
+                    except (BackendError, OSError) as error:
+                        self.failures.append(f"{name}: {error}")
+
+    @staticmethod
+    def _read(session: Session, name: str) -> None:
+        status = session.ComputeSession(name).get_info()["status"]
+        assert status.startswith("RUNNING"), f"{name} is {status}"
