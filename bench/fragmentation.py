@@ -41,14 +41,14 @@ def arrivals(
 ) -> list[traces.Request]:
     rng = random.Random(seed)
     bounds = list(accumulate(weights))
-    found: list[traces.Request] = []
+    workload_requests: list[traces.Request] = []
     requested = 0.0
     while requested < 1.3 * capacity:
         (drawn,) = rng.choices(requests, cum_weights=bounds)
-        found.append(drawn)
+        workload_requests.append(drawn)
         requested += float(drawn.slots[_GPU])
-    rng.shuffle(found)
-    return found
+    rng.shuffle(workload_requests)
+    return workload_requests
 
 
 def load(folder: Path, workload: str) -> tuple[Counter[traces.Request], bool]:
@@ -78,7 +78,15 @@ def unallocated(folder: Path, counted: Counter[traces.Request], placement: str, 
     workload: Counter[ResourceSlot] = Counter()
     for request, count in counted.items():
         workload[request.slots] += count
-    scheduler = IncrementalScheduler(Snapshot(resource_group="trace", agents=agents, workload=tuple(workload.items())))
+    named = [(request.device_requests, request.slots, count) for request, count in counted.items()]
+    scheduler = IncrementalScheduler(
+        Snapshot(
+            resource_group="trace",
+            agents=agents,
+            workload=tuple(workload.items()),
+            device_workload=tuple(entry for entry in named if entry[0]),
+        )
+    )
     capacity = float(scheduler.capacity[_GPU])
     policy, rng, now = Policy(placement=placement), random.Random(seed), traces.EPOCH
     arrived, allocated = 0.0, 0.0

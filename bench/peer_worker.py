@@ -23,8 +23,8 @@ def allocation(kind: str, devices: int, strategy: str, taken: str, request: str)
     alloc_map = KINDS[kind](device_slots=slots, allocation_strategy=ALLOC_MAP.AllocationStrategy[strategy.upper()])
     if Decimal(taken):
         alloc_map.allocate({"x": Decimal(taken)})
-    wanted = {"x": Decimal(request)}
-    return lambda: alloc_map.free(alloc_map.allocate(wanted))
+    amounts = {"x": Decimal(request)}
+    return lambda: alloc_map.free(alloc_map.allocate(amounts))
 
 
 def slots(operation: str, left_operand: dict[str, str], right: dict[str, str]) -> Callable[[], object]:

@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import cast
 from uuid import UUID, uuid4
 
 import aiohttp
@@ -167,7 +168,7 @@ class _Engine(asyncio.Protocol):
     """Answers each request at once with one short completion, in one piece."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+        transport = cast("asyncio.Transport", transport)  # those of uvloop are none by their class
         self._transport = transport
         self._received = b""
 

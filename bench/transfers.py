@@ -248,8 +248,8 @@ def download() -> Sequence[Figure]:
                 bare = SendfileServer(target)
                 for _ in range(5):
                     floor.append(await asyncio.to_thread(drain, bare.port, "/", size))
-                    wanted = url[url.index("/download") :]
-                    ours.append(await asyncio.to_thread(drain, proxy.client_port, wanted, size))
+                    request_path = url[url.index("/download") :]
+                    ours.append(await asyncio.to_thread(drain, proxy.client_port, request_path, size))
         return ours, floor
 
     ours, floor = asyncio.run(measure())

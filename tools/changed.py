@@ -53,13 +53,13 @@ def imports_of(text: str, modules: Iterable[str]) -> set[str]:
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
             names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-    found = names & existing
-    for name in list(found):
+    names &= existing
+    for name in list(names):
         while "." in name:
             name = name.rpartition(".")[0]
             if name in existing:
-                found.add(name)
-    return found
+                names.add(name)
+    return names
 
 
 def affected(changed: Iterable[str], sources: Mapping[str, str]) -> set[str]:

@@ -24,13 +24,13 @@ class ConsoleHook(BuildHookInterface[Any]):
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Adds the console's files to a wheel. Raises RuntimeError if it is required and cannot be built."""
-        wanted = os.environ.get(VARIABLE, "")
-        if version == "editable" or wanted == "skip":
+        mode = os.environ.get(VARIABLE, "")
+        if version == "editable" or mode == "skip":
             return
         bundle, reason = _build(Path(self.root))
         if bundle is not None:
             build_data["force_include"][str(bundle)] = PLACE
-        elif wanted == "require":
+        elif mode == "require":
             raise RuntimeError(f"The web console is not built: {reason}")
         else:
             self.app.display_warning(f"The wheel gets no web console: {reason}")

@@ -43,5 +43,5 @@ def counts(report: str | None, exit_code: int) -> tuple[int, int, int, str]:
 
 if __name__ == "__main__":
     path = Path(sys.argv[1])
-    found = counts(path.read_text(encoding="utf-8") if path.exists() else None, int(sys.argv[2]))
-    sys.stdout.write(" ".join(str(part) for part in found).strip() + "\n")
+    numbers = counts(path.read_text(encoding="utf-8") if path.exists() else None, int(sys.argv[2]))
+    sys.stdout.write(" ".join(str(part) for part in numbers).strip() + "\n")

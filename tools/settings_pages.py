@@ -109,7 +109,7 @@ def _submodel(annotation: Any) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     if get_origin(annotation) in (Union, UnionType):
-        return next((found for part in get_args(annotation) if (found := _submodel(part))), None)
+        return next((model for part in get_args(annotation) if (model := _submodel(part))), None)
     return None
 
 

@@ -1,8 +1,9 @@
 """Checks that names and docstrings use the terms of the glossary (`./check lint`).
 
-Names of modules, classes and functions may not be in the table "Banned words" of `docs/glossary.md`, and the first line
-of a docstring may not begin like a riddle. `tools/words.allow` lists the violations of today as `path::name rule`; a
-line that matches no violation fails the check, so the list can only shrink.
+Names of modules, classes and functions may not be in the table "Banned words" of `docs/glossary.md`, variables and
+parameters may not be participles that name no value, and the first line of a docstring may not begin like a riddle.
+`tools/words.allow` lists the violations of today as `path::name rule`; a line that matches no violation fails the
+check, so the list can only shrink.
 
 Usage: python -m tools.words [--root DIR] [--prune]
 """
@@ -19,7 +20,9 @@ from pathlib import Path
 
 FOLDERS = ("src", "tools", "bench")
 OPENINGS = ("What ", "Who ", "Whose ", "Whether ", "Those ", "One ", "See the module", "It is told")
-NAME, DOCSTRING = "name", "docstring"
+PARTICIPLES = frozenset({"found", "known", "told", "wanted"})
+"""Names that say nothing of a value; nouns do, such as `sessions`, `existing`, `reported`, `requested`."""
+NAME, DOCSTRING, VARIABLE = "name", "docstring", "variable"
 Named = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -41,8 +44,9 @@ def banned_words(glossary: str) -> dict[str, str]:
 
 
 def violations(path: str, text: str, banned: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield `path::name rule` and an explanation for each banned name and each docstring that is a riddle."""
-    for name, node in _named(ast.parse(text, filename=path), Path(path).stem):
+    """Yield `path::name rule` and an explanation for each banned name or variable, and each riddle of a docstring."""
+    module = ast.parse(text, filename=path)
+    for name, node in _named(module, Path(path).stem):
         last = name.rpartition(".")[2].strip("_")
         for pattern, term in banned.items():
             if fnmatchcase(last, pattern):
@@ -50,6 +54,10 @@ def violations(path: str, text: str, banned: Mapping[str, str]) -> Iterator[tupl
         docstring = ast.get_docstring(node) or ""
         if docstring.startswith(OPENINGS):
             yield f"{path}::{name} {DOCSTRING}", f"say what it is or does: {docstring.splitlines()[0]!r}"
+    for part in ast.walk(module):
+        variable = part.arg if isinstance(part, ast.arg) else part.id if isinstance(part, ast.Name) else ""
+        if variable.strip("_") in PARTICIPLES:
+            yield f"{path}::{variable} {VARIABLE}", f"line {getattr(part, 'lineno', 0)}: name the value by a noun"
 
 
 def _named(module: ast.Module, stem: str) -> Iterator[tuple[str, Named]]:

@@ -16,12 +16,13 @@ from tools.webui import WEBUI, ensure_packages, node_environment
 from ai.backend.infra.console.build import build_bundle
 from ai.backend.infra.console.places import cache_folder
 from tests.support.cluster import Cluster, free_port, running_cluster
+from tests.support.hub_thread import hub_with_tiny
 
 MODEL = Path(__file__).resolve().parents[2] / "docs" / "examples" / "embedding-model"
 HOSTILE_TEXT = "<img src=x onerror=window.__hacked=1>"
 HOSTILE_DIRECTORY = "<script>window.__hacked=1<script>"
 RESOURCES = ("-r", "cpu=1", "-r", "mem=256m")
-TIMEOUT_S = 240.0
+TIMEOUT_S = 840.0  # less than the test's own: what has hung is then in the report
 
 Journey = Callable[..., None]
 
@@ -38,6 +39,8 @@ def cluster(console: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     folder, first = tmp_path_factory.mktemp("console"), free_port(then=9)
     consent = folder / "agent.toml"  # for hosts where sessions have no networks of their own
     consent.write_text("[services]\nshared-network = true\n")
+    (folder / "data").mkdir()
+    (folder / "data" / "storage-proxy.toml").write_text('[artifacts]\nallowed-hosts = ["127.0.0.1"]\n')
     options = ("--mock", "--app-ports", f"{first}-{first + 9}", "--agent-config", str(consent))
     with running_cluster(folder / "data", *options) as cluster:
         yield cluster
@@ -107,6 +110,13 @@ def model(cluster: Cluster) -> str:
     files = [str(path) for path in MODEL.iterdir()]
     cluster.run("vfolder", "upload", "tiny-embedding", *files, "-b", str(MODEL), check=True)
     return "tiny-embedding"
+
+
+@pytest.fixture
+def hub() -> Iterator[str]:
+    """The URL of a hub that has the model ``acme/tiny``."""
+    with hub_with_tiny() as hub:
+        yield hub.url
 
 
 @pytest.fixture(scope="module")

@@ -28,6 +28,14 @@ def test_services(journey: Journey, model: str) -> None:
     journey("services", model=model)
 
 
+def test_a_model_and_a_template(journey: Journey, cluster: Cluster, hub: str) -> None:
+    before = set(cluster.run("ps", "--name-only", check=True).stdout.split())
+    try:
+        journey("store", hub=hub)
+    finally:  # its sessions would leave no core for those of other journeys
+        cluster.run("rm", "--forced", *set(cluster.run("ps", "--name-only").stdout.split()) - before)
+
+
 def test_two_people_and_a_folder(journey: Journey) -> None:
     journey("team")
 

@@ -37,6 +37,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 def api(cluster: Cluster) -> Iterator[Session]:
+    with session_of(cluster) as api:
+        yield api
+
+
+@contextmanager
+def session_of(cluster: Cluster) -> Iterator[Session]:
+    """Yields an SDK session of the cluster's first user."""
     environ = cluster.environment()
     config = APIConfig(
         endpoint=environ["BACKEND_ENDPOINT"],
@@ -50,12 +57,12 @@ def api(cluster: Cluster) -> Iterator[Session]:
 class Load:
     """Asks for embeddings until it is stopped, and keeps what went wrong."""
 
-    def __init__(self, ask: Callable[[], Any]) -> None:
+    def __init__(self, ask: Callable[[], Any], *, threads: int = 4) -> None:
         self.served_by: list[str] = []
         self.failures: list[str] = []
         self._ask = ask
         self._is_over = threading.Event()
-        self._threads = [threading.Thread(target=self._run, daemon=True) for _ in range(4)]
+        self._threads = [threading.Thread(target=self._run, daemon=True) for _ in range(threads)]
 
     def _run(self) -> None:
         while not self._is_over.is_set():

@@ -75,6 +75,7 @@ def test_the_drill(deployment: Deployment) -> None:
     backup = deployment.root.parent / "backup"
     passphrase = deployment.root.parent / "passphrase"
     passphrase.write_text(f"{PASSPHRASE}\n")
+    passphrase.chmod(0o600)
     with _session(users["user"]) as session:
         session.VFolder.create("data", host="storage-1:local")
         for name in ("stays", "ends"):

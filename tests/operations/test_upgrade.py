@@ -5,22 +5,17 @@ from __future__ import annotations
 import shlex
 import subprocess
 import tempfile
-import threading
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Self
 
 import pytest
 
-from ai.backend.client.config import APIConfig
-from ai.backend.client.exceptions import BackendError
-from ai.backend.client.session import Session
 from ai.backend.manager.db import SCHEMA_HEAD
 from tests.support.client_runs import run_to_end
 from tests.support.cluster import wait_until
 from tests.support.deployment import FILES, Deployment
 from tests.support.earlier import install_earlier
+from tests.support.load import Load, session_of
 
 pytestmark = [pytest.mark.needs("postgres", "redis", "etcd"), pytest.mark.timeout(600)]
 SMALL = {"cpu": 1, "mem": "64m"}
@@ -101,54 +96,6 @@ def deployment(earlier: Path, tmp_path: Path) -> Iterator[UpgradedDeployment]:
             deployment.stop()
 
 
-def _session(user: dict[str, str]) -> Session:
-    endpoint, access_key, secret_key = (user[f"BACKEND_{name}"] for name in ("ENDPOINT", "ACCESS_KEY", "SECRET_KEY"))
-    return Session(config=APIConfig(endpoint=endpoint, access_key=access_key, secret_key=secret_key))
-
-
-class Load:
-    """Reads and changes the session all the time; keeps the longest interruption and what failed for good."""
-
-    def __init__(self, user: dict[str, str]) -> None:
-        self._user = user
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._work)
-        self.answers, self.longest_s = 0, 0.0
-        self.refusals: list[str] = []
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _work(self) -> None:
-        failing_since: float | None = None
-        with _session(self._user) as session:
-            while not self._stop.is_set():
-                try:
-                    assert session.ComputeSession("stays").get_info()["status"].startswith("RUNNING")
-                    assert run_to_end(session, "stays", "count += 1; print(kept)") == "42\n"
-                except (BackendError, OSError) as error:
-                    status = getattr(error, "status", 503)
-                    if status < 500 and status != 429:
-                        self.refusals.append(str(error))
-                    failing_since = failing_since or time.monotonic()
-                    time.sleep(0.1)
-                    continue
-                if failing_since is not None:
-                    self.longest_s = max(self.longest_s, time.monotonic() - failing_since)
-                    failing_since = None
-                self.answers += 1
-
-    def go_on(self) -> None:
-        """Waits until requests succeed again."""
-        before = self.answers
-        wait_until(lambda: self.answers >= before + 3, timeout_s=90, what="requests that succeed")
-
-
 def _registered(deployment: Deployment, epoch: int) -> bool:
     rows = deployment.query("SELECT status, epoch FROM agents")
     return any(row["status"] == "ALIVE" and row["epoch"] > epoch for row in rows)
@@ -160,7 +107,7 @@ def test_daemon_by_daemon_with_sessions_that_run(deployment: UpgradedDeployment)
         deployment.start_one(name)
     deployment.wait_alive()
     assert deployment.query("SELECT version_num FROM alembic_version") == [{"version_num": "0001"}]
-    with _session(users["user"]) as session:
+    with session_of(users["user"]) as session:
         session.VFolder.create("data", host="storage-1:local")
         session.ComputeSession.get_or_create("python", name="stays", resources=SMALL, mounts=["data"])
         assert run_to_end(session, "stays", f"kept, count = 42, 0; {WRITE}") == ""
@@ -181,7 +128,7 @@ def test_daemon_by_daemon_with_sessions_that_run(deployment: UpgradedDeployment)
     print(f"{load.answers} requests, the longest interruption took {load.longest_s:.1f} s")
     assert load.refusals == []
 
-    with _session(users["user"]) as session:
+    with session_of(users["user"]) as session:
         assert run_to_end(session, "stays", f"print(kept, count > 5); {WRITE}; {READ}") == "42 True\nabab\n"
         session.ComputeSession.get_or_create("python", name="newer", resources=SMALL)
         assert run_to_end(session, "newer", "print(6 * 7)") == "42\n"

@@ -49,11 +49,13 @@ class DockerEngine:
     """A running engine.
 
     ``host`` is what DOCKER_HOST would be; ``namespace`` is the network that it is in, ``options`` are dockerd's.
+    ``programs`` are folders in which dockerd and what it starts are looked for before the machine's.
     """
 
     directory: Path
     namespace: Path | None = None
     options: tuple[str, ...] = ()
+    programs: tuple[Path, ...] = ()
 
     @property
     def socket(self) -> Path:
@@ -77,7 +79,14 @@ class DockerEngine:
         # A dockerd that was killed takes its containerd along; where nobody reaps that one, its number seems to live.
         (self.directory / "exec/containerd/containerd.pid").unlink(missing_ok=True)
         # No bridge and no rules of a packet filter: the machine's network stays as it is.
-        command = ["dockerd", "--data-root", str(self.directory / "data"), "--exec-root", str(self.directory / "exec")]
+        search_path = os.pathsep.join([*map(str, self.programs), os.environ.get("PATH", "")])
+        command = [
+            shutil.which("dockerd", path=search_path) or "dockerd",
+            "--data-root",
+            str(self.directory / "data"),
+            "--exec-root",
+            str(self.directory / "exec"),
+        ]
         command += ["--host", self.host, "--pidfile", str(self.directory / "docker.pid"), "--bridge=none"]
         command += ["--iptables=false", "--ip6tables=false", "--exec-opt", "native.cgroupdriver=cgroupfs"]
         command += ["--cgroup-parent", self.cgroup_parent, "--shutdown-timeout", "1"]
@@ -90,7 +99,12 @@ class DockerEngine:
         command += self.options
         with log:
             process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env={**os.environ, "PATH": search_path},
             )
         deadline = time.monotonic() + START_TIMEOUT_S
         while not self.answers():
@@ -213,6 +227,31 @@ class _UnixConnection(http.client.HTTPConnection):
         self.sock = socket.socket(socket.AF_UNIX)
         self.sock.settimeout(60)
         self.sock.connect(self._path)
+
+
+# ---- an engine of the 29 line, built from Go modules
+
+CDI_FAMILIES = ("engine", "containerd", "runc")
+
+
+def why_no_cdi_engine() -> str | None:
+    """Why no engine with CDI can run here: Debian's has none, and one of the 29 line has to be built."""
+    missing = [name for name in CDI_FAMILIES if not families()[name].is_built()]
+    if missing and shutil.which("go") is None:
+        return "machine: an engine with CDI is built by Go, which is not installed"
+    if missing:
+        return f"machine: not built: {', '.join(missing)} (python -m tools.kube build {' '.join(CDI_FAMILIES)})"
+    return why_not()
+
+
+def cdi_engine_in(directory: Path) -> DockerEngine:
+    """An engine of the 29 line that looks CDI names up in the folder ``cdi`` of its directory; it is not started."""
+    (directory / "cdi").mkdir(parents=True, exist_ok=True)
+    return DockerEngine(
+        directory,
+        options=("--cdi-spec-dir", str(directory / "cdi")),
+        programs=tuple(families()[name].place() for name in CDI_FAMILIES),
+    )
 
 
 # ---- one engine for all workers
@@ -356,7 +395,7 @@ def _python_library() -> str:
 def _recipes() -> dict[str, Recipe]:
     tools = tuple(found for name in (*_COREUTILS, "bash") if (found := shutil.which(name)))
     busybox = os.path.realpath(shutil.which("busybox") or "/bin/busybox")
-    shell = {"/bin/sh": "bash"}
+    shell = {"/bin/sh": shutil.which("bash") or "/bin/bash"}  # where the image has it too
     return {
         PYTHON_IMAGE: Recipe((*tools, SYSTEM_PYTHON), ("python",), shell, (_PATH, "VOLUME /scratch")),
         SHELL_IMAGE: Recipe(tools, ("libc",), shell, (_PATH,)),

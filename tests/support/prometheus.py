@@ -52,7 +52,7 @@ def _quick_rules() -> dict[str, Any]:
     for shipped, own in (
         ("[5m]", "[15s]"),
         ("[15m]", "[20s]"),
-        ("period_seconds[1h])) > 300", "period_seconds[1h])) > 15"),
+        ("period_seconds[1h])) > 300", "period_seconds[1h])) > 20"),
         ("stale_seconds) > 60", "stale_seconds) > 3"),
     ):
         assert any(shipped in rule["expr"] for rule in rules)

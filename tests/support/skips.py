@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import collector, docker_engine, kubernetes, openstack_cloud, postgres
+from tests.support import collector, docker_engine, kubernetes, openstack_cloud, postgres, wheels
 from tests.support.quota_disk import why_no_quota_disk
 
 ACCEPTED_IN_CI = ("machine:", "capability:")
@@ -118,6 +118,7 @@ PROBES: dict[str, Callable[[], str | None]] = {
     "cgroups": _cgroups,
     "nvidia": _nvidia,
     "docker": docker_engine.why_not,
+    "cdi-engine": docker_engine.why_no_cdi_engine,
     "crun": _program("crun", "crun"),
     "registry": _program("docker-registry", "docker-registry"),
     "gvisor": kubernetes.why_no_gvisor,
@@ -132,6 +133,9 @@ PROBES: dict[str, Callable[[], str | None]] = {
     "prometheus": _program("prometheus", "prometheus"),
     "alertmanager": _program("prometheus-alertmanager", "prometheus-alertmanager"),
     "xfs": _xfs,
+    "minilm": wheels.why_no_model,
+    "traefik": wheels.why_no_traefik,
+    "uvloop": wheels.why_no_uvloop,
 }
 
 

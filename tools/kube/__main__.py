@@ -48,12 +48,12 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _build(names: Sequence[str]) -> int:
-    known = families()
-    if unknown := [name for name in names if name not in known]:
-        print(f"no family {', '.join(unknown)}; the families are {', '.join(known)}", file=sys.stderr)
+    available = families()
+    if unknown := [name for name in names if name not in available]:
+        print(f"no family {', '.join(unknown)}; the families are {', '.join(available)}", file=sys.stderr)
         return 2
     started = time.monotonic()
-    build([known[name] for name in names] if names else known.values())
+    build([available[name] for name in names] if names else available.values())
     print(f"everything is built, in {time.monotonic() - started:.0f} s")
     return 0
 

@@ -35,13 +35,13 @@ def why_not_buildable(family: Family) -> str | None:
     return None
 
 
-def build(wanted: Iterable[Family], say: Callable[[str], None] = print) -> None:
+def build(requested: Iterable[Family], say: Callable[[str], None] = print) -> None:
     """Build what is missing of these families, one after the other. Waits for another build of the same family.
 
     Raises:
         BuildFailed: a program cannot be built; what has been built before it is kept.
     """
-    for family in wanted:
+    for family in requested:
         if family.is_built():
             with suppress(OSError):  # another user's, who only lets us use it
                 os.utime(family.place())

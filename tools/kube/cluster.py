@@ -35,6 +35,7 @@ from tools.kube.place import Place
 NODE_NAME = "node"
 _API_PORT = 6443
 _NODE_TIMEOUT_S = 60.0
+_NOT_WATCHING = frozenset({"etcd", "containerd", "kube-apiserver"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,6 +281,22 @@ class Cluster:
         return done.stdout
 
     # ---- daemons
+
+    def reconnect(self) -> None:
+        """Restart what watches the API server, once that is back after seconds of absence.
+
+        The watches of Kubernetes' own programs come back by themselves, but only after a delay that has grown up to a
+        minute meanwhile (client-go's reflector): until then no pod is bound, started or ended.
+
+        Raises PlaceFailed, DaemonFailed.
+        """
+        watching = [daemon for name, daemon in self.daemons.items() if name not in _NOT_WATCHING]
+        for daemon in watching:
+            daemon.kill()
+        for daemon in watching:
+            daemon.launch()
+        for daemon in watching:
+            daemon.wait_ready()
 
     def _launch(self, name: str, arguments: Sequence[str], answers: Callable[[], bool]) -> None:
         folders = [str(family.place()) for family in self._known.values()]

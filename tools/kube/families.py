@@ -12,6 +12,8 @@ VERSION_VARIABLE = "KUBE_VERSION"
 """The environment variable that selects the release of Kubernetes."""
 DEFAULT_VERSION = "1.36"
 _RELEASES = {"1.36": "v1.36.3", "1.34": "v1.34.4"}
+ENGINE_VERSION = "29.0.0"
+"""What the engine says of itself: its module has no version of that line."""
 _CONTAINERD = "github.com/containerd/containerd/v2/cmd"
 _CNI = "github.com/containernetworking/plugins/plugins"
 
@@ -102,7 +104,7 @@ def kubernetes_family(version: str) -> Family:
 
 def families() -> dict[str, Family]:
     """Return every family by its name, in the order in which they are built. Raises UnknownRelease."""
-    known = (
+    available = (
         Family("pause", {"pause": "pause.c"}),
         Family("etcd", {"etcd": "."}),
         kubernetes_family(selected_version()),
@@ -131,12 +133,18 @@ def families() -> dict[str, Family]:
             {"helm": "helm.sh/helm/v3/cmd/helm", "kubeconform": "github.com/yannh/kubeconform/cmd/kubeconform"},
         ),
         Family(
+            "engine",
+            {name: f"github.com/moby/moby/v2/cmd/{name}" for name in ("dockerd", "docker-proxy")},
+            tags="exclude_graphdriver_btrfs no_btrfs no_zfs no_devmapper",
+            link_flags=f"-s -w -X github.com/moby/moby/v2/dockerversion.Version={ENGINE_VERSION}",
+        ),
+        Family(
             "gvisor",
             {"runsc": "gvisor.dev/gvisor/runsc", "containerd-shim-runsc-v1": "gvisor.dev/gvisor/shim"},
             changes=(_PERMITTED_OOM_SCORE,),
         ),
     )
-    return {family.name: family for family in known}
+    return {family.name: family for family in available}
 
 
 def program_path(names: tuple[str, ...] | None = None) -> str:
@@ -150,8 +158,8 @@ CLUSTER_FAMILIES = ("pause", "etcd", "containerd", "runc", "cni")
 
 def needed_families(*, kwok: bool = False, gvisor: bool = False) -> list[Family]:
     """Return the families of a cluster. Raises UnknownRelease."""
-    known = families()
-    chosen = [known[f"kubernetes-{selected_version()}"], *(known[name] for name in CLUSTER_FAMILIES)]
-    chosen += [known["kwok"]] if kwok else []
-    chosen += [known["gvisor"]] if gvisor else []
+    available = families()
+    chosen = [available[f"kubernetes-{selected_version()}"], *(available[name] for name in CLUSTER_FAMILIES)]
+    chosen += [available["kwok"]] if kwok else []
+    chosen += [available["gvisor"]] if gvisor else []
     return chosen

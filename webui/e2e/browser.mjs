@@ -9,6 +9,8 @@ import { chromium } from 'playwright-core';
 export const site = JSON.parse(process.env.BACKENDAI_SITE ?? '{}');
 const axe = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
 const rules = ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice'];
+/** How long one step may take, in ms: so long that it ends a journey that hangs, and none on a busy computer. */
+const actTimeout = Number(site.actTimeout ?? 180_000);
 const ownOrigins = new Set([site.url, ...(site.storage ? [site.storage] : [])].map((url) => new URL(url).origin));
 
 export function launch(graphics = ['--use-angle=swiftshader', '--enable-unsafe-swiftshader']) {
@@ -30,7 +32,7 @@ export async function openPage(browser, { scheme = 'light', width = 1280, langua
     locale: language,
     acceptDownloads: true,
   });
-  context.setDefaultTimeout(Number(process.env.T ?? 60_000));
+  context.setDefaultTimeout(actTimeout);
   const page = await context.newPage();
   const faults = [];
   const report = (text) => {
@@ -64,6 +66,16 @@ export async function login(page, { email, password }, path = '/') {
   await page.locator('input[name=password]').fill(password);
   await page.locator('button[type=submit]').click();
   await page.waitForURL((url) => !url.pathname.endsWith('/login'));
+}
+
+/** Waits until the page has its title, nothing on it is being loaded, and what moves has come to its end. */
+export async function settle(page) {
+  await page.getByRole('heading', { level: 1 }).first().waitFor();
+  await page.locator('[role=status][aria-label]').first().waitFor({ state: 'detached' });
+  await page.evaluate(() => {
+    const ends = document.getAnimations().filter(({ effect }) => effect?.getComputedTiming().endTime !== Infinity);
+    return Promise.all(ends.map(({ finished }) => finished.catch(() => {})));
+  });
 }
 
 /** Returns every rule of accessibility that the page breaks, and where. The colours of a terminal are the shell's. */

@@ -1,6 +1,6 @@
 // Every page of operators, in both themes and languages and at two widths, with what it shows when there is something.
 import assert from 'node:assert/strict';
-import { checkAccessibility, journey, login, openPage, screenshot, site } from './browser.mjs';
+import { checkAccessibility, journey, login, openPage, screenshot, settle, site } from './browser.mjs';
 
 const pages = [
   '/presets',
@@ -55,13 +55,7 @@ await journey(async (browser) => {
       isPrepared = true;
       for (const path of pages) {
         await page.goto(path);
-        await page.getByRole('heading', { level: 1 }).first().waitFor();
-        await page
-          .locator('[role=status][aria-label]')
-          .first()
-          .waitFor({ state: 'detached' })
-          .catch(() => {});
-        await page.waitForTimeout(150); // transitions
+        await settle(page);
         // Of four combinations two have each theme and each width: the rules take most of the time.
         if ((scheme === 'light') === (width === 1280))
           violations.push(...(await checkAccessibility(page, `${nameOf(path)} ${scheme} ${width}`)));

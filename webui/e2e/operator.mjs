@@ -37,6 +37,7 @@ await journey(async (browser) => {
   await page.getByLabel('Policy of the keypair').selectOption('default');
   await screenshot(page, 'operator-new-user');
   await page.getByRole('button', { name: 'Create the user' }).click();
+  await page.waitForURL(/\/people\?q=/); // a page that is left earlier takes its request with it
   await page.goto(`/people?tab=keypairs&q=${person}`);
   await page.getByRole('row', { name: new RegExp(person) }).waitFor();
 

@@ -1,6 +1,6 @@
 // Every page, in both themes and at two widths: no rule of accessibility is broken, nothing goes wrong.
 import assert from 'node:assert/strict';
-import { checkAccessibility, journey, login, openPage, screenshot, site } from './browser.mjs';
+import { checkAccessibility, journey, login, openPage, screenshot, settle, site } from './browser.mjs';
 
 const everybody = [
   '/',
@@ -43,12 +43,7 @@ await journey(async (browser) => {
       await login(page, site.admin);
       for (const path of [...everybody, ...ofSession, ...administrators]) {
         await page.goto(path);
-        await page.getByRole('heading', { level: 1 }).first().waitFor();
-        await page
-          .locator('[role=status][aria-label]')
-          .waitFor({ state: 'detached' })
-          .catch(() => {});
-        await page.waitForTimeout(150); // transitions
+        await settle(page);
         violations.push(...(await checkAccessibility(page, `${nameOf(path)} ${scheme} ${width}`)));
         await screenshot(page, `${nameOf(path)}-${scheme}-${width}`);
         const overflow = await page.evaluate(() => document.documentElement.scrollWidth - window.innerWidth);

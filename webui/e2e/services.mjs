@@ -1,7 +1,7 @@
 // Somebody serves a model by the form, sees why it is not ready yet, calls it with a token, and ends it. Every part of
 // the service is accessible in both themes, in both languages and on a phone.
 import assert from 'node:assert/strict';
-import { checkAccessibility, journey, login, openPage, screenshot, site } from './browser.mjs';
+import { checkAccessibility, journey, login, openPage, screenshot, settle, site } from './browser.mjs';
 
 const tabs = ['overview', 'replicas', 'revisions', 'tokens', 'usage', 'history'];
 
@@ -24,7 +24,7 @@ await journey(async (browser) => {
   await page.getByRole('button', { name: 'Create' }).click();
   await page.waitForURL(/\/services\/[0-9a-f-]{36}$/);
   const path = new URL(page.url()).pathname;
-  await page.getByText('healthy', { exact: true }).first().waitFor({ timeout: 90_000 });
+  await page.getByText('healthy', { exact: true }).first().waitFor();
 
   await page.getByRole('tab', { name: 'Tokens' }).click();
   await page.getByRole('button', { name: 'Make a token' }).click();
@@ -51,12 +51,7 @@ await journey(async (browser) => {
     await login(other.page, site.user);
     for (const place of ['/services', '/services/new', ...tabs.map((tab) => `${path}/${tab}`)]) {
       await other.page.goto(place);
-      await other.page.getByRole('heading', { level: 1 }).first().waitFor();
-      await other.page
-        .locator('[role=status][aria-label]')
-        .waitFor({ state: 'detached' })
-        .catch(() => {});
-      await other.page.waitForTimeout(150); // transitions
+      await settle(other.page);
       const name = `${place.replace(path, 'service').replaceAll('/', '-').replace(/^-/, '')} ${scheme} ${width}`;
       violations.push(...(await checkAccessibility(other.page, name)));
       await screenshot(other.page, name.replaceAll(' ', '-'));
@@ -71,7 +66,7 @@ await journey(async (browser) => {
   await page.goto(path);
   await page.getByRole('button', { name: 'Destroy' }).click();
   await page.getByRole('dialog').getByRole('button', { name: 'Destroy' }).click();
-  await page.getByText('destroyed', { exact: true }).first().waitFor({ timeout: 60_000 });
+  await page.getByText('destroyed', { exact: true }).first().waitFor();
   await page.getByRole('button', { name: 'Destroy' }).waitFor({ state: 'detached' });
   expectNoFaults();
 });

@@ -12,11 +12,13 @@ import pytest
 
 from ai.backend.accelerator.mock import MockPlugin
 from ai.backend.agent.composition import Agent, this_host
+from ai.backend.agent.lifecycle.supervisor import Supervisor
+from ai.backend.common.devices import DeviceHealth
 from ai.backend.common.errors import Conflict, InsufficientResource, InvalidInput, NotFound, PluginError
 from ai.backend.common.ids import DeviceId
 from ai.backend.common.states import KernelStatus
 from ai.backend.common.wire.agent import CreateKernels, DestroyKernel, DeviceOptionsOf, OperateDevice
-from ai.backend.plugin.accelerator import AbstractComputePlugin
+from ai.backend.plugin.accelerator import AbstractComputePlugin, DeviceHealthChange
 from ai.backend.plugin.discovery import PluginSource
 from tests.component.agent.conftest import Bench
 
@@ -185,7 +187,7 @@ async def test_a_cordoned_device_takes_nothing_new_and_keeps_its_kernels(slow: t
 async def test_a_cordon_survives_a_restart_and_ends(
     slow: type[Slow], bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ai.backend.agent.composition._CORDON_CHECKS", 1000)
+    monkeypatch.setattr("ai.backend.agent.devices.upkeep._CORDON_CHECKS", 1000)
     clock = [1_800_000_000.0]
     bench.wall_clock = lambda: clock[0]
     agent = await bench.start()
@@ -227,3 +229,122 @@ async def test_a_cordon_that_makes_no_sense(
 async def _devices(bench: Bench) -> dict[str, tuple[str, str]]:
     await bench.manager.next_heartbeat()
     return {d["device_id"]: (d["health"], d["health_reason"]) for d in bench.manager.heartbeats[-1].devices}
+
+
+def _supervisor(agent: Agent) -> Supervisor:
+    assert agent.supervisor is not None
+    return agent.supervisor
+
+
+def _on_demand(bench: Bench, idle_s: float | None = None) -> None:
+    bench.options["agent"] = {"partition-on-demand": ["mock"], "partition-idle": idle_s}
+
+
+async def test_a_device_is_cut_for_the_session_that_gets_a_part(bench: Bench, slow: type[Slow]) -> None:
+    _on_demand(bench)
+    agent = await bench.start()
+    (slot,) = [
+        p.slot_name for p in (await agent.commands.device_options(DeviceOptionsOf(device_name="mock"))).profiles["a"]
+    ]
+    first = await bench.run(agent, slots={slot: "1"})
+    second = await bench.run(agent, slots={slot: "1"})
+    held = [_supervisor(agent).kernels[spec.kernel_id].record.allocation[slot] for spec in (first, second)]
+    assert held == [{"a/1g.10gb/0": "1"}, {"a/1g.10gb/1": "1"}]
+    with pytest.raises(InsufficientResource):
+        await agent.commands.create_kernels(CreateKernels(kernels=[bench.spec(slots={slot: "1"})]))
+    with pytest.raises(InsufficientResource):  # a is in parts, b is whole
+        await agent.commands.create_kernels(CreateKernels(kernels=[bench.spec(slots={"mock.device": "2"})]))
+
+
+async def test_a_part_that_is_idle_is_joined_and_never_under_a_session(bench: Bench, slow: type[Slow]) -> None:
+    _on_demand(bench, 0.0)
+    agent = await bench.start()
+    (slot,) = [
+        p.slot_name for p in (await agent.commands.device_options(DeviceOptionsOf(device_name="mock"))).profiles["a"]
+    ]
+    first, second = [await bench.run(agent, slots={slot: "1"}) for _ in range(2)]
+    await agent.commands.destroy_kernel(DestroyKernel(kernel_id=first.kernel_id, attempt=1, forced=True))
+    await bench.until(first, KernelStatus.TERMINATED)
+    await _supervisor(agent).context.partitioner.join_idle()
+    listed = (await agent.commands.device_options(DeviceOptionsOf(device_name="mock"))).devices
+    assert "a/1g.10gb/0" not in listed
+    assert "a/1g.10gb/1" in listed
+    await agent.commands.destroy_kernel(DestroyKernel(kernel_id=second.kernel_id, attempt=1, forced=True))
+    await bench.until(second, KernelStatus.TERMINATED)
+    await _supervisor(agent).context.partitioner.join_idle()
+    await bench.run(agent, slots={"mock.device": "2"})
+
+
+async def test_a_part_that_the_plugin_cannot_cut_defers_the_session(bench: Bench, slow: type[Slow]) -> None:
+    async def refuse(self: Slow, device_id: str, profile: str) -> DeviceId:
+        raise Conflict("the slices that are left are not beside each other")
+
+    slow.create_partition = refuse  # type: ignore[method-assign]
+    _on_demand(bench)
+    agent = await bench.start()
+    (slot,) = [
+        p.slot_name for p in (await agent.commands.device_options(DeviceOptionsOf(device_name="mock"))).profiles["a"]
+    ]
+    spec = bench.spec(slots={slot: "1"})
+    await agent.commands.create_kernels(CreateKernels(kernels=[spec]))
+    ended = await bench.until(spec, KernelStatus.PENDING)
+    assert "not beside each other" in str(ended)
+    await bench.run(agent, slots={"mock.device": "2"})
+
+
+async def test_a_part_outlives_a_restart_of_the_agent(bench: Bench, slow: type[Slow]) -> None:
+    _on_demand(bench)
+    agent = await bench.start()
+    (slot,) = [
+        p.slot_name for p in (await agent.commands.device_options(DeviceOptionsOf(device_name="mock"))).profiles["a"]
+    ]
+    spec = await bench.run(agent, slots={slot: "1"})
+    await agent.stop()
+    agent = await bench.start()
+    assert _supervisor(agent).kernels[spec.kernel_id].record.allocation[slot] == {"a/1g.10gb/0": "1"}
+    other = await bench.run(agent, slots={slot: "1"})
+    assert _supervisor(agent).kernels[other.kernel_id].record.allocation[slot] == {"a/1g.10gb/1": "1"}
+
+
+async def test_a_tainted_device_takes_those_who_tolerate_it(bench: Bench, slow: type[Slow]) -> None:
+    agent = await bench.start()
+    await agent.commands.operate_device(op("taint", "a", "burn-in new board"))
+    options = await agent.commands.device_options(DeviceOptionsOf(device_name="mock"))
+    assert options.cordons == {"a": "tainted burn-in: new board"}
+    await bench.run(agent, slots={"mock.device": "1"})  # b
+    with pytest.raises(InsufficientResource):
+        await agent.commands.create_kernels(CreateKernels(kernels=[bench.spec(slots={"mock.device": "1"})]))
+    other = bench.spec(slots={"mock.device": "1"}, device_requests=['tolerates("other")'])
+    with pytest.raises(InsufficientResource):
+        await agent.commands.create_kernels(CreateKernels(kernels=[other]))
+    await bench.run(agent, slots={"mock.device": "1"}, device_requests=['tolerates("burn-in")'])
+    await agent.stop()
+    agent = await bench.start()
+    options = await agent.commands.device_options(DeviceOptionsOf(device_name="mock"))
+    assert options.cordons == {"a": "tainted burn-in: new board"}
+    await agent.commands.operate_device(op("uncordon", "a"))
+    assert not (await agent.commands.device_options(DeviceOptionsOf(device_name="mock"))).cordons
+
+
+@pytest.mark.parametrize("argument", ["", "burn-in", "-x reason", "a/b reason", "x" * 70 + " reason"])
+async def test_a_taint_needs_a_key_and_a_reason(bench: Bench, slow: type[Slow], argument: str) -> None:
+    agent = await bench.start()
+    with pytest.raises(InvalidInput):
+        await agent.commands.operate_device(op("taint", "a", argument))
+
+
+async def test_a_device_that_fails_too_often_is_cordoned(bench: Bench, slow: type[Slow]) -> None:
+    bench.options["agent"] = {"device-cordons": {"failures": 2, "within": 60.0, "duration": None}}
+    agent = await bench.start()
+    inventory = _supervisor(agent).context.inventory
+    change = DeviceHealthChange(device_id=DeviceId("a"), health=DeviceHealth.UNHEALTHY, reason="it flaps")
+    assert inventory.on_health_changes("mock", [change])
+    assert not inventory.on_health_changes("mock", [change]), "a repeated report is no other failure"
+    inventory.failed("mock", DeviceId("a"))  # it had recovered, which takes longer than this test
+    cordons: dict[str, str] = {}
+    async with asyncio.timeout(20):
+        while not cordons:
+            await asyncio.sleep(0.05)
+            cordons = (await agent.commands.device_options(DeviceOptionsOf(device_name="mock"))).cordons
+    assert cordons.keys() == {"a"}
+    assert cordons["a"].startswith("cordoned: failed 2 times within")

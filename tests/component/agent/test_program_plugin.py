@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -27,7 +28,8 @@ from tests.component.agent.conftest import Bench
 from tests.component.agent.test_plugin_host import is_alive
 from tests.component.agent.test_process_runtime import MIB, RealBench
 
-GO_EXAMPLE = Path(__file__).parents[3] / "docs" / "examples" / "go-plugin"
+EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
+GO_EXAMPLE, C_EXAMPLE = EXAMPLES / "go-plugin", EXAMPLES / "c-plugin"
 PRELUDE = """
 import socket, struct, time
 agent = socket.socket(fileno=3)
@@ -61,6 +63,37 @@ def go_plugin(tmp_path_factory: pytest.TempPathFactory) -> str:
     done = subprocess.run(command, cwd=GO_EXAMPLE, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return str(path)
+
+
+@pytest.fixture(scope="session")
+def c_plugin(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("c") / "acme-plugin"
+    sources = [str(C_EXAMPLE / name) for name in ("main.c", "msgpack.c")]
+    # An address that is read or written and is not the program's own ends it, which the checks then tell.
+    strict = [
+        "-std=c11",
+        "-O1",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-fsanitize=address,undefined",
+        "-fno-sanitize-recover=all",
+    ]
+    done = subprocess.run(["gcc", *strict, "-o", str(path), *sources], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return str(path)
+
+
+LANGUAGES = [
+    pytest.param("go_plugin", marks=pytest.mark.needs("go"), id="go"),
+    pytest.param("c_plugin", marks=pytest.mark.needs("gcc"), id="c"),
+]
+
+
+@pytest.fixture
+def example(request: pytest.FixtureRequest) -> str:
+    """The built example of the documentation in the language of the test's parameter."""
+    return str(request.getfixturevalue(request.param))
 
 
 async def first_reasons(bench: Bench, names: set[str]) -> dict[str, str]:
@@ -192,6 +225,27 @@ while not os.path.exists({str(left)!r}) or not os.path.getsize({str(left)!r}): t
             await asyncio.sleep(0.02)
 
 
+async def test_what_a_program_starts_for_workloads_outlives_it(tmp_path: Path) -> None:
+    left = tmp_path / "left"
+    body = f"""
+import os, subprocess
+environment = {{**os.environ, "BACKENDAI_OUTLIVES_HOST": "1"}}
+daemon = subprocess.Popen(["sleep", "600"], env=environment, start_new_session=True)
+open({str(left)!r}, "w").write(str(daemon.pid))
+"""
+    with pytest.raises(PluginError, match="it exited with status 0"):
+        await launch(write_program(tmp_path, "starter", body), lambda _: {}, deadline_s=10.0, ended=lambda _: None)
+    pid = int(left.read_text())  # a short local file
+    try:
+        (tmp_path / "other").mkdir()
+        await test_what_a_program_leaves_running_ends_with_it(
+            tmp_path / "other"
+        )  # the orphans have been looked at since
+        assert is_alive(pid)
+    finally:
+        os.kill(pid, signal.SIGKILL)
+
+
 async def test_a_program_that_floods_saves_is_killed(tmp_path: Path) -> None:
     """States are stored one after another; nobody has a file written a million times by it."""
     save = msgspec.msgpack.encode(["Save", 1, [b"{}", 1]])
@@ -213,12 +267,12 @@ async def test_a_program_that_reads_nothing_is_killed_before_the_agent_has_no_me
         await plugin.close()
 
 
-# ---- the example in Go
+# ---- the examples in Go and C
 
 
-@pytest.mark.needs("go")
-def test_the_example_in_go_passes_all_checks(go_plugin: str, tmp_path: Path) -> None:
-    command = ["ai.backend.cli.main", "accelerator", "check", "--program", go_plugin, "--output", "json"]
+@pytest.mark.parametrize("example", LANGUAGES, indirect=True)
+def test_an_example_passes_all_checks(example: str, tmp_path: Path) -> None:
+    command = ["ai.backend.cli.main", "accelerator", "check", "--program", example, "--output", "json"]
     done = subprocess.run(
         [sys.executable, "-m", *command],
         cwd=tmp_path,
@@ -234,21 +288,21 @@ def test_the_example_in_go_passes_all_checks(go_plugin: str, tmp_path: Path) -> 
     assert sum(check["result"] == "passed" for check in report["checks"]) >= 40
 
 
-@pytest.mark.needs("go")
-async def test_the_example_in_go_refuses_wrong_settings(go_plugin: str) -> None:
-    plugin = await launch(go_plugin, lambda _: {"devices": -1}, deadline_s=10.0, ended=lambda _: None)
+@pytest.mark.parametrize("example", LANGUAGES, indirect=True)
+async def test_an_example_refuses_wrong_settings(example: str) -> None:
+    plugin = await launch(example, lambda _: {"devices": -1}, deadline_s=10.0, ended=lambda _: None)
     try:
         with pytest.raises(InvalidInput, match=r"plugins\.acme\.devices: expected a number"):
             await plugin.init()
         with pytest.raises(PluginError, match="no settings yet"):
             await plugin.list_devices()
-        with pytest.raises(HostedCallFailed, match="panic"):
+        with pytest.raises((HostedCallFailed, InvalidInput), match=r"panic|is no table"):
             await plugin.host.call("make", (), 5.0)
     finally:
         await plugin.close()
 
 
-class GoBench(RealBench):
+class ProgramBench(RealBench):
     """A node whose agent.toml names the executable, and one of whose two devices is broken."""
 
     def __init__(self, place: Path, program: str) -> None:
@@ -260,23 +314,29 @@ class GoBench(RealBench):
 
 
 @pytest_asyncio.fixture
-async def go_node(tmp_path: Path, go_plugin: str) -> AsyncIterator[GoBench]:
-    made = GoBench(tmp_path, go_plugin)
+async def node(tmp_path: Path, example: str) -> AsyncIterator[ProgramBench]:
+    made = ProgramBench(tmp_path, example)
     yield made
     await made.close()
 
 
-@pytest.mark.needs("go")
-async def test_a_session_gets_a_device_of_the_example_in_go(go_node: GoBench) -> None:
-    agent = await go_node.start()
+@pytest.mark.parametrize("example", LANGUAGES, indirect=True)
+async def test_a_session_gets_a_device_of_an_example(node: ProgramBench) -> None:
+    agent = await node.start()
     async with asyncio.timeout(30):
         while True:
-            await go_node.manager.next_heartbeat()
-            slots = {slot.slot_name: str(slot.amount) for slot in go_node.manager.heartbeats[-1].slots}
+            await node.manager.next_heartbeat()
+            slots = {slot.slot_name: str(slot.amount) for slot in node.manager.heartbeats[-1].slots}
             if slots.get("acme.device") == "2":
                 break
-    spec = await go_node.run(agent, slots={"cpu": "1", "mem": str(256 * MIB), "acme.device": "1"})
-    result = await go_node.say(agent, spec, "import os; print(os.environ['ACME_VISIBLE_DEVICES'])")
+    (report,) = [plugin for plugin in node.manager.heartbeats[-1].plugins if plugin.name == "acme"]
+    options = {"acme": {"mode": "fast"}} if report.options_schema is not None else {}
+    slots = {"cpu": "1", "mem": str(256 * MIB), "acme.device": "1"}
+    spec = await node.run(agent, slots=slots, plugin_options=options)
+    code = "import os; print(os.environ['ACME_VISIBLE_DEVICES'], os.environ.get('ACME_MODE'))"
+    result = await node.say(agent, spec, code)
     assert result.status is RunStatus.FINISHED
-    assert result.console[0][1].strip() in ("acme-1", "acme-2")
-    await go_node.destroy(agent, spec)
+    device, mode = result.console[0][1].split()
+    assert device in ("acme-1", "acme-2")
+    assert mode == ("fast" if options else "None")
+    await node.destroy(agent, spec)

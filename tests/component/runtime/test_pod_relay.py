@@ -67,8 +67,8 @@ class Pod:
         if previous is not None:
             previous.cut()
         await channel.attach(epoch=epoch, last_seq=last_seq)
-        if self.handle.told is not None:
-            channel.on_ended(self.handle.told.last_seq)
+        if self.handle.reported_end is not None:
+            channel.on_ended(self.handle.reported_end.last_seq)
         return Talk(channel, PATIENCE_S)
 
     async def dial(self, port: int) -> PodStream:
@@ -222,7 +222,7 @@ async def test_the_runner_cannot_pose_as_its_relay(pod: Pod) -> None:
     talk = await pod.talk()
     pod.handle._on_frame({"t": "ended", "code": 0, "signal": None, "seq": 99}, 10)
     pod.handle._on_frame({"t": "stats", "mem": 1, "pids": [], "seq": 100}, 10)
-    assert pod.handle.told is None
+    assert pod.handle.reported_end is None
     assert pod.handle.exit is None
     await talk.close()
 

@@ -188,7 +188,7 @@ def test_a_key_of_many_costs_one_file(tmp_path: Path, monkeypatch: pytest.Monkey
         (folder / f"{agent_id}.pub").write_text(text)
     keys, paths, read = AgentKeyDirectory(folder), list[Path](), AgentKeyDirectory._read
 
-    def counted(path: Path) -> str | None:
+    def counted(path: Path) -> list[str]:
         paths.append(path)
         return read(path)
 

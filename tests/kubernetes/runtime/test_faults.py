@@ -103,6 +103,7 @@ async def test_nothing_ends_while_the_api_server_is_away(opened: OpenRuntime, se
         await again.close()
     finally:
         await asyncio.to_thread(server.start)
+        await asyncio.to_thread(session_site.cluster.reconnect)
     await talk.close()
 
 

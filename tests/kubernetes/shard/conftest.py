@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import pytest
 from tools.kube.cluster import NODE_NAME, Cluster
 
-from tests.kubernetes.runtime.sites import PYTHON_IMAGE, Site
+from tests.kubernetes.runtime.sites import NAMESPACE, PYTHON_IMAGE, Site
 from tests.kubernetes.shard.installation import Installation
+from tests.support.kube_volumes import provisioned
 
 
 @pytest.fixture(scope="session")
@@ -25,12 +26,13 @@ def site(kubernetes_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) 
 @pytest.fixture(scope="session")
 def installation(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
     installation = Installation(tmp_path_factory.mktemp("installation"), site)
-    try:
-        installation.start()
-        installation.start_shard("first")
-        installation.start_shard("second")
-        is_there = "SELECT count(*) FROM agents WHERE status = 'ALIVE' AND images LIKE '%base/python%'"
-        installation.until(lambda: installation.rows(is_there) == [(1,)], "the agent of the node, with its images")
-        yield installation
-    finally:
-        installation.stop()
+    with provisioned(site.cluster, NAMESPACE):
+        try:
+            installation.start()
+            installation.start_shard("first")
+            installation.start_shard("second")
+            is_there = "SELECT count(*) FROM agents WHERE status = 'ALIVE' AND images LIKE '%base/python%'"
+            installation.until(lambda: installation.rows(is_there) == [(1,)], "the agent of the node, with its images")
+            yield installation
+        finally:
+            installation.stop()

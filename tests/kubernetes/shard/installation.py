@@ -19,6 +19,7 @@ from tools.runner_image import RUNNER_IMAGE
 from ai.backend.infra.rpc.zmq.keys import AgentKeyDirectory, load_or_generate_keypair
 from tests.kubernetes.runtime.sites import NAMESPACE, Site, free_port
 from tests.support.forked import ForkedPopen
+from tests.support.kube_volumes import STORAGE_CLASS
 from tests.support.migrated import migrated
 
 CLUSTER = "test"
@@ -65,6 +66,7 @@ class Installation:
             f'namespace = "{OWN_NAMESPACE}"\n'
             f'[kubernetes.drivers."{DRIVER}"]\ndevice-name = "cuda"\n'
             f'[runtime]\nnamespace = "{NAMESPACE}"\nrunner-image = "{RUNNER_IMAGE}"\nimage-pull-policy = "never"\n'
+            f'home-volume = "claim"\nhome-storage-class = "{STORAGE_CLASS}"\n'
             f'relay-listen = "0.0.0.0:{relay_port}"\nrelay-target = "{site.cluster.host_address}:{relay_port}"\n'
         )
         self.users: dict[str, dict[str, str]] = {}
@@ -74,7 +76,11 @@ class Installation:
         cluster = self.site.cluster
         cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": OWN_NAMESPACE}})
         roles = render_chart(
-            cluster, OWN_NAMESPACE, "-s", "templates/rbac.yaml", f"--set=sessions.namespace={NAMESPACE}"
+            cluster,
+            OWN_NAMESPACE,
+            "-s",
+            "templates/rbac.yaml",
+            f"--set=sessions.namespace={NAMESPACE},sessions.keepHomes=true",
         )
         cluster.kubectl("apply", "-f", "-", text=roles)
         token = cluster.kubectl("create", "token", "rel-shard", "-n", OWN_NAMESPACE, "--duration=4h")

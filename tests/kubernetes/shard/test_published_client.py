@@ -23,9 +23,8 @@ from tests.kubernetes.shard.installation import Installation
 pytestmark = pytest.mark.needs("kubernetes")
 CHECKS = (
     *("start", "run_code", "run_long", "run_input", "run_file", "run_batch_input", "info", "logs"),
-    *("upload", "download", "ls", "events", "rm", "app", "ssh", "scp"),
+    *("upload", "download", "ls", "events", "restart", "rm", "app", "ssh", "scp"),
 )
-"""Not `restart`: a home ends with its pod (docs/reference/kubernetes-runtime.md)."""
 
 
 @pytest.fixture(scope="module")

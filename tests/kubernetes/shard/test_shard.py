@@ -85,6 +85,7 @@ def test_a_session_outlives_its_shard_and_the_absence_of_the_api_server(installa
             assert "kept" in installation.run("run", "-c", "print(x)", "--name", "stays", PYTHON_IMAGE, who="user")
     finally:
         api_server.start()
+        site.cluster.reconnect()
     assert installation.rows(f"SELECT lost_at FROM agents WHERE id = '{AGENT}'") == [(None,)]
     installation.run("rm", "stays", who="user")
     installation.until(lambda: not session_pods(site), "the end of the pod")

@@ -45,6 +45,8 @@ def test_plain_names_and_sentences_pass() -> None:
         ('"""What is left."""', "src/a.py::a docstring"),
         ('class Run:\n    """Who runs."""', "src/a.py::Run docstring"),
         ('def run():\n    """See the module."""', "src/a.py::run docstring"),
+        ("def run():\n    found = []", "src/a.py::found variable"),
+        ("def run(*, wanted: int): ...", "src/a.py::wanted variable"),
     ],
 )
 def test_a_planted_word_is_refused(text: str, expected: str) -> None:

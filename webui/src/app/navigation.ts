@@ -26,6 +26,8 @@ export interface Destination {
     | 'queue'
     | 'folders'
     | 'images'
+    | 'artifacts'
+    | 'templates'
     | 'usage'
     | 'account'
     | 'fleet'
@@ -55,6 +57,8 @@ export const destinations: readonly Destination[] = [
   { path: '/services', label: 'services', icon: IconApi, group: 'work', shortcut: 'v' },
   { path: '/queue', label: 'queue', icon: IconListNumbers, group: 'work', shortcut: 'q' },
   { path: '/images', label: 'images', icon: IconBox, group: 'work', shortcut: 'i' },
+  { path: '/artifacts', label: 'artifacts', icon: IconBox, group: 'work', shortcut: 'm' },
+  { path: '/templates', label: 'templates', icon: IconStack2, group: 'work', shortcut: 't' },
   { path: '/usage', label: 'usage', icon: IconChartAreaLine, group: 'work', shortcut: 'u' },
   { path: '/account', label: 'account', icon: IconUser, group: 'work', shortcut: 'a' },
   {

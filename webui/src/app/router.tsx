@@ -30,6 +30,13 @@ function textOf(value: unknown): string {
   return typeof value === 'string' ? value : typeof value === 'number' ? String(value) : '';
 }
 
+/** Returns those of the named fields of an address that have text. */
+function textsOf<K extends string>(search: Record<string, unknown>, ...names: K[]): { [name in K]?: string } {
+  return Object.fromEntries(names.map((name) => [name, textOf(search[name])]).filter(([, text]) => text !== '')) as {
+    [name in K]?: string;
+  };
+}
+
 /** A page that is loaded when it is opened, with its messages. */
 function pageWithMessages<T extends Record<string, unknown>>(name: keyof LaterMessages, load: () => Promise<T>) {
   return lazyRouteComponent(async () => (await Promise.all([load(), loadMessages(name)]))[0]);
@@ -164,6 +171,34 @@ const images = createRoute({
   component: pageWithMessages('images', () => import('../features/images/pages/ImagesPage')),
 });
 
+const artifacts = createRoute({
+  getParentRoute: () => shell,
+  path: '/artifacts',
+  validateSearch: (search): { q?: string; type?: string; page?: number } => ({
+    ...textsOf(search, 'q', 'type'),
+    ...(Number(search.page) > 1 ? { page: Number(search.page) } : {}),
+  }),
+  component: pageWithMessages('artifacts', () => import('../features/artifacts/pages/ArtifactsPage')),
+});
+
+const artifact = createRoute({
+  getParentRoute: () => shell,
+  path: '/artifacts/$id',
+  validateSearch: (search): { files?: string } => textsOf(search, 'files'),
+  component: pageWithMessages('artifacts', () => import('../features/artifacts/pages/ArtifactPage')),
+});
+
+const templates = createRoute({
+  getParentRoute: () => shell,
+  path: '/templates',
+  validateSearch: (search): { kind?: 'session' | 'cluster'; show?: string; all?: boolean } => ({
+    ...(search.kind === 'cluster' ? { kind: 'cluster' } : {}),
+    ...textsOf(search, 'show'),
+    ...(search.all === true ? { all: true } : {}),
+  }),
+  component: pageWithMessages('templates', () => import('../features/templates/pages/TemplatesPage')),
+});
+
 const account = createRoute({
   getParentRoute: () => shell,
   path: '/account',
@@ -200,13 +235,6 @@ const system = createRoute({
   path: '/system',
   component: pageWithMessages('operations', () => import('../features/operations/pages/SystemPage')),
 });
-
-/** Returns those of the named fields of an address that have text. */
-function textsOf<K extends string>(search: Record<string, unknown>, ...names: K[]): { [name in K]?: string } {
-  return Object.fromEntries(names.map((name) => [name, textOf(search[name])]).filter(([, text]) => text !== '')) as {
-    [name in K]?: string;
-  };
-}
 
 const systemSettings = createRoute({
   getParentRoute: () => shell,
@@ -376,6 +404,9 @@ const tree = root.addChildren([
     fleet,
     agent,
     images,
+    artifacts,
+    artifact,
+    templates,
     account,
     people,
     newUser,

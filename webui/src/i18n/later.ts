@@ -1,4 +1,5 @@
 import type account from '../features/account/locale/en.json';
+import type artifacts from '../features/artifacts/locale/en.json';
 import type fleet from '../features/fleet/locale/en.json';
 import type folders from '../features/folders/locale/en.json';
 import type preview from '../features/folders/locale/preview/en.json';
@@ -9,12 +10,15 @@ import type operations from '../features/operations/locale/en.json';
 import type queue from '../features/queue/locale/en.json';
 import type services from '../features/services/locale/en.json';
 import type sessionWork from '../features/sessions/locale/work/en.json';
+import type templates from '../features/templates/locale/en.json';
 import type terminal from '../features/terminal/locale/en.json';
 import type usage from '../features/usage/locale/en.json';
 
 /** Messages that come with their pages instead of with the first one. */
 export interface LaterMessages {
   account: typeof account;
+  templates: typeof templates;
+  artifacts: typeof artifacts;
   folders: typeof folders;
   images: typeof images;
   launch: typeof launch;
@@ -38,6 +42,14 @@ export const later: Loaders = {
   account: {
     en: () => import('../features/account/locale/en.json'),
     ko: () => import('../features/account/locale/ko.json'),
+  },
+  artifacts: {
+    en: () => import('../features/artifacts/locale/en.json'),
+    ko: () => import('../features/artifacts/locale/ko.json'),
+  },
+  templates: {
+    en: () => import('../features/templates/locale/en.json'),
+    ko: () => import('../features/templates/locale/ko.json'),
   },
   folders: {
     en: () => import('../features/folders/locale/en.json'),

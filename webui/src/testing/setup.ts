@@ -13,7 +13,7 @@ class SilentEventSource extends EventTarget {
 }
 
 // Pages are loaded when they are opened, which takes a while on a busy machine.
-configure({ asyncUtilTimeout: 10_000 });
+configure({ asyncUtilTimeout: 20_000 });
 
 vi.stubGlobal('EventSource', SilentEventSource);
 // A window of a browser has a size; that of the test environment has none, so that no row would be on screen.

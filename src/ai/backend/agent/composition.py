@@ -9,19 +9,21 @@ from collections.abc import Callable, Collection, Coroutine, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ai.backend.agent.config.settings import INTRINSIC_PLUGINS, AgentSettings
 from ai.backend.agent.devices.cdi import CdiSpecifications
 from ai.backend.agent.devices.cordons import Cordons
 from ai.backend.agent.devices.inventory import Inventory
-from ai.backend.agent.devices.operations import DeviceOperations
+from ai.backend.agent.devices.partitions import Partitioner
 from ai.backend.agent.devices.plugins import PluginSet
+from ai.backend.agent.devices.reloading import PluginReload
+from ai.backend.agent.devices.upkeep import DeviceUpkeep
 from ai.backend.agent.gateway.server import ServiceGateway
 from ai.backend.agent.images.jobs import ImageJobs
 from ai.backend.agent.kernels.files import DirectoryState
 from ai.backend.agent.kernels.observer import ObservationQueue
-from ai.backend.agent.kernels.store import DurableState
+from ai.backend.agent.kernels.store import DurableState, Outbox
 from ai.backend.agent.kit.build import KitStore
 from ai.backend.agent.lifecycle.context import AgentContext
 from ai.backend.agent.lifecycle.device_failures import HealthLoop
@@ -30,6 +32,7 @@ from ai.backend.agent.lifecycle.supervisor import Supervisor
 from ai.backend.agent.link.commands import Commands
 from ai.backend.agent.link.report import Heartbeat, HeartbeatReporter, report_statistics
 from ai.backend.agent.metrics.host import HostMeter
+from ai.backend.agent.metrics.overuse import OveruseWatch
 from ai.backend.agent.metrics.statistics import NodeMeter, Statistics
 from ai.backend.agent.networks.networks import Networks
 from ai.backend.agent.networks.underlay import encryption_mark, overlay_report
@@ -45,9 +48,10 @@ from ai.backend.node.linux.ipsec import SecuredLine
 from ai.backend.plugin.discovery import PluginSource, find_plugins
 from ai.backend.plugin.runtime import AbstractRuntime, RuntimeInfo
 
+if TYPE_CHECKING:
+    from ai.backend.agent.link.managers import SharedConfiguration
+
 log = logging.getLogger(__name__)
-_CORDON_CHECKS = 3
-"""Looks for cordons that have ended, for each look at devices."""
 _KIT_CLEANING_PERIOD_S = 3600.0
 
 
@@ -111,6 +115,7 @@ class Agent:
         self._recovered = asyncio.Event()
         self._commands: Commands | None = None
         self._refreshes: PeriodicCall | None = None
+        self._reload: PluginReload | None = None
         self.supervisor: Supervisor | None = None
 
     @property
@@ -134,29 +139,22 @@ class Agent:
         parts.callback(outbox.close)
         plugins = PluginSet(self._plugin_sources(), settings)
         parts.push_async_callback(plugins.stop)
-        inventory = Inventory(plugins, epoch)
+        inventory = Inventory(plugins, epoch, cut_on_demand=node.partition_on_demand)
         parts.push_async_callback(inventory.close)
+
+        async def refresh_and_report() -> None:
+            await reporter.refresh(now())
+            heartbeat.wake()
+
+        cordons = Cordons(host.state.cordons(), host.wall_clock)
+        upkeep = DeviceUpkeep.make(plugins, inventory, cordons, node, clock=now, refresh=refresh_and_report)
         ports = PortForwarder(runtime, settings.services)
         host.kits.open()
         gateway = ServiceGateway(settings, host.state.gateway_values(), partial(self._connect, ports))
-        context = AgentContext(
-            settings=settings,
-            epoch=epoch,
-            secret=host.state.secret(),
-            runtime=runtime,
-            networks=Networks(runtime, host.secure),
-            services=ServiceManager(runtime, ports, host.kits, settings.runs),
-            gateway=gateway,
-            plugins=plugins,
-            inventory=inventory,
-            cdi=CdiSpecifications(plugins, lambda: runtime.info().cdi_directories, agent_id=node.id),
-            records=host.state.kernel_records(),
-            leftovers=host.state.leftovers(),
-            observer=ObservationQueue(outbox, self._manager, agent_id=node.id, epoch=epoch, wall_clock=host.wall_clock),
-            wall_clock=host.wall_clock,
-        )
+        context = self._context(epoch, outbox, ports, gateway, plugins, inventory, upkeep.partitioner)
         statistics = Statistics(runtime, plugins, inventory, host.meter, wall_clock=host.wall_clock)
         supervisor = self.supervisor = Supervisor(context, statistics)
+        statistics.overuse = OveruseWatch(settings.resource, supervisor.end_for_overuse)
         parts.push_async_callback(runtime.shutdown)
         parts.push_async_callback(supervisor.close)
         images = ImageJobs(runtime, supervisor.get)
@@ -164,10 +162,6 @@ class Agent:
         reporter = HeartbeatReporter(context, supervisor)
         heartbeat = Heartbeat(reporter, supervisor, self._manager, interval_s=intervals.heartbeat)
         recovery = Recovery(context, supervisor)
-
-        async def refresh_and_report() -> None:
-            await reporter.refresh(now())
-            heartbeat.wake()
 
         async def refresh() -> None:
             if await reporter.refresh(now()):
@@ -179,15 +173,14 @@ class Agent:
                 context.services.forget_images()
                 heartbeat.wake()
 
+        self._reload = PluginReload(plugins, inventory, refresh=refresh_and_report)
         refreshes = self._refreshes = PeriodicCall("inventory", intervals.inventory, refresh)
         health = HealthLoop(context, supervisor, refresh=refreshes.wake, beat=heartbeat.wake)
-        cordons = Cordons(host.state.cordons(), host.wall_clock)
-        operations = DeviceOperations(plugins, inventory, cordons, refresh=refresh_and_report)
         self._commands = Commands(
             supervisor=supervisor,
             runtime=runtime,
             statistics=statistics,
-            devices=operations,
+            devices=upkeep.operations,
             images=images,
             ports=ports,
             services=context.services,
@@ -215,7 +208,7 @@ class Agent:
                 partial(report_statistics, context, supervisor, statistics, self._manager),
             ),
             refreshes,
-            PeriodicCall("cordons", intervals.inventory / _CORDON_CHECKS, operations.expire_cordons),
+            *upkeep.loops(intervals.inventory),
             PeriodicCall("cdi", intervals.inventory, context.cdi.refresh),
             PeriodicCall("images", intervals.images, refresh_images),
             PeriodicCall("sync", intervals.sync, recovery.sync),
@@ -227,10 +220,53 @@ class Agent:
         self._spawn(watch_exits(runtime, supervisor), "exits")
         self._spawn(context.observer.deliver(), "observations")
 
-    def _plugin_sources(self) -> Sequence[PluginSource]:
+    def _context(
+        self,
+        epoch: int,
+        outbox: Outbox,
+        ports: PortForwarder,
+        gateway: ServiceGateway,
+        plugins: PluginSet,
+        inventory: Inventory,
+        partitioner: Partitioner,
+    ) -> AgentContext:
+        settings, host, runtime = self.settings, self._host, self._runtime
+        return AgentContext(
+            settings=settings,
+            epoch=epoch,
+            secret=host.state.secret(),
+            runtime=runtime,
+            networks=Networks(runtime, host.secure),
+            services=ServiceManager(runtime, ports, host.kits, settings.runs),
+            gateway=gateway,
+            plugins=plugins,
+            inventory=inventory,
+            partitioner=partitioner,
+            cdi=CdiSpecifications(plugins, lambda: runtime.info().cdi_directories, agent_id=settings.agent.id),
+            records=host.state.kernel_records(),
+            leftovers=host.state.leftovers(),
+            observer=ObservationQueue(
+                outbox, self._manager, agent_id=settings.agent.id, epoch=epoch, wall_clock=host.wall_clock
+            ),
+            wall_clock=host.wall_clock,
+        )
+
+    async def reload_plugins(
+        self, settings: AgentSettings, plugins: Sequence[PluginSource] | None = None
+    ) -> dict[str, str]:
+        """Takes over which plugins there are and their settings; everything else of the settings needs a restart.
+
+        Returns the reasons for which plugins stay as they were, by their names. Raises Unavailable before the agent
+        has started.
+        """
+        if self._reload is None:
+            raise Unavailable("the agent starts or stops")
+        return await self._reload.reload(settings, plugins if plugins is not None else self._plugin_sources(settings))
+
+    def _plugin_sources(self, settings: AgentSettings | None = None) -> Sequence[PluginSource]:
         if self._sources is not None:
             return self._sources
-        node = self.settings.agent
+        node = (settings or self.settings).agent
         allowed, blocked = node.allow_compute_plugins, node.block_compute_plugins
         return find_plugins(allowed, blocked, INTRINSIC_PLUGINS, node.in_process_compute_plugins)
 
@@ -269,24 +305,32 @@ class Agent:
         return self._commands
 
 
-async def serve(settings: AgentSettings, stop: asyncio.Event) -> None:
+async def serve(
+    settings: AgentSettings, stop: asyncio.Event, *, load: Callable[[], AgentSettings] | None = None
+) -> None:
     """Runs an agent, connected to every manager by ZeroMQ, until ``stop`` is set. Workloads keep running.
+
+    At SIGHUP plugins and their settings are reloaded as ``load`` reads them.
 
     Raises InvalidInput for missing or wrong settings, and Conflict if another agent uses the data directory.
     """
-    from ai.backend.agent.link.managers import SharedConfiguration, named_managers
+    from ai.backend.agent.link.managers import SharedConfiguration, key_files, named_managers
+    from ai.backend.infra.process.daemon import on_hang_up
     from ai.backend.infra.process.memory import trimmed
     from ai.backend.infra.rpc.fanout import ManagerFanout
     from ai.backend.infra.rpc.zmq.agent import ZmqAgentEndpoint
-    from ai.backend.infra.rpc.zmq.keys import load_or_generate_keypair
 
     shared = SharedConfiguration(settings)
-    keys_file = settings.link.keypair_file or settings.data_dir / "agent.key"
-    keys_file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    keypair = load_or_generate_keypair(keys_file)
+    keys = key_files(settings)
 
     def connect(address: str, key: str) -> ZmqAgentEndpoint:
-        return ZmqAgentEndpoint(connect=address, agent_id=settings.agent.id, keypair=keypair, manager_key=key)
+        return ZmqAgentEndpoint(
+            connect=address,
+            agent_id=settings.agent.id,
+            keypair=keys.keypair,
+            manager_key=key,
+            newest_keys=partial(keys.newest, key),
+        )
 
     managers = named_managers(settings.link) or await shared.managers()
     settings = await shared.merged(settings)
@@ -301,5 +345,26 @@ async def serve(settings: AgentSettings, stop: asyncio.Event) -> None:
         if not named_managers(settings.link):
             parts.callback(asyncio.create_task(shared.follow(endpoint)).cancel)
         log.info("the agent %s serves the managers at %s", agent.agent_id, ", ".join(managers))
+        if load is not None:
+            on_hang_up.append(reloader(agent, shared, load))
         async with trimmed():
             await stop.wait()
+
+
+def reloader(agent: Agent, shared: SharedConfiguration, load: Callable[[], AgentSettings]) -> Callable[[], None]:
+    """Returns the function that reads the settings again, whose errors it raises, and reloads plugins in the
+    background."""
+    running: set[asyncio.Task[object]] = set()
+
+    async def reload(settings: AgentSettings) -> None:
+        try:
+            await agent.reload_plugins(await shared.merged(settings))
+        except BackendError as e:
+            log.error("plugins stay as they are: %s", e)
+
+    def begin() -> None:
+        task = asyncio.get_running_loop().create_task(reload(load()), name="agent-reload")
+        running.add(task)
+        task.add_done_callback(running.discard)
+
+    return begin

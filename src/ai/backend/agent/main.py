@@ -68,7 +68,7 @@ def start_server(config: Path | None, log_level: str | None, runtime: str | None
 
                 await serve_cluster(settings, stop)
             else:
-                await serve(settings, stop)
+                await serve(settings, stop, load=lambda: _load_settings(config))
 
     reload = level_reload(lambda: _load_settings(config).logging, level=log_level or settings.debug.log_level)
     run_daemon(run_agent, debug=settings.debug.asyncio or None, reload=reload)

@@ -13,6 +13,15 @@ from ai.backend.common.errors import InvalidInput
 from ai.backend.common.ids import DeviceId, DeviceName, SlotName
 from ai.backend.common.states import SlotType
 
+NETWORK, DISTANCE, CARD, RATE, RDMA = "network", "distance", "card", "rate", "rdma"
+"""The namespace and the features in which a device states its nearest network card; the distance is a LinkKind."""
+FABRIC, DOMAIN = "fabric", "domain"
+"""The namespace and the feature in which a device states the fabric that links it with devices of other nodes."""
+
+
+TAINT, KEY = "taint", "key"
+"""The namespace and the feature by which a device is kept from requests that do not tolerate it."""
+
 
 class LinkKind(StrEnum):
     """The kind of path between two devices, best first."""
@@ -130,6 +139,8 @@ class DeviceSlot:
     """The amount of one slot that a device offers, and the smallest step (``quantum``) of a quantity.
 
     Slots of one ``exclusive_group`` exclude each other once one of them is taken (whole device, shares, partitions).
+    ``counters``: of a partition that is cut when it is given, what each takes of the device's counters; such slots of a
+    device exclude each other only as far as its counters do, and are in one exclusive group.
     """
 
     slot_name: SlotName
@@ -137,11 +148,16 @@ class DeviceSlot:
     amount: Decimal
     quantum: Decimal = Decimal(1)
     exclusive_group: str | None = None
+    counters: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputeDevice:
-    """A device of a node as its plugin describes it."""
+    """A device of a node as its plugin describes it.
+
+    ``counters``: what is left for partitions that are not cut yet, such as bytes of memory; the agent fills it in.
+    ``parent_id``: the device of which this one is a partition.
+    """
 
     device_name: DeviceName
     device_id: DeviceId
@@ -159,6 +175,8 @@ class ComputeDevice:
     partitioning_support: tuple[PartitioningCapability, ...] = ()
     links: tuple[DeviceLink, ...] = ()
     variant_properties: tuple[VariantProperty, ...] = ()
+    counters: tuple[tuple[str, int], ...] = ()
+    parent_id: DeviceId | None = None
 
     @property
     def properties(self) -> tuple[VariantProperty, ...]:

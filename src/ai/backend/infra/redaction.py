@@ -73,8 +73,8 @@ def _password_of(url: str) -> Iterator[str]:
 class Cleaner:
     """Removes secrets, and texts that look like secrets, from texts."""
 
-    def __init__(self, known: Iterable[str]) -> None:
-        forms = {form for text in known if len(text) >= _MIN_SECRET_LENGTH for form in _forms_of(text)}
+    def __init__(self, secrets: Iterable[str]) -> None:
+        forms = {form for text in secrets if len(text) >= _MIN_SECRET_LENGTH for form in _forms_of(text)}
         self._known = sorted(forms, key=len, reverse=True)
 
     def clean(self, text: str, *, has_values: bool = True) -> str:

@@ -10,6 +10,10 @@ from ai.backend.common.errors import PluginError
 
 MAX_PATH_BYTES = 4096
 
+OUTLIVES_VARIABLE = "BACKENDAI_OUTLIVES_HOST"
+"""The environment variable, with the value 1, of a daemon that a plugin starts for workloads in a session (``setsid``)
+of its own: it is not ended with the plugin's host. Who starts it must find it again and end it."""
+
 
 def is_program(name: str) -> bool:
     """Returns True if the name of a plugin is a path and not that of a package or an entry point."""

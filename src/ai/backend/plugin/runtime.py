@@ -213,8 +213,9 @@ class RuntimeInfo:
     limit or isolation to what is really done. Of the capabilities ``session-networks`` promises networks of sessions,
     ``multi-node-networks`` such that reach over several nodes; ``no_session_networks`` and ``no_multi_node_networks``
     say why there are none, ``no_private_ports`` why workloads share the host's network (empty: they do not, or nothing
-    can be done). ``runtime_classes`` are what can be asked for by name (OCI runtimes of an engine).
-    ``cdi_directories`` are where the runtime looks CDI names up, lowest priority first; the agent writes the
+    can be done). ``runtime_classes`` are what can be asked for by name (OCI runtimes of an engine);
+    ``class_overheads`` is the memory in bytes that a workload of such a class takes beyond its own, where the runtime
+    knows it. ``cdi_directories`` are where the runtime looks CDI names up, lowest priority first; the agent writes the
     specifications of its plugins into the last one. Empty without CDI."""
 
     name: str
@@ -227,6 +228,7 @@ class RuntimeInfo:
     no_multi_node_networks: str = "this runtime has no networks over several nodes"
     no_private_ports: str = ""
     runtime_classes: tuple[str, ...] = ()
+    class_overheads: Mapping[str, int] = field(default_factory=dict)
     cdi_directories: tuple[str, ...] = ()
 
 
@@ -379,11 +381,11 @@ class AbstractRuntime(ABC):
     @abstractmethod
     async def pids(self, key: WorkloadKey) -> tuple[int, ...]: ...
 
-    async def lacks_image(self, wanted: ImageRequest) -> bool:
+    async def lacks_image(self, request: ImageRequest) -> bool:
         """Returns True if :meth:`pull_image` must be called before a workload is made of the image."""
         return False
 
-    async def pull_image(self, wanted: ImageRequest, tell: TellProgress) -> None:
+    async def pull_image(self, request: ImageRequest, tell: TellProgress) -> None:
         """Fetches an image; calls for the same image share one transfer, which ends when nobody waits for it. Raises
         ImageNotFound, RegistryRefused (other credentials), RegistryUnavailable, StorageFull, NotSupported."""
         raise NotSupported(f"the runtime {self.name} fetches no images from registries")
@@ -397,7 +399,7 @@ class AbstractRuntime(ABC):
         """Removes an image. Safe if there is none. Raises Conflict if a workload runs on it; NotSupported."""
         raise NotSupported(f"the runtime {self.name} removes no images on request")
 
-    async def commit(self, key: WorkloadKey, wanted: CommitRequest, tell: TellProgress) -> CommittedImage:
+    async def commit(self, key: WorkloadKey, request: CommitRequest, tell: TellProgress) -> CommittedImage:
         """Stores the workload's root file system, without its home, mounts, environment and secrets. Raises NotFound,
         StorageFull, RegistryRefused, RegistryUnavailable, WorkloadError, NotSupported; nothing is left behind."""
         raise NotSupported(f"the runtime {self.name} makes no images of its sessions: they have no layers of their own")

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from ai.backend.common.errors import BackendError, DeadlineExceeded, PluginError
@@ -49,6 +50,12 @@ class PluginHandle:
     delays: Delays
     _class: type[AbstractComputePlugin] | None = field(default=None, init=False)
     _plugin: AbstractComputePlugin | None = field(default=None, init=False)
+    _options_schema: Mapping[str, Any] | None = field(default=None, init=False)
+    _generation: int = field(default=0, init=False)
+    """Which attempt to start the plugin is the valid one: hosts of others end unnoticed."""
+    _calls: dict[AbstractComputePlugin, int] = field(default_factory=dict, init=False)
+    """How many calls each plugin has not answered yet."""
+    _answered: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _started_at: float = field(default=0.0, init=False)
     _retry_at: float = field(default=0.0, init=False)
     _faults: dict[str, str] = field(default_factory=lambda: {"init": "not started"}, init=False)
@@ -71,6 +78,11 @@ class PluginHandle:
         return self._class.verified_on if self._class is not None else None
 
     @property
+    def options_schema(self) -> Mapping[str, Any] | None:
+        """The JSON Schema of what sessions may say to the plugin; None: nothing, or it was never started."""
+        return self._options_schema
+
+    @property
     def started(self) -> bool:
         return self._plugin is not None
 
@@ -83,6 +95,11 @@ class PluginHandle:
     def reason(self) -> str | None:
         """The oldest fault that no later call of the same kind has cleared; None for a healthy plugin."""
         return next(iter(self._faults.values()), None)
+
+    @property
+    def is_hosted(self) -> bool:
+        """True if the started plugin has a host process."""
+        return isinstance(self._plugin, HostedPlugin)
 
     @property
     def healthy(self) -> bool:
@@ -103,27 +120,80 @@ class PluginHandle:
         if not self.may_start(now):
             return
         self._faults = {"init": "it is being started"}
+        self._generation += 1
+        try:
+            plugin = await self._initialised(self._generation)
+        except BaseException as e:
+            if not isinstance(e, Exception | SystemExit):
+                raise
+            self._failed(self._start_reason(e), e)
+        else:
+            self._take_over(plugin)
+
+    async def reload(self, settings: Mapping[str, Mapping[str, Any]]) -> None:
+        """Starts the plugin with other settings beside the running one, and ends that once its calls are answered.
+
+        Raises PluginError with the reason if it cannot be started; the running one then goes on as it was. One that
+        does not run is started at the next :meth:`start`.
+        """
+        old_plugin, old_settings, old_class = self._plugin, self.settings, self._class
+        self.settings = settings
+        if old_plugin is None:
+            if self._retry_at < float("inf"):
+                self._retry_at = 0.0
+            return
+        try:
+            plugin = await self._initialised(self._generation + 1)
+        except BaseException as e:
+            self.settings, self._class = old_settings, old_class
+            if not isinstance(e, Exception | SystemExit):
+                raise
+            raise PluginError(self._start_reason(e)) from None
+        if plugin.key != old_plugin.key:
+            self.settings, self._class = old_settings, old_class
+            await self._end(plugin)
+            raise PluginError(f"it is the plugin {plugin.key} now, and was {old_plugin.key}: restart the agent")
+        self._generation += 1
+        self._take_over(plugin)
+        await self._end(old_plugin)
+
+    async def _initialised(self, generation: int) -> AbstractComputePlugin:
+        """Makes and initialises a plugin; of one that fails nothing is left. Raises whatever the plugin raises."""
         plugin: AbstractComputePlugin | None = None
         try:
-            plugin = await self._create()
+            plugin = await self._create(generation)
+            plugin.options_schema()
             async with asyncio.timeout(self._patience_s(plugin)):
                 await plugin.init()
             if isinstance(plugin, HostedPlugin) and plugin.host.reason is not None:
                 raise PluginError(f"its host process ended: {plugin.host.reason}")
-        except BaseException as e:
+        except BaseException:
             if isinstance(plugin, HostedPlugin):
                 await plugin.close()
-            if not isinstance(e, Exception | SystemExit):
-                raise
-            reason = (
-                f"init took longer than {self.timeout_s:g} s" if isinstance(e, TimeoutError) else _description_of(e)
-            )
-            self._failed(reason, e)
-        else:
-            self._plugin, self._faults, self._logged = plugin, {}, {}
-            self._started_at = asyncio.get_running_loop().time()
+            raise
+        return plugin
 
-    async def _create(self) -> AbstractComputePlugin:
+    def _take_over(self, plugin: AbstractComputePlugin) -> None:
+        self._plugin, self._faults, self._logged = plugin, {}, {}
+        self._options_schema = plugin.options_schema()
+        self._started_at = asyncio.get_running_loop().time()
+
+    def _start_reason(self, error: BaseException) -> str:
+        is_late = isinstance(error, TimeoutError)
+        return f"init took longer than {self.timeout_s:g} s" if is_late else _description_of(error)
+
+    async def _end(self, plugin: AbstractComputePlugin) -> None:
+        """Ends a plugin that is not in use any more, once its calls are answered or have had their time."""
+        try:
+            async with asyncio.timeout(self._patience_s(plugin)):
+                while self._calls.get(plugin):
+                    self._answered.clear()
+                    await self._answered.wait()
+        except TimeoutError:
+            log.warning("the plugin %s is ended in the middle of a call", self.key)
+        await self._clean_up(plugin)
+
+    async def _create(self, generation: int) -> AbstractComputePlugin:
         source, reference = self.source, self.source.reference
         if not source.isolated:
             self._class = plugin_class = source.load()
@@ -136,7 +206,7 @@ class PluginHandle:
             reference,
             lambda key: self.settings.get(key, {}),
             deadline_s=self.timeout_s,
-            ended=self._host_ended,
+            ended=partial(self._host_ended, generation),
             environment=self.environment,
         )
         self._class = type(hosted)
@@ -146,7 +216,9 @@ class PluginHandle:
         """Returns the timeout of a call. A host process enforces the deadline itself."""
         return self.timeout_s + (2 * GRACE_S if isinstance(plugin, HostedPlugin) else 0.0)
 
-    def _host_ended(self, reason: str) -> None:
+    def _host_ended(self, generation: int, reason: str) -> None:
+        if generation != self._generation:
+            return  # it has been replaced, or was to replace the one that runs
         plugin, self._plugin = self._plugin, None
         if plugin is None:
             return  # it was not started yet: start() reports the failure
@@ -192,6 +264,7 @@ class PluginHandle:
             BackendError, TerminationDeferred: the plugin raised it on purpose.
         """
         plugin = self.plugin
+        self._calls[plugin] = self._calls.get(plugin, 0) + 1
         try:
             async with asyncio.timeout(self._patience_s(plugin)):
                 result = await call(plugin)
@@ -207,6 +280,11 @@ class PluginHandle:
         except (Exception, SystemExit) as e:
             fault = self._fault(call_kind, f"{call_kind} failed: {_description_of(e)}", e)
             raise PluginError(f"the plugin {self.key}: {fault}") from e
+        finally:
+            self._calls[plugin] -= 1
+            if not self._calls[plugin]:
+                del self._calls[plugin]
+                self._answered.set()
         self._faults.pop(call_kind, None)
         return result
 
@@ -225,8 +303,10 @@ class PluginHandle:
 
     async def stop(self) -> None:
         plugin, self._plugin = self._plugin, None
-        if plugin is None:
-            return
+        if plugin is not None:
+            await self._clean_up(plugin)
+
+    async def _clean_up(self, plugin: AbstractComputePlugin) -> None:
         try:
             async with asyncio.timeout(self._patience_s(plugin)):
                 await plugin.cleanup()

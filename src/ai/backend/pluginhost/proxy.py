@@ -35,6 +35,7 @@ from ai.backend.plugin.accelerator.shapes import (
     KeptState,
     LoadRequest,
 )
+from ai.backend.plugin.options import check_schema
 from ai.backend.plugin.programs import check_program, is_program
 from ai.backend.pluginhost.external_alloc_map import ExternalAllocMap
 from ai.backend.pluginhost.process import HookState, HostProcess, host_environment
@@ -51,6 +52,7 @@ class HostedPlugin(AbstractComputePlugin):
 
     _is_program: ClassVar[bool] = False
     """True if the host is an executable, which has no alloc map of its own."""
+    _options_schema: ClassVar[Mapping[str, Any] | None] = None
 
     def __init__(self, host: HostProcess, settings: Mapping[str, Any], deadline_s: float) -> None:
         super().__init__()
@@ -59,6 +61,10 @@ class HostedPlugin(AbstractComputePlugin):
         self.deadline_s = deadline_s
         self._spec: AllocMapSpec | None = None
         self._initialised = False
+
+    @classmethod
+    def options_schema(cls) -> Mapping[str, Any] | None:
+        return cls._options_schema
 
     async def _call(self, method: str, *arguments: Any) -> Any:
         return await self.host.call(method, arguments, self.deadline_s)
@@ -138,6 +144,7 @@ class HostedHook(PluginHook):
             cluster_size=context.cluster_size,
             end_reason=context.end_reason,
             is_forced=context.is_forced,
+            options=dict(context.options),
         )
         deadline_s = min(self._plugin.deadline_s, context.deadline_s)
         return await self._plugin.host.call(
@@ -190,6 +197,11 @@ def _check_hello(hello: Hello) -> None:
         raise InvalidResponse(f"its key {hello.key!r} has a dot in it")
     if len(hello.version) > _MAX_VERSION or len(hello.verified_on or "") > _MAX_VERIFIED_ON:
         raise InvalidResponse("its version or verified_on is too long")
+    if hello.options_schema is not None:
+        try:
+            check_schema(hello.options_schema)
+        except ValueError as e:
+            raise InvalidResponse(str(e)) from None
     for power in hello.powers:
         if power not in POWERS or not getattr(hello.capabilities, power):
             raise InvalidResponse(f"it names the power {power[:64]!r}, which its capabilities do not declare")
@@ -208,6 +220,7 @@ def _class_of(hello: Hello, *, is_program: bool) -> type[HostedPlugin]:
         "key_is_slot_prefix": hello.key_is_slot_prefix,
         "capabilities": hello.capabilities,
         "_is_program": is_program,
+        "_options_schema": hello.options_schema,
     }
     return type("HostedPlugin", (HostedPlugin,), {**facts, **calls})
 

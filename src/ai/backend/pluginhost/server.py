@@ -159,7 +159,7 @@ class _Host:
     async def _load(self, request: LoadRequest) -> Hello:
         sys.path[:] = request.path
         self._class = cls = load_any_version(request.reference)
-        capabilities = cls.capabilities
+        capabilities, options_schema = cls.capabilities, cls.options_schema()
         return Hello(
             protocol=PROTOCOLS[-1],
             key=cls.key,
@@ -170,6 +170,7 @@ class _Host:
             powers=tuple(
                 name for name, protocol in POWERS.items() if getattr(capabilities, name) and issubclass(cls, protocol)
             ),
+            options_schema=None if options_schema is None else dict(options_schema),
         )
 
     async def _make(self, settings: dict[str, Any]) -> None:
@@ -207,6 +208,7 @@ class _Host:
             cluster_size=hook_call.cluster_size,
             end_reason=hook_call.end_reason,
             is_forced=hook_call.is_forced,
+            options=hook_call.options,
         )
         hook = self._plugin.create_lifecycle_hook(hook_call.workload, hook_call.device_alloc, context)
         result = await getattr(hook, hook_call.method)()

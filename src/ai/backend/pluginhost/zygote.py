@@ -9,7 +9,9 @@ the calls as descriptor :data:`.protocol.CALLS_FD`, and without any way to gain 
 capabilities).
 
 What a host has started ends with it, also what was detached: a host keeps its orphans as its children
-(``PR_SET_CHILD_SUBREAPER``) until it ends; then they become the zygote's, which kills all children but hosts.
+(``PR_SET_CHILD_SUBREAPER``) until it ends; then they become the zygote's, which kills all children but hosts and those
+whose environment says :data:`~ai.backend.plugin.programs.OUTLIVES_VARIABLE`: daemons that workloads use, as those of
+MPS, live on as workloads do.
 """
 
 from __future__ import annotations
@@ -20,9 +22,11 @@ import select
 import signal
 import socket
 import traceback
+from pathlib import Path
 from typing import NoReturn
 
 from ai.backend.node.linux import proc, syscalls
+from ai.backend.plugin.programs import OUTLIVES_VARIABLE
 from ai.backend.pluginhost.protocol import CALLS_FD, NOT_EXECUTED, PROTOCOL_VARIABLE, PROTOCOLS
 from ai.backend.pluginhost.server import serve
 
@@ -131,9 +135,19 @@ class Zygote:
     def _end_orphans(self) -> bool:
         """Kills orphans of hosts that this process adopted; returns True if any still runs."""
         hosts = {os.getpid(), *self._hosts.values()}
-        orphans = [pid for pid in proc.children(os.getpid()) if pid not in hosts]
+        orphans = [pid for pid in proc.children(os.getpid()) if pid not in hosts and not _outlives(pid)]
         proc.send(orphans, signal.SIGKILL)
         return any(os.waitpid(pid, os.WNOHANG) == (0, 0) for pid in orphans)
+
+
+def _outlives(pid: int) -> bool:
+    """Returns True for a process that its plugin started to outlive the host; one that has ended is reaped as others
+    are."""
+    try:
+        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return f"{OUTLIVES_VARIABLE}=1".encode() in variables
 
 
 def _become_program(calls_fd: int, choices_fd: int, program: bytes) -> NoReturn:

@@ -175,14 +175,14 @@ class Invariants:
 
 def left_over(memory: Memory, agents: Sequence[AgentDaemon]) -> str:
     """Returns a description of the first workload, report or debt that agents still hold; empty for none."""
-    known: set[tuple[KernelId, int]] = {
+    held: set[tuple[KernelId, int]] = {
         (k.id, k.attempt) for s in memory.sessions.values() for k in s.kernels if k.status in HOLDING
     }
     for daemon in agents:
-        unknown = [key for key in daemon.node.fake.workloads if (key.kernel_id, key.attempt) not in known]
+        unknown = [key for key in daemon.node.fake.workloads if (key.kernel_id, key.attempt) not in held]
         if unknown:
             return f"{daemon.name} has {len(unknown)} workloads that nobody counts on"
-        if any(attempt not in known for attempt in daemon.disk.live_kernels()):
+        if any(attempt not in held for attempt in daemon.disk.live_kernels()):
             return f"{daemon.name} has kernels that nobody counts on"
         if daemon.disk.has_news(memory.acks.get(AgentId(daemon.agent_id), (0, 0))):
             return f"{daemon.name} has observations to tell"

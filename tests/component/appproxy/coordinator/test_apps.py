@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import time
+from contextlib import closing
+from pathlib import Path
 from urllib.parse import urlsplit
 from uuid import UUID, uuid4
 
@@ -200,6 +203,40 @@ async def test_circuits_are_counted_listed_and_removed(call: Caller, worker: Fak
     answer = await call("DELETE", "/api/circuit/_/bulk", {"circuit_ids": [str(second), str(third), str(uuid4())]})
     assert answer.body == {"success": True}
     await worker.until(lambda: not worker.circuits)
+
+
+@pytest.mark.parametrize("ahead_s", [-86_400.0, 86_400.0, 1e12])
+async def test_a_worker_whose_clock_is_wrong_reports_times_by_ours(
+    call: Caller, worker: FakeWorker, ahead_s: float
+) -> None:
+    await call.browse(await call.conf(SESSION, USER), SESSION)
+    (circuit_id,) = worker.circuits
+    theirs = time.time() + ahead_s
+    await worker.report(1, theirs, CircuitUsage(id=circuit_id, requests=1, last_used=theirs - 5))
+    statistics = (await call("GET", f"/api/circuit/{circuit_id}/statistics")).body
+    assert -1 <= time.time() - statistics["last_access"] < 15
+    await worker.report(2, theirs, CircuitUsage(id=circuit_id, requests=1, last_used=theirs + 3_600))
+    assert (await call("GET", f"/api/circuit/{circuit_id}/statistics")).body["last_access"] <= time.time() + 1
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+async def test_a_database_that_takes_no_writes_for_a_while_loses_no_slot(
+    call: Caller, worker: FakeWorker, tmp_path: Path
+) -> None:
+    tokens = [await call.conf(SESSION, USER) for _ in range(3)]
+    with closing(sqlite3.connect(tmp_path / "coordinator.db", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        visits = [asyncio.create_task(call.browse(token, SESSION, f"app=a{i}")) for i, token in enumerate(tokens)]
+        await asyncio.sleep(1.0)
+        assert (await call("GET", "/api/worker")).status == 200
+        assert not worker.circuits
+        other.execute("ROLLBACK")
+    replies = await asyncio.wait_for(asyncio.gather(*visits), 30)
+    print(f"{sum(reply.status < 400 for reply in replies)} of {len(replies)} visits waited for the database")
+    assert all(reply.status < 400 or reply.status == 503 for reply in replies)
+    await call.browse(await call.conf(SESSION, USER), SESSION, "app=later")
+    assert "later" in {circuit.app for circuit in worker.circuits.values()}
+    assert len({circuit.port for circuit in worker.circuits.values()}) == len(worker.circuits)
 
 
 async def test_a_circuit_without_use_is_removed(call: Caller, worker: FakeWorker, coordinator: Coordinator) -> None:

@@ -103,7 +103,6 @@ async def test_slots_are_neither_lost_nor_given_twice(tmp_path: Path) -> None:
     [
         ("[proxy_coordinator]\n", "secrets"),
         ('[secrets]\napi_secret = "short"\n', "secrets.api_secret"),
-        (f'[secrets]\napi_secret = "{SECRET}"\n[proxy_coordinator]\nenable_traefik = true\n', "enable_traefik"),
         (f'[secrets]\napi_secret = "{SECRET}"\n[proxy_coordinator]\ncolour = 1\n', "colour"),
         (f'[secrets]\napi_secret = "{SECRET}"\n[proxy_coordinator]\nssl_enabled = true\n', "ssl-cert"),
     ],

@@ -222,3 +222,54 @@ async def test_grpc_reaches_an_endpoint_by_its_token(start_plane: PlaneFactory, 
     with pytest.raises(grpc.aio.AioRpcError):
         await call(inference_token(circuit), b"x")
     await server.stop(None)
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    """Returns a frame of HTTP/2."""
+    return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
+
+
+async def test_streams_that_are_reset_at_once_disturb_nobody(start_plane: PlaneFactory, ports: list[int]) -> None:
+    plane: HaproxyPlane = await start_plane(protocol=ProxyProtocol.GRPC)
+    running = peak = 0
+
+    async def wait(requests: AsyncIterator[bytes], _context: Any) -> AsyncIterator[bytes]:
+        nonlocal running, peak
+        running += 1
+        peak = max(peak, running)
+        try:
+            async for request in requests:
+                yield request
+        finally:
+            running -= 1
+
+    server = grpc.aio.server()
+    handler = grpc.stream_stream_rpc_method_handler(wait)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("demo.Demo", {"Wait": handler}),))
+    route = route_to(server.add_insecure_port("127.0.0.1:0"))
+    await server.start()
+    circuit = circuit_to(route, port=ports[0], mode=AppMode.INFERENCE, protocol=ProxyProtocol.GRPC)
+    await serve(plane, circuit)
+    fields = ((b":path", b"/demo.Demo/Wait"), (b":authority", b"a"), (b"content-type", b"application/grpc"))
+    literals = b"".join(b"\x00" + bytes([len(name)]) + name + bytes([len(value)]) + value for name, value in fields)
+    head = b"\x83\x86" + literals + b"\x00\x02te\x08trailers"  # POST by http, in HPACK
+    flood = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0)
+    for stream in range(1, 8_001, 2):
+        flood += frame(1, 4, stream, head) + frame(3, 0, stream, (8).to_bytes(4, "big"))
+
+    async def attack() -> None:
+        with suppress(ConnectionError):
+            await exchange(ports[0], flood)
+
+    attacks = [asyncio.create_task(attack()) for _ in range(4)]
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{circuit.port}") as channel:
+        for number in range(20):
+            stream = channel.stream_stream("/demo.Demo/Wait")(iter([b"%d" % number]))
+            assert [message async for message in stream] == [b"%d" % number]
+    await asyncio.gather(*attacks)
+    await until(lambda: running == 0)
+    print(f"16,000 streams that were reset at once: at most {peak} calls ran together")
+    assert plane.pid is not None
+    await plane.refresh()
+    assert plane.observe()[circuit.id].open == 0
+    await server.stop(None)

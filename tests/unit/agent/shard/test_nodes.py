@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from ai.backend.agent.config.kubernetes import DriverSettings, KubernetesSettings
+from ai.backend.agent.config.kubernetes import CountedSettings, DriverSettings, KubernetesSettings
+from ai.backend.agent.shard.devices import MAX_COUNTED
 from ai.backend.agent.shard.nodes import Requests, agent_id_of, facts_of, is_served, requests_of
 from ai.backend.common.devices import DeviceHealth, LinkKind
 from ai.backend.common.names import check_slug
@@ -179,3 +180,41 @@ def test_a_tainted_device_is_unhealthy_and_says_why() -> None:
     found = devices_of_slices(gpus(3, 0, 1, tainted))["G0"]
     assert found.health is DeviceHealth.UNHEALTHY
     assert found.health_reason == "taint ecc=x:NoExecute"
+
+
+# ---- device plugins
+
+
+COUNTED = KubernetesSettings(cluster="prod", counted={"nvidia.com/gpu": CountedSettings(device_name="cuda")})
+
+
+def test_what_a_device_plugin_counts_are_devices_without_links() -> None:
+    others = requests_of(
+        msgspec.convert({"containers": [{"resources": {"requests": {"nvidia.com/gpu": "3"}}}]}, PodSpec)
+    )
+    labels = {"nvidia.com/gpu.product": "NVIDIA-H100"}
+    facts = facts_of(node(labels=labels), (), others, COUNTED, "default")
+    devices = facts.devices["nvidia.com/gpu"]
+    assert [device.device_id for device in devices] == [f"any-{number}" for number in range(5)]
+    assert {(d.device_name, d.model_name, d.numa_node, d.links) for d in devices} == {("cuda", "NVIDIA-H100", None, ())}
+    assert devices[0].slots[0].slot_name == "cuda.device"
+    assert others.plus(others, -1).counted == {}
+
+
+@pytest.mark.parametrize("amount", ["nonsense", "-2", "0"])
+def test_a_count_that_is_none_offers_nothing(amount: str) -> None:
+    strange = node()
+    strange.status.allocatable["nvidia.com/gpu"] = amount
+    assert facts_of(strange, (), Requests(), COUNTED, "default").devices == {}
+
+
+def test_a_node_never_has_more_counted_devices_than_the_limit() -> None:
+    many = node()
+    many.status.allocatable["nvidia.com/gpu"] = "1000000000"
+    assert len(facts_of(many, (), Requests(), COUNTED, "default").devices["nvidia.com/gpu"]) == MAX_COUNTED
+
+
+@pytest.mark.parametrize("name", ["gpu", "nvidia.com/", "Nvidia.com/gpu", "nvidia.com/gpu/x", "nvidia.com/g pu"])
+def test_names_of_counted_resources_are_qualified(name: str) -> None:
+    with pytest.raises(ValueError, match="counted"):
+        KubernetesSettings(counted={name: CountedSettings()})

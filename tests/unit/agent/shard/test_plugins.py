@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from decimal import Decimal
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from ai.backend.agent.config.kubernetes import DriverSettings, KubernetesSettings
+from ai.backend.agent.config.kubernetes import CountedSettings, DriverSettings, KubernetesSettings
+from ai.backend.agent.shard.devices import numbered_devices
 from ai.backend.agent.shard.nodes import NodeFacts
 from ai.backend.agent.shard.plugins import node_plugins
 from ai.backend.common.devices import ComputeDevice, DeviceAllocation, DeviceSlot
@@ -70,3 +71,24 @@ async def test_two_nodes_keep_their_plugins_apart(facts: list[NodeFacts], plugin
     sources = node_plugins(lambda: other, KubernetesSettings())
     assert await make_plugin(sources[0].load(), {}).available_slots() == {"cpu": 99}
     assert await plugins["cpu"].available_slots() == {"cpu": 6}
+
+
+async def test_a_session_asks_for_a_number_of_what_the_kubelet_chooses(facts: list[NodeFacts]) -> None:
+    settings = KubernetesSettings(counted={"nvidia.com/gpu": CountedSettings(device_name="cuda")})
+    facts[0] = replace(
+        facts[0],
+        devices={"nvidia.com/gpu": numbered_devices(3, "nvidia.com/gpu", settings.counted["nvidia.com/gpu"], "H")},
+    )
+    sources = node_plugins(lambda: facts[0], settings)
+    plugin = make_plugin(next(source for source in sources if source.name == "cuda").load(), {})
+    assert await plugin.available_slots() == {"cuda.device": 3}
+    allocation = DeviceAllocation(
+        slots={SlotName("cuda.device"): {DeviceId("any-0"): Decimal(1), DeviceId("any-2"): Decimal(1)}}
+    )
+    config = await plugin.configure(cast("Any", None), allocation)
+    assert [device.cdi_name for device in config.devices] == [
+        "count:nvidia.com/gpu=any-0",
+        "count:nvidia.com/gpu=any-2",
+    ]
+    attached = await plugin.alloc_to_devices(allocation)
+    assert [(device.device_id, device.model_name) for device in attached] == [("any-0", "H"), ("any-2", "H")]

@@ -86,6 +86,22 @@ def test_device_requests_come_to_the_wire_in_their_order() -> None:
     assert "device_requests" not in body()["config"], "servers that do not know it are not bothered"
 
 
+def test_options_of_plugins_come_to_the_wire() -> None:
+    said = ["cuda.sharing=mps", "cuda.threads=4", 'fpga.image="4"', "cuda.capabilities=[1,2]"]
+    config = body(*(word for text in said for word in ("--plugin-option", text)))["config"]
+    assert config["plugin_options"] == {
+        "cuda": {"sharing": "mps", "threads": 4, "capabilities": [1, 2]},
+        "fpga": {"image": "4"},
+    }
+    assert "plugin_options" not in body()["config"], "servers that do not know it are not bothered"
+
+
+@pytest.mark.parametrize("text", ["cuda", "cuda=1", "cuda.=1", ".a=1", "cuda.a"])
+def test_what_is_no_option_of_a_plugin(text: str) -> None:
+    with pytest.raises(click.BadParameter):
+        body("--plugin-option", text)
+
+
 def test_variants_come_to_the_wire() -> None:
     variants = ["nvidia::compute_capability::8.0", "cuda::model::NVIDIA L4"]
     config = body("--variant", variants[0], "--variant", variants[1])["config"]

@@ -211,3 +211,35 @@ def test_the_planner_waits_for_what_comes(placement: str) -> None:
     waiting = asking("x", 'model == "H100"')
     assert not planned([gpus("a", "T4")], [waiting], Policy(placement=placement)).placements
     assert planned([gpus("a", "T4"), gpus("b", "H100")], [waiting], Policy(placement=placement)).placements
+
+
+def test_tainted_devices_are_for_requests_that_tolerate_them() -> None:
+    def tainted(view: AgentView, *keys: str | None) -> AgentView:
+        plugins = []
+        for plugin in view.plugins:
+            if plugin.name == "cuda":
+                devices = tuple(
+                    replace(device, variant_properties=(VariantProperty.parse(f"taint::key::{key}"),) if key else ())
+                    for device, key in zip(plugin.devices, keys, strict=True)
+                )
+                plugin = replace(plugin, devices=devices)
+            plugins.append(plugin)
+        return replace(view, plugins=tuple(plugins))
+
+    def devices_for(*device_requests: str, count: int = 1) -> set[str] | None:
+        who = session("s", slots(cpu=1, cuda_device=count), device_requests=device_requests)
+        agents = (tainted(agent("i-1", cuda=3), "burn-in", None, "ecc"),)
+        made = decide(
+            Snapshot(resource_group="g", agents=agents, pending=(who,)), Policy(), now=NOW, rng=random.Random(1)
+        )
+        return set(made.placements[0].kernels[0].devices.slots["cuda.device"]) if made.placements else None  # type: ignore[index]
+
+    assert devices_for() == {"1"}
+    assert devices_for(count=2) is None
+    assert devices_for('tolerates("burn-in")', count=2) == {"0", "1"}
+    assert devices_for('tolerates("burn-in") && id == "0"') == {"0"}
+    assert devices_for('id == "0"') is None
+    assert devices_for('tolerates("*")', count=3) == {"0", "1", "2"}
+    assert devices_for('tolerates("*") && distinct(id)', count=3) == {"0", "1", "2"}
+    assert devices_for("distinct(id)", count=2) is None
+    assert devices_for("distinct(id)") == {"1"}

@@ -75,7 +75,7 @@ class World:
             case StepReplica(replica_id, trigger, reason):
                 self._step(replica_id, trigger, reason)
             case EnterStep(step):
-                self.snapshot = replace(snapshot, step=step, step_since=self.now, is_promotion_requested=False)
+                self.snapshot = replace(snapshot, step=step, step_since=self.now)
             case Promote(revision):
                 self.outcome = "promoted"
                 self.snapshot = replace(snapshot, active=revision, target=None)
@@ -261,8 +261,8 @@ def test_a_step_without_end_waits_for_a_user() -> None:
     snapshot = rolling(1, replicas=(*replicas_of(OLD, 1), *replicas_of(NEW, 1, first=10)))
     held = plan_rollout(snapshot, policy, 2000.0)
     assert (held.actions, dict(held.weights)) == ((), {OLD: 80.0, NEW: 20.0})
-    released = plan_rollout(replace(snapshot, is_promotion_requested=True), policy, 2000.0)
-    assert released.actions == (EnterStep(1),)
+    released = plan_rollout(replace(snapshot, step=1, step_since=2000.0), policy, 2000.0)
+    assert released.actions == (Promote(NEW),)
 
 
 def test_the_first_revision_is_promoted_without_a_guard_and_fails_after_its_starts() -> None:

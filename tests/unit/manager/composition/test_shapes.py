@@ -50,6 +50,7 @@ def test_every_alias_is_the_field(alias: str, name: str) -> None:
         "config.preopen_ports": ["80"],
         "config.variant_requirements": ["mock::model::M1"],
         "config.device_requests": ["memory >= 1g"],
+        "config.plugin_options": {"mock": {"mode": "fast"}},
     }
     value = values.get(name, "text")
 

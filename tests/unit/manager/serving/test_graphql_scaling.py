@@ -78,7 +78,7 @@ async def test_wrong_rules_are_refused_with_the_reason() -> None:
     endpoint = str(world.endpoint_id)
     for changes, reason in (
         ({"threshold": "many"}, "threshold is a number"),
-        ({"metric_source": "KERNEL"}, "not gathered"),
+        ({"metric_source": "PROMETHEUS"}, "no server of Prometheus"),
         ({"metric_name": "cpu_util"}, "no metric"),
         ({"step_size": 0}, "step_size"),
         ({"step_size": 2_000}, "step_size"),

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from uuid import UUID
 
 import pytest
 
 from ai.backend.common.errors import InvalidInput, Unavailable
 from ai.backend.common.serving import EndpointStatus, ReplicaStatus, ServedRevisionStatus, ServingReason
 from ai.backend.common.states import SessionStatus
-from ai.backend.core.serving.model import RolloutPolicy
+from ai.backend.common.wire.appproxy import InferenceUsage
+from ai.backend.core.serving.model import RolloutKind, RolloutPolicy
 from ai.backend.manager.crash_points import SERVING_CRASH_POINTS
 from ai.backend.manager.serving import loop as serving_loop
 from ai.backend.manager.serving.model import Service
-from tests.unit.manager.serving.world import Killed, World, make_revision, make_service, ready
+from tests.unit.manager.serving.world import ENDPOINT, NOW, Killed, World, make_revision, make_service, ready
 
 
 def is_healthy(service: Service) -> bool:
@@ -95,6 +97,59 @@ async def test_a_revision_that_never_serves_is_rolled_back() -> None:
     assert service.revisions[1].status is ServedRevisionStatus.ACTIVE
     assert ready(service, 1) == 1
     assert len(world.live) == 1
+
+
+def answered(revision: int, requests: int, errors: int = 0) -> InferenceUsage:
+    minute = int(NOW.timestamp()) // 60
+    return InferenceUsage(
+        minute=minute,
+        circuit=ENDPOINT,
+        endpoint=ENDPOINT,
+        revision=UUID(int=10 + revision),
+        requests=requests,
+        errors=errors,
+    )
+
+
+@pytest.mark.parametrize("kind", list(RolloutKind))
+async def test_a_revision_whose_answers_are_errors_is_rolled_back_and_the_old_one_serves_meanwhile(
+    kind: RolloutKind,
+) -> None:
+    world = await started(desired=2, policy=RolloutPolicy(kind=kind, drain_s=1.0))
+    asked = 0
+
+    def ask() -> None:
+        """Each second 30 requests to the revisions that have weight: those to the new one fail."""
+        nonlocal asked
+        asked += 1
+        routed = {route.revision.id for route in world.routes or () if route.revision and route.revision.weight > 0}
+        reports = [answered(1, 30), answered(2, 30, errors=25)]
+        world.samples.record([each for each in reports if each.revision in routed], world.clock.now().timestamp())
+
+    world.samples.ask = ask
+    await world.change([make_revision(2)])
+    service = await world.until(lambda service: service.revisions[0].status is ServedRevisionStatus.ROLLING_BACK)
+    assert service.revisions[0].reason is ServingReason.GUARD_TRIPPED
+    assert ready(service, 1) >= 1
+    service = await world.until(lambda service: service.revisions[0].status is ServedRevisionStatus.FAILED)
+    assert service.revisions[1].status is ServedRevisionStatus.ACTIVE
+    service = await world.until(lambda service: ready(service, 1) == 2 == len(service.live_replicas))
+    await world.round()
+    assert asked
+    assert {route.session_id for route in world.routes or ()} == {each.id for each in service.live_replicas}
+    history = await world.store.history(ENDPOINT, limit=100)
+    assert any("requests failed" in (event.detail or "") for event in history)
+
+
+async def test_a_blue_green_revision_serves_all_requests_while_the_old_replicas_are_kept() -> None:
+    world = await started(policy=RolloutPolicy(kind=RolloutKind.BLUE_GREEN, watch_s=20.0, drain_s=1.0))
+    await world.change([make_revision(2)])
+    service = await world.until(lambda service: service.revisions[0].weight > 0)
+    began_at = world.clock.passed_s
+    assert [each.weight for each in service.revisions] == [1.0, 0.0]
+    assert (ready(service, 1), ready(service, 2)) == (1, 1)
+    await world.until(lambda service: service.revisions[0].status is ServedRevisionStatus.ACTIVE)
+    assert world.clock.passed_s - began_at == pytest.approx(20.0, abs=2.0)
 
 
 async def test_replicas_are_drained_only_once_the_coordinator_has_the_new_routes() -> None:

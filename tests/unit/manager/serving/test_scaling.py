@@ -161,7 +161,7 @@ async def test_bounds_hold_at_once_and_users_stay_within_them() -> None:
     [
         {"metric_name": "no-such"},
         {"metric_name": "tokens_per_s"},
-        {"metric_source": MetricSource.KERNEL},
+        {"metric_source": MetricSource.PROMETHEUS},
         {"threshold": Decimal("NaN")},
         {"threshold": Decimal("1e999999")},
         {"threshold": Decimal("-1")},

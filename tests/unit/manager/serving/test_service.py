@@ -161,6 +161,39 @@ async def test_a_change_of_what_replicas_are_made_of_makes_a_revision() -> None:
         await services.cancel_rollout(OWNER, "my-service")
 
 
+async def test_a_step_of_a_roll_out_is_ended_by_its_user() -> None:
+    world, services, service = await started()
+    world.endpoint_id = service.endpoint.id
+    policy = {"kind": "canary", "steps": [{"weight": 20, "hold_s": None}]}
+    changes = ModifyService(policy=policy, revision={"environ": {"A": "b"}})
+    await services.modify(OWNER, "my-service", changes)
+    with pytest.raises(Conflict, match="No step"):
+        await services.promote(OWNER, "my-service")
+    for _ in range(10):
+        await world.round()
+    service = await services.get(OWNER, "my-service")
+    assert [each.weight for each in service.revisions] == [20.0, 80.0]
+    with pytest.raises(NotFound):
+        await services.promote(STRANGER, "my-service")
+    await services.promote(OWNER, "my-service")
+    service = await world.until(lambda service: service.revisions[0].status is ServedRevisionStatus.ACTIVE)
+    assert [each.weight for each in service.revisions] == [1.0, 0.0]
+    with pytest.raises(Conflict, match="No step"):
+        await services.promote(OWNER, "my-service")
+
+
+async def test_a_trial_is_checked_as_a_creation_is() -> None:
+    services = make_services(World())
+    await services.check(OWNER, REQUEST)
+    for wrong in (replace(REQUEST, name="../../x"), replace(REQUEST, policy={"no_such": 1})):
+        with pytest.raises((InvalidName, InvalidInput)):
+            await services.check(OWNER, wrong)
+    await services.create(OWNER, REQUEST)
+    with pytest.raises(Conflict):
+        await services.check(OWNER, REQUEST)
+    await services.check(STRANGER, REQUEST)
+
+
 async def test_one_replica_is_weighed_and_removed() -> None:
     world, services, service = await started()
     replica = service.live_replicas[0]

@@ -39,6 +39,7 @@ class Scene:
             coordinators=self.world,
             clock=cast(Any, self.world.clock),
             settings=ServingSettings(usage_days=2),
+            samples=self.world.samples,
         )
         services = ServingService(
             store=self.world.store,

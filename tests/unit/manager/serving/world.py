@@ -14,9 +14,11 @@ from ai.backend.common.serving import ReplicaStatus, ServedRevisionStatus
 from ai.backend.common.states import SessionStatus, UserRole
 from ai.backend.common.wire.appproxy import EndpointLoad, EndpointLoads, RouteInfo, ServingOptions, UsageRow
 from ai.backend.common.wire.execution import OpenRoute, RouteOpened
+from ai.backend.core.serving.autoscale import MetricSource
 from ai.backend.core.serving.model import RolloutPolicy
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.resource_groups.model import ResourceGroup
+from ai.backend.manager.serving.gauges import EngineReader, Gauges, MetricReader
 from ai.backend.manager.serving.loads import Autoscaler
 from ai.backend.manager.serving.loop import ServingLoop
 from ai.backend.manager.serving.memory import MemoryServingStore
@@ -30,6 +32,7 @@ from ai.backend.manager.serving.model import (
     ServingChange,
 )
 from ai.backend.manager.serving.probes import Prober
+from ai.backend.manager.serving.samples import RevisionSamples
 from ai.backend.manager.serving.service import event_of
 from ai.backend.manager.sessions.model import CreateSession, Session
 from tests.contract.store.builders import make_session
@@ -130,6 +133,9 @@ class World:
     refusal: BackendError | None = None
     is_coordinator_away: bool = False
     is_owner_active: bool = True
+    page: str | None = ""
+    pages: dict[SessionId, str | None] = field(default_factory=dict)
+    readers: dict[MetricSource, MetricReader] = field(default_factory=dict)
     loop: ServingLoop = field(init=False)
 
     def __post_init__(self) -> None:
@@ -138,7 +144,9 @@ class World:
     def start(self) -> None:
         """A new process of the manager on what is stored."""
         self.prober = Prober(self, self.clock, lambda: None)
-        self.autoscaler = Autoscaler(self, cast(Any, self.clock), lambda: None)
+        gauges = Gauges({MetricSource.INFERENCE_FRAMEWORK: EngineReader(self), **self.readers}, cast(Any, self.clock))
+        self.autoscaler = Autoscaler(self, cast(Any, self.clock), lambda: None, gauges)
+        self.samples = RevisionSamples()
         self.loop = ServingLoop(
             store=self.store,
             sessions=cast(Any, self),
@@ -150,6 +158,7 @@ class World:
             gateway=cast(Any, self),
             prober=self.prober,
             autoscaler=self.autoscaler,
+            samples=self.samples,
             clock=cast(Any, self.clock),
             id_generator=cast(Any, self.ids),
         )
@@ -256,6 +265,13 @@ class World:
     async def probe(self, session: Session, _replica: Any, *, port: int, path: str, timeout_s: float) -> int:
         assert (port, path, timeout_s) == (8000, "/health", 15.0)
         return 200 if self.healthy(session) else 503
+
+    async def read(self, session: Session, *, port: int, path: str, timeout_s: float, max_bytes: int) -> bytes:
+        assert (port, path) == (8000, "/metrics")
+        page = self.pages.get(session.id, self.page)
+        if page is None:
+            raise Unavailable("it does not answer")
+        return page.encode()
 
     # ---- running ----
 

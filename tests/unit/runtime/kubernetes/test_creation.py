@@ -19,6 +19,7 @@ from ai.backend.plugin.runtime import WorkloadKey, WorkloadSpec
 from ai.backend.runtime.kubernetes import creation as creation_module
 from ai.backend.runtime.kubernetes.creation import Creation
 from ai.backend.runtime.kubernetes.handles import Handles
+from ai.backend.runtime.kubernetes.homes import Homes
 from ai.backend.runtime.kubernetes.manifest import ClusterFacts, compose_pod
 from ai.backend.runtime.kubernetes.settings import KubernetesRuntimeSettings
 
@@ -63,7 +64,8 @@ class FakeApi:
 
 
 def creation(api: FakeApi, spec: WorkloadSpec = SPEC) -> Creation:
-    return Creation(spec, "n", SETTINGS, FACTS, cast("KubeApi", api), Handles(lambda _node, _event: None))
+    kube, handles = cast("KubeApi", api), Handles(lambda _node, _event: None)
+    return Creation(spec, "n", SETTINGS, FACTS, kube, handles, Homes(kube, SETTINGS, "n"))
 
 
 async def create_pod(api: FakeApi) -> Pod:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import replace
+from dataclasses import fields, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -137,6 +137,53 @@ def test_what_a_pod_cannot_have_is_denied_with_its_field(config: WorkloadConfig,
     assert denied.value.data["field"] == field
 
 
+REACHING = {
+    "extra_gids": (WorkloadConfig(extra_gids=(4711,)), ("spec", "securityContext", "supplementalGroups"), [4711]),
+    "cpu_limit": (WorkloadConfig(cpu_limit=2.0), ("spec", "containers", -1, "resources", "limits", "cpu"), "2000m"),
+    "memory_limit_bytes": (
+        WorkloadConfig(memory_limit_bytes=1 << 30),
+        ("spec", "containers", -1, "resources", "limits", "memory"),
+        str((1 << 30) + (1 << 26)),
+    ),
+    "devices": (
+        WorkloadConfig(devices=SPEC.config.devices),
+        ("spec", "resourceClaims", 0, "name"),
+        "devices",
+    ),
+    "mounts": (WorkloadConfig(mounts=SPEC.config.mounts[:1]), (), None),
+}
+"""Fields that reach a pod: an example, and where it is in the pod."""
+DENIED = {
+    "networks": WorkloadConfig(networks=("bridge",)),
+    "extra_syscalls": WorkloadConfig(extra_syscalls=("kcmp",)),
+    "ipc": WorkloadConfig(ipc="/run/acme/shm"),
+}
+OF_AGENT = {"env_vars", "resource_data"}
+"""Written by the agent for every runtime, into the environment and ``resource.txt``."""
+OF_KUBELET = {"cpuset", "memory_nodes"}
+"""The kubelet's own managers choose cores and memory nodes."""
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(WorkloadConfig)])
+def test_what_a_plugin_says_reaches_a_pod_or_is_denied_by_its_name(name: str) -> None:
+    if name in DENIED:
+        with pytest.raises(CreationDenied) as denied:
+            compose(replace(SPEC, config=DENIED[name]))
+        assert denied.value.data["field"] == name
+    elif name in REACHING:
+        config, place, expected = REACHING[name]
+        pod: Any = compose(replace(SPEC, config=config))
+        if not place:
+            mounted = [mount["mountPath"] for box in pod["spec"]["containers"] for mount in box["volumeMounts"]]
+            assert "/home/work/data" in mounted
+            return
+        for key in place:
+            pod = pod[key]
+        assert pod == expected
+    else:
+        assert name in OF_AGENT | OF_KUBELET, "a new field of WorkloadConfig: say what becomes of it in a pod"
+
+
 @pytest.mark.parametrize("target", ["etc/x", "/etc/passwd", "/usr/lib/x", "/home/x", "/home/config/../../etc/x", "/x"])
 def test_files_that_would_hide_the_image_are_denied(target: str) -> None:
     with pytest.raises(CreationDenied):
@@ -158,3 +205,48 @@ def test_a_pod_asks_for_what_the_plan_gives_it_and_no_more(cores: float, memory:
     asked = requests_of(decoded)
     assert asked.cpu == Decimal(str(cores))
     assert asked.memory == memory
+
+
+def test_an_overhead_of_the_runtime_class_is_in_what_the_pod_asks_for() -> None:
+    """Admission adds the class's overhead, which the scheduler counts: the plan has it already."""
+    facts = replace(FACTS, overhead_cores={"kata": 0.25})
+    spec = replace(SPEC, runtime_class="kata", config=WorkloadConfig(cpu_limit=2.0, memory_limit_bytes=1 << 30))
+    pod = compose_pod(spec, SETTINGS, facts, "node-1")
+    with_overhead = msgspec.convert({**pod["spec"], "overhead": {"cpu": "250m", "memory": "160Mi"}}, PodSpec)
+    asked = requests_of(with_overhead)
+    assert asked.cpu == 2
+    assert asked.memory == (1 << 30) + (160 << 20), "memory of the class is a part of the kernel's slots beside this"
+    main = next(container for container in pod["spec"]["containers"] if container["name"] == "main")
+    assert main["resources"]["limits"]["cpu"] == "2000m"
+
+
+def test_devices_that_the_kubelet_chooses_are_a_number() -> None:
+    devices = tuple(DeviceMapping(source="", cdi_name=f"count:nvidia.com/gpu=any-{number}") for number in range(2))
+    pod = compose(replace(SPEC, config=WorkloadConfig(devices=devices)))
+    main = next(container for container in pod["spec"]["containers"] if container["name"] == "main")
+    assert main["resources"]["limits"]["nvidia.com/gpu"] == main["resources"]["requests"]["nvidia.com/gpu"] == "2"
+    assert "resourceClaims" not in pod["spec"]
+    assert "claims" not in main["resources"]
+
+
+def test_counted_devices_go_beside_claimed_ones() -> None:
+    names = ("count:example.com/nic=any-0", "gpu.example.com/uuid=GPU-1")
+    devices = tuple(DeviceMapping(source="", cdi_name=name) for name in names)
+    pod = compose(replace(SPEC, config=WorkloadConfig(devices=devices)))
+    main = next(container for container in pod["spec"]["containers"] if container["name"] == "main")
+    assert main["resources"]["limits"]["example.com/nic"] == "1"
+    assert main["resources"]["claims"] == [{"name": "devices"}]
+
+
+def test_a_kept_home_is_a_claim_of_kernel_and_node() -> None:
+    settings = SETTINGS.model_copy(update={"home_volume": "claim"})
+    pods = {node: compose_pod(SPEC, settings, FACTS, node) for node in ("node-1", "node-2")}
+    names = {
+        node: next(v for v in pod["spec"]["volumes"] if v["name"] == "home")["persistentVolumeClaim"]["claimName"]
+        for node, pod in pods.items()
+    }
+    assert names["node-1"] != names["node-2"], "the volume of one node may not be mountable on the other"
+    again = compose_pod(replace(SPEC, key=replace(KEY, attempt=3)), settings, FACTS, "node-1")
+    assert {"claimName": names["node-1"]} in [v.get("persistentVolumeClaim") for v in again["spec"]["volumes"]]
+    assert pods["node-1"]["spec"]["securityContext"]["fsGroup"] == settings.kernel_gid
+    assert violations(pods["node-1"]) == []

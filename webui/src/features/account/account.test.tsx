@@ -46,12 +46,16 @@ const login = (session_id: string, is_current: boolean) => ({
 });
 
 let server: FakeServer;
+let dotfiles: { path: string; permission: string; data: string }[];
 let totp: typeof on | typeof off;
 beforeEach(() => {
   server = new FakeServer();
   totp = off;
+  dotfiles = [];
   server.on('GET /func/totp', () => ({ body: totp }));
   server.on('GET /func/auth/ssh-keypair', () => ({ body: { ssh_public_key: '' } }));
+  server.on('GET /func/user-config/dotfiles', () => ({ body: dotfiles }));
+  server.on('GET /func/user-config/bootstrap-script', () => ({ body: '' }));
   server.on('GET /func/auth/sign-ins', () => ({ body: { items: [], total_count: 0 } }));
   server.on('GET /server/login-sessions', () => ({ body: { items: [login('here', true)] } }));
 });
@@ -133,6 +137,8 @@ describe('the history of sign-ins', () => {
       method: 'corp',
       outcome,
     }));
+    server.on('GET /func/user-config/dotfiles', () => ({ body: dotfiles }));
+    server.on('GET /func/user-config/bootstrap-script', () => ({ body: '' }));
     server.on('GET /func/auth/sign-ins', () => ({ body: { items, total_count: 23 } }));
     openPage('/account?page=2', server);
     for (const text of ['signed in', 'refused', 'new-outcome']) expect(await screen.findByText(text)).toBeDefined();
@@ -165,5 +171,46 @@ describe('the password', () => {
     await press('Change the password');
     expect((await screen.findByRole('alert')).textContent).toContain('wrong');
     expect(screen.queryByText('Your login has ended')).toBeNull();
+  });
+});
+
+describe('what sessions begin with', () => {
+  it('is a dotfile that was refused first, then added and deleted', async () => {
+    let tries = 0;
+    server.on('POST /func/user-config/dotfiles', (body) => {
+      tries += 1;
+      if (tries === 1)
+        return { status: 400, body: { type: 'x/invalid-api-params', title: 'Refused', data: { path: 'has no dot' } } };
+      dotfiles = [body as (typeof dotfiles)[number]];
+      return { body: {} };
+    });
+    server.on('DELETE /func/user-config/dotfiles', (_, request) => {
+      expect(new URL(request.url).searchParams.get('path')).toBe('.bashrc');
+      dotfiles = [];
+      return { body: { success: true } };
+    });
+    openPage('/account', server);
+    await press('Add a dotfile');
+    await userEvent.type(screen.getByLabelText('Path'), '.bashrc');
+    await userEvent.type(screen.getByLabelText('Content'), 'alias l=ls');
+    await press('Save the dotfile');
+    expect(await screen.findByText('has no dot')).toBeDefined();
+    expect((screen.getByLabelText('Content') as HTMLTextAreaElement).value).toBe('alias l=ls');
+    await press('Save the dotfile');
+    await press('Delete .bashrc');
+    await userEvent.click(await screen.findByRole('button', { name: 'Delete' }));
+    await waitFor(() => expect(screen.queryByRole('button', { name: 'Delete .bashrc' })).toBeNull());
+    expect(bodyOf('POST /func/user-config/dotfiles')).toEqual({
+      path: '.bashrc',
+      permission: '644',
+      data: 'alias l=ls',
+    });
+  });
+  it('is a script that is kept', async () => {
+    server.on('POST /func/user-config/bootstrap-script', () => ({ body: {} }));
+    openPage('/account', server);
+    await userEvent.type(await screen.findByLabelText('Script'), 'echo hi');
+    await press('Save the script');
+    await waitFor(() => expect(bodyOf('POST /func/user-config/bootstrap-script')).toEqual({ script: 'echo hi' }));
   });
 });

@@ -1,11 +1,11 @@
 import { screen, waitFor, within } from '@testing-library/react';
 import userEvent from '@testing-library/user-event';
 import { beforeEach, describe, expect, it } from 'vitest';
+import { taskStateOf } from '../../api/task';
 import { openPage } from '../../testing/render';
 import { FakeServer } from '../../testing/server';
 import { limitText, referenceOf } from './images';
 import { bytesOf, fragmentationOf, percentOf, slotsOfLines, usageOf } from './rules';
-import { taskStateOf } from './task';
 
 describe('rules', () => {
   it.each([

@@ -41,6 +41,10 @@ class Profile:
     instances: int
 
 
+FABRIC_COMPLETED = 3
+"""``NVML_GPU_FABRIC_STATE_COMPLETED``: the GPU has joined its NVLink domain."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
     """Holds the constant properties of a GPU. Sizes in bytes, bandwidth in GiB/s, clocks in Hz."""
@@ -58,6 +62,8 @@ class Gpu:
     max_sm_clock: float | None
     max_instances: int
     """MIG instances at most; 0 for a GPU that cannot be cut."""
+    fabric: str | None = None
+    """The NVLink domain over several nodes."""
 
     @property
     def generation(self) -> tables.Generation | None:
@@ -131,7 +137,17 @@ def read_gpu(nvml: Nvml, host: Host, uuid: str) -> Gpu:
         bandwidth=int(width) / 8 * int(clock) * 1e6 * 2 / 2**30 if width and clock else None,
         max_sm_clock=sm_clock * 1e6 if sm_clock else None,
         max_instances=_max_instances(nvml, uuid),
+        fabric=_fabric(nvml, uuid),
     )
+
+
+def _fabric(nvml: Nvml, uuid: str) -> str | None:
+    """Returns the NVLink domain over several nodes that a GPU has joined, as ``CLUSTER.CLIQUE``; None for none."""
+    info = optional(nvml, "nvmlDeviceGetGpuFabricInfoV", uuid)
+    if not isinstance(info, dict) or info.get("state") != FABRIC_COMPLETED or info.get("status") != 0:
+        return None
+    cluster = str(info.get("clusterUuid", ""))
+    return f"{cluster}.{info.get('cliqueId', 0)}" if cluster.strip("0") else None
 
 
 def _max_instances(nvml: Nvml, uuid: str) -> int:

@@ -10,6 +10,8 @@ from ai.backend.accelerator.cuda.nvml import Code, Nvml, NvmlFailure, optional
 from ai.backend.accelerator.cuda.settings import CudaSettings
 from ai.backend.accelerator.cuda.tables import EMULATED, FORMATS, Generation
 from ai.backend.common.devices import (
+    DOMAIN,
+    FABRIC,
     ComputeDevice,
     ComputePrecisionSupport,
     ComputeUnit,
@@ -166,6 +168,7 @@ def _instance(instance: MigInstance, versions: Mapping[str, str], faults: Mappin
     return ComputeDevice(
         device_name=PLUGIN_KEY,
         device_id=DeviceId(instance.uuid),
+        parent_id=DeviceId(gpu.uuid),
         hw_location=f"{gpu.pci_address}/gi{instance.gpu_instance}/ci{instance.compute_instance}",
         numa_node=gpu.numa_node,
         memory_size=instance.memory_size,
@@ -218,9 +221,12 @@ def variants(gpu: Gpu, versions: Mapping[str, str], *, can_be_cut: bool) -> tupl
         ("partitioning", "MIG" if can_be_cut else None),
         ("model", gpu.name),
     ]
-    return tuple(
+    stated = tuple(
         VariantProperty(namespace=NAMESPACE_NAME, feature=name, value=value) for name, value in values if value
     )
+    if gpu.fabric is None:
+        return stated
+    return (*stated, VariantProperty(namespace=FABRIC, feature=DOMAIN, value=gpu.fabric))
 
 
 def parts_held(
@@ -246,10 +252,17 @@ def partition_profiles(nvml: Nvml, node: Node, device_id: DeviceId) -> Sequence[
             name=profile.name,
             slot_name=mig_slot(profile.name),
             memory_size=profile.memory_size,
+            slices=slices_of(profile.name),
             available=_remaining_instances(nvml, gpu, profile) if gpu.uuid in node.mig_gpus else 0,
         )
         for profile in read_profiles(nvml, gpu)
     ]
+
+
+def slices_of(profile_name: str) -> int:
+    """Returns the compute slices of a MIG profile by its name (``3g.20gb``); 0 if the name tells none."""
+    number = profile_name.partition("g.")[0]
+    return int(number) if number.isdigit() else 0
 
 
 def _remaining_instances(nvml: Nvml, gpu: Gpu, profile: Profile) -> int:

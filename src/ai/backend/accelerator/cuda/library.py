@@ -49,12 +49,25 @@ class NvmlLibrary:
     def ask(self, function: str, *arguments: str | int) -> Any:
         if not hasattr(self._nvml, function):
             raise NvmlFailure(Code.FUNCTION_NOT_FOUND, function)
+        if function == "nvmlDeviceGetGpuFabricInfoV":
+            return self._fabric_info(*map(self._argument, arguments))
         try:
             return self._plain(_call(self._nvml, function, *map(self._argument, arguments)))
         except NvmlFailure:
             # A handle may be of a device that was reset or cut anew: the next question looks it up again.
             self._handles.clear()
             raise
+
+    def _fabric_info(self, handle: Any) -> dict[str, Any]:
+        """Asks into a structure, as this function alone does."""
+        info = self._nvml.c_nvmlGpuFabricInfo_v2_t()
+        _call(self._nvml, "nvmlDeviceGetGpuFabricInfoV", handle, ctypes.byref(info))
+        return {
+            "clusterUuid": bytes(info.clusterUuid).hex(),
+            "cliqueId": int(info.cliqueId),
+            "state": int(info.state),
+            "status": int(info.status),
+        }
 
     def _argument(self, value: str | int) -> Any:
         if isinstance(value, str) and value.startswith(UUID_PREFIXES):

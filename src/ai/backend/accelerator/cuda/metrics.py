@@ -18,7 +18,9 @@ _SAMPLES_S = 10.0
 """How far back samples of processes count: NVML keeps those of the last seconds."""
 
 
-def measurement(key: str, value: float, capacity: float | None, device_id: str | None = None) -> Measurement:
+def measurement(
+    key: str, value: float, capacity: float | None, device_id: str | None = None, *, limit: float | None = None
+) -> Measurement:
     """Returns a measurement of a metric of the table; its capacity is at least the value."""
     metric = METRICS[key]
     return Measurement(
@@ -29,6 +31,7 @@ def measurement(key: str, value: float, capacity: float | None, device_id: str |
         kind=metric.kind,
         stats=metric.stats,
         device_id=None if device_id is None else DeviceId(device_id),
+        limit=limit,
         exported=metric.exported if device_id is not None else None,
     )
 
@@ -98,7 +101,13 @@ class Meter:
         processes = unless_lost(self.nvml, "nvmlDeviceGetComputeRunningProcesses", uuid)
         if not isinstance(processes, list):
             return None
-        memory_by_pid = {int(process["pid"]): int(process.get("usedGpuMemory") or 0) for process in processes}
+        # Clients of MPS have a list of their own; which of them the other one has too depends on the driver.
+        clients = unless_lost(self.nvml, "nvmlDeviceGetMPSComputeRunningProcesses", uuid)
+        both = [*processes, *(clients if isinstance(clients, list) else ())]
+        memory_by_pid: dict[int, int] = {}
+        for process in both:
+            pid, used_bytes = int(process["pid"]), int(process.get("usedGpuMemory") or 0)
+            memory_by_pid[pid] = max(memory_by_pid.get(pid, 0), used_bytes)
         return Use(memory=memory_by_pid, time=self._time(uuid))
 
     def _time(self, uuid: str) -> dict[int, float] | None:
@@ -128,7 +137,8 @@ class Meter:
                     used_percent = min(100.0, sum(percent for pid, percent in use.time.items() if pid in own_pids))
             if used_bytes is not None:
                 limit = device.memory_limit if device.is_shared else device.device.memory_size
-                measurements.append(measurement("cuda_mem", used_bytes, float(limit), device.uuid))
+                own_limit = float(limit) if device.is_shared else None
+                measurements.append(measurement("cuda_mem", used_bytes, float(limit), device.uuid, limit=own_limit))
             if used_percent is not None and not isinstance(device.device, MigInstance):
                 measurements.append(measurement("cuda_util", used_percent, 100.0 * float(device.part), device.uuid))
         return measurements

@@ -13,15 +13,17 @@ from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel
 
-from ai.backend.accelerator.cuda import inventory
+from ai.backend.accelerator.cuda import inventory, mps
 from ai.backend.accelerator.cuda.gpus import Node, read_links, read_node, read_profiles
 from ai.backend.accelerator.cuda.health import Latch, faults_of
 from ai.backend.accelerator.cuda.host import Host
 from ai.backend.accelerator.cuda.library import NvmlLibrary
 from ai.backend.accelerator.cuda.metrics import Meter
+from ai.backend.accelerator.cuda.mps import MpsDaemons, Share
 from ai.backend.accelerator.cuda.nvml import LIBRARY_FAILURES, Nvml, NvmlFailure, optional
+from ai.backend.accelerator.cuda.options import NO_OPTIONS, CudaOptions
 from ai.backend.accelerator.cuda.settings import CudaSettings
-from ai.backend.accelerator.cuda.workload import Held, cdi_spec, config_of
+from ai.backend.accelerator.cuda.workload import Held, cdi_spec, config_of, thread_percentage, with_mps
 from ai.backend.common.devices import (
     AllocMapSpec,
     ComputeDevice,
@@ -35,9 +37,12 @@ from ai.backend.common.errors import Forbidden, PluginError
 from ai.backend.common.ids import DeviceId, DeviceName, KernelId, SlotName
 from ai.backend.plugin.accelerator import (
     AbstractComputePlugin,
+    AbstractLifecycleHook,
     AttachedDevice,
     CreationDeferred,
+    CreationDenied,
     DeviceHealthChange,
+    HookContext,
     Measurement,
     NodeInfo,
     PartitionProfile,
@@ -46,6 +51,7 @@ from ai.backend.plugin.accelerator import (
     Workload,
     WorkloadConfig,
 )
+from ai.backend.plugin.accelerator.plugin import PluginHook
 
 log = logging.getLogger(__name__)
 R = TypeVar("R")
@@ -67,6 +73,34 @@ class Reading:
 NO_READING = Reading(node=Node(), links={}, faults={}, versions={})
 
 
+class CudaHook(PluginHook):
+    """Configures a workload by its plugin and its session's options; with MPS it starts and ends the GPU's daemon."""
+
+    _plugin: CudaPlugin
+
+    async def pre_create(self) -> WorkloadConfig:
+        options = CudaOptions.model_validate(self.context.options)
+        config, held = await self._plugin.configuration(self.device_alloc, options)
+        if self._plugin.mps is None or not any(device.is_shared for device in held):
+            return config
+        return await asyncio.to_thread(self._join_mps, self._plugin.mps, config, held, options)
+
+    def _join_mps(
+        self, mps: MpsDaemons, config: WorkloadConfig, held: Sequence[Held], options: CudaOptions
+    ) -> WorkloadConfig:
+        if len(held) > 1:
+            raise CreationDenied("shares of several GPUs cannot be under MPS on this node; ask for shares of one GPU")
+        (device,) = held
+        share = Share(memory_bytes=device.memory_limit, percent=thread_percentage(held, options))
+        place = mps.hold(device.uuid, str(self.workload.kernel_id), share)
+        return with_mps(config, place, isolates=mps.isolates)
+
+    async def post_terminate(self) -> None:
+        if self._plugin.mps is not None:
+            for device_id in sorted(self.device_alloc.slots.get(inventory.SHARES_SLOT, ())):
+                await asyncio.to_thread(self._plugin.mps.release, str(device_id), str(self.workload.kernel_id))
+
+
 class CudaPlugin(AbstractComputePlugin):
     """Serves whole GPUs, shares and MIG instances. All calls of NVML go through one thread; a wait for events has
     another."""
@@ -75,6 +109,7 @@ class CudaPlugin(AbstractComputePlugin):
     version: ClassVar[str] = "1"
     verified_on: ClassVar[str | None] = None
     settings_model: ClassVar[type[BaseModel] | None] = CudaSettings
+    options_model: ClassVar[type[BaseModel] | None] = CudaOptions
     capabilities: ClassVar[PluginCapabilities] = PluginCapabilities(
         partitionable=True, health_watching=True, cdi_provider=True, process_metrics=True, blocking=True
     )
@@ -89,9 +124,13 @@ class CudaPlugin(AbstractComputePlugin):
         self._latch = Latch(ignored=self._config.ignored_xids)
         self._thread: ThreadPoolExecutor | None = None
         self._reading = NO_READING
+        self.mps: MpsDaemons | None = None
 
     async def init(self) -> None:
-        """Opens NVML. Raises PluginError with one sentence if there is no usable driver."""
+        """Opens NVML. Raises PluginError with one sentence if there is no usable driver, or not the MPS of the
+        settings."""
+        if self._config.sharing == "mps":
+            self.mps = self._made_mps()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="nvml")
         try:
             await self._do(self._open)
@@ -104,6 +143,15 @@ class CudaPlugin(AbstractComputePlugin):
         if thread is not None:
             thread.submit(self._nvml.close)
             thread.shutdown(wait=False)
+
+    def _made_mps(self) -> MpsDaemons:
+        program = self._config.mps_control or self._host.program(mps.PROGRAM)
+        if program is None or self._config.allocation_mode == "discrete":
+            problem = (
+                f"{mps.PROGRAM} is not installed" if program is None else "plugins.cuda.allocation-mode is discrete"
+            )
+            raise PluginError(f"plugins.cuda.sharing is mps, and {problem}")
+        return MpsDaemons(self._config.mps_dir, program, shared_memory_bytes=self._config.mps_shared_memory)
 
     async def _do(self, work: Callable[[], R]) -> R:
         """Runs a function in NVML's thread. Raises PluginError in place of NvmlFailure."""
@@ -197,6 +245,7 @@ class CudaPlugin(AbstractComputePlugin):
             "gpus": str(len(reading.node.gpus)),
             "mig_instances": str(len(reading.node.instances)),
             "mode": self._config.allocation_mode,
+            "sharing": self._config.sharing,
         }
         if reading.node.unreadable:
             extra["unreadable"] = "; ".join(reading.node.unreadable)
@@ -206,10 +255,21 @@ class CudaPlugin(AbstractComputePlugin):
             extra=extra,
         )
 
+    def create_lifecycle_hook(
+        self, workload: Workload, device_alloc: DeviceAllocation, context: HookContext
+    ) -> AbstractLifecycleHook:
+        return CudaHook(workload, device_alloc, context, self)
+
     async def configure(self, workload: Workload | None, device_alloc: DeviceAllocation) -> WorkloadConfig:
         """Returns the config of a workload with its GPUs. Raises CreationDeferred if a GPU has failed or gone."""
+        return (await self.configuration(device_alloc))[0]
 
-        def ask() -> WorkloadConfig:
+    async def configuration(
+        self, device_alloc: DeviceAllocation, options: CudaOptions = NO_OPTIONS
+    ) -> tuple[WorkloadConfig, Sequence[Held]]:
+        """Returns the config of a workload with its GPUs, and these. Raises as :meth:`configure`."""
+
+        def ask() -> tuple[WorkloadConfig, Sequence[Held]]:
             reading = self._read()
             held = self._held(device_alloc, reading)
             for device_id in sorted(device_alloc.device_ids()):
@@ -217,7 +277,8 @@ class CudaPlugin(AbstractComputePlugin):
                     raise CreationDeferred(f"{device_id} has failed: {reading.faults[device_id]}", retry_after=5.0)
                 if device_id not in {held_device.uuid for held_device in held}:
                     raise CreationDeferred(f"{device_id} does not offer this any more", retry_after=5.0)
-            return config_of(self._host, held, mount_libraries=self._config.mount_libraries)
+            config = config_of(self._host, held, options, mount_libraries=self._config.mount_libraries)
+            return config, held
 
         return await self._do(ask)
 

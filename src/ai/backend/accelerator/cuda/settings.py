@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
@@ -38,6 +39,20 @@ class CudaSettings(PluginSettings):
     )
     ignored_xids: tuple[int, ...] = Field(
         default=(), description="Xids that do not take a GPU out of use, besides those that are the program's fault."
+    )
+    sharing: Literal["time-slicing", "mps"] = Field(
+        default="time-slicing",
+        description="How the holders of one GPU's shares run: in turns, with limits that only their own libraries keep"
+        " (time-slicing), or beside each other under limits of CUDA's Multi-Process Service (mps), one daemon a GPU.",
+    )
+    mps_control: str = Field(
+        default="", description="Path of nvidia-cuda-mps-control; default: that of the system's search path."
+    )
+    mps_dir: Path = Field(
+        default=Path("/var/lib/backend.ai/mps"), description="Folder of the sockets and logs of MPS, one for each GPU."
+    )
+    mps_shared_memory: Size = Field(
+        default=256 * 2**20, ge=2**20, description="Shared memory of one GPU's MPS with all its clients."
     )
     mount_libraries: bool = Field(
         default=False,

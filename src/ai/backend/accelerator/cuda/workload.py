@@ -6,11 +6,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 
 from ai.backend.accelerator.cuda.gpus import Gpu, MigInstance
 from ai.backend.accelerator.cuda.host import Host
+from ai.backend.accelerator.cuda.mps import MpsPlace
+from ai.backend.accelerator.cuda.options import NO_OPTIONS, CudaOptions
 from ai.backend.accelerator.cuda.tables import DRIVER_LIBRARIES, DRIVER_PROGRAMS
 from ai.backend.plugin.accelerator import CreationDeferred, DeviceMapping, Mount, WorkloadConfig
 from ai.backend.plugin.accelerator.plugin import resource_lines
@@ -18,6 +20,7 @@ from ai.backend.plugin.accelerator.plugin import resource_lines
 CDI_KIND = "nvidia.com/gpu"
 CONTROL = "/dev/nvidiactl"
 OPTIONAL_NODES = ("/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
+MPS_FOLDER = "/opt/cuda-mps"
 LIBRARY_DIR = "/opt/cuda-driver/lib"
 
 
@@ -85,7 +88,19 @@ def programs(host: Host) -> list[str]:
     return [path for name in DRIVER_PROGRAMS if (path := host.program(name))]
 
 
-def config_of(host: Host, held: Sequence[Held], *, mount_libraries: bool) -> WorkloadConfig:
+def with_mps(config: WorkloadConfig, place: MpsPlace, *, isolates: bool) -> WorkloadConfig:
+    """Returns the configuration of a workload that is a client of MPS."""
+    return replace(
+        config,
+        mounts=(*config.mounts, Mount(source=place.pipe, target=MPS_FOLDER)),
+        env_vars={**config.env_vars, "CUDA_MPS_PIPE_DIRECTORY": MPS_FOLDER},
+        ipc=place.shared_memory if isolates else None,
+    )
+
+
+def config_of(
+    host: Host, held: Sequence[Held], options: CudaOptions = NO_OPTIONS, *, mount_libraries: bool
+) -> WorkloadConfig:
     """Returns the configuration for these devices, in this order. The node of a device also names it in CDI: a runtime
     that knows CDI uses the name, another the file. Raises CreationDeferred: the driver does not say which device files
     a device has."""
@@ -103,7 +118,7 @@ def config_of(host: Host, held: Sequence[Held], *, mount_libraries: bool) -> Wor
     for node in common_nodes(host):
         mappings[node] = DeviceMapping(source=node)
     mounts: tuple[Mount, ...] = ()
-    environ = environment(held)
+    environ = environment(held, options)
     if mount_libraries and (driver_libraries := libraries(host)):
         mounts = tuple(Mount(source=path, target=f"{LIBRARY_DIR}/{name}") for name, path in driver_libraries.items())
         environ["LD_LIBRARY_PATH"] = LIBRARY_DIR
@@ -117,21 +132,26 @@ def config_of(host: Host, held: Sequence[Held], *, mount_libraries: bool) -> Wor
     )
 
 
-def environment(held: Sequence[Held]) -> dict[str, str]:
+def thread_percentage(held: Sequence[Held], options: CudaOptions) -> int:
+    """Returns the percent of a GPU's threads that a workload may use: those of its share, or less if it says so."""
+    own_percent = max(1, int(min(device.part for device in held) * 100))
+    return min(own_percent, options.active_thread_percentage or own_percent)
+
+
+def environment(held: Sequence[Held], options: CudaOptions = NO_OPTIONS) -> dict[str, str]:
     """Returns a workload's variables: devices by UUID, independent of order; limits for CUDA's MPS if it runs."""
     uuids = ",".join(device.uuid for device in held)
     environ = {
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "CUDA_VISIBLE_DEVICES": uuids,
         "NVIDIA_VISIBLE_DEVICES": uuids,
-        "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
+        "NVIDIA_DRIVER_CAPABILITIES": ",".join(options.driver_capabilities),
     }
     if any(device.is_shared for device in held):
-        smallest_part = min(device.part for device in held)
         environ["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = ",".join(
             f"{position}={device.memory_limit >> 20}M" for position, device in enumerate(held)
         )
-        environ["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(max(1, int(smallest_part * 100)))
+        environ["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(thread_percentage(held, options))
     return environ
 
 

@@ -229,9 +229,9 @@ def find_declaration(path: Path | None) -> Path | None:
 def declared_slot(path: Path | None) -> str:
     """Returns the slot name that the declaration at ``path`` or on the search path names, under which the shared
     configuration has the plugin's settings (spec 03-06); ``mock`` without a readable one, of which the plugin tells."""
-    found = find_declaration(path)
+    declaration = find_declaration(path)
     try:
-        return str(read_toml(found).get("slot_name", "mock")) if found is not None else "mock"
+        return str(read_toml(declaration).get("slot_name", "mock")) if declaration is not None else "mock"
     except BackendError:
         return "mock"
 
@@ -270,6 +270,9 @@ class MockSettings(PluginSettings):
     )
     state_path: Path | None = Field(
         default=None, description="Where partitions and the like are kept; default: nowhere, a restart forgets them."
+    )
+    images_dir: Path | None = Field(
+        default=None, description="Folder of images (NAME.bit) that sessions may have loaded; default: none may."
     )
     default_devices: int = Field(
         default=4, ge=0, le=1024, description="How many devices to pretend where nothing is declared."

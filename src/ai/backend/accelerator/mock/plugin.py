@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from decimal import Decimal
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from ai.backend.accelerator.mock import metrics
 from ai.backend.accelerator.mock.declaration import CUDA_DEVICE, Declaration, MockSettings, SlotFormat
@@ -33,17 +34,27 @@ from ai.backend.plugin.accelerator import (
     Measurement,
     NodeInfo,
     PluginCapabilities,
+    ProgrammableOptions,
     StatContext,
     Workload,
     WorkloadConfig,
     build_alloc_map,
+    image_in,
     slot_totals,
 )
 from ai.backend.plugin.accelerator.plugin import PluginHook, resource_lines
 
-__all__ = ["MockHook", "MockPlugin", "MockSettings"]
+__all__ = ["MockHook", "MockOptions", "MockPlugin", "MockSettings"]
 
 R = TypeVar("R")
+
+
+class MockOptions(ProgrammableOptions):
+    """Options of a session on the mock accelerator."""
+
+    mode: Literal["fast", "exact"] | None = Field(
+        default=None, description="Shown to the session as the variable MOCK_MODE."
+    )
 
 
 class MockHook(PluginHook):
@@ -52,7 +63,19 @@ class MockHook(PluginHook):
     _plugin: MockPlugin
 
     async def pre_create(self) -> WorkloadConfig:
-        return await self._run_with_faults("pre_create", super().pre_create)
+        return await self._run_with_faults("pre_create", self._prepare)
+
+    async def _prepare(self) -> WorkloadConfig:
+        """Loads the image that the session selects into its devices, then configures the workload."""
+        options = MockOptions.model_validate(self.context.options)
+        if options.image is not None:
+            path = image_in(self._plugin.board.settings.images_dir, options.image)
+            for device_id in sorted(self.device_alloc.device_ids()):
+                await self._plugin.program(DeviceId(device_id.partition("/")[0]), path)
+        config = await super().pre_create()
+        if options.mode is None:
+            return config
+        return replace(config, env_vars={**config.env_vars, f"{self._plugin.env_prefix}_MODE": options.mode})
 
     async def post_create(self) -> None:
         await self._run_with_faults("post_create", super().post_create)
@@ -76,6 +99,7 @@ class MockPlugin(SimulatedPowers, AbstractComputePlugin):
     key: ClassVar[DeviceName] = DeviceName("mock")
     version: ClassVar[str] = "2"
     settings_model: ClassVar[type[BaseModel] | None] = MockSettings
+    options_model: ClassVar[type[BaseModel] | None] = MockOptions
     key_is_slot_prefix: ClassVar[bool] = False
     capabilities: ClassVar[PluginCapabilities] = PluginCapabilities(
         partitionable=True,

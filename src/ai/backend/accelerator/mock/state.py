@@ -303,10 +303,8 @@ class MockState:
             if parts:
                 whole = replace(whole, slots=tuple(replace(slot, amount=Decimal(0)) for slot in whole.slots))
             devices += [whole, *parts]
-        present_ids = {found.device_id for found in devices}
-        return [
-            replace(found, links=tuple(link for link in found.links if link.peer in present_ids)) for found in devices
-        ]
+        present_ids = {each.device_id for each in devices}
+        return [replace(each, links=tuple(link for link in each.links if link.peer in present_ids)) for each in devices]
 
     def _health(self, device: MockDevice, *names: str) -> tuple[DeviceHealth, str]:
         reason = self.panel.failure(*names, device.mother_uuid)
@@ -376,6 +374,7 @@ class MockState:
         return replace(
             whole,
             device_id=DeviceId(name),
+            parent_id=whole.device_id,
             hw_location=f"{whole.hw_location}.{rank}",
             memory_size=profile.memory_size,
             processing_units=profile.subproc_count,

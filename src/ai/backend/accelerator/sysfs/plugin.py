@@ -155,10 +155,11 @@ class SysfsPlugin(TreePlugin):
         versions = await self.reading(
             lambda: {family.key: driver_version(self.tree, family) for family in self.families}
         )
-        known = {key: version for key, version in versions.items() if version is not None}
-        single = next(iter(known.values())) if len(self.families) == 1 and known else None
+        present = {key: version for key, version in versions.items() if version is not None}
+        single = next(iter(present.values())) if len(self.families) == 1 and present else None
         return NodeInfo(
-            driver_version=single, extra={} if single else {f"{key}_driver": version for key, version in known.items()}
+            driver_version=single,
+            extra={} if single else {f"{key}_driver": version for key, version in present.items()},
         )
 
 

@@ -70,15 +70,15 @@ def entries(tree: Tree, family: Family) -> Iterator[Entry]:
     find = family.find
     if find.by == "pci":
         functions = [pci_at(tree, address) for address in sorted(tree.names(BUS))]  # hexadecimal
-        found = [
+        entries = [
             Entry(pci.path, pci.address, "", pci) for pci in functions if pci is not None and pci.vendor == find.vendor
         ]
     else:
         paths = tree.glob(find.glob if find.by == "dev" else f"/sys/class/{find.class_name}/*")
         names = [(path, path.rpartition("/")[2]) for path in paths]
         matched = [(path, name, match) for path, name in names if (match := re.fullmatch(find.name, name)) is not None]
-        found = [Entry(path, name, match[1], pci_device(tree, f"{path}/device")) for path, name, match in matched]
-    for entry in found:
+        entries = [Entry(path, name, match[1], pci_device(tree, f"{path}/device")) for path, name, match in matched]
+    for entry in entries:
         if entry.pci is None and find.pci_address is not None:
             try:
                 entry.pci = pci_at(tree, entry.read(tree, find.pci_address))

@@ -11,8 +11,10 @@ from pydantic import Field, field_validator
 from ai.backend.infra.settings import Settings
 
 _LABEL = r"^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
+_EXTENDED = r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
 _NAME = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
 _ATTRIBUTE = r"^[A-Za-z_][A-Za-z0-9_]{0,31}$"
+CountedResource = Annotated[str, Field(pattern=_EXTENDED)]
 Label = Annotated[str, Field(pattern=_LABEL)]
 Attribute = Annotated[str, Field(pattern=_ATTRIBUTE)]
 _DEVICE_NAME = re.compile(r"[a-z][a-z0-9_-]*")
@@ -34,9 +36,32 @@ class DriverSettings(Settings):
     @field_validator("device_name")
     @classmethod
     def _is_device_name(cls, name: str) -> str:
-        if name and _DEVICE_NAME.fullmatch(name) is None:
-            raise ValueError("lower-case letters, digits, hyphens and underscores, with a letter first")
-        return name
+        return _checked_device_name(name)
+
+
+def _checked_device_name(name: str) -> str:
+    if name and _DEVICE_NAME.fullmatch(name) is None:
+        raise ValueError("lower-case letters, digits, hyphens and underscores, with a letter first")
+    return name
+
+
+class CountedSettings(Settings):
+    """The names of what a device plugin offers by number, `[kubernetes.counted."nvidia.com/gpu"]`."""
+
+    device_name: str = Field(
+        "", max_length=32, description="Name of the device; default: the resource's, with hyphens."
+    )
+    slot: str = Field("", max_length=64, description="Slot of one device; default: `DEVICE-NAME.device`.")
+    model_label: str = Field(
+        "",
+        pattern=r"^$|" + _LABEL,
+        description="Label of nodes with the model; default: the resource's name with `.product`.",
+    )
+
+    @field_validator("device_name")
+    @classmethod
+    def _is_device_name(cls, name: str) -> str:
+        return _checked_device_name(name)
 
 
 class KubernetesSettings(Settings):
@@ -74,6 +99,11 @@ class KubernetesSettings(Settings):
     drivers: dict[str, DriverSettings] = Field(
         default_factory=dict,
         description="Drivers whose devices (ResourceSlices) sessions get; of others, none.",
+    )
+    counted: dict[CountedResource, CountedSettings] = Field(
+        default_factory=dict,
+        description="Resources of device plugins that sessions get by number, as `nvidia.com/gpu`: the kubelet chooses"
+        " the devices, so that requests for linked devices or for those of one NUMA node are refused there.",
     )
 
     @property

@@ -44,6 +44,16 @@ class WatcherSettings(TlsSettings):
     )
 
 
+class DeviceCordonSettings(Settings):
+    """The table ``[agent.device-cordons]``: when the agent cordons a device by itself."""
+
+    failures: int = Field(0, ge=0, le=1000, description="How often a device fails before it is cordoned; 0: never.")
+    within: float = Field(3600.0, gt=0, description="Seconds within which these failures are.")
+    duration: float | None = Field(
+        86_400.0, gt=0, le=315_360_000, description="Seconds after which the cordon ends; null: by an operator."
+    )
+
+
 class NodeSettings(PublishedNode):
     """The table ``[agent]``: the agent's identity, its files and its plugins."""
 
@@ -93,6 +103,17 @@ class NodeSettings(PublishedNode):
         description="System calls that plugins may open to their sessions although these reach deep into the host's"
         " kernel: io_uring_setup, io_uring_enter, io_uring_register, perf_event_open.",
     )
+    partition_on_demand: tuple[str, ...] = Field(
+        (),
+        description="Device names, such as cuda, whose devices the agent cuts into partitions (MIG) when a session gets"
+        " one. It joins what is idle, also partitions that somebody else has cut.",
+    )
+    partition_idle: float | None = Field(
+        300.0, ge=0, description="After how many seconds without a session a partition is joined; null: never."
+    )
+    device_cordons: DeviceCordonSettings = Field(
+        default_factory=DeviceCordonSettings, description="When the agent cordons a device by itself."
+    )
     kernel_creation_concurrency: int = Field(8, ge=1, description="How many kernels are created at once.")
 
     @model_validator(mode="before")
@@ -124,6 +145,14 @@ class ResourceSettings(Settings):
     reserved_disk: Size = Field(
         0, ge=0, description="Disk space that sessions never get, as `runtime.reserved-bytes`, which wins over it."
     )
+    device_overuse: Literal["report", "end"] = Field(
+        "report",
+        description="What happens to a kernel that uses more of a device than its share: it is logged and counted"
+        " (report), or it is also ended (end).",
+    )
+    device_overuse_grace: float = Field(
+        15.0, ge=0, description="Seconds for which a kernel may use more of a device than its share."
+    )
 
 
 class LinkSettings(Settings):
@@ -135,10 +164,15 @@ class LinkSettings(Settings):
         " Unset where there is a table [etcd]: those that are listed there.",
     )
     keypair_file: Path | None = Field(
-        default=None, description="This agent's CURVE key pair; default: in the data dir."
+        default=None,
+        description="This agent's CURVE key pair; default: in the data dir. It is read again when it is replaced.",
     )
     manager_key: str | None = Field(None, description="The manager's public key, 40 characters of Z85.")
-    manager_key_file: Path | None = Field(None, description="File with the manager's public key.")
+    manager_key_file: Path | None = Field(
+        None,
+        description="File with the manager's public key, or with several that are tried in turn while one replaces the"
+        " other. It is read again when it changes.",
+    )
 
 
 class UnderlaySettings(Settings):

@@ -17,20 +17,23 @@ Key = tuple[str, DeviceId]
 
 
 class Cordon(msgspec.Struct, frozen=True, kw_only=True):
-    """A device that takes no new workloads. ``until`` is Unix time; None: until somebody uncordons it."""
+    """A device that takes no new workloads, or with a ``taint`` only those that tolerate this key. ``until`` is Unix
+    time; None: until somebody uncordons it."""
 
     device_name: str
     device_id: str
     reason: str
     until: float | None = None
+    taint: str = ""
 
     @property
     def description(self) -> str:
         """The reason as a device's health reason has it."""
+        kind = f"tainted {self.taint}" if self.taint else "cordoned"
         if self.until is None:
-            return f"cordoned: {self.reason}"
+            return f"{kind}: {self.reason}"
         end = datetime.fromtimestamp(self.until, UTC).isoformat(" ", "minutes").removesuffix("+00:00")
-        return f"cordoned until {end}Z: {self.reason}"
+        return f"{kind} until {end}Z: {self.reason}"
 
 
 class Cordons:
@@ -49,12 +52,25 @@ class Cordons:
             self._cordons[cordon.device_name, DeviceId(cordon.device_id)] = cordon
 
     def descriptions(self) -> Mapping[Key, str]:
-        """Returns why each cordoned device takes nothing."""
+        """Returns why each cordoned or tainted device takes nothing, or not everything."""
         return {key: cordon.description for key, cordon in self._cordons.items()}
 
-    def put(self, device_name: str, device_id: DeviceId, reason: str, expires_after_s: float | None) -> None:
+    def reasons(self) -> Mapping[Key, str]:
+        """Returns why each cordoned device takes nothing."""
+        return {key: cordon.description for key, cordon in self._cordons.items() if not cordon.taint}
+
+    def taints(self) -> Mapping[Key, str]:
+        """Returns the key of each tainted device."""
+        return {key: cordon.taint for key, cordon in self._cordons.items() if cordon.taint}
+
+    def put(
+        self, device_name: str, device_id: DeviceId, reason: str, expires_after_s: float | None, *, taint: str = ""
+    ) -> None:
+        """Cordons or taints a device, in place of an earlier cordon or taint."""
         until = None if expires_after_s is None else self._wall_clock() + expires_after_s
-        cordon = Cordon(device_name=device_name, device_id=device_id, reason=" ".join(reason.split()), until=until)
+        cordon = Cordon(
+            device_name=device_name, device_id=device_id, reason=" ".join(reason.split()), until=until, taint=taint
+        )
         self._store.put(_name_of((device_name, device_id)), msgspec.json.encode(cordon))
         self._cordons[device_name, device_id] = cordon
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import partial
 
+from ai.backend.agent.devices.network_cards import needs_cards, with_network_cards
+from ai.backend.agent.devices.partitions import list_uncut_partitions
 from ai.backend.agent.devices.plugins import PluginSet
 from ai.backend.common.devices import (
+    KEY,
+    TAINT,
     AllocMapSpec,
     ComputeDevice,
     DeviceAllocation,
@@ -34,6 +38,7 @@ from ai.backend.core.allocation.node import NodeAllocator
 from ai.backend.core.allocation.requests.compiled import RequestCompiler
 from ai.backend.core.allocation.stock_maps import build_alloc_map
 from ai.backend.plugin.accelerator import AbstractComputePlugin, DeviceHealthChange, responses, slot_totals
+from ai.backend.plugin.sysfs.tree import Tree
 from ai.backend.pluginhost import Allocate, ExternalAllocMap, allocator
 from ai.backend.pluginhost.handle import PluginHandle
 from ai.backend.pluginhost.health import DeviceHealthTracker
@@ -57,6 +62,11 @@ async def _allocate_function_of(plugin: AbstractComputePlugin) -> Allocate:
 
 def _raise_unavailable(*_: object) -> DeviceAllocation:
     raise InsufficientResource("the plugin's alloc map is not available")
+
+
+def _with_taint(device: ComputeDevice, key: str) -> ComputeDevice:
+    taint = VariantProperty(namespace=TAINT, feature=KEY, value=key)
+    return replace(device, variant_properties=(*device.variant_properties, taint))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -98,13 +108,19 @@ class Inventory:
     ``generation`` grows with every change of devices, their health or their slots, also over restarts of the agent.
     """
 
-    def __init__(self, plugins: PluginSet, epoch: int) -> None:
+    def __init__(
+        self, plugins: PluginSet, epoch: int, *, cut_on_demand: Collection[str] = (), tree: Tree | None = None
+    ) -> None:
+        """``cut_on_demand``: the plugins whose devices are offered by what they can be cut into. ``tree``: sysfs."""
         self._plugins = plugins
+        self._tree = tree if tree is not None else Tree()
+        self._cut_on_demand = frozenset(cut_on_demand)
         self.generation = epoch << 20
         self.kinds: dict[str, DeviceKind] = {}
         self._health: dict[str, DeviceHealthTracker] = {}
         self._reason_of_withheld: dict[tuple[str, DeviceId], str] = {}
         self._reason_of_cordoned: Mapping[tuple[str, DeviceId], str] = {}
+        self._taint_of_device: Mapping[tuple[str, DeviceId], str] = {}
         self._reason_of_uncounted: dict[tuple[str, DeviceId], str] = {}
         self._allocator = NodeAllocator({})
         self._request_compiler = RequestCompiler()
@@ -115,6 +131,9 @@ class Inventory:
         self._queries: dict[PluginHandle, asyncio.Task[DeviceKind]] = {}
         self._late: dict[PluginHandle, asyncio.Task[None]] = {}
         self._info_queries: dict[PluginHandle, asyncio.Task[None]] = {}
+        self._failed_ids: dict[str, frozenset[DeviceId]] = {}
+        self.failed: Callable[[str, DeviceId], None] = lambda plugin_key, device_id: None
+        """Called for each device that fails, by itself and not by an administrator."""
         self.changed: Callable[[], None] = lambda: None
         """Called when the answer of a slow plugin has changed devices or slots, and when versions have changed."""
 
@@ -165,6 +184,14 @@ class Inventory:
         if is_changed:
             self.changed()
 
+    def holders_of(self, plugin_key: str) -> list[str]:
+        """Returns the kernels that hold devices of a plugin."""
+        return [kernel_id for kernel_id in self._holding_of_kernel if self.holding_of(kernel_id, plugin_key).slots]
+
+    def forget(self, plugin_key: str) -> None:
+        """Drops the devices of a plugin that has been removed; the next refresh reports it."""
+        self.kinds.pop(plugin_key, None)
+
     async def close(self) -> None:
         """Cancels queries that have not been answered."""
         tasks = [*self._queries.values(), *self._late.values(), *self._info_queries.values()]
@@ -204,6 +231,10 @@ class Inventory:
         alloc_map_spec = await handle.call(
             "alloc_map_spec", _alloc_map_spec_of, check=partial(responses.alloc_map, listed=listed_devices)
         )
+        if needs_cards(listed_devices):
+            listed_devices = await asyncio.to_thread(with_network_cards, listed_devices, self._tree)
+        if handle.key in self._cut_on_demand and alloc_map_spec is not None:
+            listed_devices = await list_uncut_partitions(handle, listed_devices, displays)
         return DeviceKind(
             devices=tuple(listed_devices),
             answered=tuple(listed_devices),
@@ -313,7 +344,12 @@ class Inventory:
         tracker = self._health.setdefault(plugin_key, DeviceHealthTracker())
         tracker.retain(device.device_id for device in kind.answered)
         reason_of_excluded = {**self._reason_of_uncounted, **self._reason_of_cordoned, **self._reason_of_withheld}
-        kind.evaluated = tracker.evaluate(kind.answered, kind.queried_at, asyncio.get_running_loop().time())
+        kind.evaluated = tuple(
+            device
+            if (taint := self._taint_of_device.get((plugin_key, device.device_id))) is None
+            else _with_taint(device, taint)
+            for device in tracker.evaluate(kind.answered, kind.queried_at, asyncio.get_running_loop().time())
+        )
         kind.devices = tuple(
             device
             if (reason := reason_of_excluded.get((plugin_key, device.device_id))) is None
@@ -321,6 +357,10 @@ class Inventory:
             for device in kind.evaluated
         )
         kind.slots = {**kind.slots, **slot_totals(kind.devices)}
+        failed_ids = frozenset(d.device_id for d in kind.evaluated if d.health is not DeviceHealth.HEALTHY)
+        new_ids, self._failed_ids[plugin_key] = failed_ids - self._failed_ids.get(plugin_key, frozenset()), failed_ids
+        for device_id in sorted(new_ids):
+            self.failed(plugin_key, device_id)
 
     def on_health_changes(self, plugin_key: str, changes: Iterable[DeviceHealthChange] = ()) -> bool:
         """Applies health changes and due recoveries of devices; after True, :meth:`rebuild` must follow."""
@@ -338,10 +378,14 @@ class Inventory:
         self.generation += 1
         return True
 
-    def set_cordons(self, reasons: Mapping[tuple[str, DeviceId], str]) -> None:
-        """Excludes these devices, and no other cordoned ones, from allocation. :meth:`rebuild` must follow."""
+    def set_cordons(
+        self, reasons: Mapping[tuple[str, DeviceId], str], taints: Mapping[tuple[str, DeviceId], str]
+    ) -> None:
+        """Excludes the devices in ``reasons``, and no other cordoned ones, from allocation, and states ``taints`` at
+        devices. :meth:`rebuild` must follow."""
         changed_keys = {key for key, _ in reasons.items() ^ self._reason_of_cordoned.items()}
-        self._reason_of_cordoned = dict(reasons)
+        changed_keys |= {key for key, _ in taints.items() ^ self._taint_of_device.items()}
+        self._reason_of_cordoned, self._taint_of_device = dict(reasons), dict(taints)
         for plugin_key in {key for key, _ in changed_keys}:
             self.on_health_changes(plugin_key)
 
@@ -485,7 +529,9 @@ class Inventory:
             return
         self._check_available(slots)
         missing_ids = plan.device_ids() - self._healthy_ids(plan)
-        if plan_generation == self.generation:
+        # A partition that was cut for one kernel may be planned for another before the manager hears of the first.
+        is_changing = any(self.owner_of(slot) in self._cut_on_demand for slot in plan.slots)
+        if plan_generation == self.generation and not is_changing:
             if missing_ids:
                 raise InvalidAllocation(f"planned devices are missing or not healthy: {', '.join(sorted(missing_ids))}")
             allocator_snapshot = self._allocator.snapshot()
@@ -538,6 +584,47 @@ class Inventory:
             self._allocator.free(holding.taken)
             if holding.taken.slots != holding.allocation.slots:
                 self._update_uncounted()
+
+    def uncut(self, kernel_id: str) -> tuple[str, SlotName, DeviceId] | None:
+        """Returns a plugin, slot and device of which a kernel holds a partition that is not cut yet; None if none."""
+        for slot_name, quantities in self.holding(kernel_id).slots.items():
+            key = self.owner_of(slot_name)
+            if key is None or key not in self._cut_on_demand:
+                continue
+            for device in self.kinds[key].devices:
+                is_uncut = any(slot.slot_name == slot_name and slot.counters for slot in device.slots)
+                if is_uncut and device.device_id in quantities:
+                    return key, slot_name, device.device_id
+        return None
+
+    async def replace_uncut(
+        self,
+        kernel_id: str,
+        handle: PluginHandle,
+        slot_name: SlotName,
+        device_id: DeviceId,
+        create: Callable[[], Awaitable[DeviceId]],
+    ) -> None:
+        """Creates one partition, gives it to a kernel in place of what is not cut yet, and lists the devices again.
+
+        No list is taken over meanwhile, so that nobody else gets the partition. Raises BackendError, of ``create``.
+        """
+        async with self._refreshing:
+            partition_id = await create()
+            holding = self._holding_of_kernel.get(kernel_id)
+            if holding is not None:  # else the kernel has ended meanwhile, and the partition is idle
+                slots = {slot: dict(quantities) for slot, quantities in holding.allocation.slots.items()}
+                remaining = slots[slot_name].pop(device_id, Decimal(0)) - 1
+                if remaining > 0:
+                    slots[slot_name][device_id] = remaining
+                slots[slot_name][partition_id] = Decimal(1)
+                self._holding_of_kernel[kernel_id] = _Holding(DeviceAllocation(slots=slots), holding.taken)
+            if (older_query := self._queries.pop(handle, None)) is not None:
+                older_query.cancel()
+            query = asyncio.create_task(self._query(handle), name=f"agent-query-{handle.key}")
+            await asyncio.wait([query])
+            await self._finish_refresh(is_changed=self._apply(handle, query))
+        self.changed()
 
     def holds(self, kernel_id: str) -> bool:
         return kernel_id in self._holding_of_kernel

@@ -4,13 +4,14 @@ devices out of scheduling, whoever holds them."""
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, cast
 
 from ai.backend.agent.devices.cordons import Cordons
-from ai.backend.agent.devices.inventory import Inventory
+from ai.backend.agent.devices.inventory import INTRINSIC, Inventory
 from ai.backend.agent.devices.plugins import PluginSet
 from ai.backend.common.devices import ComputeDevice
 from ai.backend.common.errors import Conflict, InvalidInput, NotFound, PluginError
@@ -48,7 +49,8 @@ ACTIONS: Mapping[str, _Action] = {
     "attach": _Action("attachable", lambda plugin, device_id, _: plugin.attach(device_id), needs_listed=False),
     "detach": _Action("attachable", lambda plugin, device_id, _: plugin.detach(device_id)),
 }
-CORDON_ACTIONS = ("cordon", "uncordon")
+CORDON_ACTIONS = ("cordon", "taint", "uncordon")
+_TAINT_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 MAX_CORDON_S = 10 * 365 * 86_400.0
 _MAX_REASON_LENGTH = 300
 
@@ -67,9 +69,13 @@ class DeviceOperations:
         self._plugins = plugins
         self._inventory = inventory
         self._cordons = cordons
-        inventory.set_cordons(cordons.descriptions())
+        inventory.set_cordons(cordons.reasons(), cordons.taints())
         self._refresh = refresh
         self._locks: dict[str, asyncio.Lock] = {}
+
+    def lock_of(self, plugin_key: str) -> asyncio.Lock:
+        """Returns the lock under which devices of a plugin are changed."""
+        return self._locks.setdefault(plugin_key, asyncio.Lock())
 
     async def operate(self, req: OperateDevice) -> DeviceOperation:
         """Runs an operation on a device, and returns once the inventory contains the result.
@@ -90,7 +96,7 @@ class DeviceOperations:
             raise InvalidInput(f"devices of {handle.key} do not know {req.action}; what they know: {supported_actions}")
         if action.argument and not req.argument:
             raise InvalidInput(f"{req.action} needs {action.argument}")
-        async with self._locks.setdefault(handle.key, asyncio.Lock()):
+        async with self.lock_of(handle.key):
             return await self._run_operation(handle, req, action)
 
     async def _change_cordon(self, req: OperateDevice) -> DeviceOperation:
@@ -105,11 +111,18 @@ class DeviceOperations:
         else:
             if not is_listed:
                 raise NotFound(f"the plugin {req.device_name[:64]} lists no device {req.device_id[:128]!r}")
-            if not req.argument.strip():
-                raise InvalidInput("cordon needs the reason, for whoever wonders why the device takes nothing")
+            reason, taint = req.argument.strip(), ""
+            if req.action == "taint":
+                taint, _, reason = reason.partition(" ")
+                if _TAINT_KEY.fullmatch(taint) is None or req.device_name in INTRINSIC:
+                    raise InvalidInput(
+                        "taint needs a key and the reason, and an accelerator: maintenance new fan on Friday"
+                    )
+            if not reason.strip():
+                raise InvalidInput(f"{req.action} needs the reason, for whoever wonders why the device takes nothing")
             if req.expires_after_s is not None and not 0 < req.expires_after_s <= MAX_CORDON_S:
                 raise InvalidInput(f"a cordon ends after more than 0 and at most {MAX_CORDON_S:.0f} seconds")
-            self._cordons.put(req.device_name, device_id, req.argument[:_MAX_REASON_LENGTH], req.expires_after_s)
+            self._cordons.put(req.device_name, device_id, reason[:_MAX_REASON_LENGTH], req.expires_after_s, taint=taint)
         await self._apply_cordons()
         return DeviceOperation(device_id=req.device_id)
 
@@ -119,7 +132,7 @@ class DeviceOperations:
             await self._apply_cordons()
 
     async def _apply_cordons(self) -> None:
-        self._inventory.set_cordons(self._cordons.descriptions())
+        self._inventory.set_cordons(self._cordons.reasons(), self._cordons.taints())
         await self._inventory.rebuild()
         await self._refresh()
 

@@ -23,18 +23,33 @@ class PluginSet:
 
     def __init__(self, sources: Iterable[PluginSource], settings: AgentSettings) -> None:
         self.order = settings.resource.allocation_order
-        self._settings = settings.plugin_settings
+        self.settings = settings.plugin_settings
         self._warned_keys: set[str] = set()
         self._starting: dict[PluginHandle, asyncio.Task[None]] = {}
         self._attempted: set[PluginHandle] = set()
         self.changed: Callable[[], None] = lambda: None
-        timeout_s, environment = settings.kernel_lifecycles.plugin_timeout, settings.agent.plugin_environment
-        self.handles = [
-            PluginHandle(
-                source, self._settings, timeout_s, environment, self._notify, Backoff(RETRY_FIRST_S, RETRY_MAX_S)
-            )
-            for source in sources
-        ]
+        self._timeout_s, self._environment = (
+            settings.kernel_lifecycles.plugin_timeout,
+            settings.agent.plugin_environment,
+        )
+        self.handles: list[PluginHandle] = []
+        for source in sources:
+            self.add(source)
+
+    def add(self, source: PluginSource) -> None:
+        """Adds a plugin, which the next :meth:`start` starts."""
+        backoff = Backoff(RETRY_FIRST_S, RETRY_MAX_S)
+        self.handles.append(
+            PluginHandle(source, self.settings, self._timeout_s, self._environment, self._notify, backoff)
+        )
+
+    async def remove(self, handle: PluginHandle) -> None:
+        """Stops a plugin and drops it."""
+        self.handles.remove(handle)
+        if (starting := self._starting.pop(handle, None)) is not None:
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+        await handle.stop()
 
     def _notify(self) -> None:
         self.changed()
@@ -94,4 +109,4 @@ class PluginSet:
     def _unused_settings(self) -> set[str]:
         """Returns device names with settings but no plugin; empty until every plugin was loaded."""
         are_loaded = all(handle.version for handle in self.handles)
-        return set(self._settings) - {handle.key for handle in self.handles} if are_loaded else set()
+        return set(self.settings) - {handle.key for handle in self.handles} if are_loaded else set()

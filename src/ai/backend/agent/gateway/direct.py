@@ -6,6 +6,7 @@ import asyncio
 import secrets
 import socket
 from collections.abc import Callable
+from typing import cast
 
 from ai.backend.common.errors import Unavailable
 
@@ -44,6 +45,6 @@ class DirectClient(asyncio.Protocol):
         self._accept = accept
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+        transport = cast("asyncio.Transport", transport)  # those of uvloop are none by their class
         transport.pause_reading()
         self._accept(transport)

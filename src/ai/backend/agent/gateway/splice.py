@@ -7,6 +7,7 @@ import socket
 import struct
 from collections.abc import Callable
 from contextlib import suppress
+from typing import cast
 
 from ai.backend.agent.gateway.model import Traffic
 from ai.backend.infra.tls.connection import Scratch, TlsConnection
@@ -99,7 +100,7 @@ class _Side(asyncio.Protocol, asyncio.BufferedProtocol):
         self.is_client = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+        transport = cast("asyncio.Transport", transport)  # those of uvloop are none by their class
         self.transport = transport
 
     def get_buffer(self, sizehint: int) -> memoryview:

@@ -10,6 +10,7 @@ from typing import ClassVar
 from ai.backend.agent.config.settings import AgentSettings
 from ai.backend.agent.devices.cdi import CdiSpecifications
 from ai.backend.agent.devices.inventory import Inventory
+from ai.backend.agent.devices.partitions import Partitioner
 from ai.backend.agent.devices.plugins import PluginSet
 from ai.backend.agent.gateway.server import ServiceGateway
 from ai.backend.agent.kernels.kernel import Kernel
@@ -36,6 +37,7 @@ class AgentContext:
     gateway: ServiceGateway
     plugins: PluginSet
     inventory: Inventory
+    partitioner: Partitioner
     cdi: CdiSpecifications
     records: KernelRecords
     leftovers: Leftovers

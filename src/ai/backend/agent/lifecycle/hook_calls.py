@@ -15,7 +15,7 @@ from ai.backend.agent.kernels.model import PluginState
 from ai.backend.agent.lifecycle.context import AgentContext, StepContext
 from ai.backend.agent.lifecycle.hook_facts import hook_facts
 from ai.backend.common.devices import DeviceAllocation
-from ai.backend.common.errors import BackendError, DeadlineExceeded, PluginError
+from ai.backend.common.errors import BackendError, CreationDenied, DeadlineExceeded, PluginError
 from ai.backend.common.states import KernelEventReason
 from ai.backend.common.wire.agent import KernelSpec
 from ai.backend.common.wire.reports import HookState, HookTrouble
@@ -33,6 +33,7 @@ from ai.backend.plugin.accelerator import (
 )
 from ai.backend.plugin.accelerator.shapes import InvalidResponse
 from ai.backend.plugin.crash_points import crash_point
+from ai.backend.plugin.options import problems_of_options
 
 log = logging.getLogger(__name__)
 Method = Literal["pre_create", "post_create", "pre_terminate", "post_terminate"]
@@ -71,6 +72,8 @@ class HookCalls:
         is_over = asyncio.Event()
         state = self._managed_state(plugin_key, kernel, is_over)
         labels = await self._labels_of(kernel.record.spec)
+        if method == "pre_create":
+            self._check_options(plugin_key, kernel.record.spec)
 
         async def run(plugin: AbstractComputePlugin) -> WorkloadConfig | None:
             record, allocation = kernel.record, self._allocation_at_creation(plugin_key, kernel)
@@ -86,7 +89,7 @@ class HookCalls:
                 state=state,
                 previous_allocation=allocation if step.restarting else None,
                 deadline_s=deadline_s,
-                **hook_facts(kernel, method, labels, restarting=step.restarting),
+                **hook_facts(plugin_key, kernel, method, labels, restarting=step.restarting),
             )
             result = await _call_method(method, plugin.create_lifecycle_hook(workload, allocation, hook_context))
             try:
@@ -110,6 +113,20 @@ class HookCalls:
             is_over.set()
         crash_point(f"hook.{plugin_key}.{method}.after")
         return returned_config
+
+    def _check_options(self, plugin_key: str, spec: KernelSpec) -> None:
+        """Raises CreationDenied for options that this node's version of the plugin does not take."""
+        options = spec.plugin_options.get(plugin_key)
+        if not options:
+            return
+        schema = self._context.plugins.get(plugin_key).options_schema
+        problems = {"": "it takes none"} if schema is None else problems_of_options(options, schema)
+        if problems:
+            text = "; ".join(f"{place}: {problem}" if place else problem for place, problem in problems.items())
+            raise CreationDenied(
+                f"the plugin {plugin_key} does not take the options of this session: {text}",
+                data={"plugins": [plugin_key], "field": "plugin_options"},
+            )
 
     async def _labels_of(self, spec: KernelSpec) -> Mapping[str, str]:
         """Returns the labels of an image; none if the runtime cannot read them now: a kernel must end nevertheless."""

@@ -40,8 +40,11 @@ def _of_this_host() -> tuple[str, str]:
     return f"{release.get('ID', '')}{release.get('VERSION_ID', '')}", libc
 
 
-def hook_facts(kernel: Kernel, method: str, labels: Mapping[str, str], *, restarting: bool) -> dict[str, Any]:
-    """Returns the fields of a hook's context that say what its workload is and, for ending calls, why it ends."""
+def hook_facts(
+    plugin_key: str, kernel: Kernel, method: str, labels: Mapping[str, str], *, restarting: bool
+) -> dict[str, Any]:
+    """Returns the fields of a hook's context that say what its workload is, what the session says to
+    the plugin and, for ending calls, why it ends."""
     record, spec = kernel.record, kernel.record.spec
     ending = record.ending
     reason = ""
@@ -53,6 +56,7 @@ def hook_facts(kernel: Kernel, method: str, labels: Mapping[str, str], *, restar
         "cluster_role": spec.cluster_role,
         "cluster_rank": spec.local_rank,
         "cluster_size": spec.cluster.size,
+        "options": spec.plugin_options.get(plugin_key, {}),
         "end_reason": reason,
         "is_forced": method in _ENDING_METHODS and ending is not None and ending.forced,
     }

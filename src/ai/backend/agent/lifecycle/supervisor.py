@@ -190,6 +190,10 @@ class Supervisor:
         crash_point("destroy.accept.after")
         self._start_operations(kernel, operations)
 
+    def end_for_overuse(self, kernel: Kernel, message: str) -> None:
+        """Starts to end a kernel that uses more of a device than its share."""
+        self.end(kernel, Termination(reason=R.ANOMALY_DETECTED, message=message))
+
     def workload_exited(self, key: WorkloadKey, ended: WorkloadExit) -> None:
         """Ends a running kernel whose workload has exited by itself.
 

@@ -107,6 +107,7 @@ def merge_configs(authored_configs: Sequence[_AuthoredConfig]) -> WorkloadConfig
         networks=_union_of(config.networks for _, config in authored_configs),
         extra_gids=_union_of(config.extra_gids for _, config in authored_configs),
         extra_syscalls=_union_of(config.extra_syscalls for _, config in authored_configs),
+        ipc=_single_value("ipc", ((author, config.ipc) for author, config in authored_configs)),
         cpuset=_only_one_sets("cpuset", ((author, config.cpuset) for author, config in authored_configs)),
         memory_nodes=_only_one_sets(
             "memory_nodes", ((author, config.memory_nodes) for author, config in authored_configs)
@@ -134,7 +135,13 @@ _KEY_OF_FIELD: dict[str, Callable[[Any], str]] = {
     "devices": _device_key,
     "extra_syscalls": str,
     "networks": str,
+    "ipc": str,
 }
+
+
+def _items_of(value: Any) -> Sequence[Any]:
+    """Returns the items of a field; the only one of a field with a single value."""
+    return (value,) if isinstance(value, str) else value or ()
 
 
 def blame(error: CreationDenied, authored_configs: Sequence[_AuthoredConfig]) -> CreationDenied:
@@ -146,7 +153,7 @@ def blame(error: CreationDenied, authored_configs: Sequence[_AuthoredConfig]) ->
         for author, config in authored_configs
         if key_of_item is not None
         and author != AGENT
-        and any(key_of_item(item) == refused_key for item in getattr(config, config_field))
+        and any(key_of_item(item) == refused_key for item in _items_of(getattr(config, config_field)))
     ]
     if not authors:
         return error
@@ -314,7 +321,11 @@ def reports_of(declared: Mapping[str, RuntimeClassSettings], info: RuntimeInfo) 
         RuntimeClassReport(
             name=name,
             kind=declaration.kind,
-            overhead={slot: format_quantity(amount) for slot, amount in overhead_of(declaration).items() if amount},
+            overhead={
+                slot: format_quantity(amount)
+                for slot, amount in overhead_of(declaration, info.class_overheads.get(runtime)).items()
+                if amount
+            },
             whole_devices=declaration.needs_whole_devices,
             max_devices=_device_limit(declaration, runtime),
         )
@@ -322,9 +333,12 @@ def reports_of(declared: Mapping[str, RuntimeClassSettings], info: RuntimeInfo) 
     ]
 
 
-def overhead_of(declaration: RuntimeClassSettings) -> dict[str, Decimal]:
-    """Returns the overhead of one workload of the class by slot."""
+def overhead_of(declaration: RuntimeClassSettings, reported_bytes: int | None = None) -> dict[str, Decimal]:
+    """Returns the overhead of one workload of the class by slot: as declared, else the memory that the runtime
+    reports."""
     default_bytes = VM_MEMORY if declaration.kind == "vm" else 0
+    if reported_bytes is not None:
+        default_bytes = reported_bytes
     memory_bytes = default_bytes if declaration.overhead_mem is None else declaration.overhead_mem
     return {"cpu": Decimal(str(declaration.overhead_cpu)), "mem": Decimal(memory_bytes)}
 
@@ -345,7 +359,9 @@ def without_overhead(
 ) -> tuple[float | None, int | None]:
     """Returns the limits of CPU and memory without the class's overhead, which the kernel's slots contain."""
     runtime_class = classes_of(declared, info).get(name)
-    overhead = overhead_of(runtime_class[0]) if runtime_class is not None else {}
+    overhead = (
+        overhead_of(runtime_class[0], info.class_overheads.get(runtime_class[1])) if runtime_class is not None else {}
+    )
     cpu, memory = config.cpu_limit, config.memory_limit_bytes
     if cpu is not None and overhead.get("cpu"):
         cpu = max(float(Decimal(str(cpu)) - overhead["cpu"]), 0.01)

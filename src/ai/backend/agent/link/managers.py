@@ -14,6 +14,7 @@ from ai.backend.accelerator.mock.declaration import declared_slot
 from ai.backend.agent.config.settings import AgentSettings, LinkSettings
 from ai.backend.common.errors import BackendError, InvalidInput
 from ai.backend.infra.config_store import GLOBAL, MANAGERS, ConfigScope, ScopeKind
+from ai.backend.infra.rpc.zmq.key_files import AgentKeyFiles, load_public_keys
 
 if TYPE_CHECKING:
     from ai.backend.infra.config_store.etcd import EtcdConfigStore
@@ -29,13 +30,21 @@ def named_managers(link: LinkSettings) -> dict[str, str]:
     """Maps the managers' addresses in the settings to their public key; empty without one. Raises InvalidInput."""
     default_key = link.manager_key
     if default_key is None and link.manager_key_file is not None:
-        try:
-            default_key = link.manager_key_file.expanduser().read_text().split()[0]
-        except (OSError, IndexError) as e:
-            raise InvalidInput(f"{link.manager_key_file} holds no key: {e}", data={"link.manager-key-file": "?"}) from e
+        default_key = load_public_keys(link.manager_key_file)[0]
     if default_key is None:
         return {}
     return {address.strip(): default_key for address in link.manager_addr.split(",") if address.strip()}
+
+
+def key_files(settings: AgentSettings) -> AgentKeyFiles:
+    """Returns the files of keys that the settings name; creates the agent's pair if it is missing.
+
+    Raises InvalidInput if a file cannot be used.
+    """
+    link = settings.link
+    keypair_file = link.keypair_file or settings.data_dir / "agent.key"
+    keypair_file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return AgentKeyFiles(keypair_file, link.manager_key_file if link.manager_key is None else None)
 
 
 def _read(entries: Mapping[str, str]) -> dict[str, str]:

@@ -189,6 +189,7 @@ class HeartbeatReporter:
                     variant_namespaces=[msgspec.to_builtins(namespace) for namespace in kind.namespaces]
                     if kind is not None
                     else [],
+                    options_schema=None if handle.options_schema is None else dict(handle.options_schema),
                     alloc_map=msgspec.to_builtins(kind.spec) if kind is not None and kind.spec is not None else None,
                 )
             )

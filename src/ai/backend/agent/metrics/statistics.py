@@ -14,6 +14,7 @@ import msgspec
 from ai.backend.agent.devices.inventory import Inventory
 from ai.backend.agent.devices.plugins import PluginSet
 from ai.backend.agent.kernels.kernel import Kernel
+from ai.backend.agent.metrics.overuse import OveruseWatch
 from ai.backend.agent.metrics.series import Metric, Series, SeriesOfWorkload, totals
 from ai.backend.common.devices import DeviceAllocation
 from ai.backend.common.errors import BackendError
@@ -75,6 +76,7 @@ class Statistics:
     _: KW_ONLY
     clock: Callable[[], float] = time.monotonic
     wall_clock: Callable[[], float] = time.time
+    overuse: OveruseWatch | None = None
     node: dict[str, Metric] = field(default_factory=dict, init=False)
     devices: dict[str, dict[str, Metric]] = field(default_factory=dict, init=False)
     kernels: dict[str, msgspec.Raw] = field(default_factory=dict, init=False)
@@ -305,6 +307,7 @@ class Statistics:
         }
         measurements_of_workload: dict[WorkloadKey, dict[str, Measurement]] = {key: {} for key in by_key}
         exposition = Exposition()
+        plain_measurements: dict[WorkloadKey, list[Measurement]] = {}
         for answer in answers:
             exposition.devices(
                 answer.source,
@@ -321,6 +324,7 @@ class Statistics:
                     )
             for key, measurements in answer.workloads.items():
                 if key in measurements_of_workload:
+                    plain_measurements.setdefault(key, []).extend(measurements)
                     measurements_of_workload[key] = {**totals(measurements), **measurements_of_workload[key]}
         metrics = {
             kernel.id: msgspec.Raw(
@@ -328,8 +332,11 @@ class Statistics:
             )
             for key, kernel in by_key.items()
         }
+        if self.overuse is not None:
+            self.overuse.check(plain_measurements, by_key, measured_at)
         exposition.workloads([*_gauge_sums(measurements_of_workload.values()), *self._counter_totals.values()])
-        self.node, self.devices, self.kernels, self.families = node, devices, metrics, exposition.families()
+        self.node, self.devices, self.kernels = node, devices, metrics
+        self.families = [*exposition.families(), *(() if self.overuse is None else (self.overuse.family(),))]
         self._series_of_node = {
             name: series
             for name, series in self._series_of_node.items()

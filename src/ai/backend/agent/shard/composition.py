@@ -13,7 +13,7 @@ from uuid import uuid4
 
 from ai.backend.agent.config.settings import AgentSettings
 from ai.backend.agent.directory.directory import DataDirectory
-from ai.backend.agent.link.managers import SharedConfiguration, named_managers
+from ai.backend.agent.link.managers import SharedConfiguration, key_files, named_managers
 from ai.backend.agent.runtimes import parse_runtime_settings
 from ai.backend.agent.shard.inventory import NodeInventory
 from ai.backend.agent.shard.shard import MakeRuntime, Shard
@@ -23,7 +23,6 @@ from ai.backend.infra.process.memory import collect_rarely, trimmed
 from ai.backend.infra.retry import Backoff
 from ai.backend.infra.rpc.fanout import ManagerFanout
 from ai.backend.infra.rpc.zmq.agent import ZmqAgentEndpoint
-from ai.backend.infra.rpc.zmq.keys import load_or_generate_keypair
 from ai.backend.node.kube_api.client import KubeApi
 from ai.backend.node.kube_api.configuration import ClusterAddress, cluster_address
 from ai.backend.node.kube_api.election import Election
@@ -89,11 +88,16 @@ async def _serve_nodes(settings: AgentSettings, address: ClusterAddress, lease_a
     kubernetes = settings.kubernetes
     await _check_state(settings, lease_api)
     shared = SharedConfiguration(settings)
-    keys_file = settings.link.keypair_file or settings.data_dir / "agent.key"
-    keypair = load_or_generate_keypair(keys_file)
+    keys = key_files(settings)
 
     def connect_manager(manager_address: str, key: str) -> ZmqAgentEndpoint:
-        return ZmqAgentEndpoint(connect=manager_address, agent_id=kubernetes.speaker, keypair=keypair, manager_key=key)
+        return ZmqAgentEndpoint(
+            connect=manager_address,
+            agent_id=kubernetes.speaker,
+            keypair=keys.keypair,
+            manager_key=key,
+            newest_keys=partial(keys.newest, key),
+        )
 
     async with AsyncExitStack() as parts:
         parts.push_async_callback(shared.close)

@@ -1,11 +1,12 @@
-"""Derives the devices of a node from the ResourceSlices that drivers publish (KEP-4381)."""
+"""Derives the devices of a node from the ResourceSlices that drivers publish (KEP-4381), and from the numbers that
+device plugins give."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 
-from ai.backend.agent.config.kubernetes import DriverSettings
+from ai.backend.agent.config.kubernetes import CountedSettings, DriverSettings
 from ai.backend.common.devices import ComputeDevice, DeviceHealth, DeviceLink, DeviceSlot, LinkKind
 from ai.backend.common.errors import InvalidQuantity
 from ai.backend.common.ids import DeviceId, DeviceName, SlotName
@@ -19,12 +20,16 @@ _MAX_ID = 64
 _BLOCKING_EFFECTS = frozenset({"NoSchedule", "NoExecute"})
 
 
-def device_name_of(driver: str, settings: DriverSettings) -> DeviceName:
+MAX_COUNTED = 1024
+"""The most devices of one device plugin on a node."""
+
+
+def device_name_of(driver: str, settings: DriverSettings | CountedSettings) -> DeviceName:
     name = settings.device_name or "".join(c if c.isalnum() else "-" for c in driver.lower()).strip("-")
     return DeviceName(name if name[:1].isalpha() else f"d-{name}")
 
 
-def slot_of(driver: str, settings: DriverSettings) -> SlotName:
+def slot_of(driver: str, settings: DriverSettings | CountedSettings) -> SlotName:
     return SlotName(settings.slot or f"{device_name_of(driver, settings)}.device")
 
 
@@ -75,6 +80,26 @@ def compute_devices(devices: Sequence[Device], driver: str, settings: DriverSett
             )
         )
     return tuple(result)
+
+
+def numbered_devices(
+    amount: int, resource: str, settings: CountedSettings, model: str | None
+) -> tuple[ComputeDevice, ...]:
+    """Returns so many devices of a device plugin, ``any-0`` and on: which they are is up to the kubelet.
+
+    They have no links and no NUMA node, so that nothing can be planned that the kubelet would not keep.
+    """
+    name, slot = device_name_of(resource, settings), slot_of(resource, settings)
+    return tuple(
+        ComputeDevice(
+            device_name=name,
+            device_id=DeviceId(f"any-{number}"),
+            hw_location="chosen by the kubelet",
+            slots=(DeviceSlot(slot_name=slot, slot_type=SlotType.COUNT, amount=Decimal(1)),),
+            model_name=model[:128] if model else None,
+        )
+        for number in range(min(amount, MAX_COUNTED))
+    )
 
 
 def _attribute(device: Device, driver: str, name: str) -> str | int | bool | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 
 from ai.backend.agent.config.kubernetes import KubernetesSettings
-from ai.backend.agent.shard.devices import complete_pools, compute_devices
+from ai.backend.agent.shard.devices import complete_pools, compute_devices, numbered_devices
 from ai.backend.common.devices import ComputeDevice
 from ai.backend.common.errors import InvalidQuantity
 from ai.backend.common.images import architecture_name
@@ -30,12 +30,17 @@ class Requests:
     cpu: Decimal = Decimal(0)
     memory: Decimal = Decimal(0)
     pods: int = 0
+    counted: Mapping[str, Decimal] = field(default_factory=dict)
+    """Devices by the names of resources, of those that device plugins count."""
 
     def plus(self, other: Requests, sign: int = 1) -> Requests:
+        names = {*self.counted, *other.counted}
+        sums = {name: self.counted.get(name, 0) + sign * other.counted.get(name, Decimal(0)) for name in names}
         return Requests(
             cpu=self.cpu + sign * other.cpu,
             memory=self.memory + sign * other.memory,
             pods=self.pods + sign * other.pods,
+            counted={name: amount for name, amount in sums.items() if amount},
         )
 
 
@@ -44,7 +49,8 @@ class NodeFacts:
     """A node as the manager plans it.
 
     ``uid`` is the cluster's: another node of the same name is another agent's life. ``closed`` says why the node takes
-    nothing new, ``lost`` why it does not answer; both are empty for a node in order. ``devices`` are by driver.
+    nothing new, ``lost`` why it does not answer; both are empty for a node in order. ``devices`` are by driver,
+    or by the resource of a device plugin.
     """
 
     name: str
@@ -81,7 +87,9 @@ def requests_of(spec: PodSpec) -> Requests:
     """Returns what the scheduler counts for a pod: the larger of its containers and its start, with its overhead."""
     cpu = _effective(spec, "cpu")
     memory = _effective(spec, "memory")
-    return Requests(cpu=cpu, memory=memory, pods=1)
+    containers = (*spec.init_containers, *spec.containers)
+    names = {name for container in containers for name in container.resources.requests if "/" in name}
+    return Requests(cpu=cpu, memory=memory, pods=1, counted={name: _effective(spec, name) for name in names})
 
 
 def _effective(spec: PodSpec, name: str) -> Decimal:
@@ -137,7 +145,7 @@ def facts_of(
         resource_group=labels.get(settings.resource_group_label) or resource_group,
         closed=_closed(node, settings),
         lost=_lost(node),
-        devices=devices_of(listed_slices, settings),
+        devices=devices_of(listed_slices, settings) | counted_devices(node, others, settings),
     )
 
 
@@ -148,6 +156,17 @@ def devices_of(slices: Sequence[ResourceSlice], settings: KubernetesSettings) ->
         for driver, driver_settings in settings.drivers.items()
     }
     return {driver: found_devices for driver, found_devices in devices.items() if found_devices}
+
+
+def counted_devices(node: Node, others: Requests, settings: KubernetesSettings) -> dict[str, tuple[ComputeDevice, ...]]:
+    """Returns what device plugins offer of each configured resource, less what the pods of others have."""
+    devices: dict[str, tuple[ComputeDevice, ...]] = {}
+    for resource, counted in settings.counted.items():
+        amount = _amount(node.status.allocatable, resource) - others.counted.get(resource, Decimal(0))
+        model = node.metadata.labels.get(counted.model_label or f"{resource}.product")
+        if numbered := numbered_devices(int(max(Decimal(0), amount)), resource, counted, model):
+            devices[resource] = numbered
+    return devices
 
 
 def _closed(node: Node, settings: KubernetesSettings) -> str:

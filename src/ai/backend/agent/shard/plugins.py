@@ -133,6 +133,31 @@ class DriverPlugin(NodePlugin):
         ]
 
 
+class CountedPlugin(NodePlugin):
+    """Serves what a device plugin counts; a session's container asks for the number of them in its plan."""
+
+    strategy = AllocationStrategy.EVENLY
+    resource: ClassVar[str]
+
+    async def list_devices(self) -> Sequence[ComputeDevice]:
+        return type(self).facts().devices.get(self.resource, ())
+
+    async def configure(self, workload: Workload, device_alloc: DeviceAllocation) -> WorkloadConfig:
+        """Names each device as the runtime of pods counts it, ``count:RESOURCE=ID``."""
+        held = device_alloc.slots.get(self.display.slot_name, {})
+        devices = [
+            DeviceMapping(source="", cdi_name=f"count:{self.resource}={device_id}") for device_id in sorted(held)
+        ]
+        return WorkloadConfig(devices=tuple(devices))
+
+    async def alloc_to_devices(self, device_alloc: DeviceAllocation) -> Sequence[AttachedDevice]:
+        held = device_alloc.slots.get(self.display.slot_name, {})
+        models = {device.device_id: device.model_name for device in await self.list_devices()}
+        return [
+            AttachedDevice(device_id=device_id, model_name=models.get(device_id) or self.resource) for device_id in held
+        ]
+
+
 def node_plugins(facts: ReadFacts, settings: KubernetesSettings) -> list[PluginSource]:
     """Returns the plugins of one node."""
     sources = [
@@ -150,6 +175,17 @@ def node_plugins(facts: ReadFacts, settings: KubernetesSettings) -> list[PluginS
         )
         values = {"facts": staticmethod(facts), "key": key, "driver": driver, "driver_settings": driver_settings}
         sources.append(PluginSource(key, partial(_made, DriverPlugin, display=display, **values)))
+    for resource, counted in settings.counted.items():
+        key = device_name_of(resource, counted)
+        display = SlotDisplay(
+            slot_name=slot_of(resource, counted),
+            slot_type=SlotType.COUNT,
+            human_readable_name=key,
+            description=f"Devices of {resource}, which the kubelet chooses",
+            display_unit=key,
+        )
+        values = {"facts": staticmethod(facts), "key": key, "resource": resource}
+        sources.append(PluginSource(key, partial(_made, CountedPlugin, display=display, **values)))
     return sources
 
 

@@ -16,14 +16,18 @@ from ai.backend.appproxy.worker.planes.embedded.limits import Limits
 from ai.backend.appproxy.worker.planes.embedded.plane import EmbeddedPlane, Frontend
 from ai.backend.appproxy.worker.planes.haproxy.plane import HaproxyOptions, HaproxyPlane
 from ai.backend.appproxy.worker.planes.plane import DataPlane
+from ai.backend.appproxy.worker.planes.traefik.control import TraefikControl
+from ai.backend.appproxy.worker.planes.traefik.plane import TraefikOptions, TraefikPlane
 from ai.backend.appproxy.worker.upstreams import Dialer, RouteDialer
 from ai.backend.common.errors import InvalidInput
 from ai.backend.common.wire.appproxy import INFERENCE_KEY, AppFilter, FrontendMode, WorkerRegistration, purpose_key
+from ai.backend.infra.config_store.etcd import EtcdConfigStore
 from ai.backend.infra.http.addresses import parse_network
 from ai.backend.infra.http.health import HealthApi
 from ai.backend.infra.http.routes import endpoints_of
 from ai.backend.infra.http.server import HttpServer, make_runner, serve_on, tls_of
 from ai.backend.infra.loop import cancel_all
+from ai.backend.infra.settings.tables import EtcdSettings
 from ai.backend.infra.telemetry import Metrics
 
 STATE_FILE = "proxy-worker-state.json"
@@ -99,6 +103,24 @@ def plane_of(settings: WorkerSettings, gate: Gate, dialer: Dialer) -> DataPlane:
     table = process.limits.model_dump()
     per_address = table.pop("connections_per_address")
     limits = Limits(**table)
+    if process.frontend_mode == "traefik" and process.traefik.etcd is not None:
+        return TraefikPlane(
+            frontend,
+            gate,
+            dialer,
+            TraefikOptions(
+                control=TraefikControl(
+                    etcd_tree(process.traefik.etcd),
+                    process.authority,
+                    f"http://127.0.0.1:{process.traefik.api_port}",
+                ),
+                api_port=process.traefik.api_port,
+                gate=(process.traefik.gate_addr.host, process.traefik.gate_addr.port),
+                protocol=process.protocol,
+            ),
+            limits=limits,
+            logs_access=process.access_log,
+        )
     if process.data_plane == "embedded":
         return EmbeddedPlane(
             frontend,
@@ -131,6 +153,11 @@ def plane_of(settings: WorkerSettings, gate: Gate, dialer: Dialer) -> DataPlane:
     )
 
 
+def etcd_tree(etcd: EtcdSettings) -> EtcdConfigStore:
+    """Returns the etcd that Traefik reads."""
+    return EtcdConfigStore(etcd.endpoints, user=etcd.user, password=etcd.password.get_secret_value())
+
+
 def frontend_of(settings: WorkerSettings) -> Frontend:
     """Returns where browsers connect. Raises InvalidInput if the certificate cannot be used."""
     process = settings.proxy_worker
@@ -138,6 +165,16 @@ def frontend_of(settings: WorkerSettings) -> Frontend:
     if process.tls_listen and process.tls_cert is not None and process.tls_privkey is not None:
         tls = tls_of(process.tls_cert, process.tls_privkey)
     models = (process.models_bind_addr.host, process.models_bind_addr.port) if process.models_bind_addr else None
+    if process.frontend_mode == "traefik":
+        (low, high), by_name = process.traefik.port_proxy.port_range, process.traefik.wildcard_domain
+        is_by_name = process.mode is FrontendMode.WILDCARD and by_name is not None
+        return Frontend(
+            host="127.0.0.1",
+            ports={} if is_by_name else {port: port for port in range(low, high + 1)},
+            domain=by_name.domain if is_by_name and by_name is not None else None,
+            is_secure=process.tls_advertised,
+            models=models,
+        )
     if process.mode is FrontendMode.WILDCARD and process.wildcard_domain is not None:
         wildcard = process.wildcard_domain
         return Frontend(
@@ -155,11 +192,19 @@ def frontend_of(settings: WorkerSettings) -> Frontend:
 def registration_of(settings: WorkerSettings, api_port: int) -> WorkerRegistration:
     """Returns how the worker describes itself to the coordinator; ``api_port`` is the port of its own API."""
     process = settings.proxy_worker
-    api, proxy, wildcard = process.api_advertised_addr or process.api_bind_addr, process.port_proxy, None
-    hostname = proxy.advertised_host or proxy.bind_host
-    if process.mode is FrontendMode.WILDCARD:
+    api = process.api_advertised_addr or process.api_bind_addr
+    hostname, port_range, domain, domain_port = api.host, None, None, None
+    if process.frontend_mode == "traefik" and process.mode is FrontendMode.PORT:
+        hostname, port_range = process.traefik.port_proxy.advertised_host, process.traefik.port_proxy.port_range
+    elif process.frontend_mode == "traefik" and process.traefik.wildcard_domain is not None:
+        domain, domain_port = process.traefik.wildcard_domain.domain, process.traefik.wildcard_domain.advertised_port
+    elif process.mode is FrontendMode.PORT:
+        proxy = process.port_proxy
+        hostname = proxy.advertised_host or proxy.bind_host
+        port_range = proxy.advertised_port_range or proxy.bind_port_range
+    elif process.wildcard_domain is not None:
         wildcard = process.wildcard_domain
-        hostname = api.host
+        domain, domain_port = wildcard.domain, wildcard.advertised_port or wildcard.bind_addr.port
     return WorkerRegistration(
         authority=process.authority,
         frontend_mode=process.mode,
@@ -167,9 +212,9 @@ def registration_of(settings: WorkerSettings, api_port: int) -> WorkerRegistrati
         hostname=hostname,
         use_tls=process.tls_advertised,
         api_port=process.api_advertised_addr.port if process.api_advertised_addr else api_port,
-        port_range=None if wildcard else proxy.advertised_port_range or proxy.bind_port_range,
-        wildcard_domain=wildcard.domain if wildcard else None,
-        wildcard_port=(wildcard.advertised_port or wildcard.bind_addr.port) if wildcard else None,
+        port_range=port_range,
+        wildcard_domain=domain,
+        wildcard_port=domain_port,
         filtered_apps_only=process.filtered_apps_only,
         accepted_traffics=process.accepted_traffics,
         app_filters=[AppFilter(key=each.key, value=each.value) for each in process.app_filters],

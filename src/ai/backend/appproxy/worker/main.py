@@ -10,7 +10,14 @@ import click
 
 from ai.backend.appproxy.worker.composition import Worker
 from ai.backend.appproxy.worker.config.settings import WorkerSettings
-from ai.backend.infra.process.daemon import config_option, level_reload, log_level_option, reported_errors, run_daemon
+from ai.backend.infra.process.daemon import (
+    config_option,
+    level_reload,
+    log_level_option,
+    quickest_loop,
+    reported_errors,
+    run_daemon,
+)
 from ai.backend.infra.process.pid_file import PidFile
 from ai.backend.infra.settings import load_settings, warn_of_keys_without_effect
 from ai.backend.infra.settings.check import config as config_group
@@ -44,7 +51,12 @@ def start_server(config: Path | None, log_level: str | None) -> None:
         start_telemetry("proxy-worker", settings.otel)
         start_monitors("proxy-worker", settings.monitors, settings)
     reload = level_reload(lambda: _load_settings(config).logging, level=level)
-    run_daemon(lambda stop: serve(settings, stop), debug=settings.debug.asyncio or None, reload=reload)
+    run_daemon(
+        lambda stop: serve(settings, stop),
+        loop_factory=quickest_loop(),
+        debug=settings.debug.asyncio or None,
+        reload=reload,
+    )
 
 
 async def serve(settings: WorkerSettings, stop: asyncio.Event) -> None:

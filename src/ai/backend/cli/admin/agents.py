@@ -219,6 +219,7 @@ async def agent_operations(api: AsyncSession, agent_id: str, device_name: str) -
 @click.argument("device_id")
 @click.argument("argument", default="")
 @click.option("--for", "hours", type=click.FloatRange(0, min_open=True), metavar="HOURS", help="When a cordon ends.")
+@click.option("--start-over", is_flag=True, help="Let batch sessions of a drained device wait again.")
 async def agent_operate(
     api: AsyncSession,
     agent_id: str,
@@ -227,15 +228,20 @@ async def agent_operate(
     device_id: str,
     argument: str,
     hours: float | None,
+    start_over: bool,
 ) -> Outcome:
     """Do ACTION to the device DEVICE_ID of the plugin DEVICE_NAME on the agent AGENT_ID; the device must be unused.
 
     Actions: partition (ARGUMENT is the profile), unpartition, power-on, power-off, reset, program (ARGUMENT is the
     image, a path on the agent's node), attach, detach. `operations` shows what a plugin knows. Any device, also one in
-    use: cordon (ARGUMENT is the reason), so that nothing new comes onto it, and uncordon.
+    use: cordon (ARGUMENT is the reason), so that nothing new comes onto it; taint (ARGUMENT is a key and the reason),
+    so that only sessions come whose device request says tolerates("KEY"); drain, a cordon that ends the sessions on
+    it; and uncordon, which ends any of these.
     """
     expires_after_s = None if hours is None else hours * 3600
-    result_id = await api.Agent.operate_device(agent_id, device_name, action, device_id, argument, expires_after_s)
+    result_id = await api.Agent.operate_device(
+        agent_id, device_name, action, device_id, argument, expires_after_s, start_over=start_over
+    )
     result_text = f"Done: {action} of {device_id}." if result_id == device_id else f"Made {result_id} of {device_id}."
     return {"device_id": result_id}, result_text
 

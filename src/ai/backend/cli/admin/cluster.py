@@ -110,6 +110,35 @@ def _describe_variant(variant: dict[str, Any]) -> dict[str, Any]:
     return {**variant, "meets": match_texts.get(variant["match_mode"])}
 
 
+@resource.command("plugin-options", cls=ListCommand)
+async def plugin_options(api: AsyncSession) -> None:
+    """List what a session may say to accelerator plugins (--plugin-option of `run` and `start`)."""
+    schemas_by_plugin = await api.Resource.plugin_options()
+    screen = screen_of()
+    if screen.is_json:
+        screen.json(schemas_by_plugin)
+        return
+    rows = [
+        {"option": f"{plugin}.{name}", "values": _describe_values(entry), "description": entry.get("description", "")}
+        for plugin, schemas in schemas_by_plugin.items()
+        for schema in schemas
+        for name, entry in (schema.get("properties") or {}).items()
+    ]
+    screen.rows(rows, columns("option | values | description"), "no accelerator plugin here takes options")
+
+
+def _describe_values(entry: dict[str, Any]) -> str:
+    """Returns in words what a JSON Schema allows: its values, else its types and bounds."""
+    if "enum" in entry:
+        return ", ".join(map(str, entry["enum"]))
+    if "const" in entry:
+        return str(entry["const"])
+    if "anyOf" in entry:
+        return " or ".join(_describe_values(choice) for choice in entry["anyOf"] if choice.get("type") != "null")
+    bounds = [f"{word} {entry[key]}" for key, word in (("minimum", "from"), ("maximum", "to")) if key in entry]
+    return " ".join([str(entry.get("type", "any")), *bounds])
+
+
 @resource.command("presets", cls=ListCommand)
 async def presets(api: AsyncSession) -> None:
     """List resource presets."""

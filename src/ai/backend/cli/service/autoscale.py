@@ -21,7 +21,15 @@ _RULE_COLUMNS = columns(
     "id/plain: Rule | metric_name: Metric | comparator | threshold/plain | step_size/number: Step"
     " | cooldown_seconds/number: Cooldown | last_triggered_at/time: Triggered"
 )
-_METRICS = ("load", "in_flight", "queued", "requests_per_s")
+_SOURCES = ("proxy", "inference-framework", "kernel", "prometheus")
+_METRIC_HELP = "load, in_flight, queued or requests_per_s; or a metric of another --source."
+_source = click.option(
+    "--source",
+    "metric_source",
+    type=click.Choice(_SOURCES),
+    help="Whose metric: the app proxy's, a gauge of the engine, a statistic of the kernel, a query of the operator."
+    "  [default: proxy]",
+)
 _COMPARATORS = ("less-than", "less-than-or-equal", "greater-than", "greater-than-or-equal")
 _NAME = click.argument("name")
 _RULE = click.argument("rule", type=click.UUID)
@@ -66,14 +74,23 @@ async def show(api: AsyncSession, name: str) -> None:
 @_NAME
 @_bounds
 @click.option("--target", type=click.FloatRange(0, min_open=True), help="The load that one replica is to have.")
-@click.option("--metric", type=click.Choice(_METRICS), default="load", show_default=True, help="What --target counts.")
+@click.option(
+    "--metric", default="load", show_default=True, metavar="NAME", help=f"What --target counts: {_METRIC_HELP}"
+)
+@_source
 @click.option("--no-target", is_flag=True, help="Follow the rules alone.")
 @click.option("--idle", "idle_s", type=click.FloatRange(1), metavar="SECONDS", help="With --min 0: how long idle.")
 @click.option(
     "--down-delay", "down_delay_s", type=click.FloatRange(0), metavar="SECONDS", help="How long a lower load waits."
 )
 async def set_(
-    api: AsyncSession, name: str, target: float | None, metric: str, no_target: bool, **values: Any
+    api: AsyncSession,
+    name: str,
+    target: float | None,
+    metric: str,
+    metric_source: str | None,
+    no_target: bool,
+    **values: Any,
 ) -> Outcome:
     """Let the number of replicas of the service NAME follow its load. What is not given stays.
 
@@ -84,7 +101,7 @@ async def set_(
     if target is not None and no_target:
         raise click.UsageError("give --target or --no-target")
     if target is not None:
-        changes["target"] = {"target": target, "metric": metric}
+        changes["target"] = {"target": target, "metric": metric, **_given({"metric_source": metric_source})}
     elif no_target:
         changes["target"] = None
     detail = await api.Service(name).set_scaling(**changes)
@@ -101,7 +118,10 @@ async def off(api: AsyncSession, name: str) -> Outcome:
 
 def _rule_options(*, is_new: bool) -> Callable[[Any], Any]:
     return options(
-        click.option("--metric", "metric_name", type=click.Choice(_METRICS), required=is_new, help="What it looks at."),
+        click.option(
+            "--metric", "metric_name", metavar="NAME", required=is_new, help=f"What it looks at: {_METRIC_HELP}"
+        ),
+        _source,
         click.option(
             "--comparator", type=click.Choice(_COMPARATORS), required=is_new, help="How it compares, per replica."
         ),

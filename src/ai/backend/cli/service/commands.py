@@ -60,6 +60,7 @@ _revision_options = options(
         metavar="PATH",
         help="The definition in the folder.  [default: model-definition.yaml]",
     ),
+    click.option("--model-name", metavar="NAME", help="Which model of the definition; the only one needs no choice."),
     click.option(
         "--runtime-variant",
         metavar="NAME",
@@ -268,6 +269,13 @@ async def update(api: AsyncSession, name: str, **values: Any) -> Outcome:
 async def rollback(api: AsyncSession, name: str) -> Outcome:
     """Roll back the revision of the service NAME that is being rolled out."""
     return await api.Service(name).rollback(), f"{name}: the revision is being rolled back"
+
+
+@service.command("promote", cls=Leaf)
+@_NAME
+async def promote(api: AsyncSession, name: str) -> Outcome:
+    """End the present step of the canary of the service NAME, or the watch of its blue-green roll-out."""
+    return await api.Service(name).promote(), f"{name}: the step is over"
 
 
 @service.command("rm", cls=Leaf)

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 INFO_FIELDS = (
     "name", "id", "type", "status", "status_info", "status_data", "result", "image", "tag", "domain_name", "group_name",
     "user_email", "access_key", "scaling_group", "agent_ids", "cluster_mode", "cluster_size", "runtime_class",
-    "occupying_slots", "variant_requirements", "device_requests", "resource_opts", "mounts", "startup_command",
-    "service_ports", "created_at", "status_changed", "terminated_at", "status_history",
+    "occupying_slots", "variant_requirements", "device_requests", "plugin_options", "resource_opts", "mounts",
+    "startup_command", "service_ports", "created_at", "status_changed", "terminated_at", "status_history",
 )  # fmt: skip
 CONTAINER_FIELDS = (
     "id", "cluster_hostname", "cluster_role", "cluster_idx", "local_rank", "status", "status_data", "agent",
     "container_id", "occupied_slots", "attached_devices", "live_stat", "last_stat",
 )  # fmt: skip
-_JSON_FIELDS = frozenset({"occupying_slots", "resource_opts", "service_ports"})
+_JSON_FIELDS = frozenset({"occupying_slots", "plugin_options", "resource_opts", "service_ports"})
 
 owner_option = click.option("--owner", metavar="ACCESS_KEY", help="Whose session it is; for administrators.")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, cast
@@ -67,6 +68,22 @@ def config_of(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _pairs_as_mapping(_ctx: click.Context, _param: click.Parameter, pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
     return dict(pairs)
+
+
+def _plugin_options(_ctx: click.Context, param: click.Parameter, texts: Iterable[str]) -> dict[str, dict[str, object]]:
+    """Parses texts such as ``fpga.image=fft.bit``; a value that is no JSON is text."""
+    options_by_plugin: dict[str, dict[str, object]] = {}
+    for text in texts:
+        name, separator, value_text = text.partition("=")
+        plugin, dot, option = name.partition(".")
+        if not (separator and dot and plugin and option):
+            raise click.BadParameter(f"{text!r} is not PLUGIN.NAME=VALUE, such as fpga.image=fft.bit", param=param)
+        try:
+            value: object = json.loads(value_text)
+        except ValueError:
+            value = value_text
+        options_by_plugin.setdefault(plugin, {})[option] = value
+    return options_by_plugin
 
 
 def _parse_ports(_ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, ...]:
@@ -135,6 +152,15 @@ creation_options = options(
         metavar="EXPRESSION",
         help="What its accelerators must be, such as 'memory >= 40g && compute_capability >= 8.0' or "
         '\'model in ["A100", "H100"] && same(numa_node)\'. Repeat for alternatives, the preferred first.',
+    ),
+    click.option(
+        "--plugin-option",
+        "plugin_options",
+        multiple=True,
+        callback=_plugin_options,
+        metavar="PLUGIN.NAME=VALUE",
+        help="What it says to an accelerator plugin, such as fpga.image=fft.bit; VALUE is JSON, or text. Repeat for "
+        "more; `backend.ai resource plugin-options` lists what there is.",
     ),
     click.option(
         "--resource-opts",

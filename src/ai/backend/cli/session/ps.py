@@ -35,7 +35,8 @@ FIELDS = {
         "status_changed", "result", "tag", "created_at", "occupying_slots", "registry", "cluster_template",
         "cluster_mode", "cluster_size", "domain_name", "group_id", "agent_ids", "user_email", "user_id",
         "terminated_at", "starts_at", "scheduled_at", "startup_command", "variant_requirements", "device_requests",
-        "resource_opts", "scaling_group", "service_ports", "mounts", "dependencies", "abusing_reports", "idle_checks",
+        "plugin_options", "resource_opts", "scaling_group", "service_ports", "mounts", "dependencies",
+        "abusing_reports", "idle_checks",
     )
 }  # fmt: skip
 """Field of a session -> heading of its column."""

@@ -51,10 +51,15 @@ class AsyncAgent(Area):
         device_id: str,
         argument: str = "",
         expires_after_s: float | None = None,
+        *,
+        start_over: bool = False,
     ) -> str:
-        """Applies an action to a device that is not in use, or cordons any device for the reason ``argument``, at most
-        for ``expires_after_s``; returns the id of the device, or of the resulting one."""
+        """Applies an action to a device that is not in use, or cordons, taints or drains any device for the reason
+        ``argument``, at most for ``expires_after_s``; returns the id of the device, or of the resulting one.
+        ``start_over``: batch sessions of a drained device wait again instead of ending."""
         body: dict[str, Any] = {"action": action, "device_id": device_id, "argument": argument}
+        if start_over:
+            body["start_over"] = True
         if expires_after_s is not None:
             body["expires_after_s"] = expires_after_s
         return str((await self._send("POST", _operations_path(agent_id, device_name), body))["device_id"])

@@ -15,10 +15,11 @@ class CreateOptions(TypedDict, total=False):
 
     ``resources`` maps slots to quantities, such as ``{"cpu": 1, "mem": "256m"}``. ``variant_requirements`` say what the
     devices must be, such as ``["nvidia::compute_capability::8.0"]``; ``device_requests`` say it as expressions, which
-    are alternatives in order, such as ``['model == "H100"', "memory >= 40g"]``. ``mounts`` are names or ids of virtual
-    folders, ``mount_map`` says where one is seen, ``mount_options`` maps one to ``{"permission": "ro"}``. ``max_wait``
-    is in seconds, zero waits without limit. ``client_token`` is the older word for ``name``. ``bootstrap_script`` is
-    the script itself.
+    are alternatives in order, such as ``['model == "H100"', "memory >= 40g"]``. ``plugin_options`` are what it says to
+    accelerator plugins, such as ``{"fpga": {"image": "fft.bit"}}``. ``mounts`` are names or ids of virtual folders,
+    ``mount_map`` says where one is seen, ``mount_options`` maps one to ``{"permission": "ro"}``. ``max_wait`` is in
+    seconds, zero waits without limit. ``client_token`` is the older word for ``name``. ``bootstrap_script`` is the
+    script itself.
     """
 
     name: str | None
@@ -41,6 +42,7 @@ class CreateOptions(TypedDict, total=False):
     resources: Mapping[str, str | int | float] | None
     variant_requirements: Sequence[str] | None
     device_requests: Sequence[str] | None
+    plugin_options: Mapping[str, Mapping[str, Any]] | None
     resource_opts: Mapping[str, str | int | bool] | None
     cluster_size: int
     cluster_mode: str
@@ -72,6 +74,7 @@ def creation_call(config: APIConfig, image: str, **options: Unpack[CreateOptions
         "mount_options": mount_options,
         "variant_requirements": list(options.get("variant_requirements") or ()),
         "device_requests": list(options.get("device_requests") or ()),
+        "plugin_options": {name: dict(said) for name, said in (options.get("plugin_options") or {}).items()},
         "agentList": list(options.get("assign_agent") or ()),
     }
     creation |= {name: value for name, value in extra_fields.items() if value}

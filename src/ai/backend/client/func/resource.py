@@ -24,6 +24,10 @@ class AsyncResource(Area):
         reply = await self._get("/resource/variant-properties", scaling_group=scaling_group or None)
         return list(reply.get("variant_properties", ()))
 
+    async def plugin_options(self) -> dict[str, list[dict[str, Any]]]:
+        """Returns what sessions may say to accelerator plugins (``plugin_options``): JSON Schemas by plugin."""
+        return (await self._get("/resource/plugin-options")).get("plugin_options") or {}
+
     async def list_presets(self) -> dict[str, Any]:
         return await self._get("/resource/presets")
 

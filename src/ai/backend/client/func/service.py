@@ -42,6 +42,7 @@ class ServiceOptions(TypedDict, total=False):
     service_name: str | None
     model_version: str | int | None
     model_definition_path: str | None
+    model_name: str | None
     model_mount_destination: str
     runtime_variant: str
     envs: Mapping[str, str] | None
@@ -97,6 +98,10 @@ class AsyncService(Area):
     async def rollback(self) -> dict[str, Any]:
         """Rolls back the revision that is being rolled out."""
         return await self._change("POST", self._path("/rollback"))
+
+    async def promote(self) -> dict[str, Any]:
+        """Ends the present step of a canary, or the watch of a blue-green roll-out."""
+        return await self._change("POST", self._path("/promote"))
 
     async def delete(self) -> dict[str, Any]:
         """Ends the service with all its replicas; returns before they have ended."""
@@ -230,6 +235,7 @@ class AsyncServices(Area):
         # Older servers do not know these: they are sent only if they say something.
         extra = {name: options.get(name) for name in ("runtime_variant", "port", "policy")}
         body |= {name: value for name, value in extra.items() if value is not None}
-        if options.get("model_definition_path"):
-            body["config"]["model_definition_path"] = options["model_definition_path"]
+        for name in ("model_definition_path", "model_name"):
+            if options.get(name):
+                body["config"][name] = options[name]
         return body

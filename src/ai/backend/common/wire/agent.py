@@ -82,6 +82,7 @@ class KernelSpec(Wire, frozen=True, kw_only=True):
     plan satisfies one. ``relocated_from`` is the agent of the previous attempt, if it was another one. ``auto_pull``
     decides when the image is pulled: never (empty), if it is missing (``tag``), or also if it differs from
     ``image_digest`` and ``image_config_digest`` (``digest``). The owner of ``ssh_public_key`` may log in.
+    ``plugin_options`` are what the session says to plugins, by their name; the agent checks them by its own schemas.
     ``image_labels`` are the platform's own labels of the image in its registry, for agents whose runtime cannot read
     them. ``trace`` is the ``traceparent`` of the session (W3C Trace Context).
     """
@@ -101,6 +102,7 @@ class KernelSpec(Wire, frozen=True, kw_only=True):
     generation: int = 0
     variant_requirements: list[str] = []
     device_requests: list[str] = []
+    plugin_options: dict[str, dict[str, Any]] = {}
     shmem_bytes: int = 0
     environ: dict[str, str] = {}
     mounts: list[MountSpec] = []

@@ -21,7 +21,8 @@ class SlotReport(Wire, frozen=True, kw_only=True):
 
 class PluginReport(Wire, frozen=True, kw_only=True):
     """The state of a plugin. ``alloc_map`` is its :class:`~ai.backend.common.devices.AllocMapSpec` or None,
-    ``variant_namespaces`` are :class:`~ai.backend.common.devices.VariantNamespace`; both as builtins."""
+    ``variant_namespaces`` are :class:`~ai.backend.common.devices.VariantNamespace`; both as builtins.
+    ``options_schema`` is the JSON Schema of the options that sessions may give to it; None: none."""
 
     name: str
     version: str
@@ -30,6 +31,7 @@ class PluginReport(Wire, frozen=True, kw_only=True):
     info: dict[str, str] = {}
     alloc_map: dict[str, Any] | None = None
     variant_namespaces: list[dict[str, Any]] = []
+    options_schema: dict[str, Any] | None = None
 
 
 class ImageReport(Wire, frozen=True, kw_only=True):

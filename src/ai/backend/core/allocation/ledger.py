@@ -3,7 +3,8 @@
 Invariants, after every public call:
 
 * ``0 <= used <= amount`` of every slot of every device;
-* of the slots of one device that name the same exclusive group, at most one is used.
+* of the slots of one device that name the same exclusive group, at most one is used, or several that are cut of it when
+  they are given (``counters``), and of these together no more than each counter of the device holds.
 """
 
 from __future__ import annotations
@@ -78,8 +79,9 @@ class LedgerAllocMap(AbstractAllocMap):
             for slot in device.slots:
                 pool = self._add(rank, device, slot)
                 if slot.exclusive_group is not None:
-                    group = groups.setdefault((rank, slot.exclusive_group), ExclusiveGroup())
-                    pool.join(rank, group)
+                    key = rank, slot.exclusive_group
+                    group = groups.setdefault(key, ExclusiveGroup(left=dict(device.counters)))
+                    pool.join(rank, group, slot.counters)
         for pool in self._pools.values():
             pool.seal()
 
@@ -98,6 +100,8 @@ class LedgerAllocMap(AbstractAllocMap):
             amount = int(Fraction(slot.amount) / Fraction(slot.quantum))
         if amount is None or not 0 <= amount <= MAX_QUANTA:
             raise InvalidAllocation(f"device {device.device_id!r} offers a malformed amount of {slot.slot_name}")
+        if slot.counters:
+            amount = min(amount, _most_by_counters(device, slot))
         pool.add(rank, amount, healthy=self._healthy[rank])
         return pool
 
@@ -109,7 +113,9 @@ class LedgerAllocMap(AbstractAllocMap):
         groups: dict[int, ExclusiveGroup] = {}
         for name, pool in self._pools.items():
             for rank, group in pool.groups.items() if pool.groups else ():
-                group_copy = groups.setdefault(id(group), ExclusiveGroup(users=group.users))
+                group_copy = groups.get(id(group))
+                if group_copy is None:
+                    group_copy = groups[id(group)] = group.clone()
                 copy._pools[name].groups[rank] = group_copy
                 group_copy.pools.append(copy._pools[name])
         return copy
@@ -312,7 +318,7 @@ class LedgerAllocMap(AbstractAllocMap):
         applied_parts: list[tuple[SlotPool, Parts]] = []
         for pool, parts in self._parts(allocation):
             for rank, quanta in parts:
-                if pool.used[rank] + quanta > pool.amounts[rank] or pool.is_hidden(rank):
+                if not pool.has_room(rank, quanta):
                     for applied_pool, pool_parts in applied_parts:
                         applied_pool.change(pool_parts, -1)
                     raise self._mismatch_error(pool, rank, quanta, "has not", " free")
@@ -344,3 +350,13 @@ class LedgerAllocMap(AbstractAllocMap):
                 for rank, (present, stored) in enumerate(zip(pool.used, stored_quanta, strict=True))
             ]
             pool.change([(rank, change) for rank, change in changes if change], 1)
+
+
+def _most_by_counters(device: ComputeDevice, slot: DeviceSlot) -> int:
+    """Returns how many partitions of one kind the counters of an uncut device allow. Raises InvalidAllocation."""
+    left = dict(device.counters)
+    if slot.exclusive_group is None or any(cost <= 0 or counter not in left for counter, cost in slot.counters):
+        raise InvalidAllocation(
+            f"device {device.device_id!r} offers {slot.slot_name} of counters that it does not have"
+        )
+    return max(0, min(left[counter] // cost for counter, cost in slot.counters))

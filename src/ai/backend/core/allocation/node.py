@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
@@ -24,6 +25,7 @@ from ai.backend.common.errors import (
 )
 from ai.backend.common.ids import DeviceId, DeviceName, SlotName
 from ai.backend.common.slots import ResourceSlot
+from ai.backend.core.allocation import proximity
 from ai.backend.core.allocation.alloc_map import NO_HINT, AbstractAllocMap, AffinityHint
 from ai.backend.core.allocation.ledger import LedgerAllocMap
 from ai.backend.core.allocation.requests.compiled import DeviceRequest, Selection
@@ -86,6 +88,7 @@ class NodeAllocator:
         self._nodes: dict[str, dict[DeviceId, int]] = {}
         self._unhealthy: dict[str, set[DeviceId]] = {}
         self._variants: dict[str, PluginVariants] = {}
+        self._uncut: dict[str, dict[SlotName, frozenset[DeviceId]]] = {}
         self._memo: dict[Hashable, _Grant] | None = None
         for name, alloc_map in self._maps.items():
             for slot in alloc_map.totals:
@@ -116,6 +119,9 @@ class NodeAllocator:
         self._variants[plugin] = PluginVariants(devices, namespaces)
         self._unhealthy[plugin] = {device.device_id for device in devices if device.health is not DeviceHealth.HEALTHY}
         self._nodes[plugin] = {device.device_id: device.numa_node for device in devices if device.numa_node is not None}
+        self._uncut.pop(plugin, None)
+        if any(slot.counters for device in devices for slot in device.slots):
+            self._uncut[plugin] = _existing_devices(devices)
 
     def remember(self) -> None:
         """Caches choices, shared with all clones, for planners that hold many equal nodes."""
@@ -186,10 +192,21 @@ class NodeAllocator:
         request: ResourceSlot,
         requirements: Sequence[VariantProperty] = (),
         device_request: DeviceRequest | None = None,
+        *,
+        near_network: bool = False,
     ) -> PreparedRequest:
-        """Parses a request for every allocator with the same devices. Raises UnsupportedResource."""
+        """Parses a request for every allocator with the same devices. Raises UnsupportedResource.
+
+        ``near_network``: devices near a network card are given first.
+        """
         requested = self._split(request)
         selections = select_devices(requested, self._variants, requirements, device_request)
+        if near_network:
+            for name in requested:
+                devices = self._variants[name].devices if name in self._variants and name not in HOST_PLUGINS else ()
+                if preferred := proximity.near_network(devices):
+                    own = selections.get(name) or Selection(frozenset(device.device_id for device in devices))
+                    selections[name] = replace(own, preferred=preferred)
         return PreparedRequest(requested=requested, selections=selections)
 
     def take(self, prepared: PreparedRequest) -> DeviceAllocation:
@@ -255,12 +272,18 @@ class NodeAllocator:
         self, name: str, requested: Mapping[SlotName, Decimal], hint: AffinityHint, selection: Selection | None
     ) -> _Grant:
         """Allocates one plugin's part from the first set of devices that may be given together and has room."""
-        if selection is None or selection.is_free:
-            return self._grant(name, requested, hint, None if selection is None else selection.devices)
         alloc_map = self._maps[name]
+        if selection is None or selection.is_free:
+            eligible = None if selection is None else selection.devices
+            for preferred in self._preferred(name, requested, selection):
+                with suppress(InsufficientResource):
+                    return self._grant(name, requested, hint, preferred if eligible is None else preferred & eligible)
+            return self._grant(name, requested, hint, eligible)
         pool = alloc_map.pools.get(next(iter(requested)))
         refusal: InsufficientResource | None = None
-        for device_ids in selection.candidates(lambda device_id: _free_quanta(pool, alloc_map.ranks.get(device_id))):
+        candidates = selection.candidates(lambda device_id: _free_quanta(pool, alloc_map.ranks.get(device_id)))
+        nearest = [device_ids & preferred for preferred in selection.preferred for device_ids in candidates]
+        for device_ids in (*nearest, *candidates):
             try:
                 granted = self._grant(name, requested, hint, device_ids)
             except InsufficientResource as e:
@@ -273,6 +296,17 @@ class NodeAllocator:
             alloc_map.free(DeviceAllocation(slots=granted.part))  # a plugin's own map, which knows no groups
         why = refusal.message if refusal is not None else "no devices qualify"
         raise InsufficientResource(f"{why}, with {selection.text}", data=refusal.data if refusal is not None else {})
+
+    def _preferred(
+        self, name: str, requested: Mapping[SlotName, Decimal], selection: Selection | None
+    ) -> Iterator[frozenset[DeviceId]]:
+        """Yields sets of devices to try before all: partitions that exist, so that none is cut, and near ones."""
+        if (existing := self._uncut.get(name)) is not None and len(requested) == 1:
+            device_ids = existing.get(next(iter(requested)))
+            if device_ids is not None:
+                yield device_ids
+        if selection is not None:
+            yield from selection.preferred
 
     def _grant(
         self, name: str, requested: Mapping[SlotName, Decimal], hint: AffinityHint, eligible: frozenset[DeviceId] | None
@@ -461,6 +495,19 @@ class NodeAllocator:
     def restore(self, snapshot: Mapping[str, Any]) -> None:
         for name, part in snapshot.items():
             self._maps[name].restore(part)
+
+
+def _existing_devices(devices: Sequence[ComputeDevice]) -> dict[SlotName, frozenset[DeviceId]]:
+    """Returns, for each slot that can be cut of a device, the devices that offer it without being cut."""
+    cut_slots = {slot.slot_name for device in devices for slot in device.slots if slot.counters}
+    return {
+        name: frozenset(
+            device.device_id
+            for device in devices
+            if any(slot.slot_name == name and not slot.counters for slot in device.slots)
+        )
+        for name in cut_slots
+    }
 
 
 def _free_quanta(pool: SlotPool | None, rank: int | None) -> int:

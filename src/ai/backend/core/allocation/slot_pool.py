@@ -57,10 +57,43 @@ def lowest(device_mask: int, count: int) -> list[int]:
 
 @dataclass(slots=True)
 class ExclusiveGroup:
-    """Holds the slots of one device that exclude each other, and how many are in use: at most one between calls."""
+    """Holds the slots of one device that exclude each other, and how many are in use.
+
+    Between calls at most one is in use, or several partitions (:attr:`costs`) whose sum is within the counters.
+
+    Attributes:
+        left: counter -> what is left of it.
+        costs: slot of partitions -> what a quantum of it takes of the counters.
+        partition_users: the slots of partitions that are in use.
+    """
 
     users: int = 0
     pools: list[SlotPool] = field(default_factory=list)
+    left: dict[str, int] = field(default_factory=dict)
+    costs: dict[SlotName, Sequence[tuple[str, int]]] = field(default_factory=dict)
+    partition_users: int = 0
+
+    def clone(self) -> ExclusiveGroup:
+        """Returns a copy without pools, which join it one by one."""
+        return ExclusiveGroup(self.users, [], self.left.copy(), self.costs, self.partition_users)
+
+    def use(self, slot_name: SlotName, quanta: int, user_change: int) -> None:
+        """Counts quanta that are taken of a slot, and whether it is the first or last use of the slot."""
+        self.users += user_change
+        for counter, cost in self.costs.get(slot_name, ()):
+            self.left[counter] -= cost * quanta
+        if slot_name in self.costs:
+            self.partition_users += user_change
+
+    def room(self, slot_name: SlotName) -> int:
+        """Returns how many quanta of a slot the counters leave."""
+        return max(
+            0, min((self.left[counter] // cost for counter, cost in self.costs.get(slot_name, ())), default=MAX_QUANTA)
+        )
+
+    def hides(self, slot_name: SlotName, *, is_used: bool) -> bool:
+        """Returns True if another slot is in use that excludes this one, which is used or not."""
+        return self.users > (self.partition_users if slot_name in self.costs else is_used)
 
 
 @dataclass(slots=True, eq=False)
@@ -75,6 +108,7 @@ class SlotPool:
         micro: a quantum in millionths, the unit in which the scheduler compares quantities of different agents.
         offers_mask: the mask of the devices that have this slot, of which ``healthy`` are the healthy ones.
         special_mask: the mask of devices that are unhealthy or in an exclusive group.
+        cut_mask: the mask of devices of which this slot is a partition that is cut when it is given.
         total, largest: of healthy devices, taken or not.
     """
 
@@ -89,6 +123,7 @@ class SlotPool:
     offers_mask: int = 0
     healthy: int = 0
     special_mask: int = 0
+    cut_mask: int = 0
     groups: dict[int, ExclusiveGroup] = field(default_factory=dict)
     levels: dict[int, int] = field(default_factory=dict)
     free_levels: list[int] = field(default_factory=list)
@@ -109,6 +144,7 @@ class SlotPool:
         copy.name, copy.slot_type, copy.quantum, copy.micro = self.name, self.slot_type, self.quantum, self.micro
         copy.amounts, copy.offers_mask, copy.healthy = self.amounts, self.offers_mask, self.healthy
         copy.special_mask, copy.total, copy.total_free = self.special_mask, self.total, self.total_free
+        copy.cut_mask = self.cut_mask
         copy.largest, copy._quantities, copy._quanta = self.largest, self._quantities, self._quanta
         copy.used, copy.free, copy.free_levels = self.used.copy(), self.free.copy(), self.free_levels.copy()
         copy.levels, copy.groups = self.levels.copy(), {}
@@ -178,9 +214,12 @@ class SlotPool:
         self.largest = self.free_levels[-1] if self.free_levels else 0
         self.total_free = self.total
 
-    def join(self, rank: int, group: ExclusiveGroup) -> None:
-        """Joins an exclusive group, whose other slots can hide this slot on the device."""
+    def join(self, rank: int, group: ExclusiveGroup, costs: Sequence[tuple[str, int]] = ()) -> None:
+        """Joins an exclusive group, whose other slots can hide this slot on the device. ``costs``: of a partition."""
         self.groups[rank] = group
+        if costs:
+            group.costs[self.name] = costs
+            self.cut_mask |= 1 << rank
         self.special_mask |= 1 << rank
         group.pools.append(self)
 
@@ -223,10 +262,13 @@ class SlotPool:
         """Updates a device that is unhealthy, or whose slot hides or uncovers others by its first or last use."""
         group = self.groups.get(rank)
         if group is not None:
-            group.users += bool(self.used[rank]) - bool(self.used[rank] - quanta)
+            group.use(self.name, quanta, bool(self.used[rank]) - bool(self.used[rank] - quanta))
         for pool in group.pools if group is not None else (self,):
             offered = pool.healthy >> rank & 1 and not pool.is_hidden(rank)
-            pool.set_free(rank, pool.amounts[rank] - pool.used[rank] if offered else 0)
+            free_quanta = pool.amounts[rank] - pool.used[rank] if offered else 0
+            if free_quanta and group is not None and group.costs:
+                free_quanta = min(free_quanta, group.room(pool.name))
+            pool.set_free(rank, free_quanta)
 
     def set_free(self, rank: int, free_quanta: int) -> None:
         """Sets how many quanta of a device a request may take."""
@@ -252,7 +294,15 @@ class SlotPool:
     def is_hidden(self, rank: int) -> bool:
         """Returns True if another slot of the same exclusive group is in use on this device."""
         group = self.groups.get(rank)
-        return group is not None and group.users > bool(self.used[rank])
+        return group is not None and group.hides(self.name, is_used=bool(self.used[rank]))
+
+    def has_room(self, rank: int, quanta: int) -> bool:
+        """Returns True if a device has this amount left, healthy or not."""
+        group = self.groups.get(rank)
+        room = self.amounts[rank] - self.used[rank]
+        if group is not None and group.costs:
+            room = min(room, group.room(self.name))
+        return quanta <= room and not self.is_hidden(rank)
 
     def free_quanta(self, device_mask: int) -> int:
         """Returns what the devices of a mask have free together. O(distinct free amounts)."""

@@ -39,6 +39,8 @@ class DiscreteAllocMap(LedgerAllocMap):
             # No device has more than one: every strategy takes one of each of so many devices.
             mask = pool.levels[1] & device_mask
             return [(rank, 1) for rank in self._select(pool, mask, quanta)] if mask.bit_count() >= quanta else None
+        if pool.cut_mask & device_mask:
+            return self._fill(pool, quanta, device_mask, tight=True)  # keeps whole what is not cut yet
         if self._strategy is AllocationStrategy.EVENLY:
             return self._evenly(pool, quanta, device_mask)
         return self._fill(pool, quanta, device_mask, tight=self._strategy is AllocationStrategy.LEAST_FRAGMENTATION)
@@ -158,7 +160,7 @@ class FractionalAllocMap(LedgerAllocMap):
         return parts
 
     def _single_part(self, pool: SlotPool, quanta: int, device_mask: int) -> Parts | None:
-        if self._strategy is AllocationStrategy.EVENLY:
+        if self._strategy is AllocationStrategy.EVENLY and not pool.cut_mask & device_mask:
             most_free = pool.most_free_quanta(device_mask)
             candidate_mask = pool.levels[most_free] & device_mask if most_free >= quanta else 0
         else:

@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from decimal import Decimal
 from functools import cached_property
 
 from ai.backend.common.devices import (
+    KEY,
+    TAINT,
     ComputeDevice,
     VariantFeature,
     VariantMatchMode,
@@ -18,7 +22,7 @@ from ai.backend.common.devices import (
     VariantProperty,
 )
 from ai.backend.common.errors import UnsupportedResource
-from ai.backend.common.ids import SlotName
+from ai.backend.common.ids import DeviceId, SlotName
 from ai.backend.core.allocation.requests.attributes import facts_of
 from ai.backend.core.allocation.requests.compiled import DeviceRequest, Selection
 from ai.backend.core.allocation.requests.terms import Facts
@@ -165,6 +169,16 @@ class PluginVariants:
         )
 
     @cached_property
+    def taints(self) -> Mapping[DeviceId, frozenset[str]]:
+        """The keys of the taints of each device that has one."""
+        keys: dict[DeviceId, frozenset[str]] = {}
+        for device in self.devices:
+            stated = values_by_feature(device.variant_properties).get((TAINT, KEY), ())
+            if stated:
+                keys[device.device_id] = frozenset(stated)
+        return keys
+
+    @cached_property
     def facts(self) -> tuple[Facts, ...]:
         """The attributes of each device."""
         return tuple(map(facts_of, self.devices))
@@ -173,6 +187,7 @@ class PluginVariants:
         return [device for device in self.devices if any(device_slot.slot_name == slot for device_slot in device.slots)]
 
 
+ANY_TAINT = "*"
 #: Plugins whose devices no device request concerns: whoever asks for an accelerator takes what cores there are.
 HOST_PLUGINS = ("cpu", "mem")
 
@@ -186,11 +201,41 @@ def select_devices(
     """Returns the devices of each plugin that satisfy the requirements; plugins without a requirement are left out.
 
     A requirement concerns each plugin with a requested slot that states something in its namespace, a device request
-    every plugin but ``cpu`` and ``mem``. Raises UnsupportedResource if a requirement concerns none, or no device of a
-    requested slot satisfies what concerns it.
+    every plugin but ``cpu`` and ``mem``; tainted devices are left out unless it tolerates them. Raises
+    UnsupportedResource if a requirement concerns none, or no device of a requested slot satisfies what concerns it.
     """
-    if not requirements and device_request is None:
-        return {}
+    selections: dict[str, Selection] = {}
+    if requirements or device_request is not None:
+        selections = _select_required(requested, variants, requirements, device_request)
+    tolerated = device_request.tolerated if device_request is not None else frozenset()
+    for plugin in requested:
+        own = variants.get(plugin)
+        if own is not None and own.taints and ANY_TAINT not in tolerated:
+            refused_ids = {device_id for device_id, keys in own.taints.items() if not keys <= tolerated}
+            selections[plugin] = _without(selections.get(plugin), own, refused_ids)
+    return selections
+
+
+def _without(
+    selection: Selection | None, plugin_devices: PluginVariants, refused_ids: AbstractSet[DeviceId]
+) -> Selection:
+    """Returns a selection, or all devices of a plugin, without some. A request that finds none then waits."""
+    if selection is None:
+        return Selection(frozenset(device.device_id for device in plugin_devices.devices) - refused_ids)
+    return replace(
+        selection,
+        devices=selection.devices - refused_ids,
+        sets=None if selection.sets is None else tuple(device_set - refused_ids for device_set in selection.sets),
+        groups=None if selection.groups is None else tuple(group - refused_ids for group in selection.groups),
+    )
+
+
+def _select_required(
+    requested: RequestedSlots,
+    variants: Mapping[str, PluginVariants],
+    requirements: Sequence[VariantProperty],
+    device_request: DeviceRequest | None,
+) -> dict[str, Selection]:
     _check_namespaces(requested, variants, requirements)
     selections: dict[str, Selection] = {}
     for plugin, slots in requested.items():

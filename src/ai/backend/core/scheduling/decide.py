@@ -44,6 +44,7 @@ from ai.backend.core.scheduling.ordering.queue import fifo_key
 from ai.backend.core.scheduling.placement.gang import KernelAssignment, closest_agents
 from ai.backend.core.scheduling.placement.preemption import Victims
 from ai.backend.core.scheduling.placement.strategies import first_rank
+from ai.backend.core.scheduling.placement.topology import ARRANGEMENTS, Arrangement
 from ai.backend.core.scheduling.plan import Eviction, KernelPlacement, Placement, Plan, SkipReason, Wait
 from ai.backend.core.scheduling.policy import Policy, Rng
 from ai.backend.core.scheduling.snapshot import PendingSession, RunningSession, Snapshot, is_same_agent
@@ -105,7 +106,8 @@ class IncrementalScheduler:
         if (
             not self.index.is_exact
             or len(self.equivalence_cache.classes) > MAX_CLASSES
-            or (earlier.allocation_order, earlier.workload) != (snapshot.allocation_order, snapshot.workload)
+            or (earlier.allocation_order, earlier.workload, earlier.device_workload)
+            != (snapshot.allocation_order, snapshot.workload, snapshot.device_workload)
             or len(earlier.agents) != len(snapshot.agents)
             or not all(map(is_same_agent, earlier.agents, snapshot.agents))
         ):
@@ -266,34 +268,42 @@ class SchedulingCycle:
         avoided = self._index.designated_mask(session.avoided_agents) if session.avoided_agents else 0
         if equivalence_class.whole is not None:
             return self._assign(equivalence_class.whole, kernel_ids, avoided)
-        if self._arrange is None:
-            return self._assign_gang(equivalence_class, kernel_ids, avoided, None)
+        arrange = self._arrange
+        if arrange is None and any(self._index.has_fabric(part.total) for part in equivalence_class.parts):
+            arrange = ARRANGEMENTS["topology"]  # kernels that a fabric can link are kept in one, whatever the policy
+        if arrange is None:
+            return self._assign_gang(equivalence_class, kernel_ids, avoided, None, None)
         for allowed in (~avoided, -1) if avoided else (-1,):
-            for room in self._arrange.scopes(self._index, equivalence_class, allowed & ~self._reserved):
-                if (assignments := self._assign_gang(equivalence_class, kernel_ids, 0, room)) is not None:
+            for room in arrange.scopes(self._index, equivalence_class, allowed & ~self._reserved):
+                if (assignments := self._assign_gang(equivalence_class, kernel_ids, 0, room, arrange)) is not None:
                     return assignments
         return None
 
     def _assign_gang(
-        self, equivalence_class: EquivalenceClass, kernel_ids: Sequence[KernelId], avoided: int, room: int | None
+        self,
+        equivalence_class: EquivalenceClass,
+        kernel_ids: Sequence[KernelId],
+        avoided: int,
+        room: int | None,
+        arrange: Arrangement | None,
     ) -> Sequence[KernelAssignment] | None:
         """Assigns the kernels of a multi-node session within a mask of agents; returns None if one does not fit."""
         assigned: dict[int, KernelAssignment] = {}
-        arrange, cursor = self._arrange, self._index.cursor
+        cursor = self._index.cursor
         for place in equivalence_class.hardest:
             demand, ids = equivalence_class.parts[place], kernel_ids[place : place + 1]
             ranks = [assignment.rank for assignment in assigned.values()]
             masks = (room,) if arrange is None or room is None else arrange.order(self._index, demand, room, ranks)
-            found = next(
-                (found for mask in masks if (found := self._assign(demand, ids, avoided, mask))),
+            candidate = next(
+                (candidate for mask in masks if (candidate := self._assign(demand, ids, avoided, mask))),
                 None,
             )
-            if found is None:
+            if candidate is None:
                 for undone, assignment in assigned.items():
                     self._index.undo(assignment.rank, kernel_ids[undone], set(equivalence_class.parts))
                 self._index.cursor = cursor
                 return None
-            assigned[place] = found[0]
+            assigned[place] = candidate[0]
         return [assigned[place] for place in range(len(kernel_ids))]
 
     def _assign(

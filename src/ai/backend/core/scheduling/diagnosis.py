@@ -68,7 +68,7 @@ def summarize(verdicts: Sequence[Verdict | None]) -> Verdict:
 
 def _lacks_variants(demand: Demand, agents: Sequence[AgentState]) -> bool:
     """Returns True if no agent has the demand's variants, whatever its device request says."""
-    requests = [(slots, requirements, None) for slots, requirements, _ in demand.requests]
+    requests = [(slots, requirements, None, False) for slots, requirements, *_ in demand.requests]
     node_classes = {agent.node_class for agent in agents}
     return not any(all(node_class.prepare(request) is not None for request in requests) for node_class in node_classes)
 
@@ -121,7 +121,7 @@ def _fits_repaired(agent: AgentState, demand: Demand) -> bool:
 
 
 def _requirements(demand: Demand) -> tuple[VariantProperty, ...]:
-    return tuple(dict.fromkeys(requirement for _, requirements, _ in demand.requests for requirement in requirements))
+    return tuple(dict.fromkeys(requirement for _, requirements, *_ in demand.requests for requirement in requirements))
 
 
 def shortage(index: AgentIndex, equivalence_class: EquivalenceClass, agent_mask: int) -> str:

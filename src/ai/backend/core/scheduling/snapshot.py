@@ -25,11 +25,13 @@ DUMP_FORMAT = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldKernel:
-    """A kernel that occupies an agent, and its bound or else planned ``devices``, which may be empty."""
+    """A kernel that occupies an agent, and its bound or else planned ``devices``, which may be empty.
+    ``device_requests`` are those of its session."""
 
     kernel_id: KernelId
     slots: ResourceSlot
     devices: DeviceAllocation = field(default_factory=DeviceAllocation)
+    device_requests: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,6 +166,7 @@ class Snapshot:
             :func:`ai.backend.core.scheduling.ordering.fair_share.decayed`.
         weights: how much a scope should have, relative to its siblings; 1 where it is not named.
         workload: what is usually requested, and how often; what is held and what waits, if it is empty.
+        device_workload: what of the workload names devices: device requests, slots, and how often.
         last_agent: the one that the placement before chose; round-robin goes on after it.
         policy: how the group schedules, in a dump: see :meth:`ai.backend.core.scheduling.policy.Policy.dump`.
     """
@@ -178,6 +181,7 @@ class Snapshot:
     used_lately: Mapping[str, ResourceSlot] = field(default_factory=dict)
     weights: Mapping[str, float] = field(default_factory=dict)
     workload: tuple[tuple[ResourceSlot, int], ...] = ()
+    device_workload: tuple[tuple[tuple[str, ...], ResourceSlot, int], ...] = ()
     last_agent: AgentId | None = None
     policy: Mapping[str, str | bool] = field(default_factory=dict)
     format: int = DUMP_FORMAT

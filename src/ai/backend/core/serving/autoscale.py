@@ -205,17 +205,17 @@ def decide_scale(policy: ScalingPolicy, given: ScalingInput) -> ScalingDecision:
         return _decision(0, ServingReason.SCALED_TO_ZERO, text, inputs, ScalingState())
     advice, triggered, state = _advise(policy, given, current)
     texts = [text for _, text in advice]
-    wanted = max((number for number, _ in advice), default=current)
+    desired = max((number for number, _ in advice), default=current)
     if current != given.desired:
         texts.append(f"the bounds are {low} to {high}")
-    wanted = min(max(wanted, low, 1), high)
-    wanted, state, held = _stabilize(policy, given, current, wanted, state)
+    desired = min(max(desired, low, 1), high)
+    desired, state, held = _stabilize(policy, given, current, desired, state)
     texts += held
     reason = None
-    if wanted != given.desired:
-        reason = ServingReason.SCALED_UP if wanted > given.desired else ServingReason.SCALED_DOWN
-    used = triggered if wanted != current else ()
-    return _decision(wanted, reason, "; ".join(texts) or "nothing asks for a change", inputs, state, used)
+    if desired != given.desired:
+        reason = ServingReason.SCALED_UP if desired > given.desired else ServingReason.SCALED_DOWN
+    used = triggered if desired != current else ()
+    return _decision(desired, reason, "; ".join(texts) or "nothing asks for a change", inputs, state, used)
 
 
 def _decision(
@@ -290,7 +290,7 @@ def _advice_of_target(
 ) -> tuple[int, str, ScalingState]:
     now, state, ready = given.now, given.state, max(1, given.ready)
     stable, burst = _mean(samples, now - target.stable_s), _mean(samples, now - target.panic_s)
-    wanted, panic = _needed(stable, target, current), _needed(burst, target, current)
+    desired, panic = _needed(stable, target, current), _needed(burst, target, current)
     until = state.panic_until
     if panic >= target.panic_ratio * ready and burst > stable:
         until = now + target.stable_s
@@ -299,10 +299,10 @@ def _advice_of_target(
     peak, text = 0, f"{target.metric} {stable:.4g} in {target.stable_s:g} s, {target.target:g} for each replica"
     if until is not None:
         peak = max(state.panic_peak, panic, current)
-        wanted, text = max(wanted, peak), f"{target.metric} {burst:.4g} in {target.panic_s:g} s, a burst"
-    wanted = min(wanted, math.ceil(target.max_up * ready))
-    wanted = max(wanted, min(current, math.floor(ready / target.max_down)))
-    return wanted, text, replace(state, panic_until=until, panic_peak=peak)
+        desired, text = max(desired, peak), f"{target.metric} {burst:.4g} in {target.panic_s:g} s, a burst"
+    desired = min(desired, math.ceil(target.max_up * ready))
+    desired = max(desired, min(current, math.floor(ready / target.max_down)))
+    return desired, text, replace(state, panic_until=until, panic_peak=peak)
 
 
 def _mean(samples: Sequence[Sample], since: float) -> float:
@@ -320,22 +320,22 @@ def _needed(load: float, target: TargetPolicy, current: int) -> int:
 
 
 def _stabilize(
-    policy: ScalingPolicy, given: ScalingInput, current: int, wanted: int, state: ScalingState
+    policy: ScalingPolicy, given: ScalingInput, current: int, desired: int, state: ScalingState
 ) -> tuple[int, ScalingState, list[str]]:
     """Holds a smaller number back until nothing larger was advised for the delay."""
     kept = tuple(each for each in state.advice if each[0] > given.now - policy.down_delay_s)
-    state = replace(state, advice=(*kept, (given.now, wanted)))
-    if wanted >= current:
-        return wanted, state, []
+    state = replace(state, advice=(*kept, (given.now, desired)))
+    if desired >= current:
+        return desired, state, []
     if given.is_rolling_out:
         return current, state, ["nothing is removed during a roll-out"]
     has_waited = any(at <= given.now - policy.down_delay_s for at, _ in given.state.advice)
     if policy.down_delay_s > 0 and not has_waited:
         return current, state, [f"a smaller number waits {policy.down_delay_s:g} s"]
-    largest = max([wanted, *(number for _, number in kept)])
-    if largest > wanted:
+    largest = max([desired, *(number for _, number in kept)])
+    if largest > desired:
         return min(current, largest), state, [f"{largest} were advised within {policy.down_delay_s:g} s"]
-    return wanted, state, []
+    return desired, state, []
 
 
 def _inputs(policy: ScalingPolicy, given: ScalingInput) -> Mapping[str, float | int | str | None]:

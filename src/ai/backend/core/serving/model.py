@@ -83,6 +83,7 @@ class RolloutPolicy:
         max_unavailable: ready replicas that may lack meanwhile. If both are zero, one of surge is used.
         steps: of ``canary``.
         soak_s: for which all replicas of ``blue-green`` are ready before the requests turn to them.
+        watch_s: for which the old replicas of ``blue-green`` stay after that, while the guard judges the new ones.
         guard: of every kind; None judges nothing.
         deadline_s: after which a roll-out is rolled back.
         max_failures: of starts in a row, after which it is rolled back.
@@ -98,6 +99,7 @@ class RolloutPolicy:
     max_unavailable: int = 0
     steps: tuple[CanaryStep, ...] = (CanaryStep(weight=10.0), CanaryStep(weight=50.0))
     soak_s: float = 0.0
+    watch_s: float = 60.0
     guard: Guard | None = field(default_factory=Guard)
     deadline_s: float = 3600.0
     max_failures: int = 3
@@ -119,9 +121,8 @@ class RolloutSnapshot:
         target: the revision that is rolled out, or rolled back; None if none is.
         abort_reason: why the target is rolled back; None while it is rolled out.
         replicas: all that are not terminated; terminated ones are passed over.
-        step, step_since: the canary step, and since when.
+        step, step_since: the step of a canary, or 1 while a ``blue-green`` revision is watched; and since when.
         started_at: when the roll-out began.
-        is_promotion_requested: a user says that a step without end is over.
         failures: by revision.
         samples: by revision.
         is_destroying: everything is to end.
@@ -135,7 +136,6 @@ class RolloutSnapshot:
     step: int = 0
     step_since: float = 0.0
     started_at: float = 0.0
-    is_promotion_requested: bool = False
     failures: Mapping[UUID, FailedStarts] = field(default_factory=dict)
     samples: Mapping[UUID, RevisionSample] = field(default_factory=dict)
     is_destroying: bool = False
@@ -160,7 +160,7 @@ class StepReplica:
 
 @dataclass(frozen=True, slots=True)
 class EnterStep:
-    """Stores the number of the next canary step, and the time; a promotion that a user requested is used up."""
+    """Stores the number of the next step, and the time."""
 
     step: int
 

@@ -268,12 +268,30 @@ class _Planner:
         self._keep_old(active)
         self._end_surplus(target, desired, ServingReason.SCALED_DOWN)
         self._start(target, desired - len(self._alive(target)))
+        if self.snapshot.step:
+            self._watch(active, target)
+            return
         ready_since = self._ready_since(target, desired)
         if ready_since is not None and self._is_due(ready_since + self.policy.soak_s):
-            self._promote(target, f"all {desired} replicas are ready")
+            if self.policy.guard is None or self.policy.watch_s <= 0:
+                self._promote(target, f"all {desired} replicas are ready")
+                return
+            self.actions.append(EnterStep(1))
+            self.weights = {target: 1.0}
+            self.explanation = "all requests go to the new revision, which is watched"
             return
         self.weights = {active: 1.0} if self._ready(active) else {}
         self.explanation = f"{len(self._ready(target))} of {desired} replicas of the new revision are ready"
+
+    def _watch(self, active: UUID, target: UUID) -> None:
+        """Keeps the old replicas, without requests, until the guard has judged the new ones long enough."""
+        snapshot, watch_s = self.snapshot, self.policy.watch_s
+        if snapshot.step > 1 or self._is_due(snapshot.step_since + watch_s):
+            self._promote(target, f"it kept its guard for {watch_s:g} s" if snapshot.step == 1 else "as requested")
+            return
+        serving = target if self._ready(target) else active
+        self.weights = {serving: 1.0} if self._ready(serving) else {}
+        self.explanation = f"all requests go to the new revision, which is watched for {watch_s:g} s"
 
     def _canary(self, active: UUID, target: UUID) -> None:
         snapshot, steps, desired = self.snapshot, self.policy.steps, self.snapshot.desired
@@ -294,8 +312,7 @@ class _Planner:
         else:
             self.explanation = f"step {number + 1} of {len(steps)}: {share:g} per cent of the requests"
             hold_s, begun = steps[number].hold_s, max(snapshot.step_since, ready_since)
-            is_over = self._is_due(begun + hold_s) if hold_s is not None else snapshot.is_promotion_requested
-            if is_over or snapshot.is_promotion_requested:
+            if hold_s is not None and self._is_due(begun + hold_s):
                 self.actions.append(EnterStep(number + 1))
         shares = {active: 100.0 - share if self._ready(active) else 0.0, target: share if self._ready(target) else 0.0}
         self.weights = {revision: weight for revision, weight in shares.items() if weight > 0}

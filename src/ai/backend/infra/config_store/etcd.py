@@ -117,6 +117,27 @@ class EtcdConfigStore:
         answer = await self._call("kv/txn", {"success": deletes})
         return sum(int(txn_part["response_delete_range"].get("deleted", 0)) for txn_part in answer.get("responses", ()))
 
+    async def read_tree(self, root: str) -> dict[str, str]:
+        """Returns the values of all keys below ``root`` by their names in it. It ends in a slash, and is no part of
+        this store's layout."""
+        answer = await self._call("kv/range", {"key": _to_base64(root), "range_end": _range_end(root)})
+        pairs = answer.get("kvs", ())
+        return {_from_base64(each["key"]).removeprefix(root): _from_base64(each.get("value", "")) for each in pairs}
+
+    async def write_tree(self, root: str, values: Mapping[str, str | None]) -> None:
+        """Sets keys below ``root`` in one transaction; None deletes one. Raises InvalidInput for more than 3,600."""
+        if len(values) > _MAX_KEYS:
+            raise InvalidInput(f"more than {_MAX_KEYS} keys cannot be set at once", data={"keys": "too many"})
+        operations: list[dict[str, Any]] = []
+        for key, value in values.items():
+            path = _to_base64(root + key)
+            deletion = {"request_delete_range": {"key": path}}
+            operations.append(deletion if value is None else {"request_put": {"key": path, "value": _to_base64(value)}})
+        if len(operations) > _MAX_TXN_OPS:
+            starts = range(0, len(operations), _MAX_TXN_OPS)
+            operations = [{"request_txn": {"success": operations[i : i + _MAX_TXN_OPS]}} for i in starts]
+        await self._call("kv/txn", {"success": operations})
+
     async def watch(self, prefix: str, *, after: int | None = None) -> AsyncIterator[ConfigChange]:
         last_revision = await self.revision() if after is None else after
         backoff = Backoff(_RETRY_S, _RETRY_MAX_S, jitter=_RETRY_JITTER)

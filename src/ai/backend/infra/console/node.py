@@ -35,8 +35,8 @@ def _major_version(node: Path) -> int:
         )
     except (OSError, subprocess.SubprocessError):
         return 0
-    found = re.match(r"v(\d+)\.", done.stdout)
-    return int(found[1]) if found else 0
+    match = re.match(r"v(\d+)\.", done.stdout)
+    return int(match[1]) if match else 0
 
 
 def installed_node(cache: Path) -> Path | None:

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, inspect, text
+from sqlalchemy.exc import DBAPIError
 
-from ai.backend.common.errors import Conflict
+from ai.backend.common.errors import Conflict, Unavailable
+from ai.backend.infra.database import online_indexes
 
 if TYPE_CHECKING:
     from alembic.script import ScriptDirectory
 
     from ai.backend.infra.database.engine import Database
 
+log = logging.getLogger(__name__)
 _VERSION_TABLE = "alembic_version"
+_LOCK_WAIT_MS, _PAUSE_S, _TRIES = 500, 1.0, 40
+_LOCK_NOT_AVAILABLE = "55P03"
 
 
 def _load_scripts(folder: Path) -> ScriptDirectory:
@@ -53,11 +60,15 @@ def history(location: Path) -> list[dict[str, str | None]]:
 async def upgrade(database: Database, location: Path, *, head: str | None = None) -> str:
     """Runs the migrations in ``location/versions`` in one transaction, and returns the newest revision.
 
-    ``head`` is the newest revision: if the database has it already, alembic is not loaded, which takes longer than
-    everything else of a start. Raises Conflict if the database is newer than this program.
+    On PostgreSQL the indexes of :mod:`~ai.backend.infra.database.online_indexes` come after the commit, and a
+    transaction that waits for somebody's lock for half a second gives up and is tried again: whoever comes behind it
+    would wait as well. ``head`` is the newest revision: if the database has it already, alembic is not loaded, which
+    takes longer than everything else of a start. Raises Conflict if the database is newer than this program, and
+    Unavailable if its tables are in use for a minute.
     """
     current = await current_revision(database)
     if head is not None and current == head:
+        await online_indexes.finish(database)
         return head
     scripts = _load_scripts(location)
     newest = scripts.get_current_head()
@@ -76,8 +87,21 @@ async def upgrade(database: Database, location: Path, *, head: str | None = None
                 raise Conflict(f"the database is of a newer version than this program: {e}") from None
 
         context = MigrationContext.configure(connection, opts={"fn": steps, "render_as_batch": True})
+        if database.is_shared:
+            connection.execute(text(f"SET LOCAL lock_timeout = '{_LOCK_WAIT_MS}ms'"))
         with Operations.context(context):
             context.run_migrations()
 
-    await database.run_write(migrate)
+    for tries_left in range(_TRIES, -1, -1):
+        try:
+            await database.run_write(migrate)
+            break
+        except DBAPIError as e:
+            if getattr(e.orig, "sqlstate", None) != _LOCK_NOT_AVAILABLE:
+                raise
+            if tries_left == 0:
+                raise Unavailable("The tables of the database are in use: it cannot be upgraded now.") from None
+            log.info("the tables of the database are in use, the migration is tried again")
+        await asyncio.sleep(_PAUSE_S)
+    await online_indexes.finish(database)
     return newest

@@ -99,10 +99,14 @@ class PostgresTransactions:
         result: T = await self._writes.put(work)
         return result
 
-    async def vacuum(self) -> None:
+    async def online(self, work: Callable[[Connection], T]) -> T:
+        """Runs ``work`` on a connection without transactions, and without the lock of writers."""
         async with self._engine.connect() as connection:
             await connection.execution_options(isolation_level="AUTOCOMMIT")
-            await connection.execute(text("VACUUM FULL"))
+            return await connection.run_sync(work)
+
+    async def vacuum(self) -> None:
+        await self.online(lambda connection: connection.execute(text("VACUUM FULL")))
 
     async def rest(self) -> None:
         """Does nothing: connections hold no caches."""

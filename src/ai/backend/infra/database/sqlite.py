@@ -162,6 +162,9 @@ class SqliteTransactions:
         finally:
             _driver_connection(connection).rollback()  # does nothing after the end of the transaction
 
+    async def online(self, work: Callable[[Connection], T]) -> T:
+        return await self.write(work)
+
     async def vacuum(self) -> None:
         def work() -> None:
             with self._engine.connect() as connection:

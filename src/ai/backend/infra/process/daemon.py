@@ -83,6 +83,16 @@ def _hang_up(reload: Callable[[], None]) -> None:
             log.error("SIGHUP: everything stays as it is: %s", e)
 
 
+def quickest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Returns what makes event loops of uvloop, if that is installed; None: asyncio's own is used."""
+    try:
+        from uvloop import new_event_loop
+    except ImportError:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = new_event_loop
+    return factory
+
+
 def run_daemon(
     work: Callable[[asyncio.Event], Awaitable[None]],
     *,

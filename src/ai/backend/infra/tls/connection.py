@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 from weakref import WeakKeyDictionary
 
 _RECORD_BYTES = 16 * 1024
@@ -58,7 +58,7 @@ class TlsConnection(asyncio.Transport, asyncio.BufferedProtocol):
     # -- as the protocol of the TCP transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+        transport = cast("asyncio.Transport", transport)  # those of uvloop are none by their class
         self._tcp = transport
         self._shake_hands()
 

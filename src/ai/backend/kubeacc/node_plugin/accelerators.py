@@ -139,12 +139,12 @@ class AcceleratorReports(PeriodicLoop):
             node = await self._api.get(NODES, self._node)
             self._owner = {"apiVersion": "v1", "kind": "Node", "name": self._node, "uid": node.metadata.uid}
         failure: BackendError | None = None
-        wanted: set[str] = set()
+        expected_names: set[str] = set()
         for key in self._tracker.plugin_keys():
             listed = {device.device_id: device for device in self._tracker.devices(key)}
             for device_id in dict.fromkeys([*listed, *attachable[key]]):
                 name = accelerator_name(self._node, key, device_id)
-                wanted.add(name)
+                expected_names.add(name)
                 is_remote = device_id in attachable[key]
                 try:
                     await self._report(name, key, device_id, listed.get(device_id), is_remote=is_remote)
@@ -153,7 +153,7 @@ class AcceleratorReports(PeriodicLoop):
                     failure = e
         for (_, name), present in list(self._reflector.objects.items()):
             is_ours = present.spec.driver in attachable  # a plugin that has not answered yet says nothing
-            if name not in wanted and is_ours and present.status.operation is None:
+            if name not in expected_names and is_ours and present.status.operation is None:
                 await self._api.delete(ACCELERATORS, name, uid=present.metadata.uid)
         if failure is not None:
             raise failure

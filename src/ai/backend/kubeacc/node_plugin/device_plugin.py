@@ -88,9 +88,9 @@ class DevicePlugin:
     async def get_preferred_allocation(self, request: Any, _context: Any) -> Any:
         answer = wire.device_plugin.PreferredAllocationResponse()
         preference = self.preference()
-        for wanted in request.container_requests:
+        for container in request.container_requests:
             chosen = preference.choose(
-                wanted.available_deviceIDs, wanted.must_include_deviceIDs, wanted.allocation_size
+                container.available_deviceIDs, container.must_include_deviceIDs, container.allocation_size
             )
             answer.container_responses.add(deviceIDs=chosen)
         return answer
@@ -109,8 +109,8 @@ class DevicePlugin:
         answer = wire.device_plugin.AllocateResponse()
         prepared: list[str] = []
         try:
-            for wanted in request.container_requests:
-                record = await self._allocated(list(wanted.devices_ids))
+            for container in request.container_requests:
+                record = await self._allocated(list(container.devices_ids))
                 prepared.append(record.uid)
                 configs = {key: share.config for key, share in record.shares.items() if share.config is not None}
                 answer.container_responses.append(allocate_response(configs, record.cdi_names.get("", ())))

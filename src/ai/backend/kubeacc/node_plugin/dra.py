@@ -88,9 +88,9 @@ class DraDriver:
         """Returns the workload of a claim. A prepared claim needs no answer of the API server.
 
         Raises Conflict: the claim is another one by now, or has no devices of ours."""
-        known = self._workloads.records.get(claim.uid)
-        if known is not None and known.phase == "prepared":
-            return known
+        existing = self._workloads.records.get(claim.uid)
+        if existing is not None and existing.phase == "prepared":
+            return existing
         obj = await self._api.get(RESOURCE_CLAIMS, claim.name, claim.namespace)
         if obj.metadata.uid != claim.uid:
             raise Conflict(f"the claim {claim.namespace}/{claim.name} is another one by now: {obj.metadata.uid}")

@@ -91,8 +91,8 @@ async def connected(path: Path, service: str) -> AsyncIterator[Callable[..., Any
 
 async def wait_for_change(*paths: Path) -> None:
     """Returns when one of the files is removed or replaced, as by a restarted kubelet, which sends no other notice."""
-    known = [_identity(path) for path in paths]
-    while all(known) and [_identity(path) for path in paths] == known:  # noqa: ASYNC110  # of other processes
+    initial = [_identity(path) for path in paths]
+    while all(initial) and [_identity(path) for path in paths] == initial:  # noqa: ASYNC110  # of other processes
         await asyncio.sleep(_CHECK_S)
 
 

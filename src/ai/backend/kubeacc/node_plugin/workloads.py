@@ -107,12 +107,14 @@ class Workloads:
         records = (record for record in self.records.values() if record.way == "dra")
         return next((record for record in records if (record.namespace, record.name) == (namespace, name)), None)
 
-    def _holder_beside(self, held: HeldDevice, device: ComputeDevice, wanted: WorkloadRecord) -> WorkloadRecord | None:
-        """Returns a workload that keeps ``wanted`` from a device or a share of it; None if there is room.
+    def _holder_beside(
+        self, held: HeldDevice, device: ComputeDevice, requested: WorkloadRecord
+    ) -> WorkloadRecord | None:
+        """Returns a workload that keeps ``requested`` from a device or a share of it; None if there is room.
 
         All shares together are at most the device; a whole device has one holder."""
         left = share_amount(device)
-        for record in (*self.records.values(), wanted):
+        for record in (*self.records.values(), requested):
             for other in record.devices:
                 if (other.plugin, other.device_id) != (held.plugin, held.device_id):
                     continue
@@ -133,29 +135,29 @@ class Workloads:
                     return record
         return None
 
-    async def prepare(self, wanted: WorkloadRecord) -> WorkloadRecord:
+    async def prepare(self, requested: WorkloadRecord) -> WorkloadRecord:
         """Gives devices to a workload and returns its record with the configurations of all plugins.
 
-        Safe to repeat: a prepared workload keeps what it has. ``wanted`` needs no ``shares``.
+        Safe to repeat: a prepared workload keeps what it has. ``requested`` needs no ``shares``.
 
         Raises:
             Conflict: another workload holds a device, or the workload is being released.
             Unavailable: a device is not there, or is withheld.
             BackendError: a plugin refuses; the devices are free again.
         """
-        async with self._lock(wanted.uid):
-            record = self.records.get(wanted.uid)
+        async with self._lock(requested.uid):
+            record = self.records.get(requested.uid)
             if record is not None and record.phase == "releasing":
-                raise Conflict(f"the devices of {wanted.namespace}/{wanted.name} are being released")
+                raise Conflict(f"the devices of {requested.namespace}/{requested.name} are being released")
             if record is None:
-                record = self._reserved(wanted)
+                record = self._reserved(requested)
                 try:
                     await self._store(record)
                 except BackendError:
                     self.records.pop(record.uid, None)  # no plugin was called
                     raise
-            elif _parts(record) != _parts(wanted):
-                raise Conflict(f"{wanted.namespace}/{wanted.name} holds other devices than its claim says now")
+            elif _parts(record) != _parts(requested):
+                raise Conflict(f"{requested.namespace}/{requested.name} holds other devices than its claim says now")
             if record.phase == "prepared":
                 return await self._described(record)
             crash_point("kube-acc.prepare.recorded")
@@ -172,7 +174,7 @@ class Workloads:
             crash_point("kube-acc.prepare.prepared")
             return record
 
-    def _reserved(self, wanted: WorkloadRecord) -> WorkloadRecord:
+    def _reserved(self, requested: WorkloadRecord) -> WorkloadRecord:
         """Returns the new record with the allocation of each plugin, and marks the devices as held."""
         present = {
             (key, device.device_id): device
@@ -180,7 +182,7 @@ class Workloads:
             for device in self._tracker.devices(key)
         }
         allocations: dict[str, list[Any]] = {}
-        for held in wanted.devices:
+        for held in requested.devices:
             key = (held.plugin, DeviceId(held.device_id))
             device = present.get(key)
             if device is None or self._tracker.handle(held.plugin) is None:
@@ -189,7 +191,7 @@ class Workloads:
                 raise Unavailable(f"the device {held.name} has failed: {device.health_reason or 'no reason is given'}")
             if reason := self.withheld(key):
                 raise Unavailable(f"the device {held.name} is not given to workloads: {reason}")
-            holder = self._holder_beside(held, device, wanted) or self._holder_of_relative(key)
+            holder = self._holder_beside(held, device, requested) or self._holder_of_relative(key)
             if holder is not None:
                 raise Conflict(f"the device {held.name} is held by {holder.namespace}/{holder.name} ({holder.way})")
             allocations.setdefault(held.plugin, []).append(_allocation(held, device))
@@ -198,7 +200,7 @@ class Workloads:
             key: PluginShare(allocation=joined(allocations[key]), calls=("pre_create",) if place == 0 else ())
             for place, key in enumerate(sorted(allocations))
         }
-        record = msgspec.structs.replace(wanted, phase="preparing", shares=shares, at=self._clock())
+        record = msgspec.structs.replace(requested, phase="preparing", shares=shares, at=self._clock())
         self.records[record.uid] = record
         self.changed()
         return record

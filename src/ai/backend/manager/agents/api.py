@@ -21,11 +21,12 @@ AgentName = Annotated[str, Meta(min_length=1, max_length=64)]
 class DeviceOperationBody(Schema, frozen=True):
     action: Literal[
         "partition", "unpartition", "power-on", "power-off", "reset", "program", "attach", "detach",
-        "cordon", "uncordon",
+        "cordon", "taint", "uncordon", "drain",
     ]  # fmt: skip
     device_id: Annotated[str, Meta(min_length=1, max_length=512)]
     argument: Annotated[str, Meta(max_length=4096)] = ""
     expires_after_s: Annotated[float, Meta(gt=0, le=10 * 365 * 86_400)] | None = None
+    start_over: bool = False
 
 
 class SchedulerBody(Schema, frozen=True):
@@ -53,10 +54,16 @@ class AgentsApi:
 
         ``action`` is partition, unpartition, power-on, power-off, reset, program, attach or detach; the answer has the
         id of the device, or of the new partition. cordon takes a device out of scheduling with the reason ``argument``,
-        until uncordon or for ``expires_after_s``; sessions on it go on.
+        until uncordon or for ``expires_after_s``; sessions on it go on. taint does so for sessions that do not tolerate
+        the first word of ``argument``. drain cordons, and ends the sessions on it; with ``start_over`` batch sessions
+        wait again instead.
         """
-        operation = OperateDevice(device_name=call.params["device_name"], **msgspec.structs.asdict(call.body))
-        return await self._agents.operate_device(caller_of(call), call.params["agent_id"], operation)
+        fields = msgspec.structs.asdict(call.body)
+        start_over = fields.pop("start_over")
+        operation = OperateDevice(device_name=call.params["device_name"], **fields)
+        return await self._agents.operate_device(
+            caller_of(call), call.params["agent_id"], operation, start_over=start_over
+        )
 
     @route("POST", "/manager/scheduler/operation", body=SchedulerBody)
     async def operate_scheduler(self, call: Call[SchedulerBody]) -> None:

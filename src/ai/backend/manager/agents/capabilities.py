@@ -43,11 +43,21 @@ def class_feature(name: str) -> str:
     return f"runtime class {name}"
 
 
+def options_feature(plugin_name: str) -> str:
+    return f"options of {plugin_name}"
+
+
 def needs_of(
-    cluster_size: int, cluster_mode: ClusterMode, runtime_class: str, *, encrypted: bool = False
+    cluster_size: int,
+    cluster_mode: ClusterMode,
+    runtime_class: str,
+    *,
+    encrypted: bool = False,
+    optioned_plugins: Iterable[str] = (),
 ) -> frozenset[str]:
-    """Returns the features that a session needs of its agents."""
+    """Returns the features that a session needs of its agents; it gives options to ``optioned_plugins``."""
     needed_features = {class_feature(runtime_class)} if runtime_class else set()
+    needed_features.update(map(options_feature, optioned_plugins))
     if cluster_size > 1:
         needed_features.add(
             NETWORKS if cluster_mode is ClusterMode.SINGLE_NODE else ENCRYPTED if encrypted else MULTI_NODE
@@ -58,6 +68,7 @@ def needs_of(
 def features_of(agent: Agent) -> frozenset[str]:
     """Returns an agent's features. An agent without a report about networks counts as able to make local networks."""
     features = {class_feature(runtime_class.name) for runtime_class in agent.runtime_classes}
+    features |= {options_feature(plugin.name) for plugin in agent.plugins if plugin.options_schema is not None}
     if agent.enforcement.get(NETWORKS) != Enforcement.NONE.value:
         features.add(NETWORKS)
     if agent.overlay is not None and not agent.overlay.why_not:

@@ -141,7 +141,7 @@ class PresenceDifferences:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelOccupancy:
-    """A summary of a kernel that occupies an agent; the fields are those of :class:`Kernel`."""
+    """A summary of a kernel that occupies an agent; the fields are those of :class:`Kernel` and of its session."""
 
     kernel_id: KernelId
     session_id: SessionId
@@ -152,3 +152,4 @@ class KernelOccupancy:
     attempt: int
     slots: ResourceSlot
     devices: Mapping[str, Mapping[str, str]]
+    device_requests: tuple[str, ...] = ()

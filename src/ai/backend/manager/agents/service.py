@@ -6,6 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import msgspec
+
 from ai.backend.common.errors import Conflict, NotFound
 from ai.backend.common.ids import AgentId, ResourceGroupName
 from ai.backend.common.states import AgentStatus
@@ -18,12 +20,13 @@ from ai.backend.manager.access.checks import is_permitted, require
 from ai.backend.manager.access.permissions import Operation
 from ai.backend.manager.agents.model import Agent, KernelOccupancy
 from ai.backend.manager.agents.registration import Assignments
-from ai.backend.manager.agents.store import AgentGateway, AgentStore, Occupancy, WatcherGateway
+from ai.backend.manager.agents.store import AgentGateway, AgentStore, Drainage, Occupancy, WatcherGateway
 from ai.backend.manager.metrics.history import Series, Span
 from ai.backend.manager.metrics.live import LiveMetrics
 from ai.backend.manager.query.model import ListQuery, Page
 from ai.backend.manager.resource_groups.store import ResourceGroupStore
 
+DRAIN = "drain"
 TOKEN_KEY = "config/watcher/token"
 DEFAULT_PORT = 6009
 
@@ -38,6 +41,8 @@ class AgentService:
     assignments: Assignments
     metrics: LiveMetrics
     gateway: AgentGateway
+    drainage: Drainage = field(init=False)
+    """Assigned by the composition, as sessions are made after agents."""
     after_change: list[PeriodicLoop] = field(default_factory=list, init=False)
     """Loops that are woken after an agent has been changed."""
 
@@ -86,14 +91,31 @@ class AgentService:
             raise _not_found(agent_id)
         return agent
 
-    async def operate_device(self, caller: Caller, agent_id: str, operation: OperateDevice) -> DeviceOperation:
+    async def operate_device(
+        self, caller: Caller, agent_id: str, operation: OperateDevice, *, start_over: bool = False
+    ) -> DeviceOperation:
         """Partitions, switches, programs or attaches a device of an agent, and returns at the end of the operation.
+
+        ``drain`` cordons the device and asks the sessions that hold it to end, without waiting for that; with
+        ``start_over`` batch sessions wait again.
 
         Raises:
             Forbidden: not a superadmin. NotFound: no such agent or device. InvalidInput: no operation of the device.
             Conflict: the agent is not alive, or a session holds the device.
         """
-        return await (await self._commands_of(caller, agent_id)).operate_device(operation)
+        commands = await self._commands_of(caller, agent_id)
+        if operation.action != DRAIN:
+            return await commands.operate_device(operation)
+        done = await commands.operate_device(msgspec.structs.replace(operation, action="cordon"))
+        agent = await self._existing_agent(agent_id)
+        slots = _slots_of_plugin(agent, operation.device_name)
+        holders = {
+            holding.session_id
+            for holding in await self.occupancy.held([agent.id])
+            if any(operation.device_id in devices for slot, devices in holding.devices.items() if slot in slots)
+        }
+        await self.drainage.end(sorted(holders), start_over=start_over, stimulus_id=caller.stimulus_id)
+        return done
 
     async def device_options(self, caller: Caller, agent_id: str, device_name: str) -> DeviceOptions:
         """Returns the operations that the devices of a plugin offer. Raises as :meth:`operate_device`."""
@@ -181,3 +203,13 @@ class WatcherService:
                 message = f"The watcher of {agent.id} is not known: set {key} in the shared configuration."
                 raise NotFound(message, data={"agent_id": "no watcher"})
         return await self._gateway.call(method, str(host), str(port or DEFAULT_PORT), path, token=str(token))
+
+
+def _slots_of_plugin(agent: Agent, device_name: str) -> frozenset[str]:
+    """Returns the slots behind which the devices of a plugin are."""
+    return frozenset(
+        str(slot.get("slot_name"))
+        for device in agent.devices
+        if device.get("device_name") == device_name
+        for slot in device.get("slots", ())
+    )

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol
 
-from ai.backend.common.ids import AgentId
+from ai.backend.common.ids import AgentId, SessionId
 from ai.backend.common.states import AgentStatus
 from ai.backend.common.wire.link import AgentCommands
 from ai.backend.common.wire.reports import KernelPresence, OverlayReport
@@ -67,6 +67,14 @@ class PresenceComparison(Protocol):
 
     def forget(self) -> None:
         """Forgets which kernels were missing in earlier heartbeats."""
+
+
+class Drainage(Protocol):
+    """Ends the sessions that hold a device which an administrator drains."""
+
+    async def end(self, session_ids: Sequence[SessionId], *, start_over: bool, stimulus_id: str) -> None:
+        """Asks sessions to end, but those that are ending; with ``start_over`` batch sessions wait again."""
+        ...
 
 
 class AgentGateway(Protocol):

@@ -29,8 +29,16 @@ _COPIED_FIELDS = frozenset(
     (
         *("type", "domain_name", "group_id", "group_name", "user_id", "user_email", "access_key", "created_by"),
         *("image", "architecture", "tag", "cluster_mode", "cluster_size", "runtime_class", "requested_slots"),
-        *("variant_requirements", "device_requests", "resource_opts", "environ", "mounts", "vfolder_mounts"),
-        *("startup_command", "bootstrap_script", "callback_url", "dependencies", "scaling_group", "designated_agents"),
+        *("variant_requirements", "device_requests", "plugin_options", "resource_opts", "environ", "mounts"),
+        *(
+            "vfolder_mounts",
+            "startup_command",
+            "bootstrap_script",
+            "callback_url",
+            "dependencies",
+            "scaling_group",
+            "designated_agents",
+        ),
         *("preopen_ports", "batch_timeout_s", "exec_timeout_s", "priority", "name", "starts_at", "trace"),
         *(field.name for field in fields(Session) if field.name.startswith("array_")),
     )

@@ -155,8 +155,8 @@ class Backups:
             if place.exists() and place.read_bytes() != content:
                 raise Conflict(f"{place} exists and has other keys than the backup: move it away")
         if self.config is not None:
-            wanted = {(entry.scope, entry.key): entry.value for entry in sealed.configuration}
-            other = [e for e in await _entries(self.config) if wanted.get((e.scope, e.key)) != e.value]
+            restored = {(entry.scope, entry.key): entry.value for entry in sealed.configuration}
+            other = [e for e in await _entries(self.config) if restored.get((e.scope, e.key)) != e.value]
             if other:
                 raise Conflict(
                     f"the shared configuration has {len(other)} other values, such as {other[0].key}: delete them"

@@ -39,11 +39,12 @@ def generate_rpc_keypair(folder: Path, name: str, overwrite: bool) -> None:
 @click.command("allow-agent")
 @click.argument("agent_id")
 @click.argument("public_key")
+@click.option("--keep-earlier", is_flag=True, help="Allow the agent's present key too, until the next `allow-agent`.")
 @click.pass_obj
-def allow_agent(settings: ManagerSettings, agent_id: str, public_key: str) -> None:
+def allow_agent(settings: ManagerSettings, agent_id: str, public_key: str, keep_earlier: bool) -> None:
     """Let the agent of this id connect with this CURVE key, and print the manager's own public key."""
     from ai.backend.infra.rpc.zmq.keys import AgentKeyDirectory, load_or_generate_keypair
 
     with reported_errors():
-        AgentKeyDirectory(agent_keys_folder(settings)).allow(agent_id, public_key)
+        AgentKeyDirectory(agent_keys_folder(settings)).allow(agent_id, public_key, keeps_earlier=keep_earlier)
         click.echo(load_or_generate_keypair(link_key_file(settings)).public)

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import click
@@ -34,7 +35,8 @@ async def serve(
     the database cannot be used."""
     from ai.backend.infra.http.server import make_runner, serve_on, tls_of
     from ai.backend.infra.rpc.data.server import DataServer
-    from ai.backend.infra.rpc.zmq.keys import AgentKeyDirectory, load_or_generate_keypair
+    from ai.backend.infra.rpc.zmq.key_files import ReplacedFile
+    from ai.backend.infra.rpc.zmq.keys import AgentKeyDirectory, load_keypair, load_or_generate_keypair
     from ai.backend.infra.rpc.zmq.manager import ZmqManagerEndpoint
     from ai.backend.manager.composition.app import build_app
 
@@ -45,10 +47,13 @@ async def serve(
         tls = tls_of(own.ssl_cert, own.ssl_privkey, metrics=metrics)
     settings = backing_services.of_process(settings, number)
     backing = backing_services.BackingServices.of(settings)
-    keypair = load_or_generate_keypair(backing_services.link_key_file(settings))
+    key_file = backing_services.link_key_file(settings)
+    load_or_generate_keypair(key_file)
+    link_key = ReplacedFile(key_file, load_keypair)
     endpoint = ZmqManagerEndpoint(
         bind=settings.agent_link.bind,
-        keypair=keypair,
+        keypair=link_key.newest(),
+        newest_keypair=link_key.newest,
         agent_keys=AgentKeyDirectory(backing_services.agent_keys_folder(settings)),
         data=DataServer(
             settings.agent_link.data_port,
@@ -68,7 +73,9 @@ async def serve(
         listen_address = settings.listen.host, settings.listen.port
         host, port = await serve_on(runner, listen_address, tls=tls, shares_port=own.num_proc > 1)
         address = backing_services.advertised(settings, endpoint.address)
-        backing.announce(address.rpartition("://")[2].replace("/", "_"), address, keypair.public)
+        announce = partial(backing.announce, address.rpartition("://")[2].replace("/", "_"), address)
+        announce(endpoint.keypair.public)
+        endpoint.on_new_key = announce
         ready(f"the manager listens on http{'s' if tls else ''}://{host}:{port} and for agents on {endpoint.address}")
         async with trimmed(backing.database.rest):
             await stop.wait()

@@ -172,8 +172,11 @@ class BackingServices:
         await self.database.close()
 
     def announce(self, name: str, address: str, public_key: str) -> None:
-        """Keeps the manager's address and key in etcd until this process stops; does nothing without etcd."""
+        """Keeps the manager's address and key in etcd until this process stops, in place of what it announced before;
+        does nothing without etcd."""
         if self.etcd is not None:
+            if self._listing is not None:
+                self._listing.cancel()
             self._listed = f"{MANAGERS}/{name}"
             listed_values = {self._listed: json.dumps({"addr": address, "key": public_key})}
             self._listing = asyncio.create_task(stay_listed(self.etcd, listed_values))

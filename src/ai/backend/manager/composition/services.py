@@ -72,6 +72,7 @@ from ai.backend.manager.serving.facade import Serving
 from ai.backend.manager.sessions.creation.factory import SessionFactory
 from ai.backend.manager.sessions.creation.mounts import SessionMounts
 from ai.backend.manager.sessions.lifecycle.deleted_users import DeletedUsersLoop
+from ai.backend.manager.sessions.lifecycle.drain import DeviceDrainage
 from ai.backend.manager.sessions.lifecycle.observations import ObservationService
 from ai.backend.manager.sessions.lifecycle.reconcile import KernelReconciler
 from ai.backend.manager.sessions.lookup import LiveSlotUse, SessionFinder
@@ -237,6 +238,7 @@ class Services:
         stores, settings, clock = self.stores, self.settings.sessions, self.clock
         self.activity = ActivityTracker(stores.activities, clock)
         self.writer = SessionWriter(stores.sessions, self.bus, on_end=self._forget_session, is_shared=self.is_shared)
+        self.agents.drainage = DeviceDrainage(stores.sessions, self.writer, self.clock)
         self.finder = SessionFinder(stores.sessions, self.writer, self.identity)
         self.dotfiles = DotfileService(stores.dotfiles, self.identity, max_script_bytes=settings.max_script_bytes)
         folders, artifacts, mounts = self.folders, self.artifacts, None
@@ -371,6 +373,7 @@ class Services:
             clock=self.clock,
             id_generator=self.id_generator,
             settings=self.settings.serving,
+            stats=self.stats,
         )
 
     def _build_owners(self) -> None:

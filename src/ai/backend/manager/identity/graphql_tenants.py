@@ -37,17 +37,20 @@ def _slots_reader(field: str) -> Callable[[Any], ResourceSlot]:
 
 def _read_hosts(value: Any) -> dict[str, tuple[str, ...]]:
     """Reads host -> names of permissions; a plain list of hosts allows all (spec 03-09)."""
-    hosts, known = structured("allowed_vfolder_hosts", value), [permission.value for permission in HostPermission]
+    hosts, all_permissions = (
+        structured("allowed_vfolder_hosts", value),
+        [permission.value for permission in HostPermission],
+    )
     if isinstance(hosts, list) and all(isinstance(host, str) for host in hosts):
-        hosts = dict.fromkeys(hosts, known)
+        hosts = dict.fromkeys(hosts, all_permissions)
     if not isinstance(hosts, dict):
         raise InvalidInput("Hosts are an object of host to permissions.", data={"allowed_vfolder_hosts": "malformed"})
     for host, permissions in hosts.items():
         parse_host(host)
         is_list = isinstance(permissions, list | tuple)
-        unknown = [name for name in permissions if name not in known] if is_list else [permissions]
+        unknown = [name for name in permissions if name not in all_permissions] if is_list else [permissions]
         if unknown:
-            message = f"{str(unknown[0])[:64]!r} is not one of {', '.join(known)}."
+            message = f"{str(unknown[0])[:64]!r} is not one of {', '.join(all_permissions)}."
             raise InvalidInput(message, data={"allowed_vfolder_hosts": host})
     return {host: tuple(dict.fromkeys(permissions)) for host, permissions in hosts.items()}
 

@@ -81,9 +81,9 @@ class SignInService:
         try:
             user = await self._passwords.verified_user(email, password)
         except AuthenticationFailed as refusal:
-            known = await self._store.user(email=email)
-            if known is not None:
-                self._record(known, address, "password", refusal.code)
+            existing = await self._store.user(email=email)
+            if existing is not None:
+                self._record(existing, address, "password", refusal.code)
             raise
         return await self._admit(user, address=address, domain_name=domain_name, otp=otp, method="password")
 

@@ -125,12 +125,12 @@ class SqlAccountStore:
 
         def work(s: Connection) -> None:
             users = tables.users.c
-            known = {
+            existing_ids = {
                 row.uuid
                 for chunk in chunks({record.user_id for record in records})
                 for row in s.execute(select(users.uuid).where(users.uuid.in_(chunk)))
             }
-            remaining = [row for row in rows if row["user_id"] in known]
+            remaining = [row for row in rows if row["user_id"] in existing_ids]
             if remaining:
                 s.execute(insert(tables.sign_ins), remaining)
 

@@ -53,13 +53,13 @@ class ScrapeTargets:
         """Returns all targets. ``own_address`` is the manager's as the caller reaches it. A coordinator that does not
         answer leaves its workers out."""
         # Each agent is a target of its own: the manager's answer has what it measures itself.
-        found = [_group("manager", f"{scheme}://{own_address}", {"__param_others": "false"})]
+        target_groups = [_group("manager", f"{scheme}://{own_address}", {"__param_others": "false"})]
         for agent in await self.agents.agents():
             if agent.status in (AgentStatus.ALIVE, AgentStatus.LOST):
                 labels = {"agent": str(agent.id), "__metrics_path__": f"{AGENT_PATH}{agent.id}"}
-                found.append(_group("agent", f"{scheme}://{own_address}", labels))
-        found += [*await self._storage_proxies(), *await self._app_proxies()]
-        return found
+                target_groups.append(_group("agent", f"{scheme}://{own_address}", labels))
+        target_groups += [*await self._storage_proxies(), *await self._app_proxies()]
+        return target_groups
 
     async def _storage_proxies(self) -> Sequence[TargetGroup]:
         if self.storage_proxies is None:
@@ -74,15 +74,15 @@ class ScrapeTargets:
     async def _app_proxies(self) -> Sequence[TargetGroup]:
         groups = await self.resource_groups.resource_groups()
         coordinators = {address.url: address for group in groups if (address := coordinator_of(group)) is not None}
-        found: list[TargetGroup] = []
+        target_groups: list[TargetGroup] = []
         for coordinator in coordinators.values():
-            found.append(_group("app-proxy-coordinator", coordinator.url))
+            target_groups.append(_group("app-proxy-coordinator", coordinator.url))
             try:
                 reply = await self.coordinators.call(coordinator, "GET", "/api/worker")
-                found += _workers(reply.get("workers", ()))
+                target_groups += _workers(reply.get("workers", ()))
             except (BackendError, KeyError, TypeError) as e:
                 log.warning("the workers of the app proxy %s are not known now: %s", coordinator.url, e)
-        return found
+        return target_groups
 
 
 def _workers(workers: Iterable[Mapping[str, Any]]) -> Iterable[TargetGroup]:

@@ -67,6 +67,10 @@ class VariantsReply(TypedDict):
     variant_properties: list[VariantItem]
 
 
+class PluginOptionsReply(TypedDict):
+    plugin_options: dict[str, list[dict[str, Any]]]
+
+
 Slots = dict[str, str]
 """Slot -> quantity."""
 
@@ -140,6 +144,12 @@ class ResourcesApi:
         """Lists what sessions may require of devices (``config.variant_requirements``), with numbers of devices."""
         variants = await self._resources.variants(caller_of(call), call.query.scaling_group)
         return {"variant_properties": [variant.to_json() for variant in variants]}
+
+    @route("GET", "/resource/plugin-options", reply=PluginOptionsReply)
+    async def plugin_options(self, call: Call) -> dict[str, Any]:
+        """Lists what sessions may say to accelerator plugins (``config.plugin_options``), as JSON Schemas by plugin; of
+        a plugin in several versions each one that differs."""
+        return {"plugin_options": await self._resources.plugin_options(caller_of(call))}
 
     @route("GET", "/resource/presets", reply=PresetsReply)
     async def presets(self, call: Call) -> msgspec.Raw:

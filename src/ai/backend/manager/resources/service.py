@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from typing import Any
 
 from ai.backend.common.devices import DeviceHealth, VariantMatchMode, VariantProperty
 from ai.backend.common.errors import NotFound
@@ -16,6 +17,7 @@ from ai.backend.core.allocation.variants import features_of, version_of
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.agents.capabilities import DeviceReader
 from ai.backend.manager.agents.model import Agent, SlotTypeInfo
+from ai.backend.manager.agents.plugin_options import schemas_of
 from ai.backend.manager.agents.slots import SlotCatalogue
 from ai.backend.manager.agents.store import AgentStore
 from ai.backend.manager.identity.service import IdentityService
@@ -89,6 +91,12 @@ class ResourceService:
         agents = await self.agents.agents(scaling_group=scaling_group)
         alive = (agent for agent in agents if agent.scaling_group in open_groups and agent.status is AgentStatus.ALIVE)
         return merge_variants(alive, self.devices)
+
+    async def plugin_options(self, caller: Caller) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        """Maps accelerator plugins to the JSON Schemas of the options that sessions may give to them, of agents in
+        resource groups that are open to the caller."""
+        open_groups = {group.name for group in await self.resource_groups.available(caller)}
+        return schemas_of(agent for agent in await self.agents.agents() if agent.scaling_group in open_groups)
 
     async def check_presets(
         self, caller: Caller, *, group: str | None = None, scaling_group: str | None = None

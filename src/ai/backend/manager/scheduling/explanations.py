@@ -258,10 +258,10 @@ class ExplanationService:
                 return holder if sees(caller, holder) else None
         return None
 
-    async def _holders_on(self, caller: Caller, agents: Sequence[AgentId], wanted: ResourceSlot) -> SessionCount:
+    async def _holders_on(self, caller: Caller, agents: Sequence[AgentId], requested: ResourceSlot) -> SessionCount:
         """Returns the sessions that hold any wanted slot on the first of these agents."""
         sessions = self.queues.reader.sessions
-        scarce = [name for name in wanted.nonzero() if name not in ("cpu", "mem")] or list(wanted.nonzero())
+        scarce = [name for name in requested.nonzero() if name not in ("cpu", "mem")] or list(requested.nonzero())
         holdings = await sessions.held(list(agents[:_MAX_HOLDING_AGENTS]))
         ids = {each.session_id: None for each in holdings if any(each.slots[name] for name in scarce)}
         return _count(caller, await sessions.get_many(list(ids)[:_MAX_HOLDERS]), total=len(ids))

@@ -42,7 +42,10 @@ def agent_view(agent: Agent, holdings: Iterable[KernelOccupancy], devices: capab
         generation=agent.generation,
         held=tuple(
             core.HeldKernel(
-                kernel_id=holding.kernel_id, slots=holding.slots, devices=capabilities.to_allocation(holding.devices)
+                kernel_id=holding.kernel_id,
+                slots=holding.slots,
+                devices=capabilities.to_allocation(holding.devices),
+                device_requests=holding.device_requests,
             )
             for holding in holdings
         ),
@@ -90,7 +93,11 @@ def pending_session(
     requirements = tuple(VariantProperty.parse(text) for text in session.variant_requirements)
     needs_encryption = capabilities.is_encrypted(session.resource_opts)
     device_needs = capabilities.needs_of(
-        session.cluster_size, session.cluster_mode, session.runtime_class, encrypted=needs_encryption
+        session.cluster_size,
+        session.cluster_mode,
+        session.runtime_class,
+        encrypted=needs_encryption,
+        optioned_plugins=session.plugin_options,
     )
     return core.PendingSession(
         session_id=session.id,

@@ -138,6 +138,12 @@ class ServicesApi:
         await self._services.cancel_rollout(caller_of(call), call.params["e"])
         return {"success": True}
 
+    @route("POST", "/services/{e}/promote")
+    async def promote(self, call: Call) -> schemas.SuccessReply:
+        """End the present step of a canary, or the watch of a blue-green roll-out."""
+        await self._services.promote(caller_of(call), call.params["e"])
+        return {"success": True}
+
     @route("POST", "/services/{e}/token", body=schemas.TokenBody)
     async def token(self, call: Call[schemas.TokenBody]) -> schemas.TokenReply:
         """Make a token by which the endpoint is called. It is told once and cannot be revoked."""

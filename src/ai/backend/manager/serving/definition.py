@@ -198,7 +198,9 @@ def _chosen_model(definition: _Definition, file: str, name: str | None) -> _Mode
             raise _malformed(file, f"it has no model {name[:64]!r}; it has: {', '.join(names)}")
         return chosen
     if len(names) > 1:
-        raise _malformed(file, f"it has {len(names)} models ({', '.join(names)[:256]}), and an endpoint serves one")
+        listed = ", ".join(names)[:256]
+        text = f"it has {len(names)} models ({listed}), and an endpoint serves one: choose it by model_name"
+        raise _malformed(file, text)
     return definition.models[0]
 
 

@@ -5,17 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ai.backend.common.states import RUNNING_SESSION_STATUSES
+from ai.backend.core.serving.autoscale import MetricSource
 from ai.backend.infra.bus import Bus
 from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.manager.agents.store import AgentGateway
 from ai.backend.manager.identity.service import IdentityService
+from ai.backend.manager.metrics.live import LiveMetrics
 from ai.backend.manager.resource_groups.store import ResourceGroupStore
 from ai.backend.manager.serving.gateway import EndpointCoordinators, ModelFolders
+from ai.backend.manager.serving.gauges import EngineReader, Gauges, KernelReader, MetricReader, PrometheusReader
 from ai.backend.manager.serving.loads import Autoscaler
 from ai.backend.manager.serving.loop import ServingLoop
 from ai.backend.manager.serving.model import Service
 from ai.backend.manager.serving.probes import AgentProbe, Prober
 from ai.backend.manager.serving.revisions import RevisionBuilder
+from ai.backend.manager.serving.samples import RevisionSamples
 from ai.backend.manager.serving.scaling import ScalingService
 from ai.backend.manager.serving.service import ServingService
 from ai.backend.manager.serving.settings import ServingSettings
@@ -71,6 +75,7 @@ class Serving:
         clock: Clock,
         id_generator: IdGenerator,
         settings: ServingSettings,
+        stats: LiveMetrics,
     ) -> Serving:
         """Builds the use cases on one store, the sessions and the coordinators of the app proxy."""
         probe = AgentProbe(gateway)
@@ -86,6 +91,13 @@ class Serving:
             id_generator=id_generator,
             settings=settings,
         )
+        samples = RevisionSamples()
+        readers: dict[MetricSource, MetricReader] = {
+            MetricSource.INFERENCE_FRAMEWORK: EngineReader(probe),
+            MetricSource.KERNEL: KernelReader(stats),
+        }
+        if settings.prometheus_url is not None:
+            readers[MetricSource.PROMETHEUS] = PrometheusReader(settings)
         loop = ServingLoop(
             store=store,
             sessions=sessions,
@@ -96,7 +108,8 @@ class Serving:
             coordinators=coordinators,
             gateway=gateway,
             prober=prober,
-            autoscaler=Autoscaler(coordinators, clock, lambda: None),
+            autoscaler=Autoscaler(coordinators, clock, lambda: None, Gauges(readers, clock)),
+            samples=samples,
             clock=clock,
             id_generator=id_generator,
         )
@@ -111,6 +124,7 @@ class Serving:
             coordinators=coordinators,
             clock=clock,
             settings=settings,
+            samples=samples,
         )
         return cls(
             service=service,

@@ -82,3 +82,8 @@ class ReplicaProbe(Protocol):
         """Returns the HTTP status that GET ``path`` at ``port`` of a replica is answered with. Raises Unavailable if
         nothing answers in time, or not in HTTP."""
         ...
+
+    async def read(self, session: Session, *, port: int, path: str, timeout_s: float, max_bytes: int) -> bytes:
+        """Returns the body of the answer to such a request. Raises Unavailable also for another status than 200 and for
+        a body of more than ``max_bytes``."""
+        ...

@@ -28,6 +28,7 @@ from ai.backend.infra.clock import Clock
 from ai.backend.infra.loop import cancel_all
 from ai.backend.manager.service_ports.app_proxy_gateway import CoordinatorAddress
 from ai.backend.manager.serving.gateway import EndpointCoordinators
+from ai.backend.manager.serving.gauges import Gauges, keys_of
 from ai.backend.manager.serving.model import Service
 
 log = logging.getLogger(__name__)
@@ -79,8 +80,11 @@ class Autoscaler:
     ``on_change`` is called when there is a new report.
     """
 
-    def __init__(self, coordinators: EndpointCoordinators, clock: Clock, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self, coordinators: EndpointCoordinators, clock: Clock, on_change: Callable[[], None], gauges: Gauges
+    ) -> None:
         self._coordinators, self._clock, self.on_change = coordinators, clock, on_change
+        self.gauges = gauges
         self._versions: dict[CoordinatorAddress, int] = {}
         self._asked: dict[CoordinatorAddress, asyncio.Task[None]] = {}
         self._memories: dict[UUID, _Memory] = {}
@@ -89,6 +93,7 @@ class Autoscaler:
         """Asks each coordinator that is not being asked, and forgets endpoints other than these."""
         now = self._clock.now().timestamp()
         memories = self._memories
+        self.gauges.keep(endpoint_ids)
         self._memories = {key: memories.get(key) or _Memory(since=now) for key in endpoint_ids}
         for coordinator in set(coordinators):
             if coordinator not in self._asked:
@@ -97,11 +102,12 @@ class Autoscaler:
 
     async def finish_round(self) -> None:
         """Waits for the replies to the open requests."""
-        await asyncio.gather(*self._asked.values())
+        await asyncio.gather(*self._asked.values(), self.gauges.finish_round())
 
     async def stop(self) -> None:
         """Cancels the open requests to coordinators."""
         await cancel_all(*self._asked.values())
+        await self.gauges.stop()
 
     async def _ask(self, coordinator: CoordinatorAddress) -> None:
         begun, version = self._clock.monotonic(), self._versions.get(coordinator)
@@ -140,12 +146,11 @@ class Autoscaler:
         if endpoint.scaled is not None:
             known_since = max(known_since, endpoint.scaled.at.timestamp())
         load = newest.load if newest is not None and is_fresh else None
-        keys = [rule.key for rule in policy.rules] + ([policy.target.key] if policy.target is not None else [])
         return ScalingInput(
             now=now,
             desired=endpoint.desired,
             ready=sum(each.status is ReplicaStatus.READY for each in service.replicas),
-            metrics={key: self._samples(key, service, memory) for key in keys},
+            metrics={key: self._samples(key, service, memory) for key in keys_of(service)},
             queued=load.queued if load is not None else 0,
             # At zero replicas only what waits asks for one: what is open ends at the replicas that drain.
             in_flight=sum(load.in_flight.values()) if load is not None and endpoint.desired else 0,
@@ -157,7 +162,9 @@ class Autoscaler:
 
     def _samples(self, key: MetricKey, service: Service, memory: _Memory) -> list[Sample]:
         source, metric = key
-        if source is not MetricSource.PROXY or metric not in GATHERED_METRICS:
+        if source is not MetricSource.PROXY:
+            return self.gauges.samples(service.endpoint.id, key)
+        if metric not in GATHERED_METRICS:
             return []
         ready = sum(each.status is ReplicaStatus.READY for each in service.replicas)
         return [Sample(at=each.at, total=each.value(metric), replicas=max(1, ready)) for each in memory.reports]

@@ -17,11 +17,12 @@ from ai.backend.common.errors import (
     Unavailable,
 )
 from ai.backend.common.ids import SessionId
-from ai.backend.common.serving import EndpointStatus, ReplicaStatus
+from ai.backend.common.serving import EndpointStatus, ReplicaStatus, ServedRevisionStatus
 from ai.backend.common.states import RUNNING_SESSION_STATUSES
 from ai.backend.common.wire.execution import OpenRoute
 from ai.backend.core.lifecycle.events import SessionDestroyRequested
 from ai.backend.core.lifecycle.transition import InvalidTransition
+from ai.backend.core.serving.model import RevisionSample
 from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.manager.access.caller import Caller
@@ -53,6 +54,7 @@ from ai.backend.manager.serving.rounds import (
     routes_of,
     serving_of,
 )
+from ai.backend.manager.serving.samples import RevisionSamples
 from ai.backend.manager.serving.store import ServingStore
 from ai.backend.manager.sessions.model import Session
 from ai.backend.manager.sessions.service import SessionService
@@ -86,6 +88,7 @@ class ServingLoop(PeriodicLoop):
         gateway: AgentGateway,
         prober: Prober,
         autoscaler: Autoscaler,
+        samples: RevisionSamples,
         clock: Clock,
         id_generator: IdGenerator,
     ) -> None:
@@ -94,7 +97,7 @@ class ServingLoop(PeriodicLoop):
         self._identity, self._resource_groups, self._coordinators = identity, resource_groups, coordinators
         self._gateway, self._prober, self._clock, self._ids = gateway, prober, clock, id_generator
         prober.on_change = self.wake
-        self._autoscaler = autoscaler
+        self._autoscaler, self._samples = autoscaler, samples
         autoscaler.on_change = self.wake
         self._drivers: dict[UUID, asyncio.Task[None]] = {}
         self._slots = asyncio.Semaphore(_MAX_AT_ONCE)
@@ -168,6 +171,7 @@ class ServingLoop(PeriodicLoop):
         probes = self._probe(service, sessions)
         logs = await self._last_words(service, sessions)
         in_flight = await self._in_flight(service)
+        self._autoscaler.gauges.begin_due(service, sessions)
         seen = Observation(
             sessions=sessions,
             probes=probes,
@@ -175,6 +179,7 @@ class ServingLoop(PeriodicLoop):
             logs=logs,
             in_flight=in_flight,
             scaling=self._autoscaler.decide(service),
+            samples=self._sample(service),
         )
         # Not read again: a change that was faster makes the save fail, and the sessions are read anew.
         change = next_change(service, seen, self._clock.now(), self._ids)
@@ -311,6 +316,17 @@ class ServingLoop(PeriodicLoop):
                 outcomes[replica.id] = outcome
         self._prober.begin_due(probed)
         return outcomes
+
+    def _sample(self, service: Service) -> Mapping[UUID, RevisionSample]:
+        """Returns what the old and the new revision answered since the roll-out began, if a guard judges it."""
+        target = next((each for each in service.revisions if each.status is ServedRevisionStatus.ROLLING_OUT), None)
+        if target is None or service.endpoint.policy.guard is None:
+            return {}
+        self._samples.ask()
+        judged = (ServedRevisionStatus.ROLLING_OUT, ServedRevisionStatus.ACTIVE)
+        revisions = [each.id for each in service.revisions if each.status in judged]
+        now = self._clock.now().timestamp()
+        return self._samples.of(revisions, target.changed_at.timestamp(), now)
 
     async def _in_flight(self, service: Service) -> Mapping[UUID, int]:
         """Returns the open requests of draining replicas, where the app proxy reports them."""

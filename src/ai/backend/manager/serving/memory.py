@@ -64,11 +64,11 @@ class MemoryServingStore:
         return sorted(services, key=lambda each: (each.endpoint.created_at, str(each.endpoint.id)))
 
     async def search(self, query: EndpointQuery) -> Page[Service]:
-        wanted = {name: getattr(query, name) for name in ("user_id", "access_key", "domain_name", "group_id", "name")}
+        filters = {name: getattr(query, name) for name in ("user_id", "access_key", "domain_name", "group_id", "name")}
         endpoints = [
             service.endpoint
             for service in sorted(self._services.values(), key=lambda each: str(each.endpoint.id))
-            if all(value is None or getattr(service.endpoint, name) == value for name, value in wanted.items())
+            if all(value is None or getattr(service.endpoint, name) == value for name, value in filters.items())
             and (query.destroyed or service.endpoint.status is not EndpointStatus.DESTROYED)
         ]
         page = select(endpoints, query)

@@ -80,6 +80,7 @@ class RevisionSpec(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     model_version: str | None = None
     model_definition_path: str | None = None
+    model_name: str | None = None
     model_mount_destination: str = "/models"
     runtime_variant: str = "custom"
     served: ServedModel
@@ -109,7 +110,8 @@ class Revision:
 
     Attributes:
         failures, failed_at: failed replicas since one became ready last, and the last of them.
-        step, step_since: the canary step of its roll-out, and since when; ``step_since`` of others is its beginning.
+        step, step_since: the step of its roll-out (``core.serving.model.RolloutSnapshot``), and since when;
+            ``changed_at`` of a revision that is rolled out is when that began.
         weight: its share in the requests by the last plan; any sum.
     """
 

@@ -29,14 +29,21 @@ _MAX_HEAD_BYTES = 65_536
 _MAX_PROBES_AT_ONCE = 64
 
 
-class _StatusReader:
-    """Reads the status of a response as llhttp parses it."""
+class _ResponseReader:
+    """Reads the status of a response, and its body, as llhttp parses them."""
 
     def __init__(self) -> None:
         self._parser = httptools.HttpResponseParser(self)
-        self.is_complete = False
+        self.has_head = self.is_complete = False
+        self.body = bytearray()
 
     def on_headers_complete(self) -> None:
+        self.has_head = True
+
+    def on_body(self, data: bytes) -> None:
+        self.body += data
+
+    def on_message_complete(self) -> None:
         self.is_complete = True
 
     def feed(self, data: bytes) -> None:
@@ -58,15 +65,27 @@ class AgentProbe:
         self._gateway = gateway
 
     async def probe(self, session: Session, replica: Replica, *, port: int, path: str, timeout_s: float) -> int:
+        return (await self._ask(session, port, path, timeout_s, max_bytes=None)).status
+
+    async def read(self, session: Session, *, port: int, path: str, timeout_s: float, max_bytes: int) -> bytes:
+        response = await self._ask(session, port, path, timeout_s, max_bytes=max_bytes)
+        if response.status != 200:
+            raise Unavailable(f"it answers {path} by {response.status}")
+        return bytes(response.body)
+
+    async def _ask(
+        self, session: Session, port: int, path: str, timeout_s: float, *, max_bytes: int | None
+    ) -> _ResponseReader:
+        """Returns the response as far as it was read: its head, and if ``max_bytes`` is given its body."""
         try:
             async with asyncio.timeout(timeout_s):
-                return await self._ask(session, port, path)
+                return await self._exchange(session, port, path, max_bytes)
         except TimeoutError:
             raise Unavailable(f"it does not answer within {timeout_s:g} s") from None
         except (OSError, EOFError) as e:
             raise Unavailable(f"it does not answer: {e}") from None
 
-    async def _ask(self, session: Session, port: int, path: str) -> int:
+    async def _exchange(self, session: Session, port: int, path: str, max_bytes: int | None) -> _ResponseReader:
         if session.main.agent is None:
             raise Unavailable("it is on no agent")
         agent = self._gateway.agent(session.main.agent)
@@ -74,15 +93,18 @@ class AgentProbe:
         try:
             lines = (f"GET {path} HTTP/1.1", f"Host: localhost:{port}", "Accept: */*", "Connection: close", "", "")
             await stream.write("\r\n".join(lines).encode("ascii"))
-            reader, received = _StatusReader(), 0
-            while not reader.is_complete and (data := await stream.read()):
-                received += len(data)
-                if received > _MAX_HEAD_BYTES:
+            response, received = _ResponseReader(), 0
+            while not (response.has_head if max_bytes is None else response.is_complete):
+                data = await stream.read()
+                if not data:
                     break
-                reader.feed(data)
-            if not reader.is_complete:
+                received += len(data)
+                if received > _MAX_HEAD_BYTES + (max_bytes or 0):
+                    raise Unavailable("its answer is too long")
+                response.feed(data)
+            if not response.has_head:
                 raise Unavailable("it ends the connection without an answer")
-            return reader.status
+            return response
         finally:
             await stream.close()
 

@@ -12,13 +12,15 @@ from ai.backend.common.states import ClusterMode
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RevisionRequest:
     """The parts that replicas are to have (client wire contract 2.8). ``model`` is the name or id of a folder, or an
-    artifact as ``artifact:NAME[@VERSION]``. ``resources`` are as the user wrote them."""
+    artifact as ``artifact:NAME[@VERSION]``. ``model_name`` chooses one of the models of its definition, or, without a
+    definition, names the model. ``resources`` are as the user wrote them."""
 
     image: str
     model: str
     architecture: str | None = None
     model_version: str | None = None
     model_definition_path: str | None = None
+    model_name: str | None = None
     model_mount_destination: str = "/models"
     runtime_variant: str = "custom"
     environ: Mapping[str, str] = field(default_factory=dict)

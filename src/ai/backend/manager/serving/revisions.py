@@ -59,6 +59,7 @@ class RevisionBuilder:
             model=request.model,
             model_version=request.model_version,
             model_definition_path=request.model_definition_path,
+            model_name=request.model_name,
             model_mount_destination=destination,
             runtime_variant=request.runtime_variant,
             served=served,
@@ -80,10 +81,14 @@ class RevisionBuilder:
         destination, command = request.model_mount_destination, request.startup_command
         if definition is not None and command is None:
             file, content = definition
-            return read_definition(content, file=file, mount_destination=destination)
+            return read_definition(content, file=file, mount_destination=destination, name=request.model_name)
         if command is not None and not command.strip():
             raise InvalidInput("startup_command is empty.", data={"startup_command": "empty"})
-        name = posixpath.basename(request.model.removeprefix("artifact:").partition("@")[0]) or "model"
+        name = (
+            request.model_name
+            or posixpath.basename(request.model.removeprefix("artifact:").partition("@")[0])
+            or "model"
+        )
         return variant_service(variant, name=name, mount_destination=destination, command=command, port=request.port)
 
     async def _definition(self, owner: Caller, request: RevisionRequest) -> tuple[str, bytes] | None:

@@ -66,7 +66,8 @@ class ProbeOutcome(StrEnum):
 class Observation:
     """The state of a service's replicas: their sessions, their probes, and their open requests where the app proxy
     reports them. ``refused``: why sessions could not be created; ``logs``: the last lines
-    that ended sessions have printed; ``scaling``: the replicas that autoscaling wants."""
+    that ended sessions have printed; ``scaling``: the replicas that autoscaling wants; ``samples``: what revisions
+    answered during a roll-out."""
 
     sessions: Mapping[SessionId, Session]
     probes: Mapping[SessionId, ProbeOutcome] = field(default_factory=dict)
@@ -74,6 +75,7 @@ class Observation:
     refused: Mapping[SessionId, str] = field(default_factory=dict)
     logs: Mapping[SessionId, str] = field(default_factory=dict)
     scaling: ScalingDecision | None = None
+    samples: Mapping[UUID, core.RevisionSample] = field(default_factory=dict)
 
 
 def routes_of(service: Service) -> list[RouteInfo]:
@@ -334,12 +336,13 @@ class _Round:
             ),
             step=target.step if target is not None else 0,
             step_since=begun,
-            started_at=begun,
+            started_at=target.changed_at.timestamp() if target is not None else 0.0,
             failures={
                 each.id: core.FailedStarts(count=each.failures, last_at=each.failed_at.timestamp())
                 for each in self._revisions.values()
                 if each.failures and each.failed_at is not None
             },
+            samples=self._seen.samples,
             is_destroying=self._endpoint.status is EndpointStatus.DESTROYING,
         )
         return plan_rollout(snapshot, self._endpoint.policy, self._now.timestamp())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -20,6 +21,7 @@ from ai.backend.manager.serving.service import ServingService, event_of, touched
 MAX_RULES = 32
 """Rules of one endpoint."""
 _MAX_THRESHOLD = 1e15
+_METRIC_NAME = re.compile(r"[A-Za-z_:][A-Za-z0-9_:.-]*")
 _SUBJECT = "autoscaling"
 _RULE_FIELDS = {"metric_source": "source", "metric_name": "metric", "cooldown_seconds": "cooldown_s"}
 """Fields of the API -> those of :class:`ScalingRule`, where they differ."""
@@ -38,7 +40,8 @@ class ScalingService:
             endpoint = touched(service.endpoint, now)
             given = dict(changes)
             if given.get("target") is not None:
-                given["target"] = TargetPolicy(**msgspec.structs.asdict(given["target"]))
+                target = msgspec.structs.asdict(given["target"])
+                given["target"] = TargetPolicy(source=target.pop("metric_source"), **target)
             policy = replace(endpoint.scaling or self._begun(endpoint), **given)
             self._check(policy)
             # Bounds hold at once: nothing waits for a load.
@@ -126,13 +129,13 @@ class ScalingService:
         target = policy.target
         if target is None:
             return
-        _check_metric(MetricSource.PROXY, target.metric)
+        self._check_metric(target.source, target.metric)
         if target.panic_s > target.stable_s:
             raise InvalidInput("panic_s is at most stable_s.", data={"target.panic_s": "out of range"})
 
     def _check_rule(self, rule: ScalingRule) -> None:
         most = self.services.settings.max_replicas
-        _check_metric(rule.source, rule.metric)
+        self._check_metric(rule.source, rule.metric)
         threshold = rule.threshold
         if not threshold.is_finite() or not 0 <= threshold <= _MAX_THRESHOLD or len(format(threshold, "f")) > 32:
             message = f"threshold is a number from 0 to {_MAX_THRESHOLD:g}, of at most 32 digits."
@@ -144,6 +147,23 @@ class ScalingService:
         if not 0 <= low <= high <= most:
             message = f"min_replicas is at most max_replicas, which is at most {most}."
             raise InvalidInput(message, data={"max_replicas": "out of range"})
+
+    def _check_metric(self, source: MetricSource, metric: str) -> None:
+        """Raises InvalidInput for a metric that cannot be there: its rule would never do anything."""
+        names: Collection[str] | None = None
+        if source is MetricSource.PROXY:
+            names = GATHERED_METRICS
+        elif source is MetricSource.PROMETHEUS:
+            settings = self.services.settings
+            if settings.prometheus_url is None:
+                message = "This installation has no server of Prometheus (serving.prometheus-url)."
+                raise InvalidInput(message, data={"metric_source": "not supported"})
+            names = settings.prometheus_queries
+        if names is not None and metric not in names:
+            message = f"There is no metric {metric[:64]!r}; there are: {', '.join(names) or 'none'}."
+            raise InvalidInput(message, data={"metric_name": "unknown"})
+        if not _METRIC_NAME.fullmatch(metric):
+            raise InvalidInput("A metric is named by letters, digits, _ and :.", data={"metric_name": "malformed"})
 
     # ---- changes ----
 
@@ -171,13 +191,3 @@ def _rule(service: Service, rule_id: UUID) -> AutoscalingRule:
     if rule is None:
         raise no_rule(rule_id)
     return rule
-
-
-def _check_metric(source: MetricSource, metric: str) -> None:
-    """Raises InvalidInput for a metric that is not gathered: its rule would never do anything."""
-    names = ", ".join(GATHERED_METRICS)
-    if source is not MetricSource.PROXY:
-        message = f"Metrics of the source {source} are not gathered here; the source proxy has: {names}."
-        raise InvalidInput(message, data={"metric_source": "not supported"})
-    if metric not in GATHERED_METRICS:
-        raise InvalidInput(f"There is no metric {metric[:64]!r}; there are: {names}.", data={"metric_name": "unknown"})

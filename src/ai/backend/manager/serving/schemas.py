@@ -10,13 +10,14 @@ import msgspec
 from msgspec import Meta
 
 from ai.backend.common.states import ClusterMode
-from ai.backend.core.serving.autoscale import Comparator, MetricName, MetricSource
+from ai.backend.core.serving.autoscale import Comparator, MetricSource
 from ai.backend.infra.http.fields import LongText, Path, Port, Word
 from ai.backend.infra.http.routes import Schema
 from ai.backend.manager.serving.model import UseGrouping
 from ai.backend.manager.sessions.schemas import Environ, Quantity
 
 _Model = Annotated[str, Meta(min_length=1, max_length=512)]
+ModelName = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[!-~]+$")]
 _Count = Annotated[int, Meta(ge=0, le=1_024)]
 _Policy = dict[str, Any]
 _LAST_SECOND = 253_402_300_799
@@ -25,11 +26,12 @@ _LAST_SECOND = 253_402_300_799
 
 class ServiceConfig(Schema, frozen=True):
     """The part ``config`` of a creation. ``model`` is a folder, or an artifact as ``artifact:NAME``. A
-    ``model_definition_path`` is relative to the folder."""
+    ``model_definition_path`` is relative to the folder; ``model_name`` chooses one of the models of the definition."""
 
     model: _Model
     model_version: str | int | None = None
     model_definition_path: Path | None = None
+    model_name: ModelName | None = None
     model_mount_destination: Path = "/models"
     environ: Environ | None = None
     scaling_group: Word | None = None
@@ -88,6 +90,7 @@ class ModifyServiceBody(Schema, frozen=True):
     model: _Model | None = None
     model_version: str | None = None
     model_definition_path: Path | None = None
+    model_name: ModelName | None = None
     model_mount_destination: Path | None = None
     runtime_variant: Word | None = None
     environ: Environ | None = None
@@ -123,6 +126,7 @@ class HistoryQuery(Schema, frozen=True):
     offset: Annotated[int, Meta(ge=0)] = 0
 
 
+MetricText = Annotated[str, Meta(min_length=1, max_length=128)]
 _Seconds = Annotated[float, Meta(ge=0, le=86_400)]
 
 
@@ -130,7 +134,8 @@ class TargetBody(Schema, frozen=True):
     """The load that one replica is to have, averaged over ``stable_s``; in a burst over ``panic_s``."""
 
     target: Annotated[float, Meta(gt=0, le=1e9)]
-    metric: MetricName = MetricName.LOAD
+    metric: MetricText = "load"
+    metric_source: MetricSource = MetricSource.PROXY
     stable_s: Annotated[float, Meta(ge=6, le=3_600)] = 60.0
     panic_s: Annotated[float, Meta(ge=2, le=3_600)] = 6.0
     panic_ratio: Annotated[float, Meta(ge=1, le=1_000)] = 2.0
@@ -155,7 +160,7 @@ class ScalingRuleBody(Schema, frozen=True):
     """A rule of the published client: while the mean of the metric over replicas compares so with the threshold,
     ``step_size`` replicas are added, at most once in ``cooldown_seconds``; a negative one removes replicas."""
 
-    metric_name: Annotated[str, Meta(min_length=1, max_length=64)]
+    metric_name: MetricText
     threshold: Decimal
     comparator: Comparator
     step_size: Annotated[int, Meta(ge=-1_024, le=1_024)]
@@ -168,7 +173,7 @@ class ScalingRuleBody(Schema, frozen=True):
 class ModifyScalingRuleBody(Schema, frozen=True):
     """Changes of a rule; what is absent stays, and null ends a bound."""
 
-    metric_name: Annotated[str, Meta(min_length=1, max_length=64)] | msgspec.UnsetType = msgspec.UNSET
+    metric_name: MetricText | msgspec.UnsetType = msgspec.UNSET
     threshold: Decimal | msgspec.UnsetType = msgspec.UNSET
     comparator: Comparator | msgspec.UnsetType = msgspec.UNSET
     step_size: Annotated[int, Meta(ge=-1_024, le=1_024)] | msgspec.UnsetType = msgspec.UNSET
@@ -268,6 +273,7 @@ class ScalingNoteItem(TypedDict):
 
 class TargetItem(TypedDict):
     metric: str
+    metric_source: str
     target: float
     stable_s: float
     panic_s: float

@@ -22,7 +22,7 @@ from ai.backend.core.lifecycle.endpoint import (
     step_replica,
     step_revision,
 )
-from ai.backend.core.serving.model import RolloutPolicy
+from ai.backend.core.serving.model import RolloutKind, RolloutPolicy
 from ai.backend.infra.bus import Bus
 from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.manager.access.caller import Caller
@@ -46,7 +46,7 @@ from ai.backend.manager.serving.model import (
 from ai.backend.manager.serving.requests import CreateService, ModifyService
 from ai.backend.manager.serving.revisions import RevisionBuilder, changed_request
 from ai.backend.manager.serving.settings import ServingSettings
-from ai.backend.manager.serving.store import ServingStore
+from ai.backend.manager.serving.store import ServingStore, name_taken
 from ai.backend.manager.topics import SERVING
 
 _MAX_TRIES = 20
@@ -115,9 +115,14 @@ class ServingService:
         return service
 
     async def check(self, caller: Caller, request: CreateService) -> RevisionSpec:
-        """Checks a request as :meth:`create` does, without creating anything."""
+        """Checks a request as :meth:`create` does, without creating anything. Raises Conflict also for a name that the
+        owner has an endpoint of."""
+        check_slug(request.name, what="name", min_length=4, max_length=48)
         self._check_replicas(request.replicas)
         owner = await self.identity.resolve_owner(caller, request.owner_access_key)
+        if (await self.store.search(EndpointQuery(user_id=owner.user_id, name=request.name, limit=1))).items:
+            raise name_taken(request.name)
+        self._policy(self._default_policy(), request.policy)
         place = {"group": request.group, "domain": request.domain, "scaling_group": request.scaling_group}
         return (await self.revisions.build(caller, owner, request.revision, place))[0]
 
@@ -147,9 +152,9 @@ class ServingService:
         """Returns a policy with other values. Raises InvalidInput for an unknown field or a wrong value."""
         unknown = sorted(set(changes) - _POLICY_FIELDS)
         if unknown:
-            known = ", ".join(sorted(_POLICY_FIELDS))
+            options = ", ".join(sorted(_POLICY_FIELDS))
             raise InvalidInput(
-                f"A roll-out has no option {unknown[0][:64]!r}; it has: {known}.", data={"policy": "unknown"}
+                f"A roll-out has no option {unknown[0][:64]!r}; it has: {options}.", data={"policy": "unknown"}
             )
         try:
             changed = msgspec.convert({**msgspec.to_builtins(policy), **changes}, RolloutPolicy)
@@ -157,7 +162,14 @@ class ServingService:
             raise InvalidInput(f"policy: {e}", data={"policy": "malformed"}) from None
         counts = (changed.max_surge, changed.max_unavailable, changed.max_failures, len(changed.steps))
         times_s = (
-            *(changed.soak_s, changed.drain_s, changed.quiet_s, changed.unhealthy_s, changed.first_backoff_s),
+            *(
+                changed.watch_s,
+                changed.soak_s,
+                changed.drain_s,
+                changed.quiet_s,
+                changed.unhealthy_s,
+                changed.first_backoff_s,
+            ),
             *(changed.deadline_s, changed.start_timeout_s, changed.max_backoff_s),
         )
         is_in_range = all(0 <= count <= _MAX_POLICY_COUNT for count in counts)
@@ -289,6 +301,30 @@ class ServingService:
             target = replace(target, status=stepped.status, reason=stepped.reason, changed_at=now)
             endpoint = touched(service.endpoint, now)
             event = event_of(endpoint, now, f"revision {target.number}", {"by": caller.access_key}, served=stepped)
+            return ServingChange(
+                version=service.endpoint.version, endpoint=endpoint, revisions=[target], events=[event]
+            )
+
+        return await self.apply(caller, ref, change)
+
+    async def promote(self, caller: Caller, ref: str) -> Service:
+        """Ends the present step of a canary, or the watch of a blue-green roll-out. Raises Conflict if there is no step
+        that can be ended."""
+
+        def change(service: Service, now: datetime) -> ServingChange:
+            rolling = ServedRevisionStatus.ROLLING_OUT
+            target = next((each for each in service.revisions if each.status is rolling), None)
+            policy = service.endpoint.policy
+            has_step = target is not None and (
+                target.step < len(policy.steps) if policy.kind is RolloutKind.CANARY else target.step == 1
+            )
+            if target is None or not has_step:
+                raise Conflict("No step of a roll-out can be ended now.", data={"status": "no step"})
+            target = replace(target, step=target.step + 1, step_since=now)
+            endpoint = touched(service.endpoint, now)
+            data = {"by": caller.access_key, "step": target.step}
+            state = Served(target.status, target.reason)
+            event = event_of(endpoint, now, f"revision {target.number}", data, served=state)
             return ServingChange(
                 version=service.endpoint.version, endpoint=endpoint, revisions=[target], events=[event]
             )

@@ -21,6 +21,7 @@ from ai.backend.manager.service_ports.app_proxies import coordinator_of
 from ai.backend.manager.service_ports.app_proxy_gateway import CoordinatorAddress
 from ai.backend.manager.serving.gateway import EndpointCoordinators
 from ai.backend.manager.serving.model import Service, UseGrouping, UseKey, UseQuery, UseReport, UseSums
+from ai.backend.manager.serving.samples import RevisionSamples
 from ai.backend.manager.serving.service import ServingService
 from ai.backend.manager.serving.settings import ServingSettings
 from ai.backend.manager.serving.store import EndpointUsageStore, ServingStore
@@ -51,8 +52,11 @@ class UsageLoop(PeriodicLoop):
         coordinators: EndpointCoordinators,
         clock: Clock,
         settings: ServingSettings,
+        samples: RevisionSamples,
     ) -> None:
         super().__init__()
+        self._samples = samples
+        samples.ask = self.wake
         self._store, self._services, self._resource_groups = store, services, resource_groups
         self._coordinators, self._clock, self._settings = coordinators, clock, settings
 
@@ -84,6 +88,8 @@ class UsageLoop(PeriodicLoop):
                 return
             last = max(row.id for row in rows)
             await self._store.add(source, after=after, last=last, use=summed(rows, endpoint_ids))
+            served = [row.usage for row in rows if row.usage.endpoint in endpoint_ids]
+            self._samples.record(served, self._clock.now().timestamp())
             after = last
 
 

@@ -26,8 +26,18 @@ from ai.backend.manager.serving.model import (
 from ai.backend.manager.serving.requests import CreateService, ModifyService, RevisionRequest
 
 _REVISION_FIELDS = (
-    *("image", "architecture", "model", "model_version", "model_definition_path", "model_mount_destination"),
-    *("runtime_variant", "environ", "resources", "resource_opts", "tag", "startup_command", "bootstrap_script", "port"),
+    *("image", "architecture", "model", "model_version", "model_definition_path", "model_name"),
+    *(
+        "model_mount_destination",
+        "runtime_variant",
+        "environ",
+        "resources",
+        "resource_opts",
+        "tag",
+        "startup_command",
+        "bootstrap_script",
+        "port",
+    ),
 )
 
 
@@ -40,6 +50,7 @@ def creation_of(body: schemas.CreateServiceBody, owner_access_key: str | None) -
         model=config.model,
         model_version=str(config.model_version) if config.model_version is not None else None,
         model_definition_path=config.model_definition_path,
+        model_name=config.model_name,
         model_mount_destination=config.model_mount_destination,
         runtime_variant=body.runtime_variant,
         environ=config.environ or {},
@@ -196,6 +207,7 @@ def scaling_reply(service: Service) -> schemas.ScalingReply:
     if policy is not None and policy.target is not None:
         target = {
             "metric": policy.target.metric,
+            "metric_source": policy.target.source.value,
             "target": policy.target.target,
             "stable_s": policy.target.stable_s,
             "panic_s": policy.target.panic_s,

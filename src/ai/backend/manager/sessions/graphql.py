@@ -97,6 +97,7 @@ def session_view(session: Session, caller: Caller) -> View:
         "created_user_uuid": creator_id,
         "status_data": json_or_null(session.status_data),
         "status_history": json.dumps(dict(session.status_history)),
+        "plugin_options": json.dumps({name: dict(options) for name, options in session.plugin_options.items()}),
         "resource_opts": resource_opts(session.resource_opts),
         "service_ports": json.dumps([dict(port) for port in session.service_ports]),
         "vfolder_mounts": session.mounts,

@@ -188,6 +188,7 @@ class MemorySessionStore:
                 kernel_id=kernel.id,
                 access_key=session.access_key,
                 slots=kernel.occupied_slots,
+                device_requests=session.device_requests,
             )
             for session in self._live
             for kernel in session.kernels

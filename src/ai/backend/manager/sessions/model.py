@@ -135,6 +135,7 @@ class Session:
         mounts: names of the folders in ``vfolder_mounts``.
         variant_requirements: what every device of a slot that they concern must be, ``namespace::feature::value``.
         device_requests: what the devices of its accelerators must be, as expressions; alternatives in order.
+        plugin_options: what it says to accelerator plugins, by their name; their schemas allow it.
         reason: the cause of its status; the first cause of an end is kept.
         not_before: the scheduler ignores it until then, after a creation that failed temporarily.
         starting_over: it is TERMINATING and becomes PENDING again, see ``core/lifecycle/session.py``.
@@ -171,6 +172,7 @@ class Session:
     requested_slots: ResourceSlot
     variant_requirements: tuple[str, ...] = ()
     device_requests: tuple[str, ...] = ()
+    plugin_options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     resource_opts: Mapping[str, str] = field(default_factory=dict)
     environ: Mapping[str, str] = field(default_factory=dict)
     mounts: tuple[str, ...] = ()
@@ -291,6 +293,7 @@ class CreateSession:
     resources: Mapping[str, str | int | float] | None = None
     variant_requirements: tuple[str, ...] = ()
     device_requests: tuple[str, ...] = ()
+    plugin_options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     resource_opts: Mapping[str, str] = field(default_factory=dict)
     mounts: tuple[str, ...] = ()
     mount_map: Mapping[str, str] = field(default_factory=dict)

@@ -18,6 +18,9 @@ from ai.backend.manager.agents.schemas import MetricSeries
 
 Variant = Annotated[str, Meta(min_length=1, max_length=400)]
 DeviceRequestText = Annotated[str, Meta(min_length=1, max_length=2_048)]
+PluginOptionsByName = Annotated[
+    dict[Annotated[str, Meta(min_length=1, max_length=64)], dict[str, Any]], Meta(max_length=16)
+]
 Quantity = str | int | float
 Environ = Annotated[dict[str, Annotated[str, Meta(max_length=65_536)]], Meta(max_length=512)]
 
@@ -31,7 +34,8 @@ class SessionConfig(Schema, frozen=True, rename={"scaling_group": "scalingGroup"
     """The Creation Config Object (spec 03-07). The ``instance*`` fields are deprecated since v4.
 
     ``variant_requirements`` are ``namespace::feature::value`` (BEP-1000; peer facts 1.2). ``device_requests`` are
-    expressions over what devices are, alternatives in order; see the reference of device requests.
+    expressions over what devices are, alternatives in order; see the reference of device requests. ``plugin_options``
+    are by the name of an accelerator plugin; its own schema, in ``compute_plugins`` of agents, says which there are.
     """
 
     mounts: Annotated[list[Word], Meta(max_length=128)] = msgspec.field(default_factory=list)
@@ -41,6 +45,7 @@ class SessionConfig(Schema, frozen=True, rename={"scaling_group": "scalingGroup"
     resources: Annotated[dict[str, Quantity], Meta(max_length=64)] | None = None
     variant_requirements: Annotated[list[Variant], Meta(max_length=32)] = msgspec.field(default_factory=list)
     device_requests: Annotated[list[DeviceRequestText], Meta(max_length=8)] = msgspec.field(default_factory=list)
+    plugin_options: PluginOptionsByName = msgspec.field(default_factory=dict)
     resource_opts: Annotated[dict[str, Quantity | bool], Meta(max_length=64)] = msgspec.field(default_factory=dict)
     scaling_group: Word | None = None
     preopen_ports: Annotated[list[Port | PortText], Meta(max_length=64)] = msgspec.field(default_factory=list)
@@ -97,7 +102,7 @@ class CreateSessionBody(Schema, frozen=True, rename={**_CAMEL_CASE_NAMES, "max_w
 
 _CONFIG_FIELDS = (
     *("mount_map", "mount_options", "resource_opts", "variant_requirements", "device_requests"),
-    "preopen_ports",
+    *("plugin_options", "preopen_ports"),
 )
 CREATE_ALIASES = {
     **_CAMEL_CASE_NAMES,
@@ -166,6 +171,7 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     requested_slots: dict[str, str]
     variant_requirements: list[str]
     device_requests: list[str]
+    plugin_options: dict[str, dict[str, Any]]
     environ: dict[str, str]
     resource_opts: dict[str, str]
     service_ports: list[ServicePort]

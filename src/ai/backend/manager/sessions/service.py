@@ -309,7 +309,7 @@ class SessionService:
         dependents: dict[SessionId, model.Session] = {}
         frontier = [session]
         while frontier:
-            found = [dependent for session in frontier for dependent in await self.store.dependents(session.id)]
-            frontier = [d for d in found if d.id not in dependents and d.user_id == session.user_id]
+            direct = [dependent for session in frontier for dependent in await self.store.dependents(session.id)]
+            frontier = [d for d in direct if d.id not in dependents and d.user_id == session.user_id]
             dependents.update((dependent.id, dependent) for dependent in frontier)
         return list(reversed(dependents.values()))

@@ -106,7 +106,7 @@ def _sessions_where(*conditions: ColumnElement[bool] | TextClause) -> Select[Any
 def _select_held() -> Select[Any]:
     renamed = _K.id.label("kernel_id"), _K.occupied_slots.label("slots")
     details = _K.session_id, _K.agent, _S.access_key, _K.status, _K.status_changed, _K.attempt, _K.devices
-    joined = select(*renamed, *details).join(tables.sessions, _S.id == _K.session_id)
+    joined = select(*renamed, *details, _S.device_requests).join(tables.sessions, _S.id == _K.session_id)
     return joined.where(IsOneOf(_K.agent, "agents"), is_any(_K.status, HOLDING))
 
 
@@ -321,7 +321,7 @@ class SqlSessionStore(SqlOutbox):
     ) -> list[model.Session]:
         def work(conn: Connection) -> list[model.Session]:
             versions = dict(_VERSIONS.all(conn, {"statuses": statuses}))
-            current = {i: known for i, v in versions.items() if (known := cached(i)) is not None and known.version == v}
+            current = {i: entry for i, v in versions.items() if (entry := cached(i)) is not None and entry.version == v}
             if missing_ids := [session_id for session_id in versions if session_id not in current]:
                 loaded = _load(conn, _BY_IDS.all(conn, {"ids": missing_ids}))
                 current.update((session.id, session) for session in loaded)

@@ -56,6 +56,7 @@ sessions = Table(
     required("requested_slots", QuantityMap),
     required("variant_requirements", JSONTuple(str), server_default="[]"),
     required("device_requests", JSONTuple(str), server_default="[]"),
+    required("plugin_options", JSONText, server_default="{}"),
     required("resource_opts", JSONText),
     required("environ", JSONText),
     required("mounts", JSONTuple(str)),

@@ -32,6 +32,7 @@ from ai.backend.manager.sessions.schemas import (
     DeviceRequestText,
     Environ,
     MountOption,
+    PluginOptionsByName,
     Quantity,
     Variant,
 )
@@ -72,6 +73,7 @@ class FromTemplateConfig(Schema, frozen=True, rename={"scaling_group": "scalingG
     resources: Annotated[dict[str, Quantity], Meta(max_length=64)] | None = None
     variant_requirements: Annotated[list[Variant], Meta(max_length=32)] | None = None
     device_requests: Annotated[list[DeviceRequestText], Meta(max_length=8)] | None = None
+    plugin_options: PluginOptionsByName | None = None
     resource_opts: Annotated[dict[str, Quantity | bool], Meta(max_length=64)] | None = None
     scaling_group: Word | None = None
     preopen_ports: Annotated[list[Port | PortText], Meta(max_length=64)] | None = None

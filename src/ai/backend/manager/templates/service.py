@@ -244,6 +244,7 @@ def _creation_values(template: SessionTemplate) -> dict[str, Any]:
         "preopen_ports": tuple(spec.preopen_ports),
         "variant_requirements": tuple(spec.variant_requirements),
         "device_requests": tuple(spec.device_requests),
+        "plugin_options": dict(spec.plugin_options),
         **{name: getattr(spec, name) for name in _COPIED_FIELDS},
     }
 

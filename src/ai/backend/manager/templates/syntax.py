@@ -42,9 +42,10 @@ _FIELD_SPELLINGS = {
     "preopenPorts": "preopen_ports",
     "variantRequirements": "variant_requirements",
     "deviceRequests": "device_requests",
+    "pluginOptions": "plugin_options",
     "runtimeClass": "runtime_class",
 }
-_FREE_KEYS = ("environ", "mounts", "resources", "resource_opts", "mount_options")
+_FREE_KEYS = ("environ", "mounts", "resources", "resource_opts", "mount_options", "plugin_options")
 """Objects whose keys the author chooses."""
 
 Text = Annotated[str, Meta(max_length=512, pattern=_NO_NUL_PATTERN)]
@@ -136,6 +137,7 @@ class SessionSpec(_TemplatePart, frozen=True):
     preopen_ports: Annotated[list[Annotated[int, Meta(ge=1, le=65_535)]], Meta(max_length=64)] = []
     variant_requirements: Annotated[list[Annotated[str, Meta(max_length=400)]], Meta(max_length=32)] = []
     device_requests: Annotated[list[Annotated[str, Meta(min_length=1, max_length=2048)]], Meta(max_length=8)] = []
+    plugin_options: Annotated[dict[str, dict[str, Any]], Meta(max_length=16)] = {}
     runtime_class: Annotated[str, Meta(max_length=64)] = ""
 
     def __post_init__(self) -> None:

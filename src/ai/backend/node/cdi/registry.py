@@ -45,7 +45,7 @@ class CdiRegistry:
         A directory wins over those before it. A name in two files of one directory is in conflict, and so in neither. A
         file that cannot be used is logged and left out.
         """
-        found: dict[str, DescribedDevice] = {}
+        devices: dict[str, DescribedDevice] = {}
         for directory in self.directories:
             of_directory: dict[str, DescribedDevice] = {}
             conflicts: set[str] = set()
@@ -60,10 +60,10 @@ class CdiRegistry:
                         conflicts.add(name)
                         log.warning("%s and %s both describe the CDI device %s", of_directory[name].path, path, name)
                     of_directory[name] = DescribedDevice(path, device.container_edits, specification.container_edits)
-            found |= of_directory
+            devices |= of_directory
             for name in conflicts:
-                del found[name]
-        return found
+                del devices[name]
+        return devices
 
 
 def _specification_files(directory: Path) -> list[Path]:

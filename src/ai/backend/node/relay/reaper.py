@@ -154,14 +154,14 @@ class Reaper:
             continue
 
 
-def session_environment(image: Dict[str, str], told: Dict[str, str]) -> Dict[str, str]:
+def session_environment(image: Dict[str, str], sent: Dict[str, str]) -> Dict[str, str]:
     """Returns the runner's environment: what the agent sent, over what the image sets.
 
     The image's variables are prefixed as those of the session, so that none means anything to the runner itself.
     """
-    environment = dict(told)
+    environment = dict(sent)
     for name, value in image.items():
-        if name.startswith("KUBERNETES_") or name in told or _SESSION_PREFIX + name in told:
+        if name.startswith("KUBERNETES_") or name in sent or _SESSION_PREFIX + name in sent:
             continue
         environment["PATH" if name == "PATH" else _SESSION_PREFIX + name] = value
     return environment

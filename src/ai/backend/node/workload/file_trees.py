@@ -212,5 +212,17 @@ def check_mount(mount: Mount, *, staged: bool = False) -> None:
         raise _denied(mount, "has a source that does not exist on this node")
 
 
+def check_ipc(folder: str) -> None:
+    """Checks the folder that a workload has for its ``/dev/shm``. Raises CreationDenied: there is no such folder, or
+    not everybody may make files in it, which nobody else may remove (mode 1777)."""
+    try:
+        status = os.stat(folder)  # noqa: PTH116  # a text, tested as it is mounted
+    except OSError:
+        status = None
+    if status is None or not stat.S_ISDIR(status.st_mode) or stat.S_IMODE(status.st_mode) != 0o1777:
+        message = f"{folder!r} cannot be the shared memory of a session: it is no folder of mode 1777"
+        raise CreationDenied(message, data={"field": "ipc", "key": folder})
+
+
 def _denied(mount: Mount, problem: str) -> CreationDenied:
     return CreationDenied(f"the mount target {mount.target!r} {problem}", data={"field": "mounts", "key": mount.target})

@@ -47,15 +47,18 @@ from ai.backend.plugin.accelerator.plugin import (
     StatContext,
     slot_totals,
 )
+from ai.backend.plugin.accelerator.programming import ProgrammableOptions, image_in
+from ai.backend.plugin.options import PluginOptions
 
 __all__ = [
     "ENTRY_POINT_GROUP", "MANAGED_STATE_LIMIT", "POWERS", "STATS", "UNITS", "AbstractAllocMap", "AbstractComputeDevice",
     "AbstractComputePlugin", "AbstractLifecycleHook", "Attachable", "AttachedDevice", "CdiProvider", "ComputeDevice",
     "CreationDeferred", "CreationDenied", "DeviceHealthChange", "DeviceMapping", "DiscreteAllocMap", "ExportedName",
     "FractionalAllocMap", "HealthWatching", "HookContext", "LifecycleCause", "ManagedState", "Measurement",
-    "MetricKind", "Mount", "NodeInfo", "PartitionProfile", "Partitionable", "PluginCapabilities", "PowerControllable",
-    "Programmable", "StatContext", "TerminationDeferred", "Workload", "WorkloadConfig", "WorkloadImage",
-    "build_alloc_map", "check_config", "slot_totals",
+    "MetricKind", "Mount", "NodeInfo", "PartitionProfile", "Partitionable", "PluginCapabilities", "PluginOptions",
+    "PowerControllable", "Programmable", "ProgrammableOptions", "StatContext",
+    "TerminationDeferred", "Workload", "WorkloadConfig", "WorkloadImage",
+    "build_alloc_map", "check_config", "image_in", "slot_totals",
 ]  # fmt: skip
 
 ENTRY_POINT_GROUP = "backendai_accelerator_v30"

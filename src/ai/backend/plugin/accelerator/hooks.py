@@ -90,6 +90,10 @@ class WorkloadConfig:
         extra_syscalls: by name, beyond the allow-list, where there is a filter. Unknown ones and those that would open
             the sandbox deny the creation; so do those of io_uring, and ``perf_event_open``, unless
             ``agent.consented-syscalls`` names them.
+        ipc: a folder of the host (a ``tmpfs`` with a limit of its own, mode 1777) that is the workload's ``/dev/shm``
+            instead of a private one: for a daemon of the device that shares memory with its clients, which then share
+            it with each other. The host's own is never given. Where workloads have no ``/dev/shm`` of their own the
+            creation is denied.
         cpuset, memory_nodes, cpu_limit, memory_limit_bytes: where the runtime enforces them. Only one plugin sets each.
     """
 
@@ -100,6 +104,7 @@ class WorkloadConfig:
     networks: tuple[str, ...] = ()
     extra_gids: tuple[int, ...] = ()
     extra_syscalls: tuple[str, ...] = ()
+    ipc: str | None = None
     cpuset: tuple[int, ...] = ()
     memory_nodes: tuple[int, ...] = ()
     cpu_limit: float | None = None
@@ -161,6 +166,8 @@ class HookContext:
             ``idle-timeout``, ``out-of-memory``, ``preempted``, ``restarting`` and others (``KernelEventReason``); empty
             if nobody ended it, as after a creation that failed.
         is_forced: whether that end was forced, so that it waits for no deferral.
+        options: those that the session gives to this plugin, as JSON that its schema allows; the same in every call of
+            a workload. A plugin makes its ``options_model`` of them.
     """
 
     cause: LifecycleCause
@@ -174,6 +181,7 @@ class HookContext:
     cluster_size: int = 1
     end_reason: str = ""
     is_forced: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 class AbstractLifecycleHook(ABC):  # noqa: B024  # every method has a default: a hook overrides what it needs
@@ -241,6 +249,8 @@ _CLOSED_PATHS = ("/proc", "/sys", "/dev", "/home/config", "/opt/backend.ai/kerne
 """No plugin mounts anything at, below or above these."""
 _KEPT_PATHS = ("/home/work", "/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/tmp", "/var/tmp")
 """No plugin mounts anything at or above these; below it may."""
+_SYSTEM_PATHS = ("/proc", "/sys", "/dev", "/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/boot", "/root", "/home")
+"""No shared memory lies at, above or below these."""
 _FOREIGN_PROCESS_PATH = re.compile(r"/proc(/(\d+|self|thread-self)(/.*)?)?")
 """Paths of processes in /proc, which no plugin may mount: the memory of the processes can be read there."""
 _BASIC_DEVICES = frozenset(
@@ -278,6 +288,8 @@ def check_config(config: object, *, hidden: Sequence[str] = ()) -> WorkloadConfi
         _check_device(device)
     _check_texts("env_vars", checked.env_vars, lambda name: name in _OWN_VARIABLES or name.startswith(_OWN_PREFIX))
     _check_texts("resource_data", checked.resource_data, lambda key: key in _OWN_LINES or key.endswith("_SHARES"))
+    if checked.ipc is not None:
+        _check_ipc(checked.ipc, hidden)
     for name in checked.networks:
         _require(_NETWORK_NAME.fullmatch(name), "networks", f"{name!r} is no name of a network")
     for name in checked.extra_syscalls:
@@ -318,6 +330,14 @@ def _check_mount(mount: Mount, hidden: Sequence[str]) -> None:
     is_closed = any(_is_within(mount.target, place) or _is_within(place, mount.target) for place in _CLOSED_PATHS)
     covers_kept = any(_is_within(place, mount.target) for place in _KEPT_PATHS)
     _require(not is_closed and not covers_kept, "mounts", f"nothing can be mounted at {mount.target!r}")
+
+
+def _check_ipc(folder: str, hidden: Sequence[str]) -> None:
+    _require(_is_plain(folder), "ipc", f"{folder!r} is not a plain absolute path")
+    source = os.path.realpath(folder)
+    shows_hidden = any(_is_within(source, place) or _is_within(place, source) for place in hidden)
+    is_system = any(_is_within(source, place) or _is_within(place, source) for place in _SYSTEM_PATHS)
+    _require(not shows_hidden and not is_system, "ipc", f"{folder!r} is not a folder that sessions may share")
 
 
 def _check_device(device: DeviceMapping) -> None:

@@ -24,6 +24,7 @@ from ai.backend.common.ids import DeviceId, DeviceName, KernelId, SlotName
 from ai.backend.core.allocation.alloc_map import AbstractAllocMap
 from ai.backend.core.allocation.stock_maps import build_alloc_map
 from ai.backend.plugin.accelerator.hooks import AbstractLifecycleHook, HookContext, Workload, WorkloadConfig
+from ai.backend.plugin.options import schema_of
 
 UNITS = frozenset({"bytes", "percent", "bps", "msec", "count", "celsius", "watt", "joule", "hertz"})
 """Every ``unit_hint``. ``bps`` are bytes per second, as in the published original."""
@@ -56,7 +57,8 @@ class Measurement:
     ``key`` is of letters, digits and ``_ . -``; a plugin has at most 64 of them. ``value`` is finite and not negative,
     in a unit of :data:`UNITS`; ``capacity`` is in the same unit and positive; ``stats`` selects of :data:`STATS`. The
     agent adds up those of one key with several ``device_id`` (of temperatures the highest counts) unless one without
-    gives the total.
+    gives the total. ``limit``, of a workload's metric, is what the workload may use of that device: use above it is
+    over-use, on which the agent acts as ``resource.device-overuse`` says.
     """
 
     key: str
@@ -67,6 +69,7 @@ class Measurement:
     stats: frozenset[str] = frozenset()
     device_id: DeviceId | None = None
     exported: ExportedName | None = None
+    limit: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,13 +109,15 @@ class DeviceHealthChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionProfile:
-    """A kind of partition that a device can be cut into; ``available`` says how many more of it fit now."""
+    """A kind of partition that a device can be cut into; ``available`` says how many more of it fit now. ``slices``: of
+    the device's compute slices, which all kinds share; 0 if only ``memory_size`` (bytes) bounds what fits."""
 
     name: str
     slot_name: SlotName
     amount: Decimal = Decimal(1)
     memory_size: int = 0
     available: int = 0
+    slices: int = 0
 
 
 @runtime_checkable
@@ -233,12 +238,20 @@ class AbstractComputePlugin(ABC):
     verified_on: ClassVar[str | None] = None
     """Hardware, driver and command that the recorded fixtures of its tests come from; None: unverified on hardware."""
     settings_model: ClassVar[type[BaseModel] | None] = None
+    options_model: ClassVar[type[BaseModel] | None] = None
+    """What a session may say to this plugin (``plugin_options``), a :class:`PluginOptions`; None: nothing."""
     key_is_slot_prefix: ClassVar[bool] = True
     """Whether slot names begin with ``key``; a plugin whose slots its settings name says no."""
     capabilities: ClassVar[PluginCapabilities] = PluginCapabilities()
 
     def __init__(self, settings: BaseModel | None = None) -> None:
         self.settings = settings
+
+    @classmethod
+    def options_schema(cls) -> Mapping[str, Any] | None:
+        """Returns the JSON Schema (2020-12) of the options that a session may give, by default that of
+        :attr:`options_model`; None if sessions give none. Raises ValueError for one of more than 64 KiB."""
+        return schema_of(cls.options_model)
 
     async def init(self) -> None:
         """Acquires the libraries and files that the plugin needs. An exception stops the plugin, not the agent."""

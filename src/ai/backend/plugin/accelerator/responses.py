@@ -290,6 +290,8 @@ class MeasurementFilter:
             return f"{measurement.key} is {_brief(value)}, not a finite number from 0 on"
         if measurement.capacity is not None and not _is_number(measurement.capacity):
             return f"the capacity of {measurement.key} is {_brief(measurement.capacity)}, not a finite number from 0 on"
+        if measurement.limit is not None and not _is_number(measurement.limit):
+            return f"the limit of {measurement.key} is {_brief(measurement.limit)}, not a finite number from 0 on"
         if measurement.unit_hint not in UNITS:
             return f"{measurement.key} has the unknown unit {_brief(measurement.unit_hint)}"
         if measurement.kind not in _METRIC_KINDS:

@@ -53,7 +53,8 @@ class LoadRequest(msgspec.Struct, frozen=True, kw_only=True):
 class Hello(msgspec.Struct, frozen=True, kw_only=True):
     """Describes a plugin, so that the agent need not import it. ``protocol`` is the version of the protocol, one of
     those that the agent speaks, by which the host answers. ``powers`` are the optional powers that the plugin has,
-    each a set flag of ``capabilities``."""
+    each a set flag of ``capabilities``. ``options_schema`` is the JSON Schema (2020-12), of an object and at most
+    64 KiB, of the options that a session may give to the plugin; None: none."""
 
     protocol: int
     key: str
@@ -62,6 +63,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
     key_is_slot_prefix: bool
     capabilities: PluginCapabilities
     powers: tuple[str, ...]
+    options_schema: dict[str, Any] | None = None
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,6 +89,7 @@ class HookCall(msgspec.Struct, frozen=True, kw_only=True):
     cluster_size: int = 1
     end_reason: str = ""
     is_forced: bool = False
+    options: dict[str, Any] = {}
 
 
 @dataclass(frozen=True, slots=True)

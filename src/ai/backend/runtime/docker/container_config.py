@@ -14,7 +14,7 @@ from ai.backend.node.cdi.registry import CdiRegistry
 from ai.backend.node.linux import seccomp
 from ai.backend.node.linux.open_beneath import BENEATH
 from ai.backend.node.network.overlay import mac_of
-from ai.backend.node.workload.file_trees import RUNNER, SU_EXEC, check_mount
+from ai.backend.node.workload.file_trees import RUNNER, SU_EXEC, check_ipc, check_mount
 from ai.backend.plugin.accelerator import DeviceMapping, Mount
 from ai.backend.plugin.runtime import HOME, WorkloadSpec
 from ai.backend.runtime import workload
@@ -94,6 +94,7 @@ def compose(
                 *_volume_mounts(image, spec, settings),
                 *_platform_mounts(image, host_paths),
                 *(_bind_mount(mount, host_paths) for mount in spec.config.mounts),
+                *_shared_memory(spec),
             ],
             "Tmpfs": {tmpfs_target: _TMPFS_OPTIONS.format(settings.tmp_bytes) for tmpfs_target in ("/tmp", "/var/tmp")},
             "ShmSize": spec.shmem_bytes or settings.shmem_bytes,
@@ -224,6 +225,14 @@ def _bind_mount(mount: Mount, host_paths: HostPaths) -> dict[str, Any]:
     check_mount(mount, staged=True)
     source = str(host_paths.staged[mount.source]) if BENEATH in mount.source else mount.source
     return _describe_bind(source, mount.target, read_only=mount.read_only)
+
+
+def _shared_memory(spec: WorkloadSpec) -> list[dict[str, Any]]:
+    """Returns the mount in place of the engine's own ``/dev/shm``, where a plugin shares memory with the workload."""
+    if spec.config.ipc is None:
+        return []
+    check_ipc(spec.config.ipc)
+    return [_describe_bind(spec.config.ipc, "/dev/shm", read_only=False)]
 
 
 def _describe_bind(source: str, target: str, *, read_only: bool) -> dict[str, Any]:

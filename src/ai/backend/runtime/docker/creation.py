@@ -93,9 +93,9 @@ class Creation:
         attached = [name for name in self.spec.config.networks if name not in ("none", "host")]
         if not attached:
             return
-        known = {str(network.get(key)) for network in await self.engine.networks() for key in ("Name", "Id")}
+        existing = {str(network.get(key)) for network in await self.engine.networks() for key in ("Name", "Id")}
         for name in attached:
-            if name not in known:
+            if name not in existing:
                 message = f"this node's engine has no network {name!r}"
                 raise CreationDenied(message, data={"field": "networks", "key": name})
 

@@ -166,11 +166,11 @@ class DockerRuntime(AbstractRuntime):
     async def list_images(self) -> Sequence[RuntimeImage]:
         return await self._images.list()
 
-    async def lacks_image(self, wanted: ImageRequest) -> bool:
-        return await self._pulls.lacks(wanted)
+    async def lacks_image(self, request: ImageRequest) -> bool:
+        return await self._pulls.lacks(request)
 
-    async def pull_image(self, wanted: ImageRequest, tell: TellProgress) -> None:
-        await self._pulls.pull(wanted, tell)
+    async def pull_image(self, request: ImageRequest, tell: TellProgress) -> None:
+        await self._pulls.pull(request, tell)
 
     async def load_image(self, name: str, archive: Path) -> None:
         await load_image(self._engine, name, archive)
@@ -178,14 +178,14 @@ class DockerRuntime(AbstractRuntime):
     async def remove_image(self, name: str) -> None:
         await self._pulls.remove(name)
 
-    async def commit(self, key: WorkloadKey, wanted: CommitRequest, tell: TellProgress) -> CommittedImage:
+    async def commit(self, key: WorkloadKey, request: CommitRequest, tell: TellProgress) -> CommittedImage:
         handle = self._workloads.handles.get(key)
         if handle is None or handle.exit is not None:
             raise NotFound("there is no such workload")
         container = await self._engine.inspect(handle.record.container_id)
         if container is None:
             raise NotFound("the container is gone")
-        return await self._commits.commit(key, handle.record.container_id, str(container["Image"]), wanted, tell)
+        return await self._commits.commit(key, handle.record.container_id, str(container["Image"]), request, tell)
 
     # -- networks
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ai.backend.common.states import Enforcement
 from ai.backend.plugin.runtime import RuntimeInfo
 
@@ -16,12 +18,21 @@ NO_REMOVE = "the nodes of a cluster remove images themselves"
 NO_PULL = "the nodes of a cluster pull images themselves, when a session starts"
 
 
-def describe(*, runtime_classes: tuple[str, ...], is_isolated: bool, has_policies: bool) -> RuntimeInfo:
+def describe(
+    *,
+    runtime_classes: tuple[str, ...],
+    is_isolated: bool,
+    has_policies: bool,
+    keeps_home: bool = False,
+    class_overheads: Mapping[str, int] | None = None,
+) -> RuntimeInfo:
     """Describes the runtime.
 
     Args:
+        class_overheads: memory in bytes that the cluster adds to a pod of each class.
         is_isolated: a probe has shown that the cluster enforces network policies.
         has_policies: the runtime keeps such policies.
+        keeps_home: homes are claims, whose size is the business of their storage class.
     """
     enforced, watched, none = Enforcement.ENFORCED, Enforcement.WATCHED, Enforcement.NONE
     return RuntimeInfo(
@@ -29,6 +40,7 @@ def describe(*, runtime_classes: tuple[str, ...], is_isolated: bool, has_policie
         version=RUNTIME_VERSION,
         workload_type="container",
         runtime_classes=runtime_classes,
+        class_overheads=class_overheads or {},
         tier="isolated-pod" if is_isolated and has_policies else "pod",
         enforcement={
             "cpu": enforced,
@@ -42,10 +54,11 @@ def describe(*, runtime_classes: tuple[str, ...], is_isolated: bool, has_policie
             "network": enforced if is_isolated and has_policies else none,
             "session-networks": enforced if is_isolated else none,
             "multi-node-networks": none,
-            "home-size": watched,
+            "home-size": none if keeps_home else watched,
         },
         capabilities=frozenset(
             {
+                *(("keep-home",) if keeps_home else ()),
                 "exec",
                 "files",
                 "pty",

@@ -13,6 +13,7 @@ from ai.backend.plugin.accelerator import DeviceMapping
 API_VERSION = "resource.k8s.io/v1"
 _DRIVER = re.compile(r"^[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?$")
 _ATTRIBUTE = re.compile(r"^[A-Za-z_][A-Za-z0-9_]{0,31}$")
+_COUNTED = "count:"
 MAX_DEVICES = 32
 """The most devices of one claim (API reference, ``DeviceRequestAllocationResult``)."""
 
@@ -32,14 +33,35 @@ def parse_device(device: DeviceMapping) -> tuple[str, str, str]:
     return driver, attribute, value
 
 
+def counted_resources(devices: Sequence[DeviceMapping]) -> dict[str, str]:
+    """Returns how many devices of each resource of a device plugin there are (``count:RESOURCE=ID``), as quantities."""
+    counts: dict[str, int] = {}
+    for device in devices:
+        if is_counted(device):
+            resource = (device.cdi_name or "").removeprefix(_COUNTED).partition("=")[0]
+            counts[resource] = counts.get(resource, 0) + 1
+    return {resource: str(count) for resource, count in counts.items()}
+
+
+def is_counted(device: DeviceMapping) -> bool:
+    """Returns True for a device that the kubelet chooses; a name of DRA never begins so."""
+    return (device.cdi_name or "").startswith(_COUNTED)
+
+
+def claimed(devices: Sequence[DeviceMapping]) -> list[DeviceMapping]:
+    """Returns the devices that a ResourceClaim names."""
+    return [device for device in devices if not is_counted(device)]
+
+
 def compose_claim(
     name: str, labels: Mapping[str, str], devices: Sequence[DeviceMapping], device_classes: Mapping[str, str]
 ) -> dict[str, Any] | None:
-    """Returns the claim for exactly these devices, None without any.
+    """Returns the claim for exactly these devices, None without any that is not counted only.
 
     Args:
         device_classes: the DeviceClass of each driver; a driver that is missing has one of its own name.
     """
+    devices = claimed(devices)
     if not devices:
         return None
     if len(devices) > MAX_DEVICES:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -23,13 +24,15 @@ from ai.backend.common.errors import (
     BackendError,
     Conflict,
     InvalidInput,
+    InvalidQuantity,
     NotFound,
     Unavailable,
 )
 from ai.backend.common.ids import KernelId, SessionId
 from ai.backend.node.kube_api.client import KubeApi
 from ai.backend.node.kube_api.errors import ApiRefusal, ObjectConflict, ObjectNotFound
-from ai.backend.node.kube_api.objects import Pod
+from ai.backend.node.kube_api.objects import Pod, RuntimeClass
+from ai.backend.node.kube_api.quantities import parse_quantity
 from ai.backend.node.kube_api.reflector import Reflector
 from ai.backend.node.kube_api.resources import NETWORK_POLICIES, PODS, RESOURCE_CLAIMS, RUNTIME_CLASSES
 from ai.backend.plugin.crash_points import crash_point
@@ -87,7 +90,7 @@ class ClusterConnection:
         self._tasks: list[asyncio.Task[None]] = []
         self._facts: ClusterFacts | None = None
         self._info: RuntimeInfo | None = None
-        self._runtime_classes: tuple[str, ...] = ()
+        self._runtime_classes: tuple[RuntimeClass, ...] = ()
         self._nodes: set[str] = set()
         self._lock = asyncio.Lock()
 
@@ -170,11 +173,12 @@ class ClusterConnection:
         facts = ClusterFacts(authority=authority, has_image_volumes=True, device_classes=settings.device_classes)
         if settings.runner_volume == "auto":
             has_image_volumes = await self._takes_image_volumes(facts)
-        self._facts = replace(facts, has_image_volumes=has_image_volumes)
-        classes: tuple[str, ...] = ()
+        classes: tuple[RuntimeClass, ...] = ()
         with suppress(ApiRefusal):  # no permission, or no such kind: none can be offered
             listed, _ = await self.api.list(RUNTIME_CLASSES)
-            classes = tuple(sorted(runtime_class.metadata.name for runtime_class in listed))
+            classes = tuple(sorted(listed, key=lambda runtime_class: runtime_class.metadata.name))
+        overheads = {item.metadata.name: float(overhead_of(item, "cpu")) for item in classes}
+        self._facts = replace(facts, has_image_volumes=has_image_volumes, overhead_cores=overheads)
         if settings.network_policy == "default-deny":
             name, policy = default_policy_name(settings.instance), default_policy(settings, ())
             await self.api.apply(NETWORK_POLICIES, name, policy, settings.namespace, manager="backendai", force=True)
@@ -183,7 +187,17 @@ class ClusterConnection:
 
     def _describe(self, *, is_isolated: bool) -> None:
         has_policies = self.settings.network_policy != "none"
-        self._info = describe(runtime_classes=self._runtime_classes, is_isolated=is_isolated, has_policies=has_policies)
+        self._info = describe(
+            runtime_classes=tuple(item.metadata.name for item in self._runtime_classes),
+            class_overheads={
+                item.metadata.name: amount
+                for item in self._runtime_classes
+                if (amount := int(overhead_of(item, "memory")))
+            },
+            is_isolated=is_isolated,
+            has_policies=has_policies,
+            keeps_home=self.settings.home_volume == "claim",
+        )
 
     async def _probe_isolation(self) -> None:
         """Corrects the runtime's description after a test whether the cluster enforces network policies."""
@@ -325,6 +339,15 @@ class ClusterConnection:
         is_idle = handle.begun is False or (handle.pod is not None and not is_running(handle.pod))
         is_old = time.monotonic() - handle.seen_at > ABANDONED_S
         return is_old and is_idle and not handle.begun and handle.exit is None and handle.record.node in self._nodes
+
+
+def overhead_of(runtime_class: RuntimeClass, name: str) -> Decimal:
+    """Returns what the cluster adds to each pod of a class, in cores or bytes; 0 for what cannot be read."""
+    amounts = runtime_class.overhead.pod_fixed if runtime_class.overhead is not None else {}
+    try:
+        return max(Decimal(0), parse_quantity(amounts[name])) if name in amounts else Decimal(0)
+    except InvalidQuantity:
+        return Decimal(0)
 
 
 def is_relay_expected(handle: Handle) -> bool:

@@ -39,6 +39,7 @@ from ai.backend.plugin.runtime import HOME, WorkloadSpec
 from ai.backend.runtime import workload
 from ai.backend.runtime.kubernetes.claims import compose_claim
 from ai.backend.runtime.kubernetes.handles import Handle, Handles
+from ai.backend.runtime.kubernetes.homes import Homes
 from ai.backend.runtime.kubernetes.manifest import (
     FILES_PLACE,
     HOSTS_PLACE,
@@ -67,6 +68,7 @@ class Creation:
     facts: ClusterFacts
     api: KubeApi
     handles: Handles
+    homes: Homes
 
     @property
     def name(self) -> str:
@@ -81,6 +83,7 @@ class Creation:
             self.spec.config.devices,
             self.facts.device_classes,
         )
+        await self.homes.ensure(self.spec)
         if claim is not None:
             await self._create_claim(claim)
             crash_point("create.claimed")

@@ -44,7 +44,7 @@ class Handle:
     link: PodLink | None = None
     channel: PodChannel | None = None
     epoch: int = -1
-    told: Ended | None = None
+    reported_end: Ended | None = None
     exit: WorkloadExit | None = None
     reason: str = ""
     failure: str = ""
@@ -109,7 +109,7 @@ class Handle:
     def record_exit(self) -> None:
         """Records the exit from the reports of pod and relay."""
         if self.exit is None:
-            self.exit = exit_of(self.pod, self.told, self.reason)
+            self.exit = exit_of(self.pod, self.reported_end, self.reason)
             self.on_exit(self.record.node, WorkloadExited(key=self.key, exit=self.exit))
             for dial in self.dials.values():
                 if not dial.done():
@@ -168,7 +168,7 @@ class Handle:
             self._fail_dial(message)
 
     def _on_ended(self, ended: Ended) -> None:
-        self.told = ended
+        self.reported_end = ended
         if self.channel is not None:
             self.channel.on_ended(ended.last_seq)
         if self.link is not None:
@@ -183,7 +183,7 @@ class Handle:
 
     def _record_kill(self) -> None:
         """Records a kill that the pod's status has not explained. A relay that lost its session is no end of it."""
-        if self.told is not None and not self.told.lost:
+        if self.reported_end is not None and not self.reported_end.lost:
             self.record_exit()
 
     def _fail_dial(self, message: Message) -> None:

@@ -9,7 +9,7 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
 
@@ -18,6 +18,8 @@ from ai.backend.node.linux.open_beneath import BENEATH
 from ai.backend.node.workload.file_trees import FORBIDDEN_TARGETS, RUNNER, SU_EXEC
 from ai.backend.plugin.accelerator import Mount
 from ai.backend.plugin.runtime import HOME, WorkloadSpec
+from ai.backend.runtime.kubernetes.claims import claimed, counted_resources
+from ai.backend.runtime.kubernetes.homes import home_name
 from ai.backend.runtime.kubernetes.records import (
     FINALIZER,
     INSTANCE_LABEL,
@@ -63,6 +65,8 @@ _SHARED_IN_SANDBOX = {
 }
 """What gVisor must know of the volume of the channel: else each container has a view of its own, without the other's
 sockets (gvisor.dev/docs, "Shared mounts"). Plain files go by the node, and need no mark."""
+_OWNED_BY_GROUP = {"fsGroupChangePolicy": "OnRootMismatch"}
+"""A new volume is root's; only ones of one node (ReadWriteOnce) change, never the volumes of virtual folders."""
 _HOSTNAME = re.compile(r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")
 
 
@@ -71,12 +75,14 @@ class ClusterFacts:
     """Facts about the cluster that decide how pods are made.
 
     ``authority`` is the certificate of the relays' listener in PEM. ``has_image_volumes``: the runner's image can be
-    mounted. ``device_classes`` are names of DeviceClasses by driver.
+    mounted. ``device_classes`` are names of DeviceClasses by driver, ``overhead_cores`` what the cluster adds to a pod
+    by its runtime class.
     """
 
     authority: str
     has_image_volumes: bool
     device_classes: Mapping[str, str]
+    overhead_cores: Mapping[str, float] = field(default_factory=dict)
 
 
 def compose_pod(
@@ -104,6 +110,7 @@ def compose_pod(
         "tolerations": _tolerations(settings),
         "securityContext": {
             **security_of_pod(settings),
+            **(_OWNED_BY_GROUP | {"fsGroup": settings.kernel_gid} if settings.home_volume == "claim" else {}),
             **({"supplementalGroups": list(spec.config.extra_gids)} if spec.config.extra_gids else {}),
         },
         "initContainers": _prepare_container(spec, settings, facts),
@@ -111,13 +118,13 @@ def compose_pod(
             _relay_container(spec, settings, facts, name, bool(directories)),
             _main_container(spec, settings, facts, directories, folder_mounts),
         ],
-        "volumes": [*_volumes(spec, settings, facts, directories), *folder_volumes],
+        "volumes": [*_volumes(spec, settings, facts, directories, node), *folder_volumes],
         **({"runtimeClassName": spec.runtime_class} if spec.runtime_class else {}),
         **({"priorityClassName": settings.priority_class} if settings.priority_class else {}),
     }
     if settings.image_pull_secrets:
         body["imagePullSecrets"] = [{"name": secret} for secret in settings.image_pull_secrets]
-    if spec.config.devices:
+    if claimed(spec.config.devices):
         body["resourceClaims"] = [{"name": "devices", "resourceClaimName": name}]
     metadata = {
         "name": name,
@@ -163,6 +170,9 @@ def file_directories(files: Mapping[str, bytes]) -> dict[str, str]:
 
 
 def _refuse_impossible(spec: WorkloadSpec) -> None:
+    if spec.config.ipc is not None:
+        data = {"field": "ipc", "key": spec.config.ipc}
+        raise CreationDenied("pods of sessions show no folder of the node as their shared memory", data=data)
     if spec.config.networks:
         network = spec.config.networks[0]
         data = {"field": "networks", "key": network}
@@ -316,10 +326,10 @@ def _main_container(
         "command": [*START, "reaper", "--setup", setup],
         "workingDir": HOME,
         "securityContext": security_of_container(settings, is_main=True),
-        "resources": _resources(spec, settings),
+        "resources": _resources(spec, settings, facts),
         "volumeMounts": [*mounts, *folder_mounts],
     }
-    if spec.config.devices:
+    if claimed(spec.config.devices):
         container["resources"]["claims"] = [{"name": "devices"}]
     return container
 
@@ -332,23 +342,27 @@ def _sub_path(facts: ClusterFacts, path: str) -> dict[str, str]:
     return {"subPath": below} if below else {}
 
 
-def _resources(spec: WorkloadSpec, settings: KubernetesRuntimeSettings) -> dict[str, Any]:
+def _resources(spec: WorkloadSpec, settings: KubernetesRuntimeSettings, facts: ClusterFacts) -> dict[str, Any]:
     """Returns requests and limits.
 
-    The pod asks for exactly what the plan gives it, of which the relay has its part: otherwise the scheduler's books
-    would fill before the manager's, and the last sessions of a node would never be bound. What is in /dev/shm counts as
-    memory of the container, and is added to its limit.
+    The pod asks for exactly what the plan gives it, of which the relay and the runtime class have their parts (memory
+    of the class is in the plan, and not in ``memory_limit_bytes``): otherwise the scheduler's books would fill before
+    the manager's, and the last sessions of a node would never be bound. What is in /dev/shm counts as memory of the
+    container, and is added to its limit.
     """
     requests: dict[str, str] = {}
     limits: dict[str, str] = {}
     cores, memory_bytes = spec.config.cpu_limit, spec.config.memory_limit_bytes
     if cores is not None:
-        requests["cpu"] = _millicores(max(0.0, cores - settings.relay_cpu))
+        requests["cpu"] = _millicores(
+            max(0.0, cores - settings.relay_cpu - facts.overhead_cores.get(spec.runtime_class, 0.0))
+        )
         limits["cpu"] = _millicores(cores)
     if memory_bytes is not None:
         requests["memory"] = str(max(0, memory_bytes - settings.relay_memory_bytes))
         limits["memory"] = str(memory_bytes + shmem_bytes(spec, settings))
-    return {"requests": requests, "limits": limits}
+    counted = counted_resources(spec.config.devices)
+    return {"requests": {**requests, **counted}, "limits": {**limits, **counted}}
 
 
 def shmem_bytes(spec: WorkloadSpec, settings: KubernetesRuntimeSettings) -> int:
@@ -365,7 +379,11 @@ def pull_policy(settings: KubernetesRuntimeSettings) -> str:
 
 
 def _volumes(
-    spec: WorkloadSpec, settings: KubernetesRuntimeSettings, facts: ClusterFacts, directories: Mapping[str, str]
+    spec: WorkloadSpec,
+    settings: KubernetesRuntimeSettings,
+    facts: ClusterFacts,
+    directories: Mapping[str, str],
+    node: str,
 ) -> list[dict[str, Any]]:
     image = {"reference": settings.runner_image, "pullPolicy": pull_policy(settings)}
     token = {"path": "token", "audience": TOKEN_AUDIENCE, "expirationSeconds": TOKEN_SECONDS}
@@ -374,7 +392,7 @@ def _volumes(
         {"name": "channel", "emptyDir": {"medium": "Memory", "sizeLimit": str(_CHANNEL_BYTES)}},
         {"name": "token", "projected": {"sources": [{"serviceAccountToken": token}]}},
         {"name": "identity", "downwardAPI": {"items": [_item(name) for name in _IDENTITY]}},
-        {"name": "home", "emptyDir": {"sizeLimit": str(spec.home_bytes or settings.home_bytes)}},
+        {"name": "home", **_home(spec, settings, node)},
         {"name": "tmp", "emptyDir": {"sizeLimit": str(settings.tmp_bytes)}},
         {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": str(shmem_bytes(spec, settings))}},
     ]
@@ -383,6 +401,12 @@ def _volumes(
     if spec.network is not None:
         volumes.append({"name": "hosts", "emptyDir": {"medium": "Memory", "sizeLimit": str(_CHANNEL_BYTES)}})
     return volumes
+
+
+def _home(spec: WorkloadSpec, settings: KubernetesRuntimeSettings, node: str) -> dict[str, Any]:
+    if settings.home_volume == "claim":
+        return {"persistentVolumeClaim": {"claimName": home_name(spec.key.kernel_id, node)}}
+    return {"emptyDir": {"sizeLimit": str(spec.home_bytes or settings.home_bytes)}}
 
 
 def _item(name: str) -> dict[str, Any]:

@@ -39,9 +39,11 @@ from ai.backend.plugin.runtime import (
 )
 from ai.backend.runtime.kubernetes import capabilities
 from ai.backend.runtime.kubernetes.channel import PodChannel
+from ai.backend.runtime.kubernetes.claims import claimed
 from ai.backend.runtime.kubernetes.cluster import ClusterConnection
 from ai.backend.runtime.kubernetes.creation import Creation
 from ai.backend.runtime.kubernetes.handles import Handle
+from ai.backend.runtime.kubernetes.homes import Homes
 from ai.backend.runtime.kubernetes.images import images_of
 from ai.backend.runtime.kubernetes.networks import SessionNetworks
 from ai.backend.runtime.kubernetes.records import MAIN, pod_name
@@ -71,6 +73,7 @@ class KubernetesRuntime(AbstractRuntime):
         self._node = node
         self._handles = cluster.handles
         self._networks = SessionNetworks(cluster.api, cluster.settings)
+        self._homes = Homes(cluster.api, cluster.settings, node)
         self._is_set_up = False
         self._images: Sequence[RuntimeImage] = ()
         self._images_read_at = float("-inf")
@@ -104,7 +107,7 @@ class KubernetesRuntime(AbstractRuntime):
             self._images_read_at = now
         return self._images
 
-    async def pull_image(self, wanted: ImageRequest, tell: TellProgress) -> None:
+    async def pull_image(self, request: ImageRequest, tell: TellProgress) -> None:
         raise NotSupported(capabilities.NO_PULL)
 
     async def load_image(self, name: str, archive: Path) -> None:
@@ -113,7 +116,7 @@ class KubernetesRuntime(AbstractRuntime):
     async def remove_image(self, name: str) -> None:
         raise NotSupported(capabilities.NO_REMOVE)
 
-    async def commit(self, key: WorkloadKey, wanted: CommitRequest, tell: TellProgress) -> CommittedImage:
+    async def commit(self, key: WorkloadKey, request: CommitRequest, tell: TellProgress) -> CommittedImage:
         raise NotSupported(capabilities.NO_COMMIT)
 
     # ---- networks
@@ -137,7 +140,9 @@ class KubernetesRuntime(AbstractRuntime):
         self._require_class(spec.runtime_class)
         async with self._handles.lock(spec.key):
             cluster = self._cluster
-            creation = Creation(spec, self._node, cluster.settings, cluster.facts, cluster.api, cluster.handles)
+            creation = Creation(
+                spec, self._node, cluster.settings, cluster.facts, cluster.api, cluster.handles, self._homes
+            )
             handle = self._own(spec.key)
             if handle is not None and (handle.exit is not None or handle.begun):
                 return handle.view()
@@ -163,8 +168,9 @@ class KubernetesRuntime(AbstractRuntime):
                 await self._cluster.delete(handle)
         except BackendError as error:
             log.warning("the creation of %s cannot be undone yet: %s", spec.key, error)
-        if spec.config.devices:
+        if claimed(spec.config.devices):
             await self._cluster.delete_claim(pod_name(spec.key))
+        await self._homes.undo(spec)
 
     # ---- end
 
@@ -202,6 +208,14 @@ class KubernetesRuntime(AbstractRuntime):
             if handle is not None:
                 handle.reason = handle.reason or "removed"
                 await self._cluster.delete(handle)
+            if not keep_home and not self._has_other_attempt(key):
+                await self._homes.remove(key.kernel_id)
+
+    def _has_other_attempt(self, key: WorkloadKey) -> bool:
+        return any(
+            handle.record.kernel_id == key.kernel_id and handle.key != key
+            for handle in self._handles.on_node(self._node)
+        )
 
     # ---- knowledge
 
@@ -240,8 +254,8 @@ class KubernetesRuntime(AbstractRuntime):
             if handle.channel is channel:
                 handle.channel = None
             raise
-        if handle.told is not None:
-            channel.on_ended(handle.told.last_seq)
+        if handle.reported_end is not None:
+            channel.on_ended(handle.reported_end.last_seq)
         return channel
 
     async def _exit_after(self, handle: Handle, channel: PodChannel | None) -> WorkloadExit | None:
@@ -249,7 +263,7 @@ class KubernetesRuntime(AbstractRuntime):
 
         def is_decided() -> bool:
             is_replaced = handle.channel is not None and handle.channel is not channel
-            return handle.exit is not None or is_replaced or (handle.link is not None and handle.told is None)
+            return handle.exit is not None or is_replaced or (handle.link is not None and handle.reported_end is None)
 
         while not is_decided():
             await handle.until(is_decided, _EXIT_CHECK_S)

@@ -54,6 +54,14 @@ class KubernetesRuntimeSettings(Settings):
     tmp_bytes: int = Field(1 * GIB, ge=MIB, description="Size of the private /tmp, on the node's disk.")
     shmem_bytes: int = Field(64 * MIB, ge=MIB, description="Size of /dev/shm where the workload asks for none.")
     home_bytes: int = Field(10 * GIB, ge=MIB, description="Size of a home where the workload asks for none.")
+    home_volume: Literal["empty-dir", "claim"] = Field(
+        "empty-dir",
+        description="Where homes are: `empty-dir` on the disk of the node, which ends with the pod; `claim` is a"
+        " PersistentVolumeClaim for each kernel, with which a home outlives a restart.",
+    )
+    home_storage_class: str = Field(
+        "", description="Storage class of the claims of homes; default: the cluster's default class."
+    )
     replay_bytes: int = Field(8 * MIB, ge=65536, description="Unacknowledged runner messages kept for the agent.")
     root_filesystem: Literal["read-only", "writable"] = Field(
         "read-only", description="Whether a session may write outside of its home and /tmp."

@@ -81,6 +81,7 @@ DISRUPTIONS = {
     "PreemptionByScheduler": "preempted",
     "EvictionByEvictionAPI": "node-drained",
     "DeletionByTaintManager": "agent-lost",
+    "DeletionByDeviceTaintManager": "device-failed",
     "DeletionByPodGC": "agent-lost",
     "TerminationByKubelet": "evicted",
 }
@@ -218,7 +219,7 @@ def last_words(terminated: StateTerminated) -> Ended | None:
     return ended if expected == terminated.exit_code else None
 
 
-def exit_of(pod: Pod | None, told: Ended | None, reason: str) -> WorkloadExit:
+def exit_of(pod: Pod | None, reported: Ended | None, reason: str) -> WorkloadExit:
     """Returns the exit of a workload that has ended.
 
     Args:
@@ -228,13 +229,17 @@ def exit_of(pod: Pod | None, told: Ended | None, reason: str) -> WorkloadExit:
     """
     status = container_status(pod) if pod is not None else None
     terminated = status.state.terminated if status is not None else None
-    if told is None or told.lost:
-        told = last_words(terminated) if terminated is not None else None
-    code, number = (told.code, told.signal) if told is not None else _code_of(terminated)
-    is_oom = (terminated is not None and terminated.reason == "OOMKilled") or (told is not None and told.oom)
+    if reported is None or reported.lost:
+        reported = last_words(terminated) if terminated is not None else None
+    code, number = (reported.code, reported.signal) if reported is not None else _code_of(terminated)
+    is_oom = (terminated is not None and terminated.reason == "OOMKilled") or (reported is not None and reported.oom)
     is_oom = is_oom and number == signal.SIGKILL
     if not reason:
-        reason = (told.own_reason if told is not None else "") or ("out-of-memory" if is_oom else "") or _outside(pod)
+        reason = (
+            (reported.own_reason if reported is not None else "")
+            or ("out-of-memory" if is_oom else "")
+            or _outside(pod)
+        )
     return WorkloadExit(code=code if number is None else None, signal=number, oom=is_oom, reason=reason)
 
 

@@ -151,6 +151,9 @@ class Creation:
                     f"without bubblewrap {mount.target!r} would be writable for the session, and is to be read-only"
                 )
                 raise CreationDenied(message, data=data)
+        if (ipc := self.spec.config.ipc) is not None:
+            message = "without bubblewrap sessions have the shared memory of the host, and no other"
+            raise CreationDenied(message, data={"field": "ipc", "key": ipc})
         for device in self.spec.config.devices:
             if device.target not in (None, "", device.source):
                 message = f"without bubblewrap the device {device.source!r} cannot be at {device.target!r}"

@@ -180,7 +180,7 @@ def host_images(extra_interpreters: Sequence[Path] = ()) -> list[ProcessImage]:
         python = (
             None if os.path.realpath(candidate_path) == agent_python.executable else _inspect_python(candidate_path)
         )
-        if python is not None and python.executable not in {known.executable for known in interpreters}:
+        if python is not None and python.executable not in {interpreter.executable for interpreter in interpreters}:
             interpreters.append(python)
     images: list[ProcessImage] = []
     tags: set[str] = set()

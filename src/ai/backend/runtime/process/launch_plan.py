@@ -117,6 +117,7 @@ def build_plan(
             python=image.runtime_path if image.runtime == "python" else None,
             mounts=spec.config.mounts,
             devices=spec.config.devices,
+            ipc=spec.config.ipc,
             files=files,
             hostname=spec.hostname,
             tmp_bytes=settings.tmp_bytes,
@@ -124,7 +125,8 @@ def build_plan(
             private_network=settings.network == "none" and spec.network is None,
             has_seccomp=host.seccomp,
             has_block=late_pid_limit is not None,
-            staged=host.is_root or (host.can_stage and bool(spec.config.mounts)),  # only where it must be
+            staged=host.is_root
+            or (host.can_stage and bool(spec.config.mounts or spec.config.ipc)),  # only where it must be
             user_namespace=host.user_namespace,
         )
         if not host.user_namespace:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ai.backend.common.errors import CreationDenied
-from ai.backend.node.workload.file_trees import RUNNER, SU_EXEC, check_mount
+from ai.backend.node.workload.file_trees import RUNNER, SU_EXEC, check_ipc, check_mount
 from ai.backend.plugin.accelerator import DeviceMapping, Mount
 from ai.backend.plugin.runtime import HOME
 from ai.backend.runtime.process.supervisor import launch
@@ -159,6 +159,8 @@ class HostPaths:
     has_block: bool
     staged: bool
     user_namespace: bool
+    ipc: str | None = None
+    """The folder that is ``/dev/shm``; None: one of its own."""
 
 
 def identity_arguments(*, user_namespace: bool) -> list[str]:
@@ -193,7 +195,11 @@ def compose(host_paths: HostPaths, command: Sequence[str]) -> tuple[list[str], l
     bubblewrap.add(
         "--size", "4096", "--perms", "0555", "--tmpfs", FIRST_PROCESS_FOLDER, "--remount-ro", FIRST_PROCESS_FOLDER
     )
-    bubblewrap.add("--size", str(host_paths.shmem_bytes), "--perms", "1777", "--tmpfs", "/dev/shm")
+    if host_paths.ipc is None:
+        bubblewrap.add("--size", str(host_paths.shmem_bytes), "--perms", "1777", "--tmpfs", "/dev/shm")
+    else:
+        check_ipc(host_paths.ipc)
+        bubblewrap.bind(host_paths.ipc, "/dev/shm", "--bind")
     bubblewrap.add("--size", str(host_paths.tmp_bytes), "--perms", "1777", "--tmpfs", "/tmp")
     bubblewrap.add("--size", str(host_paths.tmp_bytes), "--perms", "1777", "--tmpfs", "/var/tmp")
     for sysfs_folder in DEVICE_SYSFS_FOLDERS if host_paths.devices else SHOWN_SYSFS_FOLDERS:

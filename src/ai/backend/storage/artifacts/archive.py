@@ -200,7 +200,7 @@ class Archive:
         archived = await self.find_all(place.revision_id)
         if not archived:
             raise ArtifactNotFound("The revision is not archived here.")
-        return max(archived, key=lambda found: (found[1].attempt, ObjectCapability.MOUNT in found[0].capabilities))
+        return max(archived, key=lambda copy: (copy[1].attempt, ObjectCapability.MOUNT in copy[0].capabilities))
 
     async def files(self, request: FilesRequest) -> FilesAnswer:
         """Returns a page of a revision's files. Raises as :meth:`find` does."""

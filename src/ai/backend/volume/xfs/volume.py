@@ -71,8 +71,8 @@ class XfsVolume(VfsVolume):
             self.path.mkdir(parents=True, exist_ok=True)
             mount = mount_of(self.path)
             if mount is None or mount.fstype != self.backend or "prjquota" not in mount.options:
-                found = "something unknown" if mount is None else f"{mount.fstype}, {','.join(mount.options)}"
-                raise InvalidInput(f"{self.path} lies on {found}; {needed}. The backend vfs has soft limits on any.")
+                actual = "something unknown" if mount is None else f"{mount.fstype}, {','.join(mount.options)}"
+                raise InvalidInput(f"{self.path} lies on {actual}; {needed}. The backend vfs has soft limits on any.")
             fd = os.open(self.path, READ_DIRECTORY_FLAGS)
             self._quotas = Quotas(fd, mount.source)
             self._quotas.usage(_FIRST_PROJECT_ID)

@@ -47,6 +47,30 @@ enabled = true
 """
 
 
+ETCD = {"namespace": "traefik", "addr": {"host": "127.0.0.1", "port": 8121}}
+TRAEFIK = """
+[proxy_worker]
+authority = "worker-1"
+frontend_mode = "traefik"
+
+[proxy_worker.traefik]
+api_port = 8080
+frontend_mode = "port"
+last_used_time_marker_directory = "/home/ubuntu/appproxy"
+
+[proxy_worker.traefik.etcd]
+namespace = "traefik"
+addr = { host = "127.0.0.1", port = 8121 }
+
+[proxy_worker.traefik.port_proxy]
+advertised_host = "node.example.net"
+port_range = [10205, 10209]
+
+[secrets]
+api_secret = "some_api_secret_of_thirty-two_characters"
+"""
+
+
 def settings(**process: Any) -> WorkerSettings:
     return WorkerSettings.model_validate({"proxy_worker": process, "secrets": {"api_secret": "x" * 32}})
 
@@ -64,6 +88,19 @@ def test_slots_are_the_ports_that_browsers_use() -> None:
     assert registration_of(behind, 10201).port_range == (10205, 10207)
 
 
+def test_the_published_settings_of_traefik_are_read_as_they_are() -> None:
+    read = WorkerSettings.model_validate(tomllib.loads(TRAEFIK))
+    registration, frontend = registration_of(read, 10201), frontend_of(read)
+    assert (registration.hostname, registration.port_range) == ("node.example.net", (10205, 10209))
+    assert registration.frontend_mode is FrontendMode.PORT
+    assert frontend.ports == {port: port for port in range(10205, 10210)}
+    wildcard = {"frontend_mode": "wildcard", "wildcard_domain": {"domain": ".apps.example.net"}, "etcd": ETCD}
+    process = settings(frontend_mode="traefik", traefik=wildcard, tls_advertised=True)
+    registration = registration_of(process, 10201)
+    assert (registration.frontend_mode, registration.wildcard_domain) == (FrontendMode.WILDCARD, ".apps.example.net")
+    assert (registration.port_range, frontend_of(process).domain) == (None, ".apps.example.net")
+
+
 def test_a_wildcard_worker_names_its_domain() -> None:
     wildcard = {"domain": ".apps.example.net", "bind_addr": {"host": "0.0.0.0", "port": 8443}, "advertised_port": 443}
     process = settings(frontend_mode="wildcard", wildcard_domain=wildcard, tls_advertised=True)
@@ -76,7 +113,10 @@ def test_a_wildcard_worker_names_its_domain() -> None:
 @pytest.mark.parametrize(
     ("process", "reason"),
     [
-        ({"frontend_mode": "traefik"}, "frontend-mode"),
+        ({"frontend_mode": "traefik"}, "traefik.etcd"),
+        ({"frontend_mode": "traefik", "traefik": {"etcd": ETCD, "frontend_mode": "wildcard"}}, "wildcard-domain"),
+        ({"frontend_mode": "traefik", "traefik": {"etcd": ETCD}, "data_plane": "haproxy"}, "Traefik listens"),
+        ({"frontend_mode": "traefik", "traefik": {"etcd": ETCD}, "authority": "a/b"}, "slash"),
         ({"frontend_mode": "wildcard"}, "wildcard-domain"),
         ({"frontend_mode": "wildcard", "wildcard_domain": {"domain": "apps.example"}}, "domain"),
         ({"tls_listen": True, "tls_advertised": True}, "tls-cert"),

@@ -37,6 +37,15 @@ def test_a_place_that_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
     file.save()
 
 
+def test_a_change_that_could_not_be_written_is_written_later(tmp_path: Path) -> None:
+    file = StateFile(tmp_path / "later" / "state.json")
+    file.replace(1, {})
+    file.save()
+    (tmp_path / "later").mkdir()
+    file.save()
+    assert StateFile(tmp_path / "later" / "state.json").load().version == 1
+
+
 def test_nothing_is_written_without_a_change(tmp_path: Path) -> None:
     StateFile(tmp_path / "state.json").save()
     assert not list(tmp_path.iterdir())

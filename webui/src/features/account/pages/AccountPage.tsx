@@ -14,6 +14,7 @@ import { Query } from '../../../components/Query';
 import { RelativeTime } from '../../../components/RelativeTime';
 import { KeypairCard } from '../parts/KeypairCard';
 import { LoginSessionsCard } from '../parts/LoginSessionsCard';
+import { SessionFilesCard } from '../parts/SessionFilesCard';
 import { SignInsCard } from '../parts/SignInsCard';
 import { TotpCard } from '../parts/TotpCard';
 import { useChangePassword, useNewSshKey, useSshKey } from '../queries';
@@ -161,6 +162,7 @@ export function AccountPage() {
         <TotpCard />
         <SshCard />
         <KeypairCard />
+        <SessionFilesCard />
       </SimpleGrid>
       <LoginSessionsCard />
       <SignInsCard />

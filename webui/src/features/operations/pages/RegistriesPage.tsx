@@ -1,20 +1,20 @@
-import { Button, Group, NativeSelect, Progress, Stack, TagsInput, Text, TextInput } from '@mantine/core';
+import { Button, Group, NativeSelect, Stack, TagsInput, Text, TextInput } from '@mantine/core';
 import { useQueryClient } from '@tanstack/react-query';
 import { useNavigate, useSearch } from '@tanstack/react-router';
 import { type FormEvent, useState } from 'react';
 import { useTranslation } from 'react-i18next';
+import { useTask } from '../../../api/task';
 import { Card } from '../../../components/Card';
 import { Confirm } from '../../../components/Confirm';
 import { gated } from '../../../components/gated';
-import { Notice } from '../../../components/Notice';
 import { Page } from '../../../components/Page';
 import { ProblemAlert } from '../../../components/ProblemAlert';
 import { Query } from '../../../components/Query';
 import { SearchField } from '../../../components/SearchField';
 import { SimpleTable } from '../../../components/SimpleTable';
+import { TaskNotice } from '../../../components/TaskNotice';
 import { ImagesTable } from '../parts/ImagesTable';
 import { useCreateRegistry, useDeleteRegistry, useOperatorImages, useRegistries, useRescan } from '../queries';
-import { useTask } from '../task';
 
 /** Adds a registry; it has to be scanned before its images are there. */
 function NewRegistry() {
@@ -163,18 +163,14 @@ function Registries() {
         </Button>
       </Group>
       {rescan.isError && <ProblemAlert error={rescan.error} />}
-      {task !== null && (
-        <Notice
-          tone={task.state === 'failed' ? 'bad' : task.state === 'done' ? 'good' : 'wait'}
-          role="status"
-          title={t(`registries.task.${task.state}`)}
-        >
-          <Text size="sm">{task.message}</Text>
-          {task.state === 'running' && task.part !== null && (
-            <Progress value={task.part * 100} aria-label={t('registries.progress')} />
-          )}
-        </Notice>
-      )}
+      <TaskNotice
+        task={task}
+        titles={{
+          running: t('registries.task.running'),
+          done: t('registries.task.done'),
+          failed: t('registries.task.failed'),
+        }}
+      />
       <Confirm
         isOpen={doomed !== null}
         title={t('registries.confirm', { name: doomed ?? '' })}

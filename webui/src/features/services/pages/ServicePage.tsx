@@ -1,12 +1,13 @@
-import { Breadcrumbs, Button, NumberInput, Tabs, Text } from '@mantine/core';
+import { Button, NumberInput, Text } from '@mantine/core';
 import { useNavigate, useParams } from '@tanstack/react-router';
-import { lazy, Suspense, useState } from 'react';
+import { lazy, useState } from 'react';
 import { useTranslation } from 'react-i18next';
 import { asProblem } from '../../../api/problems';
 import { AnchorLink } from '../../../components/AnchorLink';
 import { Confirm } from '../../../components/Confirm';
 import { Page } from '../../../components/Page';
 import { Query } from '../../../components/Query';
+import { Crumbs, PageTabs } from '../../../components/TabbedPage';
 import { mostReplicas } from '../draft';
 import { HistoryTab } from '../parts/HistoryTab';
 import { OverviewTab } from '../parts/OverviewTab';
@@ -16,7 +17,6 @@ import { ServiceStatus } from '../parts/ServiceStatus';
 import { TokensTab } from '../parts/TokensTab';
 import { type ServiceDetails, useDestroy, useScale, useService } from '../queries';
 import { isLive } from '../rules';
-import classes from './ServicePage.module.css';
 
 const UsageTab = lazy(() => import('../parts/UsageTab'));
 
@@ -30,6 +30,7 @@ const tabs = {
   history: HistoryTab,
 } as const;
 type TabName = keyof typeof tabs;
+const tabNames = Object.keys(tabs) as TabName[];
 
 function ScaleDialog({ service, onClose }: { service: ServiceDetails; onClose: () => void }) {
   const { t } = useTranslation('services');
@@ -102,26 +103,15 @@ function ServiceTabs({ service, tab }: { service: ServiceDetails; tab: TabName }
   const navigate = useNavigate();
   const Content = tabs[tab];
   return (
-    <Tabs
-      value={tab}
-      onChange={(name) =>
-        void navigate({ to: '/services/$id/$tab', params: { id: service.endpoint_id, tab: name ?? 'overview' } })
-      }
-      keepMounted={false}
+    <PageTabs
+      label={t('tabs')}
+      names={tabNames}
+      labelOf={(name) => t(`tab.${name}`)}
+      open={tab}
+      onOpen={(name) => void navigate({ to: '/services/$id/$tab', params: { id: service.endpoint_id, tab: name } })}
     >
-      <Tabs.List className={classes.tabs ?? ''} aria-label={t('tabs')}>
-        {Object.keys(tabs).map((name) => (
-          <Tabs.Tab key={name} value={name}>
-            {t(`tab.${name as TabName}`)}
-          </Tabs.Tab>
-        ))}
-      </Tabs.List>
-      <Tabs.Panel value={tab} pt="md">
-        <Suspense>
-          <Content service={service} />
-        </Suspense>
-      </Tabs.Panel>
-    </Tabs>
+      <Content service={service} />
+    </PageTabs>
   );
 }
 
@@ -134,12 +124,14 @@ export function ServicePage() {
   const tab: TabName = Object.hasOwn(tabs, wanted) ? (wanted as TabName) : 'overview';
   return (
     <>
-      <Breadcrumbs mb="xs" className={classes.crumbs ?? ''}>
-        <AnchorLink to="/services" size="sm">
-          {t('title')}
-        </AnchorLink>
-        <span className={classes.here}>{service?.name ?? id}</span>
-      </Breadcrumbs>
+      <Crumbs
+        list={
+          <AnchorLink to="/services" size="sm">
+            {t('title')}
+          </AnchorLink>
+        }
+        here={service?.name ?? id}
+      />
       <Page
         title={service?.name ?? t('one')}
         badge={service && <ServiceStatus status={service.status} reason={service.reason} />}

@@ -1,13 +1,14 @@
-import { Breadcrumbs, Button, Tabs } from '@mantine/core';
+import { Button } from '@mantine/core';
 import { IconPlayerStop, IconTerminal2 } from '@tabler/icons-react';
 import { useNavigate, useParams } from '@tanstack/react-router';
-import { lazy, Suspense, useState } from 'react';
+import { lazy, useState } from 'react';
 import { useTranslation } from 'react-i18next';
 import { AnchorLink } from '../../../components/AnchorLink';
 import { ButtonLink } from '../../../components/ButtonLink';
 import { EmptyState } from '../../../components/EmptyState';
 import { Page } from '../../../components/Page';
-import { Query, Waiting } from '../../../components/Query';
+import { Query } from '../../../components/Query';
+import { Crumbs, PageTabs } from '../../../components/TabbedPage';
 import { loadMessages } from '../../../i18n';
 import { AppsTab } from '../parts/AppsTab';
 import { DevicesTab } from '../parts/DevicesTab';
@@ -18,7 +19,6 @@ import { SessionStatus } from '../parts/SessionStatus';
 import { TerminateDialog } from '../parts/TerminateDialog';
 import { type SessionDetails, useSession } from '../queries';
 import { isLive, isRunning } from '../rules';
-import classes from './SessionPage.module.css';
 
 const MetricsTab = lazy(() => import('../parts/MetricsTab'));
 const CellsTab = lazy(() => withMessages(import('../parts/CellsTab')));
@@ -40,6 +40,7 @@ const tabs = {
   events: EventsTab,
 } as const;
 type TabName = keyof typeof tabs;
+const tabNames = Object.keys(tabs) as TabName[];
 
 function SessionTabs({ session, tab }: { session: SessionDetails; tab: TabName }) {
   const { t } = useTranslation('sessions');
@@ -47,24 +48,15 @@ function SessionTabs({ session, tab }: { session: SessionDetails; tab: TabName }
   const Content = tabs[tab];
   const id = session.id ?? '';
   return (
-    <Tabs
-      value={tab}
-      onChange={(name) => void navigate({ to: '/sessions/$id/$tab', params: { id, tab: name ?? 'overview' } })}
-      keepMounted={false}
+    <PageTabs
+      label={t('tabs')}
+      names={tabNames}
+      labelOf={(name) => t(`tab.${name}`)}
+      open={tab}
+      onOpen={(name) => void navigate({ to: '/sessions/$id/$tab', params: { id: id, tab: name } })}
     >
-      <Tabs.List className={classes.tabs ?? ''} aria-label={t('tabs')}>
-        {Object.keys(tabs).map((name) => (
-          <Tabs.Tab key={name} value={name}>
-            {t(`tab.${name as TabName}`)}
-          </Tabs.Tab>
-        ))}
-      </Tabs.List>
-      <Tabs.Panel value={tab} pt="md">
-        <Suspense fallback={<Waiting />}>
-          <Content session={session} />
-        </Suspense>
-      </Tabs.Panel>
-    </Tabs>
+      <Content session={session} />
+    </PageTabs>
   );
 }
 
@@ -78,12 +70,14 @@ export function SessionPage() {
   const tab: TabName = Object.hasOwn(tabs, wanted) ? (wanted as TabName) : 'overview';
   return (
     <>
-      <Breadcrumbs mb="xs" className={classes.crumbs ?? ''}>
-        <AnchorLink to="/sessions" size="sm">
-          {t('title')}
-        </AnchorLink>
-        <span className={classes.here}>{session?.name ?? id}</span>
-      </Breadcrumbs>
+      <Crumbs
+        list={
+          <AnchorLink to="/sessions" size="sm">
+            {t('title')}
+          </AnchorLink>
+        }
+        here={session?.name ?? id}
+      />
       <Page
         title={session?.name ?? t('one')}
         badge={session && <SessionStatus status={session.status} />}

@@ -159,7 +159,8 @@ class Devices(Step):
         kernel.record = msgspec.structs.replace(kernel.record, allocation=write_allocation(allocation))
 
     async def acquire(self, kernel: Kernel, step: StepContext) -> None:
-        """Takes the kernel's recorded devices again after a crash. Raises CreationDeferred if a device has failed."""
+        """Takes the kernel's recorded devices again after a crash, and cuts partitions that are not cut yet. Raises
+        CreationDeferred if a device has failed, and if one was not cut."""
         if not self.context.inventory.holds(kernel.id):
             self.context.inventory.adopt(kernel.id, kernel.record.device_allocation)
         if not step.restarting and (failed_devices := self.context.inventory.unhealthy(kernel.id)):
@@ -168,6 +169,8 @@ class Devices(Step):
                 for device in failed_devices
             )
             raise CreationDeferred(f"devices have failed before the kernel was created: {names}")
+        if await self.context.partitioner.cut(kernel.id):
+            kernel.save(allocation=write_allocation(self.context.inventory.holding(kernel.id)))
 
     async def release(self, kernel: Kernel, step: StepContext) -> None:
         if not step.restarting:

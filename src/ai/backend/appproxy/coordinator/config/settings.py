@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from pydantic import Field, SecretStr
 
 from ai.backend.infra.settings import Settings
-from ai.backend.infra.settings.published import accept_only, fixed_field, unused_field
+from ai.backend.infra.settings.published import unused_field
 from ai.backend.infra.settings.tables import (
     Address,
     DbSettings,
@@ -63,10 +63,8 @@ class ProcessSettings(TlsSettings):
     anonymous_rate_limit: int = Field(
         5_000, ge=0, description="Requests without a secret from one address in 15 minutes; 0 allows any number."
     )
-    enable_traefik: Annotated[
-        bool, accept_only(False, because="no worker drives Traefik yet: leave it out, or false")
-    ] = fixed_field(False, "no worker drives Traefik yet")
-    traefik: dict[str, Any] = unused_field(dict, "no worker drives Traefik yet")
+    enable_traefik: bool = unused_field(False, "workers write the configuration of Traefik themselves")
+    traefik: dict[str, Any] = unused_field(dict, "workers write the configuration of Traefik themselves")
 
 
 class SecretsSettings(Settings):

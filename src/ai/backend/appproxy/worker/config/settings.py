@@ -9,10 +9,11 @@ from pydantic import Field, SecretStr, model_validator
 
 from ai.backend.common.wire.appproxy import AppMode, FrontendMode, ProxyProtocol
 from ai.backend.infra.settings import Settings
-from ai.backend.infra.settings.published import accept_only, fixed_field, unused_field
+from ai.backend.infra.settings.published import unused_field
 from ai.backend.infra.settings.tables import (
     Address,
     DebugSettings,
+    EtcdSettings,
     HostPort,
     LoggingSettings,
     MonitorSettings,
@@ -22,8 +23,8 @@ from ai.backend.infra.settings.tables import (
 
 MIN_SECRET_LENGTH = 32
 """Characters: HMAC-SHA256 requires a key as long as its digest (RFC 7518, 3.2)."""
+_DOMAIN = r"^\.[a-z0-9-]+(\.[a-z0-9-]+)*$"
 PortRange = tuple[Annotated[int, Field(ge=1, le=65535)], Annotated[int, Field(ge=1, le=65535)]]
-_NO_TRAEFIK = "no data plane drives Traefik: set frontend-mode to port or wildcard, and data-plane to haproxy"
 
 
 class PortProxySettings(Settings):
@@ -58,7 +59,7 @@ class WildcardSettings(Settings):
     """The table ``[proxy_worker.wildcard_domain]``: one host name for each circuit."""
 
     domain: str = Field(
-        pattern=r"^\.[a-z0-9-]+(\.[a-z0-9-]+)*$",
+        pattern=_DOMAIN,
         description="The domain with its first dot, as .apps.example.net; a DNS record *.apps.example.net leads here.",
     )
     bind_addr: Address = Field(HostPort(host="127.0.0.1", port=10250), description="Where it listens.")
@@ -115,6 +116,47 @@ class HaproxySettings(Settings):
     )
 
 
+class TraefikPortSettings(Settings):
+    """The table ``[proxy_worker.traefik.port_proxy]``: Traefik has an entry point ``portproxy_PORT`` for each port."""
+
+    advertised_host: str = Field("127.0.0.1", description="Name or address that browsers use.")
+    port_range: PortRange = Field((10205, 10300), description="First and last port that browsers use.")
+
+    @model_validator(mode="after")
+    def _has_ports(self) -> Self:
+        if self.port_range[0] > self.port_range[1]:
+            raise ValueError("port-range must have the lower port first")
+        return self
+
+
+class TraefikWildcardSettings(Settings):
+    """The table ``[proxy_worker.traefik.wildcard_domain]``: Traefik has the entry point ``domainproxy``."""
+
+    domain: str = Field(pattern=_DOMAIN, description="The domain with its first dot, as .apps.example.net.")
+    advertised_port: int | None = Field(
+        None, ge=1, le=65535, description="Port that browsers use; the usual one of the scheme if unset."
+    )
+
+
+class TraefikSettings(Settings):
+    """The table ``[proxy_worker.traefik]`` (spec 03-16), for ``frontend-mode = "traefik"``; the operator runs it."""
+
+    frontend_mode: Literal["port", "wildcard"] = Field(
+        "port", description="port: a port for each circuit; wildcard: a host name for each."
+    )
+    api_port: int = Field(8080, ge=1, le=65535, description="Port of Traefik's own API, at 127.0.0.1.")
+    etcd: EtcdSettings | None = Field(
+        None, description="The etcd that Traefik reads, below traefik/worker_AUTHORITY. Its namespace is not used."
+    )
+    port_proxy: TraefikPortSettings = Field(TraefikPortSettings(), description="Ports, for frontend-mode port.")
+    wildcard_domain: TraefikWildcardSettings | None = Field(None, description="Host names, for frontend-mode wildcard.")
+    gate_addr: Address = Field(
+        HostPort(host="127.0.0.1", port=10203),
+        description="Where the worker answers Traefik's questions about requests; one for all nodes of an authority.",
+    )
+    last_used_time_marker_directory: Any = unused_field(None, "the worker sees requests by itself, without a plugin")
+
+
 class WorkerProcessSettings(Settings):
     """The table ``[proxy_worker]``."""
 
@@ -130,9 +172,10 @@ class WorkerProcessSettings(Settings):
     )
     tls_cert: Path | None = Field(None, description="Certificate of the frontend, in PEM; for tls-listen.")
     tls_privkey: Path | None = Field(None, description="Key of the certificate, in PEM.")
-    frontend_mode: Annotated[
-        Literal["port", "wildcard", "traefik"], accept_only("port", "wildcard", because=_NO_TRAEFIK)
-    ] = Field("port", description="port: a port for each circuit; wildcard: a host name for each.")
+    frontend_mode: Literal["port", "wildcard", "traefik"] = Field(
+        "port",
+        description="port: a port for each circuit; wildcard: a host name for each; traefik: see the table traefik.",
+    )
     data_plane: Literal["embedded", "haproxy"] = Field(
         "embedded",
         description="What moves the bytes: embedded is this process; haproxy is a process of HAProxy that it runs.",
@@ -171,7 +214,7 @@ class WorkerProcessSettings(Settings):
     limits: LimitSettings = Field(LimitSettings(), description="Limits of requests and connections.")
     pid_file: Path | None = Field(None, description="Where the process id is written.")
     announce_addr: Any = unused_field(None, "workers are not found by service discovery but register themselves")
-    traefik: dict[str, Any] = fixed_field(dict, "no data plane drives Traefik yet")
+    traefik: TraefikSettings = Field(TraefikSettings(), description="Traefik, for frontend-mode traefik.")
 
     @model_validator(mode="after")
     def _is_complete(self) -> Self:
@@ -185,13 +228,26 @@ class WorkerProcessSettings(Settings):
             raise ValueError(
                 f"protocol {self.protocol}: the embedded data plane serves http and tcp; haproxy has {self.protocol}"
             )
-        if self.protocol is ProxyProtocol.TCP and self.frontend_mode == "wildcard":
+        self._check_traefik()
+        if self.protocol is ProxyProtocol.TCP and self.mode is FrontendMode.WILDCARD:
             raise ValueError("protocol tcp needs frontend-mode port: raw TCP has no host name")
         return self
 
+    def _check_traefik(self) -> None:
+        if self.frontend_mode != "traefik":
+            return
+        if self.traefik.etcd is None:
+            raise ValueError("frontend-mode traefik needs the table traefik.etcd")
+        if self.traefik.frontend_mode == "wildcard" and self.traefik.wildcard_domain is None:
+            raise ValueError("frontend-mode wildcard needs the table traefik.wildcard-domain")
+        if self.data_plane != "embedded" or self.tls_listen:
+            raise ValueError("frontend-mode traefik: no data-plane and no tls-listen, as Traefik listens")
+        if not self.authority.isprintable() or "/" in self.authority:
+            raise ValueError("authority: with Traefik it is part of a key, and has no slash")
+
     @property
     def mode(self) -> FrontendMode:
-        return FrontendMode(self.frontend_mode)
+        return FrontendMode(self.traefik.frontend_mode if self.frontend_mode == "traefik" else self.frontend_mode)
 
 
 class SecretsSettings(Settings):

@@ -72,6 +72,7 @@ class CoordinatorLink:
         self._node = uuid4().hex
         self._renewal = datetime.min.replace(tzinfo=UTC)
         self._backoff = Backoff(0.2, 10.0, jitter=0.3)
+        self._saving = PeriodicCall("state file", USAGE_S, lambda: asyncio.to_thread(state_file.save))
         self.version = -1
         self.is_linked = False
         self.synchronized = asyncio.Event()
@@ -87,7 +88,14 @@ class CoordinatorLink:
             log.info("serving %d circuits of the last run until the coordinator answers", len(stored.circuits))
 
     async def run(self) -> None:
-        """Links until cancelled."""
+        """Links until cancelled. Changes of circuits are written as they come, while others are applied."""
+        saving = asyncio.create_task(self._saving.run())
+        try:
+            await self._link_again_and_again()
+        finally:
+            await cancel_all(saving)
+
+    async def _link_again_and_again(self) -> None:
         async with aiohttp.ClientSession(
             headers=self._headers, timeout=_REQUEST_TIMEOUT, trace_configs=client_traces()
         ) as http:
@@ -140,6 +148,7 @@ class CoordinatorLink:
             self._dialer.identity = TlsIdentity(key, info.certificate)
             self._renewal = renewal_time(info.certificate)
             self._state_file.identify(key, info.certificate)
+            self._saving.wake()
         return info
 
     async def _receive(self, socket: aiohttp.ClientWebSocketResponse) -> None:
@@ -166,13 +175,13 @@ class CoordinatorLink:
         for circuit_id in removed:
             circuits.pop(circuit_id, None)
         self._state_file.replace(frame.version, circuits)
+        self._saving.wake()
         for circuit_id, reason in applied.failed.items():
             log.warning("circuit %s cannot be served: %s", circuit_id, reason)
         await _send(socket, Ack(version=applied.version, failed=dict(applied.failed)))
         self.synchronized.set()
 
     async def _report(self, socket: aiohttp.ClientWebSocketResponse) -> None:
-        self._state_file.save()
         await self._plane.refresh()
         usage = self._usage.next(self._plane.observe(), time.time(), self._plane.take_usage)
         if usage is not None and not socket.closed:

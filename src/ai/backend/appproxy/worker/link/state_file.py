@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from pathlib import Path
 from uuid import UUID
 
@@ -34,6 +35,7 @@ class StateFile:
         self._key: str | None = None
         self._certificate: str | None = None
         self._is_changed = False
+        self._saving = threading.Lock()
 
     def load(self) -> StoredState:
         """Returns the stored state; an empty one without a file. A file that cannot be read counts as none."""
@@ -61,8 +63,13 @@ class StateFile:
 
     def save(self) -> None:
         """Writes the file if anything has changed. Only its owner may read it: the key is in it."""
+        with self._saving:
+            self._save()
+
+    def _save(self) -> None:
         if not self._is_changed:
             return
+        self._is_changed = False  # before it is read: it may be changed meanwhile, from another thread
         state = StoredState(
             version=self._version,
             circuits=list(self._circuits.values()),
@@ -71,6 +78,6 @@ class StateFile:
         )
         try:
             write_atomically(self._path, msgspec.json.encode(state))
-            self._is_changed = False
         except OSError as e:
+            self._is_changed = True
             log.warning("%s cannot be written: %s", self._path, e.strerror)

@@ -18,10 +18,11 @@ _BROWSER_PROTOCOLS = frozenset((ProxyProtocol.HTTP, ProxyProtocol.TCP))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
     """The circuits that a plane serves. Weights, draining, permits, last-used times and revocation are no options:
-    every plane has them."""
+    every plane has them. Without ``counts_bytes``, observations have no bytes, nor requests of raw TCP."""
 
     protocols: frozenset[ProxyProtocol]
     frontends: frozenset[FrontendMode]
+    counts_bytes: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,7 @@ from ai.backend.core.allocation.requests.terms import (
     LinkBandwidth,
     LinkKinds,
     Term,
+    Tolerates,
 )
 from ai.backend.core.allocation.slot_pool import ranks
 
@@ -43,12 +44,14 @@ class Selection:
         sets: those that may be given together; None if any may.
         groups: of each group at most one device may be given; None if any may.
         text: the constraints, for messages.
+        preferred: growing sets of devices to try before all of them.
     """
 
     devices: frozenset[DeviceId]
     sets: tuple[frozenset[DeviceId], ...] | None = None
     groups: tuple[frozenset[DeviceId], ...] | None = None
     text: str = ""
+    preferred: tuple[frozenset[DeviceId], ...] = ()
 
     @property
     def is_free(self) -> bool:
@@ -87,6 +90,8 @@ class DeviceRequest:
     text: str
     term: Term | None
     constraints: tuple[Constraint, ...]
+    tolerated: frozenset[str] = frozenset()
+    """The keys of taints that its devices may have."""
 
     def __hash__(self) -> int:
         return hash(self.text)
@@ -225,4 +230,6 @@ def _compile(term: Term | None, constraints: tuple[Constraint, ...]) -> DeviceRe
     texts = list(map(str, constraints))
     if term is not None:
         texts.insert(0, f"({term})" if texts and isinstance(term, AnyOf) else str(term))
-    return DeviceRequest(" && ".join(texts), term, constraints)
+    tolerated = frozenset(constraint.key for constraint in constraints if isinstance(constraint, Tolerates))
+    others = tuple(constraint for constraint in constraints if not isinstance(constraint, Tolerates))
+    return DeviceRequest(" && ".join(texts), term, others, tolerated)

@@ -28,6 +28,7 @@ from ai.backend.core.allocation.requests.terms import (
     Literal,
     Not,
     Term,
+    Tolerates,
     version_key,
 )
 
@@ -228,8 +229,13 @@ def _call(children: list[Any]) -> _Part:
         if len(arguments) != 1 or not isinstance(arguments[0], tuple) or not arguments[0][0].is_quoted:
             _fail(f"{function} takes one quoted text", column)
         return _checked(name.update(value=attribute), function, arguments)
+    if name == "tolerates":
+        if len(arguments) != 1 or not isinstance(arguments[0], tuple) or not arguments[0][0].is_quoted:
+            _fail('tolerates takes the quoted key of a taint, or "*"', column)
+        return _Part(None, (Tolerates(arguments[0][0].text),), column=column)
     if name not in ("has", "same", "distinct"):
-        _fail(f"there is no function {str(name)[:32]}; there are has, same, distinct, {', '.join(TEXT_TESTS)}", column)
+        names = ", ".join(("has", "same", "distinct", "tolerates", *TEXT_TESTS))
+        _fail(f"there is no function {str(name)[:32]}; there are {names}", column)
     if len(arguments) != 1 or isinstance(arguments[0], tuple):
         _fail(f"{name} takes the name of one attribute", column)
     argument = str(arguments[0])

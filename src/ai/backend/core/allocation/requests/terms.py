@@ -204,4 +204,14 @@ class LinkKinds:
         return f"link in [{', '.join(quoted_kinds)}]"
 
 
-Constraint = Alike | LinkBandwidth | LinkKinds
+@dataclass(frozen=True, slots=True)
+class Tolerates:
+    """Devices with a taint may be given; ``key`` "*": with any taint."""
+
+    key: str
+
+    def __str__(self) -> str:
+        return f"tolerates({Literal(self.key, is_quoted=True)})"
+
+
+Constraint = Alike | LinkBandwidth | LinkKinds | Tolerates

@@ -11,6 +11,7 @@ from ai.backend.common.errors import BackendError, InvalidQuantity, ResourceErro
 from ai.backend.common.ids import AgentId, KernelId, SlotName
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.core.allocation.node import NodeAllocator, PluginDevices, PreparedRequest, without_placeholders
+from ai.backend.core.allocation.proximity import fabric_domains
 from ai.backend.core.allocation.requests.compiled import DeviceRequest, RequestCompiler
 from ai.backend.core.allocation.slot_pool import SlotPool
 from ai.backend.core.scheduling.index.part_values import PartValueCache
@@ -18,15 +19,15 @@ from ai.backend.core.scheduling.snapshot import AgentView, HeldKernel
 
 #: What an allocator raises where a request cannot be served.
 REFUSALS = (ResourceError, InvalidQuantity)
-KernelRequest = tuple[ResourceSlot, tuple[VariantProperty, ...], DeviceRequest | None]
-"""The slots, the variants and the devices that one kernel requests."""
+KernelRequest = tuple[ResourceSlot, tuple[VariantProperty, ...], DeviceRequest | None, bool]
+"""The slots, the variants and the devices that one kernel requests, and whether these are to be near the network."""
 _MAX_CACHED_ANSWERS = 4096
 
 
 def can_allocate(allocator: NodeAllocator, requests: Iterable[KernelRequest]) -> bool:
     """Allocates requests one after the other; returns False if one of them is refused."""
     try:
-        for slots, requirements, device_request in requests:
+        for slots, requirements, device_request, _ in requests:
             allocator.allocate(slots, requirements=requirements, device_request=device_request)
     except REFUSALS:
         return False
@@ -63,6 +64,7 @@ class NodeClass:
             for device_slot in device.slots
         )
         """True if taking one slot can change what is free of another."""
+        self.fabrics = fabric_domains(device for plugin in plugins for device in plugin.devices)
         self.has_pools = any(plugin.alloc_map is None for plugin in plugins)
         """True if an allocation can name devices that the agent will choose."""
         self._prepared: dict[Hashable, PreparedRequest | None] = {}
@@ -74,7 +76,10 @@ class NodeClass:
             if len(self._prepared) >= _MAX_CACHED_ANSWERS:
                 self._prepared.clear()
             try:
-                self._prepared[request] = self.empty.prepare(*request)
+                slots, requirements, device_request, near_network = request
+                self._prepared[request] = self.empty.prepare(
+                    slots, requirements, device_request, near_network=near_network
+                )
             except UnsupportedResource:
                 self._prepared[request] = None
         return self._prepared[request]
@@ -88,7 +93,7 @@ class NodeClass:
             self._refusals[key] = None
             allocator = self.without(reserved)
             try:
-                for slots, requirements, device_request in requests:
+                for slots, requirements, device_request, _ in requests:
                     allocator.allocate(slots, requirements=requirements, device_request=device_request)
             except REFUSALS as e:
                 self._refusals[key] = e

@@ -16,8 +16,10 @@ from ai.backend.common.errors import BackendError
 from ai.backend.common.ids import AgentId, KernelId
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.core.allocation.node import PreparedRequest
+from ai.backend.core.allocation.proximity import fabric_domains
 from ai.backend.core.allocation.requests.compiled import DeviceRequest
 from ai.backend.core.scheduling.index.agent_state import REFUSALS, AgentState, KernelRequest, NodeClass, NodeClassCache
+from ai.backend.core.scheduling.index.device_prices import NamedRequest
 from ai.backend.core.scheduling.index.fragmentation import TypicalRequest, typical_requests
 from ai.backend.core.scheduling.index.gradient import FragmentationGradient, FreeStates
 from ai.backend.core.scheduling.index.slot_index import SlotIndex, mask_of, members, micro
@@ -186,8 +188,25 @@ class AgentIndex:
     def free_states(self) -> FreeStates:
         """The agents by their free amounts, kept from the first use on."""
         if self._free_states is None:
-            self._free_states = FreeStates(self.agents, self._typical_requests(), self._part_value_cache)
+            self._free_states = FreeStates(
+                self.agents, self._typical_requests(), self._part_value_cache, self._named_requests()
+            )
         return self._free_states
+
+    def _named_requests(self) -> list[NamedRequest]:
+        """Returns those of the typical requests that name devices."""
+        snapshot = self._snapshot
+        counts = {(texts, slots): float(count) for texts, slots, count in snapshot.device_workload}
+        if not snapshot.workload:
+            held = ((kernel.device_requests, kernel.slots) for view in snapshot.agents for kernel in view.held)
+            pending = ((who.device_requests, kernel.slots) for who in snapshot.pending for kernel in who.kernels)
+            for key in (*held, *pending):
+                if key[0]:
+                    counts[key] = counts.get(key, 0.0) + 1
+        return [
+            NamedRequest(tuple(map(self.request_compiler.compile, texts)), slots.nonzero(), count)
+            for (texts, slots), count in counts.items()
+        ]
 
     def _typical_requests(self) -> dict[str, TypicalRequest]:
         """Returns the typical requests: those of the snapshot's workload, else those of held and pending kernels."""
@@ -199,14 +218,40 @@ class AgentIndex:
                 counts[slots] = counts.get(slots, 0.0) + 1
         return typical_requests(counts.items())
 
+    def has_fabric(self, slots: ResourceSlot) -> bool:
+        """Returns True if devices behind one of these slots are linked with devices of other agents."""
+        return bool(self.fabrics) and any(slot in self._fabric_slots for slot in slots)
+
+    @cached_property
+    def _fabric_slots(self) -> frozenset[str]:
+        return frozenset(
+            slot.slot_name
+            for node_class in self.node_classes
+            for plugin in node_class.plugins
+            for device in plugin.devices
+            if fabric_domains((device,))
+            for slot in device.slots
+        )
+
+    @cached_property
+    def fabrics(self) -> dict[tuple[str, ...], int]:
+        """The agents of each fabric that links devices of several agents."""
+        masks: dict[tuple[str, ...], int] = {}
+        for node_class, mask in self.node_classes.items():
+            for domain in node_class.fabrics:
+                masks[domain,] = masks.get((domain,), 0) | mask
+        return {domain: mask for domain, mask in masks.items() if mask & (mask - 1)}
+
     @cached_property
     def places(self) -> tuple[dict[tuple[str, ...], int], ...]:
-        """The agents of each location by its path: one table for each depth, the narrowest locations first."""
+        """The agents of each location by its path: one table for each depth, the narrowest locations first; before them
+        those of each fabric, if there are any."""
         located = [(agent.view.location, rank) for rank, agent in enumerate(self.agents) if agent.view.location]
         depths = range(max((len(path) for path, _ in located), default=0), 0, -1)
-        return tuple(
+        tables = (
             self._group_masks((path[:depth], rank) for path, rank in located if len(path) >= depth) for depth in depths
         )
+        return ((self.fabrics,) if self.fabrics else ()) + tuple(tables)
 
     # ---- demands
 
@@ -226,7 +271,12 @@ class AgentIndex:
         return mask_of((self.ranks[agent_id] for agent_id in agent_ids if agent_id in self.ranks), self.size)
 
     def demand(
-        self, kernels: Sequence[PendingKernel], agent_mask: int, device_request: DeviceRequest | None = None
+        self,
+        kernels: Sequence[PendingKernel],
+        agent_mask: int,
+        device_request: DeviceRequest | None = None,
+        *,
+        near_network: bool = False,
     ) -> Demand:
         """Returns what one agent of a mask must provide to hold all these kernels, with devices as the request says.
         Equal demands are one object."""
@@ -234,7 +284,7 @@ class AgentIndex:
         for kernel in kernels:
             matching_mask &= self.matching_mask(kernel)
         requests: tuple[KernelRequest, ...] = tuple(
-            (kernel.slots, kernel.requirements, device_request) for kernel in kernels
+            (kernel.slots, kernel.requirements, device_request, near_network) for kernel in kernels
         )
         cache_key = requests, matching_mask
         demand = self._demands.get(cache_key)

@@ -148,8 +148,10 @@ class EquivalenceCache:
     ) -> EquivalenceClass:
         index, kernels = self.index, session.kernels
         agent_mask = index.designated_mask(session.designated_agents) if session.designated_agents else index.all_agents
-        demands = tuple(index.demand([kernel], agent_mask, device_request) for kernel in kernels)
-        kernels_together = session.cluster_mode is ClusterMode.SINGLE_NODE or len(demands) == 1
+        kernels_together = session.cluster_mode is ClusterMode.SINGLE_NODE or len(kernels) == 1
+        demands = tuple(
+            index.demand([kernel], agent_mask, device_request, near_network=not kernels_together) for kernel in kernels
+        )
         whole = None
         if kernels_together:
             whole = demands[0] if len(demands) == 1 else index.demand(kernels, agent_mask, device_request)

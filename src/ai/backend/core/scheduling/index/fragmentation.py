@@ -33,11 +33,13 @@ class TypicalRequest:
         need: companion slot -> (mean, deviation) of what one unit comes with.
         whole: number of devices -> how often so many whole ones are requested, of all requests.
         amounts: requested amount -> how many such requests come while one unit is requested in all.
+        units: what all requests ask for together.
     """
 
     need: dict[str, tuple[float, float]] = field(default_factory=dict)
     whole: dict[int, float] = field(default_factory=dict)
     amounts: dict[Decimal, float] = field(default_factory=dict)
+    units: float = 0.0
 
 
 def typical_requests(requests: Iterable[tuple[ResourceSlot, float]]) -> dict[str, TypicalRequest]:
@@ -50,7 +52,7 @@ def typical_requests(requests: Iterable[tuple[ResourceSlot, float]]) -> dict[str
             (slots, float(slots[slot]), count) for slots, count in counted if slots[slot].is_finite() and slots[slot]
         ]
         units = sum(amount * count for _, amount, count in requested)
-        typical = result[slot] = TypicalRequest()
+        typical = result[slot] = TypicalRequest(units=units)
         for name in COMPANIONS if units else ():
             mean = sum(float(slots[name]) * count for slots, _, count in requested) / units
             variance = (

@@ -1,7 +1,8 @@
 """Chooses the agent on which the least of the accelerators becomes unusable: where fragmentation grows least.
 
 Agents with the same devices and the same free amounts lose the same, so what is compared are such *states*, of which
-there are far fewer than agents: docs/decisions/0361-fragmentation-is-compared-by-states.md.
+there are far fewer than agents: docs/decisions/0361-fragmentation-is-compared-by-states.md. To that comes the price of
+devices that others name, see device_prices.py.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 from ai.backend.common.slots import ResourceSlot
-from ai.backend.core.allocation.slot_pool import SlotPool
+from ai.backend.core.allocation.slot_pool import MICRO, SlotPool
 from ai.backend.core.scheduling.index.agent_state import AgentState, NodeClass
+from ai.backend.core.scheduling.index.device_prices import DevicePrices, NamedRequest
 from ai.backend.core.scheduling.index.fragmentation import COMPANIONS, TypicalRequest, lost_units
 from ai.backend.core.scheduling.index.part_values import PartValueCache, PartValues
 
@@ -47,9 +49,10 @@ class FreeAccelerator(NamedTuple):
 
 
 class FreeState:
-    """The free amounts of some agents with equal devices. ``agent_mask``: these agents; 0 once there are none."""
+    """The free amounts of some agents with equal devices. ``agent_mask``: these agents; 0 once there are none.
+    ``group``: see :class:`DevicePrices`. ``usable_micro``: of each accelerator slot what typical requests can use."""
 
-    __slots__ = ("accelerators", "agent_mask", "cores", "fingerprint", "memory", "node_class")
+    __slots__ = ("accelerators", "agent_mask", "cores", "fingerprint", "group", "memory", "node_class", "usable_micro")
 
     def __init__(
         self,
@@ -58,8 +61,11 @@ class FreeState:
         cores: float,
         memory: float,
         accelerators: Sequence[tuple[str, FreeAccelerator]],
+        group: int = 0,
     ) -> None:
         self.node_class = node_class
+        self.group = group
+        self.usable_micro = [(slot, max(0, round((free.units - free.lost) * MICRO))) for slot, free in accelerators]
         self.fingerprint = fingerprint
         self.cores = cores
         self.memory = memory
@@ -75,9 +81,14 @@ class FreeStates:
     """
 
     def __init__(
-        self, agents: Sequence[AgentState], typical: Mapping[str, TypicalRequest], value_cache: PartValueCache
+        self,
+        agents: Sequence[AgentState],
+        typical: Mapping[str, TypicalRequest],
+        value_cache: PartValueCache,
+        named: Sequence[NamedRequest] = (),
     ) -> None:
         self.typical = typical
+        self.prices = DevicePrices(named, {slot: request.units for slot, request in typical.items()})
         self.log: list[FreeState] = []
         self.era = 0
         self._max_log = 4 * len(agents) + 4096
@@ -100,6 +111,7 @@ class FreeStates:
         left.agent_mask ^= 1 << rank
         if not left.agent_mask:
             del self._states[left.fingerprint]
+        self.prices.count(left.group, left.usable_micro, -1)
         self._state_of_rank[rank] = self._enter(rank)
 
     def lost(self, slot: str, units: float, whole: int, cores: float, memory: float) -> float:
@@ -132,6 +144,7 @@ class FreeStates:
                 self.era += 1
             self.log.append(state)
         state.agent_mask |= 1 << rank
+        self.prices.count(state.group, state.usable_micro, 1)
         return state
 
     def _new_state(self, agent: AgentState, fingerprint: Fingerprint) -> FreeState:
@@ -150,7 +163,8 @@ class FreeStates:
             values = self._values_of(slot, pool) if slot in agent.node_class.shared else None
             free = FreeAccelerator(units, whole, pool.largest, float(pool.quantum), levels, lost, values)
             accelerators.append((slot, free))
-        return FreeState(agent.node_class, fingerprint, cores, memory, accelerators)
+        group = self.prices.group_of(agent.node_class)
+        return FreeState(agent.node_class, fingerprint, cores, memory, accelerators, group)
 
     def _values_of(self, slot: str, pool: SlotPool) -> PartValues | None:
         """Returns what parts of the largest device are worth, which stands for all devices of the slot."""
@@ -181,7 +195,7 @@ of equal losses the fullest agent is taken, and equal arguments give an equal or
 class FragmentationGradient:
     """Keeps, for one demand, the states that have room for it by what would be lost; evaluates each state once."""
 
-    __slots__ = ("_cores", "_era", "_heap", "_memory", "_node_classes", "_number", "_requested", "_seen", "_slots")
+    __slots__ = ("_cores", "_era", "_heaps", "_memory", "_node_classes", "_number", "_requested", "_seen", "_slots")
 
     def __init__(self, total: ResourceSlot, node_classes: frozenset[NodeClass]) -> None:
         """``total``: what is requested. ``node_classes``: those that support the demand."""
@@ -189,18 +203,22 @@ class FragmentationGradient:
         self._cores, self._memory = (self._requested.get(name, 0.0) for name in COMPANIONS)
         self._slots = self._requested.keys()
         self._node_classes = node_classes
-        self._heap: list[Candidate] = []
+        self._heaps: dict[int, list[Candidate]] = {}
         self._era = -1
         self._seen = 0
         self._number = 0
 
     def best(self, states: FreeStates, agent_mask: int) -> int:
         """Returns the agent of a mask that loses least, the first of equals; -1 if none has room."""
-        heap = self._heap
+        heaps = self._heaps
         if self._era != states.era:
             self._era = states.era
-            heap[:] = [candidate for state in states.present if (candidate := self._candidate(states, state))]
-            heapify(heap)
+            heaps.clear()
+            for state in states.present:
+                if candidate := self._candidate(states, state):
+                    heaps.setdefault(state.group, []).append(candidate)
+            for heap in heaps.values():
+                heapify(heap)
         else:
             needed_cores, needed_memory = self._cores, self._memory
             for state in states.log[self._seen :]:
@@ -210,21 +228,17 @@ class FragmentationGradient:
                     and state.memory >= needed_memory
                     and (candidate := self._candidate(states, state)) is not None
                 ):
-                    heappush(heap, candidate)
+                    heappush(heaps.setdefault(state.group, []), candidate)
         self._seen = len(states.log)
-        outside_candidates: list[Candidate] = []
-        best_rank = -1
-        while heap and best_rank < 0:
-            state_mask = heap[0][-1].agent_mask
-            if not state_mask:
-                heappop(heap)
-            elif choice_mask := state_mask & agent_mask:
-                best_rank = (choice_mask & -choice_mask).bit_length() - 1
-            else:
-                outside_candidates.append(heappop(heap))
-        for candidate in outside_candidates:
-            heappush(heap, candidate)
-        return best_rank
+        tops = [(group, top) for group, heap in heaps.items() if (top := _top(heap, agent_mask)) is not None]
+        if not tops:
+            return -1
+        best = tops[0][1]
+        if len(tops) > 1:
+            prices = states.prices.prices(self._requested)
+            best = min((round(top[0] + prices[group], 9), *top[1:]) for group, top in tops)
+        choice_mask = best[-1].agent_mask & agent_mask
+        return (choice_mask & -choice_mask).bit_length() - 1
 
     def _candidate(self, states: FreeStates, state: FreeState) -> Candidate | None:
         """Returns what a state loses by the demand; None if it has no room for it."""
@@ -258,3 +272,20 @@ class FragmentationGradient:
         unused_kinds = len(state.node_class.kinds - self._slots)
         self._number += 1
         return round(loss, 9), unused_kinds, cores, memory, state.fingerprint, self._number, state
+
+
+def _top(heap: list[Candidate], agent_mask: int) -> Candidate | None:
+    """Returns the first candidate that has an agent of the mask, and drops those before it that have no agent."""
+    outside_candidates: list[Candidate] = []
+    top: Candidate | None = None
+    while heap and top is None:
+        state_mask = heap[0][-1].agent_mask
+        if not state_mask:
+            heappop(heap)
+        elif state_mask & agent_mask:
+            top = heap[0]
+        else:
+            outside_candidates.append(heappop(heap))
+    for candidate in outside_candidates:
+        heappush(heap, candidate)
+    return top

@@ -12,7 +12,7 @@ import logging
 import socket
 import struct
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from ai.backend.common.errors import Unavailable
 from ai.backend.infra.rpc.streams import CHUNK_BYTES, LINGER_S, WINDOW_BYTES, Piece, StreamPort
@@ -72,7 +72,7 @@ class DataConnection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+        transport = cast("asyncio.Transport", transport)  # those of uvloop are none by their class
         self._transport = transport
         # A peer that grants only what it has read never has more under way.
         transport.set_write_buffer_limits(high=WINDOW_BYTES + CHUNK_BYTES)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from uuid import uuid4
 
@@ -23,6 +24,8 @@ from ai.backend.infra.rpc.multiplexer import Multiplexer
 from ai.backend.infra.rpc.zmq.keys import KeyPair
 
 log = logging.getLogger(__name__)
+_SHARE_OF_A_KEY = 0.25
+"""How much of ``lost_after_s`` each of several keys of a manager that is away is tried."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -31,8 +34,10 @@ class ZmqAgentEndpoint:
     :class:`~ai.backend.infra.rpc.endpoints.AgentEndpoint`.
 
     The manager has bound ``keypair.public`` to ``agent_id``, which is a prefix for many agents; ``manager_key`` is its
-    own public key in Z85. A hello is sent every ``hello_every_s``; a manager that sends nothing for ``lost_after_s`` is
-    not connected. ``context`` is shared with the endpoints of other agents in this process, and ended by its owner.
+    own public key in Z85. ``newest_keys`` returns the pair and the manager's keys that are in force: the link goes over
+    to another pair when the manager takes it, and tries several keys of the manager in turn. A hello is sent every
+    ``hello_every_s``; a manager that sends nothing for ``lost_after_s`` is not connected. ``context`` is shared with
+    the endpoints of other agents in this process, and ended by its owner.
     """
 
     connect: str
@@ -44,6 +49,7 @@ class ZmqAgentEndpoint:
     max_message_bytes: int = MAX_MESSAGE_BYTES
     deadline_scale: float = 1.0
     context: zmq.asyncio.Context | None = None
+    newest_keys: Callable[[], tuple[KeyPair, tuple[str, ...]]] | None = None
 
     def __post_init__(self) -> None:
         self._context: zmq.asyncio.Context | None = None
@@ -75,8 +81,9 @@ class ZmqAgentEndpoint:
         self._context = self.context or zmq.asyncio.Context()
         self._socket = self._open_socket(self._context)
         self._tasks = [
-            asyncio.create_task(self._receive(), name="link-receive"),
+            asyncio.create_task(self._receive(self._socket), name="link-receive"),
             asyncio.create_task(self._greet(), name="link-hello"),
+            asyncio.create_task(self._follow_keys(), name="link-keys"),
         ]
 
     def _service_of(self, agent_id: str) -> Service:
@@ -86,10 +93,15 @@ class ZmqAgentEndpoint:
         return commands_service(commands)
 
     def _open_socket(self, context: zmq.asyncio.Context) -> zmq.asyncio.Socket:
+        socket = self._make_socket(context, self.keypair, self.manager_key)
+        self._received_at = asyncio.get_running_loop().time()
+        return socket
+
+    def _make_socket(self, context: zmq.asyncio.Context, keypair: KeyPair, manager_key: str) -> zmq.asyncio.Socket:
         socket = context.socket(zmq.DEALER)
-        socket.curve_serverkey = self.manager_key.encode()
-        socket.curve_secretkey = self.keypair.secret.encode()
-        socket.curve_publickey = self.keypair.public.encode()
+        socket.curve_serverkey = manager_key.encode()
+        socket.curve_secretkey = keypair.secret.encode()
+        socket.curve_publickey = keypair.public.encode()
         socket.linger = 0
         # Only a completed connection takes messages, so that others fail at once instead of being sent later, stale.
         socket.immediate = True
@@ -98,7 +110,6 @@ class ZmqAgentEndpoint:
         socket.heartbeat_ivl, socket.heartbeat_timeout = 2000, int(self.lost_after_s * 1000)
         socket.reconnect_ivl, socket.reconnect_ivl_max = 100, 2000
         socket.connect(self.connect)
-        self._received_at = asyncio.get_running_loop().time()
         return socket
 
     async def stop(self) -> None:
@@ -142,18 +153,62 @@ class ZmqAgentEndpoint:
     async def _greet(self) -> None:
         """Sends a hello at every interval, and reconnects when the manager does not reply: it refuses keys silently."""
         while True:
-            agents = None if self._carried is None else sorted(self._carried)
-            hello = Hello(self.agent_id, self._incarnation, agents=agents)
             try:
-                await self._send(encode(Kind.HELLO, body=hello, limit=self.max_message_bytes))
+                await self._send(self._hello())
             except Unavailable as e:
                 self._lost(str(e))
             delay_s = self.hello_every_s if self._connected.is_set() else min(0.05, self.hello_every_s)
             await asyncio.sleep(delay_s)
             silent_s = asyncio.get_running_loop().time() - self._received_at
-            if silent_s > self.lost_after_s:
+            has_choice = not self._connected.is_set() and len(self._keys()[1]) > 1
+            if silent_s > self.lost_after_s * (_SHARE_OF_A_KEY if has_choice else 1):
                 self._lost(f"it said nothing for {silent_s:.1f} s")
                 self._renew()
+
+    def _keys(self) -> tuple[KeyPair, tuple[str, ...]]:
+        return (self.keypair, (self.manager_key,)) if self.newest_keys is None else self.newest_keys()
+
+    async def _follow_keys(self) -> None:
+        """Goes over to another pair, or away from a key of the manager that is no longer in force, once it can."""
+        while self.newest_keys is not None:
+            await asyncio.sleep(min(1.0, self.lost_after_s))
+            keypair, manager_keys = self._keys()
+            if self._connected.is_set() and (keypair != self.keypair or self.manager_key not in manager_keys):
+                await self._go_over()
+
+    async def _go_over(self) -> None:
+        """Connects by the keys in force beside the present connection, and gives that one up afterwards: calls go on.
+        A pair that the manager does not take yet, or a key of its own that it does not use yet, changes nothing."""
+        assert self._context is not None
+        keypair, manager_key = self._next_keys()
+        spare, receiver = self._make_socket(self._context, keypair, manager_key), None
+        try:
+            can_send = spare.poll(int(self.lost_after_s * 1000), zmq.POLLOUT)  # type: ignore[call-arg]  # stub lacks it
+            if not await can_send or self._socket is None:
+                log.info("the manager does not take the new keys yet, those of before are used")
+                return
+            log.info("the link goes over to other keys")
+            self.keypair, self.manager_key = keypair, manager_key
+            spare, self._socket = self._socket, spare
+            receiver, self._tasks[0] = self._tasks[0], asyncio.create_task(self._receive(self._socket))
+            with suppress(Unavailable):
+                await self._send(self._hello())
+            await asyncio.sleep(min(1.0, self.lost_after_s))  # for what the manager has sent by the old connection
+        finally:
+            if receiver is not None:
+                receiver.cancel()
+            spare.close(0)
+
+    def _next_keys(self) -> tuple[KeyPair, str]:
+        """Returns the pair in force, and of several keys of the manager the one after the present one."""
+        keypair, keys = self._keys()
+        present = keys.index(self.manager_key) if self.manager_key in keys else -1
+        return keypair, keys[(present + 1) % len(keys)]
+
+    def _hello(self) -> bytes:
+        agents = None if self._carried is None else sorted(self._carried)
+        hello = Hello(self.agent_id, self._incarnation, agents=agents)
+        return encode(Kind.HELLO, body=hello, limit=self.max_message_bytes)
 
     def _lost(self, reason: str) -> None:
         if self._connected.is_set():
@@ -163,15 +218,14 @@ class ZmqAgentEndpoint:
 
     def _renew(self) -> None:
         assert self._context is not None
+        self.keypair, self.manager_key = self._next_keys()
         old_socket, self._socket = self._socket, self._open_socket(self._context)
         self._tasks[0].cancel()
-        self._tasks[0] = asyncio.create_task(self._receive(), name="link-receive")
+        self._tasks[0] = asyncio.create_task(self._receive(self._socket), name="link-receive")
         if old_socket is not None:
             old_socket.close(0)
 
-    async def _receive(self) -> None:
-        socket = self._socket
-        assert socket is not None
+    async def _receive(self, socket: zmq.asyncio.Socket) -> None:
         while True:
             parts = await socket.recv_multipart()
             try:

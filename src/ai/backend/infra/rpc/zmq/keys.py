@@ -13,7 +13,7 @@ from ai.backend.common.errors import InvalidInput
 from ai.backend.common.names import check_slug
 from ai.backend.infra.files import write_atomically
 
-_KEY_CHARACTERS = 40
+KEY_CHARACTERS = 40
 _REREAD_S = 1.0
 """A file that is edited in place does not change its directory: it applies after so many seconds."""
 
@@ -68,7 +68,7 @@ def load_keypair(path: Path) -> KeyPair:
     if path.stat().st_mode & 0o077:
         raise InvalidInput(f"{path} can be read by others; make it 0600", data={"path": str(path)})
     lines = path.read_text().split()
-    if len(lines) != 2 or any(len(line) != _KEY_CHARACTERS for line in lines):
+    if len(lines) != 2 or any(len(line) != KEY_CHARACTERS for line in lines):
         raise InvalidInput(f"{path} holds no key pair", data={"path": str(path)})
     return KeyPair(*lines)
 
@@ -78,7 +78,8 @@ def load_or_generate_keypair(path: Path) -> KeyPair:
 
 
 class AgentKeyDirectory:
-    """A directory with one file for each agent, ``<agent id>.pub``; a change applies from the next handshake on."""
+    """A directory with one file for each agent, ``<agent id>.pub``, of one key a line; a change applies from the next
+    handshake on."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -86,16 +87,20 @@ class AgentKeyDirectory:
         self._changed_ns = 0
         self._read_at = 0.0
 
-    def allow(self, agent_id: str, public_key: str) -> None:
-        """Binds a key to an agent or a prefix of agents, in place of its earlier one.
+    def allow(self, agent_id: str, public_key: str, *, keeps_earlier: bool = False) -> None:
+        """Binds a key to an agent or a prefix of agents, in place of its earlier ones, or beside the newest of them.
 
         Raises InvalidInput for an invalid key or id.
         """
         check_bound_id(agent_id)
-        if len(public_key) != _KEY_CHARACTERS:
+        if len(public_key) != KEY_CHARACTERS:
             raise InvalidInput("not a public key", data={"public_key": "malformed"})
         self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_atomically(self._directory / f"{agent_id}.pub", f"{public_key}\n".encode())
+        path = self._directory / f"{agent_id}.pub"
+        keys = [public_key]
+        if keeps_earlier:
+            keys += [key for key in self._read(path) if key != public_key][:1]
+        write_atomically(path, "".join(f"{key}\n" for key in keys).encode())
 
     def revoke(self, agent_id: str) -> None:
         (self._directory / f"{agent_id}.pub").unlink(missing_ok=True)
@@ -104,7 +109,7 @@ class AgentKeyDirectory:
         """Returns the agent of a key. The files are all read once, and again for an unknown key if the directory has
         changed or the last reading is a second old: an agent's connection costs one file, and so does a stranger's."""
         agent_id = self._matches.get(public_key)
-        if agent_id is not None and self._read(self._directory / f"{agent_id}.pub") == public_key:
+        if agent_id is not None and public_key in self._read(self._directory / f"{agent_id}.pub"):
             return agent_id
         self._matches.pop(public_key, None)
         self._read_all()
@@ -119,12 +124,11 @@ class AgentKeyDirectory:
         if changed_ns == self._changed_ns and now < self._read_at + _REREAD_S:
             return
         self._changed_ns, self._read_at = changed_ns, now
-        keys = {path.stem: self._read(path) for path in self._directory.glob("*.pub")}
-        self._matches = {key: agent_id for agent_id, key in keys.items() if key}
+        self._matches = {key: path.stem for path in self._directory.glob("*.pub") for key in self._read(path)}
 
     @staticmethod
-    def _read(path: Path) -> str | None:
+    def _read(path: Path) -> list[str]:
         try:
-            return path.read_text().strip()
+            return path.read_text().split()
         except FileNotFoundError:
-            return None  # revoked meanwhile
+            return []  # revoked meanwhile

@@ -29,6 +29,7 @@ from ai.backend.infra.rpc.zmq.keys import AgentKeys, KeyPair, covers
 
 log = logging.getLogger(__name__)
 _PROBE_INTERVAL_S = 0.25
+_UNBIND_S = 5.0
 _ZAP_DOMAIN = b"backendai"
 _ZAP_ENDPOINT = "inproc://zeromq.zap.01"
 _ZAP_VERSION = b"1.0"
@@ -66,7 +67,8 @@ class ZmqManagerEndpoint:
     """Accepts agents at ``bind``; a :class:`~ai.backend.infra.rpc.endpoints.ManagerEndpoint`.
 
     Port 0 chooses one, see ``address``. An agent that sends nothing for ``lost_after_s`` is not connected. ``data``
-    accepts the connections of streams, without it none can be opened.
+    accepts the connections of streams, without it none can be opened. When ``newest_keypair`` returns another pair than
+    ``keypair``, that one is used from then on: agents have to connect anew, and ``on_new_key`` gets its public half.
     """
 
     bind: str
@@ -76,6 +78,8 @@ class ZmqManagerEndpoint:
     max_message_bytes: int = MAX_MESSAGE_BYTES
     deadline_scale: float = 1.0
     data: DataServer | None = None
+    newest_keypair: Callable[[], KeyPair] | None = None
+    on_new_key: Callable[[str], None] | None = None
 
     def __post_init__(self) -> None:
         self._context: zmq.asyncio.Context | None = None
@@ -107,13 +111,13 @@ class ZmqManagerEndpoint:
         self._tasks = [
             asyncio.create_task(self._receive(self._socket), name="link-receive"),
             asyncio.create_task(self._watch(), name="link-watch"),
+            asyncio.create_task(self._follow_keypair(self._socket), name="link-keys"),
         ]
 
     def _open_socket(self, context: zmq.asyncio.Context) -> zmq.asyncio.Socket:
         socket = context.socket(zmq.ROUTER)
         socket.curve_server = True
-        socket.curve_secretkey = self.keypair.secret.encode()
-        socket.curve_publickey = self.keypair.public.encode()
+        self._use_keypair(socket)
         socket.zap_domain = _ZAP_DOMAIN
         socket.linger = 0
         socket.router_mandatory = True
@@ -129,6 +133,27 @@ class ZmqManagerEndpoint:
             raise
         self.address = bytes(socket.getsockopt(zmq.LAST_ENDPOINT)).decode().rstrip("\0")
         return socket
+
+    def _use_keypair(self, socket: zmq.asyncio.Socket) -> None:
+        socket.curve_secretkey = self.keypair.secret.encode()
+        socket.curve_publickey = self.keypair.public.encode()
+
+    async def _replace_keypair(self, socket: zmq.asyncio.Socket, keypair: KeyPair) -> None:
+        """Has the address accept agents by another key. ZeroMQ ends the connections that it has accepted before."""
+        self.keypair = keypair
+        self._use_keypair(socket)
+        closed = socket.get_monitor_socket(zmq.EVENT_CLOSED)
+        try:
+            socket.unbind(self.address)
+            # Until then the address is in use, and the file of an ipc address would be removed after the next bind.
+            await asyncio.wait_for(closed.recv_multipart(), _UNBIND_S)
+        finally:
+            socket.disable_monitor()
+            closed.close(0)
+        socket.bind(self.address)
+        log.info("agents connect by the key %s from now on", keypair.public)
+        if self.on_new_key is not None:
+            self.on_new_key(keypair.public)
 
     async def stop(self) -> None:
         tasks, self._tasks = self._tasks, []
@@ -300,6 +325,13 @@ class ZmqManagerEndpoint:
                     await self._send_greeting(
                         peer.route, encode(Kind.WELCOME, name=self._incarnation, limit=self.max_message_bytes)
                     )
+
+    async def _follow_keypair(self, socket: zmq.asyncio.Socket) -> None:
+        while self.newest_keypair is not None:
+            await asyncio.sleep(min(1.0, self.lost_after_s))
+            keypair = self.newest_keypair()
+            if keypair != self.keypair:
+                await self._replace_keypair(socket, keypair)
 
 
 # zmq.auth.asyncio answers nothing after a second start in one process.

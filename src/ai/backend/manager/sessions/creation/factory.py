@@ -18,6 +18,7 @@ from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.infra.telemetry.tracing import current_traceparent
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.agents.capabilities import ENCRYPTION, DeviceReader, is_encrypted, needs_of, with_networks
+from ai.backend.manager.agents.plugin_options import check_plugin_options
 from ai.backend.manager.agents.slots import SlotCatalogue
 from ai.backend.manager.agents.store import AgentStore
 from ai.backend.manager.dotfiles.service import DotfileService
@@ -112,6 +113,9 @@ class SessionFactory:
             variant_requirements=checks.check_requirements(request.variant_requirements),
             device_requests=checks.check_device_requests(
                 request.device_requests, [kernel.slots for kernel in planned], self.request_compiler
+            ),
+            plugin_options=check_plugin_options(
+                request.plugin_options, [kernel.slots for kernel in planned], candidates.agents, self.devices
             ),
             resource_opts=self._checked_options(request, slots),
             environ=self._environ(owner, request.environ),

@@ -72,6 +72,7 @@ def kernel_spec(
         devices={slot: dict(devices) for slot, devices in kernel.devices.items()},
         variant_requirements=list(session.variant_requirements),
         device_requests=list(session.device_requests),
+        plugin_options={name: dict(options) for name, options in session.plugin_options.items()},
         shmem_bytes=int(BinarySize.parse(kernel.role_options.get("shmem") or session.resource_opts.get("shmem", "0"))),
         environ=kernel_environ(session, kernel),
         mounts=[

@@ -154,10 +154,10 @@ class VolumeSecurityContract:
                 with suppress(BackendError):
                     await volume.clone_folder(folder, volume, target, Progress())
                     copy = await volume.mount_path(target, TOP)
-                    reached_names |= {found.name for found in copy.rglob("*") if not found.is_symlink()}
+                    reached_names |= {path.name for path in copy.rglob("*") if not path.is_symlink()}
                 await volume.delete_folder(target)
         assert not any("secret" in text for text in reached_names)
-        assert sorted(found.name for found in (outside / "below").iterdir()) == ["secret0", "secret1", "secret2"]
+        assert sorted(path.name for path in (outside / "below").iterdir()) == ["secret0", "secret1", "secret2"]
 
     async def test_room_is_counted_as_it_is_taken(
         self, volume: AbstractVolume, folder: VFolderId, inside: Path

@@ -6,6 +6,7 @@ import asyncio
 import struct
 from collections.abc import Callable
 from ipaddress import ip_address
+from typing import cast
 
 _SIGNATURE = b"\r\n\r\n\x00\r\nQUIT\n"
 _HEAD = struct.Struct("!12sBBH")
@@ -45,7 +46,7 @@ class BehindProxy(asyncio.Protocol):
         self._transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+        transport = cast("asyncio.Transport", transport)  # those of uvloop are none by their class
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:

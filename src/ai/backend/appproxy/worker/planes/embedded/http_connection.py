@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from typing import cast
 
 import httptools
 
@@ -70,7 +71,7 @@ class HttpConnection(asyncio.Protocol):
         self._parser = httptools.HttpRequestParser(self)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+        transport = cast("asyncio.Transport", transport)  # those of uvloop are none by their class
         self._transport = transport
         self._peer = self._peer or transport.get_extra_info("peername")[0]
         self._counted = self._shared.connection_count.acquire(self._peer)

@@ -44,8 +44,8 @@ class Frontend:
 
     ``ports`` has the port to listen on for each slot: they differ behind a balancer with ports of its own.
 
-    ``models`` is the address of the base URL of all models, if there is one. ``behind`` is a unix socket: the clients
-    of the frontend come there, by another proxy of this worker, and it listens nowhere else.
+    ``models`` is the address of the base URL of all models, if there is one. ``behind`` is a unix socket or an address:
+    the clients of the frontend come there, by another proxy of this worker, and it listens nowhere else.
 
     ``tls`` is spoken by the listeners; ``is_secure``: by clients, also where a balancer in front speaks it.
     """
@@ -57,7 +57,7 @@ class Frontend:
     tls: ssl.SSLContext | None = None
     is_secure: bool = False
     models: tuple[str, int] | None = None
-    behind: Path | None = None
+    behind: Path | tuple[str, int] | None = None
 
     @property
     def mode(self) -> FrontendMode:
@@ -148,8 +148,7 @@ class EmbeddedPlane:
             self._busy_ports.pop(port, None)
             self._listeners.append(listener)
 
-    async def _listen_behind(self, path: Path) -> None:
-        _remove(path)
+    async def _listen_behind(self, place: Path | tuple[str, int]) -> None:
         slots = {port: slot for slot, port in self._frontend.ports.items()}
 
         def accept(address: str, port: int) -> asyncio.Protocol | None:
@@ -158,8 +157,12 @@ class EmbeddedPlane:
             return self._client(slots[port], address) if port in slots else None
 
         loop = asyncio.get_running_loop()
-        self._listeners.append(await loop.create_unix_server(lambda: BehindProxy(accept), path, backlog=_BACKLOG))
-        _make_private(path)
+        if isinstance(place, tuple):
+            self._listeners.append(await loop.create_server(lambda: BehindProxy(accept), *place, backlog=_BACKLOG))
+            return
+        _remove(place)
+        self._listeners.append(await loop.create_unix_server(lambda: BehindProxy(accept), place, backlog=_BACKLOG))
+        _make_private(place)
 
     @property
     def addresses(self) -> list[tuple[str, int]]:

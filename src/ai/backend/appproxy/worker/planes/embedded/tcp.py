@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import cast
 
 from ai.backend.appproxy.worker.planes.embedded.circuits import CircuitState
 from ai.backend.appproxy.worker.planes.embedded.relay import Tunnel, reset
@@ -22,7 +23,7 @@ class _App(asyncio.Protocol):
         self.transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+        transport = cast("asyncio.Transport", transport)  # those of uvloop are none by their class
         self.transport = transport
         transport.pause_reading()
         transport.set_write_buffer_limits(WRITE_BUFFER_BYTES)
@@ -61,7 +62,7 @@ class TcpClient(asyncio.Protocol):
         self._transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+        transport = cast("asyncio.Transport", transport)  # those of uvloop are none by their class
         self._transport = transport
         peer = self._peer or transport.get_extra_info("peername")[0]
         self._counted = self._shared.connection_count.acquire(peer)

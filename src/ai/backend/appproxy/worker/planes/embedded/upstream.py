@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
+from typing import Protocol, cast
 
 import httptools
 
@@ -64,7 +64,7 @@ class Upstream(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+        transport = cast("asyncio.Transport", transport)  # those of uvloop are none by their class
         self.transport = transport
         transport.set_write_buffer_limits(WRITE_BUFFER_BYTES)
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
+from ai.backend.infra.database.online_indexes import create_index
+
 revision = "0004"
 down_revision = "0003"
 branch_labels = None
@@ -21,4 +23,4 @@ def upgrade() -> None:
     op.add_column("sessions", sa.Column("array_name", sa.String(64), nullable=True))
     op.add_column("sessions", sa.Column("array_index", _WHOLE, nullable=True))
     op.add_column("sessions", sa.Column("array_parallel", _WHOLE, nullable=True))
-    op.create_index("ix_sessions_array", "sessions", ["array_id", "array_index"])
+    create_index("ix_sessions_array", "sessions", ["array_id", "array_index"])

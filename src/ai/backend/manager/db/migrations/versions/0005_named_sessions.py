@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from alembic import op
 
+from ai.backend.infra.database.online_indexes import create_index
+
 revision = "0005"
 down_revision = "0004"
 branch_labels = None
@@ -15,4 +17,4 @@ depends_on = None
 
 def upgrade() -> None:
     op.drop_index("ix_sessions_name", "sessions")
-    op.create_index("ix_sessions_named", "sessions", ["name", "access_key", "created_at"])
+    create_index("ix_sessions_named", "sessions", ["name", "access_key", "created_at"])

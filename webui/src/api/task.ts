@@ -1,5 +1,5 @@
 import { useEffect, useState } from 'react';
-import { apiBase } from '../../api/client';
+import { apiBase } from './client';
 
 export interface TaskState {
   state: 'running' | 'done' | 'failed';

@@ -1,0 +1,235 @@
+"""Runs CUDA's Multi-Process Service (MPS), one control daemon for each GPU that is held in shares (decision 0502).
+
+Each has a folder with its sockets, its log, its shared memory and the list of its
+holders. It lives on when the plugin's host or the agent ends, as sessions do; who comes next finds it by its sockets.
+
+Source: NVIDIA's documentation of the Multi-Process Service (control commands, environment variables, limits).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from ai.backend.plugin.accelerator import CreationDeferred
+from ai.backend.plugin.programs import OUTLIVES_VARIABLE
+
+log = logging.getLogger(__name__)
+PROGRAM = "nvidia-cuda-mps-control"
+_PIPE_VARIABLE, _LOG_VARIABLE = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
+_ANSWER_S = 10.0
+_START_S = 10.0
+_QUIT_S = 5
+_OWN_MEMORY = 'mount --bind "$0" /dev/shm && exec "$@"'
+"""What a daemon runs in: a mount namespace in which ``/dev/shm`` is the folder that its clients see there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """The limits of one holder on one GPU: bytes of device memory, and percent of the GPU's threads."""
+
+    memory_bytes: int
+    percent: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MpsPlace:
+    """The folders that a client sees: the sockets of the daemon, and what is its ``/dev/shm``."""
+
+    pipe: str
+    shared_memory: str
+
+
+class MpsFailure(Exception):
+    """Says why a control program did not do what it was asked."""
+
+
+class MpsDaemons:
+    """Starts, limits and ends the daemons of one node. Every call blocks, and may be repeated.
+
+    Args:
+        folder: of all daemons; on a disk of this machine. Only the agent's user may write it.
+        program: the path of ``nvidia-cuda-mps-control``.
+        shared_memory_bytes: the size of the shared memory of each daemon with all its clients.
+        isolates: whether a daemon gets a shared memory of its own, which takes root; without it that is the host's.
+    """
+
+    def __init__(self, folder: Path, program: str, *, shared_memory_bytes: int, isolates: bool | None = None) -> None:
+        self._folder = folder
+        self._program = program
+        self._shared_memory_bytes = shared_memory_bytes
+        self.isolates = os.geteuid() == 0 if isolates is None else isolates
+
+    def hold(self, uuid: str, holder: str, share: Share) -> MpsPlace:
+        """Adds a holder, or changes its share, and starts the GPU's daemon if it does not answer.
+
+        The limits of the daemon become those of the largest share: a client lowers them for itself, and cannot raise
+        them. Raises CreationDeferred with the last line of the daemon's log.
+        """
+        with self._locked(uuid) as place:
+            holders = {**_read_holders(place), holder: share}
+            try:
+                if not self._answers(place):
+                    self._start(place, uuid)
+                self._limit(place, holders.values())
+            except (MpsFailure, OSError, subprocess.SubprocessError) as e:
+                raise CreationDeferred(f"MPS of {uuid} does not work: {e}", retry_after=5.0) from None
+            _write_holders(place, holders)
+            return MpsPlace(pipe=str(place / "pipe"), shared_memory=str(place / "shm"))
+
+    def release(self, uuid: str, holder: str) -> None:
+        """Removes a holder, and ends the daemon behind the last one. Raises MpsFailure if a daemon does not end."""
+        if not (self._folder / uuid).is_dir():
+            return
+        with self._locked(uuid) as place:
+            holders = _read_holders(place)
+            holders.pop(holder, None)
+            _write_holders(place, holders)
+            if holders:
+                if self._answers(place):
+                    self._limit(place, holders.values())
+                return
+            if self._answers(place):
+                self._command(place, f"quit -t {_QUIT_S}", timeout_s=_QUIT_S + _ANSWER_S)
+                if self._answers(place):
+                    raise MpsFailure(f"MPS of {uuid} does not end")
+            self._remove(place)
+
+    def holders(self, uuid: str) -> Mapping[str, Share]:
+        """Returns the shares of the holders of a GPU."""
+        return _read_holders(self._folder / uuid)
+
+    def _start(self, place: Path, uuid: str) -> None:
+        shutil.rmtree(place / "pipe", ignore_errors=True)  # sockets of one that died
+        for name in ("pipe", "log", "shm"):
+            (place / name).mkdir(exist_ok=True)
+        (place / "pipe").chmod(0o755)
+        command = [self._program, "-d"]
+        if self.isolates:
+            self._mount_shared_memory(place / "shm")
+            own_namespace = ["unshare", "--mount", "--propagation", "private", "sh", "-c", _OWN_MEMORY]
+            command = [*own_namespace, str(place / "shm"), *command]
+        environment = {**self._environment(place), "CUDA_VISIBLE_DEVICES": uuid, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+        environment[OUTLIVES_VARIABLE] = "1"
+        # A session of its own: when the plugin's host dies, what is left in the host's session is killed.
+        with (place / "log" / "start.log").open("ab") as output:
+            completed = subprocess.run(
+                command,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                timeout=_START_S,
+                check=False,
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + _START_S
+        while completed.returncode == 0 and time.monotonic() < deadline:
+            if self._answers(place):
+                log.info("MPS of %s was started", uuid)
+                return
+            time.sleep(0.05)
+        raise MpsFailure(_last_line(place) or f"{self._program} ended with {completed.returncode}")
+
+    def _mount_shared_memory(self, folder: Path) -> None:
+        if os.path.ismount(folder):  # of a daemon that died
+            return
+        options = f"nosuid,nodev,noexec,mode=1777,size={self._shared_memory_bytes}"
+        command = ["mount", "-t", "tmpfs", "-o", options, "backendai-mps", str(folder)]
+        completed = subprocess.run(command, capture_output=True, text=True, timeout=_ANSWER_S, check=False)
+        if completed.returncode != 0:
+            raise MpsFailure(f"no shared memory for it: {completed.stderr.strip()[:200]}")
+
+    def _remove(self, place: Path) -> None:
+        shared_memory = place / "shm"
+        if os.path.ismount(shared_memory):
+            subprocess.run(
+                ["umount", "--lazy", str(shared_memory)], capture_output=True, timeout=_ANSWER_S, check=False
+            )
+        for name in ("pipe", "shm"):
+            shutil.rmtree(place / name, ignore_errors=True)
+
+    def _limit(self, place: Path, shares: Collection[Share]) -> None:
+        """Sets the limits of the servers that run, and of those that will be started."""
+        memory_mib = max(share.memory_bytes for share in shares) >> 20
+        percent = max(share.percent for share in shares)
+        self._command(place, f"set_default_device_pinned_mem_limit 0 {memory_mib}M")
+        self._command(place, f"set_default_active_thread_percentage {percent}")
+        for server in self._command(place, "get_server_list").split():
+            if server.isdigit():
+                self._command(place, f"set_device_pinned_mem_limit {server} 0 {memory_mib}M")
+                self._command(place, f"set_active_thread_percentage {server} {percent}")
+
+    def _answers(self, place: Path) -> bool:
+        if not (place / "pipe" / "control").exists():
+            return False
+        try:
+            self._command(place, "get_server_list")
+        except (MpsFailure, OSError, subprocess.SubprocessError):
+            return False
+        return True
+
+    def _command(self, place: Path, command: str, *, timeout_s: float = _ANSWER_S) -> str:
+        completed = subprocess.run(
+            [self._program],
+            input=command + "\n",
+            env=self._environment(place),
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+        if completed.returncode != 0:
+            raise MpsFailure(f"{command}: {(completed.stderr or completed.stdout).strip()[:200]}")
+        return completed.stdout
+
+    def _environment(self, place: Path) -> dict[str, str]:
+        inherited = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
+        return {**inherited, _PIPE_VARIABLE: str(place / "pipe"), _LOG_VARIABLE: str(place / "log")}
+
+    @contextmanager
+    def _locked(self, uuid: str) -> Iterator[Path]:
+        """Yields a GPU's folder, which no other process changes meanwhile: two agents may overlap at a restart."""
+        place = self._folder / uuid
+        place.mkdir(mode=0o755, parents=True, exist_ok=True)
+        with (place / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield place
+
+
+def _read_holders(place: Path) -> dict[str, Share]:
+    try:
+        stored = json.loads((place / "holders.json").read_text(encoding="utf-8"))
+        return {
+            holder: Share(memory_bytes=int(memory), percent=int(percent))
+            for holder, (memory, percent) in stored.items()
+        }
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
+
+
+def _write_holders(place: Path, holders: Mapping[str, Share]) -> None:
+    stored = {holder: [share.memory_bytes, share.percent] for holder, share in holders.items()}
+    unfinished = place / "holders.json.new"
+    unfinished.write_text(json.dumps(stored), encoding="utf-8")
+    unfinished.rename(place / "holders.json")
+
+
+def _last_line(place: Path) -> str:
+    for name in ("control.log", "start.log"):
+        try:
+            lines = (place / "log" / name).read_text(encoding="utf-8", errors="replace").split("\n")
+        except OSError:
+            continue
+        if text := next((line.strip() for line in reversed(lines) if line.strip()), ""):
+            return text[:300]
+    return ""

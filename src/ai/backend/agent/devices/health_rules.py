@@ -1,0 +1,62 @@
+"""Cordons devices that fail again and again, so that sessions are not put onto them each time they recover."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+
+from ai.backend.agent.config.settings import DeviceCordonSettings
+from ai.backend.agent.devices.operations import DeviceOperations
+from ai.backend.common.errors import BackendError
+from ai.backend.common.ids import DeviceId
+from ai.backend.common.wire.agent import OperateDevice
+
+log = logging.getLogger(__name__)
+_MAX_DEVICES = 4096
+Key = tuple[str, DeviceId]
+
+
+class HealthRules:
+    """Counts failures of devices and cordons those that reach the limit of the settings."""
+
+    def __init__(
+        self, settings: DeviceCordonSettings, operations: DeviceOperations, *, clock: Callable[[], float]
+    ) -> None:
+        self._settings = settings
+        self._operations = operations
+        self._clock = clock
+        self._failures: dict[Key, deque[float]] = {}
+
+    def on_failure(self, plugin_key: str, device_id: DeviceId) -> None:
+        """Counts a device that has just failed."""
+        if not self._settings.failures:
+            return
+        if len(self._failures) >= _MAX_DEVICES:
+            self._failures.clear()
+        times = self._failures.setdefault((plugin_key, device_id), deque(maxlen=self._settings.failures))
+        times.append(self._clock())
+
+    async def apply(self) -> None:
+        """Cordons the devices that have failed too often, once each time."""
+        rule, now = self._settings, self._clock()
+        due = [
+            key
+            for key, times in self._failures.items()
+            if len(times) == rule.failures and now - times[0] <= rule.within
+        ]
+        for plugin_key, device_id in due:
+            times = self._failures.pop((plugin_key, device_id))
+            reason = f"failed {rule.failures} times within {times[-1] - times[0]:.0f} s"
+            log.warning("the device %s of %s is cordoned: it has %s", device_id, plugin_key, reason)
+            operation = OperateDevice(
+                device_name=plugin_key,
+                device_id=device_id,
+                action="cordon",
+                argument=reason,
+                expires_after_s=rule.duration,
+            )
+            try:
+                await self._operations.operate(operation)
+            except BackendError as e:
+                log.warning("the device %s of %s is not cordoned: %s", device_id, plugin_key, e.message)

@@ -1,0 +1,106 @@
+"""Reads the network cards of the node from sysfs, and states at each device the nearest one (decision 0492)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ai.backend.common.devices import (
+    CARD,
+    DISTANCE,
+    NETWORK,
+    RATE,
+    RDMA,
+    ComputeDevice,
+    LinkKind,
+    VariantProperty,
+)
+from ai.backend.plugin.sysfs.pci import PciDevice, link_kind, pci_at, pci_device
+from ai.backend.plugin.sysfs.tree import Tree
+
+_RATE = re.compile(r"(\d+(?:\.\d+)?) Gb/sec")
+_ACTIVE = "ACTIVE"
+_CLOSENESS = list(LinkKind)
+MAX_CARDS = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkCard:
+    """A network card that is up. ``rate`` is in Gbit/s. ``is_rdma``: it does RDMA, by InfiniBand or over Ethernet."""
+
+    name: str
+    pci: PciDevice
+    rate: float
+    is_rdma: bool
+
+
+def read_network_cards(tree: Tree) -> list[NetworkCard]:
+    """Returns the PCI network cards with a link, one for each function; virtual functions are left out."""
+    cards: dict[str, NetworkCard] = {}
+    for path in tree.glob("/sys/class/infiniband/*")[:MAX_CARDS]:
+        rates = [
+            float(match[1])
+            for port in tree.glob(f"{path}/ports/*")
+            if (tree.text(f"{port}/state") or "").endswith(_ACTIVE)
+            and (match := _RATE.match(tree.text(f"{port}/rate") or ""))
+        ]
+        _add(cards, tree, path, max(rates, default=0.0), is_rdma=True)
+    for path in tree.glob("/sys/class/net/*")[:MAX_CARDS]:
+        if tree.text(f"{path}/operstate") == "up":
+            _add(cards, tree, path, (tree.value(f"{path}/speed") or 0.0) / 1000, is_rdma=False)
+    return list(cards.values())
+
+
+def _add(cards: dict[str, NetworkCard], tree: Tree, path: str, rate: float, *, is_rdma: bool) -> None:
+    pci = pci_device(tree, f"{path}/device")
+    if pci is None or rate <= 0 or tree.exists(f"{pci.path}/physfn"):
+        return
+    existing = cards.get(pci.address)
+    if existing is None or existing.rate < rate:
+        name = existing.name if existing is not None else path.rpartition("/")[2]
+        cards[pci.address] = NetworkCard(
+            name=name, pci=pci, rate=rate, is_rdma=is_rdma or (existing is not None and existing.is_rdma)
+        )
+
+
+def needs_cards(devices: Sequence[ComputeDevice]) -> bool:
+    """Returns True if a device has a place on the PCI bus and does not state its network card itself."""
+    return any(_address_of(device) is not None and not _states_network(device) for device in devices)
+
+
+def with_network_cards(devices: Sequence[ComputeDevice], tree: Tree) -> tuple[ComputeDevice, ...]:
+    """Returns the devices with the features ``network::distance``, ``card``, ``rate`` (Gbit/s) and ``rdma`` of the
+    nearest network card; of equally near ones that with RDMA, then the fastest. Reads sysfs."""
+    cards = read_network_cards(tree)
+    return tuple(_with_nearest(device, cards, tree) for device in devices) if cards else tuple(devices)
+
+
+def _with_nearest(device: ComputeDevice, cards: Sequence[NetworkCard], tree: Tree) -> ComputeDevice:
+    address = _address_of(device)
+    own_pci = pci_at(tree, address) if address is not None and not _states_network(device) else None
+    if own_pci is None:
+        return device
+    kinds = {card.pci.address: link_kind(own_pci, card.pci) for card in cards}
+    nearest = min(
+        cards,
+        key=lambda card: (_CLOSENESS.index(kinds[card.pci.address]), not card.is_rdma, -card.rate, card.pci.address),
+    )
+    stated = {
+        DISTANCE: kinds[nearest.pci.address].value,
+        CARD: nearest.name[:128],
+        RATE: f"{nearest.rate:g}",
+        RDMA: "yes" if nearest.is_rdma else "no",
+    }
+    properties = (VariantProperty(namespace=NETWORK, feature=name, value=value) for name, value in stated.items())
+    return replace(device, variant_properties=(*device.variant_properties, *properties))
+
+
+def _address_of(device: ComputeDevice) -> str | None:
+    """Returns the PCI address in a device's location; of a partition that of its device."""
+    address = device.hw_location.partition("/")[0]
+    return address if address.count(":") == 2 and "." in address else None
+
+
+def _states_network(device: ComputeDevice) -> bool:
+    return any(stated.namespace == NETWORK for stated in device.variant_properties)

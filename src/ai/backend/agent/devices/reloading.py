@@ -1,0 +1,68 @@
+"""Takes over plugins and their settings, while workloads and their devices stay (decision 0503)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+
+from ai.backend.agent.config.settings import AgentSettings
+from ai.backend.agent.devices.inventory import Inventory
+from ai.backend.agent.devices.plugins import PluginSet
+from ai.backend.common.errors import BackendError
+from ai.backend.plugin.discovery import PluginSource
+from ai.backend.pluginhost.handle import PluginHandle
+
+log = logging.getLogger(__name__)
+
+
+class PluginReload:
+    """Reloads plugins one at a time; ``refresh`` asks all for their devices afterwards.
+
+    A plugin with a host process is always started anew, which brings an upgrade of it; one in the agent's own process
+    only if its settings have changed. The new one is started beside the old one, which ends once its calls have been
+    answered. One that cannot be started changes nothing: the old one goes on, and the reason is logged. A plugin that
+    is not allowed any more is stopped unless kernels hold its devices.
+    """
+
+    def __init__(self, plugins: PluginSet, inventory: Inventory, *, refresh: Callable[[], Awaitable[object]]) -> None:
+        self._plugins = plugins
+        self._inventory = inventory
+        self._refresh = refresh
+        self._reloading = asyncio.Lock()
+
+    async def reload(self, settings: AgentSettings, sources: Sequence[PluginSource]) -> dict[str, str]:
+        """Returns why plugins are as before, by their names; empty if everything was taken over."""
+        async with self._reloading:
+            old_settings, new_settings = self._plugins.settings, settings.plugin_settings
+            self._plugins.settings = new_settings
+            refused: dict[str, str] = {}
+            allowed = {source.name: source for source in sources}
+            for handle in list(self._plugins.handles):
+                if handle.source.name not in allowed:
+                    await self._remove(handle, refused)
+                    continue
+                is_changed = old_settings.get(handle.key, {}) != new_settings.get(handle.key, {})
+                if handle.started and not (is_changed or handle.is_hosted):
+                    handle.settings = new_settings
+                    continue
+                try:
+                    await handle.reload(new_settings)
+                except BackendError as e:
+                    refused[handle.key] = e.message
+            present = {handle.source.name for handle in self._plugins.handles}
+            for name, source in allowed.items():
+                if name not in present:
+                    self._plugins.add(source)
+            await self._refresh()
+            for name, reason in refused.items():
+                log.error("the plugin %s stays as it was: %s", name, reason)
+            log.warning("plugins are reloaded: %s", ", ".join(handle.key for handle in self._plugins.started()))
+            return refused
+
+    async def _remove(self, handle: PluginHandle, refused: dict[str, str]) -> None:
+        if holders := self._inventory.holders_of(handle.key):
+            refused[handle.key] = f"it is allowed no more, and {len(holders)} kernels hold its devices"
+            return
+        await self._plugins.remove(handle)
+        self._inventory.forget(handle.key)

@@ -1,0 +1,56 @@
+"""Puts together what changes devices beside their kernels: operations, partitions and rules of health."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Self
+
+from ai.backend.agent.config.settings import NodeSettings
+from ai.backend.agent.devices.cordons import Cordons
+from ai.backend.agent.devices.health_rules import HealthRules
+from ai.backend.agent.devices.inventory import Inventory
+from ai.backend.agent.devices.operations import DeviceOperations
+from ai.backend.agent.devices.partitions import Partitioner
+from ai.backend.agent.devices.plugins import PluginSet
+from ai.backend.infra.loop import PeriodicCall, PeriodicLoop
+
+_CORDON_CHECKS = 3
+"""Looks for cordons that have ended, for each look at devices."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceUpkeep:
+    """Operates, cordons and partitions the devices of an inventory."""
+
+    operations: DeviceOperations
+    partitioner: Partitioner
+    health_rules: HealthRules
+
+    @classmethod
+    def make(
+        cls,
+        plugins: PluginSet,
+        inventory: Inventory,
+        cordons: Cordons,
+        node: NodeSettings,
+        *,
+        clock: Callable[[], float],
+        refresh: Callable[[], Awaitable[None]],
+    ) -> Self:
+        """Connects the parts with the inventory. ``refresh`` is awaited after each operation."""
+        operations = DeviceOperations(plugins, inventory, cordons, refresh=refresh)
+        health_rules = HealthRules(node.device_cordons, operations, clock=clock)
+        inventory.failed = health_rules.on_failure
+        partitioner = Partitioner(
+            plugins, inventory, operations, names=node.partition_on_demand, idle_s=node.partition_idle, clock=clock
+        )
+        return cls(operations, partitioner, health_rules)
+
+    def loops(self, interval_s: float) -> tuple[PeriodicLoop, ...]:
+        """Returns the periodic work; ``interval_s`` is the time between two looks at devices."""
+        return (
+            PeriodicCall("cordons", interval_s / _CORDON_CHECKS, self.operations.expire_cordons),
+            PeriodicCall("health-rules", interval_s / _CORDON_CHECKS, self.health_rules.apply),
+            PeriodicCall("partitions", interval_s, self.partitioner.join_idle),
+        )

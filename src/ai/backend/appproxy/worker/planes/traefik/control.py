@@ -1,0 +1,111 @@
+"""Writes Traefik's configuration to etcd, and waits until Traefik serves it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from urllib.parse import quote
+
+import aiohttp
+import msgspec
+
+from ai.backend.appproxy.worker.planes.traefik.tree import VERSION_KEY, VERSION_MIDDLEWARE
+from ai.backend.common.errors import Unavailable
+from ai.backend.infra.config_store.etcd import EtcdConfigStore
+
+log = logging.getLogger(__name__)
+_TIMEOUT = aiohttp.ClientTimeout(total=5.0)
+_POLL_S, _MAX_POLL_S = 0.005, 0.2
+_SERVED_WITHIN_S = 15.0
+_ONE_WRITE = 3_000
+"""Keys of one transaction."""
+
+
+class _Headers(msgspec.Struct):
+    custom: dict[str, str] = msgspec.field(name="customRequestHeaders", default_factory=dict)
+
+
+class _Middleware(msgspec.Struct):
+    headers: _Headers = msgspec.field(default_factory=_Headers)
+
+
+class _EntryPoint(msgspec.Struct):
+    name: str
+
+
+class TraefikControl:
+    """The dynamic configuration of one worker's Traefik. ``api`` is the URL of Traefik's own API."""
+
+    def __init__(self, store: EtcdConfigStore, authority: str, api: str) -> None:
+        self._store, self._root, self.api = store, f"traefik/worker_{authority}/", api
+        self._written: dict[str, str] = {}
+        self._version = 0
+        self._http: aiohttp.ClientSession | None = None
+
+    async def start(self) -> frozenset[str]:
+        """Reads what is written, and returns the entry points of Traefik. Raises Unavailable."""
+        self._written = await self._store.read_tree(self._root)
+        self._version = _number(self._written.get(VERSION_KEY, ""))
+        points = msgspec.json.decode(await self._ask("entrypoints"), type=list[_EntryPoint])
+        return frozenset(point.name for point in points)
+
+    async def write(self, tree: Mapping[str, str]) -> None:
+        """Makes this the whole configuration, and returns when Traefik serves it. Raises Unavailable if it does not in
+        time."""
+        changed: dict[str, str | None] = {key: value for key, value in tree.items() if self._written.get(key) != value}
+        changed |= dict.fromkeys(self._written.keys() - tree.keys() - {VERSION_KEY})
+        if not changed and VERSION_KEY in self._written:
+            return
+        self._version += 1
+        changed[VERSION_KEY] = str(self._version)
+        keys = list(changed)  # the version is the last one: with it Traefik has them all
+        for start in range(0, len(keys), _ONE_WRITE):
+            part = {key: changed[key] for key in keys[start : start + _ONE_WRITE]}
+            await self._store.write_tree(self._root, part)
+            for key, value in part.items():
+                if value is None:
+                    self._written.pop(key, None)
+                else:
+                    self._written[key] = value
+        await self._until_served()
+
+    async def _until_served(self) -> None:
+        pause_s = _POLL_S
+        try:
+            async with asyncio.timeout(_SERVED_WITHIN_S):
+                while await self._served() < self._version:  # another node may have written since
+                    await asyncio.sleep(pause_s)
+                    pause_s = min(2 * pause_s, _MAX_POLL_S)
+        except TimeoutError:
+            message = f"Traefik does not serve version {self._version} of {self._root} within {_SERVED_WITHIN_S:g} s"
+            raise Unavailable(message) from None
+
+    async def _served(self) -> int:
+        try:
+            answer = await self._ask(f"http/middlewares/{quote(VERSION_MIDDLEWARE)}")
+            middleware = msgspec.json.decode(answer, type=_Middleware)
+        except (Unavailable, msgspec.MsgspecError):
+            return -1
+        return _number(middleware.headers.custom.get("X-Version", ""))
+
+    async def _ask(self, path: str) -> bytes:
+        """Returns a reply of Traefik's API. Raises Unavailable."""
+        if self._http is None or self._http.closed:
+            self._http = aiohttp.ClientSession(timeout=_TIMEOUT)
+        try:
+            async with self._http.get(f"{self.api}/api/{path}") as response:
+                if response.status != 200:
+                    raise Unavailable(f"the API of Traefik at {self.api} answers {path} by {response.status}")
+                return await response.read()
+        except (aiohttp.ClientError, TimeoutError, OSError) as e:
+            raise Unavailable(f"the API of Traefik at {self.api} does not answer: {e}") from None
+
+    async def close(self) -> None:
+        if self._http is not None:
+            await self._http.close()
+        await self._store.close()
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isdigit() else 0

@@ -1,0 +1,133 @@
+"""The TCP sockets of another process of this host: which are open, and how they are ended.
+
+Traefik keeps what is open when its configuration changes, and has no command that ends a connection. A process that
+may trace it can: ``pidfd_getfd`` makes a descriptor of the same socket, by which it is shut down.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import socket
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from pathlib import Path
+
+from ai.backend.common.errors import InvalidInput
+
+_SYS_PIDFD_GETFD = 438
+_ESTABLISHED, _LISTENING = "01", "0A"
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSocket:
+    """An established connection. Addresses are ``(host, port)``; ``fd`` is the process's own number of it."""
+
+    fd: int
+    local: tuple[str, int]
+    remote: tuple[str, int]
+
+
+def _address(text: str) -> tuple[str, int]:
+    """Returns an address as the kernel writes it: words of 32 bits in the order of this machine's bytes."""
+    host, _, port = text.partition(":")
+    words = b"".join(int(host[i : i + 8], 16).to_bytes(4, "little") for i in range(0, len(host), 8))
+    address: IPv4Address | IPv6Address = ip_address(words)
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    return str(address), int(port, 16)
+
+
+def _rows(process: Path) -> Iterable[list[str]]:
+    for table in ("tcp", "tcp6"):
+        with suppress(FileNotFoundError):
+            for line in (process / "net" / table).read_text().splitlines()[1:]:
+                yield line.split()
+
+
+def _descriptors(process: Path) -> dict[str, int]:
+    """Returns the descriptors of sockets by inode. Raises OSError for a process that is not ours, or is gone."""
+    descriptors: dict[str, int] = {}
+    for descriptor in (process / "fd").iterdir():
+        with suppress(FileNotFoundError):
+            target = descriptor.readlink().name
+            if target.startswith("socket:["):
+                descriptors[target[8:-1]] = int(descriptor.name)
+    return descriptors
+
+
+def listening_process(port: int) -> int:
+    """Returns the process that listens at a port of this host. Raises InvalidInput if there is none, or it is not ours
+    to look into."""
+    inodes = {row[9] for row in _rows(Path("/proc/self")) if row[3] == _LISTENING and _address(row[1])[1] == port}
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit():
+            with suppress(OSError):
+                if inodes & _descriptors(process).keys():
+                    return int(process.name)
+    raise InvalidInput(
+        f"No process that this worker may look into listens at port {port}: start Traefik first, as the same user."
+    )
+
+
+def open_sockets(pid: int) -> list[OpenSocket]:
+    """Returns the established connections of a process. Raises OSError if it is gone."""
+    process = Path("/proc") / str(pid)
+    descriptors = _descriptors(process)
+    return [
+        OpenSocket(descriptors[row[9]], _address(row[1]), _address(row[2]))
+        for row in _rows(process)
+        if row[3] == _ESTABLISHED and row[9] in descriptors
+    ]
+
+
+def shut_down(pid: int, sockets: Iterable[OpenSocket]) -> int:
+    """Ends connections of a process at once, and returns how many. Those that were closed meanwhile are passed over.
+    Raises PermissionError if this process may not."""
+    count = 0
+    pidfd = os.pidfd_open(pid)
+    try:
+        for each in sockets:
+            fd = _libc.syscall(_SYS_PIDFD_GETFD, pidfd, each.fd, 0)
+            if fd < 0:
+                error = ctypes.get_errno()
+                if error in (1, 13):  # EPERM, EACCES
+                    raise PermissionError(error, os.strerror(error))
+                continue
+            with socket.socket(fileno=fd) as connection, suppress(OSError):
+                # Its number may belong to another connection by now.
+                if connection.family in (socket.AF_INET, socket.AF_INET6) and _is_same(connection, each):
+                    connection.shutdown(socket.SHUT_RDWR)
+                    count += 1
+    finally:
+        os.close(pidfd)
+    return count
+
+
+def _is_same(connection: socket.socket, each: OpenSocket) -> bool:
+    for address, expected in ((connection.getsockname(), each.local), (connection.getpeername(), each.remote)):
+        host = str(ip_address(address[0].partition("%")[0])).removeprefix("::ffff:")
+        if (host, address[1]) != expected:
+            return False
+    return True
+
+
+def may_end_connections(pid: int) -> str | None:
+    """Returns why this process cannot end connections of another one; None if it can."""
+    process = Path("/proc") / str(pid)
+    try:
+        fd = next(iter(_descriptors(process).values()))
+        pidfd = os.pidfd_open(pid)
+    except (OSError, StopIteration) as e:
+        return str(e)
+    try:
+        copied = _libc.syscall(_SYS_PIDFD_GETFD, pidfd, fd, 0)
+        if copied < 0:
+            return os.strerror(ctypes.get_errno())
+        os.close(copied)
+    finally:
+        os.close(pidfd)
+    return None

@@ -1,0 +1,134 @@
+"""Translates circuits into the dynamic configuration of Traefik, as keys and values (spec 03-16). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ai.backend.appproxy.worker.planes.haproxy.config import weights_of
+from ai.backend.common.wire.appproxy import Circuit, FrontendMode, ProxyProtocol, RouteInfo
+from ai.backend.core.proxy.routing import RouteKey, key_of
+
+Tree = Mapping[str, str]
+VERSION_KEY = "http/middlewares/backendai-version/headers/customRequestHeaders/X-Version"
+VERSION_MIDDLEWARE = "backendai-version@etcd"
+_RETRY, _TRANSPORT = "backendai-retry", "backendai"
+_FAILURES, _EJECTED_S = 2, 2
+_ATTEMPTS = _FAILURES + 2
+"""A request that reaches no server goes to another one, after the failures that take the first one out."""
+_GATE_FIELDS = ("Cookie", "Authorization", "X-Backendai-Token")
+_DROPPED_FIELDS = r"^(?i)(forwarded|.*_.*)$"
+"""Fields that apps never get: those that Traefik does not make anew, and names that some servers read as others."""
+DOMAIN_ENTRY_POINT = "domainproxy"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreeOptions:
+    """``gate`` is the URL of this worker's gate; ``relay`` is where this worker takes connections with a header of the
+    PROXY protocol. ``domain`` begins with a dot, None with a port for each circuit."""
+
+    gate: str
+    relay: str
+    domain: str | None = None
+    connect_s: float = 10.0
+    first_byte_s: float = 600.0
+
+
+def name_of(circuit: Circuit) -> str:
+    """Returns the name of the routers and services of a circuit."""
+    return f"c{circuit.id.hex}"
+
+
+def entry_point_of(circuit: Circuit) -> str:
+    """Returns the entry point at which a circuit is reached."""
+    return f"portproxy_{circuit.port}" if circuit.frontend_mode is FrontendMode.PORT else DOMAIN_ENTRY_POINT
+
+
+def shared_tree(options: TreeOptions) -> dict[str, str]:
+    """Returns what all circuits share. Connections to apps are not kept: each one that is open is a request, by which
+    requests are counted."""
+    transport = f"http/serversTransports/{_TRANSPORT}"
+    return {
+        f"{transport}/maxIdleConnsPerHost": "-1",
+        f"{transport}/forwardingTimeouts/dialTimeout": f"{options.connect_s:g}s",
+        f"{transport}/forwardingTimeouts/responseHeaderTimeout": f"{options.first_byte_s:g}s",
+        f"http/middlewares/{_RETRY}/retry/attempts": str(_ATTEMPTS),
+    }
+
+
+def weighted(routes: Sequence[RouteInfo]) -> list[tuple[RouteInfo, int]]:
+    """Returns the routes that get requests with their weights."""
+    weights = weights_of({key_of(route): route.traffic_ratio for route in routes})
+    return [(route, weights[key_of(route)]) for route in routes if weights[key_of(route)] > 0]
+
+
+def http_tree(circuit: Circuit, addresses: Mapping[RouteKey, str], permit: str, options: TreeOptions) -> Tree:
+    """Returns the keys of a circuit whose requests go to these addresses, each after a look at the gate."""
+    name = name_of(circuit)
+    router, service, gate = f"http/routers/{name}", f"http/services/{name}/loadBalancer", f"http/middlewares/{name}"
+    rule = "PathPrefix(`/`)" if options.domain is None else f"Host(`{circuit.subdomain}{options.domain}`)"
+    routes = weighted(circuit.route_info)
+    is_equal = len({weight for _, weight in routes}) <= 1
+    tree = {
+        f"{router}/rule": rule,
+        f"{router}/entryPoints/0": entry_point_of(circuit),
+        f"{router}/service": name,
+        f"{router}/middlewares/0": name,
+        f"{router}/middlewares/1": _RETRY,
+        f"{gate}/forwardAuth/address": f"{options.gate}/{circuit.id.hex}",
+        f"{gate}/forwardAuth/preserveLocationHeader": "true",
+        f"{gate}/forwardAuth/authResponseHeadersRegex": _DROPPED_FIELDS,
+        f"{gate}/forwardAuth/addAuthCookiesToResponse/0": permit,
+        f"{service}/passHostHeader": "true",
+        f"{service}/serversTransport": _TRANSPORT,
+        f"{service}/strategy": "p2c" if is_equal else "wrr",
+    }
+    if len(routes) > 1:  # the only one is used whatever it answers
+        tree[f"{service}/passiveHealthCheck/maxFailedAttempts"] = str(_FAILURES)
+        tree[f"{service}/passiveHealthCheck/failureWindow"] = f"{_EJECTED_S}s"
+    tree |= {f"{gate}/forwardAuth/authResponseHeaders/{i}": field for i, field in enumerate(_GATE_FIELDS)}
+    for i, (route, weight) in enumerate(routes):
+        tree[f"{service}/servers/{i}/url"] = f"http://{addresses[key_of(route)]}"
+        if not is_equal:
+            tree[f"{service}/servers/{i}/weight"] = str(weight)
+    return tree
+
+
+def tcp_tree(circuit: Circuit, addresses: Mapping[RouteKey, str]) -> Tree:
+    """Returns the keys of a circuit of raw TCP: its connections are relayed to these addresses in turn."""
+    name = name_of(circuit)
+    service = f"tcp/services/{name}/loadBalancer"
+    tree = _tcp_router(circuit)
+    tree |= {
+        f"{service}/servers/{i}/address": addresses[key_of(route)]
+        for i, (route, _) in enumerate(weighted(circuit.route_info))
+    }
+    networks = [each.strip() for each in (circuit.allowed_client_ips or "").split(",") if each.strip()]
+    if circuit.allowed_client_ips is not None:
+        tree[f"tcp/routers/{name}/middlewares/0"] = name
+        tree |= {f"tcp/middlewares/{name}/ipAllowList/sourceRange/{i}": each for i, each in enumerate(networks)}
+    return tree
+
+
+def relay_tree(circuit: Circuit, options: TreeOptions) -> Tree:
+    """Returns the keys of a circuit whose connections this worker serves itself."""
+    service = f"tcp/services/{name_of(circuit)}/loadBalancer"
+    return {
+        **_tcp_router(circuit),
+        f"{service}/servers/0/address": options.relay,
+        f"{service}/proxyProtocol/version": "2",
+    }
+
+
+def _tcp_router(circuit: Circuit) -> dict[str, str]:
+    name = name_of(circuit)
+    router = f"tcp/routers/{name}"
+    return {
+        f"{router}/rule": "HostSNI(`*`)",
+        f"{router}/entryPoints/0": entry_point_of(circuit),
+        f"{router}/service": name,
+    }
+
+
+def is_tcp(circuit: Circuit) -> bool:
+    return circuit.protocol is ProxyProtocol.TCP

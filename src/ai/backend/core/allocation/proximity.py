@@ -1,0 +1,44 @@
+"""Knows which devices are near a network card, and which share a fabric with devices of other nodes.
+
+Both are features that devices state: ``network::distance`` is the way to the nearest network card
+(:class:`~ai.backend.common.devices.LinkKind`), which the agent reads or the plugin tells; ``fabric::domain`` names what
+links devices directly across nodes, such as an NVLink domain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ai.backend.common.devices import DISTANCE, DOMAIN, FABRIC, NETWORK, ComputeDevice, LinkKind
+from ai.backend.common.ids import DeviceId
+
+_CLOSENESS = {kind.value: place for place, kind in enumerate(LinkKind)}
+
+
+def near_network(devices: Sequence[ComputeDevice]) -> tuple[frozenset[DeviceId], ...]:
+    """Returns growing sets of devices, the nearest to a network card first; none if no device is nearer than others."""
+    distances = {
+        device.device_id: min(
+            (
+                _CLOSENESS.get(stated.value, len(_CLOSENESS))
+                for stated in device.properties
+                if (stated.namespace, stated.feature) == (NETWORK, DISTANCE)
+            ),
+            default=len(_CLOSENESS),
+        )
+        for device in devices
+    }
+    return tuple(
+        frozenset(device_id for device_id, own_distance in distances.items() if own_distance <= distance)
+        for distance in sorted(set(distances.values()))[:-1]
+    )
+
+
+def fabric_domains(devices: Iterable[ComputeDevice]) -> frozenset[str]:
+    """Returns the fabrics that the devices are part of."""
+    return frozenset(
+        stated.value
+        for device in devices
+        for stated in device.properties
+        if (stated.namespace, stated.feature) == (FABRIC, DOMAIN)
+    )

@@ -1,0 +1,285 @@
+"""Reads the metrics that endpoints are scaled by beyond those of the app proxy: gauges of inference engines, statistics
+of kernels, and queries of Prometheus that the operator has set (serving anchors 7, 10)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections import deque
+from collections.abc import Awaitable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+from uuid import UUID
+
+import aiohttp
+import msgspec
+from prometheus_client.parser import text_string_to_metric_families
+
+from ai.backend.common.errors import BackendError, Unavailable
+from ai.backend.common.ids import SessionId
+from ai.backend.common.serving import ReplicaStatus
+from ai.backend.core.serving.autoscale import MetricKey, MetricSource, Sample
+from ai.backend.infra.clock import Clock
+from ai.backend.infra.loop import cancel_all
+from ai.backend.manager.metrics.live import LiveMetrics
+from ai.backend.manager.serving.gateway import ReplicaProbe
+from ai.backend.manager.serving.model import Replica, Service, port_of
+from ai.backend.manager.serving.settings import ServingSettings
+from ai.backend.manager.sessions.lookup import with_live_statistics
+from ai.backend.manager.sessions.model import Session
+
+log = logging.getLogger(__name__)
+PERIOD_S = 5.0
+_ENGINE_PATH = "/metrics"
+_ENGINE_TIMEOUT_S = 3.0
+_MAX_ENGINE_BYTES = 2 << 20
+_MAX_REPLY_BYTES = 1 << 20
+_HTTP_TIMEOUT = aiohttp.ClientTimeout(total=5.0)
+_MAX_LINES = 500
+_MAX_SAMPLES = 720
+_MAX_VALUE = 1e15
+
+
+class Reading(NamedTuple):
+    """A metric of an endpoint: the sum over the replicas that reported it, and how many those are."""
+
+    total: float
+    replicas: int
+
+
+class MetricReader(Protocol):
+    """Reads metrics of one source."""
+
+    async def read(
+        self, service: Service, sessions: Mapping[SessionId, Session], names: Collection[str]
+    ) -> Mapping[str, Reading]:
+        """Returns the metrics that can be read now. Raises BackendError."""
+        ...
+
+
+def _ready(service: Service, sessions: Mapping[SessionId, Session]) -> list[tuple[Replica, Session]]:
+    return [
+        (each, sessions[each.id])
+        for each in service.live_replicas
+        if each.status is ReplicaStatus.READY and each.id in sessions
+    ]
+
+
+def _summed(readings: Iterable[Mapping[str, float]]) -> dict[str, Reading]:
+    sums: dict[str, Reading] = {}
+    for values in readings:
+        for name, value in values.items():
+            before = sums.get(name, Reading(0.0, 0))
+            sums[name] = Reading(before.total + value, before.replicas + 1)
+    return sums
+
+
+def gauges_of(text: str, names: Collection[str]) -> dict[str, float]:
+    """Returns these metrics of a page in the format of Prometheus, each summed up over its labels. What is no number,
+    and what cannot be read, is left out."""
+    lines = [line for line in text.splitlines() if line.startswith(tuple(names))][:_MAX_LINES]
+    values: dict[str, float] = {}
+    for line in lines:
+        try:
+            samples = [sample for family in text_string_to_metric_families(line + "\n") for sample in family.samples]
+        except ValueError:
+            continue
+        for sample in samples:
+            if sample.name in names and math.isfinite(sample.value) and abs(sample.value) < _MAX_VALUE:
+                values[sample.name] = values.get(sample.name, 0.0) + sample.value
+    return values
+
+
+@dataclass(frozen=True, slots=True)
+class EngineReader:
+    """Reads the page ``/metrics`` of the engine of each ready replica, through its agent."""
+
+    probe: ReplicaProbe
+
+    async def read(
+        self, service: Service, sessions: Mapping[SessionId, Session], names: Collection[str]
+    ) -> Mapping[str, Reading]:
+        pages = [self._page(service, replica, session) for replica, session in _ready(service, sessions)]
+        texts = await asyncio.gather(*pages)
+        return _summed(gauges_of(text, names) for text in texts)
+
+    async def _page(self, service: Service, replica: Replica, session: Session) -> str:
+        port = port_of(service.revision(replica.revision_id).spec.served, replica.id)
+        try:
+            content = await self.probe.read(
+                session, port=port, path=_ENGINE_PATH, timeout_s=_ENGINE_TIMEOUT_S, max_bytes=_MAX_ENGINE_BYTES
+            )
+        except BackendError as e:  # one replica that does not answer leaves the others
+            log.debug("no gauges of replica %s: %s", replica.id, e)
+            return ""
+        return content.decode(errors="replace")
+
+
+@dataclass(frozen=True, slots=True)
+class KernelReader:
+    """Reads the latest statistics of the main kernels of ready replicas, such as ``cpu_util`` or ``mem``."""
+
+    stats: LiveMetrics
+
+    async def read(
+        self, service: Service, sessions: Mapping[SessionId, Session], names: Collection[str]
+    ) -> Mapping[str, Reading]:
+        return _summed(self._of(session, names) for _, session in _ready(service, sessions))
+
+    def _of(self, session: Session, names: Collection[str]) -> dict[str, float]:
+        stat = with_live_statistics(session, self.stats).main.live_stat or {}
+        values = {}
+        for name in names:
+            try:
+                value = float(stat[name]["current"])
+            except (KeyError, TypeError, ValueError, OverflowError):
+                continue
+            if math.isfinite(value):
+                values[name] = value
+        return values
+
+
+class PrometheusReader:
+    """Asks a server of Prometheus the queries that the operator has set. ``$endpoint`` and ``$name`` in them stand for
+    the id and the name of the endpoint: users choose a query, and write none, so that none reads what is of others."""
+
+    def __init__(self, settings: ServingSettings) -> None:
+        self._url = (settings.prometheus_url or "").rstrip("/")
+        self._queries = settings.prometheus_queries
+        self._http: aiohttp.ClientSession | None = None
+
+    async def read(
+        self, service: Service, sessions: Mapping[SessionId, Session], names: Collection[str]
+    ) -> Mapping[str, Reading]:
+        replicas = len(_ready(service, sessions))
+        readings = {}
+        for name in names:
+            query = self._queries.get(name)
+            if query is None:
+                continue
+            endpoint = service.endpoint
+            value = await self._ask(query.replace("$endpoint", str(endpoint.id)).replace("$name", endpoint.name))
+            if value is not None:
+                readings[name] = Reading(value, max(1, replicas))
+        return readings
+
+    async def _ask(self, query: str) -> float | None:
+        """Returns the sum of what a query gives; None if that is nothing. Raises Unavailable."""
+        if self._http is None or self._http.closed:
+            self._http = aiohttp.ClientSession(timeout=_HTTP_TIMEOUT)
+        try:
+            async with self._http.post(
+                f"{self._url}/api/v1/query", data={"query": query}, allow_redirects=False
+            ) as response:
+                raw = await response.content.read(_MAX_REPLY_BYTES)
+            values = values_of(msgspec.json.decode(raw, type=dict[str, Any]))
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError, TypeError, LookupError) as e:
+            raise Unavailable(f"Prometheus does not answer: {str(e) or type(e).__name__}") from None
+        return sum(values) if values else None
+
+    async def close(self) -> None:
+        if self._http is not None:
+            await self._http.close()
+
+
+def values_of(reply: Mapping[str, Any]) -> list[float]:
+    """Returns the numbers of a reply of Prometheus. Raises ValueError for the reply to a wrong query."""
+    if reply.get("status") != "success":
+        raise ValueError(f"it refuses the query: {str(reply.get('error'))[:200]}")
+    data = reply["data"]
+    pairs = [data["result"]] if data["resultType"] == "scalar" else [each["value"] for each in data["result"]]
+    values = [float(value) for _, value in pairs]
+    return [value for value in values if math.isfinite(value) and abs(value) < _MAX_VALUE]
+
+
+@dataclass(slots=True)
+class _Gathered:
+    due_at: float = 0.0
+    task: asyncio.Task[None] | None = None
+    samples: dict[MetricKey, deque[Sample]] = field(default_factory=dict)
+
+
+@dataclass(eq=False, repr=False)
+class Gauges:
+    """Reads the metrics of endpoints periodically, and keeps what it has read. A source that cannot be read adds
+    nothing: what is missing or old changes no number of replicas."""
+
+    readers: Mapping[MetricSource, MetricReader]
+    clock: Clock
+    _gathered: dict[UUID, _Gathered] = field(default_factory=dict, init=False)
+
+    def keep(self, endpoint_ids: Collection[UUID]) -> None:
+        """Forgets all endpoints but these."""
+        for endpoint_id in [each for each in self._gathered if each not in endpoint_ids]:
+            task = self._gathered.pop(endpoint_id).task
+            if task is not None:
+                task.cancel()
+
+    def begin_due(self, service: Service, sessions: Mapping[SessionId, Session]) -> None:
+        """Begins to read the metrics of an endpoint, if that is due."""
+        keys = [key for key in keys_of(service) if key[0] in self.readers]
+        if not keys:
+            return
+        gathered, now = self._gathered.setdefault(service.endpoint.id, _Gathered()), self.clock.monotonic()
+        if gathered.task is None and gathered.due_at <= now:
+            gathered.due_at = now + PERIOD_S
+            work = self._read(gathered, service, sessions, keys)
+            gathered.task = asyncio.create_task(work, name=f"gauges of endpoint {service.endpoint.id}")
+
+    async def _read(
+        self,
+        gathered: _Gathered,
+        service: Service,
+        sessions: Mapping[SessionId, Session],
+        keys: Collection[MetricKey],
+    ) -> None:
+        try:
+            gathered.samples = {key: kept for key, kept in gathered.samples.items() if key in keys}
+            for source, reader in self.readers.items():
+                names = {name for each, name in keys if each is source}
+                readings = await self._attempt(source, reader.read(service, sessions, names)) if names else {}
+                now = self.clock.now().timestamp()
+                for name, reading in readings.items():
+                    kept = gathered.samples.setdefault((source, name), deque(maxlen=_MAX_SAMPLES))
+                    kept.append(Sample(at=now, total=reading.total, replicas=reading.replicas))
+        finally:
+            gathered.task = None
+
+    async def _attempt(self, source: MetricSource, reading: Awaitable[Mapping[str, Reading]]) -> Mapping[str, Reading]:
+        try:
+            return await reading
+        except BackendError as e:
+            log.warning("metrics of the source %s cannot be read for now: %s", source, e)
+        except Exception:  # the page of an engine must not end what scales other endpoints
+            log.exception("metrics of the source %s cannot be read", source)
+        return {}
+
+    def samples(self, endpoint_id: UUID, key: MetricKey) -> list[Sample]:
+        """Returns what was read of a metric, oldest first."""
+        gathered = self._gathered.get(endpoint_id)
+        return list(gathered.samples.get(key, ())) if gathered is not None else []
+
+    async def finish_round(self) -> None:
+        """Waits until the present readings have ended."""
+        await asyncio.gather(*self._tasks)
+
+    async def stop(self) -> None:
+        """Cancels readings."""
+        await cancel_all(*self._tasks)
+        for reader in self.readers.values():
+            if isinstance(reader, PrometheusReader):
+                await reader.close()
+
+    @property
+    def _tasks(self) -> list[asyncio.Task[None]]:
+        return [each.task for each in self._gathered.values() if each.task is not None]
+
+
+def keys_of(service: Service) -> list[MetricKey]:
+    """Returns the metrics that the rules and the target of an endpoint name."""
+    policy = service.endpoint.scaling
+    if policy is None:
+        return []
+    target = [policy.target.key] if policy.target is not None else []
+    return list(dict.fromkeys([*(each.rule.key for each in service.rules), *target]))

@@ -1,0 +1,133 @@
+"""Replays every machine description of the tests through the whole agent: devices, a session on each, metrics, illness.
+
+The descriptions are written from documentation (``tests/data/nvml``, ``tests/data/sysfs``): they prove the code, not
+the hardware. ``docs/reference/accelerators/proofs.md`` lists them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ai.backend.accelerator.cuda.plugin import CudaPlugin
+from ai.backend.accelerator.cuda.replay import ReplayHost
+from ai.backend.accelerator.cuda.settings import CudaSettings
+from ai.backend.accelerator.rocm.plugin import RocmPlugin
+from ai.backend.accelerator.sysfs import families
+from ai.backend.agent.composition import Agent
+from ai.backend.common.states import KernelStatus
+from ai.backend.common.wire.agent import DestroyKernel
+from ai.backend.common.wire.reports import AgentReport
+from ai.backend.plugin.accelerator import AbstractComputePlugin
+from ai.backend.plugin.discovery import PluginSource
+from tests.component.agent.conftest import Bench
+from tests.support.cuda import FIXTURES, Machine
+from tests.support.trees import TREES, roots
+
+S = KernelStatus
+NVML = sorted(path.name for path in FIXTURES.glob("*.json") if path.name != "no-gpu.json")
+SYSFS = sorted(path.stem for path in TREES.glob("*.tree"))
+VARIABLES = {
+    "cuda": "CUDA_VISIBLE_DEVICES", "rocm": "ROCR_VISIBLE_DEVICES", "atom": "RBLN_DEVICES", "rngd": "FURIOSA_DEVICES",
+    "warboy": "FURIOSA_DEVICES", "tpu": "TPU_VISIBLE_CHIPS", "gaudi2": "HABANA_VISIBLE_DEVICES",
+    "gaudi3": "HABANA_VISIBLE_DEVICES", "tt-n300": "TT_VISIBLE_DEVICES",
+}  # fmt: skip
+"""What tells a program its devices; IPU and LPU have no such variable."""
+
+
+def nvml_plugin(fixture: str) -> type[AbstractComputePlugin]:
+    machine = Machine(fixture)
+
+    class Plugin(CudaPlugin):
+        capabilities = type(CudaPlugin.capabilities)(process_metrics=True)  # in the agent's own process
+
+        def __init__(self, settings: Any = None) -> None:
+            super().__init__(CudaSettings(), nvml=machine, host=ReplayHost(machine.recording))
+
+    return Plugin
+
+
+def sysfs_plugin(tree: str, place: Path) -> type[AbstractComputePlugin]:
+    base: Any = RocmPlugin if tree.startswith("rocm") else getattr(families, tree.replace("-", "_"))
+    values = roots(tree, place)
+
+    class Plugin(base):
+        def __init__(self, settings: Any = None) -> None:
+            super().__init__(base.settings_model(**values))
+
+    return Plugin
+
+
+def source_of(plugin: type[AbstractComputePlugin]) -> PluginSource:
+    return PluginSource(plugin.key, lambda: plugin)
+
+
+async def offering(bench: Bench, key: str) -> AgentReport:
+    """Waits for a heartbeat with devices of the plugin."""
+    async with asyncio.timeout(30):
+        while True:
+            await bench.manager.next_heartbeat()
+            report = bench.manager.heartbeats[-1]
+            if any(device["device_name"] == key for device in report.devices):
+                return report
+
+
+async def replay(bench: Bench, plugin: type[AbstractComputePlugin]) -> None:
+    """Runs a session on each device that is offered, checks what it gets, and that ill devices are not given."""
+    bench.options = {"kernel-lifecycles": {"plugin-timeout": 20.0}}
+    agent = Agent(bench.settings(), bench.runtime, bench.manager, plugins=[source_of(plugin)])
+    bench._agents.append(agent)
+    await agent.start()
+    report = await offering(bench, plugin.key)
+    (state,) = [item for item in report.plugins if item.name == plugin.key]
+    assert (state.healthy, state.reason) == (True, None)
+    devices = {device["device_id"]: device for device in report.devices}
+    healthy = {device_id for device_id, device in devices.items() if device.get("health", "healthy") == "healthy"}
+    specs = {}
+    for slot in report.slots:
+        for _ in range(int(float(slot.amount))):
+            spec = await bench.run(agent, slots={slot.slot_name: "1"})
+            (held,) = agent.supervisor._context.inventory.holding(spec.kernel_id).device_ids()  # type: ignore[union-attr]  # started above
+            specs[held] = spec
+    assert healthy, "a description without a device that works proves nothing"
+    assert set(specs) == healthy, "each device that works was given once, and no other"
+    for device_id, spec in specs.items():
+        (workload,) = [w for w in bench.runtime.specs.values() if str(w.key.kernel_id) == spec.kernel_id]
+        variable = VARIABLES.get(plugin.key, VARIABLES.get(plugin.key.partition("-")[0]))
+        if variable is not None:
+            assert workload.config.env_vars[variable], device_id
+        assert workload.config.devices, "a program opens the device by a file"
+    async with asyncio.timeout(30):
+        while not all(
+            spec.kernel_id in (bench.manager.stats[-1].kernels if bench.manager.stats else ())
+            for spec in specs.values()
+        ):
+            await bench.manager.next_heartbeat()
+    for spec in specs.values():
+        await agent.commands.destroy_kernel(DestroyKernel(kernel_id=spec.kernel_id, attempt=1))
+        await bench.until(spec, S.TERMINATED)
+    await agent.stop()
+
+
+@pytest.mark.parametrize("fixture", NVML)
+async def test_an_nvml_machine_serves_sessions(bench: Bench, fixture: str) -> None:
+    await replay(bench, nvml_plugin(fixture))
+
+
+@pytest.mark.parametrize("tree", SYSFS)
+async def test_a_sysfs_machine_serves_sessions(bench: Bench, tree: str, tmp_path: Path) -> None:
+    await replay(bench, sysfs_plugin(tree, tmp_path / "machine"))
+
+
+async def test_a_machine_without_a_gpu_says_so(bench: Bench) -> None:
+    plugin = nvml_plugin("no-gpu.json")
+    agent = Agent(bench.settings(), bench.runtime, bench.manager, plugins=[source_of(plugin)])
+    bench._agents.append(agent)
+    await agent.start()
+    await bench.manager.next_heartbeat()
+    report = bench.manager.heartbeats[-1]
+    assert not report.devices
+    assert all(slot.amount == "0" for slot in report.slots)

@@ -1,0 +1,96 @@
+import { keepPreviousData, useMutation, useQuery, useQueryClient } from '@tanstack/react-query';
+import { dataOf, rest } from '../../api/client';
+import type { components } from '../../api/generated/rest';
+import { isMoving } from './rules';
+
+export const pageSize = 25;
+const movingMs = 5_000;
+const all = ['artifacts'] as const;
+
+/** What the list of artifacts shows. */
+export interface ArtifactsFilter {
+  q: string;
+  type: string;
+  page: number;
+}
+
+export function useArtifacts({ q, type, page }: ArtifactsFilter) {
+  return useQuery({
+    queryKey: [...all, 'list', q, type, page],
+    queryFn: ({ signal }) =>
+      dataOf(
+        rest.GET('/artifacts', {
+          params: {
+            query: {
+              limit: pageSize,
+              offset: (page - 1) * pageSize,
+              ...(q === '' ? {} : { search: q }),
+              ...(type === '' ? {} : { artifact_type: type as components['schemas']['ArtifactType'] }),
+            },
+          },
+          signal,
+        }),
+      ),
+    placeholderData: keepPreviousData,
+    refetchInterval: ({ state }) =>
+      state.data?.items.some(({ revisions }) => revisions.some(isMoving)) ? movingMs : false,
+  });
+}
+
+export function useArtifact(id: string) {
+  return useQuery({
+    queryKey: [...all, 'one', id],
+    queryFn: ({ signal }) => dataOf(rest.GET('/artifacts/{a}', { params: { path: { a: id } }, signal })),
+    refetchInterval: ({ state }) => (state.data?.revisions.some(isMoving) ? movingMs : false),
+  });
+}
+
+/** The files of a revision that is available; an empty id asks for none. */
+export function useRevisionFiles(id: string) {
+  return useQuery({
+    queryKey: [...all, 'files', id],
+    queryFn: ({ signal }) =>
+      dataOf(rest.GET('/artifacts/revisions/{v}/files', { params: { path: { v: id } }, signal })),
+    enabled: id !== '',
+  });
+}
+
+export function useArtifactRegistries() {
+  return useQuery({
+    queryKey: [...all, 'registries'],
+    queryFn: ({ signal }) => dataOf(rest.GET('/artifact-registries', { signal })),
+  });
+}
+
+function useChange<T, R>(mutationFn: (input: T) => Promise<R>) {
+  const client = useQueryClient();
+  return useMutation({ mutationFn, onSettled: () => client.invalidateQueries({ queryKey: all }) });
+}
+
+export type NewRegistry = components['schemas']['AddRegistryBody'];
+
+export const useAddRegistry = () => useChange((body: NewRegistry) => rest.POST('/artifact-registries', { body }));
+
+export const useRemoveRegistry = () =>
+  useChange((name: string) => rest.DELETE('/artifact-registries/{r}', { params: { path: { r: name } } }));
+
+/** Looks for artifacts in a registry, in the background, and returns the id of the task. */
+export const useScan = () =>
+  useMutation({
+    mutationFn: async ({ registry, names }: { registry: string; names: string[] }) =>
+      (await dataOf(rest.POST('/artifact-registries/{r}/scan', { params: { path: { r: registry } }, body: { names } })))
+        .bgtask_id,
+  });
+
+/** Scans and imports one revision, in the background, and returns the id of the task. */
+export const useFetch = () =>
+  useMutation({
+    mutationFn: async (body: components['schemas']['FetchBody']) =>
+      (await dataOf(rest.POST('/artifacts/fetch', { body }))).bgtask_id,
+  });
+
+/** Acts on one revision: begins or cancels its import, or removes its files. */
+export const useRevisionAct = () =>
+  useChange(({ id, act }: { id: string; act: 'import' | 'cancel' | 'cleanup' }) =>
+    rest.POST(`/artifacts/${act}`, { body: { revisions: [id] } }),
+  );

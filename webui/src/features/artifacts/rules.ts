@@ -1,0 +1,46 @@
+import type { components } from '../../api/generated/rest';
+import type { Tone } from '../../components/StatusBadge';
+
+export type Artifact = components['schemas']['ArtifactItem'];
+export type Revision = Artifact['revisions'][number];
+
+const tones: Record<string, Tone> = {
+  SCANNED: 'idle',
+  PULLING: 'busy',
+  PULLED: 'busy',
+  AVAILABLE: 'good',
+};
+
+/** The look of a status; what an import failed by is in `status_info`, and the revision is as before. */
+export const toneOf = (revision: Pick<Revision, 'status' | 'status_info'>): Tone =>
+  revision.status === 'SCANNED' && revision.status_info ? 'bad' : (tones[revision.status] ?? 'idle');
+
+/** Whether an import is under way, so that the page has to look again. */
+export const isMoving = (revision: Pick<Revision, 'status'>): boolean =>
+  ['PULLING', 'PULLED'].includes(revision.status);
+
+/** Whether the files of a revision can be imported, for the first time, after a failure, or anew. */
+export const isImportable = (revision: Pick<Revision, 'status' | 'is_outdated'>): boolean =>
+  revision.status === 'SCANNED' || (revision.status === 'AVAILABLE' && revision.is_outdated);
+
+/** How far an import is, in percent; null where the size is not known. */
+export function percentOf(revision: Pick<Revision, 'progress'>): number | null {
+  const progress = revision.progress;
+  if (!progress || progress.total <= 0) return null;
+  return Math.min(100, Math.round((progress.current / progress.total) * 100));
+}
+
+/** The reference by which a session mounts a revision. */
+export const mountOf = (artifact: string, version: string): string => `artifact:${artifact}@${version}`;
+
+/** How many revisions can be used, of how many. */
+export function countsOf(artifact: Pick<Artifact, 'revisions'>): { available: number; total: number } {
+  const available = artifact.revisions.filter(({ status }) => status === 'AVAILABLE').length;
+  return { available, total: artifact.revisions.length };
+}
+
+/** The size of the largest revision, in bytes; null where none is known. */
+export function sizeOf(artifact: Pick<Artifact, 'revisions'>): number | null {
+  const sizes = artifact.revisions.map(({ size }) => size).filter((size) => size !== null);
+  return sizes.length === 0 ? null : Math.max(...sizes);
+}
