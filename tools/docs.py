@@ -28,6 +28,7 @@ GENERATORS: dict[str, str] = {
     "docs/reference/accelerators/families.md": "ai.backend.accelerator.sysfs.reference:families_page",
     "docs/reference/accelerators/host-protocol.md": "tools.host_protocol_page:page",
     "docs/reference/accelerators/types.md": "tools.plugin_types_page:page",
+    "docs/reference/accelerators/proofs.md": "tools.proofs_page:page",
     "docs/reference/settings.md": "tools.settings_pages:page",
     "docs/reference/samples/manager.toml": "tools.settings_pages:sample(manager)",
     "docs/reference/samples/manager.schema.json": "tools.settings_pages:schema(manager)",

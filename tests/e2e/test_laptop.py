@@ -51,6 +51,12 @@ def test_an_option_of_the_command_is_not_ours(cluster: Cluster, session: str) ->
     assert (done.returncode, done.stdout) == (0, b"/tmp\nm\n"), done.stderr
 
 
+def test_a_killed_command_says_what_usually_kills(cluster: Cluster, session: str) -> None:
+    done = execute(cluster, "exec", session, "sh", "-c", "kill -9 $$")
+    assert done.returncode == 137
+    assert b"needs more memory than the session has" in done.stderr
+
+
 def test_what_cannot_be_started(cluster: Cluster, session: str) -> None:
     assert execute(cluster, "exec", session, "no-such-program").returncode == 127
     done = execute(cluster, "exec", "no-such-session", "ls")

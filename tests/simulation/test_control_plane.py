@@ -103,6 +103,25 @@ def test_without_faults_every_session_that_fits_runs() -> None:
     play(Cluster(7, NO_FAULTS, CALM), story)
 
 
+@pytest.mark.parametrize("seed", range(2))
+def test_clocks_that_are_hours_apart_change_nothing_but_times(seed: int) -> None:
+    """Manager and agents differ by up to eight hours: no agent is given up, and every session runs and ends."""
+
+    async def story(cluster: Cluster) -> None:
+        sessions = await created(cluster, 6, cpu=4, **{"mock.shares": 1})
+        assert statuses(cluster) == [SessionStatus.RUNNING] * 6
+        await asyncio.sleep(300.0)
+        assert statuses(cluster) == [SessionStatus.RUNNING] * 6, "as with clocks that agree"
+        for session in sessions:
+            await cluster.change(session.id, "destroy")
+        await cluster.come_to_rest()
+        assert statuses(cluster) == [SessionStatus.TERMINATED] * 6
+        ended = cluster.sessions()
+        assert all(session.terminated_at >= session.created_at for session in ended), "times are one machine's"
+
+    play(Cluster(seed, replace(NO_FAULTS, skew_s=4 * 3600.0), CALM), story)
+
+
 def test_an_agent_given_up_frees_its_sessions_and_its_leftovers_are_destroyed_when_it_returns() -> None:
     async def story(cluster: Cluster) -> None:
         first, *_ = await created(cluster, 3, cpu=8)

@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/env -S python3 -IS
 """A stand-in for `nvidia-cuda-mps-control`: one daemon for each pipe folder, which takes the documented commands.
 
 Started with ``-d`` it is the daemon: it leaves its parent, listens on ``control`` in CUDA_MPS_PIPE_DIRECTORY, writes

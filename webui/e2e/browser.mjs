@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { mkdirSync, readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
-import { join } from 'node:path';
+import { basename, join } from 'node:path';
 import { chromium } from 'playwright-core';
 
 /** The cluster and its users, as the test that starts a journey knows them. */
@@ -65,12 +65,13 @@ export async function login(page, { email, password }, path = '/') {
   await page.locator('input[name=username]').fill(email);
   await page.locator('input[name=password]').fill(password);
   await page.locator('button[type=submit]').click();
-  await page.waitForURL((url) => !url.pathname.endsWith('/login'));
+  // The form stays on screen until the page behind it is loaded, and has fields that others have too.
+  await page.locator('input[name=password]').waitFor({ state: 'detached' });
 }
 
 /** Waits until the page has its title, nothing on it is being loaded, and what moves has come to its end. */
 export async function settle(page) {
-  await page.getByRole('heading', { level: 1 }).first().waitFor();
+  await page.locator('h1').first().waitFor(); // by its element: behind a dialog it has no role
   await page.locator('[role=status][aria-label]').first().waitFor({ state: 'detached' });
   await page.evaluate(() => {
     const ends = document.getAnimations().filter(({ effect }) => effect?.getComputedTiming().endTime !== Infinity);
@@ -118,7 +119,7 @@ export async function journey(run) {
     for (const context of browser.contexts()) {
       for (const page of context.pages()) {
         failures += 1;
-        await screenshot(page, `failure-${failures}`).catch(() => {});
+        await screenshot(page, `failure-${basename(process.argv[1], '.mjs')}-${failures}`).catch(() => {});
       }
     }
     process.stderr.write(`${error instanceof Error ? error.stack : String(error)}\n`);

@@ -1,7 +1,7 @@
 // An operator's day: a new user with policies, an agent that is drained under a session, a session that waits and says
 // why, a frozen installation; and everything of it in the audit log.
 import assert from 'node:assert/strict';
-import { checkAccessibility, journey, login, openPage, screenshot, site } from './browser.mjs';
+import { checkAccessibility, journey, login, openPage, screenshot, settle, site } from './browser.mjs';
 
 const person = 'with-policies@example.com';
 const waiting = 'waits-for-an-agent';
@@ -48,6 +48,8 @@ await journey(async (browser) => {
     .getByRole('dialog')
     .getByText(/on it goe?s? on until (it ends|they end)\./)
     .waitFor();
+  await settle(page);
+  assert.deepEqual(await checkAccessibility(page, 'the dialog of a drain'), []);
   await screenshot(page, 'operator-drain');
   await page.getByRole('dialog').getByRole('button', { name: 'Drain' }).click();
   await page.getByText('Drained').first().waitFor();
@@ -76,6 +78,8 @@ await journey(async (browser) => {
 
   await page.goto('/system');
   await page.getByRole('button', { name: 'Freeze' }).click();
+  await settle(page);
+  assert.deepEqual(await checkAccessibility(page, 'the dialog of a freeze'), []);
   await screenshot(page, 'operator-freeze');
   await page.getByRole('dialog').getByRole('button', { name: 'Freeze' }).click();
   await page.getByText('frozen', { exact: true }).first().waitFor();

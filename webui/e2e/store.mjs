@@ -18,16 +18,16 @@ await journey(async (browser) => {
   await admin.page.getByText('Scan finished').waitFor();
   await admin.page.getByRole('link', { name: 'acme/tiny' }).click();
   await admin.page.getByRole('button', { name: 'Import main', exact: true }).click();
-  await admin.page.getByRole('link', { name: 'Use main in a session' }).waitFor();
+  await admin.page.getByRole('link', { name: 'Use in a session: main' }).waitFor();
   await admin.page.getByRole('link', { name: 'Files of main' }).click();
   await admin.page.getByRole('cell', { name: 'model.safetensors' }).waitFor();
   const artifact = new URL(admin.page.url());
   await screenshot(admin.page, 'store-artifact');
 
-  const { page, expectNoFaults } = await openPage(browser);
+  const { page, expectNoFaults } = await openPage(browser, { expects: [/^400 POST .*\/template\/session$/] });
   await login(page, site.user, '/artifacts?q=tiny');
   await page.getByRole('link', { name: 'acme/tiny' }).click();
-  await page.getByRole('link', { name: 'Use main in a session' }).click();
+  await page.getByRole('link', { name: 'Use in a session: main' }).click();
   await page.getByText('artifact:acme/tiny@main').first().waitFor();
   await page.goto(`/sessions/new?image=python&name=reader&r=cpu%3D1,mem%3D256m&mounts=artifact%3Aacme%2Ftiny%40main`);
   await page.getByText('Starts now').first().waitFor();

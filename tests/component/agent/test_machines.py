@@ -1,4 +1,4 @@
-"""Replays every machine description of the tests through the whole agent: devices, a session on each, metrics, illness.
+"""Replays every machine description of the tests through the whole agent: devices, sessions, metrics, illness.
 
 The descriptions are written from documentation (``tests/data/nvml``, ``tests/data/sysfs``): they prove the code, not
 the hardware. ``docs/reference/accelerators/proofs.md`` lists them.
@@ -54,7 +54,7 @@ def sysfs_plugin(tree: str, place: Path) -> type[AbstractComputePlugin]:
     base: Any = RocmPlugin if tree.startswith("rocm") else getattr(families, tree.replace("-", "_"))
     values = roots(tree, place)
 
-    class Plugin(base):
+    class Plugin(base):  # type: ignore[misc]  # one of several classes
         def __init__(self, settings: Any = None) -> None:
             super().__init__(base.settings_model(**values))
 
@@ -85,12 +85,18 @@ async def replay(bench: Bench, plugin: type[AbstractComputePlugin]) -> None:
     (state,) = [item for item in report.plugins if item.name == plugin.key]
     assert (state.healthy, state.reason) == (True, None)
     devices = {device["device_id"]: device for device in report.devices}
-    healthy = {device_id for device_id, device in devices.items() if device.get("health", "healthy") == "healthy"}
+    healthy = {
+        device_id
+        for device_id, device in devices.items()
+        if device.get("health", "healthy") == "healthy"
+        and any(float(slot["amount"]) for slot in device["slots"])  # a GPU in MIG mode offers its instances
+    }
     specs = {}
     for slot in report.slots:
         for _ in range(int(float(slot.amount))):
             spec = await bench.run(agent, slots={slot.slot_name: "1"})
-            (held,) = agent.supervisor._context.inventory.holding(spec.kernel_id).device_ids()  # type: ignore[union-attr]  # started above
+            running = await bench.until(spec, S.RUNNING)
+            (held,) = (running.devices or {})[slot.slot_name]
             specs[held] = spec
     assert healthy, "a description without a device that works proves nothing"
     assert set(specs) == healthy, "each device that works was given once, and no other"

@@ -58,7 +58,7 @@ class Node:
 
     def __init__(self, bench: Bench, mps_dir: Path, **settings: Any) -> None:
         self.bench, self.folder, self.machine = bench, mps_dir, Machine(T4)
-        bench.options = {"kernel-lifecycles": {"plugin-timeout": 20.0}, **bench.options}
+        bench.options = {"kernel-lifecycles": {"plugin-timeout": 60.0}, **bench.options}
         values = {"allocation_mode": "fractional", "sharing": "mps", "mps_dir": mps_dir, "mps_control": FAKE}
         self.settings = CudaSettings(**{**values, **settings})
         self.uuids = sorted(

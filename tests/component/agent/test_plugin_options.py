@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -74,11 +75,15 @@ async def test_an_image_is_loaded_before_the_session_starts(bench: Bench, tmp_pa
         if place == "host"
         else {"id": "i-test", "data-dir": str(bench.data_dir)},
         "plugins": {"mock": {"images-dir": str(images), "state-path": str(state)}},
-        "kernel-lifecycles": {"plugin-timeout": 5.0},
+        "kernel-lifecycles": {"plugin-timeout": 30.0},
     }
     agent = Agent(bench.settings(), bench.runtime, bench.manager, plugins=find_plugins([MOCK[place]], (), ()))
     await agent.start()
+    await bench.manager.next_heartbeat()
     try:
+        async with asyncio.timeout(60):
+            while not any(slot.slot_name == "mock.device" for slot in bench.manager.heartbeats[-1].slots):
+                await bench.manager.next_heartbeat()
         asked = {"mock": {"image": "fft.bit", "mode": "exact"}}
         spec = await bench.run(agent, slots={"mock.device": "1"}, plugin_options=asked)
         loaded = json.loads(state.read_text())["images"]

@@ -12,6 +12,7 @@ from ai.backend.agent.config.settings import INTRINSIC_PLUGINS, AgentSettings
 from ai.backend.common.states import KernelStatus
 from ai.backend.common.wire.agent import DestroyKernel
 from ai.backend.plugin.discovery import PluginSource, find_plugins
+from ai.backend.pluginhost import HostedPlugin
 from tests.component.agent.conftest import Bench
 from tests.component.agent.test_hooks import acting
 
@@ -56,7 +57,9 @@ async def test_new_settings_are_taken_over_and_a_session_goes_on(bench: Bench, r
     await offers(bench, "mock.device", "5")
     assert handle.plugin is not before
     if reference == ISOLATED:
-        assert before.host._process.has_ended  # type: ignore[attr-defined]  # of a hosted plugin
+        assert isinstance(before, HostedPlugin)
+        assert before.host._process is not None
+        assert before.host._process.has_ended
     assert bench.statuses(spec)[-1] is S.RUNNING
     others = [await bench.run(agent, slots={"mock.device": "1"}) for _ in range(4)]
     assert len({d for s in (spec, *others) for d in agent._reload._inventory.holding(s.kernel_id).device_ids()}) == 5  # type: ignore[union-attr]  # as above

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -176,3 +178,52 @@ async def test_a_server_that_stays_away_is_told(tmp_path: Path) -> None:
             await database.run_write(metadata.create_all)
     finally:
         await database.close()
+
+
+def _run(command: Sequence[str]) -> None:
+    subprocess.run(command, check=True)
+
+
+@pytest.mark.needs("root")
+async def test_a_disk_that_fills_while_groups_are_committed_loses_nothing_acknowledged(server: PostgresServer) -> None:
+    """Simultaneous writes share a commit: who is told "done" is there, who is not has one line that says why, and
+    writes go on when there is room again."""
+    folder = server.folder / "small"
+    folder.mkdir(exist_ok=True)
+    await asyncio.to_thread(_run, ["mount", "-t", "tmpfs", "-o", "size=2m,uid=65534", "tmpfs", str(folder)])
+    name = server.create()
+    database = Database(server.url(name))
+    acknowledged: set[int] = set()
+    refusals: list[str] = []
+    wide = Table("wide", MetaData(), Column("id", Integer, primary_key=True), Column("content", String))
+    try:
+        server.sql("postgres", f"CREATE TABLESPACE small LOCATION '{folder}'")
+        server.sql("postgres", f'ALTER DATABASE "{name}" SET default_tablespace = small')
+        await database.close()
+        database = Database(server.url(name))
+        await database.run_write(wide.create)
+
+        async def write(number: int) -> None:
+            content = os.urandom(8_000).hex()
+            try:
+                await database.run_write(lambda c: c.execute(insert(wide), {"id": number, "content": content}))
+            except Unavailable as e:
+                refusals.append(str(e))
+            else:
+                acknowledged.add(number)
+
+        for group in range(20):
+            await asyncio.gather(*(write(20 * group + number) for number in range(20)))
+        assert acknowledged
+        assert refusals
+        assert all("\n" not in refusal for refusal in refusals)
+        assert all("disk" in refusal for refusal in refusals), refusals[:3]
+        assert set(await database.run_read(lambda c: c.execute(select(wide.c.id)).scalars().all())) == acknowledged
+        await asyncio.to_thread(_run, ["mount", "-o", "remount,size=32m", str(folder)])
+        await write(1_000)
+        assert 1_000 in acknowledged
+    finally:
+        await database.close()
+        server.drop(name)
+        server.sql("postgres", "DROP TABLESPACE IF EXISTS small")
+        await asyncio.to_thread(_run, ["umount", "-l", str(folder)])

@@ -23,15 +23,15 @@ from tests.support.kube_volumes import STORAGE_CLASS
 from tests.support.migrated import migrated
 
 CLUSTER = "test"
-OWN_NAMESPACE = "backendai"
+OWN_NAMESPACE, RELEASE = "backendai", "rel"
 CHART = Path(__file__).parents[3] / "deploy" / "helm" / "backendai-agent"
 CHART_VALUES = Path(__file__).parents[2] / "data" / "helm" / "backendai-agent.values.yaml"
 DRIVER = "gpu.example.com"
 
 
-def render_chart(cluster: Cluster, namespace: str, *options: str) -> str:
+def render_chart(cluster: Cluster, namespace: str, *options: str, release: str = RELEASE) -> str:
     """Returns the objects of the chart."""
-    helm = [str(cluster.program("helm")), "template", "rel", str(CHART), "--kube-version=1.36.0"]
+    helm = [str(cluster.program("helm")), "template", release, str(CHART), "--kube-version=1.36.0"]
     done = subprocess.run(
         [*helm, "-n", namespace, "-f", str(CHART_VALUES), *options], capture_output=True, text=True, check=False
     )
@@ -40,9 +40,14 @@ def render_chart(cluster: Cluster, namespace: str, *options: str) -> str:
 
 
 class Installation:
-    """The daemons of an installation, in a folder of their own."""
+    """The daemons of an installation, in a folder of their own; another ``cluster`` than the first has a namespace and
+    an instance of its own."""
 
-    def __init__(self, root: Path, site: Site) -> None:
+    def __init__(self, root: Path, site: Site, cluster: str = CLUSTER) -> None:
+        is_first = cluster == CLUSTER
+        self.namespace = OWN_NAMESPACE if is_first else f"{OWN_NAMESPACE}-{cluster}"
+        instance = "default" if is_first else cluster
+        self.release = RELEASE if is_first else f"{RELEASE}-{cluster}"
         self.root = root
         self.site = site
         self.daemons: dict[str, ForkedPopen] = {}
@@ -57,15 +62,16 @@ class Installation:
         kubeconfig = self._account()
         manager_key = load_or_generate_keypair(root / "manager.key_secret").public
         shard_key = load_or_generate_keypair(root / "shard.key").public
-        AgentKeyDirectory(root / "agents").allow(f"{CLUSTER}.*", shard_key)
+        AgentKeyDirectory(root / "agents").allow(f"{cluster}.*", shard_key)
         (root / "agent.toml").write_text(
             f'[agent]\nruntime = "kubernetes"\ndata-dir = "{root}/shard"\n'
             f'[link]\nmanager-addr = "tcp://127.0.0.1:{self.link_port}"\nmanager-key = "{manager_key}"\n'
             f'keypair-file = "{root}/shard.key"\n'
-            f'[kubernetes]\ncluster = "{CLUSTER}"\nkubeconfig = "{kubeconfig}"\npool = "shared"\n'
-            f'namespace = "{OWN_NAMESPACE}"\n'
+            f'[kubernetes]\ncluster = "{cluster}"\nkubeconfig = "{kubeconfig}"\npool = "shared"\n'
+            f'namespace = "{self.namespace}"\n'
             f'[kubernetes.drivers."{DRIVER}"]\ndevice-name = "cuda"\n'
-            f'[runtime]\nnamespace = "{NAMESPACE}"\nrunner-image = "{RUNNER_IMAGE}"\nimage-pull-policy = "never"\n'
+            f'[runtime]\nnamespace = "{NAMESPACE}"\ninstance = "{instance}"\n'
+            f'runner-image = "{RUNNER_IMAGE}"\nimage-pull-policy = "never"\n'
             f'home-volume = "claim"\nhome-storage-class = "{STORAGE_CLASS}"\n'
             f'relay-listen = "0.0.0.0:{relay_port}"\nrelay-target = "{site.cluster.host_address}:{relay_port}"\n'
         )
@@ -74,16 +80,17 @@ class Installation:
     def _account(self) -> Path:
         """Makes the service account of the chart with exactly its roles, and returns a kubeconfig of it."""
         cluster = self.site.cluster
-        cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": OWN_NAMESPACE}})
+        cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.namespace}})
         roles = render_chart(
             cluster,
-            OWN_NAMESPACE,
+            self.namespace,
             "-s",
             "templates/rbac.yaml",
             f"--set=sessions.namespace={NAMESPACE},sessions.keepHomes=true",
+            release=self.release,
         )
         cluster.kubectl("apply", "-f", "-", text=roles)
-        token = cluster.kubectl("create", "token", "rel-shard", "-n", OWN_NAMESPACE, "--duration=4h")
+        token = cluster.kubectl("create", "token", f"{self.release}-shard", "-n", self.namespace, "--duration=4h")
         (self.root / "token").write_text(token)
         path = self.root / "kubeconfig"
         address = {"server": cluster.url, "certificate-authority": str(cluster.certificate_authority)}

@@ -108,3 +108,31 @@ async def test_it_must_be_allowed_by_settings_and_by_the_system(machine: Machine
             await plugin.create_partition(MOTHER, "1g.5gb")
     finally:
         await plugin.cleanup()
+
+
+async def test_profiles_tell_their_compute_slices_and_instances_their_gpu(plugin: CudaPlugin) -> None:
+    assert [p.slices for p in await plugin.partition_profiles(MOTHER)] == [1, 2, 3, 4, 7]
+    parents = {d.device_id: d.parent_id for d in await plugin.list_devices()}
+    assert parents[MOTHER] is None
+    assert parents[SLICE] == MOTHER
+
+
+@pytest.mark.parametrize(
+    ("answer", "domain"),
+    [
+        ({"clusterUuid": "ab" * 16, "cliqueId": 7, "state": 3, "status": 0}, f"{'ab' * 16}.7"),
+        ({"clusterUuid": "ab" * 16, "cliqueId": 7, "state": 2, "status": 0}, None),
+        ({"clusterUuid": "00" * 16, "cliqueId": 0, "state": 3, "status": 0}, None),
+        ({"nvml_error": 3}, None),
+    ],
+)
+async def test_a_gpu_states_the_nvlink_domain_that_it_has_joined(
+    machine: Machine, answer: dict[str, object], domain: str | None
+) -> None:
+    machine.say("nvmlDeviceGetGpuFabricInfoV *", answer)
+    plugin = plugin_on(machine)
+    await plugin.init()
+    devices = {device.device_id: device for device in await plugin.list_devices()}
+    stated = [p.value for p in devices[MOTHER].variant_properties if (p.namespace, p.feature) == ("fabric", "domain")]
+    assert stated == ([domain] if domain else [])
+    await plugin.cleanup()

@@ -6,6 +6,8 @@ export const keys = {
   managerStatus: ['manager-status'] as const,
   slotDetails: ['slot-details'] as const,
   sessions: ['sessions'] as const,
+  fleet: ['fleet'] as const,
+  agents: ['agent'] as const,
   session: (id: string) => ['session', id] as const,
   quota: (group: string) => ['quota', group] as const,
 };

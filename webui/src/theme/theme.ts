@@ -23,6 +23,8 @@ export const theme = createTheme({
   fontFamily:
     'system-ui, -apple-system, "Segoe UI", "Apple SD Gothic Neo", "Malgun Gothic", "Noto Sans KR", "Noto Sans CJK KR", sans-serif',
   fontFamilyMonospace: 'ui-monospace, SFMono-Regular, Menlo, Consolas, "D2Coding", monospace',
+  // The head of a dialog is no banner of the page, which its element would make it (WCAG 2.2, 1.3.1).
+  components: { Modal: { defaultProps: { attributes: { header: { role: 'presentation' } } } } },
   headings: { fontWeight: '600', sizes: { h1: { fontSize: '1.5rem' }, h2: { fontSize: '1.125rem' } } },
 });
 

@@ -10,6 +10,7 @@ from typing import Self
 from ai.backend.common.errors import InvalidQuantity
 
 _SUFFIX_EXPONENTS = {"": 0, "b": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5, "e": 6, "z": 7, "y": 8}
+_UNITS = tuple((suffix, 1024 ** _SUFFIX_EXPONENTS[suffix]) for suffix in "yzeptgmk")
 _SIZE_PATTERN = re.compile(r"(?P<number>\d+(?:\.\d*)?|\.\d+)\s*(?P<scale>[kmgtpezy])?(?:i?b|bytes?)?", re.IGNORECASE)
 _MAX_TEXT_LENGTH = 64
 _EXACT_CONTEXT = Context(prec=60, traps=[Inexact])
@@ -43,10 +44,10 @@ class BinarySize(int):
 
     def __str__(self) -> str:
         """Returns the shortest exact form with at most two decimals, else plain bytes."""
-        for suffix in "yzeptgmk":
-            unit = 1024 ** _SUFFIX_EXPONENTS[suffix]
-            if self >= unit and (int(self) * 100) % unit == 0:
-                return f"{(Decimal(int(self)) / unit).normalize():f}{suffix}"
+        byte_count = int(self)
+        for suffix, unit in _UNITS:
+            if byte_count >= unit and (byte_count * 100) % unit == 0:
+                return f"{(Decimal(byte_count) / unit).normalize():f}{suffix}"
         return int.__repr__(self)
 
     def __repr__(self) -> str:

@@ -7,6 +7,9 @@ import math
 import random
 from dataclasses import KW_ONLY, dataclass, field
 
+_SHARED_RNG = random.Random()
+"""Of every Backoff without one of its own: the state of a generator takes longer to make than most attempts."""
+
 
 @dataclass(eq=False)
 class Backoff:
@@ -21,7 +24,7 @@ class Backoff:
     _: KW_ONLY
     factor: float = 2.0
     jitter: float = 0.0
-    rng: random.Random = field(default_factory=random.Random)
+    rng: random.Random = field(default_factory=lambda: _SHARED_RNG)
     failures: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:

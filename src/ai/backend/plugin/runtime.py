@@ -214,9 +214,10 @@ class RuntimeInfo:
     ``multi-node-networks`` such that reach over several nodes; ``no_session_networks`` and ``no_multi_node_networks``
     say why there are none, ``no_private_ports`` why workloads share the host's network (empty: they do not, or nothing
     can be done). ``runtime_classes`` are what can be asked for by name (OCI runtimes of an engine);
-    ``class_overheads`` is the memory in bytes that a workload of such a class takes beyond its own, where the runtime
-    knows it. ``cdi_directories`` are where the runtime looks CDI names up, lowest priority first; the agent writes the
-    specifications of its plugins into the last one. Empty without CDI."""
+    ``class_overheads`` is the memory in bytes that a workload of such a class takes beyond its own, and
+    ``class_handlers`` the program that starts it, where the runtime knows them. ``cdi_directories`` are where the
+    runtime looks CDI names up, lowest priority first; the agent writes the specifications of its plugins into the last
+    one. Empty without CDI."""
 
     name: str
     version: str
@@ -229,6 +230,7 @@ class RuntimeInfo:
     no_private_ports: str = ""
     runtime_classes: tuple[str, ...] = ()
     class_overheads: Mapping[str, int] = field(default_factory=dict)
+    class_handlers: Mapping[str, str] = field(default_factory=dict)
     cdi_directories: tuple[str, ...] = ()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -189,7 +190,8 @@ async def test_administrators_alone_may_have_to_have_them(api: Api) -> None:
     assert (await authorize(api, PASSWORD)).status == 200
     refused = await authorize(api, PASSWORD, "boss@local")
     token = refused.json()["data"]["two_factor_registration_token"]
-    services.registration._clock = Later(services.clock, TOKEN_LIFE)
+    tokens = services.registration.tokens
+    services.registration.tokens = replace(tokens, clock=Later(services.clock, TOKEN_LIFE))
     nobody = RawClient(port=api.port, access_key="AKIANOBODY", secret_key="")
     late = await nobody.request("POST", "/totp/anon", json={"registration_token": token})
     assert (late.status, "expired" in late.body.decode()) == (401, True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from ai.backend.agent.config.settings import RuntimeClassSettings
@@ -60,3 +62,24 @@ def test_the_machine_s_own_share_is_not_the_workload_s() -> None:
     assert without_overhead(config, "vm", declared, info("kata")) == (1.0, 1000 * MIB)
     assert without_overhead(config, "", declared, info("kata")) == (1.25, 1150 * MIB)
     assert without_overhead(WorkloadConfig(), "vm", declared, info("kata")) == (None, None)
+
+
+def test_the_handler_of_a_class_tells_what_its_name_does_not() -> None:
+    """In a cluster, classes have the names that their administrator likes."""
+    cluster = replace(
+        info("safe", "strict", "plain"),
+        class_handlers={"safe": "kata-qemu", "strict": "runsc", "plain": "runc"},
+        class_overheads={"safe": 200 << 20},
+    )
+    plain, safe, strict = reports_of({}, cluster)
+    assert (safe.kind, safe.max_devices, safe.whole_devices, safe.overhead) == ("vm", 1, True, {"mem": str(200 << 20)})
+    assert strict.max_devices == 0
+    assert plain == RuntimeClassReport(name="plain")
+
+
+def test_the_overhead_that_a_cluster_counts_is_taken_off_the_limits() -> None:
+    cluster = replace(info("kata"), class_overheads={"kata": 200 << 20})
+    config = WorkloadConfig(cpu_limit=2.0, memory_limit_bytes=1 << 30)
+    assert without_overhead(config, "kata", {}, cluster) == (2.0, (1 << 30) - (200 << 20))
+    declared = {"kata": RuntimeClassSettings(kind="vm", overhead_mem=100 << 20)}
+    assert without_overhead(config, "kata", declared, cluster) == (2.0, (1 << 30) - (100 << 20)), "the operator's word"

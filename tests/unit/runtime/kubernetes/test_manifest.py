@@ -6,6 +6,7 @@ import json
 import os
 from dataclasses import fields, replace
 from decimal import Decimal
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -250,3 +251,15 @@ def test_a_kept_home_is_a_claim_of_kernel_and_node() -> None:
     assert {"claimName": names["node-1"]} in [v.get("persistentVolumeClaim") for v in again["spec"]["volumes"]]
     assert pods["node-1"]["spec"]["securityContext"]["fsGroup"] == settings.kernel_gid
     assert violations(pods["node-1"]) == []
+
+
+def test_the_configuration_of_ssh_is_mounted_for_itself() -> None:
+    """Kernels of a cluster session have it, beside what the image has in /etc/ssh."""
+    files = {"/etc/ssh/ssh_config": b"Host sub1", "/home/config/ssh/id_cluster": b"key"}
+    pod = compose(replace(SPEC, network=NETWORK, files=files))["spec"]
+    main = next(container for container in pod["containers"] if container["name"] == "main")
+    singles = {m["mountPath"]: m["subPath"] for m in main["volumeMounts"] if m["name"] == "hosts"}
+    assert singles == {"/etc/hosts": "hosts", "/etc/ssh/ssh_config": "s0"}
+    (prepare,) = pod["initContainers"]
+    touched = {path for word, path in pairwise(prepare["command"]) if word == "--touch"}
+    assert {path.rpartition("/")[2] for path in touched} == set(singles.values()), "they are there before the mount"

@@ -13,6 +13,7 @@ from ai.backend.node.workload.directory import exit_of
 from ai.backend.node.workload.file_trees import check_mount
 from ai.backend.plugin.accelerator import Mount, WorkloadConfig
 from ai.backend.plugin.runtime import WorkloadExit, WorkloadKey, WorkloadSpec
+from ai.backend.runtime.process.etc_folder import EtcFolder
 from ai.backend.runtime.process.images import ProcessImage
 from ai.backend.runtime.process.launch_plan import COOKIE_VARIABLE, Host, variables_of
 from ai.backend.runtime.process.probe import enforcement_of, tier_of
@@ -45,6 +46,7 @@ def host(*, bwrap: str | None, cgroups: CgroupDriver, is_root: bool = False, lat
         can_limit_pids_late=late,
         runner=Path("/r"),
         static=Path("/s"),
+        etc=EtcFolder(Path("/s"), (), {}),
         is_root=is_root,
     )
 

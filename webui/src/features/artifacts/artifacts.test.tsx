@@ -101,7 +101,7 @@ describe('the store', () => {
     openPage('/artifacts/a', server);
     expect(await screen.findByText('<script>window.__hacked=1</script>')).toBeDefined();
     await userEvent.click(screen.getByRole('button', { name: 'Import v1' }));
-    const use = await screen.findByRole('link', { name: 'Use v1 in a session' });
+    const use = await screen.findByRole('link', { name: 'Use in a session: v1' });
     expect(decodeURIComponent(use.getAttribute('href') ?? '')).toContain('mounts=artifact:acme/tiny@v1');
     await waitFor(() => expect(screen.queryByRole('button', { name: 'Import v1' })).toBeNull());
   });

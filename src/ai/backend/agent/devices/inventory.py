@@ -494,7 +494,8 @@ class Inventory:
 
     def owner_of(self, slot: str) -> str | None:
         """Returns the plugin that offers a slot, if there is one."""
-        return next((key for key, kind in self.kinds.items() if SlotName(slot) in kind.slot_names), None)
+        name = SlotName(slot)
+        return next((key for key, kind in self.kinds.items() if name in kind.slots or name in kind.slot_names), None)
 
     def check_supported(self, slots: ResourceSlot, agent_id: str) -> None:
         """Checks that a plugin offers every slot that is not zero (spec 01).

@@ -16,7 +16,7 @@ from ai.backend.agent.devices.plugins import PluginSet
 from ai.backend.infra.loop import PeriodicCall, PeriodicLoop
 
 _CORDON_CHECKS = 3
-"""Looks for cordons that have ended, for each look at devices."""
+"""Looks for cordons that have ended and for idle partitions, for each look at devices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,5 +52,5 @@ class DeviceUpkeep:
         return (
             PeriodicCall("cordons", interval_s / _CORDON_CHECKS, self.operations.expire_cordons),
             PeriodicCall("health-rules", interval_s / _CORDON_CHECKS, self.health_rules.apply),
-            PeriodicCall("partitions", interval_s, self.partitioner.join_idle),
+            PeriodicCall("partitions", interval_s / _CORDON_CHECKS, self.partitioner.join_idle),
         )

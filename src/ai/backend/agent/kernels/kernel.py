@@ -18,7 +18,7 @@ from ai.backend.agent.channel.terminals import Terminals
 from ai.backend.agent.kernels.model import KernelRecord
 from ai.backend.agent.kernels.store import KernelRecords, Leftovers
 from ai.backend.common.errors import Conflict, Unavailable
-from ai.backend.common.states import KernelStatus
+from ai.backend.common.states import MAIN_PROGRAM_TYPES, KernelStatus
 from ai.backend.common.wire.agent import RegistryAccess
 from ai.backend.core.lifecycle.kernel_phase import TRANSITIONS, Operation, Phase, PhaseTrigger, step
 from ai.backend.core.lifecycle.transition import Path, extend_story
@@ -33,9 +33,9 @@ _decode = msgspec.msgpack.Decoder(KernelRecord).decode
 class Kernel:
     """Holds the record of one kernel and its live objects. ``task`` is the operation under way, at most one.
 
-    The record of a running kernel is stored compressed, because there are many and most fields are rarely read
-    (docs/decisions/0016). ``deferral_ends`` and ``owing_since`` are the record's times on the loop's clock.
-    ``registries`` holds credentials and is never stored.
+    The record of a running kernel is kept compressed, because there are many and most fields are rarely read
+    (docs/decisions/0016); not that of a batch job, which is soon read for its end. ``deferral_ends`` and
+    ``owing_since`` are the record's times on the loop's clock. ``registries`` holds credentials and is never stored.
     """
 
     _record: KernelRecord | bytes
@@ -80,7 +80,7 @@ class Kernel:
         self.carried = record.carried or _NOTHING
         if self.key.attempt != record.spec.attempt:
             self.key = record.key
-        is_quiet = record.phase is Phase.RUNNING
+        is_quiet = record.phase is Phase.RUNNING and record.spec.session_type not in MAIN_PROGRAM_TYPES
         self._record = zlib.compress(msgspec.msgpack.encode(record), 1) if is_quiet else record
 
     @property

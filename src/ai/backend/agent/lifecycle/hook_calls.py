@@ -6,7 +6,8 @@ import asyncio
 import logging
 import os
 from collections.abc import Mapping
-from typing import Literal
+from types import MappingProxyType
+from typing import Any, Literal
 
 import msgspec
 
@@ -47,7 +48,14 @@ class HookCalls:
         self._hidden = (os.path.realpath(context.settings.agent.data_dir),)
 
     async def call(
-        self, plugin_key: str, method: Method, kernel: Kernel, step: StepContext, *, timeout_s: float | None = None
+        self,
+        plugin_key: str,
+        method: Method,
+        kernel: Kernel,
+        step: StepContext,
+        *,
+        timeout_s: float | None = None,
+        changes: Mapping[str, Any] = MappingProxyType({}),
     ) -> WorkloadConfig | None:
         """Records that a hook call begins, then calls the hook's method. Only ``pre_create`` returns a config.
 
@@ -57,6 +65,7 @@ class HookCalls:
             kernel: the kernel; the call is for its present workload.
             step: gives the cause, unless the call was begun before the agent was restarted.
             timeout_s: a deadline shorter than a plugin's usual one.
+            changes: fields of the kernel's record that are stored before the call, in the same write.
 
         Raises:
             BackendError: what the hook raises (CreationDenied ...), and PluginError for every other failure.
@@ -67,7 +76,9 @@ class HookCalls:
         epoch_of_method = kernel.record.begun.get(plugin_key, {})
         if method not in epoch_of_method:
             begun_calls = {**kernel.record.begun, plugin_key: {**epoch_of_method, method: self._context.epoch}}
-            kernel.save(begun=begun_calls)
+            kernel.save(begun=begun_calls, **changes)
+        elif changes:
+            kernel.save(**changes)
         is_repeat = epoch_of_method.get(method, self._context.epoch) != self._context.epoch
         is_over = asyncio.Event()
         state = self._managed_state(plugin_key, kernel, is_over)

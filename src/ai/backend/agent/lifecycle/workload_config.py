@@ -285,8 +285,9 @@ def user_mounts(spec: KernelSpec) -> WorkloadConfig:
     )
 
 
-def _undeclared(runtime: str) -> RuntimeClassSettings:
-    is_vm = any(vm_name in runtime.lower() for vm_name in VM_RUNTIMES)
+def _undeclared(runtime: str, handler: str) -> RuntimeClassSettings:
+    """Returns the declaration of a class that nobody has declared; by its handler it may be a virtual machine."""
+    is_vm = any(vm_name in handler.lower() for vm_name in VM_RUNTIMES)
     return RuntimeClassSettings(runtime=runtime, kind="vm" if is_vm else "container")
 
 
@@ -303,7 +304,11 @@ def classes_of(
     declared: Mapping[str, RuntimeClassSettings], info: RuntimeInfo
 ) -> dict[str, tuple[RuntimeClassSettings, str]]:
     """Maps each name to its declaration and the runtime's own name. Classes that the runtime lacks are left out."""
-    classes = {name: (_undeclared(name), name) for name in info.runtime_classes if _is_offered(name, declared)}
+    classes = {
+        name: (_undeclared(name, info.class_handlers.get(name, name)), name)
+        for name in info.runtime_classes
+        if _is_offered(name, declared)
+    }
     for name, declaration in declared.items():
         runtime = declaration.runtime or name
         if runtime in info.runtime_classes:
@@ -327,7 +332,7 @@ def reports_of(declared: Mapping[str, RuntimeClassSettings], info: RuntimeInfo) 
                 if amount
             },
             whole_devices=declaration.needs_whole_devices,
-            max_devices=_device_limit(declaration, runtime),
+            max_devices=_device_limit(declaration, info.class_handlers.get(runtime, runtime)),
         )
         for name, (declaration, runtime) in sorted(classes_of(declared, info).items())
     ]

@@ -13,7 +13,7 @@ from ai.backend.common.errors import BackendError
 from ai.backend.plugin.accelerator import MetricKind, StatContext, responses
 from ai.backend.pluginhost.handle import PluginHandle
 
-BETWEEN_LOOKS_S = 0.5
+SECOND_READING_DELAY_S = 0.5
 
 
 async def device_metrics(handle: PluginHandle, kind: DeviceKind) -> Mapping[str, Mapping[str, Metric]]:
@@ -42,6 +42,6 @@ async def device_metrics(handle: PluginHandle, kind: DeviceKind) -> Mapping[str,
             metrics.setdefault(device_id, {})[measurement.key] = metric
         if all(measurement.kind is MetricKind.GAUGE for measurement in measurements):
             break
-        await asyncio.sleep(BETWEEN_LOOKS_S)
+        await asyncio.sleep(SECOND_READING_DELAY_S)
     handle.complain("statistics", measurements_filter.reason and f"statistics: {measurements_filter.reason}")
     return metrics

@@ -124,7 +124,7 @@ async def _serve_nodes(settings: AgentSettings, address: ClusterAddress, lease_a
 
 
 def _runtimes(settings: AgentSettings, api: KubeApi) -> MakeRuntime:
-    """Returns what makes the runtime of each node; all of them share one connection to the cluster."""
+    """Returns the factory of the nodes' runtimes, which share one connection to the cluster."""
     directory = settings.data_dir / "kubernetes"
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     connection = resolve_name(_CONNECTION)(parse_runtime_settings(settings), api, directory)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from ai.backend.cli.framework.lazy import ListCommand, screen_of
 from ai.backend.cli.framework.output import columns
+from ai.backend.cli.service.plots import draw_usage
 
 if TYPE_CHECKING:
     from ai.backend.client.session import AsyncSession
@@ -25,7 +27,13 @@ _GROUPINGS = ("endpoint", "token", "user", "project", "revision", "replica", "ho
 @click.argument("name", required=False)
 @click.option("--by", type=click.Choice(_GROUPINGS), help="Sum up by it.  [default: endpoint; day with NAME]")
 @click.option("--days", type=click.IntRange(1, 400), default=30, show_default=True, help="How far back.")
-async def usage(api: AsyncSession, name: str | None, by: str | None, days: int) -> None:
+@click.option(
+    "--plot",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Draw it into a file, such as a PNG.",
+)
+async def usage(api: AsyncSession, name: str | None, by: str | None, days: int, plot: Path | None) -> None:
     """Show what tokens used at the service NAME, or at all services that you see."""
     since = int(time.time()) - days * _SECONDS_PER_DAY
     if name is None:
@@ -33,6 +41,9 @@ async def usage(api: AsyncSession, name: str | None, by: str | None, days: int) 
     else:
         report = await api.Service(name).usage(by=by or "day", since=since)
     screen = screen_of()
+    if plot is not None:
+        draw_usage(report, plot, title=f"{name or 'services'}, {days} days")
+        screen.inform(f"{plot} is drawn")
     if screen.is_json:
         screen.json(report)
         return

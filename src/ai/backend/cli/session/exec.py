@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 FAILURE_EXIT_CODE = 125
 """The exit code of docker exec for errors of its own."""
 _READ_BYTES = 64 * 1024
+_KILLED = 128 + signal.SIGKILL
 _PASSED_SIGNALS = ("INT", "TERM", "HUP", "QUIT")
 
 
@@ -73,7 +74,13 @@ def exec_(
         )
         async with program as stream:
             with _passed_signals(stream, has_terminal=has_terminal):
-                return await _connect(stream, has_terminal=has_terminal)
+                exit_code = await _connect(stream, has_terminal=has_terminal)
+        if exit_code == _KILLED:
+            screen.inform(
+                "The command was killed (137), as happens where it needs more memory than the session has: "
+                f"`backend.ai info {session}` names that, `-r mem=1g` gives more to the next session."
+            )
+        return exit_code
 
     call(screen, work, failure=FAILURE_EXIT_CODE, needs_loop=True)
 

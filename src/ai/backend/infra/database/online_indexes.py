@@ -40,7 +40,7 @@ def create_index(name: str, table: str, columns: list[str]) -> None:
 
 async def finish(database: Database) -> None:
     """Creates the indexes that migrations have noted; does nothing while another process does it."""
-    if database.is_shared and await database.run_read(lambda connection: connection.execute(_HAS_NOTES).scalar()):
+    if database.is_shared and await database.run_read(lambda connection: bool(connection.execute(_HAS_NOTES).scalar())):
         await database.run_online(_finish)
 
 

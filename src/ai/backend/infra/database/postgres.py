@@ -20,6 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from ai.backend.common.errors import BackendError, InvalidInput, Unavailable
 from ai.backend.infra.database.batching import BatchWriter
+from ai.backend.infra.database.errors import DISK_FULL
 from ai.backend.infra.retry import Backoff
 from ai.backend.plugin.crash_points import crash_point
 
@@ -43,11 +44,15 @@ _RETRY_S, _RETRY_MAX_S, _RETRY_JITTER = 0.05, 1.0, 0.5
 _BAD_DATA_STATES = ("22001", "22003", "22021", "22P05", "22007", "22008")
 _RETRYABLE_STATES = ("08", "57P", "53", "40001", "40P01")
 """SQLSTATE classes of retryable errors: connections, shutdowns and starts, resources, conflicts."""
+_DISK_FULL_STATE = "53100"
+"""Waiting makes no room: the caller is told at once, as by SQLite, and other transactions of the group go on."""
 
 
 def _is_retryable(error: BaseException) -> bool:
     """Returns True if the server is away, starting, or chose the transaction as a victim."""
     if isinstance(error, DBAPIError):
+        if _sql_state(error) == _DISK_FULL_STATE:
+            return False
         is_away = error.connection_invalidated or _sql_state(error).startswith(_RETRYABLE_STATES)
         return is_away or _is_retryable(_driver_error(error))
     sql_state = getattr(error, "sqlstate", None)
@@ -73,6 +78,8 @@ def _translate_error(error: Exception) -> Exception:
         _sql_state(error).startswith(_BAD_DATA_STATES) or type(_driver_error(error)).__name__ == "DataError"
     ):
         return InvalidInput("A value is too long or too large, or holds a character that cannot be kept.")
+    if isinstance(error, DBAPIError) and _sql_state(error) == _DISK_FULL_STATE:
+        return Unavailable(DISK_FULL)
     return Unavailable("The database does not answer.") if _is_retryable(error) else error
 
 

@@ -17,11 +17,11 @@ from sqlalchemy.pool import ConnectionPoolEntry, NullPool
 
 from ai.backend.common.errors import InvalidInput, Unavailable
 from ai.backend.infra.database.ballast import Ballast
+from ai.backend.infra.database.errors import DISK_FULL
 from ai.backend.infra.database.prepared import run_on_sqlite
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-_DISK_FULL = "The disk of the database is full."
 _READER_COUNT = 2
 _INSTRUCTIONS_PER_CHECK = 1000
 _MAX_CHECKS = 10
@@ -72,7 +72,7 @@ class SqliteTransactions:
         try:
             return await self._write(work)
         except Unavailable as error:
-            if error.message != _DISK_FULL or not self._ballast.release():
+            if error.message != DISK_FULL or not self._ballast.release():
                 raise
         return await self._write(work)
 
@@ -155,7 +155,7 @@ class SqliteTransactions:
             return result
         except OperationalError as error:
             if "disk is full" in str(error.orig):
-                raise Unavailable(_DISK_FULL) from error
+                raise Unavailable(DISK_FULL) from error
             raise
         except OverflowError:
             raise InvalidInput("A number is too large to be kept.") from None

@@ -5,11 +5,12 @@ from __future__ import annotations
 from datetime import datetime
 from uuid import UUID
 
-from sqlalchemy import Column, Connection, LargeBinary, String, Table, delete, func, insert, or_, select, tuple_, update
+from sqlalchemy import Column, Connection, LargeBinary, String, Table, delete, func, or_, select, tuple_
 from sqlalchemy.exc import IntegrityError
 
 from ai.backend.common.errors import InternalError
 from ai.backend.infra.database import GUID, Database, JSONText, UTCDateTime, Whole
+from ai.backend.infra.database.prepared import Prepared, insertion, parameter, updating
 from ai.backend.infra.http.client_tokens import Answer, KnownCall
 from ai.backend.manager.db.metadata import metadata, required
 from ai.backend.manager.idempotency.store import KEPT_BYTES, KEPT_CALLS
@@ -28,7 +29,16 @@ kept_answers = Table(
     Column("body", LargeBinary),
 )
 
-
+_IS_OWN = (
+    kept_answers.c.access_key == parameter(kept_answers.c.access_key),
+    kept_answers.c.token == parameter(kept_answers.c.token),
+)
+_CALL = Prepared(
+    select(kept_answers).where(*_IS_OWN, kept_answers.c.begun_at > parameter(kept_answers.c.begun_at, "since"))
+)
+_DELETION = Prepared(delete(kept_answers).where(*_IS_OWN))
+_BEGUN = insertion(kept_answers, ("access_key", "token", "fingerprint", "call_id", "begun_at"))
+_ANSWERED = updating(kept_answers, ("access_key", "token"), ("status", "headers", "body"))
 _PRUNE_EVERY_ANSWERS = 50
 
 
@@ -45,12 +55,11 @@ class SqlAnswerStore:
     async def begin(
         self, access_key: str, token: str, fingerprint: str, *, call_id: UUID, now: datetime, since: datetime
     ) -> KnownCall | None:
-        cols = kept_answers.c
-        is_own = (cols.access_key == access_key, cols.token == token)
+        own = {"access_key": access_key, "token": token}
         digests = self._sealer.keyed_digests(fingerprint, "kept_answers.fingerprint")
 
         def work(conn: Connection) -> KnownCall | None:
-            row = conn.execute(select(kept_answers).where(*is_own, cols.begun_at > since)).one_or_none()
+            row = _CALL.first(conn, {**own, "since": since})
             if row is not None:
                 answer = None
                 if row.status is not None:
@@ -58,9 +67,8 @@ class SqlAnswerStore:
                     answer = Answer(status=row.status, headers=row.headers, body=body)
                 stored_digest = fingerprint if row.fingerprint in digests else row.fingerprint
                 return KnownCall(fingerprint=stored_digest, call_id=row.call_id, answer=answer)
-            conn.execute(delete(kept_answers).where(*is_own))
-            values = {"access_key": access_key, "token": token, "fingerprint": digests[0], "call_id": call_id}
-            conn.execute(insert(kept_answers), {**values, "begun_at": now})
+            _DELETION.execute(conn, own)
+            _BEGUN.execute(conn, {**own, "fingerprint": digests[0], "call_id": call_id, "begun_at": now})
             return None
 
         try:
@@ -69,24 +77,20 @@ class SqlAnswerStore:
             return await self._db.run_write(work)
 
     async def finish(self, access_key: str, token: str, answer: Answer) -> None:
-        cols = kept_answers.c
         self._finished += 1
         is_time_to_prune = self._finished % _PRUNE_EVERY_ANSWERS == 0
 
         def work(conn: Connection) -> None:
             body = self._sealed(answer.body, _associated_data(access_key, token))
-            values = {"status": answer.status, "headers": dict(answer.headers), "body": body}
-            conn.execute(update(kept_answers).where(cols.access_key == access_key, cols.token == token).values(values))
+            values = {"new_status": answer.status, "new_headers": dict(answer.headers), "new_body": body}
+            _ANSWERED.execute(conn, {"access_key": access_key, "token": token, **values})
             if is_time_to_prune:
                 _prune(conn)
 
         await self._db.run_write(work)
 
     async def forget(self, access_key: str, token: str) -> None:
-        cols = kept_answers.c
-
-        own_deletion = delete(kept_answers).where(cols.access_key == access_key, cols.token == token)
-        await self._db.run_write(lambda conn: conn.execute(own_deletion))
+        await self._db.run_write(lambda conn: _DELETION.execute(conn, {"access_key": access_key, "token": token}))
 
     async def purge(self, *, before: datetime) -> None:
         def work(conn: Connection) -> None:

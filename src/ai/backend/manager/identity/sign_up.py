@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
-from uuid import UUID
 
-import jwt
-
-from ai.backend.common.errors import AuthenticationFailed, Conflict, Forbidden, InvalidInput, NotSupported, Unavailable
-from ai.backend.common.ids import DomainName, UserId
+from ai.backend.common.errors import Conflict, Forbidden, InvalidInput, NotSupported, Unavailable
+from ai.backend.common.ids import DomainName
 from ai.backend.common.states import UserRole, UserStatus
 from ai.backend.infra.clock import Clock
 from ai.backend.manager.hooks import Hooks
 from ai.backend.manager.identity.model import User
+from ai.backend.manager.identity.password_tokens import PasswordTokens, is_password_of, user_id_of
 from ai.backend.manager.identity.passwords import PasswordService, check_address
 from ai.backend.manager.identity.service import IdentityService
 from ai.backend.manager.identity.settings import SignUpSettings
@@ -24,9 +20,6 @@ from ai.backend.manager.identity.store import IdentityStore
 from ai.backend.manager.identity.users import EMAIL_PATTERN, free_username
 from ai.backend.manager.secrets.sealer import Sealer
 from ai.backend.plugin.hooks import Account, SignUpRequest
-
-_AUDIENCE = "backendai-sign-up"
-_ALGORITHM = "HS256"
 
 
 @dataclass(eq=False, slots=True)
@@ -44,6 +37,11 @@ class SignUpService:
     _sealer: Sealer
     _settings: SignUpSettings
     _clock: Clock
+    tokens: PasswordTokens = field(init=False)
+
+    def __post_init__(self) -> None:
+        life = timedelta(hours=self._settings.token_hours)
+        self.tokens = PasswordTokens(self._sealer, self._clock, b"sign-up", "backendai-sign-up", life, "sign up again")
 
     async def sign_up(
         self, email: str, password: str, *, username: str, full_name: str, domain_name: str, address: str
@@ -74,21 +72,21 @@ class SignUpService:
 
     async def verify(self, token: str, password: str, *, address: str) -> User:
         """Activates the account of a token and returns its user. Raises AuthenticationFailed, RateLimitExceeded."""
-        claims = self._claims(token)
-        user = await self._store.user(uuid=UserId(UUID(claims["sub"])))
+        claims = self.tokens.claims_of(token)
+        user = await self._store.user(uuid=user_id_of(claims))
         if user is None or user.status is not UserStatus.BEFORE_VERIFICATION:
-            raise _bad_token()
+            raise self.tokens.refusal()
         check_address(user, address)
         stored = await self._store.password_hash(user.email)
-        if stored is None or claims["password"] != _mark(stored):
-            raise _bad_token()
+        if stored is None or not is_password_of(claims, stored):
+            raise self.tokens.refusal()
         await self._passwords.require(user.email, stored, password)
         now = self._clock.now()
         changed = await self._store.change_user(
             user.uuid, status=UserStatus.ACTIVE, status_info="verified", modified_at=now
         )
         if changed is None:
-            raise _bad_token()
+            raise self.tokens.refusal()
         self._identity.invalidate(user.main_access_key or "")
         return changed
 
@@ -119,39 +117,4 @@ class SignUpService:
             await self._store.change_user(user.uuid, password_hash=hashed, password_changed_at=now, modified_at=now)
         else:
             return ""
-        return self._token(user, hashed)
-
-    def _token(self, user: User, hashed: str) -> str:
-        key_id = self._sealer.newest_id()
-        claims = {
-            "sub": str(user.uuid),
-            "aud": _AUDIENCE,
-            "exp": self._clock.now() + timedelta(hours=self._settings.token_hours),
-            "password": _mark(hashed),
-        }
-        return jwt.encode(claims, self._key(key_id), algorithm=_ALGORITHM, headers={"kid": key_id})
-
-    def _claims(self, token: str) -> dict[str, Any]:
-        try:
-            key_id = str(jwt.get_unverified_header(token).get("kid", ""))[:16]
-            # The time is compared below, by the clock of the manager.
-            options: Any = {"require": ["sub", "exp", "aud", "password"], "verify_exp": False}
-            claims: dict[str, Any] = jwt.decode(
-                token, self._key(key_id), algorithms=[_ALGORITHM], audience=_AUDIENCE, options=options
-            )
-        except (jwt.InvalidTokenError, UnicodeError):
-            raise _bad_token() from None
-        if claims["exp"] <= self._clock.now().timestamp():
-            raise _bad_token()
-        return claims
-
-    def _key(self, key_id: str) -> bytes:
-        return self._sealer.derive(b"sign-up", key_id)
-
-
-def _mark(hashed: str) -> str:
-    return hashlib.sha256(hashed.encode()).hexdigest()
-
-
-def _bad_token() -> AuthenticationFailed:
-    return AuthenticationFailed("The token is wrong, was used, or has expired: sign up again.")
+        return self.tokens.make(user, hashed)

@@ -14,8 +14,7 @@ from ai.backend.node.linux import proc
 def read(path: str) -> str:
     """Returns the text of a file; empty if the file is absent or unreadable."""
     try:
-        with open(path, encoding="ascii", errors="replace") as file:  # no pathlib here: memory
-            return file.read()
+        return proc.read(path)
     except OSError:
         return ""
 
@@ -32,7 +31,7 @@ def write(path: str, value: str) -> None:
 def build(groups: list[dict[str, Any]]) -> None:
     """Creates control groups and writes their limits. An optional limit may fail. Raises OSError."""
     for group in groups:
-        os.makedirs(group["path"], mode=0o755, exist_ok=True)  # as above
+        os.makedirs(group["path"], mode=0o755, exist_ok=True)  # no pathlib here: memory
         for file_name, value, is_required in group["writes"]:
             try:
                 write(os.path.join(group["path"], file_name), value)  # as above

@@ -7,14 +7,29 @@ import signal
 from collections.abc import Iterable
 from contextlib import suppress
 
+_READ_BYTES = 4096
 _PAGE_BYTES = os.sysconf("SC_PAGESIZE")
+
+
+def read(path: str) -> str:
+    """Returns the text of a file of the kernel. Raises OSError.
+
+    Python's own files are three objects and 16 KiB for each, which shims would read in new pages of memory.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        parts = []
+        while part := os.read(fd, _READ_BYTES):
+            parts.append(part)
+    finally:
+        os.close(fd)
+    return b"".join(parts).decode("utf-8", "replace")
 
 
 def boot_id() -> str:
     """Returns an id that changes with every boot of the machine."""
     try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:  # no pathlib here: memory
-            return file.read().strip()
+        return read("/proc/sys/kernel/random/boot_id").strip()
     except OSError:
         return ""
 
@@ -22,8 +37,7 @@ def boot_id() -> str:
 def stat_fields(pid: int) -> list[str] | None:
     """Returns the fields of /proc/PID/stat from the state (field 3) on; None without such a process."""
     try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:  # as above
-            text = file.read()
+        text = read(f"/proc/{pid}/stat")
     except OSError:
         return None
     return text[text.rfind(")") + 2 :].split()
@@ -45,10 +59,9 @@ def is_same(pid: int, start_tick: int) -> bool:
 def _children_by_list(pid: int) -> list[int] | None:
     pids: list[int] = []
     try:
-        for thread in os.listdir(f"/proc/{pid}/task"):  # as above
+        for thread in os.listdir(f"/proc/{pid}/task"):  # no pathlib here: memory
             try:
-                with open(f"/proc/{pid}/task/{thread}/children", encoding="ascii") as file:  # as above
-                    pids += map(int, file.read().split())
+                pids += map(int, read(f"/proc/{pid}/task/{thread}/children").split())
             except FileNotFoundError:
                 if not os.path.exists("/proc/self/task/" + str(os.getpid()) + "/children"):  # as above
                     return None
@@ -96,8 +109,7 @@ def descendants(pid: int) -> list[int]:
 def resident_bytes(pid: int) -> int:
     """Returns the resident memory without pages shared with files; 0 if the process is gone."""
     try:
-        with open(f"/proc/{pid}/statm", encoding="ascii") as file:  # as above
-            fields = file.read().split()
+        fields = read(f"/proc/{pid}/statm").split()
     except OSError:
         return 0
     return max(0, int(fields[1]) - int(fields[2])) * _PAGE_BYTES

@@ -58,7 +58,7 @@ class RelayConnection(asyncio.Protocol):
         body = _encode(message)
         if len(body) > MAX_FRAME:
             raise Unavailable("a frame is too large for the channel")
-        if self._transport is not None and not self._transport.is_closing():
+        if self._transport is not None and self.is_open:
             self._transport.write(len(body).to_bytes(4, "big") + body)
             while self._is_full and self._transport is not None:
                 await self._on_change()
@@ -81,6 +81,14 @@ class RelayConnection(asyncio.Protocol):
             self._transport.resume_reading()
         else:
             self._deliver_end()
+
+    @property
+    def is_open(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
+
+    async def wait(self) -> None:
+        """Waits until something has arrived, after ``on_message`` was called with it, or the connection has ended."""
+        await self._on_change()
 
     async def close(self) -> None:
         self.abandon()

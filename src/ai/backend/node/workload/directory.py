@@ -29,6 +29,14 @@ def read_json(path: Path) -> dict[str, Any] | None:
     return content if isinstance(content, dict) else None
 
 
+def write_new_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Writes a JSON object to a file that nobody may miss or need yet: a reader sees none until all is written.
+
+    Raises OSError.
+    """
+    path.write_text(json.dumps(content), encoding="utf-8")
+
+
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Replaces a file by a JSON object atomically. Raises OSError."""
     temporary = path.with_name(path.name + ".tmp")

@@ -25,11 +25,13 @@ def describe(
     has_policies: bool,
     keeps_home: bool = False,
     class_overheads: Mapping[str, int] | None = None,
+    class_handlers: Mapping[str, str] | None = None,
 ) -> RuntimeInfo:
     """Describes the runtime.
 
     Args:
         class_overheads: memory in bytes that the cluster adds to a pod of each class.
+        class_handlers: the handler of each class, as the nodes' container runtime names it.
         is_isolated: a probe has shown that the cluster enforces network policies.
         has_policies: the runtime keeps such policies.
         keeps_home: homes are claims, whose size is the business of their storage class.
@@ -41,6 +43,7 @@ def describe(
         workload_type="container",
         runtime_classes=runtime_classes,
         class_overheads=class_overheads or {},
+        class_handlers=class_handlers or {},
         tier="isolated-pod" if is_isolated and has_policies else "pod",
         enforcement={
             "cpu": enforced,

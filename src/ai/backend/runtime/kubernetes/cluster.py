@@ -189,6 +189,7 @@ class ClusterConnection:
         has_policies = self.settings.network_policy != "none"
         self._info = describe(
             runtime_classes=tuple(item.metadata.name for item in self._runtime_classes),
+            class_handlers={item.metadata.name: item.handler for item in self._runtime_classes},
             class_overheads={
                 item.metadata.name: amount
                 for item in self._runtime_classes

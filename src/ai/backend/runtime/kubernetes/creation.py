@@ -46,6 +46,7 @@ from ai.backend.runtime.kubernetes.manifest import (
     ClusterFacts,
     compose_pod,
     file_directories,
+    single_files,
 )
 from ai.backend.runtime.kubernetes.records import INSTANCE_LABEL, pod_name
 from ai.backend.runtime.kubernetes.settings import KubernetesRuntimeSettings
@@ -209,11 +210,15 @@ class Creation:
 
     def _files(self) -> list[dict[str, Any]]:
         directories = file_directories(self.spec.files)
+        singles = single_files(self.spec)
         messages: list[dict[str, Any]] = []
         for target, content in self.spec.files.items():
             is_private = target in self.spec.private_files
             if target.startswith(HOME + "/"):
                 messages.append(_file_message("home", target.removeprefix(HOME + "/"), content, is_private))
+                continue
+            if target in singles:
+                messages.append(_file_message(HOSTS_PLACE, singles[target], content, is_private))
                 continue
             top = next(top for top in directories if target.startswith(f"{top}/"))
             path = f"{directories[top]}/{target.removeprefix(top + '/')}"

@@ -55,6 +55,8 @@ IDENTITY_PREFIX = "backend.ai/etc-"
 _IDENTITY = ("passwd", "group")
 _TOOLS = SU_EXEC.rpartition("/")[0]
 FILES_PLACE, HOSTS_PLACE = "files", "hosts"
+SINGLE_FILES = ("/etc/ssh/ssh_config",)
+"""Files that are mounted for themselves, as /etc/hosts is: their directories are the image's."""
 MAX_FILES_BYTES = 4 * 1024 * 1024
 _CHANNEL_BYTES = 1024 * 1024
 _MIN_SIDECAR_BYTES = 32 * 1024 * 1024
@@ -159,7 +161,7 @@ def file_directories(files: Mapping[str, bytes]) -> dict[str, str]:
             raise CreationDenied(f"{target!r} is not a plain absolute path", data={"field": "files", "key": target})
         if len(content) > MAX_FILES_BYTES:
             raise CreationDenied(f"{target!r} is larger than 4 MiB", data={"field": "files", "key": target})
-        if target.startswith(HOME + "/"):
+        if target.startswith(HOME + "/") or target in SINGLE_FILES:
             continue
         top = "/".join(target.split("/")[:3]) if target.count("/") > 2 else target.rpartition("/")[0] or "/"
         if top in (*FORBIDDEN_TARGETS, "/home") or top.startswith(tuple(f"{path}/" for path in FORBIDDEN_TARGETS[1:])):
@@ -167,6 +169,12 @@ def file_directories(files: Mapping[str, bytes]) -> dict[str, str]:
             raise CreationDenied(message, data={"field": "files", "key": target})
         directories.setdefault(top, f"d{len(directories)}")
     return directories
+
+
+def single_files(spec: WorkloadSpec) -> dict[str, str]:
+    """Returns the name of each file that is mounted for itself in the volume ``hosts``, by its target."""
+    names = {"/etc/hosts": "hosts"} if spec.network is not None else {}
+    return names | {target: f"s{number}" for number, target in enumerate(SINGLE_FILES) if target in spec.files}
 
 
 def _refuse_impossible(spec: WorkloadSpec) -> None:
@@ -231,8 +239,8 @@ def _prepare_container(
     if not facts.has_image_volumes:
         arguments += ["--copy", PLATFORM, "/target"]
         mounts.append({"name": "platform", "mountPath": "/target"})
-    if spec.network is not None:
-        arguments += ["--touch", f"{HOSTS_FOLDER}/hosts"]
+    if singles := single_files(spec):
+        arguments += [word for name in singles.values() for word in ("--touch", f"{HOSTS_FOLDER}/{name}")]
         mounts.append({"name": "hosts", "mountPath": HOSTS_FOLDER})
     if not arguments:
         return []
@@ -261,7 +269,7 @@ def _relay_container(
     if has_files:
         places[FILES_PLACE] = FILES_FOLDER
         mounts.append({"name": "files", "mountPath": FILES_FOLDER})
-    if spec.network is not None:
+    if single_files(spec):
         places[HOSTS_PLACE] = HOSTS_FOLDER
         mounts.append({"name": "hosts", "mountPath": HOSTS_FOLDER})
     setup = {
@@ -317,8 +325,10 @@ def _main_container(
         {"name": "files", "mountPath": directory, "subPath": sub_path, "readOnly": True}
         for directory, sub_path in directories.items()
     ]
-    if spec.network is not None:
-        mounts.append({"name": "hosts", "mountPath": "/etc/hosts", "subPath": "hosts", "readOnly": True})
+    mounts += [
+        {"name": "hosts", "mountPath": target, "subPath": name, "readOnly": True}
+        for target, name in single_files(spec).items()
+    ]
     container: dict[str, Any] = {
         "name": MAIN,
         "image": spec.image,
@@ -398,7 +408,7 @@ def _volumes(
     ]
     if directories:
         volumes.append({"name": "files", "emptyDir": {"medium": "Memory", "sizeLimit": str(2 * MAX_FILES_BYTES)}})
-    if spec.network is not None:
+    if single_files(spec):
         volumes.append({"name": "hosts", "emptyDir": {"medium": "Memory", "sizeLimit": str(_CHANNEL_BYTES)}})
     return volumes
 

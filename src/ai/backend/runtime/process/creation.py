@@ -13,14 +13,21 @@ from ai.backend.node.cdi.application import applied
 from ai.backend.node.cdi.registry import SYSTEM_DIRECTORIES, CdiRegistry
 from ai.backend.node.linux import seccomp
 from ai.backend.node.linux.open_beneath import BENEATH
-from ai.backend.node.workload.directory import write_json
+from ai.backend.node.workload.directory import write_new_json
 from ai.backend.node.workload.file_trees import give_home, place_files, remove_tree
 from ai.backend.plugin.crash_points import crash_point
 from ai.backend.plugin.runtime import HOME, WorkloadSpec
 from ai.backend.runtime.process import rootfs
 from ai.backend.runtime.process.egress import resolver_file
 from ai.backend.runtime.process.images import ProcessImage, host_images
-from ai.backend.runtime.process.launch_plan import FILES_VARIABLE, Host, build_plan, egress_of, limits_of
+from ai.backend.runtime.process.launch_plan import (
+    FILES_VARIABLE,
+    Host,
+    build_plan,
+    egress_of,
+    folders_of,
+    limits_of,
+)
 from ai.backend.runtime.process.networks import hosts_file
 from ai.backend.runtime.process.records import Record, StateDirectory
 from ai.backend.runtime.process.sandbox import SYSTEM_DIRECTORIES as VISIBLE_FOLDERS
@@ -94,7 +101,11 @@ class Creation:
         network_files = {} if spec.network is None else {"/etc/hosts": hosts_file(spec.network)}
         if egress_of(spec, self.host):
             network_files["/etc/resolv.conf"] = resolver_file()
-        mounted_files = place_files({**spec.files, **network_files}, directory.path, home, owner, spec.private_files)
+        files = {**spec.files, **network_files}
+        folders = folders_of(files, spec, self.host)
+        in_folders = {f"{folder}/{name}" for folder, contents in folders.items() for name in contents}
+        files = {target: content for target, content in files.items() if target not in in_folders}
+        mounted_files = place_files(files, directory.path, home, owner, spec.private_files)
         if self.image.rootfs is not None:  # its /etc is read-only: only what is there can be covered
             rootfs = self.image.rootfs
             mounted_files = {
@@ -102,7 +113,7 @@ class Creation:
                 for target, path in mounted_files.items()
                 if not target.startswith("/etc/") or (rootfs / target[1:]).is_file()
             }
-        if self.host.seccomp:
+        if self.host.seccomp and spec.config.extra_syscalls:
             (directory.path / "seccomp.bpf").write_bytes(seccomp.compile_policy(spec.config.extra_syscalls))
         plan = build_plan(
             spec,
@@ -114,11 +125,12 @@ class Creation:
             cookie=self.cookie,
             groups=groups,
             files=mounted_files if self.host.bwrap else {},
+            folders=folders,
         )
         if not self.host.bwrap:
             self._link_bare_mounts(home)
             plan["environ"][FILES_VARIABLE] = str(directory.path / "files")
-        write_json(directory.path / "plan.json", plan)
+        write_new_json(directory.path / "plan.json", plan)
         return record
 
     def _make_home(self, home: Path, owner: tuple[int, int] | None) -> None:

@@ -13,11 +13,15 @@ from ai.backend.node.linux.cgroups import CgroupDriver, Group, Limits
 from ai.backend.node.workload.file_trees import RUNNER
 from ai.backend.plugin.runtime import HOME, WorkloadSpec
 from ai.backend.runtime.process import program, sandbox
+from ai.backend.runtime.process.etc_folder import EtcFolder
 from ai.backend.runtime.process.images import ProcessImage
 from ai.backend.runtime.process.settings import SESSION_UID_COUNT, ProcessRuntimeSettings
 from ai.backend.runtime.process.supervisor import launch
 from ai.backend.runtime.workload import OOM_SCORE_ADJ, device_node, environment
 
+SHARED_FILTER = "seccomp.bpf"
+MEMORY_FOLDERS = ("/home/config",)
+MEMORY_FOLDERS_BYTES = 256 * 1024
 COOKIE_VARIABLE = "BACKENDAI_WORKLOAD_COOKIE"
 FILES_VARIABLE = "BACKENDAI_FILES"
 SANDBOX_PATH = f"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:{sandbox.PROGRAMS_FOLDER}"
@@ -39,6 +43,7 @@ class Host:
     can_limit_pids_late: bool
     runner: Path
     static: Path
+    etc: EtcFolder
     is_root: bool
     user_namespace: bool = True
     can_stage: bool = True
@@ -89,8 +94,9 @@ def build_plan(
     cookie: str,
     groups: list[Group],
     files: dict[str, Path],
+    folders: Mapping[str, Mapping[str, bytes]],
 ) -> dict[str, Any]:
-    """Returns the shim's plan (``plan.json``). Raises CreationDenied."""
+    """Returns the shim's plan (``plan.json``). ``folders`` are those of :func:`folders_of`. Raises CreationDenied."""
     limits = limits_of(spec, settings)
     has_inner_home = host.bwrap is not None or host.binds_home
     inner_home = HOME if has_inner_home else str(home)
@@ -112,6 +118,7 @@ def build_plan(
             home=home,
             runner=host.runner,
             static=host.static,
+            etc=_etc_of(spec, host, files) if image.rootfs is None else None,
             prefixes=(*image.prefixes, *map(str, settings.host_directories)) if image.rootfs is None else (),
             rootfs=image.rootfs,
             python=image.runtime_path if image.runtime == "python" else None,
@@ -119,14 +126,14 @@ def build_plan(
             devices=spec.config.devices,
             ipc=spec.config.ipc,
             files=files,
+            folders=folders,
             hostname=spec.hostname,
             tmp_bytes=settings.tmp_bytes,
             shmem_bytes=spec.shmem_bytes or settings.shmem_bytes,
             private_network=settings.network == "none" and spec.network is None,
             has_seccomp=host.seccomp,
             has_block=late_pid_limit is not None,
-            staged=host.is_root
-            or (host.can_stage and bool(spec.config.mounts or spec.config.ipc)),  # only where it must be
+            staged=_is_staged(spec, host),
             user_namespace=host.user_namespace,
         )
         if not host.user_namespace:
@@ -145,7 +152,7 @@ def build_plan(
         "sandboxed": bool(host.bwrap),
         "stage": staged_sources,
         "cgroups": [dict(group) for group in groups],
-        "seccomp": str(directory / "seccomp.bpf") if host.seccomp else None,
+        "seccomp": _filter_of(spec, host, directory),
         "owner": [settings.kernel_uid, settings.kernel_gid] if host.is_root else None,
         "uid": settings.kernel_uid if host.is_root and host.user_namespace else None,
         "gid": settings.kernel_gid if host.is_root and host.user_namespace else None,
@@ -160,6 +167,42 @@ def build_plan(
         "replay_bytes": settings.replay_bytes,
         "look_s": 3 * settings.watch_interval_s,
     }
+
+
+def _is_staged(spec: WorkloadSpec, host: Host) -> bool:
+    """Returns True if mounts are made before bubblewrap runs: only where they must be."""
+    return host.bwrap is not None and (host.is_root or (host.can_stage and bool(spec.config.mounts or spec.config.ipc)))
+
+
+def folders_of(files: Mapping[str, bytes], spec: WorkloadSpec, host: Host) -> dict[str, dict[str, bytes]]:
+    """Returns the files that the shim writes into folders in memory, by folder and name, one mount for each folder.
+
+    These are the public files of folders in which nothing else is, such as /home/config.
+    """
+    folders: dict[str, dict[str, bytes]] = {}
+    for target, content in files.items() if _is_staged(spec, host) else ():
+        folder, _, name = target.rpartition("/")
+        if folder in MEMORY_FOLDERS and target not in spec.private_files and os.path.normpath(target) == target:
+            folders.setdefault(folder, {})[name] = content
+    size = sum(len(content) for contents in folders.values() for content in contents.values())
+    return folders if size <= MEMORY_FOLDERS_BYTES else {}
+
+
+def _filter_of(spec: WorkloadSpec, host: Host, directory: Path) -> str | None:
+    """Returns the path of the system call filter: all workloads without system calls of their own share one."""
+    if not host.seccomp:
+        return None
+    return str(directory / "seccomp.bpf" if spec.config.extra_syscalls else host.static / SHARED_FILTER)
+
+
+def _etc_of(spec: WorkloadSpec, host: Host, files: Mapping[str, Path]) -> Path | None:
+    """Returns the folder to show as /etc; None if something is to be mounted at a place that the folder lacks."""
+    targets = (*files, *(mount.target for mount in spec.config.mounts), *(d.target for d in spec.config.devices))
+    relative_paths = [target.removeprefix("/etc/") for target in targets if target and target.startswith("/etc/")]
+    folder = host.etc.current()
+    if folder is None or any(not os.path.lexists(folder / path) for path in relative_paths):
+        return None
+    return folder
 
 
 def _inner_identity(settings: ProcessRuntimeSettings, host: Host) -> tuple[int, int]:

@@ -31,7 +31,8 @@ from ai.backend.plugin.runtime import HOME
 from ai.backend.runtime.process import sandbox
 from ai.backend.runtime.process.cgroup_probe import find_driver, find_hierarchies, parse_own_groups
 from ai.backend.runtime.process.egress import find_helpers
-from ai.backend.runtime.process.launch_plan import Host
+from ai.backend.runtime.process.etc_folder import EtcFolder
+from ai.backend.runtime.process.launch_plan import SHARED_FILTER, Host
 from ai.backend.runtime.process.networks import why_no_multi_node_networks, why_no_networks
 from ai.backend.runtime.process.settings import ProcessRuntimeSettings
 from ai.backend.runtime.settings import MIB
@@ -45,7 +46,7 @@ syscalls.mount("tmpfs", "/tmp", "tmpfs", 0)"""
 """A program with the system calls that the agent of an unprivileged user makes before it starts bubblewrap. Some hosts
 permit them to the program bubblewrap only."""
 _NAMESPACE_CODE = """from ai.backend.runtime.process.supervisor import launch
-launch.become_user_in_namespace({{"namespace_uid": {}, "uid": {}, "gid": {}, "groups": []}})"""
+launch.try_user_namespace({{"namespace_uid": {}, "uid": {}, "gid": {}, "groups": []}})"""
 _PROBE_LIMITS = Limits(cpu=1.0, memory_bytes=64 * MIB, pids=16)
 
 
@@ -102,6 +103,11 @@ def probe(settings: ProcessRuntimeSettings, state: Path) -> ProbeResult:
         can_limit_pids_late=can_limit_late,
         runner=settings.runner_directory or _runner_directory(state, is_copied=bwrap is not None),
         static=_write_etc_files(state, *inner_ids),
+        etc=EtcFolder(
+            state / "static",
+            [name for name in sandbox.SHOWN_ETC_NAMES if name != sandbox.RESOLVER_NAME],
+            {**sandbox.etc_stand_ins(*inner_ids), sandbox.RESOLVER_NAME: ""},
+        ),
         is_root=is_root,
         user_namespace=user_namespace,
         can_stage=is_root or (bwrap is not None and _can_execute(_STAGE_CODE)),
@@ -109,6 +115,8 @@ def probe(settings: ProcessRuntimeSettings, state: Path) -> ProbeResult:
         binds_home=is_root and bwrap is None and Path(HOME).parent.is_dir(),
         egress=egress,
     )
+    if has_filter:
+        _write_filter(host.static)
     no_network_reason = why_no_networks(state, has_sandbox=bwrap is not None)
     no_overlay_reason = why_no_multi_node_networks(state, no_network_reason=no_network_reason)
     for reason in dict.fromkeys(filter(None, (no_network_reason, no_overlay_reason))):
@@ -199,6 +207,15 @@ def _write_etc_files(state_directory: Path, uid: int, gid: int) -> Path:
             file_path.write_text(content)
         file_path.chmod(0o644)
     return files_directory
+
+
+def _write_filter(files_directory: Path) -> None:
+    """Writes the system call filter that all sessions share, unless it is there."""
+    path, program = files_directory / SHARED_FILTER, seccomp.compile_policy()
+    if not path.exists() or path.read_bytes() != program:
+        unfinished = path.with_name(f"{path.name}.new")
+        unfinished.write_bytes(program)
+        unfinished.replace(path)
 
 
 def _probe_cgroups(settings: ProcessRuntimeSettings, state_directory: Path, notes: _Notes) -> CgroupDriver:

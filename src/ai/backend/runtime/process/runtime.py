@@ -71,6 +71,14 @@ class _Handle:
     exposure: PortExposure | None = None
 
 
+def _begin_removal(directory: WorkloadDirectory, *, keep_home: bool) -> bool:
+    """Records that a workload is being removed; returns True if its shim lives."""
+    if not directory.path.exists():
+        return False
+    directory.mark_removing(keep_home=keep_home)
+    return directory.is_locked()
+
+
 def _close_created_fd(creation_future: asyncio.Future[int]) -> None:
     """Closes a network namespace's descriptor that was created after its waiting task was cancelled."""
     if not creation_future.cancelled() and creation_future.exception() is None:
@@ -141,13 +149,18 @@ class ProcessRuntime(AbstractRuntime):
 
     async def _compile_runner(self, runner_copy: Path) -> None:
         """Compiles the runner in the background; sessions that start meanwhile only start more slowly."""
-        await asyncio.to_thread(lambda: runner_files.remove_other_copies(runner_copy, self._state.plans()))
+        await asyncio.to_thread(self._remove_unused_copies, runner_copy)
         interpreters = {
             image.interpreter: image.version
             for image in self._images.values()
             if image.runtime == "python" and not image.rootfs
         }
         await runner_files.compile_runner(runner_copy, interpreters.items())
+
+    def _remove_unused_copies(self, runner_copy: Path) -> None:
+        plans = self._state.plans()
+        runner_files.remove_other_copies(runner_copy, plans)
+        self.findings.host.etc.remove_unused(plans)
 
     async def shutdown(self) -> None:
         handles, self._handles = list(self._handles.values()), {}
@@ -277,16 +290,13 @@ class ProcessRuntime(AbstractRuntime):
             if handle is None:
                 self._locks.pop(key, None)
                 return None
-            return await self._end_workload(handle, grace_s, "shim-stop")
+            if handle.exit is None and await asyncio.to_thread(handle.directory.needs_stop):
+                await self._request_end(handle, grace_s, "shim-stop")
+            return await self._end_workload(handle)
 
-    async def _end_workload(self, handle: _Handle, grace_s: float, request_type: str) -> WorkloadExit:
+    async def _end_workload(self, handle: _Handle) -> WorkloadExit:
+        """Returns the exit of a workload whose shim was asked to end it, after announcing the exit once."""
         directory = handle.directory
-        if request_type == "shim-dismiss":
-            is_needed = await asyncio.to_thread(directory.is_locked)
-        else:
-            is_needed = handle.exit is None and await asyncio.to_thread(directory.needs_stop)
-        if is_needed:
-            await self._request_end(directory, grace_s, request_type)
         crash_point("stop.exited")
         workload_exit = handle.exit
         if workload_exit is None:
@@ -294,22 +304,29 @@ class ProcessRuntime(AbstractRuntime):
         self._announce_exit(handle, workload_exit)
         return workload_exit
 
-    async def _request_end(
-        self, directory: WorkloadDirectory, grace_s: float, request_type: str, reason: str = "stopped"
-    ) -> None:
+    async def _request_end(self, handle: _Handle, grace_s: float, request_type: str, reason: str = "stopped") -> None:
         """Sends the shim a request to end its workload; kills a shim that does not answer, and its workload with it."""
+        directory = handle.directory
+        request = {"t": request_type, "grace": grace_s, "reason": reason}
         try:
-            connection = await RelayConnection.open(directory.path)
-            try:
-                async with asyncio.timeout(grace_s + STOP_TIMEOUT_MARGIN_S):
+            async with asyncio.timeout(grace_s + STOP_TIMEOUT_MARGIN_S):
+                watch = handle.shim_connection
+                if watch is not None and watch.is_open:
+                    await watch.send(request)
+                    crash_point("stop.requested")
+                    while watch.is_open and (handle.exit is None or request_type == "shim-dismiss"):
+                        await watch.wait()
+                    return
+                connection = await RelayConnection.open(directory.path)
+                try:
                     await connection.send({"t": "watch"})
-                    await connection.send({"t": request_type, "grace": grace_s, "reason": reason})
+                    await connection.send(request)
                     crash_point("stop.requested")
                     while (message := await connection.receive()) is not None:
                         if message.get("t") == "exited" and request_type != "shim-dismiss":
                             break
-            finally:
-                await connection.close()
+                finally:
+                    await connection.close()
         except (Unavailable, TimeoutError):
             log.warning("the shim of %s does not answer and is killed", directory.path.name)
             await asyncio.to_thread(cleanup.kill_shim, directory)
@@ -318,11 +335,12 @@ class ProcessRuntime(AbstractRuntime):
         async with self._lock_of(key):
             directory = self._state.workload(key)
             handle = await self._find_handle(key)
-            if directory.path.exists():
-                await asyncio.to_thread(directory.mark_removing, keep_home=keep_home)
-                crash_point("remove.marked")
+            has_shim = await asyncio.to_thread(_begin_removal, directory, keep_home=keep_home)
+            crash_point("remove.marked")
             if handle is not None:
-                await self._end_workload(handle, 0.0, "shim-dismiss")
+                if has_shim:
+                    await self._request_end(handle, 0.0, "shim-dismiss")
+                await self._end_workload(handle)
                 await self._stop_watcher(handle)
             crash_point("remove.killed")
             await asyncio.to_thread(
@@ -443,9 +461,7 @@ class ProcessRuntime(AbstractRuntime):
             if is_current and handle.exit is None and handle.watcher is None:
                 self._start_watcher(handle)
         elif message.get("t") == "exited":
-            self._announce_exit(handle, exit_of(message))
-            if handle.shim_connection is not None:
-                handle.shim_connection.abandon()
+            self._announce_exit(handle, exit_of(message))  # the connection stays, to dismiss the shim
 
     async def _stop_watcher(self, handle: _Handle) -> None:
         if (watcher := handle.watcher) is not None:
@@ -476,7 +492,7 @@ class ProcessRuntime(AbstractRuntime):
         if handle is None:
             return
         async with self._lock_of(key) if removes_home else nullcontext():
-            request = asyncio.create_task(self._request_end(handle.directory, 2.0, "shim-stop", reason))
+            request = asyncio.create_task(self._request_end(handle, 2.0, "shim-stop", reason))
             if removes_home:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(STOP_TIMEOUT_MARGIN_S):

@@ -31,6 +31,7 @@ BECOME_USER_SCRIPT = (
 )
 """The first program in a sandbox of root's without a user namespace. Its change of user drops the last capabilities."""
 SYSTEM_DIRECTORIES = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+RESOLVER_NAME = "resolv.conf"
 SHOWN_ETC_NAMES = (
     "alternatives",
     "bash.bashrc",
@@ -48,7 +49,7 @@ SHOWN_ETC_NAMES = (
     "OpenCL",
     "pki",
     "protocols",
-    "resolv.conf",
+    RESOLVER_NAME,
     "services",
     "ssl/certs",
     "ssl/openssl.cnf",
@@ -61,7 +62,8 @@ DEVICE_SYSFS_FOLDERS = ("/sys/bus", "/sys/class", "/sys/dev", "/sys/devices")
 """Folders of sysfs that sessions with a device node see: libraries of vendors read the topology there."""
 StagedSource = dict[str, Any]
 """A source that is bound in the stage: ``source``, ``name`` there, ``bind`` as bubblewrap's option; ``place`` is None,
-or, for a target below that of another source, the name of the other and the path in it."""
+or, for a target below that of another source, the name of the other and the path in it. Instead of a source,
+``contents`` are files by name, each byte a character, of a folder that is made there."""
 
 
 def etc_stand_ins(uid: int, gid: int) -> dict[str, str]:
@@ -104,6 +106,22 @@ class BubblewrapArguments:
             self._open_parents(link_path)
         self.add("--symlink", target, link_path)
 
+    def show_contents(self, folder: str, contents: Mapping[str, bytes]) -> None:
+        """Adds a read-only folder of these files, which the shim writes in the stage."""
+        stage_name = self._staged_targets[folder] = self._stage("", "--ro-bind", None)
+        self.staged_sources[-1]["contents"] = {name: content.decode("latin-1") for name, content in contents.items()}
+        if self.opens_parents:
+            self._open_parents(folder)
+        self.add("--ro-bind", f"{launch.STAGE_FOLDER}/{stage_name}", folder)
+
+    def show_devices(self) -> None:
+        """Adds /dev: the one of the stage, in which devices are mounted too, or bubblewrap's own."""
+        if self.staged:
+            self.add("--dev-bind", launch.DEVICE_FOLDER, "/dev")
+            self._staged_targets["/dev"] = os.path.basename(launch.DEVICE_FOLDER)  # noqa: PTH119  # its name there
+        else:
+            self.add("--dev", "/dev")
+
     def _open_parents(self, target: str) -> None:
         """Makes the parents of a mount point open to all users, as bubblewrap would make closed parents."""
         for parent in reversed(Path(target).parents[:-1]):
@@ -139,18 +157,24 @@ def _is_public(source: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostPaths:
-    """Holds the paths that a sandbox shows. ``static`` has our own passwd, group and hosts."""
+    """Holds the paths that a sandbox shows. ``static`` has our own passwd, group and hosts.
+
+    ``folders`` are made in the stage, with the contents of their files by name.
+    ``etc`` is the whole of /etc, but for the resolver's file (:mod:`etc_folder`); None to bind each entry by itself.
+    """
 
     bwrap: str
     home: Path
     runner: Path
     static: Path
+    etc: Path | None
     prefixes: Sequence[str]
     rootfs: Path | None
     python: str | None
     mounts: Sequence[Mount]
     devices: Sequence[DeviceMapping]
     files: Mapping[str, Path]
+    folders: Mapping[str, Mapping[str, bytes]]
     hostname: str
     tmp_bytes: int
     shmem_bytes: int
@@ -188,9 +212,8 @@ def compose(host_paths: HostPaths, command: Sequence[str]) -> tuple[list[str], l
         _show_host(bubblewrap, host_paths)
     else:
         _show_rootfs(bubblewrap, host_paths.rootfs)
-    bubblewrap.add("--proc", "/proc", "--dev", "/dev")
-    if host_paths.staged:
-        bubblewrap.add("--dev-bind", launch.PTY_FOLDER, "/dev/pts")
+    bubblewrap.add("--proc", "/proc")
+    bubblewrap.show_devices()
     # bubblewrap's first process belongs to the session's user and has no filter: who writes its memory has none either.
     bubblewrap.add(
         "--size", "4096", "--perms", "0555", "--tmpfs", FIRST_PROCESS_FOLDER, "--remount-ro", FIRST_PROCESS_FOLDER
@@ -211,6 +234,8 @@ def compose(host_paths: HostPaths, command: Sequence[str]) -> tuple[list[str], l
         bubblewrap.link(f"{RUNNER}/su-exec", SU_EXEC)
     if host_paths.python is not None:
         bubblewrap.link(host_paths.python, f"{PROGRAMS_FOLDER}/python")
+    for folder, contents in host_paths.folders.items():
+        bubblewrap.show_contents(folder, contents)
     for mount in sorted(host_paths.mounts, key=lambda mount: mount.target.split("/")):  # outer before inner targets
         check_mount(mount, staged=bubblewrap.staged)
         if not bubblewrap.staged:
@@ -241,11 +266,13 @@ def _show_host(bubblewrap: BubblewrapArguments, host_paths: HostPaths) -> None:
             bubblewrap.add("--symlink", str(host_path.readlink()), directory)
         elif host_path.is_dir():
             bubblewrap.bind(host_path, directory)
-    for etc_name in SHOWN_ETC_NAMES:
+    if host_paths.etc is not None:
+        bubblewrap.bind(host_paths.etc, "/etc")
+    for etc_name in SHOWN_ETC_NAMES if host_paths.etc is None else (RESOLVER_NAME,):
         host_path = Path("/etc", etc_name)
         if host_path.exists():
             bubblewrap.bind(host_path.resolve() if host_path.is_file() else host_path, str(host_path))
-    for etc_name in ("passwd", "group", "hosts"):
+    for etc_name in ("passwd", "group", "hosts") if host_paths.etc is None else ():
         bubblewrap.bind(host_paths.static / etc_name, f"/etc/{etc_name}")
     for prefix in host_paths.prefixes:
         bubblewrap.bind(prefix, prefix)

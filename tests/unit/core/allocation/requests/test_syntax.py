@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ai.backend.common.errors import InvalidInput
+from ai.backend.core.allocation.requests.compiled import RequestCompiler
 from ai.backend.core.allocation.requests.syntax import MAX_DEPTH, MAX_LENGTH, MAX_TERMS, RequestParser
 from ai.backend.core.allocation.requests.terms import AllOf, AnyOf, Comparison, Facts, Has, Literal, Not, Term
 
@@ -160,3 +161,31 @@ _terms: st.SearchStrategy[Term] = st.recursive(
 @given(_terms)
 def test_what_is_printed_is_read_again(term: Term) -> None:
     assert parse(str(term))[0] == term
+
+
+@pytest.mark.parametrize(
+    ("text", "keys", "canonical"),
+    [
+        ('tolerates("burn-in")', {"burn-in"}, 'tolerates("burn-in")'),
+        (
+            "memory >= 1g && tolerates('a') && tolerates('*')",
+            {"a", "*"},
+            'memory >= 1g && tolerates("a") && tolerates("*")',
+        ),
+        ("same(model) && tolerates('a\"b')", {'a"b'}, 'same(model) && tolerates("a\\"b")'),
+    ],
+)
+def test_tolerations_are_told_apart_from_constraints(text: str, keys: set[str], canonical: str) -> None:
+    request = RequestCompiler().compile(text)
+    assert request.tolerated == keys
+    assert request.text == canonical
+    assert RequestCompiler().compile(canonical) == request
+    assert not any("tolerates" in str(constraint) for constraint in request.constraints)
+
+
+@pytest.mark.parametrize(
+    "text", ["tolerates(key)", "tolerates()", "tolerates(1)", "tolerates('a', 'b')", "!tolerates('a')"]
+)
+def test_malformed_tolerations_are_refused(text: str) -> None:
+    with pytest.raises(InvalidInput):
+        RequestCompiler().compile(text)

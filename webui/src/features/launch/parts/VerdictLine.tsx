@@ -38,10 +38,16 @@ export function VerdictLine({
   isStale: boolean;
   onTake: (nearest: NonNullable<Explanation['nearest']>[number]) => void;
 }) {
-  const { t } = useTranslation('launch');
+  const { t, i18n } = useTranslation(['launch', 'sessions']);
+  const reasonOf = ({ reason, message }: Explanation) =>
+    reason && i18n.exists(`reason.${reason}`, { ns: 'sessions' })
+      ? t(`sessions:reason.${reason}` as 'sessions:reason.not-yet')
+      : (message ?? '');
   const agents = explanation.agents;
   const startable = agents?.startable ?? 0;
   const total = agents?.total ?? 0;
+  // Each reason has a sentence in each language; what the manager adds to it, with amounts and names, is English.
+  const reason = reasonOf(explanation);
   const known = `remedy.${explanation.remedy ?? 'time'}` as 'remedy.time';
   return (
     <Stack gap="xs" aria-busy={isStale} aria-live="polite" style={{ opacity: isStale ? 0.6 : 1 }}>
@@ -53,9 +59,14 @@ export function VerdictLine({
       ) : (
         <>
           <Text size="sm" fw={600}>
-            {explanation.message}
+            {reason}
           </Text>
           <Text size="sm">{t(known)}</Text>
+          {explanation.message !== reason && (
+            <Text size="xs" c="dimmed" lang="en">
+              {explanation.message}
+            </Text>
+          )}
           {(explanation.count ?? 1) > 1 && (
             <Text size="sm">{t('verdict.someNow', { placed: explanation.placed, count: explanation.count })}</Text>
           )}

@@ -25,7 +25,12 @@ function Why({ id }: { id: string }) {
       {(why) => (
         <Facts
           rows={[
-            [t('why.verdict'), why.message],
+            [
+              t('why.verdict'),
+              <span key="verdict" lang="en">
+                {why.message}
+              </span>,
+            ],
             [t('why.place'), t('why.placeOf', { position: why.position ?? '–', waiting: why.waiting ?? 0 })],
             [
               t('why.heldBy'),
@@ -91,7 +96,9 @@ function QueueTable({ view }: { view: QueueView }) {
             cell: (entry) => (
               <Stack gap={2} align="flex-start">
                 <StatusBadge tone={toneOfRemedy(entry.remedy)} label={reasonName(entry.reason)} />
-                <Text size="xs">{entry.message}</Text>
+                <Text size="xs" lang="en">
+                  {entry.message}
+                </Text>
               </Stack>
             ),
           },

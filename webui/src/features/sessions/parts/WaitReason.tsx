@@ -20,7 +20,11 @@ export function WaitReason({ wait, isLong = false }: { wait: Wait; isLong?: bool
           <>
             {' · '}
             {t(`wait.${wait.class}`)}
-            {wait.message !== '' && <span className={classes.message}>{wait.message}</span>}
+            {wait.message !== '' && (
+              <span className={classes.message} lang="en">
+                {wait.message}
+              </span>
+            )}
           </>
         )}
       </span>

@@ -44,12 +44,13 @@ class Hooks(Step):
         kernel.attached = {}
         for handle, held_allocation in holders:
             key = handle.key
+            changes: dict[str, Any] = {}
             if key not in kernel.record.hooked:
-                kernel.save(
-                    hooked=[*kernel.record.hooked, key],
-                    hook_slots={**kernel.record.hook_slots, key: [str(slot) for slot in held_allocation.slots]},
-                )
-            config = await self.calls.call(key, "pre_create", kernel, step)
+                changes = {
+                    "hooked": [*kernel.record.hooked, key],
+                    "hook_slots": {**kernel.record.hook_slots, key: [str(slot) for slot in held_allocation.slots]},
+                }
+            config = await self.calls.call(key, "pre_create", kernel, step, changes=changes)
             assert config is not None
             kernel.configs.append((key, config))
             kernel.attached[key] = await _attached_devices_of(handle, held_allocation)

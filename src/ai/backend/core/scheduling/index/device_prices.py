@@ -72,6 +72,11 @@ class DevicePrices:
         self._free_micro: list[dict[str, int]] = []
         self._sets: dict[str, list[_ScarceSet]] | None = None
 
+    @property
+    def is_needed(self) -> bool:
+        """False if no typical request names devices: then there are no groups, and nothing has to be counted."""
+        return bool(self._flows)
+
     def group_of(self, node_class: NodeClass) -> int:
         """Returns the number of the group of agents with these devices."""
         key = tuple(

@@ -62,10 +62,11 @@ class FreeState:
         memory: float,
         accelerators: Sequence[tuple[str, FreeAccelerator]],
         group: int = 0,
+        usable_micro: Sequence[tuple[str, int]] = (),
     ) -> None:
         self.node_class = node_class
         self.group = group
-        self.usable_micro = [(slot, max(0, round((free.units - free.lost) * MICRO))) for slot, free in accelerators]
+        self.usable_micro = usable_micro
         self.fingerprint = fingerprint
         self.cores = cores
         self.memory = memory
@@ -111,7 +112,8 @@ class FreeStates:
         left.agent_mask ^= 1 << rank
         if not left.agent_mask:
             del self._states[left.fingerprint]
-        self.prices.count(left.group, left.usable_micro, -1)
+        if left.usable_micro:
+            self.prices.count(left.group, left.usable_micro, -1)
         self._state_of_rank[rank] = self._enter(rank)
 
     def lost(self, slot: str, units: float, whole: int, cores: float, memory: float) -> float:
@@ -144,7 +146,8 @@ class FreeStates:
                 self.era += 1
             self.log.append(state)
         state.agent_mask |= 1 << rank
-        self.prices.count(state.group, state.usable_micro, 1)
+        if state.usable_micro:
+            self.prices.count(state.group, state.usable_micro, 1)
         return state
 
     def _new_state(self, agent: AgentState, fingerprint: Fingerprint) -> FreeState:
@@ -163,8 +166,11 @@ class FreeStates:
             values = self._values_of(slot, pool) if slot in agent.node_class.shared else None
             free = FreeAccelerator(units, whole, pool.largest, float(pool.quantum), levels, lost, values)
             accelerators.append((slot, free))
+        if not self.prices.is_needed:
+            return FreeState(agent.node_class, fingerprint, cores, memory, accelerators)
         group = self.prices.group_of(agent.node_class)
-        return FreeState(agent.node_class, fingerprint, cores, memory, accelerators, group)
+        usable_micro = [(slot, max(0, round((free.units - free.lost) * MICRO))) for slot, free in accelerators]
+        return FreeState(agent.node_class, fingerprint, cores, memory, accelerators, group, usable_micro)
 
     def _values_of(self, slot: str, pool: SlotPool) -> PartValues | None:
         """Returns what parts of the largest device are worth, which stands for all devices of the slot."""
@@ -233,7 +239,7 @@ class FragmentationGradient:
         tops = [(group, top) for group, heap in heaps.items() if (top := _top(heap, agent_mask)) is not None]
         if not tops:
             return -1
-        best = tops[0][1]
+        _, best = tops[0]
         if len(tops) > 1:
             prices = states.prices.prices(self._requested)
             best = min((round(top[0] + prices[group], 9), *top[1:]) for group, top in tops)

@@ -23,7 +23,16 @@ SECCOMP_FD = 4
 INFO_FD = 5
 BLOCK_FD = 6
 STAGE_FOLDER = "/tmp"  # exists on every host; covered by a tmpfs in this child's own mount namespace
-PTY_FOLDER = f"{STAGE_FOLDER}/pts"
+DEVICE_FOLDER = f"{STAGE_FOLDER}/dev"
+_DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+_DEVICE_LINKS = {
+    "stdin": "/proc/self/fd/0",
+    "stdout": "/proc/self/fd/1",
+    "stderr": "/proc/self/fd/2",
+    "fd": "/proc/self/fd",
+    "core": "/proc/kcore",
+    "ptmx": "pts/ptmx",
+}
 
 
 def become(
@@ -52,7 +61,7 @@ def become(
         step = "limits"
         _set_limits(plan["rlimits"], plan["oom_score_adj"])
         step = "files"
-        filter_program = _read_file(plan["seccomp"]) if plan["seccomp"] else b""
+        filter_program = _read_file(plan["seccomp"]) if plan["seccomp"] and not plan["sandboxed"] else b""
         _arrange_fds(plan, channel_fd, log_fd, info_fd, block_fd, report_fd)
         report_fd = _REPORT_FD
         step = "mounts"
@@ -64,7 +73,7 @@ def become(
         if plan["namespace_uid"] is None:
             become_user(plan, plan["groups"])
         else:
-            become_user_in_namespace(plan)
+            become_user_in_namespace(plan, CHANNEL_FD)
         step = "parent"
         syscalls.die_with_parent()
         if os.getppid() == 1:
@@ -148,11 +157,12 @@ def _stage_sources(staged_sources: list[dict[str, Any]], owner: list[int] | None
     if os.geteuid() != 0:
         syscalls.unshare_user()
     syscalls.unshare_mounts()
-    source_fds = [open_beneath.open_source(staged["source"]) for staged in staged_sources]
+    source_fds = [open_beneath.open_source(staged["source"]) if staged["source"] else -1 for staged in staged_sources]
     syscalls.mount("tmpfs", STAGE_FOLDER, "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, "mode=755,size=1m")
-    os.mkdir(PTY_FOLDER)
-    syscalls.mount("devpts", PTY_FOLDER, "devpts", syscalls.MS_NOSUID, f"ptmxmode=0666,mode=620,max={pty_limit}")
+    _make_devices(pty_limit)
     for source_fd, staged in zip(source_fds, staged_sources, strict=True):
+        if source_fd < 0:
+            source_fd = _make_folder(f"{STAGE_FOLDER}/{staged['name']}.contents", staged["contents"])
         is_directory = stat.S_ISDIR(os.fstat(source_fd).st_mode)
         staged_path = f"{STAGE_FOLDER}/{staged['name']}"
         _bind_opened([(source_fd, staged_path)])
@@ -163,6 +173,33 @@ def _stage_sources(staged_sources: list[dict[str, Any]], owner: list[int] | None
             place_fd = open_beneath.make_mount_point(outer_path, path_below, owner, is_directory=is_directory)
             syscalls.mount(staged_path, f"/proc/self/fd/{place_fd}", "", syscalls.MS_BIND | syscalls.MS_REC)
             os.close(place_fd)
+
+
+def _make_folder(path: str, contents: dict[str, str]) -> int:
+    """Makes a folder of these files in the stage, in memory; returns its descriptor."""
+    os.mkdir(path)
+    for name, content in contents.items():
+        fd = os.open(f"{path}/{name}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        os.write(fd, content.encode("latin-1"))
+        os.close(fd)
+    return os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def _make_devices(pty_limit: int) -> None:
+    """Makes a /dev in the stage, with terminals of its own: bubblewrap would mount seven times, and read all mounts
+    after each."""
+    os.mkdir(DEVICE_FOLDER)
+    syscalls.mount("tmpfs", DEVICE_FOLDER, "tmpfs", syscalls.MS_NOSUID, "mode=755,size=64k")
+    for name in _DEVICES:
+        target = f"{DEVICE_FOLDER}/{name}"
+        os.close(os.open(target, os.O_CREAT | os.O_CLOEXEC, 0o644))
+        syscalls.mount(f"/dev/{name}", target, "", syscalls.MS_BIND)
+    for name, linked_path in _DEVICE_LINKS.items():
+        os.symlink(linked_path, f"{DEVICE_FOLDER}/{name}")
+    os.mkdir(f"{DEVICE_FOLDER}/shm")
+    os.mkdir(f"{DEVICE_FOLDER}/pts")
+    options = f"ptmxmode=0666,mode=620,max={pty_limit}"
+    syscalls.mount("devpts", f"{DEVICE_FOLDER}/pts", "devpts", syscalls.MS_NOSUID, options)
 
 
 def _restrict(staged_path: str, bind_option: str) -> None:
@@ -232,30 +269,48 @@ def become_namespace_owner(plan: dict[str, Any]) -> None:
         os.setresuid(owner_uid, owner_uid, owner_uid)
 
 
-def become_user_in_namespace(plan: dict[str, Any]) -> None:
+def become_user_in_namespace(plan: dict[str, Any], channel_fd: int) -> None:
     """Changes to the session's user, in a user namespace that another user makes: the kernel counts for that one what
-    it limits by user, so that no session takes the share of others, while files belong to the session's user."""
-    own_socket, maker_socket = socket.socketpair()
-    maker_pid = os.fork()
-    if maker_pid == 0:
-        try:
-            own_socket.close()
-            become_namespace_owner(plan)
-            syscalls.unshare_to_user_namespace()
-            namespace_fd = os.open("/proc/self/ns/user", os.O_RDONLY | os.O_CLOEXEC)
-            socket.send_fds(maker_socket, [b"made"], [namespace_fd])
-            maker_socket.recv(1)
-        finally:
-            os._exit(0)
-    maker_socket.close()
-    _, namespace_fds, _, _ = socket.recv_fds(own_socket, 16, 1)
-    if not namespace_fds:
-        raise OSError(errno.EPERM, "the session's user namespace cannot be made")
-    for map_name, mapped_id in (("uid_map", plan["uid"]), ("gid_map", plan["gid"])):
-        cgroupfs.write(f"/proc/{maker_pid}/{map_name}", f"{mapped_id} {mapped_id} 1")
-    own_socket.close()
-    os.waitpid(maker_pid, 0)
+    it limits by user, so that no session takes the share of others, while files belong to the session's user.
+
+    The other end of ``channel_fd`` must be read by :func:`map_session_user` in a process of root's: this one has
+    no powers outside of its namespace any more, and no user in it before that.
+    """
     os.setgroups(plan["groups"])
     os.setresgid(plan["gid"], plan["gid"], plan["gid"])
-    syscalls.enter_namespace(namespace_fds[0], syscalls.CLONE_NEWUSER)
+    os.setresuid(plan["namespace_uid"], plan["namespace_uid"], plan["namespace_uid"])
+    syscalls.unshare_to_user_namespace()
+    os.write(channel_fd, b"m")
+    if not os.read(channel_fd, 1):
+        raise OSError(errno.EPERM, "the session's user namespace cannot be made")
     os.setresuid(plan["uid"], plan["uid"], plan["uid"])
+
+
+def map_session_user(plan: dict[str, Any], pid: int, channel: socket.socket) -> None:
+    """Maps the session's user into the namespace of a child in :func:`become_user_in_namespace`; nothing if it failed.
+
+    Closes nothing. Raises OSError; the child fails then when the channel is closed.
+    """
+    if not channel.recv(1):
+        return
+    for map_name, mapped_id in (("uid_map", plan["uid"]), ("gid_map", plan["gid"])):
+        cgroupfs.write(f"/proc/{pid}/{map_name}", f"{mapped_id} {mapped_id} 1")
+    channel.send(b"m")
+
+
+def try_user_namespace(plan: dict[str, Any]) -> None:
+    """Makes a session's user namespace and leaves it. Raises OSError, or SystemExit if the child failed."""
+    own_channel, child_channel = socket.socketpair()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            own_channel.close()
+            become_user_in_namespace(plan, child_channel.fileno())
+            os._exit(0)
+        finally:
+            os._exit(1)
+    child_channel.close()
+    map_session_user(plan, pid, own_channel)
+    own_channel.close()
+    if os.waitpid(pid, 0)[1]:
+        raise SystemExit(1)

@@ -13,7 +13,8 @@ class SessionLog:
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = max(4096, limit_bytes // 2)
-        self._open()
+        self._fd = -1
+        self._size_bytes = 0
 
     def _open(self) -> None:
         self._fd = os.open(LOG_FILE_NAMES[1], os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -22,6 +23,8 @@ class SessionLog:
     def write(self, output_bytes: bytes) -> None:
         """Appends output of the runner; drops the output on a full disk."""
         try:
+            if self._fd < 0:
+                self._open()  # most small jobs print nothing
             if self._size_bytes + len(output_bytes) > self._limit_bytes and self._size_bytes:
                 os.close(self._fd)
                 os.replace(LOG_FILE_NAMES[1], LOG_FILE_NAMES[0])  # no pathlib here: memory

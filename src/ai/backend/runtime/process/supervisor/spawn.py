@@ -67,6 +67,8 @@ class Leader:
     def was_out_of_memory(self, groups: list[dict[str, Any]]) -> bool:
         """Returns True if the kernel killed any process of these groups for lack of memory."""
         for group in groups:
+            if group["join"] != "cgroup.procs" and "/memory/" not in group["path"]:
+                continue  # another hierarchy of version 1
             for file_name in ("memory.events", "memory.oom_control"):
                 for line in cgroupfs.read(os.path.join(group["path"], file_name)).splitlines():  # memory
                     counter, _, value = line.partition(" ")
@@ -129,6 +131,11 @@ def start_leader(plan: dict[str, Any], namespace_fd: int | None) -> Leader:
     for fd in (log_write_fd, report_write_fd, info_write_fd, block_read_fd):
         if fd >= 0:
             os.close(fd)
+    try:
+        if plan["namespace_uid"] is not None:
+            launch.map_session_user(plan, pid, shim_channel)
+    except OSError:
+        shim_channel.close()  # of which the leader fails
     failure = os.read(report_read_fd, 4096)
     os.close(report_read_fd)
     if failure:

@@ -16,7 +16,7 @@ from ai.backend.infra.config_store.etcd import EtcdConfigStore
 
 log = logging.getLogger(__name__)
 _TIMEOUT = aiohttp.ClientTimeout(total=5.0)
-_POLL_S, _MAX_POLL_S = 0.005, 0.2
+_POLL_S, _MAX_POLL_S = 0.005, 0.03
 _SERVED_WITHIN_S = 15.0
 _ONE_WRITE = 3_000
 """Keys of one transaction."""

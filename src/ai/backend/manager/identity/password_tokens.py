@@ -1,0 +1,75 @@
+"""Makes and checks tokens that a user has before the first sign-in, valid while the password stays the same."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import jwt
+
+from ai.backend.common.errors import AuthenticationFailed
+from ai.backend.common.ids import UserId
+from ai.backend.infra.clock import Clock
+from ai.backend.manager.identity.model import User
+from ai.backend.manager.secrets.sealer import Sealer
+
+_ALGORITHM = "HS256"
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class PasswordTokens:
+    """Tokens for one ``purpose``, signed by a key that is derived for it; ``hint`` ends the text of a refusal."""
+
+    sealer: Sealer
+    clock: Clock
+    purpose: bytes
+    audience: str
+    life: timedelta
+    hint: str
+
+    def make(self, user: User, password_hash: str | None) -> str:
+        key_id = self.sealer.newest_id()
+        claims = {
+            "sub": str(user.uuid),
+            "aud": self.audience,
+            "exp": self.clock.now() + self.life,
+            "password": _mark(password_hash),
+        }
+        key = self.sealer.derive(self.purpose, key_id)
+        return jwt.encode(claims, key, algorithm=_ALGORITHM, headers={"kid": key_id})
+
+    def claims_of(self, token: str) -> dict[str, Any]:
+        """Returns the claims of a valid token. Raises AuthenticationFailed."""
+        try:
+            key = self.sealer.derive(self.purpose, str(jwt.get_unverified_header(token).get("kid", ""))[:16])
+            # The time is compared below, by the clock of the manager.
+            options: Any = {"require": ["sub", "exp", "aud", "password"], "verify_exp": False}
+            claims: dict[str, Any] = jwt.decode(
+                token, key, algorithms=[_ALGORITHM], audience=self.audience, options=options
+            )
+        except (jwt.InvalidTokenError, UnicodeError):
+            raise self.refusal() from None
+        if claims["exp"] <= self.clock.now().timestamp():
+            raise self.refusal()
+        return claims
+
+    def refusal(self) -> AuthenticationFailed:
+        """Returns the error for a token that is not valid any more."""
+        return AuthenticationFailed(f"The token is wrong, was used, or has expired: {self.hint}.")
+
+
+def user_id_of(claims: dict[str, Any]) -> UserId:
+    """Returns the id of the user for whom a token was made."""
+    return UserId(UUID(claims["sub"]))
+
+
+def is_password_of(claims: dict[str, Any], password_hash: str | None) -> bool:
+    """Returns True if the user's password is still the one of the token."""
+    return bool(claims["password"] == _mark(password_hash))
+
+
+def _mark(password_hash: str | None) -> str:
+    return hashlib.sha256((password_hash or "").encode()).hexdigest()

@@ -1,0 +1,116 @@
+"""Keeps a copy of what sessions see of the host's /etc, so that one bind shows it (decision 0550).
+
+bubblewrap reads the whole table of mounts after each bind; two dozen binds of small files were half of its time.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import threading
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+
+from ai.backend.node.workload.file_trees import remove_tree
+
+LOOK_INTERVAL_S = 5.0
+MAX_BYTES = 32 * 1024 * 1024
+MAX_ENTRIES = 20_000
+_PREFIX = "etc-"
+_Entry = tuple[str, Path, os.stat_result]
+
+
+class EtcFolder:
+    """Copies entries of the host's /etc into a folder of the runtime, anew when they have changed.
+
+    Args:
+        parent: where the folders lie, one for each state of the host's /etc.
+        names: the entries of /etc, with their folders (``ssl/certs``).
+        contents: the files that replace the host's.
+        host: the folder to copy from.
+    """
+
+    def __init__(
+        self, parent: Path, names: Sequence[str], contents: Mapping[str, str], host: Path = Path("/etc")
+    ) -> None:
+        self._parent = parent
+        self._names = names
+        self._contents = contents
+        self._host = host
+        self._lock = threading.Lock()
+        self._folder: Path | None = None
+        self._next_look = 0.0
+
+    def current(self) -> Path | None:
+        """Returns the copy, at most ``LOOK_INTERVAL_S`` older than the host's; None if it is too large or fails."""
+        with self._lock:
+            now = time.monotonic()
+            if now >= self._next_look:
+                self._next_look = now + LOOK_INTERVAL_S
+                try:
+                    self._folder = self._made()
+                except OSError:
+                    self._folder = None
+            return self._folder
+
+    def remove_unused(self, texts: Collection[str]) -> None:
+        """Removes the copies whose path is in none of these texts, of which each describes one workload."""
+        with self._lock:
+            current_name = self._folder.name if self._folder is not None else ""
+            for folder in self._parent.glob(f"{_PREFIX}*"):
+                if folder.name != current_name and not any(folder.name in text for text in texts):
+                    with suppress(OSError):  # the next start tries again
+                        remove_tree(folder)
+
+    def _made(self) -> Path | None:
+        entries = list(self._entries())
+        total_bytes = sum(status.st_size for _, _, status in entries)
+        if len(entries) > MAX_ENTRIES or total_bytes > MAX_BYTES:
+            return None
+        signs = [(name, s.st_ino, s.st_mtime_ns, s.st_size, s.st_mode) for name, _, s in entries]
+        digest = sha256(repr((signs, sorted(self._contents.items()))).encode()).hexdigest()[:16]
+        folder = self._parent / f"{_PREFIX}{digest}"
+        if not folder.is_dir():
+            unfinished = self._parent / f"{_PREFIX}{digest}.new"
+            remove_tree(unfinished)
+            self._copy(entries, unfinished)
+            unfinished.rename(folder)
+        return folder
+
+    def _entries(self) -> Iterator[_Entry]:
+        """Yields the files, folders and links to copy: those that every user may read."""
+        for name in self._names:
+            path = self._host / name
+            with suppress(OSError):
+                yield from self._tree(name, path, path.stat())
+
+    def _tree(self, name: str, path: Path, status: os.stat_result) -> Iterator[_Entry]:
+        if stat.S_ISLNK(status.st_mode) or (stat.S_ISREG(status.st_mode) and status.st_mode & stat.S_IROTH):
+            yield name, path, status
+        elif stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_IROTH and status.st_mode & stat.S_IXOTH:
+            yield name, path, status
+            with os.scandir(path) as children:
+                for child in sorted(children, key=lambda child: child.name):
+                    with suppress(OSError):  # removed meanwhile
+                        child_status = child.stat(follow_symlinks=False)
+                        yield from self._tree(f"{name}/{child.name}", path / child.name, child_status)
+
+    def _copy(self, entries: Sequence[_Entry], folder: Path) -> None:
+        folder.mkdir(mode=0o755)
+        for name, path, status in entries:
+            target = folder / name
+            target.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+            if stat.S_ISDIR(status.st_mode):
+                target.mkdir(mode=0o755, exist_ok=True)
+            elif stat.S_ISLNK(status.st_mode):
+                target.symlink_to(path.readlink())
+            else:
+                shutil.copyfile(path, target)
+                target.chmod(stat.S_IMODE(status.st_mode) & 0o755)
+        for name, content in self._contents.items():
+            (folder / name).write_text(content)
+            (folder / name).chmod(0o644)
