@@ -162,7 +162,7 @@ def test_managers_side_by_side(deployment: UpgradedDeployment) -> None:
         load.go_on()
         for number, manager in enumerate(MANAGERS, 1):
             deployment.upgrade(manager)
-            wait_until(partial(deployment.is_ready, number), timeout_s=90, what=f"{manager}\n{deployment.log()}")
+            wait_until(partial(deployment.is_ready, number), timeout_s=180, what=f"{manager}\n{deployment.log()}")
             load.go_on()
             _create_through_each(users["user"], endpoints)
             assert deployment.query("SELECT version_num FROM alembic_version") == [{"version_num": SCHEMA_HEAD}]
@@ -176,7 +176,7 @@ def test_managers_side_by_side(deployment: UpgradedDeployment) -> None:
                     sum(_epochs(deployment).values()) > sum(before.values())  # noqa: B023
                     and _running(deployment) == SESSIONS
                 ),
-                timeout_s=90,
+                timeout_s=180,
                 what=f"{agent}\n{deployment.log()}",
             )
             load.go_on()
