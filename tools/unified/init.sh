@@ -1,6 +1,6 @@
 #!/bin/busybox sh
 # The first process of the machine: it mounts this machine's files, read-only, below a disk of its own, and runs `inside.sh` there.
-/bin/busybox mkdir -p /proc /sys /dev /host /disk /root
+/bin/busybox mkdir -p /proc /sys /dev /host /disk /merged
 /bin/busybox mount -t proc proc /proc
 /bin/busybox mount -t sysfs sysfs /sys
 /bin/busybox mount -t devtmpfs devtmpfs /dev
@@ -9,10 +9,10 @@ for module in $(/bin/busybox cat /modules/order); do /bin/busybox insmod "/modul
 /bin/busybox mount -t virtiofs -o ro host /host || /bin/busybox poweroff -f
 /bin/busybox mount -t ext4 /dev/vda /disk || /bin/busybox poweroff -f
 /bin/busybox mkdir -p /disk/upper /disk/work
-/bin/busybox mount -t overlay -o lowerdir=/host,upperdir=/disk/upper,workdir=/disk/work overlay /root || /bin/busybox poweroff -f
-for place in proc sys dev; do /bin/busybox mount --move "/$place" "/root/$place"; done
-/bin/busybox mkdir -p /root/run /root/mnt/disk
-/bin/busybox mount --move /disk /root/mnt/disk
-/bin/busybox mkdir -p /root/mnt/ours
-/bin/busybox mount --bind /host/run/unified /root/mnt/ours
-exec /bin/busybox switch_root /root /bin/bash /mnt/ours/inside.sh
+/bin/busybox mount -t overlay -o lowerdir=/host,upperdir=/disk/upper,workdir=/disk/work overlay /merged || /bin/busybox poweroff -f
+for place in proc sys dev; do /bin/busybox mount --move "/$place" "/merged/$place"; done
+/bin/busybox mkdir -p /merged/run /merged/mnt/disk
+/bin/busybox mount --move /disk /merged/mnt/disk
+/bin/busybox mkdir -p /merged/mnt/ours
+/bin/busybox mount --bind /host/run/unified /merged/mnt/ours
+exec /bin/busybox switch_root /merged /bin/bash /mnt/ours/inside.sh
