@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import text
 
 from ai.backend.common.errors import Unavailable
-from ai.backend.infra.database import Database, current_revision, online_indexes, upgrade
+from ai.backend.infra.database import Database, current_revision, migrate, online_indexes, upgrade
 from tests.support.postgres import shared_server
 
 pytestmark = pytest.mark.needs("postgres")
