@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import text
 
 from ai.backend.common.errors import Unavailable
-from ai.backend.infra.database import Database, current_revision, migrate, upgrade
+from ai.backend.infra.database import Database, current_revision, migrate, online_indexes, upgrade
 from tests.support.postgres import shared_server
 
 pytestmark = pytest.mark.needs("postgres")
@@ -101,7 +101,7 @@ async def test_the_next_start_finishes_what_a_killed_one_left(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(migrate.online_indexes, "finish", die)
+        patch.setattr(online_indexes, "finish", die)
         with pytest.raises(KeyboardInterrupt):
             await upgrade(database, tmp_path)
     assert await current_revision(database) == "0002"
