@@ -15,7 +15,7 @@ import msgspec
 from ai.backend.common.errors import CreationDenied
 from ai.backend.common.ids import SessionId
 from ai.backend.node.linux.cgroups import Groups
-from ai.backend.node.workload.directory import read_json, write_new_json
+from ai.backend.node.workload.directory import read_json, write_json
 from ai.backend.plugin.accelerator import DeviceMapping
 from ai.backend.plugin.runtime import WorkloadKey, WorkloadSpec
 from ai.backend.runtime.settings import RuntimeSettings
@@ -86,8 +86,9 @@ def read_record(directory: Path, record_type: type[AnyRecord]) -> AnyRecord | No
 
 
 def write_record(directory: Path, record: WorkloadRecord) -> None:
+    """Replaces a workload's record atomically: a crash or a full disk leaves the former one. Raises OSError."""
     content = msgspec.to_builtins(record, enc_hook=list)  # of the control groups
-    write_new_json(directory / "record.json", {**content, "version": RECORD_VERSION})
+    write_json(directory / "record.json", {**content, "version": RECORD_VERSION})
 
 
 def environment(

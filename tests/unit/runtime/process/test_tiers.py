@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import resource
+import signal
 from pathlib import Path
 from uuid import uuid4
 
@@ -104,12 +106,12 @@ def test_the_session_cannot_forge_its_identity() -> None:
     assert environ["PATH"].startswith("/opt/p/bin:")
 
 
-def test_a_record_reads_back_as_it_was_written(tmp_path: Path) -> None:
-    record = Record(
+def record_of(cookie: str) -> Record:
+    return Record(
         key=WorkloadKey(kernel_id=KernelId(uuid4()), attempt=2),
         session_id=SessionId(uuid4()),
         image="host/python:3.11",
-        cookie="c",
+        cookie=cookie,
         cgroups=({"path": "/g"},),
         home="/h",
         sandboxed=True,
@@ -119,7 +121,27 @@ def test_a_record_reads_back_as_it_was_written(tmp_path: Path) -> None:
         labels={"a": "b"},
         made_home=True,
     )
+
+
+def test_a_record_reads_back_as_it_was_written(tmp_path: Path) -> None:
+    record = record_of("c")
     write_record(tmp_path, record)
+    assert read_record(tmp_path, Record) == record
+
+
+def test_a_record_that_cannot_be_written_anew_stays_as_it_was(tmp_path: Path) -> None:
+    """A limit of the size of files stands for a full disk: the file is opened, and the writing fails."""
+    record = record_of("first")
+    write_record(tmp_path, record)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            write_record(tmp_path, record_of("second"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
     assert read_record(tmp_path, Record) == record
 
 
