@@ -33,7 +33,7 @@ class _Taints:
 
     def __init__(self) -> None:
         self.names: frozenset[str] = frozenset()
-        self.changed = asyncio.Event()
+        self.changed, self.offered = asyncio.Event(), asyncio.Event()
 
     def on_change(self, _before: ResourceSlice | None, after: ResourceSlice | None) -> None:
         devices = after.spec.devices if after is not None else ()
@@ -41,6 +41,8 @@ class _Taints:
             device.name for device in devices if any(taint.key == UNHEALTHY_TAINT for taint in device.taints)
         )
         self.changed.set()
+        if devices:
+            self.offered.set()
 
     async def wait_for(self, count: int) -> None:
         async with asyncio.timeout(_LIMIT_S):
@@ -64,8 +66,7 @@ async def _measure(kubeconfig: Path, folder: Path) -> list[float]:
     times = []
     try:
         async with asyncio.timeout(_LIMIT_S):
-            while not any(one.spec.devices for one in watch.objects.values()):
-                await asyncio.sleep(0.05)
+            await taints.offered.wait()
         for count in range(1, _DEVICES):  # one after the other, and none recovers
             failing = "\n".join(f'"GPU-{number}" = "Xid 79"' for number in range(count))
             await asyncio.sleep(_PAUSE_S)

@@ -48,7 +48,9 @@ def test_devices_are_reported_and_a_cordoned_one_is_given_to_nobody(plugin: Node
     assert (status["className"], status["managedBy"], status["attachState"]) == ("mock", "KubeAcc", "Attached")
     # What `kubectl accelerators top` shows.
     plugin.wait(lambda: "usage" in _accelerator(plugin, "GPU-big-0")["status"], "use of the device", 90)
-    assert {"measuredAt", "powerWatts", "temperatureCelsius"} <= _accelerator(plugin, "GPU-big-0")["status"]["usage"].keys()
+    assert {"measuredAt", "powerWatts", "temperatureCelsius"} <= _accelerator(plugin, "GPU-big-0")["status"][
+        "usage"
+    ].keys()
     name = accelerator_name(NODE_NAME, "mock", "GPU-big-0")
     cordon = '{"spec": {"unschedulable": true, "unschedulableReason": "fan is loud"}}'
     plugin.cluster.kubectl("patch", "accelerator", name, "--type=merge", "-p", cordon)

@@ -55,12 +55,8 @@ class Node:
         self.changes = 0
         complete = asyncio.Event()
         complete.set()
-        tracker = SimpleNamespace(
-            plugin_keys=lambda: ["cuda"], devices=lambda key: self.devices, is_complete=complete
-        )
-        self.meter = UsageMeter(
-            cast("DeviceTracker", tracker), cast("DeviceMeasurements", self), now=lambda: self.now
-        )
+        tracker = SimpleNamespace(plugin_keys=lambda: ["cuda"], devices=lambda key: self.devices, is_complete=complete)
+        self.meter = UsageMeter(cast("DeviceTracker", tracker), cast("DeviceMeasurements", self), now=lambda: self.now)
         self.meter.changed = self._count
 
     def _count(self) -> None:

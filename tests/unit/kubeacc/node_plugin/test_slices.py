@@ -197,9 +197,7 @@ async def test_a_device_that_another_dra_driver_offers_is_left_to_it() -> None:
         plugin_keys=lambda: ["mock"], devices=lambda key: devices, subscribe=lambda listener: None
     )
     server = SimpleNamespace(delays=lambda: Backoff(1.0, 1.0))
-    publication = SlicePublication(
-        cast("KubeApi", server), cast("DeviceTracker", tracker), NodePluginSettings(), "n"
-    )
+    publication = SlicePublication(cast("KubeApi", server), cast("DeviceTracker", tracker), NodePluginSettings(), "n")
     changes: list[None] = []
     publication.changed = lambda: changes.append(None)
     own = _slice("accelerators.backend.ai", "own", uuid="GPU-2")

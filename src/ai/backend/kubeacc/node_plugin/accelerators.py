@@ -29,7 +29,7 @@ from ai.backend.kubeacc.crd.vocabulary import (
 from ai.backend.kubeacc.node_plugin.devices import LOST_REASON, DeviceKey, DeviceTracker, name_in_cluster
 from ai.backend.kubeacc.node_plugin.facts import FactStore
 from ai.backend.kubeacc.node_plugin.holders import Holders, PodHolder
-from ai.backend.kubeacc.node_plugin.places import Place, place_of
+from ai.backend.kubeacc.node_plugin.places import NOWHERE, Place, place_of
 from ai.backend.kubeacc.node_plugin.served import wait_until_served
 from ai.backend.kubeacc.node_plugin.settings import NodePluginSettings
 from ai.backend.kubeacc.node_plugin.slices import parent_of
@@ -38,7 +38,6 @@ from ai.backend.node.kube_api.client import KubeApi
 from ai.backend.node.kube_api.reflector import Reflector
 from ai.backend.node.kube_api.resources import NODES
 from ai.backend.plugin.accelerator import Attachable, PluginCapabilities
-from ai.backend.plugin.sysfs.tree import Tree
 
 log = logging.getLogger(__name__)
 _MAX_BYTES, _MAX_COUNT = (1 << 53) - 1, (1 << 31) - 1
@@ -76,12 +75,11 @@ class AcceleratorReports(PeriodicLoop):
         node: str,
         *,
         usage_of: Callable[[DeviceKey], crd.Usage | None] = lambda key: None,
-        tree: Tree = Tree(),
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._api, self._tracker, self._workloads, self._holders = api, tracker, workloads, holders
         self._facts, self._settings, self._node, self._now = facts, settings, node, now
-        self._usage_of, self._tree = usage_of, tree
+        self._usage_of = usage_of
         self._is_served = False
         self._owner: dict[str, str] | None = None
         self._attachable_ids: dict[str, tuple[DeviceId, ...]] = {}
@@ -229,7 +227,9 @@ class AcceleratorReports(PeriodicLoop):
                 health = crd.Health(state=state, reason=reason, since=now)
         own = crd.AcceleratorStatus(
             observed_generation=present.metadata.generation,
-            device=self._described(device, capabilities) if device is not None else present.status.device,
+            device=described(device, capabilities, place_of(device.hw_location))
+            if device is not None
+            else present.status.device,
             health=health,
             power_state=self._facts.get((key, device_id)).power,
             program=self._facts.get((key, device_id)).program,
@@ -242,9 +242,6 @@ class AcceleratorReports(PeriodicLoop):
         )
         status: dict[str, Any] = msgspec.to_builtins(own)
         return status
-
-    def _described(self, device: ComputeDevice, capabilities: PluginCapabilities) -> crd.DeviceDescription:
-        return described(device, capabilities, place_of(device.hw_location, self._tree))
 
     def _holder(self, holder: PodHolder) -> crd.Holder:
         record = self._workloads.claim(holder.namespace, holder.claim)
@@ -301,9 +298,7 @@ def _withheld(accelerator: Accelerator) -> str:
     return ""
 
 
-def described(
-    device: ComputeDevice, capabilities: PluginCapabilities, place: Place = Place()
-) -> crd.DeviceDescription:
+def described(device: ComputeDevice, capabilities: PluginCapabilities, place: Place = NOWHERE) -> crd.DeviceDescription:
     """Returns a device as its Accelerator describes it (BEP-1000), cut to the limits of the resource."""
     memory = None
     if device.memory_size:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 from ai.backend.common.devices import ComputeDevice
 from ai.backend.common.errors import Conflict, InvalidInput
@@ -87,13 +88,7 @@ async def run_node_plugin(
         reports = AcceleratorReports(api, tracker, workloads, holders, facts, settings, node, usage_of=meter.usage)
         meter.changed = reports.wake
         slices = SlicePublication(
-            api,
-            tracker,
-            settings,
-            node,
-            withheld=reports.withheld,
-            foreign=holders.foreign,
-            detached=reports.detached,
+            api, tracker, settings, node, withheld=reports.withheld, foreign=holders.foreign, detached=reports.detached
         )
 
         def foreign(key: DeviceKey) -> str:
@@ -155,11 +150,16 @@ async def run_node_plugin(
             from ai.backend.kubeacc.node_plugin.metrics import serve_metrics
 
             work.append(serve_metrics(settings.metrics_address, tracker, holders, measurements))
-        tasks = [asyncio.ensure_future(one) for one in work]
-        stopping = asyncio.ensure_future(stop.wait())
-        try:
-            done, _ = await asyncio.wait({*tasks, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            for task in done - {stopping}:
-                task.result()
-        finally:
-            await cancel_all(*tasks, stopping)
+        await _run_until(stop, work)
+
+
+async def _run_until(stop: asyncio.Event, work: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Runs coroutines until ``stop`` is set; one that fails ends all, with its error."""
+    tasks = [asyncio.ensure_future(one) for one in work]
+    stopping = asyncio.ensure_future(stop.wait())
+    try:
+        done, _ = await asyncio.wait({*tasks, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        for task in done - {stopping}:
+            task.result()
+    finally:
+        await cancel_all(*tasks, stopping)

@@ -108,7 +108,9 @@ class UsageMeter(PeriodicLoop):
                 if usage is not None and _is_news(self._usage.get((plugin, device_id)), usage):
                     self._usage[plugin, device_id] = usage
                     is_changed = True
-        listed = {(key, device.device_id) for key in self._tracker.plugin_keys() for device in self._tracker.devices(key)}
+        listed = {
+            (key, device.device_id) for key in self._tracker.plugin_keys() for device in self._tracker.devices(key)
+        }
         for gone in self._usage.keys() - listed:
             del self._usage[gone]
         if is_changed:

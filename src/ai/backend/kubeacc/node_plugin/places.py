@@ -32,6 +32,10 @@ class Place(NamedTuple):
     vendor: str = ""
 
 
+NOWHERE = Place()
+_NODE_TREE = Tree()
+
+
 def pci_address(location: str) -> str:
     """Returns the PCI address of a device's location, which for a partition is the device that it is part of; empty if
     it is elsewhere."""
@@ -39,8 +43,8 @@ def pci_address(location: str) -> str:
     return address if PCI_ADDRESS.fullmatch(address) else ""
 
 
-def place_of(location: str, tree: Tree) -> Place:
-    """Returns the place of a device by its location."""
+def place_of(location: str, tree: Tree = _NODE_TREE) -> Place:
+    """Returns the place of a device by its location; what sysfs does not say is empty."""
     address = pci_address(location)
     function = pci_at(tree, address) if address else None
     if function is None:

@@ -26,7 +26,6 @@ from ai.backend.node.kube_api.client import KubeApi
 from ai.backend.node.kube_api.objects import ResourceSlice, ResourceSliceSpec
 from ai.backend.node.kube_api.reflector import Reflector
 from ai.backend.node.kube_api.resources import NODES, RESOURCE_SLICES
-from ai.backend.plugin.sysfs.tree import Tree
 
 log = logging.getLogger(__name__)
 _PROBE_S = 3600.0
@@ -56,11 +55,9 @@ class SlicePublication(PeriodicLoop):
         withheld: Callable[[DeviceKey], str] = lambda key: "",
         foreign: Callable[[DeviceKey], str] = lambda key: "",
         detached: Callable[[str], Sequence[ComputeDevice]] = lambda key: (),
-        tree: Tree = Tree(),
     ) -> None:
         self._api, self._tracker, self._settings, self._node = api, tracker, settings, node
         self._withheld, self._foreign, self._detached = withheld, foreign, detached
-        self._tree = tree
         self._features = SliceFeatures()
         self._probed_at = float("-inf")
         self._generation = 0
@@ -119,7 +116,7 @@ class SlicePublication(PeriodicLoop):
                 device=device,
                 taints=self._taints((key, device.device_id), device.health, device.health_reason),
                 is_shared=self._settings.offer_of(key).shares,
-                pcie_root=place_of(device.hw_location, self._tree).root,
+                pcie_root=place_of(device.hw_location).root,
             )
             for key in self._tracker.plugin_keys()
             if self._settings.offer_of(key).by == "dra"
