@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ai.backend.common.devices import DeviceHealth
-from tests.component.kubeacc.test_node_plugin import Node, short_folder
+from tests.component.kubeacc.test_node_plugin import ISOLATED, Node, short_folder
 
 __all__ = ["short_folder"]
 
@@ -81,7 +81,7 @@ async def test_a_list_that_lies_takes_no_device_from_its_holder(node: Node, beha
 
 async def test_a_plugin_that_dies_after_the_preparation_is_started_again_and_releases(short_folder: Path) -> None:
     node = Node(short_folder)
-    node.settings = node.settings.model_copy(update={"in_process_plugins": ()})
+    node.settings = node.settings.model_copy(update={"compute_plugins": ISOLATED})
     await node.start()
     try:
         node.claims.allocate("a", "GPU-0")
@@ -89,7 +89,8 @@ async def test_a_plugin_that_dies_after_the_preparation_is_started_again_and_rel
         assert first.error == ""
         node.control.write_text('[[faults]]\ncall = "post_create"\nbehaviour = "exit"\n')
         await node.tracker.once()
-        await node.workloads.note_running(node.claims.uids["a"])  # the host process of the plugin dies here
+        await node.workloads.note_running(node.claims.uids["a"])
+        assert node.tracker.handle("mock") is None  # its host process has died
         assert (await node.prepare("a"))["a"] == first
         node.control.write_text("")
         async with asyncio.timeout(20):

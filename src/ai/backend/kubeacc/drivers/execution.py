@@ -27,7 +27,8 @@ _UNDO_DELAYS_S = 1.0, 30.0
 
 
 class OrderExecution:
-    """Executes the orders of one operation on one device. ``on_change`` is called when a report has changed."""
+    """Executes the orders of one operation on one device. ``on_change`` is called when a report has changed;
+    ``is_passing`` says of which errors the same order may succeed later."""
 
     def __init__(
         self,
@@ -37,9 +38,10 @@ class OrderExecution:
         *,
         fetch_image: FetchImage,
         on_change: Callable[[], None],
+        is_passing: Callable[[BackendError], bool] = lambda error: error.retryable,
     ) -> None:
         self._driver, self._device_id, self._spec = driver, device_id, spec
-        self._fetch_image, self._on_change = fetch_image, on_change
+        self._fetch_image, self._on_change, self._is_passing = fetch_image, on_change, is_passing
         self._task: asyncio.Task[Mapping[str, str]] | None = None
         self._order: Order | None = None
         self._report: Report | None = None
@@ -67,7 +69,7 @@ class OrderExecution:
     def _finish(self, order: Order, task: asyncio.Task[Mapping[str, str]]) -> None:
         if task is not self._task:
             return
-        self._report = _report_of(order, task)
+        self._report = _report_of(order, task, self._is_passing)
         self._on_change()
 
     async def close(self) -> None:
@@ -105,7 +107,7 @@ class OrderExecution:
             try:
                 return await self._undo(order)
             except BackendError as e:
-                if not e.retryable:
+                if not self._is_passing(e):
                     raise
                 log.warning("%s is not undone yet: %s", self._device_id, e)
             await delays.wait()
@@ -140,7 +142,9 @@ class OrderExecution:
         return {}
 
 
-def _report_of(order: Order, task: asyncio.Task[Mapping[str, str]]) -> Report:
+def _report_of(
+    order: Order, task: asyncio.Task[Mapping[str, str]], is_passing: Callable[[BackendError], bool]
+) -> Report:
     sequence = order.sequence
     if task.cancelled():
         return Report(sequence=sequence, outcome=Outcome.ABORTED, message="the order was stopped")
@@ -153,7 +157,7 @@ def _report_of(order: Order, task: asyncio.Task[Mapping[str, str]]) -> Report:
     return Report(
         sequence=sequence,
         outcome=Outcome.FAILED,
-        retryable=isinstance(error, BackendError) and error.retryable,
+        retryable=isinstance(error, BackendError) and is_passing(error),
         reason=_reason_of(error),
         message=str(error)[:1024],
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from ai.backend.common.errors import BackendError
+from ai.backend.common.errors import BackendError, PluginError
 from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.kubeacc.crd.accelerators import Program
 from ai.backend.kubeacc.crd.classes import Signer
@@ -58,6 +58,7 @@ class OperationExecutor(PeriodicLoop):
             field_selector=f"status.executor=node/{node}",
             on_change=lambda before, after: self.wake(),
         )
+        tracker.subscribe(self.wake)
 
     async def follow(self) -> None:
         """Watches the operations of this node until cancelled, as soon as the cluster has the resource."""
@@ -96,6 +97,8 @@ class OperationExecutor(PeriodicLoop):
         execution = self._executions.get(uid)
         if execution is None:
             if key is None or handle is None:
+                if order.rollback:  # which is not tried twice; the controllers say how long it may take
+                    return
                 message = f"this node has no plugin for {operation.spec.accelerator} now"
                 if stored is None or stored.sequence != order.sequence:
                     report = Report(
@@ -108,11 +111,13 @@ class OperationExecutor(PeriodicLoop):
                     await self._write(operation, report)
                 return
             execution = self._executions[uid] = OrderExecution(
-                BareMetalDriver(handle.plugin, self._node),
+                BareMetalDriver(lambda: handle.plugin, self._node),
                 key[1],
                 operation.spec,
                 fetch_image=self._fetcher(operation.spec.accelerator),
                 on_change=self.wake,
+                # A plugin whose process has died is started anew, and may do then what it could not.
+                is_passing=lambda e: e.retryable or (isinstance(e, PluginError) and not handle.started),
             )
         report = execution.report(order, stored)
         if report == stored:
