@@ -172,5 +172,8 @@ def test_a_device_that_is_unplugged_leaves_the_pool(plugin: NodePlugin) -> None:
     cluster = plugin.cluster
     cluster.apply(exact_claim("unplugged", "GPU-big-3"))
     cluster.apply(claiming_pod("unplugged", "unplugged"))
+    plugin.wait(
+        lambda: "Unschedulable" in str(cluster.pod("unplugged")["status"].get("conditions")), "refusal by the scheduler"
+    )
     assert not plugin.records()
     _delete(plugin, "unplugged", "unplugged")

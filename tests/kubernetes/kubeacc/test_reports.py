@@ -12,7 +12,15 @@ from tools.kube.cluster import NODE_NAME, Cluster
 
 from ai.backend.kubeacc.crd.vocabulary import GROUP
 from ai.backend.kubeacc.node_plugin.accelerators import accelerator_name
-from tests.kubernetes.kubeacc.node_plugin import NodePlugin, device_class, running_controllers, running_node_plugin
+from tests.kubernetes.kubeacc.node_plugin import (
+    IS_OLD,
+    NodePlugin,
+    claiming_pod,
+    device_class,
+    exact_claim,
+    running_controllers,
+    running_node_plugin,
+)
 
 pytestmark = pytest.mark.needs("kubernetes")
 API = f"{GROUP}/v1alpha1"
@@ -79,5 +87,12 @@ def test_a_partition_that_an_operation_makes_can_be_claimed(plugin: NodePlugin) 
     plugin.wait(lambda: phase() == "Succeeded", "success of the operation", 60)
     plugin.wait(lambda: any(uuid.startswith("cut/") for uuid in plugin.devices_in_slices()), "the partition")
     assert "cut" not in plugin.devices_in_slices()  # its partition is offered instead
-    (partition,) = [device for uuid, device in plugin.devices_in_slices().items() if uuid.startswith("cut/")]
-    assert partition["consumesCounters"][0]["counters"]["memory"]["value"] == str(10 << 30)
+    ((uuid, partition),) = [one for one in plugin.devices_in_slices().items() if one[0].startswith("cut/")]
+    if not IS_OLD:
+        assert partition["consumesCounters"][0]["counters"]["memory"]["value"] == str(10 << 30)
+    plugin.cluster.apply(exact_claim("part", uuid), claiming_pod("part", "part"))
+    plugin.cluster.wait_for_phase("part")
+    assert f"MOCK_VISIBLE_DEVICES={uuid}" in plugin.cluster.kubectl("logs", "part").splitlines()
+    plugin.cluster.kubectl("delete", "pod", "part", "--grace-period=1")
+    plugin.cluster.kubectl("delete", "resourceclaim", "part")
+    plugin.wait(lambda: not plugin.records() and not plugin.cdi_files(), "release of the partition", 60)
