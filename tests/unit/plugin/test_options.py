@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from typing import Any
 
 import pytest
@@ -32,9 +33,9 @@ def test_the_schema_is_that_of_the_model() -> None:
         ({}, {}),
         ({"threads": 8, "image": "abc"}, {}),
         ({"threads": 0}, {"threads": "0 is less than the minimum of 1"}),
-        ({"threads": "2"}, {"threads": "'2' is not of type 'integer'"}),
+        ({"threads": "2"}, {"threads": '"2" is not of type "integer"'}),
         ({"thread": 2}, {"": "Additional properties are not allowed ('thread' was unexpected)"}),
-        ({"image": "A"}, {"image": "'A' does not match '^[a-z]+$'"}),
+        ({"image": "A"}, {"image": '"A" does not match "^[a-z]+$"'}),
         ({"image": "x" * MAX_OPTIONS_BYTES}, {"": "they have 16397 bytes; 16384 are allowed"}),
         ({"threads": float("nan")}, {"": "the plugin's schema cannot judge them (ValueError)"}),
     ],
@@ -56,10 +57,52 @@ def test_what_is_no_schema_of_an_object_is_refused(schema: dict[str, Any], reaso
         check_schema(schema)
 
 
-def test_a_schema_opens_no_connection_and_its_faults_refuse_the_options(monkeypatch: pytest.MonkeyPatch) -> None:
-    opened: list[object] = []
-    monkeypatch.setattr("urllib.request.urlopen", lambda *a, **k: opened.append(a))
-    schema = {"type": "object", "properties": {"a": {"$ref": "http://169.254.169.254/schema.json"}}}
-    assert problems_of_options({"a": 1}, schema)[""].startswith("the plugin's schema cannot judge them")
+def test_a_schema_opens_no_connection_and_its_faults_refuse_the_options() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.setblocking(False)
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/schema.json"
+        schema = {"type": "object", "properties": {"a": {"$ref": url}}}
+        assert problems_of_options({"a": 1}, schema)[""].startswith("the plugin's schema cannot judge them")
+        with pytest.raises(BlockingIOError):
+            server.accept()
     assert problems_of_options({"a": "x"}, {"type": "object", "properties": {"a": {"pattern": "("}}})
-    assert opened == []
+
+
+def doubled(depth: int) -> dict[str, Any]:
+    """Returns a schema of a kilobyte in which references double what must be judged, as often as ``depth``."""
+    parts: dict[str, Any] = {
+        f"p{i}": {"allOf": [{"$ref": f"#/$defs/p{i + 1}"}, {"$ref": f"#/$defs/p{i + 1}"}]} for i in range(depth)
+    }
+    return {
+        "type": "object",
+        "properties": {"a": {"$ref": "#/$defs/p0"}},
+        "$defs": {**parts, f"p{depth}": {"type": "integer"}},
+    }
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        (doubled(20), "more than 4096 parts"),
+        ({"type": "object", "properties": {"a": {"$ref": "#"}}}, "leads back to itself"),
+        ({"type": "object", "properties": {"a": {"$ref": "#/$defs/none"}}}, "leads to no part"),
+        ({"type": "object", "properties": {"a": {"$ref": "other.json"}}}, "leads to no part"),
+    ],
+)
+def test_references_that_multiply_or_go_in_circles_are_refused(schema: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        check_schema(schema)
+    assert problems_of_options({"a": "x"}, schema) == {"": "the plugin's schema cannot judge them (ValueError)"}
+
+
+def test_references_to_other_parts_are_followed() -> None:
+    assert problems_of_options({"a": 1}, doubled(3)) == {}
+    assert problems_of_options({"a": "x"}, doubled(3)) == {"a": '"x" is not of type "integer"'}
+
+
+def test_a_pattern_takes_linear_time_or_is_refused() -> None:
+    """By backtracking, this pattern would take 2 to the power of 16,000 steps."""
+    schema = {"type": "object", "properties": {"a": {"type": "string", "pattern": "^(x+)+$"}}}
+    assert "a" in problems_of_options({"a": "x" * 16_000 + "!"}, schema)
+    with pytest.raises(ValueError, match="no JSON Schema"):
+        check_schema({"type": "object", "properties": {"a": {"pattern": "(?=x)"}}})

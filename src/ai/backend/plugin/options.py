@@ -9,12 +9,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import unquote
 
 from pydantic import BaseModel, ConfigDict
 
 MAX_SCHEMA_BYTES = 65_536
 MAX_OPTIONS_BYTES = 16_384
 """Bytes of JSON that one session may give to one plugin."""
+_MAX_PARTS = 4_096
+"""Parts of a schema, each counted as often as references lead to it: judging takes time and memory in proportion."""
 _MAX_PROBLEMS = 8
 _MAX_PROBLEM_LENGTH = 300
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -38,35 +41,35 @@ def schema_of(model: type[BaseModel] | None) -> dict[str, Any] | None:
 
 
 def check_schema(schema: Mapping[str, Any]) -> None:
-    """Raises ValueError for what is no JSON Schema of an object, or has more than 64 KiB."""
-    from jsonschema import Draft202012Validator, SchemaError
-
+    """Raises ValueError for what is no JSON Schema of an object, has more than 64 KiB, or has references that lead in a
+    circle or to another document."""
     size_bytes = len(json.dumps(schema).encode())
     if size_bytes > MAX_SCHEMA_BYTES:
         raise ValueError(f"the schema of its options has {size_bytes} bytes; {MAX_SCHEMA_BYTES} are allowed")
     if schema.get("type") != "object":
         raise ValueError("the schema of its options is not one of an object")
     try:
-        Draft202012Validator.check_schema(schema)
-    except SchemaError as e:
-        raise ValueError(f"the schema of its options is no JSON Schema: {e.message[:_MAX_PROBLEM_LENGTH]}") from None
+        if _count_parts(schema, schema, {}) > _MAX_PARTS:
+            raise ValueError(f"it has more than {_MAX_PARTS} parts, with what its references lead to")
+        _validator(schema)
+    except RecursionError:
+        raise ValueError("the schema of its options is nested too deeply") from None
+    except ValueError as e:
+        reason = getattr(e, "message", str(e))[:_MAX_PROBLEM_LENGTH]
+        raise ValueError(f"the schema of its options is no JSON Schema: {reason}") from None
 
 
 def problems_of_options(options: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, str]:
     """Returns what is wrong with options by their place, such as ``{"threads": "0 is less than the minimum of 1"}``;
     empty if the schema allows them. The place of the whole is empty."""
-    from jsonschema import Draft202012Validator
-    from referencing import Registry
-
     try:
         size_bytes = len(json.dumps(options, allow_nan=False).encode())
         if size_bytes > MAX_OPTIONS_BYTES:
             return {"": f"they have {size_bytes} bytes; {MAX_OPTIONS_BYTES} are allowed"}
-        # An empty registry: a schema of a plugin makes nobody open a connection.
-        validator = Draft202012Validator(schema, registry=Registry())
+        check_schema(schema)
         problems: dict[str, str] = {}
-        for error in validator.iter_errors(options):
-            place = ".".join(str(part) for part in error.absolute_path)
+        for error in _validator(schema).iter_errors(options):
+            place = ".".join(str(part) for part in error.instance_path)
             message = (_of_value(error) or error).message
             problems.setdefault(place, message[:_MAX_PROBLEM_LENGTH])
             if len(problems) >= _MAX_PROBLEMS:
@@ -76,10 +79,59 @@ def problems_of_options(options: Mapping[str, Any], schema: Mapping[str, Any]) -
     return problems
 
 
+def _count_parts(node: Any, root: Mapping[str, Any], counts: dict[str, int]) -> int:
+    """Returns the number of parts, of which ``counts`` has those behind each reference.
+
+    Raises ValueError for a reference that leads back to itself, nowhere, or to another document; RecursionError.
+    """
+    if isinstance(node, list):
+        return sum(_count_parts(each, root, counts) for each in node)
+    if not isinstance(node, Mapping):
+        return 1
+    total = 1
+    for key, value in node.items():
+        if key not in ("$ref", "$dynamicRef") or not isinstance(value, str):
+            total += _count_parts(value, root, counts)
+            continue
+        if value not in counts:
+            counts[value] = 0  # while it is counted
+            counts[value] = _count_parts(_referred(value, root), root, counts)
+        if not counts[value]:
+            raise ValueError(f"its reference {value[:64]!r} leads back to itself")
+        total += counts[value]
+    return total
+
+
+def _referred(reference: str, root: Mapping[str, Any]) -> Any:
+    start, *steps = unquote(reference).split("/")
+    node: Any = root
+    try:
+        for step in steps:
+            name = step.replace("~1", "/").replace("~0", "~")
+            node = node[int(name)] if isinstance(node, list) else node[name]
+    except (LookupError, TypeError, ValueError):
+        start = ""
+    if start != "#":
+        raise ValueError(f"its reference {reference[:64]!r} leads to no part of it")
+    return node
+
+
+def _validator(schema: Mapping[str, Any]) -> Any:
+    """Compiles a schema. Nothing is fetched for its references, and its patterns take linear time: a schema of a plugin
+    and a text of a user together cannot stop the daemon that judges. Raises ValueError."""
+    from jsonschema_rs import Draft202012Validator, RegexOptions
+
+    return Draft202012Validator(dict(schema), offline=True, pattern_options=RegexOptions())
+
+
 def _of_value(error: Any) -> Any:
     """Returns the error of the only alternative that is not ``null``, as the schema of an optional field has; None for
     other errors."""
-    if error.validator != "anyOf":
+    if error.kind.name != "anyOf":
         return None
-    inner_errors = [inner for inner in error.context if inner.schema.get("type") != "null"]
+    inner_errors = [errors[0] for errors in error.kind.context if errors and not _demands_null(errors[0])]
     return inner_errors[0] if len(inner_errors) == 1 else None
+
+
+def _demands_null(error: Any) -> bool:
+    return bool(error.kind.name == "type" and error.message.endswith('is not of type "null"'))

@@ -41,6 +41,12 @@ def test_gauges_are_summed_up_over_their_labels() -> None:
     assert gauges_of("\x00\xff{}{}{}" * 1000, names) == {}
 
 
+def test_a_line_that_the_parser_takes_long_for_is_left_out() -> None:
+    """The parser's time grows with the square of a line: two mebibytes would take more than a minute."""
+    long_line = f'{WAITING}{{a="{"x" * 4_096}"}} 7.0'
+    assert gauges_of(f"{long_line}\n{WAITING} 2.0\n", {WAITING}) == {WAITING: 2.0}
+
+
 @pytest.mark.parametrize("page", [None, "", "<html>", PAGE.replace("3.0", "1e400").replace("4.0", "+Inf")])
 async def test_an_engine_without_its_gauge_changes_nothing(page: str | None) -> None:
     world, autoscaling = await started()

@@ -17,7 +17,7 @@ from ai.backend.plugin.accelerator import Mount, WorkloadConfig
 from ai.backend.plugin.runtime import WorkloadExit, WorkloadKey, WorkloadSpec
 from ai.backend.runtime.process.etc_folder import EtcFolder
 from ai.backend.runtime.process.images import ProcessImage
-from ai.backend.runtime.process.launch_plan import COOKIE_VARIABLE, Host, variables_of
+from ai.backend.runtime.process.launch_plan import COOKIE_VARIABLE, Host, folders_of, variables_of
 from ai.backend.runtime.process.probe import enforcement_of, tier_of
 from ai.backend.runtime.process.records import Record
 from ai.backend.runtime.process.settings import ProcessRuntimeSettings
@@ -104,6 +104,20 @@ def test_the_session_cannot_forge_its_identity() -> None:
         & environ.keys()
     )
     assert environ["PATH"].startswith("/opt/p/bin:")
+
+
+def test_a_folder_in_memory_has_nothing_mounted_in_it() -> None:
+    """It is read-only: a file of a folder below it, or a mount, could not be shown any more."""
+    node = host(bwrap="/usr/bin/bwrap", cgroups=NoCgroups(), is_root=True)
+    public = {"/home/config/environ.txt": b"a", "/home/config/resource.txt": b"b"}
+    in_memory = {"/home/config": {"environ.txt": b"a", "resource.txt": b"b"}}
+    assert folders_of(public, spec(), node) == in_memory
+    assert folders_of({**public, "/home/work/.bashrc": b"c"}, spec(), node) == in_memory
+    assert folders_of({**public, "/home/config/ssh/id_user.pub": b"key"}, spec(), node) == {}
+    key = "/home/config/key"
+    assert folders_of({**public, key: b"key"}, spec(private_files=frozenset({key})), node) == {}
+    mounted = WorkloadConfig(mounts=(Mount(source="/srv", target="/home/config/srv"),))
+    assert folders_of(public, spec(config=mounted), node) == {}
 
 
 def record_of(cookie: str) -> Record:

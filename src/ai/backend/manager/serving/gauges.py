@@ -37,6 +37,7 @@ _MAX_ENGINE_BYTES = 2 << 20
 _MAX_REPLY_BYTES = 1 << 20
 _HTTP_TIMEOUT = aiohttp.ClientTimeout(total=5.0)
 _MAX_LINES = 500
+_MAX_LINE_LENGTH = 4_096  # the time that the parser takes grows with the square of it
 _MAX_SAMPLES = 720
 _MAX_VALUE = 1e15
 
@@ -78,9 +79,10 @@ def _summed(readings: Iterable[Mapping[str, float]]) -> dict[str, Reading]:
 def gauges_of(text: str, names: Collection[str]) -> dict[str, float]:
     """Returns these metrics of a page in the format of Prometheus, each summed up over its labels. What is no number,
     and what cannot be read, is left out."""
-    lines = [line for line in text.splitlines() if line.startswith(tuple(names))][:_MAX_LINES]
+    starts = tuple(names)
+    lines = [line for line in text.splitlines() if len(line) <= _MAX_LINE_LENGTH and line.startswith(starts)]
     values: dict[str, float] = {}
-    for line in lines:
+    for line in lines[:_MAX_LINES]:
         try:
             samples = [sample for family in text_string_to_metric_families(line + "\n") for sample in family.samples]
         except ValueError:
@@ -102,7 +104,7 @@ class EngineReader:
     ) -> Mapping[str, Reading]:
         pages = [self._page(service, replica, session) for replica, session in _ready(service, sessions)]
         texts = await asyncio.gather(*pages)
-        return _summed(gauges_of(text, names) for text in texts)
+        return _summed(await asyncio.to_thread(lambda: [gauges_of(text, names) for text in texts]))
 
     async def _page(self, service: Service, replica: Replica, session: Session) -> str:
         port = port_of(service.revision(replica.revision_id).spec.served, replica.id)
@@ -172,7 +174,7 @@ class PrometheusReader:
             async with self._http.post(
                 f"{self._url}/api/v1/query", data={"query": query}, allow_redirects=False
             ) as response:
-                raw = await response.content.read(_MAX_REPLY_BYTES)
+                raw = await _read_whole(response.content)
             values = values_of(msgspec.json.decode(raw, type=dict[str, Any]))
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError, TypeError, LookupError) as e:
             raise Unavailable(f"Prometheus does not answer: {str(e) or type(e).__name__}") from None
@@ -181,6 +183,16 @@ class PrometheusReader:
     async def close(self) -> None:
         if self._http is not None:
             await self._http.close()
+
+
+async def _read_whole(content: aiohttp.StreamReader) -> bytes:
+    """Returns a body. Raises ValueError if it is too large."""
+    body = bytearray()
+    async for chunk in content.iter_any():
+        body += chunk
+        if len(body) > _MAX_REPLY_BYTES:
+            raise ValueError(f"its reply has more than {_MAX_REPLY_BYTES} bytes")
+    return bytes(body)
 
 
 def values_of(reply: Mapping[str, Any]) -> list[float]:

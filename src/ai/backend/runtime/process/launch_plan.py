@@ -177,13 +177,20 @@ def _is_staged(spec: WorkloadSpec, host: Host) -> bool:
 def folders_of(files: Mapping[str, bytes], spec: WorkloadSpec, host: Host) -> dict[str, dict[str, bytes]]:
     """Returns the files that the shim writes into folders in memory, by folder and name, one mount for each folder.
 
-    These are the public files of folders in which nothing else is, such as /home/config.
+    These are the public files of folders in which nothing else is, such as /home/config: such a folder is read-only,
+    and nothing can be mounted in it any more.
     """
     folders: dict[str, dict[str, bytes]] = {}
     for target, content in files.items() if _is_staged(spec, host) else ():
         folder, _, name = target.rpartition("/")
         if folder in MEMORY_FOLDERS and target not in spec.private_files and os.path.normpath(target) == target:
             folders.setdefault(folder, {})[name] = content
+    targets = [*files, *(mount.target for mount in spec.config.mounts), *(d.target or "" for d in spec.config.devices)]
+    folders = {
+        folder: contents
+        for folder, contents in folders.items()
+        if all(target[len(folder) + 1 :] in contents for target in targets if target.startswith(f"{folder}/"))
+    }
     size = sum(len(content) for contents in folders.values() for content in contents.values())
     return folders if size <= MEMORY_FOLDERS_BYTES else {}
 

@@ -109,8 +109,9 @@ def shut_down(pid: int, sockets: Iterable[OpenSocket]) -> int:
 
 def _is_same(connection: socket.socket, each: OpenSocket) -> bool:
     for address, expected in ((connection.getsockname(), each.local), (connection.getpeername(), each.remote)):
-        host = str(ip_address(address[0].partition("%")[0])).removeprefix("::ffff:")
-        if (host, address[1]) != expected:
+        ip = ip_address(address[0].partition("%")[0])
+        host = getattr(ip, "ipv4_mapped", None) or ip
+        if (str(host), address[1]) != expected:
             return False
     return True
 
