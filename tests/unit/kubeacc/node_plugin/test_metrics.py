@@ -27,7 +27,7 @@ class Plugin:
         self.asked = 0
         self.faults: list[str | None] = []
 
-    async def call(self, _kind: str, _call: Any) -> list[Measurement]:
+    async def call(self, _kind: str, _call: Any, *, check: Any) -> list[Measurement]:
         self.asked += 1
         values = {"GPU-1": 40.0, "GPU-unknown": 1.0}
         return [

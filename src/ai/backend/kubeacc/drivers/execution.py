@@ -9,9 +9,10 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from ai.backend.common.device_operations import OperationVerb
-from ai.backend.common.errors import BackendError, InvalidInput
+from ai.backend.common.errors import BackendError, InvalidInput, PluginError
 from ai.backend.infra.loop import cancel_all
 from ai.backend.infra.retry import Backoff
 from ai.backend.kubeacc.crd.operations import AcceleratorOperationSpec, Artifact, Order, Report
@@ -93,11 +94,14 @@ class OrderExecution:
         elif spec.operation is V.RESET:
             await driver.reset(device_id)
         elif spec.partition is not None and spec.partition.action is PartitionAction.CREATE:
-            return {PARTITION_KEY: await driver.create_partition(device_id, spec.partition.profile or "")}
+            partition = await driver.create_partition(device_id, spec.partition.profile or "")
+            if not isinstance(partition, str) or not partition:  # it could not be undone
+                raise PluginError(f"the driver names no partition, but says {partition!r:.100}")
+            return {PARTITION_KEY: partition}
         elif spec.partition is not None:
             await driver.destroy_partition(device_id)
         else:
-            return await driver.diagnose(device_id)
+            return _facts(await driver.diagnose(device_id))
         return {}
 
     async def _undo_until_done(self, order: Order) -> Mapping[str, str]:
@@ -142,6 +146,13 @@ class OrderExecution:
         return {}
 
 
+def _facts(answer: Any) -> dict[str, str]:
+    """Returns what a driver says within the limits of a report. Raises PluginError."""
+    if not isinstance(answer, Mapping):
+        raise PluginError(f"the driver says {answer!r:.100} instead of facts")
+    return {str(key)[:128]: str(value)[:512] for key, value in list(answer.items())[:64] if str(key)}
+
+
 def _report_of(
     order: Order, task: asyncio.Task[Mapping[str, str]], is_passing: Callable[[BackendError], bool]
 ) -> Report:
@@ -150,8 +161,7 @@ def _report_of(
         return Report(sequence=sequence, outcome=Outcome.ABORTED, message="the order was stopped")
     error = task.exception()
     if error is None:
-        result = {key[:128]: value[:512] for key, value in list(task.result().items())[:64]}
-        return Report(sequence=sequence, outcome=Outcome.SUCCEEDED, result=result)
+        return Report(sequence=sequence, outcome=Outcome.SUCCEEDED, result=_facts(task.result()))
     if not isinstance(error, BackendError):
         log.error("an order failed", exc_info=error)
     return Report(

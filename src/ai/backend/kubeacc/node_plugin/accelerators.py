@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -38,10 +38,12 @@ from ai.backend.node.kube_api.client import KubeApi
 from ai.backend.node.kube_api.reflector import Reflector
 from ai.backend.node.kube_api.resources import NODES
 from ai.backend.plugin.accelerator import Attachable, PluginCapabilities
+from ai.backend.plugin.accelerator.shapes import InvalidResponse
 
 log = logging.getLogger(__name__)
 _MAX_BYTES, _MAX_COUNT = (1 << 53) - 1, (1 << 31) - 1
 """The limits of ``Bytes`` and ``Count`` in the resources (crd.fields)."""
+_MAX_ID = 512
 _VERBS: tuple[tuple[str, tuple[OperationVerb, ...]], ...] = (
     ("attachable", (OperationVerb.ATTACH, OperationVerb.DETACH)),
     ("partitionable", (OperationVerb.PARTITION,)),
@@ -169,7 +171,9 @@ class AcceleratorReports(PeriodicLoop):
             return ()
         try:
             answer = await handle.call(
-                "attachable_devices", lambda plugin: cast("Attachable", plugin).attachable_devices()
+                "attachable_devices",
+                lambda plugin: cast("Attachable", plugin).attachable_devices(),
+                check=_checked_ids,
             )
         except BackendError as e:
             log.debug("the attachable devices of %s are not known: %s", key, e)
@@ -279,6 +283,13 @@ class AcceleratorReports(PeriodicLoop):
                 )
             )
         return tuple(conditions)
+
+
+def _checked_ids(answer: Any) -> Sequence[DeviceId]:
+    is_list = isinstance(answer, list | tuple)
+    if not is_list or any(not isinstance(one, str) or not 0 < len(one) <= _MAX_ID for one in answer):
+        raise InvalidResponse(f"no list of the ids of devices: {answer!r:.100}")
+    return cast("Sequence[DeviceId]", answer)
 
 
 def _own_conditions(present: Accelerator) -> list[Any]:

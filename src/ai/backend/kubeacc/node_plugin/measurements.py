@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from operator import methodcaller
+from typing import Any
 
 import msgspec
 
@@ -17,6 +18,7 @@ from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.kubeacc.crd.accelerators import Usage
 from ai.backend.kubeacc.node_plugin.devices import DeviceKey, DeviceTracker
 from ai.backend.plugin.accelerator import Measurement, StatContext, responses
+from ai.backend.plugin.accelerator.shapes import InvalidResponse
 
 log = logging.getLogger(__name__)
 _FRESH_S = 5.0
@@ -63,13 +65,21 @@ class DeviceMeasurements:
         usable.begin()
         context = StatContext(at=time.time())
         try:
-            answer = await handle.call("gather_node_metrics", methodcaller("gather_node_metrics", context))
+            answer = await handle.call(
+                "gather_node_metrics", methodcaller("gather_node_metrics", context), check=_checked_list
+            )
         except BackendError as e:
             log.warning("the devices of %s are not measured: %s", key, e.message)
             return ()
         measurements = usable.passed(answer, {device.device_id for device in self._tracker.devices(key)})
         handle.complain("statistics", usable.reason and f"statistics: {usable.reason}")
         return [measurement for measurement in measurements if measurement.device_id is not None]
+
+
+def _checked_list(answer: Any) -> Sequence[Any]:
+    if not isinstance(answer, list | tuple):
+        raise InvalidResponse(f"no list of measurements: {answer!r:.100}")
+    return answer
 
 
 class UsageMeter(PeriodicLoop):
