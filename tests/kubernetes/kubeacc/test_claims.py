@@ -35,7 +35,7 @@ def _is_gone(cluster: Cluster, kind: str, name: str) -> bool:
 
 def _delete(plugin: NodePlugin, pod: str, claim: str) -> None:
     plugin.cluster.kubectl("delete", "pod", pod, "--wait=false", "--ignore-not-found")
-    plugin.wait(lambda: _is_gone(plugin.cluster, "pod", pod), "end of the pod", 60)
+    plugin.wait(lambda: _is_gone(plugin.cluster, "pod", pod), "end of the pod", 120)
     plugin.cluster.kubectl("delete", "resourceclaim", claim, "--wait=false")
     plugin.wait(lambda: _is_gone(plugin.cluster, "resourceclaim", claim), "end of the claim", 60)
 
@@ -60,7 +60,7 @@ def _wait_until_nothing_is_held(plugin: NodePlugin) -> None:
     assert json.loads(plugin.mock_state.read_bytes())["in_use"] == {}
 
 
-@pytest.mark.timeout(400)  # a kubelet repeats a failed preparation after more than a minute
+@pytest.mark.timeout(500)  # a kubelet repeats a failed preparation after more than a minute
 def test_a_restart_at_each_step_loses_and_leaks_nothing(plugin: NodePlugin) -> None:
     cluster = plugin.cluster
     kubelet = cluster.daemons["kubelet"]
