@@ -152,7 +152,7 @@ async def test_a_reset_that_removes_the_image_says_so(executor: Executor) -> Non
     (folder / "a.bit").write_bytes(b"bits")
     digest = hashlib.sha256(b"bits").hexdigest()
     artifact = Artifact(uri=f"file://{folder}/a.bit", sha256=digest)
-    values = {"accelerator": "a", "requested_by": "alice"}
+    values: dict[str, Any] = {"accelerator": "a", "requested_by": "alice"}
     program = AcceleratorOperationSpec(**values, operation=V.PROGRAM, program=ProgramParameters(artifact=artifact))
     key = ("mock", DeviceId("GPU-0"))
     assert (await executor.ask(program)).outcome is Outcome.SUCCEEDED
