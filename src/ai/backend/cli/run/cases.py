@@ -91,6 +91,27 @@ def program_command(names: Sequence[str]) -> str | None:
     return f"{interpreter} {shlex.quote(names[0])}" if interpreter else None
 
 
+def missing_file_problem(image: str, files: Sequence[Path]) -> str | None:
+    """Returns what is wrong with FILES of which one does not exist, or None if all exist.
+
+    Where a file stands before it, the missing one is probably an argument of a program: the text has the command that
+    passes it.
+    """
+    number = next((number for number, file in enumerate(files) if not file.exists()), None)
+    if number is None:
+        return None
+    problem = f"there is no file {os.fspath(files[number])!r}"
+    if number == 0:
+        return problem
+    import shlex
+
+    uploads, arguments = [[os.fspath(file) for file in part] for part in (files[:number], files[number:])]
+    path = os.path.relpath(files[0])
+    program = program_command([files[0].name if path.startswith(os.pardir) else path]) or "COMMAND"
+    command = shlex.join(["backend.ai", "run", "--exec", f"{program} {shlex.join(arguments)}", image, *uploads])
+    return f"{problem}; FILES are only uploaded, and a program gets its arguments by --exec: `{command}`"
+
+
 def make_cases(
     env: Mapping[str, str],
     build: str | None,

@@ -54,7 +54,7 @@ def _folder_of(files: tuple[Path, ...], basedir: Path | None) -> Path:
 
 @click.command(cls=Leaf)
 @click.argument("image")
-@click.argument("files", nargs=-1, type=click.Path(exists=True), callback=_as_paths)
+@click.argument("files", nargs=-1, type=click.Path(), callback=_as_paths)
 @click.option("-c", "--code", help="Code to run in query mode.")
 @click.option("--clean", metavar="CMD", help="Command that cleans up before the build; batch mode.")
 @click.option("--build", metavar="CMD", help="Build command; `*` is the image's own, which is the default.")
@@ -92,7 +92,7 @@ def run(
       backend.ai run --rm --exec 'python myscript.py arg' python ./myscript.py
       backend.ai run --rm -e 'N=$X' --env-range X=case:1,2,3 -c 'import os; print(os.environ["N"])' python
     """
-    from ai.backend.cli.run.cases import Plan, make_cases
+    from ai.backend.cli.run.cases import Plan, make_cases, missing_file_problem
     from ai.backend.cli.run.ranges import RangeError
 
     screen = screen_of()
@@ -105,6 +105,8 @@ def run(
         cases = make_cases(options["envs"], build, exec_, **ranges)
     except RangeError as error:
         raise click.UsageError(str(error)) from None
+    if problem := missing_file_problem(image, files):
+        raise click.UsageError(problem)
     basedir = options.pop("basedir")
     own_options = {name: options.pop(name) for name in _PLAN_OPTIONS}
     plan = Plan(
