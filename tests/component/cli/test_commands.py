@@ -107,6 +107,9 @@ async def test_arguments_of_a_program_are_led_to_exec(shell: Shell, api: FakeApi
         f"there is no file 'a'; FILES are only uploaded, and a program gets its arguments by --exec: `{command}`"
         in (" ".join(done.err.split()))
     )
+    done = await shell("run", "python", "my.py", "--epochs", "3")
+    assert done.code == 2
+    assert "No such option '--epochs'; a program gets its options by --exec: `backend.ai run" in done.err
     assert not api.requests
 
 

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from ai.backend.cli.run.cases import Plan, make_cases, missing_file_problem, program_command
+from ai.backend.cli.run.cases import Plan, make_cases, missing_file_problem, program_command, unknown_option_hint
 from ai.backend.cli.run.ranges import RangeError
 
 
@@ -103,3 +103,13 @@ def test_a_missing_program_is_named_alone(tmp_path: Path) -> None:
     assert missing_file_problem("python", [missing, Path("a")]) == f"there is no file {str(missing)!r}"
     missing.touch()
     assert missing_file_problem("python", [missing]) is None
+
+
+def test_options_of_a_program_are_led_to_exec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("my.py").touch()
+    hint = unknown_option_hint("--epochs", ["--rm", "-r", "cpu=1", "python", "my.py", "--epochs", "3"])
+    command = "backend.ai run --rm -r cpu=1 --exec 'python my.py --epochs 3' python my.py"
+    assert hint == f"a program gets its options by --exec: `{command}`"
+    assert unknown_option_hint("--epochs", ["python", "no.py", "--epochs"]) is None
+    assert unknown_option_hint("--rn", ["--rn", "python", "my.py"]) is None, "a misspelt option of ours"

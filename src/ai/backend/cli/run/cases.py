@@ -103,13 +103,34 @@ def missing_file_problem(image: str, files: Sequence[Path]) -> str | None:
     problem = f"there is no file {os.fspath(files[number])!r}"
     if number == 0:
         return problem
+    arguments = [os.fspath(file) for file in files[number:]]
+    command = command_with_arguments(image, files[:number], arguments)
+    return f"{problem}; FILES are only uploaded, and a program gets its arguments by --exec: `{command}`"
+
+
+def unknown_option_hint(option: str, arguments: Sequence[str]) -> str | None:
+    """Returns the command that passes an option to a program, if a program stands before it among the arguments of
+    `run`; else None."""
+    from pathlib import Path
+
+    words = list(arguments)
+    number = next((number for number, word in enumerate(words) if number and Path(word).is_file()), None)
+    if number is None or not any(word.startswith(option) for word in words[number:]):
+        return None
+    command = command_with_arguments(words[number - 1], [Path(words[number])], words[number + 1 :], words[: number - 1])
+    return f"a program gets its options by --exec: `{command}`"
+
+
+def command_with_arguments(
+    image: str, files: Sequence[Path], arguments: Sequence[str], options: Sequence[str] = ()
+) -> str:
+    """Returns the `run` command that uploads the files and runs the first one with these arguments."""
     import shlex
 
-    uploads, arguments = [[os.fspath(file) for file in part] for part in (files[:number], files[number:])]
     path = os.path.relpath(files[0])
     program = program_command([files[0].name if path.startswith(os.pardir) else path]) or "COMMAND"
-    command = shlex.join(["backend.ai", "run", "--exec", f"{program} {shlex.join(arguments)}", image, *uploads])
-    return f"{problem}; FILES are only uploaded, and a program gets its arguments by --exec: `{command}`"
+    uploads = [os.fspath(file) for file in files]
+    return shlex.join(["backend.ai", "run", *options, "--exec", f"{program} {shlex.join(arguments)}", image, *uploads])
 
 
 def make_cases(

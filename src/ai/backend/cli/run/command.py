@@ -52,7 +52,22 @@ def _folder_of(files: tuple[Path, ...], basedir: Path | None) -> Path:
     return folder
 
 
-@click.command(cls=Leaf)
+class RunCommand(Leaf):
+    """The command `run`: an unknown option after a program is answered with the command that passes it."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        words = tuple(args)  # the parser empties its list
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            from ai.backend.cli.run.cases import unknown_option_hint
+
+            if hint := unknown_option_hint(error.option_name, words):
+                raise click.UsageError(f"{error.message.rstrip('.')}; {hint}", ctx) from None
+            raise
+
+
+@click.command(cls=RunCommand)
 @click.argument("image")
 @click.argument("files", nargs=-1, type=click.Path(), callback=_as_paths)
 @click.option("-c", "--code", help="Code to run in query mode.")
