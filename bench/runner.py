@@ -53,6 +53,7 @@ MODULES = (
     "kubernetes_shard",
     "kubernetes_failover",
     "kubeacc_node",
+    "kubeacc_taint",
     "kube_acc",
 )
 

@@ -5,11 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from ai.backend.common.devices import DeviceHealth
-from tests.component.kubeacc.test_node_plugin import Node, short_folder
+from ai.backend.common.ids import DeviceId
+from ai.backend.infra.retry import Backoff
+from ai.backend.kubeacc.node_plugin.accelerators import AcceleratorReports
+from ai.backend.kubeacc.node_plugin.facts import FactStore
+from ai.backend.kubeacc.node_plugin.holders import Holders
+from ai.backend.kubeacc.node_plugin.measurements import DeviceMeasurements, UsageMeter
+from ai.backend.node.kube_api.client import KubeApi
+from tests.component.kubeacc.test_node_plugin import ISOLATED, Node, short_folder
 
 __all__ = ["short_folder"]
 
@@ -81,7 +90,7 @@ async def test_a_list_that_lies_takes_no_device_from_its_holder(node: Node, beha
 
 async def test_a_plugin_that_dies_after_the_preparation_is_started_again_and_releases(short_folder: Path) -> None:
     node = Node(short_folder)
-    node.settings = node.settings.model_copy(update={"in_process_plugins": ()})
+    node.settings = node.settings.model_copy(update={"compute_plugins": ISOLATED})
     await node.start()
     try:
         node.claims.allocate("a", "GPU-0")
@@ -89,7 +98,8 @@ async def test_a_plugin_that_dies_after_the_preparation_is_started_again_and_rel
         assert first.error == ""
         node.control.write_text('[[faults]]\ncall = "post_create"\nbehaviour = "exit"\n')
         await node.tracker.once()
-        await node.workloads.note_running(node.claims.uids["a"])  # the host process of the plugin dies here
+        await node.workloads.note_running(node.claims.uids["a"])
+        assert node.tracker.handle("mock") is None  # its host process has died
         assert (await node.prepare("a"))["a"] == first
         node.control.write_text("")
         async with asyncio.timeout(20):
@@ -111,3 +121,26 @@ async def test_a_device_that_vanishes_in_use_stays_unhealthy_until_it_is_given_b
     await node.tracker.once()
     assert node.tracker.devices("mock") == ()
     assert (node.files(), node.held()) == ([], {})
+
+
+async def test_a_plugin_that_lies_about_what_it_can_attach_attaches_nothing(node: Node) -> None:
+    api = cast("KubeApi", SimpleNamespace(delays=lambda: Backoff(1.0, 1.0)))
+    holders = cast("Holders", SimpleNamespace(holders={}, foreign=lambda key: ""))
+    facts = FactStore(node.folder / "facts.json")
+    reports = AcceleratorReports(api, node.tracker, node.workloads, holders, facts, node.settings, "node")
+    await fault(node, "attachable_devices", "wrong-type")
+    assert await reports._attachable("mock") == ()
+
+
+@pytest.mark.parametrize("behaviour", ["raise", "hang", "negative", "nan", "wrong-type"])
+async def test_a_plugin_that_lies_about_the_use_of_devices_is_asked_again(node: Node, behaviour: str) -> None:
+    meter = UsageMeter(node.tracker, DeviceMeasurements(node.tracker))
+    await fault(node, "gather_node_metrics", behaviour)
+    await meter.once()
+    assert meter.usage(("mock", DeviceId("GPU-0"))) is None
+    await mend(node)
+    meter = UsageMeter(node.tracker, DeviceMeasurements(node.tracker))
+    await meter.once()
+    usage = meter.usage(("mock", DeviceId("GPU-0")))
+    assert usage is not None
+    assert usage.power_watts is not None

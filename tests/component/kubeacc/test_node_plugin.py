@@ -41,6 +41,8 @@ from ai.backend.node.kube_api.objects import (
 from ai.backend.plugin.accelerator import LifecycleCause
 
 DRIVER = "accelerators.backend.ai"
+ISOLATED = ("ai.backend.accelerator.mock.isolated",)
+"""The mock plugin in a host process, which may die."""
 
 
 @dataclass

@@ -38,7 +38,7 @@ class TestBareMetal(DriverContract):
     async def driver(self) -> AbstractAcceleratorDriver:
         plugin = MockPlugin(MockSettings(), declaration=DECLARATION)
         await plugin.init()
-        return BareMetalDriver(plugin, self.node)
+        return BareMetalDriver(lambda: plugin, self.node)
 
     async def test_it_attaches_to_its_own_node_only(self, driver: AbstractAcceleratorDriver) -> None:
         with pytest.raises(InvalidInput, match="its own node only"):
@@ -56,4 +56,4 @@ class TestWithoutPowers(DriverContract):
     async def driver(self) -> AbstractAcceleratorDriver:
         plugin = PowerlessPlugin(MockSettings(), declaration=DECLARATION)
         await plugin.init()
-        return BareMetalDriver(plugin, self.node)
+        return BareMetalDriver(lambda: plugin, self.node)

@@ -15,7 +15,10 @@ from tools.kube.cluster import Cluster
 
 from ai.backend.common.device_operations import OperationPhase as P
 from ai.backend.kubeacc.composition import run_controllers
+from ai.backend.kubeacc.controllers.manager import ControllerManager
 from ai.backend.kubeacc.controllers.operations import CRASH_POINTS
+from ai.backend.kubeacc.crd.objects import AcceleratorOperation
+from ai.backend.kubeacc.crd.operations import Order, Report
 from ai.backend.kubeacc.policies.roles import CONTROLLERS_ACCOUNT
 from ai.backend.node.kube_api.client import KubeApi
 from ai.backend.plugin.crash_points import VARIABLE
@@ -96,6 +99,33 @@ async def test_of_two_controllers_one_leads_and_the_other_takes_over(
         assert (await bench.wait_for_end("two", 30)).status.phase is P.SUCCEEDED
         second.set()
     assert node.orders == [("one", 1, "order"), ("two", 1, "order")]
+
+
+async def test_two_controllers_that_both_believe_to_lead_give_each_order_once(
+    bench: Bench, controllers_api: KubeApi, device: str
+) -> None:
+    """The Lease saves work only: what makes orders unique is that each step is a conditional write (decision 0394)."""
+    active: set[str] = set()
+    overlaps: list[set[str]] = []
+
+    def script(operation: AcceleratorOperation, order: Order) -> Report | None:
+        if operation.status.report is None:
+            active.add(operation.metadata.name)
+            overlaps.append(set(active))
+            return None
+        active.discard(operation.metadata.name)
+        return succeed(operation, order)
+
+    bench.node.script = script
+    names = [f"op{number}" for number in range(8)]
+    async with running(ControllerManager(controllers_api).run):  # beside the one of the bench
+        for name in names:
+            await bench.ask(name, device, "Reset")
+        ended = [await bench.wait_for_end(name, 60) for name in names]
+    assert [(one.status.phase, one.status.attempts) for one in ended] == [(P.SUCCEEDED, 1)] * len(names)
+    assert sorted(bench.node.orders) == [(name, 1, "order") for name in names]
+    assert all(len(one) == 1 for one in overlaps)
+    assert (await bench.device(device)).status.operation is None
 
 
 async def test_the_api_server_dies_while_an_operation_runs(bench: Bench, device: str) -> None:

@@ -49,6 +49,10 @@ def test_a_pod_gets_linked_devices_also_after_a_restart_of_the_kubelet(plugin: N
     cluster.wait_for_phase("rest", timeout_s=60)
     assert len(plugin.records()) == 2
     assert record.exists()
+    # Another process of the node plugin goes on where the killed one was.
+    plugin.daemon.kill()
+    plugin.launch()
+    assert len(plugin.records()) == 2
     # A device that fails is allocatable no more.
     plugin.fail("cut", "Xid 79")
     plugin.wait(lambda: _allocatable(cluster) == "4", "failure at the node", 60)

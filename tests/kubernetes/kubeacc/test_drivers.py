@@ -122,3 +122,18 @@ async def test_a_device_that_left_the_iaas_is_forgotten(
             await asyncio.sleep(0.05)
     await iaas.ask("late", device.metadata.name, "Diagnose")
     assert (await iaas.wait_for_end("late")).status.reason == "NoSuchAccelerator"
+
+
+async def test_a_remote_device_that_two_offer_is_operated_by_nobody(iaas: Bench, fabric: Fabric) -> None:
+    name = (await discovered(iaas)).metadata.name
+    await iaas.show(name, devicePluginResource="vendor.example/fpga")
+    async with asyncio.timeout(10):
+        while ("Managed", "False", "TwoOwners") not in {  # noqa: ASYNC110  # no event
+            (c.type, c.status, c.reason) for c in (await iaas.device(name)).status.conditions
+        }:
+            await asyncio.sleep(0.05)
+    await iaas.ask("attach", name, "Attach", attach={"nodeName": NODE})
+    refused = await iaas.wait_for_end("attach")
+    assert (refused.status.phase, refused.status.reason) == (P.REFUSED, "TwoOwners")
+    assert "remove one of the two" in refused.status.message
+    assert set(fabric.nodes.values()) == {None}

@@ -49,7 +49,11 @@ async def test_devices_are_listed_operated_and_described(bench: Bench, device: s
     assert device in {obj["metadata"]["name"] for obj in json.loads(text)}
     code, text = await call(bench, plugins, "tree")
     assert f"node {NODE}" in text
-    assert (await call(bench, plugins, "top"))[0] == 0
+    use = {"measuredAt": "2026-01-01T00:00:00Z", "utilizationPercent": "42.5", "powerWatts": "71"}
+    await bench.show(device, usage=use)
+    code, text = await call(bench, plugins, "top")
+    (line,) = [line for line in text.splitlines() if line.startswith(device)]
+    assert (code, {"42.5", "71"} <= set(line.split())) == (0, True), text
 
 
 async def test_what_is_refused_is_one_line_or_its_exit_code(bench: Bench, device: str, plugins: Path) -> None:

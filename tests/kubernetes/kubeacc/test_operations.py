@@ -169,6 +169,53 @@ async def test_an_operation_is_cancelled_in_each_phase(
     assert holder is None or holder.name == "first"
 
 
+async def test_an_operation_that_is_cancelled_before_it_begins_gives_no_order(bench: Bench, device: str) -> None:
+    await bench.ask("op", device, cancel=True)
+    ended = await bench.wait_for_end("op")
+    assert (ended.status.phase, ended.status.reason) == (P.CANCELLED, "Cancelled")
+    assert bench.node.orders == []
+    assert (await bench.device(device)).status.operation is None
+
+
+@pytest.mark.parametrize("phase", [P.CANCELLING, P.ROLLING_BACK])
+async def test_an_operation_that_is_deleted_while_it_is_undone_is_undone_once(
+    bench: Bench, device: str, phase: P
+) -> None:
+    """A second cancellation changes nothing, and the operation stays until its device is free."""
+    go = asyncio.Event()
+
+    def script(operation: AcceleratorOperation, order: Order) -> Report | None:
+        is_awaited = order.abort if phase is P.CANCELLING else order.rollback
+        return None if is_awaited and not go.is_set() else _begin_only(operation, order)
+
+    bench.node.script = script
+    await bench.ask("op", device)
+    await bench.wait_for("op", lambda op: op.status.phase is P.RUNNING and op.status.report is not None)
+    await bench.cancel("op")
+    reached = await bench.wait_for("op", lambda op: op.status.phase is phase)
+    await bench.api.delete(OPERATIONS, "op", bench.namespace)
+    await asyncio.sleep(0.3)
+    assert (await bench.operation("op")).status.phase is phase
+    holder = (await bench.device(device)).status.operation
+    assert holder is not None
+    assert holder.name == "op"
+    go.set()
+    bench.node.ask_again(await bench.operation("op") if phase is P.CANCELLING else reached)
+    await bench.wait_until_gone("op")
+    assert [kind for _, _, kind in bench.node.orders] == ["order", "abort", "undo"]
+    assert (await bench.device(device)).status.operation is None
+
+
+async def test_an_operation_that_takes_too_long_is_stopped_and_undone(bench: Bench, device: str) -> None:
+    bench.node.script = _begin_only
+    await bench.ask("op", device, deadlineSeconds=1)
+    ended = await bench.wait_for_end("op", 20)
+    assert (ended.status.phase, ended.status.reason) == (P.FAILED, "DeadlineExceeded")
+    assert ended.status.rollback is RollbackState.DONE
+    assert [kind for _, _, kind in bench.node.orders] == ["order", "abort", "undo"]
+    assert (await bench.device(device)).status.operation is None
+
+
 async def test_a_namespace_is_deleted_while_an_operation_runs(bench: Bench, device: str) -> None:
     bench.node.script = _begin_only
     await bench.ask("op", device)

@@ -102,6 +102,12 @@ class PluginHandle:
         return isinstance(self._plugin, HostedPlugin)
 
     @property
+    def has_ended(self) -> bool:
+        """True if no plugin runs: none is started, or its host process has just ended. It may be started again."""
+        plugin = self._plugin
+        return plugin is None or (isinstance(plugin, HostedPlugin) and plugin.host.reason is not None)
+
+    @property
     def healthy(self) -> bool:
         return self.started and self.reason is None
 

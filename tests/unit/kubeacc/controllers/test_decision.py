@@ -234,6 +234,12 @@ DECISIONS: list[tuple[str, Situation, T | None, str]] = [
     ("undo failed", situation(P.ROLLING_BACK, status=reported(Outcome.FAILED)), T.UNDO_FAILED, "RollbackFailed"),
     ("cancelled", situation(P.RUNNING, variant(cancel=True)), T.CANCEL_REQUESTED, "Cancelled"),
     ("deleted", situation(P.DRAINING, deleted="2026-01-01T00:00:00Z"), T.CANCEL_REQUESTED, "Cancelled"),
+    ("cancelled at once", situation(P.PENDING, variant(cancel=True)), T.CANCEL_REQUESTED, "Cancelled"),
+    ("cancelled in the queue", situation(P.QUEUED, variant(cancel=True)), T.CANCEL_REQUESTED, "Cancelled"),
+    ("cancelled between", situation(P.RETRYING, variant(cancel=True)), T.CANCEL_REQUESTED, "Cancelled"),
+    ("cancelled at the end", situation(P.VERIFYING, variant(cancel=True)), T.CANCEL_REQUESTED, "Cancelled"),
+    ("cancelled twice", situation(P.CANCELLING, variant(cancel=True), status=reported()), None, ""),
+    ("cancelled late, undoing", situation(P.ROLLING_BACK, variant(cancel=True), status=reported()), None, ""),
     ("cancelled late", situation(P.ROLLING_BACK, variant(cancel=True), status=LATE), T.EXECUTOR_LOST, "ExecutorLost"),
     ("deadline", situation(P.QUEUED, deadline=NOW), T.DEADLINE_PASSED, "DeadlineExceeded"),
 ]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 import msgspec
+import pytest
 
 from ai.backend.common.device_operations import OperationPhase as P
 from ai.backend.common.device_operations import OperationVerb as V
@@ -15,6 +16,7 @@ from ai.backend.infra.retry import Backoff
 from ai.backend.kubeacc.controllers.cluster_view import ClusterView
 from ai.backend.kubeacc.controllers.manager import ControllerManager
 from ai.backend.kubeacc.controllers.operations import OperationController
+from ai.backend.kubeacc.controllers.progress import timestamp
 from ai.backend.kubeacc.crd.accelerators import (
     AcceleratorSpec,
     AcceleratorStatus,
@@ -150,6 +152,21 @@ async def test_a_quota_counts_what_its_own_policy_allowed() -> None:
     room = Room(device("d0"), device("d1"), operation("op", "d0", P.QUEUED), other, policy=policy)
     await room.controller.reconcile(("lab", "op"))
     assert len(room.written("apply accelerators/d0")) == 1
+
+
+@pytest.mark.parametrize(("minutes", "begins"), [(10, False), (70, True)])
+async def test_who_deletes_what_has_ended_gets_no_more_than_the_quota_of_an_hour(minutes: int, begins: bool) -> None:
+    policy = AcceleratorPolicySpec(operations=(V.RESET,), quota=Quota(operations_per_hour=1))
+    started_at = timestamp(NOW - timedelta(minutes=minutes))
+    waiting = operation("op", "d", P.QUEUED)
+    ended = operation("ended", "d", P.SUCCEEDED, attempts=1, start_time=started_at)
+    room = Room(device("d"), waiting, ended, policy=policy)
+    room.view.operations.reflector._replace([waiting], "2")
+    await room.controller.reconcile(("lab", "op"))
+    assert bool(room.written("apply accelerators/d")) is begins
+    if not begins:
+        (body,) = room.written("apply acceleratoroperations/op")
+        assert body["status"]["reason"] == "QuotaExceeded"
 
 
 async def test_the_holder_of_an_extended_resource_is_evicted_without_a_uid() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from ai.backend.common.device_operations import OperationVerb as V
@@ -187,6 +188,30 @@ async def test_errors_are_reported_with_their_word(error: Exception, reason: str
     report = await executor.execute(Order(sequence=1))
     assert (report.outcome, report.retryable, report.message) == (Outcome.FAILED, retryable, str(error))
     assert report.reason == reason
+
+
+@pytest.mark.parametrize("answer", [7, None, ["a"], ""])
+async def test_a_driver_that_lies_ends_the_order_with_a_reason(monkeypatch: pytest.MonkeyPatch, answer: object) -> None:
+    async def lie(*_: object) -> object:
+        return answer
+
+    for operation, method in ((CREATE, "create_partition"), (spec(V.DIAGNOSE), "diagnose")):
+        executor = Executor(operation)
+        monkeypatch.setattr(executor.driver, method, lie)
+        report = await executor.execute(Order(sequence=1))
+        assert (report.outcome, report.reason) == (Outcome.FAILED, "PluginError")
+
+
+async def test_facts_of_a_driver_are_cut_to_the_limits_of_a_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def boast(_device: str) -> dict[object, object]:
+        return {"": "x", 1: 2, **{f"{number}{'k' * 200}": "v" * 2000 for number in range(100)}}
+
+    executor = Executor(spec(V.DIAGNOSE))
+    monkeypatch.setattr(executor.driver, "diagnose", boast)
+    report = await executor.execute(Order(sequence=1))
+    assert report.outcome is Outcome.SUCCEEDED
+    assert report.result["1"] == "2"
+    msgspec.convert(msgspec.to_builtins(report), Report)  # raises beyond a limit
 
 
 async def test_an_undo_is_repeated_until_the_driver_can(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -202,4 +202,26 @@ def test_of_two_plugins_that_list_one_device_the_first_gives_it() -> None:
     assert tracker.other_plugin(("cuda", cast("Any", "GPU-1"))) == ""
 
 
+def test_a_plugin_that_starts_late_takes_no_device_from_its_holder() -> None:
+    """Of the devices that both list, a workload has one by the plugin that comes second."""
+    tracker = DeviceTracker(NodePluginSettings(), sources=())
+    tracker.handles = cast("Any", [Listed("cuda"), Listed("sysfs")])
+    for key, ids in (("sysfs", ("pci-1",)), ("cuda", ("GPU-1",))):
+        listing = SimpleNamespace(devices=tuple(replace(device(one), hw_location=PLACES[one]) for one in ids))
+        tracker._listings[key] = cast("Any", listing)
+    tracker.is_held = lambda key: key == ("sysfs", "pci-1")
+    assert tracker._devices_of_others() == {("cuda", "GPU-1"): "sysfs"}
+    tracker.is_held = lambda key: False
+    assert tracker._devices_of_others() == {("sysfs", "pci-1"): "cuda"}
+
+
+def test_a_partition_keeps_its_whole_device_from_other_plugins() -> None:
+    tracker = DeviceTracker(NodePluginSettings(), sources=())
+    tracker.handles = cast("Any", [Listed("cuda"), Listed("sysfs")])
+    for key, one, place in (("cuda", "GPU-1/a", "0000:3B:00.0/gi1/ci0"), ("sysfs", "pci-1", "0000:3b:00.0")):
+        listing = SimpleNamespace(devices=(replace(device(one), hw_location=place),))
+        tracker._listings[key] = cast("Any", listing)
+    assert tracker._devices_of_others() == {("sysfs", "pci-1"): "cuda"}
+
+
 PLACES = {"pci-1": "0000:3b:00.0", "pci-2": "0000:5e:00.0", "GPU-1": "0000:3B:00.0"}

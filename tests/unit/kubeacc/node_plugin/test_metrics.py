@@ -13,6 +13,7 @@ from ai.backend.infra.loop import cancel_all
 from ai.backend.infra.settings.tables import HostPort
 from ai.backend.kubeacc.node_plugin.devices import DeviceTracker
 from ai.backend.kubeacc.node_plugin.holders import Holders, PodHolder
+from ai.backend.kubeacc.node_plugin.measurements import DeviceMeasurements
 from ai.backend.kubeacc.node_plugin.metrics import DeviceMetrics, serve_metrics
 from ai.backend.plugin.accelerator import Measurement
 from tests.support.cluster import free_port
@@ -26,7 +27,7 @@ class Plugin:
         self.asked = 0
         self.faults: list[str | None] = []
 
-    async def call(self, _kind: str, _call: Any) -> list[Measurement]:
+    async def call(self, _kind: str, _call: Any, *, check: Any) -> list[Measurement]:
         self.asked += 1
         values = {"GPU-1": 40.0, "GPU-unknown": 1.0}
         return [
@@ -38,7 +39,7 @@ class Plugin:
         self.faults.append(reason)
 
 
-def parts(plugin: Plugin) -> tuple[DeviceTracker, Holders]:
+def parts(plugin: Plugin) -> tuple[DeviceTracker, Holders, DeviceMeasurements]:
     complete = asyncio.Event()
     complete.set()
     tracker = SimpleNamespace(
@@ -48,7 +49,8 @@ def parts(plugin: Plugin) -> tuple[DeviceTracker, Holders]:
         is_complete=complete,
     )
     held = {("mock", "GPU-1"): (PodHolder("lab", 'a"b', "main", "claim"),)}
-    return cast("DeviceTracker", tracker), cast("Holders", SimpleNamespace(holders=held))
+    made = cast("DeviceTracker", tracker)
+    return made, cast("Holders", SimpleNamespace(holders=held)), DeviceMeasurements(made)
 
 
 async def test_a_device_is_joined_with_the_pod_that_holds_it() -> None:

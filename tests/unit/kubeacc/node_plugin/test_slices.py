@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from ai.backend.common.devices import DeviceSlot
-from ai.backend.common.ids import SlotName
+from ai.backend.common.ids import DeviceId, SlotName
 from ai.backend.common.states import SlotType
 from ai.backend.infra.retry import Backoff
 from ai.backend.kubeacc.node_plugin.devices import DeviceTracker, device_name
@@ -43,6 +43,9 @@ def test_a_claim_can_select_by_what_the_plugin_tells() -> None:
         "numaNode": {"int": 1},
         "resource.kubernetes.io/pciBusID": {"string": "0000:3b:00.0"},
     }
+    below = [replace(one, pcie_root="pci0000:3a") for one in _offered(device("GPU-1"))]
+    (spec,) = slice_specs(below, driver="d.example", node="n", generation=3)
+    assert spec["devices"][0]["attributes"]["resource.kubernetes.io/pcieRoot"] == {"string": "pci0000:3a"}
     assert described["capacity"] == {"memory": {"value": str(80 << 30)}, "mock_device": {"value": "1"}}
 
 
@@ -175,3 +178,35 @@ def test_a_reason_becomes_the_value_of_a_taint() -> None:
     assert taint_value("Xid 79: fell off\nthe bus!") == "Xid-79-fell-off-the-bus"
     assert len(taint_value("x" * 500)) == 63
     assert taint_value("???") == ""
+
+
+def _slice(driver: str, name: str, **attributes: str) -> ResourceSlice:
+    values = {key.replace("__", "/").replace("_", "."): {"string": value} for key, value in attributes.items()}
+    spec = {"driver": driver, "nodeName": "n", "devices": [{"name": "d", "attributes": values}]}
+    return msgspec.convert({"metadata": {"name": name}, "spec": spec}, ResourceSlice)
+
+
+async def test_a_device_that_another_dra_driver_offers_is_left_to_it() -> None:
+    """By its uuid or its PCI address, until the other driver removes its slice."""
+    devices = (
+        replace(device("GPU-1"), hw_location="0000:3B:00.0"),
+        replace(device("GPU-2"), hw_location="0000:5e:00.0"),
+        replace(device("GPU-3"), hw_location="mock:3"),
+    )
+    tracker = SimpleNamespace(
+        plugin_keys=lambda: ["mock"], devices=lambda key: devices, subscribe=lambda listener: None
+    )
+    server = SimpleNamespace(delays=lambda: Backoff(1.0, 1.0))
+    publication = SlicePublication(cast("KubeApi", server), cast("DeviceTracker", tracker), NodePluginSettings(), "n")
+    changes: list[None] = []
+    publication.changed = lambda: changes.append(None)
+    own = _slice("accelerators.backend.ai", "own", uuid="GPU-2")
+    theirs = _slice("gpu.vendor.example", "theirs", uuid="GPU-3")
+    placed = _slice("nic.vendor.example", "placed", resource_kubernetes_io__pciBusID="0000:3b:00.0")
+    publication._reflector._replace([own, theirs, placed], "1")
+    assert [one.device.device_id for one in publication.offered()] == ["GPU-2"]
+    assert publication.other_driver(("mock", DeviceId("GPU-3"))) == "gpu.vendor.example"
+    assert publication.other_driver(("mock", DeviceId("GPU-1"))) == "nic.vendor.example"
+    publication._reflector._replace([own], "2")
+    assert len(publication.offered()) == 3
+    assert len(changes) == 2

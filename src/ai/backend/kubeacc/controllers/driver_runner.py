@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from ai.backend.common.errors import BackendError, InvalidInput
+from ai.backend.common.errors import BackendError, DeadlineExceeded, InvalidInput, PluginError
 from ai.backend.infra.loop import PeriodicCall
 from ai.backend.kubeacc.controllers.cluster_view import ClusterView
 from ai.backend.kubeacc.controllers.executors import DRIVER
@@ -26,6 +27,7 @@ from ai.backend.node.kube_api.client import KubeApi
 
 log = logging.getLogger(__name__)
 _DISCOVERY_S = 30.0
+_DISCOVERY_LIMIT_S = 120.0
 _NAME_LENGTH = 200
 Key = tuple[str, str]
 
@@ -85,14 +87,33 @@ class DriverRunner:
             await self._write_devices()
 
     async def _write_devices(self) -> None:
-        devices = {accelerator_name(self._driver.name, d.device_id): d for d in await self._driver.discover()}
+        devices = {accelerator_name(self._driver.name, d.device_id): d for d in await self._discovered()}
+        failure: BackendError | None = None
         for name, device in devices.items():
-            await self._write(name, device)
+            try:
+                await self._write(name, device)
+            except BackendError as e:  # a device that the server refuses keeps no other one from being reported
+                log.warning("the accelerator %s is not reported: %s", name, e.message)
+                failure = e
         for accelerator in self._view.accelerators.all():
             name, spec = accelerator.metadata.name, accelerator.spec
             if spec.driver == self._driver.name and name not in devices and accelerator.status.operation is None:
                 await self._api.delete(ACCELERATORS, name, uid=accelerator.metadata.uid)
                 self._written.pop(name, None)
+        if failure is not None:
+            raise failure
+
+    async def _discovered(self) -> Sequence[DriverDevice]:
+        """Asks the driver for its devices. Raises DeadlineExceeded and PluginError for one that hangs or lies."""
+        try:
+            async with asyncio.timeout(_DISCOVERY_LIMIT_S):
+                devices = await self._driver.discover()
+        except TimeoutError:
+            limit = f"{_DISCOVERY_LIMIT_S:g} s"
+            raise DeadlineExceeded(f"the driver {self._driver.name} has not told its devices in {limit}") from None
+        if not isinstance(devices, list | tuple) or any(not isinstance(one, DriverDevice) for one in devices):
+            raise PluginError(f"the driver {self._driver.name} says {devices!r:.100} instead of its devices")
+        return devices
 
     async def _write(self, name: str, device: DriverDevice) -> None:
         spec: dict[str, Any] = {

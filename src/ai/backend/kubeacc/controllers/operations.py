@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -42,6 +43,7 @@ P = OperationPhase
 Key = tuple[str, str]
 DEFAULT_DEADLINE_S, DEFAULT_RETRIES = 600, 3
 _HOUR_S = 3600.0
+_MAX_REMOVED = 10_000
 _HOSTNAME = "kubernetes.io/hostname"
 CRASH_POINTS = (
     "after-operation-finalizer",
@@ -51,6 +53,14 @@ CRASH_POINTS = (
     "after-operation-release",
 )
 """Passed by every operation that succeeds, in this order; the two of the status once for each step."""
+
+
+class _Begun(NamedTuple):
+    """An operation that has begun, as the quota of its policy counts it."""
+
+    namespace: str
+    policy: str
+    at: datetime
 
 
 class OperationController:
@@ -72,6 +82,15 @@ class OperationController:
         self._api, self._view = api, view
         self._executor_of, self._silent_s, self._now = executor_of, silent_s, now
         self._acquiring: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._removed: deque[_Begun] = deque(maxlen=_MAX_REMOVED)
+        """Operations of the last hour that are removed: who deletes what has ended gets no more than the quota."""
+        view.operations.subscribe(self._note_removal)
+
+    def _note_removal(self, before: AcceleratorOperation | None, after: AcceleratorOperation | None) -> None:
+        if after is not None or before is None or not before.status.attempts or before.status.start_time is None:
+            return
+        at = datetime.fromisoformat(before.status.start_time)
+        self._removed.append(_Begun(before.metadata.namespace, before.status.policy or "", at))
 
     async def reconcile(self, key: Key) -> float | None:
         """Takes the next step of an operation; returns after how many seconds it is to be asked again."""
@@ -155,6 +174,11 @@ class OperationController:
         devices = self._view.accelerators.all()
         locking = {device.status.operation.uid for device in devices if device.status.operation is not None}
         hour_ago = now - timedelta(seconds=_HOUR_S)
+        while self._removed and self._removed[0].at <= hour_ago:
+            self._removed.popleft()
+        removed = sum(
+            1 for one in self._removed if (one.namespace, one.policy) == (namespace, name) and one.at > hour_ago
+        )
         return Usage(
             attached_devices=sum(
                 1
@@ -166,7 +190,8 @@ class OperationController:
             concurrent_operations=sum(
                 1 for other in others if other.status.phase.holds_device or other.metadata.uid in locking
             ),
-            operations_last_hour=sum(
+            operations_last_hour=removed
+            + sum(
                 1
                 for other in others
                 if other.status.attempts

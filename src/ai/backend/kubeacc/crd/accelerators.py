@@ -203,7 +203,8 @@ class AcceleratorStatus(Resource, frozen=True, kw_only=True):
     held: Annotated[bool, Meta(description="Whether there is any holder; for printing and selecting.")] = False
     usage: Usage | None = None
     device_plugin_resource: Annotated[
-        LongWord, Meta(description="The extended resource by which somebody else's device plugin offers the device.")
+        LongWord,
+        Meta(description="The extended resource, or the DRA driver, by which somebody else offers the device."),
     ] = ""
     class_name: Annotated[ObjectName, Meta(description="The class that the device belongs to.")] | None = None
     managed_by: (

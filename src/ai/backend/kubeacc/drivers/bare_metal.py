@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar, cast
@@ -38,14 +38,21 @@ def operations_of(plugin: AbstractComputePlugin) -> frozenset[OperationVerb]:
 
 
 class BareMetalDriver(AbstractAcceleratorDriver):
-    """The driver of one plugin on one node. The plugin refuses with Conflict what a workload of it holds."""
+    """The driver of one plugin on one node. The plugin refuses with Conflict what a workload of it holds.
+
+    ``plugin_of`` returns the plugin that runs now, since one whose process has died is started anew. It raises
+    PluginError where none runs."""
 
     name: ClassVar[str] = "bare-metal"
 
-    def __init__(self, plugin: AbstractComputePlugin, node_name: str) -> None:
-        self._plugin = plugin
+    def __init__(self, plugin_of: Callable[[], AbstractComputePlugin], node_name: str) -> None:
+        self._plugin_of = plugin_of
         self._node_name = node_name
-        self.operations = operations_of(plugin)
+        self.operations = operations_of(plugin_of())
+
+    @property
+    def _plugin(self) -> AbstractComputePlugin:
+        return self._plugin_of()
 
     async def discover(self) -> Sequence[DriverDevice]:
         listed = await self._plugin.list_devices()

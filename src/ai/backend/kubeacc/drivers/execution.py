@@ -9,9 +9,10 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from ai.backend.common.device_operations import OperationVerb
-from ai.backend.common.errors import BackendError, InvalidInput
+from ai.backend.common.errors import BackendError, InvalidInput, PluginError
 from ai.backend.infra.loop import cancel_all
 from ai.backend.infra.retry import Backoff
 from ai.backend.kubeacc.crd.operations import AcceleratorOperationSpec, Artifact, Order, Report
@@ -27,7 +28,8 @@ _UNDO_DELAYS_S = 1.0, 30.0
 
 
 class OrderExecution:
-    """Executes the orders of one operation on one device. ``on_change`` is called when a report has changed."""
+    """Executes the orders of one operation on one device. ``on_change`` is called when a report has changed;
+    ``is_passing`` says of which errors the same order may succeed later."""
 
     def __init__(
         self,
@@ -37,9 +39,10 @@ class OrderExecution:
         *,
         fetch_image: FetchImage,
         on_change: Callable[[], None],
+        is_passing: Callable[[BackendError], bool] = lambda error: error.retryable,
     ) -> None:
         self._driver, self._device_id, self._spec = driver, device_id, spec
-        self._fetch_image, self._on_change = fetch_image, on_change
+        self._fetch_image, self._on_change, self._is_passing = fetch_image, on_change, is_passing
         self._task: asyncio.Task[Mapping[str, str]] | None = None
         self._order: Order | None = None
         self._report: Report | None = None
@@ -67,7 +70,7 @@ class OrderExecution:
     def _finish(self, order: Order, task: asyncio.Task[Mapping[str, str]]) -> None:
         if task is not self._task:
             return
-        self._report = _report_of(order, task)
+        self._report = _report_of(order, task, self._is_passing)
         self._on_change()
 
     async def close(self) -> None:
@@ -91,11 +94,14 @@ class OrderExecution:
         elif spec.operation is V.RESET:
             await driver.reset(device_id)
         elif spec.partition is not None and spec.partition.action is PartitionAction.CREATE:
-            return {PARTITION_KEY: await driver.create_partition(device_id, spec.partition.profile or "")}
+            partition = await driver.create_partition(device_id, spec.partition.profile or "")
+            if not isinstance(partition, str) or not partition:  # it could not be undone
+                raise PluginError(f"the driver names no partition, but says {partition!r:.100}")
+            return {PARTITION_KEY: partition}
         elif spec.partition is not None:
             await driver.destroy_partition(device_id)
         else:
-            return await driver.diagnose(device_id)
+            return _facts(await driver.diagnose(device_id))
         return {}
 
     async def _undo_until_done(self, order: Order) -> Mapping[str, str]:
@@ -105,7 +111,7 @@ class OrderExecution:
             try:
                 return await self._undo(order)
             except BackendError as e:
-                if not e.retryable:
+                if not self._is_passing(e):
                     raise
                 log.warning("%s is not undone yet: %s", self._device_id, e)
             await delays.wait()
@@ -140,20 +146,28 @@ class OrderExecution:
         return {}
 
 
-def _report_of(order: Order, task: asyncio.Task[Mapping[str, str]]) -> Report:
+def _facts(answer: Any) -> dict[str, str]:
+    """Returns what a driver says within the limits of a report. Raises PluginError."""
+    if not isinstance(answer, Mapping):
+        raise PluginError(f"the driver says {answer!r:.100} instead of facts")
+    return {str(key)[:128]: str(value)[:512] for key, value in list(answer.items())[:64] if str(key)}
+
+
+def _report_of(
+    order: Order, task: asyncio.Task[Mapping[str, str]], is_passing: Callable[[BackendError], bool]
+) -> Report:
     sequence = order.sequence
     if task.cancelled():
         return Report(sequence=sequence, outcome=Outcome.ABORTED, message="the order was stopped")
     error = task.exception()
     if error is None:
-        result = {key[:128]: value[:512] for key, value in list(task.result().items())[:64]}
-        return Report(sequence=sequence, outcome=Outcome.SUCCEEDED, result=result)
+        return Report(sequence=sequence, outcome=Outcome.SUCCEEDED, result=_facts(task.result()))
     if not isinstance(error, BackendError):
         log.error("an order failed", exc_info=error)
     return Report(
         sequence=sequence,
         outcome=Outcome.FAILED,
-        retryable=isinstance(error, BackendError) and error.retryable,
+        retryable=isinstance(error, BackendError) and is_passing(error),
         reason=_reason_of(error),
         message=str(error)[:1024],
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -29,6 +29,7 @@ from ai.backend.kubeacc.crd.vocabulary import (
 from ai.backend.kubeacc.node_plugin.devices import LOST_REASON, DeviceKey, DeviceTracker, name_in_cluster
 from ai.backend.kubeacc.node_plugin.facts import FactStore
 from ai.backend.kubeacc.node_plugin.holders import Holders, PodHolder
+from ai.backend.kubeacc.node_plugin.places import NOWHERE, Place, place_of
 from ai.backend.kubeacc.node_plugin.served import wait_until_served
 from ai.backend.kubeacc.node_plugin.settings import NodePluginSettings
 from ai.backend.kubeacc.node_plugin.slices import parent_of
@@ -37,10 +38,12 @@ from ai.backend.node.kube_api.client import KubeApi
 from ai.backend.node.kube_api.reflector import Reflector
 from ai.backend.node.kube_api.resources import NODES
 from ai.backend.plugin.accelerator import Attachable, PluginCapabilities
+from ai.backend.plugin.accelerator.shapes import InvalidResponse
 
 log = logging.getLogger(__name__)
 _MAX_BYTES, _MAX_COUNT = (1 << 53) - 1, (1 << 31) - 1
 """The limits of ``Bytes`` and ``Count`` in the resources (crd.fields)."""
+_MAX_ID = 512
 _VERBS: tuple[tuple[str, tuple[OperationVerb, ...]], ...] = (
     ("attachable", (OperationVerb.ATTACH, OperationVerb.DETACH)),
     ("partitionable", (OperationVerb.PARTITION,)),
@@ -73,10 +76,12 @@ class AcceleratorReports(PeriodicLoop):
         settings: NodePluginSettings,
         node: str,
         *,
+        usage_of: Callable[[DeviceKey], crd.Usage | None] = lambda key: None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._api, self._tracker, self._workloads, self._holders = api, tracker, workloads, holders
         self._facts, self._settings, self._node, self._now = facts, settings, node, now
+        self._usage_of = usage_of
         self._is_served = False
         self._owner: dict[str, str] | None = None
         self._attachable_ids: dict[str, tuple[DeviceId, ...]] = {}
@@ -85,6 +90,8 @@ class AcceleratorReports(PeriodicLoop):
         )
         self.changed: Callable[[], None] = lambda: None
         """Called when devices may be withheld, or are given again."""
+        self.foreign: Callable[[DeviceKey], str] = holders.foreign
+        """By what somebody else offers a device; empty if nobody does."""
         tracker.subscribe(self.wake)
 
     def _on_change(self, before: Accelerator | None, after: Accelerator | None) -> None:
@@ -164,7 +171,9 @@ class AcceleratorReports(PeriodicLoop):
             return ()
         try:
             answer = await handle.call(
-                "attachable_devices", lambda plugin: cast("Attachable", plugin).attachable_devices()
+                "attachable_devices",
+                lambda plugin: cast("Attachable", plugin).attachable_devices(),
+                check=_checked_ids,
             )
         except BackendError as e:
             log.debug("the attachable devices of %s are not known: %s", key, e)
@@ -222,14 +231,17 @@ class AcceleratorReports(PeriodicLoop):
                 health = crd.Health(state=state, reason=reason, since=now)
         own = crd.AcceleratorStatus(
             observed_generation=present.metadata.generation,
-            device=described(device, capabilities) if device is not None else present.status.device,
+            device=described(device, capabilities, place_of(device.hw_location))
+            if device is not None
+            else present.status.device,
             health=health,
             power_state=self._facts.get((key, device_id)).power,
             program=self._facts.get((key, device_id)).program,
             attach_state=AttachState.ATTACHED if is_listed else AttachState.DETACHED,
             holders=tuple(self._holder(holder) for holder in holders)[:128],
             held=bool(holders),
-            device_plugin_resource=self._holders.foreign((key, device_id)),
+            usage=self._usage_of((key, device_id)) or present.status.usage,
+            device_plugin_resource=self.foreign((key, device_id)),
             conditions=self._conditions(device, present, now, is_listed=is_listed),
         )
         status: dict[str, Any] = msgspec.to_builtins(own)
@@ -273,6 +285,13 @@ class AcceleratorReports(PeriodicLoop):
         return tuple(conditions)
 
 
+def _checked_ids(answer: Any) -> Sequence[DeviceId]:
+    is_list = isinstance(answer, list | tuple)
+    if not is_list or any(not isinstance(one, str) or not 0 < len(one) <= _MAX_ID for one in answer):
+        raise InvalidResponse(f"no list of the ids of devices: {answer!r:.100}")
+    return cast("Sequence[DeviceId]", answer)
+
+
 def _own_conditions(present: Accelerator) -> list[Any]:
     names = frozenset(NodeCondition)
     by_type = {condition.type: condition for condition in present.status.conditions if condition.type in names}
@@ -290,7 +309,7 @@ def _withheld(accelerator: Accelerator) -> str:
     return ""
 
 
-def described(device: ComputeDevice, capabilities: PluginCapabilities) -> crd.DeviceDescription:
+def described(device: ComputeDevice, capabilities: PluginCapabilities, place: Place = NOWHERE) -> crd.DeviceDescription:
     """Returns a device as its Accelerator describes it (BEP-1000), cut to the limits of the resource."""
     memory = None
     if device.memory_size:
@@ -304,6 +323,7 @@ def described(device: ComputeDevice, capabilities: PluginCapabilities) -> crd.De
     verbs = [verb for flag, group in _VERBS if getattr(capabilities, flag) for verb in group]
     can_be_cut = device.partitioning_support[0] if device.partitioning_support else None
     return crd.DeviceDescription(
+        vendor=place.vendor[:128],
         model=(device.model_name or "")[:128],
         uuid=device.device_id[:512],
         hardware_location=device.hw_location[:512],
@@ -343,6 +363,8 @@ def described(device: ComputeDevice, capabilities: PluginCapabilities) -> crd.De
         )[:64],
         topology=crd.Topology(
             numa_node=device.numa_node,
+            pcie_root=place.root[:128],
+            pci_bus_id=place.address,
             links=tuple(
                 {
                     link.peer: crd.Link(

@@ -21,7 +21,8 @@ _SUFFIX = ".json"
 
 class HeldDevice(msgspec.Struct, frozen=True, kw_only=True):
     """A device of a workload; ``requests`` are those of its claim that it answers. A share of a device has the
-    ``share_id`` of its claim's result, and the ``amount`` of the device's slot that can be divided."""
+    ``share_id`` of its claim's result, and the ``amount`` of the device's slot that can be divided. ``pci_address`` is
+    where the device was when it was given, empty elsewhere: another plugin may list the same device."""
 
     plugin: str
     device_id: str
@@ -29,6 +30,7 @@ class HeldDevice(msgspec.Struct, frozen=True, kw_only=True):
     requests: tuple[str, ...] = ()
     share_id: str | None = None
     amount: str | None = None
+    pci_address: str = ""
 
 
 class PluginShare(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 from ai.backend.common.devices import ComputeDevice
 from ai.backend.common.errors import Conflict, InvalidInput
@@ -17,11 +18,12 @@ from ai.backend.kubeacc.drivers.artifact_store import ArtifactStore
 from ai.backend.kubeacc.node_plugin.accelerators import AcceleratorReports
 from ai.backend.kubeacc.node_plugin.checkpoint import Checkpoint
 from ai.backend.kubeacc.node_plugin.device_plugin import DevicePlugin, run_device_plugins
-from ai.backend.kubeacc.node_plugin.devices import DeviceTracker
+from ai.backend.kubeacc.node_plugin.devices import DeviceKey, DeviceTracker
 from ai.backend.kubeacc.node_plugin.dra import DraDriver, OrphanSweep, serve_dra
 from ai.backend.kubeacc.node_plugin.edits import CdiFiles
 from ai.backend.kubeacc.node_plugin.facts import FactStore
 from ai.backend.kubeacc.node_plugin.holders import Holders
+from ai.backend.kubeacc.node_plugin.measurements import DeviceMeasurements, UsageMeter
 from ai.backend.kubeacc.node_plugin.operations import OperationExecutor
 from ai.backend.kubeacc.node_plugin.publication import SlicePublication
 from ai.backend.kubeacc.node_plugin.settings import NodePluginSettings
@@ -81,19 +83,22 @@ async def run_node_plugin(
         )
         holders = Holders(settings, tracker, workloads)
         facts = FactStore(settings.state_directory / "facts.json")
-        reports = AcceleratorReports(api, tracker, workloads, holders, facts, settings, node)
-        workloads.withheld = lambda key: (
-            reports.withheld(key) or ("another device plugin offers it" if holders.foreign(key) else "")
-        )
+        measurements = DeviceMeasurements(tracker)
+        meter = UsageMeter(tracker, measurements)
+        reports = AcceleratorReports(api, tracker, workloads, holders, facts, settings, node, usage_of=meter.usage)
+        meter.changed = reports.wake
         slices = SlicePublication(
-            api,
-            tracker,
-            settings,
-            node,
-            withheld=reports.withheld,
-            foreign=holders.foreign,
-            detached=reports.detached,
+            api, tracker, settings, node, withheld=reports.withheld, foreign=holders.foreign, detached=reports.detached
         )
+
+        def foreign(key: DeviceKey) -> str:
+            """Returns the extended resource or the DRA driver by which somebody else offers a device."""
+            return holders.foreign(key) or slices.other_driver(key)
+
+        def withheld(key: DeviceKey) -> str:
+            return reports.withheld(key) or (f"somebody else offers it: {other}" if (other := foreign(key)) else "")
+
+        reports.foreign, workloads.withheld = foreign, withheld
         images = settings.state_directory / "images"
         remote = RemoteImages(settings.artifacts, images)
         stack.push_async_callback(remote.close)
@@ -111,7 +116,7 @@ async def run_node_plugin(
             def offers(device: ComputeDevice) -> bool:
                 device_key = (key, device.device_id)
                 is_held = workloads.holder_of(device_key) is not None
-                return not holders.foreign(device_key) and (is_held or not reports.withheld(device_key))
+                return not foreign(device_key) and (is_held or not reports.withheld(device_key))
 
             plugin = DevicePlugin(tracker, workloads, key, settings.resource_of(key), offers)
             device_plugins.append(plugin)
@@ -123,7 +128,7 @@ async def run_node_plugin(
             for plugin in device_plugins:
                 plugin.notify()
 
-        holders.changed = reports.changed = on_availability_change
+        holders.changed = reports.changed = slices.changed = on_availability_change
         workloads.changed = holders.wake
         driver = DraDriver(api, tracker, workloads, settings.driver_name, node)
         work = [
@@ -133,6 +138,7 @@ async def run_node_plugin(
             holders.run(),
             reports.follow(),
             reports.run(),
+            meter.run(),
             executor.follow(),
             executor.run(),
             OrphanSweep(api, workloads).run(),
@@ -143,12 +149,17 @@ async def run_node_plugin(
             # Not among the imports of the module: the server needs memory that a node without it saves.
             from ai.backend.kubeacc.node_plugin.metrics import serve_metrics
 
-            work.append(serve_metrics(settings.metrics_address, tracker, holders))
-        tasks = [asyncio.ensure_future(one) for one in work]
-        stopping = asyncio.ensure_future(stop.wait())
-        try:
-            done, _ = await asyncio.wait({*tasks, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            for task in done - {stopping}:
-                task.result()
-        finally:
-            await cancel_all(*tasks, stopping)
+            work.append(serve_metrics(settings.metrics_address, tracker, holders, measurements))
+        await _run_until(stop, work)
+
+
+async def _run_until(stop: asyncio.Event, work: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Runs coroutines until ``stop`` is set; one that fails ends all, with its error."""
+    tasks = [asyncio.ensure_future(one) for one in work]
+    stopping = asyncio.ensure_future(stop.wait())
+    try:
+        done, _ = await asyncio.wait({*tasks, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        for task in done - {stopping}:
+            task.result()
+    finally:
+        await cancel_all(*tasks, stopping)

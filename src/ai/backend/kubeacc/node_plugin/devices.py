@@ -18,6 +18,7 @@ from ai.backend.common.ids import DeviceId, SlotName
 from ai.backend.common.states import SlotType
 from ai.backend.infra.loop import PeriodicLoop, cancel_all
 from ai.backend.infra.retry import Backoff
+from ai.backend.kubeacc.node_plugin.places import pci_address
 from ai.backend.kubeacc.node_plugin.settings import NodePluginSettings
 from ai.backend.plugin.accelerator import DeviceHealthChange, HealthWatching, responses
 from ai.backend.plugin.discovery import PluginSource, find_plugins
@@ -28,7 +29,6 @@ log = logging.getLogger(__name__)
 LOST_REASON = "its plugin lists it no more"
 _WATCH_FIRST_S, _WATCH_MAX_S = 1.0, 60.0
 _MAX_LABEL = 63
-PCI_ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.IGNORECASE)
 _UNSAFE = re.compile(r"[^a-z0-9]+")
 DeviceKey = tuple[str, DeviceId]
 """The plugin's key and the device's id."""
@@ -145,8 +145,8 @@ class DeviceTracker(PeriodicLoop):
         }
 
     def other_plugin(self, key: DeviceKey) -> str:
-        """Returns the plugin before this one that lists a device at the same PCI address; empty without one. Of two
-        plugins that know one device, only the first may give it to workloads."""
+        """Returns the plugin that may give a device at the same PCI address to workloads instead of this one; empty
+        without one. Of two plugins that list one device it is the one whose device is held, else the first."""
         return self._claimed.get(key, "")
 
     def handle(self, plugin_key: str) -> PluginHandle | None:
@@ -235,22 +235,30 @@ class DeviceTracker(PeriodicLoop):
         due = min((time for tracker in self._trackers.values() if (time := tracker.due()) is not None), default=None)
         if due is not None:
             self._recovery = loop.call_at(max(due, loop.time() + 0.01), self._evaluate)
-        if is_changed:
-            self._claimed = self._devices_of_others()
+        claimed = self._devices_of_others()
+        if is_changed or claimed != self._claimed:
+            self._claimed = claimed
             self._notify()
 
     def _devices_of_others(self) -> dict[DeviceKey, str]:
+        """Returns the devices that another plugin gives to workloads, with that plugin.
+
+        A plugin that starts late does not take a device from the one that a workload has it from."""
         order = [handle.key for handle in self.handles if handle.started]
         keys = sorted(self._listings, key=lambda key: order.index(key) if key in order else len(order))
+        placed = [
+            (key, device.device_id, address)
+            for key in keys
+            for device in self.devices(key)
+            if (address := pci_address(device.hw_location))
+        ]
         owners: dict[str, str] = {}
-        claimed: dict[DeviceKey, str] = {}
-        for key in keys:
-            for device in self.devices(key):
-                if PCI_ADDRESS.fullmatch(device.hw_location):
-                    owner = owners.setdefault(device.hw_location.lower(), key)
-                    if owner != key:
-                        claimed[key, device.device_id] = owner
-        return claimed
+        for key, device_id, address in placed:
+            if self.is_held((key, device_id)):
+                owners.setdefault(address, key)
+        for key, _, address in placed:
+            owners.setdefault(address, key)
+        return {(key, device_id): owners[address] for key, device_id, address in placed if owners[address] != key}
 
     def _notify(self) -> None:
         for listener in self._listeners:

@@ -6,10 +6,12 @@ import asyncio
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import msgspec
 
-from ai.backend.common.errors import BackendError
+from ai.backend.common.device_operations import OperationVerb
+from ai.backend.common.errors import BackendError, PluginError
 from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.kubeacc.crd.accelerators import Program
 from ai.backend.kubeacc.crd.classes import Signer
@@ -26,6 +28,7 @@ from ai.backend.kubeacc.node_plugin.facts import FactStore
 from ai.backend.kubeacc.node_plugin.served import wait_until_served
 from ai.backend.node.kube_api.client import KubeApi
 from ai.backend.node.kube_api.reflector import Reflector
+from ai.backend.plugin.accelerator import Programmable
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +61,7 @@ class OperationExecutor(PeriodicLoop):
             field_selector=f"status.executor=node/{node}",
             on_change=lambda before, after: self.wake(),
         )
+        tracker.subscribe(self.wake)
 
     async def follow(self) -> None:
         """Watches the operations of this node until cancelled, as soon as the cluster has the resource."""
@@ -96,6 +100,8 @@ class OperationExecutor(PeriodicLoop):
         execution = self._executions.get(uid)
         if execution is None:
             if key is None or handle is None:
+                if order.rollback:  # which is not tried twice; the controllers say how long it may take
+                    return
                 message = f"this node has no plugin for {operation.spec.accelerator} now"
                 if stored is None or stored.sequence != order.sequence:
                     report = Report(
@@ -108,11 +114,13 @@ class OperationExecutor(PeriodicLoop):
                     await self._write(operation, report)
                 return
             execution = self._executions[uid] = OrderExecution(
-                BareMetalDriver(handle.plugin, self._node),
+                BareMetalDriver(lambda: handle.plugin, self._node),
                 key[1],
                 operation.spec,
                 fetch_image=self._fetcher(operation.spec.accelerator),
                 on_change=self.wake,
+                # A plugin whose process has died is started anew, and may do then what it could not.
+                is_passing=lambda e: e.retryable or (isinstance(e, PluginError) and handle.has_ended),
             )
         report = execution.report(order, stored)
         if report == stored:
@@ -132,6 +140,8 @@ class OperationExecutor(PeriodicLoop):
             image = report.result.get(PROGRAM_KEY, "")
             program = Program(image=image, sha256=spec.program.artifact.sha256)
             facts = msgspec.structs.replace(facts, program=order.previous_program if is_undone else program)
+        elif facts.program is not None and spec.operation is not OperationVerb.DIAGNOSE:
+            facts = msgspec.structs.replace(facts, program=await self._loaded(key, facts.program))
         if facts != self._facts.get(key):
             await asyncio.to_thread(self._facts.put, key, facts)
         try:
@@ -139,6 +149,21 @@ class OperationExecutor(PeriodicLoop):
             await self._reports.once()
         except BackendError as e:
             log.warning("the devices are not reported anew: %s", e.message)
+
+    async def _loaded(self, key: DeviceKey, program: Program) -> Program | None:
+        """Returns what a device has loaded after an operation that may have removed its image, as the plugin says; None
+        if that is nothing, or the plugin cannot say."""
+        handle = self._tracker.handle(key[0])
+        if handle is None or not handle.plugin.capabilities.programmable:
+            return None
+        try:
+            image = await handle.call(
+                "programmed_image", lambda plugin: cast("Programmable", plugin).programmed_image(key[1])
+            )
+        except BackendError as e:
+            log.warning("the image of %s is not known: %s", key[1], e.message)
+            return None
+        return program if image == program.image else None
 
     async def _write(self, operation: AcceleratorOperation, report: Report) -> None:
         body = {"metadata": {"uid": operation.metadata.uid}, "status": {"report": msgspec.to_builtins(report)}}

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ai.backend.common.devices import ComputeDevice, DeviceHealth
 from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.kubeacc.crd.vocabulary import GROUP, NODE_MANAGER
 from ai.backend.kubeacc.node_plugin.devices import DeviceKey, DeviceTracker
+from ai.backend.kubeacc.node_plugin.places import pci_address, place_of
 from ai.backend.kubeacc.node_plugin.settings import NodePluginSettings
 from ai.backend.kubeacc.node_plugin.slices import (
     OfferedDevice,
@@ -22,7 +23,7 @@ from ai.backend.kubeacc.node_plugin.slices import (
     taint_value,
 )
 from ai.backend.node.kube_api.client import KubeApi
-from ai.backend.node.kube_api.objects import ResourceSlice
+from ai.backend.node.kube_api.objects import ResourceSlice, ResourceSliceSpec
 from ai.backend.node.kube_api.reflector import Reflector
 from ai.backend.node.kube_api.resources import NODES, RESOURCE_SLICES
 
@@ -31,6 +32,7 @@ _PROBE_S = 3600.0
 """How often the cluster is asked for its features, which an upgrade of it changes."""
 UNHEALTHY_TAINT = f"{GROUP}/unhealthy"
 WITHHELD_TAINT = f"{GROUP}/withheld"
+_PCI_BUS_ID = "resource.kubernetes.io/pciBusID"
 
 
 class SlicePublication(PeriodicLoop):
@@ -62,23 +64,47 @@ class SlicePublication(PeriodicLoop):
         self._written = ""
         self._versions: dict[str, str] = {}
         self._owner: list[dict[str, Any]] | None = None
+        self._others: dict[str, str] = {}
+        self.changed: Callable[[], None] = lambda: None
+        """Called when another DRA driver offers other devices."""
         self._reflector = Reflector(
             api,
             RESOURCE_SLICES,
-            field_selector=f"spec.nodeName={node},spec.driver={settings.driver_name}",
+            field_selector=f"spec.nodeName={node}",
             on_change=self._on_change,
         )
         tracker.subscribe(self.wake)
 
     def _on_change(self, before: ResourceSlice | None, after: ResourceSlice | None) -> None:
+        for side in (before, after):
+            if side is not None and side.spec.driver != self._settings.driver_name:
+                self._note_others()
+                return
         name = (after or before).metadata.name  # type: ignore[union-attr]  # one of the two is there
         if after is None and name in self._versions:
             log.info("somebody has removed the slice %s: it is written anew", name)
             self._written = ""
             self.wake()
 
+    def _note_others(self) -> None:
+        """Notes which devices other DRA drivers offer on this node."""
+        slices = list(self._reflector.objects.values())
+        others = devices_of_drivers(one.spec for one in slices if one.spec.driver != self._settings.driver_name)
+        if others != self._others:
+            self._others = others
+            self.wake()
+            self.changed()
+
+    def other_driver(self, key: DeviceKey) -> str:
+        """Returns the DRA driver of somebody else that offers a device of ours; empty without one."""
+        plugin_key, device_id = key
+        if not self._others:
+            return ""
+        place = next((d.hw_location for d in self._tracker.devices(plugin_key) if d.device_id == device_id), "")
+        return self._others.get(device_id) or self._others.get(pci_address(place), "")
+
     async def follow(self) -> None:
-        """Watches our slices until cancelled."""
+        """Watches the slices of this node until cancelled."""
         await self._reflector.run()
 
     def offered(self) -> list[OfferedDevice]:
@@ -90,11 +116,12 @@ class SlicePublication(PeriodicLoop):
                 device=device,
                 taints=self._taints((key, device.device_id), device.health, device.health_reason),
                 is_shared=self._settings.offer_of(key).shares,
+                pcie_root=place_of(device.hw_location).root,
             )
             for key in self._tracker.plugin_keys()
             if self._settings.offer_of(key).by == "dra"
             for device in self._tracker.devices(key)
-            if not self._foreign((key, device.device_id))
+            if not self._foreign((key, device.device_id)) and not self.other_driver((key, device.device_id))
         ]
         return attached + [
             OfferedDevice(
@@ -151,7 +178,8 @@ class SlicePublication(PeriodicLoop):
         content = json.dumps(slice_specs(offered, generation=0, **options), sort_keys=True)
         if content == self._written:
             return
-        present = {slice_.metadata.name: slice_ for slice_ in self._reflector.objects.values()}
+        slices = self._reflector.objects.values()
+        present = {slice_.metadata.name: slice_ for slice_ in slices if slice_.spec.driver == driver}
         newest = max((slice_.spec.pool.generation for slice_ in present.values()), default=0)
         self._generation = max(self._generation, newest) + 1
         specs = slice_specs(offered, generation=self._generation, **options)
@@ -174,3 +202,17 @@ class SlicePublication(PeriodicLoop):
         for name in present - set(names):
             self._versions.pop(name, None)
             await self._api.delete(RESOURCE_SLICES, name)
+
+
+def devices_of_drivers(specs: Iterable[ResourceSliceSpec]) -> dict[str, str]:
+    """Returns the driver by each name that tells a device in the slices of any driver: its PCI address, and its
+    ``uuid``."""
+    drivers: dict[str, str] = {}
+    for spec in specs:
+        for device in spec.devices:
+            place, uuid = device.attributes.get(_PCI_BUS_ID), device.attributes.get("uuid")
+            if place is not None and place.string and (address := pci_address(place.string)):
+                drivers[address] = spec.driver
+            if uuid is not None and uuid.string:
+                drivers[uuid.string] = spec.driver
+    return drivers

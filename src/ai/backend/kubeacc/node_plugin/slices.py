@@ -2,7 +2,8 @@
 
 Claims see attributes and capacities by these names, qualified by the driver: ``uuid`` (the plugin's id of the device,
 to select exactly one), ``plugin``, ``model``, ``type``, ``numaNode``, ``linkGroup`` (devices of one value reach each
-other by the vendor's own links), and each variant property as ``namespace_feature``.
+other by the vendor's own links), and each variant property as ``namespace_feature``. By the names of Kubernetes itself:
+``pciBusID`` and ``pcieRoot``.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from typing import Any
 from ai.backend.common.devices import ComputeDevice, DeviceSlot, LinkKind
 from ai.backend.common.slots import format_quantity
 from ai.backend.kubeacc.crd.vocabulary import ATTACH_FAILED_CONDITION, ATTACHED_CONDITION
-from ai.backend.kubeacc.node_plugin.devices import PCI_ADDRESS, device_name, name_in_cluster, share_slot
+from ai.backend.kubeacc.node_plugin.devices import device_name, name_in_cluster, share_slot
+from ai.backend.kubeacc.node_plugin.places import PCI_ADDRESS
 from ai.backend.node.kube_api.objects import Device
 
 SLICE_DEVICES = 64
@@ -26,6 +28,7 @@ _MAX_NAME = 32
 _MAX_ENTRIES = 32
 _MAX_TAINT_VALUE = 63
 _STANDARD_PCI_BUS_ID = "resource.kubernetes.io/pciBusID"
+_STANDARD_PCIE_ROOT = "resource.kubernetes.io/pcieRoot"
 
 
 BINDING: Mapping[str, Any] = {
@@ -38,8 +41,9 @@ BINDING: Mapping[str, Any] = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfferedDevice:
     """A device and what the cluster should know of it besides: the type of its Accelerator, taints as pairs of key and
-    effect with a value, whether several claims may share it (consumable capacity), and whether it must be attached
-    before its pod is bound (binding conditions)."""
+    effect with a value, whether several claims may share it (consumable capacity), whether it must be attached before
+    its pod is bound (binding conditions), and the host bridge that it is below, by which claims join it with devices of
+    other drivers (``matchAttribute``)."""
 
     plugin: str
     type: str
@@ -47,6 +51,7 @@ class OfferedDevice:
     taints: tuple[tuple[str, str, str], ...] = ()
     is_shared: bool = False
     is_detached: bool = False
+    pcie_root: str = ""
 
     @property
     def name(self) -> str:
@@ -197,6 +202,8 @@ def _device(
         attributes["linkGroup"] = {"string": link_group}
     if PCI_ADDRESS.fullmatch(device.hw_location):
         attributes[_STANDARD_PCI_BUS_ID] = {"string": device.hw_location.lower()}
+    if one.pcie_root:
+        attributes[_STANDARD_PCIE_ROOT] = {"string": one.pcie_root[:_MAX_VALUE]}
     parent = parents.get((one.plugin, device.device_id))
     if parent is not None and parent is not one and len(parent.device.device_id) <= _MAX_VALUE:
         attributes["parent"] = {"string": parent.device.device_id}

@@ -19,6 +19,7 @@ from ai.backend.common.ids import DeviceId, KernelId, SessionId
 from ai.backend.kubeacc.node_plugin.checkpoint import Checkpoint, HeldDevice, PluginShare, WorkloadRecord
 from ai.backend.kubeacc.node_plugin.devices import DeviceKey, DeviceTracker, joined, share_slot, whole_device
 from ai.backend.kubeacc.node_plugin.edits import CdiFiles, check_no_conflict, check_supported
+from ai.backend.kubeacc.node_plugin.places import pci_address
 from ai.backend.plugin.accelerator import (
     MANAGED_STATE_LIMIT,
     AbstractComputePlugin,
@@ -135,6 +136,14 @@ class Workloads:
                     return record
         return None
 
+    def _holder_by_another_plugin(self, plugin_key: str, address: str) -> WorkloadRecord | None:
+        """Returns the workload that has the device at a PCI address from another plugin, also one that is not running
+        now."""
+        for record in self.records.values() if address else ():
+            if any(held.plugin != plugin_key and held.pci_address == address for held in record.devices):
+                return record
+        return None
+
     async def prepare(self, requested: WorkloadRecord) -> WorkloadRecord:
         """Gives devices to a workload and returns its record with the configurations of all plugins.
 
@@ -182,6 +191,7 @@ class Workloads:
             for device in self._tracker.devices(key)
         }
         allocations: dict[str, list[Any]] = {}
+        devices: list[HeldDevice] = []
         for held in requested.devices:
             key = (held.plugin, DeviceId(held.device_id))
             device = present.get(key)
@@ -191,16 +201,24 @@ class Workloads:
                 raise Unavailable(f"the device {held.name} has failed: {device.health_reason or 'no reason is given'}")
             if reason := self.withheld(key):
                 raise Unavailable(f"the device {held.name} is not given to workloads: {reason}")
-            holder = self._holder_beside(held, device, requested) or self._holder_of_relative(key)
+            address = pci_address(device.hw_location)
+            holder = (
+                self._holder_beside(held, device, requested)
+                or self._holder_of_relative(key)
+                or self._holder_by_another_plugin(held.plugin, address)
+            )
             if holder is not None:
                 raise Conflict(f"the device {held.name} is held by {holder.namespace}/{holder.name} ({holder.way})")
             allocations.setdefault(held.plugin, []).append(_allocation(held, device))
+            devices.append(msgspec.structs.replace(held, pci_address=address))
         shares = {
             # The first call begins with this record; the record of each further one is stored before it.
             key: PluginShare(allocation=joined(allocations[key]), calls=("pre_create",) if place == 0 else ())
             for place, key in enumerate(sorted(allocations))
         }
-        record = msgspec.structs.replace(requested, phase="preparing", shares=shares, at=self._clock())
+        record = msgspec.structs.replace(
+            requested, phase="preparing", devices=tuple(devices), shares=shares, at=self._clock()
+        )
         self.records[record.uid] = record
         self.changed()
         return record

@@ -15,7 +15,7 @@ from ai.backend.kubeacc.crd.vocabulary import Attachment, LifecycleOwner
 
 class DeviceClaims(NamedTuple):
     """Describes who claims a device. ``by_class``: the owner that the device's class names; ``other_plugin``: another
-    device plugin offers it on its node."""
+    device plugin, or another DRA driver, offers it on its node."""
 
     attachment: Attachment
     by_class: LifecycleOwner
