@@ -160,10 +160,8 @@ async def test_a_reset_that_removes_the_image_says_so(executor: Executor) -> Non
     loaded = executor.facts.get(key).program
     assert loaded is not None
     assert loaded.sha256 == digest
-    await executor.ask(msgspec.structs.replace(SPEC, power=None, operation=V.DIAGNOSE))
+    await executor.ask(msgspec.structs.replace(plain, operation=V.DIAGNOSE))
     await executor.ask(SPEC)
     assert executor.facts.get(key).program == loaded  # power does nothing to it here
-    assert (
-        await executor.ask(msgspec.structs.replace(SPEC, power=None, operation=V.RESET))
-    ).outcome is Outcome.SUCCEEDED
+    assert (await executor.ask(msgspec.structs.replace(plain, operation=V.RESET))).outcome is Outcome.SUCCEEDED
     assert executor.facts.get(key).program is None
