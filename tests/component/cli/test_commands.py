@@ -26,8 +26,9 @@ async def test_quiet_run_says_nothing_else(shell: Shell) -> None:
 
 
 async def test_a_run_without_rm_leaves_its_session(shell: Shell, api: FakeApi) -> None:
-    await shell("run", "-t", "stays", "-c", 'print("x")', "python")
+    done = await shell("run", "-t", "stays", "-c", 'print("x")', "python")
     assert api.find("stays").status == "RUNNING"
+    assert "session stays stays; `backend.ai rm stays` ends it" in done.err
     done = await shell("ps", "--name-only")
     assert done.out == "stays\n"
 
@@ -95,6 +96,29 @@ async def test_a_file_of_another_folder_runs(
     done = await shell("run", "-t", "elsewhere", "python", str(script))
     assert done.out == "executed python my.py\n"
     assert api.find("elsewhere").files == {"my.py": b"print(1)"}
+
+
+async def test_arguments_of_a_program_are_led_to_exec(shell: Shell, api: FakeApi) -> None:
+    (shell.folder / "my.py").write_text("print(1)")
+    done = await shell("run", "python", "my.py", "a", "b")
+    assert done.code == 2
+    command = "backend.ai run --exec 'python my.py a b' python my.py"
+    assert (
+        f"there is no file 'a'; FILES are only uploaded, and a program gets its arguments by --exec: `{command}`"
+        in (" ".join(done.err.split()))
+    )
+    done = await shell("run", "python", "my.py", "--epochs", "3")
+    assert done.code == 2
+    assert "No such option '--epochs'; a program gets its options by --exec: `backend.ai run" in done.err
+    assert not api.requests
+
+
+async def test_sessions_of_several_cases_that_stay_are_named_once(shell: Shell, api: FakeApi) -> None:
+    done = await shell("run", "-t", "n", "-e", "N=$X", "--env-range=X=case:1,2", "-c", "1", "python")
+    assert "2 sessions stay; `backend.ai rm n-1 n-2` ends them, and --rm does so at once" in done.err
+    done = await shell("run", "-t", "n-1", "-c", "1", "python")
+    assert "ends it" not in done.err  # it was there before
+    assert len(api.sessions) == 2
 
 
 async def test_every_combination_runs(shell: Shell, api: FakeApi) -> None:

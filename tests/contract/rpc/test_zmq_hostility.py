@@ -17,6 +17,7 @@ import zmq.asyncio
 from ai.backend.common.errors import InvalidInput, Unavailable
 from ai.backend.common.wire.agent import DestroyKernel
 from ai.backend.infra.rpc.frames import Hello, Kind, decode, encode
+from ai.backend.infra.rpc.zmq.key_files import ReplacedFile, load_public_keys
 from ai.backend.infra.rpc.zmq.keys import AgentKeyDirectory, KeyPair, generate_keypair, load_keypair
 from tests.contract.rpc.conftest import Pair, ZmqAdapter
 from tests.contract.rpc.test_link import DESTROY, report
@@ -177,6 +178,20 @@ def test_key_files_belong_to_their_owner(tmp_path: Path) -> None:
     (tmp_path / "key").chmod(0o644)
     with pytest.raises(InvalidInput, match="0600"):
         load_keypair(tmp_path / "key")
+
+
+@pytest.mark.parametrize("content", [b"\xff" * 80, b'"' * 40 + b"\n" + b'"' * 40, b"~" * 40, b"", b"a" * 40])
+def test_a_damaged_key_file_leaves_the_key_in_use(tmp_path: Path, content: bytes) -> None:
+    pair = generate_keypair(tmp_path / "key")
+    (tmp_path / "public").write_text(pair.public)
+    own, others = ReplacedFile(tmp_path / "key", load_keypair), ReplacedFile(tmp_path / "public", load_public_keys)
+    for name in ("key", "public"):
+        (tmp_path / name).write_bytes(content)
+    assert own.newest() == pair
+    if content != b"a" * 40:
+        assert others.newest() == (pair.public,)
+    newer = generate_keypair(tmp_path / "key")
+    assert own.newest() == newer, "a file that was mended is used"
 
 
 def test_a_key_of_many_costs_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

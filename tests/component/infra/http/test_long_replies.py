@@ -222,3 +222,12 @@ async def test_a_long_request_line_is_answered_with_a_problem(demo: Demo) -> Non
     assert (await demo.client().request("GET", "/things/a?path=" + "a" * 20_000)).status == 200
     reply = await demo.client().request("GET", "/things/a?other=" + "a" * 20_000)
     assert (reply.status, reply.problem) == (400, "invalid-api-params")
+
+
+@pytest.mark.parametrize("head", [b"GET /things/a?path=" + b"a" * 70_000 + b" HTTP/1.1\r\n", b"no HTTP\r\n"])
+async def test_what_is_no_request_is_answered_in_plain_text(demo: Demo, head: bytes) -> None:
+    reader, writer = await demo.client().send(head + b"Host: here\r\n\r\n")
+    status, headers = await read_head(reader)
+    writer.close()
+    assert (status, headers["content-type"]) == (400, "text/plain; charset=utf-8")
+    assert (await demo.client().request("GET", "/things/a")).status == 200

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from ai.backend.client.config import APIConfig
+from ai.backend.client.session import AsyncSession
 from tests.component.manager.api.conftest import Api
 
 
@@ -29,6 +31,19 @@ async def test_start_list_and_stop(api: Api) -> None:
         assert (reply.status, reply.json()) == (200, {})
     (app,) = (await api.user.request("GET", "/stream/session/runs/apps")).json()
     assert app["status"] == "stopped"
+
+
+async def test_the_sdk_starts_a_service(api: Api) -> None:
+    await api.create(name="runs")
+    config = APIConfig(
+        endpoint=f"http://127.0.0.1:{api.port}", access_key=api.user.access_key, secret_key=api.user.secret_key
+    )
+    async with AsyncSession(config=config) as sdk:
+        session = sdk.ComputeSession("runs")
+        state = await session.start_service("sshd", envs={"A": "b"}, arguments={"-v": None}, login_session_token="x")
+        assert (state["name"], state["protocol"], state["status"]) == ("sshd", "tcp", "running")
+        (app,) = await session.stream_app_info()
+        assert (app["name"], app["status"]) == ("sshd", "running")
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,12 @@ async def test_templates_and_dotfiles_by_command(api: Api, monkeypatch: pytest.M
     await run("dotfile", "update", ".tool", given="two")
     assert (await run("dotfile", "get", ".tool")).strip() == "two"
     assert json.loads(await run("--output", "json", "dotfile", "list"))[0]["permission"] == "600", "as before"
+    await run("dotfile", "create", ".plain", given="three")
+    kept = {
+        entry["path"]: entry["permission"] for entry in json.loads(await run("--output", "json", "dotfile", "list"))
+    }
+    assert kept == {".tool": "600", ".plain": "755"}, "755 where --perm is not given (spec 03-11:598)"
+    await run("dotfile", "delete", ".plain")
     assert "RUNNING" in await run("start-template", "-t", "by-command", template)
     (spec,) = api.agent.created
     assert (spec.environ["MYCONFIG"], spec.dotfiles[0].data) == ("MAIN", b"two")

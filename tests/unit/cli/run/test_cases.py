@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from ai.backend.cli.run.cases import Plan, make_cases, program_command
+from ai.backend.cli.run.cases import Plan, make_cases, missing_file_problem, program_command, unknown_option_hint
 from ai.backend.cli.run.ranges import RangeError
 
 
@@ -75,3 +75,41 @@ def test_a_program_needs_no_build() -> None:
     (case,) = make_cases({}, None, None)
     plan = Plan(image="python", code=None, creation={}, cases=[case], files=(Path("/w/my.py"),), basedir=Path("/w"))
     assert (plan.batch_options(case)["build"], plan.batch_options(case)["exec"]) == ("", "python my.py")
+
+
+@pytest.mark.parametrize(
+    ("files", "command"),
+    [
+        (["my.py", "a", "b c"], """--exec 'python my.py a '"'"'b c'"'"'' python my.py"""),
+        (["./sub/my.py", "data.csv", "-"], "--exec 'python sub/my.py -' python sub/my.py data.csv"),
+        (["../out.py", "1"], "--exec 'python out.py 1' python ../out.py"),
+        (["prog.c", "1"], "--exec 'COMMAND 1' python prog.c"),
+    ],
+)
+def test_arguments_of_a_program_are_led_to_exec(
+    files: list[str], command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "work" / "sub").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "work")
+    for file in ("my.py", "sub/my.py", "data.csv", "../out.py", "prog.c"):
+        Path(file).touch()
+    problem = missing_file_problem("python", [Path(file) for file in files])
+    assert problem is not None
+    assert problem.endswith(f": `backend.ai run {command}`")
+
+
+def test_a_missing_program_is_named_alone(tmp_path: Path) -> None:
+    missing = tmp_path / "my.py"
+    assert missing_file_problem("python", [missing, Path("a")]) == f"there is no file {str(missing)!r}"
+    missing.touch()
+    assert missing_file_problem("python", [missing]) is None
+
+
+def test_options_of_a_program_are_led_to_exec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("my.py").touch()
+    hint = unknown_option_hint("--epochs", ["--rm", "-r", "cpu=1", "python", "my.py", "--epochs", "3"])
+    command = "backend.ai run --rm -r cpu=1 --exec 'python my.py --epochs 3' python my.py"
+    assert hint == f"a program gets its options by --exec: `{command}`"
+    assert unknown_option_hint("--epochs", ["python", "no.py", "--epochs"]) is None
+    assert unknown_option_hint("--rn", ["--rn", "python", "my.py"]) is None, "a misspelt option of ours"

@@ -74,3 +74,29 @@ def test_what_is_not_there_is_explained() -> None:
         resolve_image(merge_images(AGENTS), "python", "riscv64")
     with pytest.raises(ImageNotFound, match="no agent has reported any"):
         resolve_image([], "python", None)
+
+
+@pytest.mark.parametrize(
+    ("reference", "closest"),
+    [
+        ("pyhton", "python"),
+        ("Python", "python"),
+        ("pytohn:3.11", "host/python:3.11"),
+        ("torhc:latest", "lab/torch:latest"),
+        ("lab/torch:1.1", "lab/torch:1.0"),
+    ],
+)
+def test_the_closest_names_come_first(reference: str, closest: str) -> None:
+    others = [report(f"registry.example/lab/other-{number}:1") for number in range(200)]
+    images = merge_images([*AGENTS, make_agent("c", images=tuple(others))])
+    with pytest.raises(ImageNotFound, match=rf"The closest names are: {closest}") as caught:
+        resolve_image(images, reference, None)
+    assert "other-" not in str(caught.value)
+    assert (caught.value.data["available"][0], len(caught.value.data["available"])) == (closest, 100)
+
+
+def test_of_many_other_names_a_few_are_shown() -> None:
+    images = merge_images([make_agent("c", images=tuple(report(f"lab/other-{n}:1") for n in range(200)))])
+    with pytest.raises(ImageNotFound, match=r"There are 200, such as: lab/other-0:1, .*") as caught:
+        resolve_image(images, "x" * 100_000, None)
+    assert len(str(caught.value)) < 300

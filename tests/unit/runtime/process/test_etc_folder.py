@@ -81,3 +81,23 @@ def test_a_changed_host_gets_another_copy(tmp_path: Path, host: Path, monkeypatc
 def test_a_folder_that_is_too_large_is_not_copied(tmp_path: Path, host: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(etc_folder, "MAX_BYTES", 3)
     assert _folder(tmp_path, "services").current() is None
+
+
+def test_every_user_may_enter_a_copy_whatever_the_umask_of_the_agent(tmp_path: Path, host: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        copy = _folder(tmp_path, "ssl/certs", "services").current()
+    finally:
+        os.umask(before)
+    assert copy is not None
+    for path in (copy, copy / "ssl", copy / "ssl" / "certs"):
+        assert path.stat().st_mode & 0o777 == 0o755, path
+
+
+def test_another_boot_gets_a_copy_of_its_own(tmp_path: Path, host: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a power loss, files that were not written to the disk may be empty."""
+    earlier = _folder(tmp_path, "services").current()
+    monkeypatch.setattr(etc_folder, "boot_id", lambda: "the next boot")
+    later = _folder(tmp_path, "services").current()
+    assert later is not None
+    assert later != earlier

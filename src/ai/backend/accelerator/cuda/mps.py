@@ -53,6 +53,10 @@ class MpsFailure(Exception):
     """Says why a control program did not do what it was asked."""
 
 
+class MpsTimeout(MpsFailure):
+    """A control daemon is there and does not answer in time."""
+
+
 class MpsDaemons:
     """Starts, limits and ends the daemons of one node. Every call blocks, and may be repeated.
 
@@ -170,24 +174,31 @@ class MpsDaemons:
                 self._command(place, f"set_active_thread_percentage {server} {percent}")
 
     def _answers(self, place: Path) -> bool:
+        """Returns True if a daemon answers. Raises MpsTimeout for one that is slow: it may have clients, and is not
+        replaced."""
         if not (place / "pipe" / "control").exists():
             return False
         try:
             self._command(place, "get_server_list")
-        except (MpsFailure, OSError, subprocess.SubprocessError):
+        except MpsTimeout:
+            raise
+        except (MpsFailure, OSError):
             return False
         return True
 
     def _command(self, place: Path, command: str, *, timeout_s: float = _ANSWER_S) -> str:
-        completed = subprocess.run(
-            [self._program],
-            input=command + "\n",
-            env=self._environment(place),
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-            check=False,
-        )
+        try:
+            completed = subprocess.run(
+                [self._program],
+                input=command + "\n",
+                env=self._environment(place),
+                capture_output=True,
+                text=True,
+                timeout=timeout_s,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise MpsTimeout(f"{command}: no answer within {timeout_s:g} s") from None
         if completed.returncode != 0:
             raise MpsFailure(f"{command}: {(completed.stderr or completed.stdout).strip()[:200]}")
         return completed.stdout

@@ -43,7 +43,9 @@ class CudaSettings(PluginSettings):
     sharing: Literal["time-slicing", "mps"] = Field(
         default="time-slicing",
         description="How the holders of one GPU's shares run: in turns, with limits that only their own libraries keep"
-        " (time-slicing), or beside each other under limits of CUDA's Multi-Process Service (mps), one daemon a GPU.",
+        " (time-slicing), or beside each other under limits of CUDA's Multi-Process Service (mps), one daemon a GPU."
+        " With mps, the holders of one GPU share a /dev/shm in which each can read and change what the others keep:"
+        " choose it only where they trust each other.",
     )
     mps_control: str = Field(
         default="", description="Path of nvidia-cuda-mps-control; default: that of the system's search path."

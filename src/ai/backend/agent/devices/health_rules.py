@@ -46,7 +46,9 @@ class HealthRules:
             if len(times) == rule.failures and now - times[0] <= rule.within
         ]
         for plugin_key, device_id in due:
-            times = self._failures.pop((plugin_key, device_id))
+            if self._operations.is_cordoned(plugin_key, device_id):  # an operator's cordon has no end of ours
+                continue
+            times = self._failures[plugin_key, device_id]
             reason = f"failed {rule.failures} times within {times[-1] - times[0]:.0f} s"
             log.warning("the device %s of %s is cordoned: it has %s", device_id, plugin_key, reason)
             operation = OperateDevice(
@@ -60,3 +62,5 @@ class HealthRules:
                 await self._operations.operate(operation)
             except BackendError as e:
                 log.warning("the device %s of %s is not cordoned: %s", device_id, plugin_key, e.message)
+            else:
+                self._failures.pop((plugin_key, device_id), None)

@@ -126,6 +126,10 @@ class DeviceOperations:
         await self._apply_cordons()
         return DeviceOperation(device_id=req.device_id)
 
+    def is_cordoned(self, plugin_key: str, device_id: DeviceId) -> bool:
+        """Returns True for a device that has a cordon or a taint."""
+        return (plugin_key, device_id) in {**self._cordons.reasons(), **self._cordons.taints()}
+
     async def expire_cordons(self) -> None:
         """Gives back the devices whose cordon has ended."""
         if self._cordons.expire():

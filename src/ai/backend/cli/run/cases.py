@@ -91,6 +91,48 @@ def program_command(names: Sequence[str]) -> str | None:
     return f"{interpreter} {shlex.quote(names[0])}" if interpreter else None
 
 
+def missing_file_problem(image: str, files: Sequence[Path]) -> str | None:
+    """Returns what is wrong with FILES of which one does not exist, or None if all exist.
+
+    Where a file stands before it, the missing one is probably an argument of a program: the text has the command that
+    passes it.
+    """
+    number = next((number for number, file in enumerate(files) if not file.exists()), None)
+    if number is None:
+        return None
+    problem = f"there is no file {os.fspath(files[number])!r}"
+    if number == 0:
+        return problem
+    arguments = [os.fspath(file) for file in files[number:]]
+    command = command_with_arguments(image, files[:number], arguments)
+    return f"{problem}; FILES are only uploaded, and a program gets its arguments by --exec: `{command}`"
+
+
+def unknown_option_hint(option: str, arguments: Sequence[str]) -> str | None:
+    """Returns the command that passes an option to a program, if a program stands before it among the arguments of
+    `run`; else None."""
+    from pathlib import Path
+
+    words = list(arguments)
+    number = next((number for number, word in enumerate(words) if number and Path(word).is_file()), None)
+    if number is None or not any(word.startswith(option) for word in words[number:]):
+        return None
+    command = command_with_arguments(words[number - 1], [Path(words[number])], words[number + 1 :], words[: number - 1])
+    return f"a program gets its options by --exec: `{command}`"
+
+
+def command_with_arguments(
+    image: str, files: Sequence[Path], arguments: Sequence[str], options: Sequence[str] = ()
+) -> str:
+    """Returns the `run` command that uploads the files and runs the first one with these arguments."""
+    import shlex
+
+    path = os.path.relpath(files[0])
+    program = program_command([files[0].name if path.startswith(os.pardir) else path]) or "COMMAND"
+    uploads = [os.fspath(file) for file in files]
+    return shlex.join(["backend.ai", "run", *options, "--exec", f"{program} {shlex.join(arguments)}", image, *uploads])
+
+
 def make_cases(
     env: Mapping[str, str],
     build: str | None,

@@ -52,9 +52,24 @@ def _folder_of(files: tuple[Path, ...], basedir: Path | None) -> Path:
     return folder
 
 
-@click.command(cls=Leaf)
+class RunCommand(Leaf):
+    """The command `run`: an unknown option after a program is answered with the command that passes it."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        words = tuple(args)  # the parser empties its list
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            from ai.backend.cli.run.cases import unknown_option_hint
+
+            if hint := unknown_option_hint(error.option_name, words):
+                raise click.UsageError(f"{error.message.rstrip('.')}; {hint}", ctx) from None
+            raise
+
+
+@click.command(cls=RunCommand)
 @click.argument("image")
-@click.argument("files", nargs=-1, type=click.Path(exists=True), callback=_as_paths)
+@click.argument("files", nargs=-1, type=click.Path(), callback=_as_paths)
 @click.option("-c", "--code", help="Code to run in query mode.")
 @click.option("--clean", metavar="CMD", help="Command that cleans up before the build; batch mode.")
 @click.option("--build", metavar="CMD", help="Build command; `*` is the image's own, which is the default.")
@@ -92,7 +107,7 @@ def run(
       backend.ai run --rm --exec 'python myscript.py arg' python ./myscript.py
       backend.ai run --rm -e 'N=$X' --env-range X=case:1,2,3 -c 'import os; print(os.environ["N"])' python
     """
-    from ai.backend.cli.run.cases import Plan, make_cases
+    from ai.backend.cli.run.cases import Plan, make_cases, missing_file_problem
     from ai.backend.cli.run.ranges import RangeError
 
     screen = screen_of()
@@ -105,6 +120,8 @@ def run(
         cases = make_cases(options["envs"], build, exec_, **ranges)
     except RangeError as error:
         raise click.UsageError(str(error)) from None
+    if problem := missing_file_problem(image, files):
+        raise click.UsageError(problem)
     basedir = options.pop("basedir")
     own_options = {name: options.pop(name) for name in _PLAN_OPTIONS}
     plan = Plan(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ai.backend.cli.framework.invoke import in_event_loop, report
 from ai.backend.cli.framework.output import MutedScreen, OutputMode, Screen
 from ai.backend.cli.framework.prompt import read_line
+from ai.backend.cli.framework.values import cell
 from ai.backend.cli.run.cases import Case, Plan
 from ai.backend.cli.run.renderer import Renderer
 from ai.backend.cli.session.options import random_name
@@ -72,7 +73,18 @@ async def run_plan(api: AsyncSession, screen: Screen, plan: Plan) -> int:
         screen.json(documents[0] if len(documents) == 1 else documents)
     elif len(outcomes) > 1:
         progress_screen.inform(f"{len(outcomes) - len(failed_outcomes)} of {len(outcomes)} cases succeeded")
+    if not plan.remove and not plan.enqueue_only:
+        _name_sessions_that_stay(progress_screen, outcomes)
     return failed_outcomes[0].exit_code if failed_outcomes else 0
+
+
+def _name_sessions_that_stay(screen: Screen, outcomes: Sequence[Outcome]) -> None:
+    """Prints the command that ends the sessions which this command created."""
+    names = [cell(outcome.session.name) for outcome in outcomes if outcome.session and outcome.session.created]
+    if names:
+        sessions = f"session {names[0]} stays" if len(names) == 1 else f"{len(names)} sessions stay"
+        it_or_them = "it" if len(names) == 1 else "them"
+        screen.inform(f"{sessions}; `backend.ai rm {' '.join(names)}` ends {it_or_them}, and --rm does so at once")
 
 
 class CaseRun:

@@ -56,6 +56,5 @@ def _finish(connection: Connection) -> None:
             connection.execute(text(f'DROP INDEX CONCURRENTLY IF EXISTS "{name}"'))
             connection.execute(text(f'CREATE INDEX CONCURRENTLY "{name}" ON {columns}'))
             connection.execute(text("DELETE FROM pending_indexes WHERE name = :name"), {"name": name})
-        connection.execute(text("DROP TABLE pending_indexes"))
     finally:
         connection.execute(text(f"SELECT pg_advisory_unlock{_LOCK}"))

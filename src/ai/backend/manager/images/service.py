@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
+from heapq import nlargest
 
 from ai.backend.common.errors import Conflict, Forbidden, ImageNotFound, InvalidInput, NotFound
 from ai.backend.common.ids import DomainName
@@ -30,6 +32,10 @@ from ai.backend.manager.resource_groups.service import ResourceGroupService
 
 _OPERATION_FEATURE = "operation"
 _MAX_LISTED_NAMES = 100
+_MAX_SUGGESTED_NAMES = 5
+_MAX_COMPARED_NAMES = 50
+_MAX_COMPARED_CHARACTERS = 64
+_MIN_SIMILARITY = 0.6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,7 +250,7 @@ def _with_report(existing: Image | None, architecture: str, agent: Agent, report
 
 def resolve_image(images: Sequence[Image], reference: str, architecture: str | None) -> Image:
     """Returns the image of a name, else of an alias; a name without a tag also matches its only tag or ``latest``.
-    Raises ImageNotFound: ``data.available`` lists names and aliases."""
+    Raises ImageNotFound: ``data.available`` lists names and aliases, those that are written alike first."""
     arch = architecture_name(architecture) if architecture else None
     by_name = [image for image in images if image.name == reference]
     by_alias = [image for image in images if reference in image.aliases]
@@ -259,15 +265,45 @@ def resolve_image(images: Sequence[Image], reference: str, architecture: str | N
         match = next((image for image in candidates if arch is None or image.architecture == arch), None)
         if match is not None:
             return match
-    available = sorted({name for image in images for name in (image.name, *image.aliases)})
+    names = sorted({name for image in images for name in (image.name, *image.aliases)})
+    similar = similar_names(reference, names)
+    available = [*similar, *(name for name in names if name not in similar)]
     architectures = sorted({image.architecture for image in (*by_name, *by_alias, *untagged)})
     if architectures:
         message = f"The image {reference[:128]!r} exists for {', '.join(architectures)} only, not for {arch}."
+    elif similar:
+        message = f"There is no image {reference[:128]!r}. The closest names are: {', '.join(similar)}."
     elif available:
-        message = f"There is no image {reference[:128]!r}. There are: {', '.join(available[:20])}."
+        count_text = f" {len(names)}, such as" if len(names) > _MAX_SUGGESTED_NAMES else ""
+        message = (
+            f"There is no image {reference[:128]!r}. There are{count_text}: {', '.join(names[:_MAX_SUGGESTED_NAMES])}."
+        )
     else:
         message = f"There is no image {reference[:128]!r}: no agent has reported any."
     raise ImageNotFound(message, data={"available": available[:_MAX_LISTED_NAMES]})
+
+
+def similar_names(reference: str, names: Sequence[str]) -> list[str]:
+    """Returns up to five names that are written like a reference, the most similar first, and of these the shortest.
+
+    A name counts as its part that is most like the reference: whole, without its path, or without path and tag. Of many
+    names those that have most characters in common with the reference are compared, so that the time stays bounded.
+    """
+    matcher = SequenceMatcher(autojunk=False)
+    matcher.set_seq2(reference[:_MAX_COMPARED_CHARACTERS])
+
+    def ratio_of(name: str, measure: Callable[[], float]) -> float:
+        last = name.rpartition("/")[2]
+        ratios = []
+        for part in {name, last, last.partition(":")[0]}:
+            matcher.set_seq1(part[:_MAX_COMPARED_CHARACTERS])
+            ratios.append(measure())
+        return max(ratios)
+
+    likely = nlargest(_MAX_COMPARED_NAMES, names, key=lambda name: ratio_of(name, matcher.quick_ratio))
+    ratios = {name: ratio_of(name, matcher.ratio) for name in likely}
+    similar = [name for name in likely if ratios[name] >= _MIN_SIMILARITY]
+    return sorted(similar, key=lambda name: (-ratios[name], len(name), name))[:_MAX_SUGGESTED_NAMES]
 
 
 def is_allowed(registry: str, allowed: Collection[str] | None) -> bool:

@@ -193,7 +193,7 @@ class Images:
             id=str(image["Id"]),
             python=report.python,
             injected=is_injected,
-            runtime=_choose_runtime(labelled_runtime, has_python=not is_injected, has_bash=bool(report.bash)),
+            runtime=choose_runtime(labelled_runtime, has_python=not is_injected, has_bash=bool(report.bash)),
             shell=report.shell,
             runner=report.runner,
             environ=tuple(variable.partition("=")[0] for variable in config.get("Env") or ()),
@@ -304,7 +304,7 @@ class _UnfitImage(Exception):
     """Reports an image that cannot run on this node, with the reason as text."""
 
 
-def _choose_runtime(label: str, *, has_python: bool, has_bash: bool) -> str:
+def choose_runtime(label: str, *, has_python: bool, has_bash: bool) -> str:
     """Returns the runner's runtime by the image's label, else by the installed interpreters.
 
     A labelled language without an interpreter for its snippets becomes `app`: code is never run as another language.

@@ -15,6 +15,7 @@ from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
+from ai.backend.node.linux.proc import boot_id
 from ai.backend.node.workload.file_trees import remove_tree
 
 LOOK_INTERVAL_S = 5.0
@@ -71,8 +72,9 @@ class EtcFolder:
         total_bytes = sum(status.st_size for _, _, status in entries)
         if len(entries) > MAX_ENTRIES or total_bytes > MAX_BYTES:
             return None
+        # Of this boot: after a power loss, files that were not written to the disk may be empty.
         signs = [(name, s.st_ino, s.st_mtime_ns, s.st_size, s.st_mode) for name, _, s in entries]
-        digest = sha256(repr((signs, sorted(self._contents.items()))).encode()).hexdigest()[:16]
+        digest = sha256(repr((boot_id(), signs, sorted(self._contents.items()))).encode()).hexdigest()[:16]
         folder = self._parent / f"{_PREFIX}{digest}"
         if not folder.is_dir():
             unfinished = self._parent / f"{_PREFIX}{digest}.new"
@@ -100,12 +102,17 @@ class EtcFolder:
                         yield from self._tree(f"{name}/{child.name}", path / child.name, child_status)
 
     def _copy(self, entries: Sequence[_Entry], folder: Path) -> None:
-        folder.mkdir(mode=0o755)
+        folder.mkdir()
+        folder.chmod(0o755)  # whatever the umask of the agent is
         for name, path, status in entries:
             target = folder / name
-            target.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+            for parent in reversed(Path(name).parents[:-1]):
+                if not (folder / parent).is_dir():
+                    (folder / parent).mkdir()
+                    (folder / parent).chmod(0o755)
             if stat.S_ISDIR(status.st_mode):
-                target.mkdir(mode=0o755, exist_ok=True)
+                target.mkdir(exist_ok=True)
+                target.chmod(0o755)
             elif stat.S_ISLNK(status.st_mode):
                 target.symlink_to(path.readlink())
             else:

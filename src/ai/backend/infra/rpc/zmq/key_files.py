@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from ai.backend.common.errors import InvalidInput
-from ai.backend.infra.rpc.zmq.keys import KEY_CHARACTERS, KeyPair, load_keypair, load_or_generate_keypair
+from ai.backend.infra.rpc.zmq.keys import KEY_CHARACTERS, KeyPair, is_key, load_keypair, load_or_generate_keypair
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -55,7 +55,7 @@ def load_public_keys(path: Path) -> tuple[str, ...]:
         keys = tuple(path.expanduser().read_text().split())
     except (OSError, UnicodeDecodeError) as e:
         raise InvalidInput(f"{path} holds no key: {e}", data={"path": str(path)}) from None
-    if not keys or any(len(key) != KEY_CHARACTERS for key in keys):
+    if not keys or not all(map(is_key, keys)):
         raise InvalidInput(f"{path} holds no key of {KEY_CHARACTERS} characters", data={"path": str(path)})
     return keys
 

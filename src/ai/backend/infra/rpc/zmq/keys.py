@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import struct
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 import zmq
+from zmq.utils import z85
 
 from ai.backend.common.errors import InvalidInput
 from ai.backend.common.names import check_slug
 from ai.backend.infra.files import write_atomically
 
-KEY_CHARACTERS = 40
+KEY_BYTES, KEY_CHARACTERS = 32, 40
 _REREAD_S = 1.0
 """A file that is edited in place does not change its directory: it applies after so many seconds."""
 
@@ -63,12 +65,20 @@ def generate_keypair(path: Path | None = None) -> KeyPair:
     return keypair
 
 
+def is_key(text: str) -> bool:
+    """Returns True for 32 bytes in Z85 (ZeroMQ RFC 32)."""
+    try:
+        return len(text) == KEY_CHARACTERS and len(z85.decode(text)) == KEY_BYTES
+    except (ValueError, KeyError, struct.error):
+        return False
+
+
 def load_keypair(path: Path) -> KeyPair:
     """Reads a file of :func:`generate_keypair`. Raises InvalidInput if it is damaged, or others can read it."""
     if path.stat().st_mode & 0o077:
         raise InvalidInput(f"{path} can be read by others; make it 0600", data={"path": str(path)})
-    lines = path.read_text().split()
-    if len(lines) != 2 or any(len(line) != KEY_CHARACTERS for line in lines):
+    lines = path.read_bytes().decode(errors="replace").split()
+    if len(lines) != 2 or not all(map(is_key, lines)):
         raise InvalidInput(f"{path} holds no key pair", data={"path": str(path)})
     return KeyPair(*lines)
 

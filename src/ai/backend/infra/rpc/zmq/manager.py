@@ -29,6 +29,7 @@ from ai.backend.infra.rpc.zmq.keys import AgentKeys, KeyPair, covers
 
 log = logging.getLogger(__name__)
 _PROBE_INTERVAL_S = 0.25
+_REBIND_S = 0.2
 _UNBIND_S = 5.0
 _ZAP_DOMAIN = b"backendai"
 _ZAP_ENDPOINT = "inproc://zeromq.zap.01"
@@ -146,14 +147,24 @@ class ZmqManagerEndpoint:
         try:
             socket.unbind(self.address)
             # Until then the address is in use, and the file of an ipc address would be removed after the next bind.
-            await asyncio.wait_for(closed.recv_multipart(), _UNBIND_S)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(closed.recv_multipart(), _UNBIND_S)
         finally:
             socket.disable_monitor()
             closed.close(0)
-        socket.bind(self.address)
+        while True:
+            try:
+                socket.bind(self.address)
+                break
+            except zmq.ZMQError as e:  # without the address no agent reaches this manager: another program may free it
+                log.warning("%s cannot be bound again yet: %s", self.address, e)
+                await asyncio.sleep(_REBIND_S)
         log.info("agents connect by the key %s from now on", keypair.public)
         if self.on_new_key is not None:
-            self.on_new_key(keypair.public)
+            try:
+                self.on_new_key(keypair.public)
+            except OSError as e:
+                log.warning("the new public key cannot be written for agents: %s", e)
 
     async def stop(self) -> None:
         tasks, self._tasks = self._tasks, []

@@ -54,7 +54,11 @@ class TraefikControl:
         """Makes this the whole configuration, and returns when Traefik serves it. Raises Unavailable if it does not in
         time."""
         changed: dict[str, str | None] = {key: value for key, value in tree.items() if self._written.get(key) != value}
-        changed |= dict.fromkeys(self._written.keys() - tree.keys() - {VERSION_KEY})
+        # Rules go first: a router without its rule takes no request, one without its middlewares would admit anybody.
+        removed_keys = sorted(
+            self._written.keys() - tree.keys() - {VERSION_KEY}, key=lambda key: (not key.endswith("/rule"), key)
+        )
+        changed |= dict.fromkeys(removed_keys)
         if not changed and VERSION_KEY in self._written:
             return
         self._version += 1

@@ -1,0 +1,44 @@
+"""The configuration of Traefik is removed in an order in which no router is left without its gate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import cast
+
+import pytest
+
+from ai.backend.appproxy.worker.planes.traefik import control
+from ai.backend.appproxy.worker.planes.traefik.control import TraefikControl
+from ai.backend.appproxy.worker.planes.traefik.tree import VERSION_KEY
+from ai.backend.infra.config_store.etcd import EtcdConfigStore
+
+
+class Store:
+    def __init__(self) -> None:
+        self.writes: list[Mapping[str, str | None]] = []
+
+    async def write_tree(self, root: str, part: Mapping[str, str | None]) -> None:
+        self.writes.append(part)
+
+
+async def _is_served(self: TraefikControl) -> None:
+    """Stands for a Traefik that serves what is written at once."""
+
+
+async def test_rules_are_removed_before_anything_else_and_the_version_is_written_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(control, "_ONE_WRITE", 3)
+    monkeypatch.setattr(TraefikControl, "_until_served", _is_served)
+    store = Store()
+    traefik = TraefikControl(cast("EtcdConfigStore", store), "worker", "http://127.0.0.1:1")
+    routers = {
+        f"http/routers/{name}/{part}": "x" for name in "abcd" for part in ("middlewares/0", "rule", "service", "tls")
+    }
+    await traefik.write(routers)
+    store.writes.clear()
+    await traefik.write({})
+    removed = [key for part in store.writes for key in part]
+    assert sorted(removed) == sorted([*routers, VERSION_KEY])
+    assert all(key.endswith("/rule") for key in removed[:4])
+    assert removed[-1] == VERSION_KEY
