@@ -112,13 +112,15 @@ WAITS = Decision(is_allowed=False, reason="QuotaExceeded", message="full", must_
 NEVER = Decision(is_allowed=False, reason="SubjectNotAllowed", message="no")
 THEIRS = ownership(Attachment.LOCAL, LifecycleOwner.KUBE_ACC, other_plugin=True)
 QUARANTINE = Condition(type="Quarantined", status="True", reason="X", last_transition_time=timestamp(NOW))
+NO_CLASS = Condition(type="Managed", status="False", reason="NoClass", last_transition_time=timestamp(NOW))
 LATE = {"order": msgspec.structs.replace(ORDER, issued_at=timestamp(NOW - timedelta(seconds=EXECUTOR_SILENCE_S)))}
 
 DECISIONS: list[tuple[str, Situation, T | None, str]] = [
     ("admitted", situation(P.PENDING), T.ADMITTED, "PolicyAllows"),
     ("quota lets in", situation(P.PENDING, policy=WAITS), T.ADMITTED, "QuotaExceeded"),
     ("forbidden", situation(P.PENDING, policy=NEVER), T.REFUSED, "SubjectNotAllowed"),
-    ("no class", situation(P.PENDING, ownership=None), T.REFUSED, "NotManaged"),
+    ("no class", situation(P.PENDING, ownership=None, acc=device(conditions=(NO_CLASS,))), T.REFUSED, "NotManaged"),
+    ("class not known yet", situation(P.PENDING, ownership=None), None, "NotClassifiedYet"),
     ("other plugin", situation(P.PENDING, ownership=THEIRS), T.REFUSED, "OtherDevicePlugin"),
     ("report", situation(P.PENDING, variant(operation=V.DIAGNOSE), ownership=THEIRS), T.ADMITTED, "PolicyAllows"),
     ("unable", situation(P.PENDING, acc=device(device=DeviceDescription())), T.REFUSED, "NotSupported"),
@@ -325,6 +327,14 @@ def test_conditions_are_of_the_generation_that_was_looked_at() -> None:
 def test_only_what_was_admitted_says_so(phase: P, trigger: T, admitted: str) -> None:
     status, _ = advance(situation(phase), Step(trigger=trigger, reason="Any"))
     assert {c.type: c.status for c in status.conditions}["Admitted"] == admitted
+
+
+def test_the_first_reason_decides_how_an_operation_ends() -> None:
+    late = situation(P.CANCELLING, status={"order": ORDER, "reason": "DeadlineExceeded", "verdict": P.FAILED})
+    for trigger in (T.ABORTED, T.COMPLETED, T.FAILED):
+        assert advance(late, Step(trigger=trigger, reason="Other"))[0].reason == "DeadlineExceeded"
+    lost, _ = advance(late, Step(trigger=T.EXECUTOR_LOST, reason="ExecutorLost"))
+    assert lost.reason == "ExecutorLost"
 
 
 def test_delays_between_attempts_grow() -> None:

@@ -144,7 +144,17 @@ def is_quarantined(device: Accelerator) -> bool:
     )
 
 
+def _is_classified(device: Accelerator) -> bool:
+    """Says whether the controllers have looked for the class of a device."""
+    return any(condition.type == ControllerCondition.MANAGED for condition in device.status.conditions)
+
+
 def _pending(situation: Situation) -> Step:
+    device = situation.device
+    if device is not None and situation.ownership is None and not _is_classified(device):
+        return Step(
+            reason="NotClassifiedYet", message="the device is new: its class is not known yet", again_s=RECHECK_S
+        )
     return _refusal(situation) or Step(
         trigger=T.ADMITTED, reason=situation.policy.reason, message=situation.policy.message
     )

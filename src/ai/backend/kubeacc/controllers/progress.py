@@ -22,8 +22,8 @@ from ai.backend.kubeacc.crd.vocabulary import PowerState
 P = OperationPhase
 _RETRY = Backoff(2.0, 60.0)
 POD_RELEASED = "PodReleased"
-_KEEPS_REASON = frozenset({T.UNDONE})
-"""The reason of an operation that was undone is what made it fail."""
+_KEEPS_REASON = frozenset({T.UNDONE, T.COMPLETED, T.ABORTED, T.FAILED, T.FAILED_FOR_NOW})
+"""What follows the decision how an operation ends: its reason is what made it fail, be cancelled or late."""
 
 
 def timestamp(at: datetime) -> str:
@@ -50,7 +50,7 @@ def advance(situation: Situation, taken: Step) -> tuple[AcceleratorOperationStat
         return msgspec.structs.replace(status, conditions=_observed(status.conditions, operation)), ()
     state, _, effects = step(OperationState(old.phase, old.verdict), taken.trigger)
     status = msgspec.structs.replace(status, phase=state.phase, verdict=state.verdict, retry_at=None)
-    if taken.trigger not in _KEEPS_REASON:
+    if old.verdict is None or taken.trigger not in _KEEPS_REASON:
         status = _explained(status, taken)
     if taken.rollback is not None:
         status = msgspec.structs.replace(status, rollback=taken.rollback)
