@@ -35,8 +35,10 @@ async def test_start_list_and_stop(api: Api) -> None:
 
 async def test_the_sdk_starts_a_service(api: Api) -> None:
     await api.create(name="runs")
-    keys = {"access_key": api.user.access_key, "secret_key": api.user.secret_key}
-    async with AsyncSession(config=APIConfig(endpoint=f"http://127.0.0.1:{api.port}", **keys)) as sdk:
+    config = APIConfig(
+        endpoint=f"http://127.0.0.1:{api.port}", access_key=api.user.access_key, secret_key=api.user.secret_key
+    )
+    async with AsyncSession(config=config) as sdk:
         session = sdk.ComputeSession("runs")
         state = await session.start_service("sshd", envs={"A": "b"}, arguments={"-v": None}, login_session_token="x")
         assert (state["name"], state["protocol"], state["status"]) == ("sshd", "tcp", "running")
