@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 
 from ai.backend.common.errors import InvalidInput
-from ai.backend.infra.tls.authority import expiry_of
 
 log = logging.getLogger(__name__)
 _CHECK_S = 1.0
@@ -64,6 +63,8 @@ class ReloadedCertificate:
         return tuple(stamps)
 
     def _load(self) -> ssl.SSLContext:
+        from ai.backend.infra.tls.authority import expiry_of  # `cryptography`: eight mebibytes that only TLS needs
+
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         try:
             context.load_cert_chain(self._certificate, self._key, password=lambda: "")

@@ -9,11 +9,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric import ec, ed25519, utils
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.serialization import load_pem_public_key
-
 from ai.backend.common.errors import ArtifactRejected, InvalidInput, NotFound
 from ai.backend.kubeacc.crd.classes import Signer
 from ai.backend.kubeacc.crd.operations import Artifact
@@ -36,6 +31,12 @@ def verify_signature(artifact: Artifact, signers: Iterable[Signer], *, is_requir
     if signer is None:
         names = ", ".join(sorted(by_name)) or "none"
         raise ArtifactRejected(f"{artifact.signer} is no signer of the device's class; its signers: {names}")
+    # Eight mebibytes that a node plugin without such an operation does not have.
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric import ec, ed25519, utils
+    from cryptography.hazmat.primitives.hashes import SHA256
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
     digest = bytes.fromhex(artifact.sha256)
     try:
         signature = base64.b64decode(artifact.signature, validate=True)
