@@ -2,7 +2,7 @@
 
 import pytest
 
-TIMEOUT_S = 180
+TIMEOUT_S = 400
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

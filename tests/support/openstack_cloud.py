@@ -27,7 +27,7 @@ from tests.support.openstack_standins import PROJECT, StandIns, standing_in
 VERSIONS = {"openstack-cyborg": "17.0.0", "openstack-placement": "16.0.0"}
 HOST = "compute1"
 _PROGRAM = Path(__file__).with_name("openstack_services.py")
-_INSTALL_S, _START_S = 900.0, 90.0
+_INSTALL_S, _START_S = 900.0, 240.0
 _AUTH = """
 auth_type = password
 auth_url = {identity}

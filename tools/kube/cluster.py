@@ -236,7 +236,7 @@ class Cluster:
         return answer
 
     def wait_for_phase(
-        self, name: str, phase: str = "Running", namespace: str = "default", timeout_s: float = 60.0
+        self, name: str, phase: str = "Running", namespace: str = "default", timeout_s: float = 150.0
     ) -> dict[str, Any]:
         """Wait until a pod is in this phase, and return it. Raises DaemonFailed."""
         pod: dict[str, Any] = {}
@@ -252,7 +252,7 @@ class Cluster:
             raise DaemonFailed(f"{e}: {json.dumps(pod.get('status'))}\n{self.kubectl('get', 'events', '-A')}") from e
         return pod
 
-    def wait_for(self, condition: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
+    def wait_for(self, condition: Callable[[], bool], what: str, timeout_s: float = 150.0) -> None:
         """Wait until ``condition``, during which the API server may be away. Raises DaemonFailed."""
         deadline = time.monotonic() + timeout_s
         while True:

@@ -153,7 +153,7 @@ class Installation:
         with sqlite3.connect(f"file:{self.root}/manager.db?mode=ro", uri=True) as database:
             return database.execute(query).fetchall()
 
-    def until(self, condition: Callable[[], bool], what: str, timeout_s: float = 60) -> None:
+    def until(self, condition: Callable[[], bool], what: str, timeout_s: float = 150) -> None:
         deadline = time.monotonic() + timeout_s
         while not condition():
             assert time.monotonic() < deadline, f"{what}\n{self.log()}"

@@ -41,7 +41,7 @@ CHECKS = {
 
 def helm(cluster: Cluster, *words: str) -> subprocess.CompletedProcess[str]:
     command = [str(cluster.program("helm")), f"--kubeconfig={cluster.kubeconfig}", *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=400)
 
 
 def render(cluster: Cluster, *options: str) -> subprocess.CompletedProcess[str]:
@@ -263,11 +263,11 @@ def control(site: Site, tmp_path: Path) -> Iterator[Control]:
         site.cluster.kubectl("delete", "pv", "manager-data", "--wait=false")
 
 
-@pytest.mark.timeout(500)
+@pytest.mark.timeout(800)
 def test_a_session_outlives_upgrade_and_rollback_of_its_manager(control: Control) -> None:
     create = ("run", "--name", "stays", "-r", "cpu=1", "-r", "mem=128m", "-c", "x = 'kept'; print(x)", PYTHON_IMAGE)
     look = ("run", "--name", "stays", "-c", "print(x)", PYTHON_IMAGE)
-    control.helm("install", NAME, str(CHART), "-f", str(control.values()), "--wait", "--timeout=150s")
+    control.helm("install", NAME, str(CHART), "-f", str(control.values()), "--wait", "--timeout=240s")
     control.bootstrap()
     control.start_shard()
     control.until_it_prints("kept", *create)
@@ -286,11 +286,11 @@ def test_a_session_outlives_upgrade_and_rollback_of_its_manager(control: Control
         appProxyCoordinator={"enabled": True, "environmentSecret": "coordinator", **small},
     )
     changed = ("--set", 'manager.settings=[logging]\nlevel = "DEBUG"\n')
-    control.helm("upgrade", NAME, str(CHART), "-f", str(more), *changed, "--wait", "--timeout=150s")
+    control.helm("upgrade", NAME, str(CHART), "-f", str(more), *changed, "--wait", "--timeout=240s")
     assert control.cluster.kubectl("get", "pods", "-n", OWN, "-o", "name") != pod
     control.until_it_prints("kept", *look)
 
-    control.helm("rollback", NAME, "1", "--wait", "--timeout=150s")
+    control.helm("rollback", NAME, "1", "--wait", "--timeout=240s")
     control.until_it_prints("kept", *look)
     names = control.cluster.kubectl("get", "deployments", "-n", OWN, "-o", "name").split()
     assert names == [f"deployment.apps/{NAME}-manager"]
