@@ -36,7 +36,7 @@ MIXES = {
 }
 """How often each profile is requested; ``even`` asks for equally many slices by each."""
 BEFOREHAND = (("7g",), ("3g", "3g"), ("2g", "2g", "2g"), ("1g",) * 7)
-"""What four GPUs in turn are cut into: equally many GPUs for each profile."""
+"""The profiles that four GPUs in turn are cut into: equally many GPUs for each."""
 
 
 def _slot(profile: str, amount: int, *, is_uncut: bool) -> DeviceSlot:

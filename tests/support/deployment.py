@@ -124,7 +124,7 @@ class Deployment:
         return said
 
     def words_of(self, name: str) -> list[str]:
-        """What follows the interpreter in the unit of a daemon; the number of a further one is that of its settings."""
+        """Returns the interpreter's arguments in a daemon's unit; a further daemon has the number of its settings."""
         kind = name.rstrip("23456789")
         unit = (FILES / "systemd" / f"backendai-{kind}.service").read_text()
         line = next(line for line in unit.splitlines() if line.startswith("ExecStart="))

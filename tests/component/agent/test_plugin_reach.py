@@ -1,4 +1,4 @@
-"""What a plugin may say reaches a workload, or its kernel is told: one matrix for each runtime, made of the type.
+"""Each field of a plugin's config reaches a workload, or its kernel gets a message: one matrix for each runtime.
 
 A field of :class:`WorkloadConfig` without a look here fails the tests of all runtimes.
 """
@@ -46,7 +46,7 @@ print(json.dumps({
     "memory_nodes": status["Mems_allowed_list"].strip(),
 }))
 """
-"""What a program sees of each field. 312 is ``kcmp``, which no session may call unless a plugin says so."""
+"""Prints each field as a program sees it. 312 is ``kcmp``, which no session may call unless a plugin says so."""
 
 
 ALL = frozenset(field.name for field in fields(WorkloadConfig))
@@ -101,7 +101,7 @@ def limits_of(pid: int) -> dict[str, Any]:
 
 
 async def look(bench: RealBench, config: WorkloadConfig, **changes: Any) -> tuple[dict[str, Any], str]:
-    """What a session with the config sees of every field, and the message of its kernel."""
+    """Returns each field as a session with the config sees it, and the message of its kernel."""
 
     async def say(_: Any) -> WorkloadConfig:
         return config

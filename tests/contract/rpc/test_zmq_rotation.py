@@ -83,7 +83,7 @@ async def test_an_agent_goes_over_to_another_key_without_a_lost_call(zmq_adapter
 
 @pytest.mark.parametrize("data", ["unix", "tls"])
 async def test_agents_find_a_manager_with_another_key(data: str, tmp_path: Path) -> None:
-    """Those that have both keys find it by themselves, the others when they get it."""
+    """Agents that have both keys find it by themselves, the others when they get the new key."""
     site = Site(ZmqAdapter(tmp_path, data), tmp_path)
     announced: list[str] = []
     site.manager.on_new_key = announced.append

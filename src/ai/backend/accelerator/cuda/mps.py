@@ -30,7 +30,7 @@ _ANSWER_S = 10.0
 _START_S = 10.0
 _QUIT_S = 5
 _OWN_MEMORY = 'mount --bind "$0" /dev/shm && exec "$@"'
-"""What a daemon runs in: a mount namespace in which ``/dev/shm`` is the folder that its clients see there."""
+"""Starts a daemon in a mount namespace in which ``/dev/shm`` is the folder that its clients see there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,7 @@ P = OperationPhase
 _RETRY = Backoff(2.0, 60.0)
 POD_RELEASED = "PodReleased"
 _KEEPS_REASON = frozenset({T.UNDONE, T.COMPLETED, T.ABORTED, T.FAILED, T.FAILED_FOR_NOW})
-"""What follows the decision how an operation ends: its reason is what made it fail, be cancelled or late."""
+"""Triggers after which an operation keeps its reason: the one for which it failed, was cancelled or was too late."""
 
 
 def timestamp(at: datetime) -> str:

@@ -239,7 +239,7 @@ class AbstractComputePlugin(ABC):
     """Hardware, driver and command that the recorded fixtures of its tests come from; None: unverified on hardware."""
     settings_model: ClassVar[type[BaseModel] | None] = None
     options_model: ClassVar[type[BaseModel] | None] = None
-    """What a session may say to this plugin (``plugin_options``), a :class:`PluginOptions`; None: nothing."""
+    """The model of the ``plugin_options`` that a session may give, a :class:`PluginOptions`; None: it takes none."""
     key_is_slot_prefix: ClassVar[bool] = True
     """Whether slot names begin with ``key``; a plugin whose slots its settings name says no."""
     capabilities: ClassVar[PluginCapabilities] = PluginCapabilities()

@@ -28,7 +28,7 @@ def of_model(view: AgentView, model: str) -> AgentView:
 
 
 def fleet(cores: int = 64) -> list[AgentView]:
-    """One machine of each model; the scarce one comes first, so it is taken among equals."""
+    """Returns a machine of each model; the scarce one comes first, so it is taken among equals."""
     return [of_model(agent("i-1", cpu=cores, cuda=4), "T4"), of_model(agent("i-2", cpu=cores, cuda=4), "G2")]
 
 
