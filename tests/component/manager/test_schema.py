@@ -23,6 +23,9 @@ UNION ALL SELECT conrelid::regclass || ' ' || conname, pg_get_constraintdef(oid)
 UNION ALL SELECT tablename || ' ' || indexname, indexdef FROM pg_indexes WHERE schemaname = 'public'
 """
 
+_TABLES_OF_MIGRATIONS = ("alembic_version", "pending_indexes")
+"""The tables that only migrations use."""
+
 
 def _describe(connection: Connection) -> Mapping[str, list[str]]:
     """Map each table, column, constraint and index to its definition as the database states it.
@@ -32,7 +35,7 @@ def _describe(connection: Connection) -> Mapping[str, list[str]]:
     query = _SQLITE if connection.dialect.name == "sqlite" else _POSTGRES
     rows = connection.execute(text(query)).all()
     parts = {name: sorted(part.strip(" )\n\t") for part in definition.split(",")) for name, definition in rows}
-    return {name: part for name, part in parts.items() if "alembic_version" not in name}
+    return {name: part for name, part in parts.items() if not any(table in name for table in _TABLES_OF_MIGRATIONS)}
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.needs("postgres"))])
