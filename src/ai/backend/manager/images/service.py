@@ -33,6 +33,7 @@ from ai.backend.manager.resource_groups.service import ResourceGroupService
 _OPERATION_FEATURE = "operation"
 _MAX_LISTED_NAMES = 100
 _MAX_SUGGESTED_NAMES = 5
+_MAX_SAMPLE_NAMES = 12
 _MAX_COMPARED_NAMES = 50
 _MAX_COMPARED_CHARACTERS = 64
 _MIN_SIMILARITY = 0.6
@@ -274,13 +275,17 @@ def resolve_image(images: Sequence[Image], reference: str, architecture: str | N
     elif similar:
         message = f"There is no image {reference[:128]!r}. The closest names are: {', '.join(similar)}."
     elif available:
-        count_text = f" {len(names)}, such as" if len(names) > _MAX_SUGGESTED_NAMES else ""
-        message = (
-            f"There is no image {reference[:128]!r}. There are{count_text}: {', '.join(names[:_MAX_SUGGESTED_NAMES])}."
-        )
+        short_names = sorted({_shortest_name(image) for image in images})
+        listed_names = ", ".join(short_names[:_MAX_SAMPLE_NAMES])
+        count_text = f" {len(short_names)}, such as" if len(short_names) > _MAX_SAMPLE_NAMES else ""
+        message = f"There is no image {reference[:128]!r}. There are{count_text}: {listed_names}."
     else:
         message = f"There is no image {reference[:128]!r}: no agent has reported any."
     raise ImageNotFound(message, data={"available": available[:_MAX_LISTED_NAMES]})
+
+
+def _shortest_name(image: Image) -> str:
+    return min((image.name, *image.aliases), key=lambda name: (len(name), name))
 
 
 def similar_names(reference: str, names: Sequence[str]) -> list[str]:
