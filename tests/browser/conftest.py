@@ -64,6 +64,7 @@ def journey(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Journ
             **{user: {"email": f"{user}@local", "password": password(cluster, user)} for user in ("user", "admin")},
             **facts,
         }
+        earlier_sessions = sessions_of_everyone(cluster)
         environment = {**node_environment(), "BACKENDAI_SITE": json.dumps(site)}
         output: list[str] = []
         with subprocess.Popen(
@@ -86,9 +87,25 @@ def journey(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Journ
                 ending.cancel()
                 if sys.exception() is not None:
                     process.kill()
-        assert process.returncode == 0, f"{''.join(output)}\nscreenshots: {screenshots}\n{cluster.log()}"
+        if process.returncode != 0:
+            clear(cluster, earlier_sessions)
+            pytest.fail(f"{''.join(output)}\nscreenshots: {screenshots}\n{cluster.log()}", pytrace=False)
 
     return run
+
+
+def sessions_of_everyone(cluster: Cluster) -> set[str]:
+    """The ids of the sessions that have not ended."""
+    return {session["id"] for admin in (False, True) for session in cluster.json("ps", admin=admin)["items"]}
+
+
+def clear(cluster: Cluster, earlier_sessions: set[str]) -> None:
+    """Ends what a failed journey has left, which would fail the journeys after it: a frozen manager, its sessions."""
+    cluster.run("manager", "unfreeze", admin=True)
+    for admin in (False, True):
+        leftovers = {session["id"] for session in cluster.json("ps", admin=admin)["items"]} - earlier_sessions
+        if leftovers:
+            cluster.run("rm", "--forced", *leftovers, admin=admin)
 
 
 def password(cluster: Cluster, user: str) -> str:

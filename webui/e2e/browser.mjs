@@ -79,8 +79,9 @@ export async function settle(page) {
   });
 }
 
-/** Returns every rule of accessibility that the page breaks, and where. The colours of a terminal are the shell's. */
+/** Returns every rule of accessibility that the settled page breaks, and where. A terminal's colours are the shell's. */
 export async function checkAccessibility(page, name) {
+  await settle(page); // what fades in or out has other colours meanwhile
   await page.evaluate(axe); // not as an element: the policy of the page forbids scripts of others
   const { violations } = await page.evaluate(
     (tags) => window.axe.run({ exclude: [['.xterm']] }, { runOnly: { type: 'tag', values: tags } }),

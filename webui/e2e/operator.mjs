@@ -83,6 +83,7 @@ await journey(async (browser) => {
   await screenshot(page, 'operator-freeze');
   await page.getByRole('dialog').getByRole('button', { name: 'Freeze' }).click();
   await page.getByText('frozen', { exact: true }).first().waitFor();
+  await page.getByRole('dialog').waitFor({ state: 'detached' });
   assert.deepEqual(await checkAccessibility(page, 'a frozen installation'), []);
   assert.ok((await enqueue(page, 'never-made')).status >= 400, 'a frozen installation takes no sessions');
   await page.getByRole('button', { name: 'Take sessions again' }).click();

@@ -2,6 +2,7 @@ import { Button, SegmentedControl, SimpleGrid, Stack, Text } from '@mantine/core
 import { useNavigate, useSearch } from '@tanstack/react-router';
 import { useTranslation } from 'react-i18next';
 import { useRole } from '../../../api/me';
+import { saveBlob } from '../../../api/save';
 import { Card } from '../../../components/Card';
 import { Chart } from '../../../components/Chart';
 import { EmptyState } from '../../../components/EmptyState';
@@ -13,12 +14,7 @@ import { type Scope, useModelUse, useTimeline } from '../queries';
 import { csvOf, isOfBytes, type Measure, type UsageBin, usedMeasures } from '../rules';
 
 function download(bins: readonly UsageBin[]): void {
-  const url = URL.createObjectURL(new Blob([csvOf(bins)], { type: 'text/csv' }));
-  const link = document.createElement('a');
-  link.href = url;
-  link.download = 'usage.csv';
-  link.click();
-  URL.revokeObjectURL(url);
+  saveBlob(new Blob([csvOf(bins)], { type: 'text/csv' }), 'usage.csv');
 }
 
 function Timeline({ bins }: { bins: readonly UsageBin[] }) {
