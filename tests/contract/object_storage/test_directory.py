@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -15,7 +18,7 @@ from ai.backend.common.errors import (
     UploadIsBeingWritten,
     WrongKindOfFile,
 )
-from ai.backend.plugin.object_storage import ObjectStorage, StorageContext
+from ai.backend.plugin.object_storage import ObjectStorage, ObjectUpload, StorageContext
 from ai.backend.plugin.testing.object_storage import ObjectStorageContract, content_of
 from ai.backend.volume.object.directory import DirectoryStorage
 
@@ -36,6 +39,26 @@ class TestDirectory(ObjectStorageContract):
         await upload.abort()
         await (await other.open_upload("object")).abort()
         await other.stop()
+
+    async def test_a_cancelled_opening_leaves_no_lock(
+        self, storage: DirectoryStorage, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        is_open, open_upload = threading.Event(), storage._open_upload
+
+        def open_slowly(key: str, path: Path) -> ObjectUpload:
+            upload = open_upload(key, path)
+            is_open.set()
+            time.sleep(0.05)
+            return upload
+
+        with monkeypatch.context() as slow:
+            slow.setattr(storage, "_open_upload", open_slowly)
+            task = asyncio.create_task(storage.open_upload("object"))
+            await asyncio.to_thread(is_open.wait)
+            task.cancel()
+            await asyncio.wait({task})
+        assert task.cancelled()
+        await storage.put("object", b"done")
 
     async def test_no_key_is_a_directory_of_others(self, storage: ObjectStorage) -> None:
         await storage.put("a", b"")

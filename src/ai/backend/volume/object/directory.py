@@ -106,13 +106,15 @@ class DirectoryStorage(ObjectStorage):
         return None
 
     async def run(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Runs a call in a thread to its end; a cancelled caller waits for it."""
+        """Runs a call in a thread to its end; a cancelled caller waits for it. An upload that it opened is closed."""
         call = functools.partial(work, *args, **kwargs)
         future = asyncio.get_running_loop().run_in_executor(self._threads, call)
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
             await asyncio.wait({future})
+            if future.exception() is None and isinstance(upload := future.result(), _DirectoryUpload):
+                upload.close_now()  # its lock would last as long as the caller's traceback
             raise
 
     def _path(self, key: str) -> Path:
@@ -292,10 +294,10 @@ class _DirectoryUpload(ObjectUpload):
             raise
         self._storage.put_in_place(self._staging, self._path)
         self._staging.with_suffix(".key").unlink(missing_ok=True)
-        self._close()
+        self.close_now()
 
     async def close(self) -> None:
-        self._close()
+        self.close_now()
 
     async def abort(self) -> None:
         if self._fd >= 0:
@@ -305,15 +307,16 @@ class _DirectoryUpload(ObjectUpload):
     def _abort(self) -> None:
         for path in (self._staging, self._staging.with_suffix(".key")):
             path.unlink(missing_ok=True)
-        self._close()
+        self.close_now()
 
-    def _close(self) -> None:
+    def close_now(self) -> None:
+        """Closes the file, and gives up its lock."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
     def __del__(self) -> None:
-        self._close()
+        self.close_now()
 
 
 def _sync_directory(directory: Path) -> None:
