@@ -33,7 +33,7 @@ CHANGED = 500
 """Devices that change while no controller runs."""
 MAX_S, MAX_MIB = 30.0, 300
 _WRITERS = 48
-_LIMIT_S = 300.0
+_LIMIT_S = 900.0
 _POLL_S = 0.05
 
 
