@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import subprocess
@@ -45,10 +46,10 @@ TRACE = PARENT[3:35]
 class Collected:
     """What a tracer has made."""
 
-    def __init__(self, sample_ratio: float = 1.0, read_ratio: float = 1.0) -> None:
+    def __init__(self, sample_ratio: float = 1.0, reads_per_second: float = 100_000) -> None:
         self._spans = InMemorySpanExporter()
         self._logs = InMemoryLogRecordExporter()  # type: ignore[no-untyped-call]  # theirs
-        settings = OtelSettings(enabled=True, sample_ratio=sample_ratio, read_ratio=read_ratio)
+        settings = OtelSettings(enabled=True, sample_ratio=sample_ratio, reads_per_second=reads_per_second)
         exporters = otlp.Exporters(spans=self._spans, logs=self._logs, metrics=None)
         self.telemetry = otlp.Telemetry(settings, exporters, otlp.resource_of("test"))
         install_tracer(self.telemetry.tracer)
@@ -161,8 +162,8 @@ def test_the_ratio_decides_by_the_trace_and_not_by_the_flag_of_a_client() -> Non
     assert list(collected.spans()) == ["kept"]
 
 
-def test_reads_that_nobody_traces_have_a_ratio_of_their_own() -> None:
-    collected = Collected(read_ratio=0.0)
+def test_reads_that_nobody_traces_have_a_limit_of_their_own() -> None:
+    collected = Collected(reads_per_second=0.0)
     with span("GET", kind="server"), child_span("below"):
         pass
     with span("GET", kind="server", parent=PARENT) as read:
@@ -170,6 +171,69 @@ def test_reads_that_nobody_traces_have_a_ratio_of_their_own() -> None:
     with span("POST", kind="server"):
         pass
     assert set(collected.spans()) == {"traced by its sender", "POST"}
+
+
+def test_a_read_that_is_not_exported_has_ids_for_logs_and_other_daemons() -> None:
+    collected = Collected(reads_per_second=0.0)
+    with span("GET", kind="server") as read:
+        assert not read.is_recording
+        read.set({"x": 1})
+        parent = current_traceparent()
+        with child_span("below", attributes={"x": 1}), span("deeper"):
+            assert current_traceparent() == parent
+            assert exemplar() is None
+        assert trace_ids()["trace_id"] in (parent or "")
+    assert current_traceparent() is None
+    assert parent is not None
+    assert parent.endswith("-00")
+    with span("from another daemon", parent=parent):
+        pass
+    assert collected.spans() == {}
+
+
+def test_all_daemons_keep_the_same_traces() -> None:
+    collected = Collected(sample_ratio=0.25)
+    for _ in range(400):
+        with span("GET", kind="server"):
+            pass
+    kept = [int(trace_of(one)[16:], 16) / 2**64 for one in collected.all()]
+    assert 50 < len(kept) < 160
+    assert max(kept) < 0.25, "a daemon that decides by the id keeps each of them"
+
+
+@pytest.mark.parametrize(("reads_per_second", "kept"), [(0.1, 1), (5.0, 5), (30.0, 30)])
+def test_reads_are_exported_at_a_limited_rate(
+    reads_per_second: float, kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    collected = Collected(reads_per_second=reads_per_second)
+    for _ in range(100):
+        with span("GET", kind="server"):
+            pass
+    now += 10.5
+    with span("HEAD", kind="server"), child_span("below"):
+        pass
+    monkeypatch.undo()
+    names = [one.name for one in collected.all()]
+    assert (names.count("GET"), names.count("HEAD"), names.count("below")) == (kept, 1, 1)
+
+
+async def test_work_that_outlasts_its_request_stays_in_its_trace() -> None:
+    collected = Collected()
+    is_over = asyncio.Event()
+
+    async def work() -> None:
+        await is_over.wait()
+        with child_span("after"):
+            pass
+
+    with span("POST", kind="server"):
+        task = asyncio.create_task(work())
+    is_over.set()
+    await task
+    spans = collected.spans()
+    assert parent_of(spans["after"]) == id_of(spans["POST"])
 
 
 def test_what_is_over_is_recorded_with_its_times_and_links() -> None:

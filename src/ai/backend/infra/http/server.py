@@ -54,7 +54,7 @@ from ai.backend.infra.http.signature import SigningKey
 from ai.backend.infra.http.streams import ACCESS_KEY, STREAMS, ActiveKeys, Streams
 from ai.backend.infra.loop import cancel_all
 from ai.backend.infra.telemetry import Metrics, bind_log_context
-from ai.backend.infra.telemetry.tracing import HEADER, Span, child_span, exemplar, is_tracing, span
+from ai.backend.infra.telemetry.tracing import HEADER, Span, child_span, exemplar, span
 from ai.backend.infra.tls.reloading import ReloadedCertificate
 
 log = logging.getLogger(__name__)
@@ -228,7 +228,7 @@ class HttpServer:
                 await self._close_call(call, outcome)
             took_s = time.perf_counter() - started_s
             self._count_request(route, response.status, took_s)
-            if is_tracing():
+            if traced.is_recording:
                 _describe(traced, request, route, response.status, request_id, outcome)
         if log.isEnabledFor(logging.DEBUG):
             log.debug("%s %d in %.1f ms, request %s", route, response.status, took_s * 1000, request_id)

@@ -163,11 +163,12 @@ class OtelSettings(Settings):
     sample_ratio: float = Field(
         1.0, ge=0, le=1, description="Which part of the traces is sent; the same in all daemons, or traces have gaps."
     )
-    read_ratio: float = Field(
-        0.1,
+    reads_per_second: float = Field(
+        10.0,
         ge=0,
-        le=1,
-        description="Which part of those that begin with a reading request is sent, unless its sender traces it.",
+        le=100_000,
+        description="How many of the traces that begin with a reading request each process sends in a second at most;"
+        " those whose sender traces them are not counted.",
     )
     metrics_interval_s: float = Field(60.0, ge=1, description="Seconds between two reports of metrics.")
     timeout_s: float = Field(

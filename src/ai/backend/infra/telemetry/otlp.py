@@ -12,9 +12,11 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from contextvars import Token
 from dataclasses import dataclass, field
 from datetime import datetime
+from random import getrandbits
 from typing import Any
 
 from opentelemetry import trace
@@ -26,14 +28,15 @@ from opentelemetry.sdk.metrics.export import MetricExporter
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import SpanLimits, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
-from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased, Sampler, SamplingResult, TraceIdRatioBased
+from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased, TraceIdRatioBased
 from opentelemetry.trace import Link, SpanContext, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from ai.backend.common.release import release_version
 from ai.backend.infra.settings.tables import OtelSettings
 from ai.backend.infra.telemetry.records import encodable, message_of
-from ai.backend.infra.telemetry.tracing import HEADER, Attributes, SpanKind
+from ai.backend.infra.telemetry.tracing import HEADER, NO_SPAN, Attributes, Span, SpanKind
 
 _SCOPE = "ai.backend"
 _SDK_LOGGER = "opentelemetry"
@@ -107,6 +110,10 @@ class _Span:
     def __init__(self, span: trace.Span) -> None:
         self._span = span
 
+    @property
+    def is_recording(self) -> bool:
+        return self._span.is_recording()
+
     def name(self, name: str) -> None:
         self._span.update_name(name)
 
@@ -122,27 +129,32 @@ class _Span:
             self._span.add_link(context)
 
 
-class _ByRequest(Sampler):
-    """Decides by the id of a trace: with one ratio for those that begin with a reading request, and one for others."""
+class _RootSampler:
+    """Decides whether the first span of a trace is exported: by the ratio, and reading requests only so many a second.
 
-    def __init__(self, others: Sampler, reads: Sampler) -> None:
-        self._others, self._reads = others, reads
+    An idle installation has a trace of every request, and a busy one pays for no more than it can read.
+    """
 
-    def should_sample(
-        self,
-        parent_context: Context | None,
-        trace_id: int,
-        name: str,
-        kind: trace.SpanKind | None = None,
-        *rest: Any,
-        **options: Any,
-    ) -> SamplingResult:
-        is_read = kind is trace.SpanKind.SERVER and name in _READS
-        sampler = self._reads if is_read else self._others
-        return sampler.should_sample(parent_context, trace_id, name, kind, *rest, **options)
+    def __init__(self, ratio: TraceIdRatioBased, reads_per_second: float) -> None:
+        self._ratio, self._reads_per_second = ratio, reads_per_second
+        self._reads_until = 0.0
+        """The time for which the reads so far count at the allowed rate, as in a leaky bucket of one second."""
 
-    def get_description(self) -> str:
-        return f"ByRequest({self._others.get_description()}, {self._reads.get_description()})"
+    def takes(self, trace_id: int, name: str, kind: SpanKind) -> bool:
+        """Returns the decision for a trace. A read that is taken counts towards the limit."""
+        if trace_id & TraceIdRatioBased.TRACE_ID_LIMIT >= self._ratio.bound:
+            return False
+        return kind != "server" or name not in _READS or self._has_room()
+
+    def _has_room(self) -> bool:
+        if not self._reads_per_second:
+            return False
+        now = time.monotonic()
+        until = max(self._reads_until, now) + 1 / self._reads_per_second
+        if until > now + max(1.0, 1 / self._reads_per_second) + 1e-6:  # sums of floats
+            return False
+        self._reads_until = until
+        return True
 
 
 class _Block:
@@ -168,15 +180,60 @@ class _Block:
         self._span.end()
 
 
-class OtelTracer:
-    """Makes spans with the SDK; implements :class:`ai.backend.infra.telemetry.tracing.Tracer`."""
+class _DrawnIds(RandomIdGenerator):
+    """Gives the next trace of a thread the id that was drawn for it; any other trace gets a random one."""
 
-    def __init__(self, provider: TracerProvider) -> None:
+    def __init__(self) -> None:
+        self._of_thread = threading.local()
+
+    def use(self, trace_id: int) -> None:
+        self._of_thread.drawn = trace_id
+
+    def generate_trace_id(self) -> int:
+        return self._of_thread.__dict__.pop("drawn", 0) or super().generate_trace_id()
+
+
+class _UnsampledBlock:
+    """A block with the first span of a trace that is not exported: it has ids for logs and other daemons alone."""
+
+    __slots__ = ("_token", "_trace_id")
+
+    def __init__(self, trace_id: int) -> None:
+        self._trace_id = trace_id
+        self._token: Token[Context]
+
+    def __enter__(self) -> Span:
+        context = SpanContext(self._trace_id, getrandbits(64) or 1, is_remote=False)
+        self._token = attach(trace.set_span_in_context(trace.NonRecordingSpan(context)))
+        return NO_SPAN
+
+    def __exit__(self, *_: object) -> None:
+        detach(self._token)
+
+
+class OtelTracer:
+    """Makes spans with the SDK; implements :class:`ai.backend.infra.telemetry.tracing.Tracer`.
+
+    The SDK is called only for spans that are exported, and for those with a remote parent: most requests read, and
+    most of their traces are not exported.
+    """
+
+    def __init__(self, provider: TracerProvider, ids: _DrawnIds, roots: _RootSampler) -> None:
         self._tracer = provider.get_tracer(_SCOPE)
+        self._ids, self._roots = ids, roots
 
     def span(
         self, name: str, kind: SpanKind, parent: str | None, attributes: Attributes, links: Sequence[str]
-    ) -> _Block:
+    ) -> AbstractContextManager[Span]:
+        if parent is None:
+            current = trace.get_current_span()
+            if current is trace.INVALID_SPAN:
+                trace_id = getrandbits(128) or 1
+                if not self._roots.takes(trace_id, name, kind):
+                    return _UnsampledBlock(trace_id)
+                self._ids.use(trace_id)
+            elif not current.get_span_context().trace_flags.sampled:
+                return NO_SPAN  # as its parent; logs have the ids of that one
         context = _parent_of(parent) if parent is not None else None
         return _Block(self._tracer, context, (name, context, _KINDS[kind], dict(attributes), _links(links)))
 
@@ -205,6 +262,9 @@ class OtelTracer:
         if not context.is_valid:
             return None
         return f"00-{context.trace_id:032x}-{context.span_id:016x}-{int(context.trace_flags) & 1:02x}"
+
+    def has_current(self) -> bool:
+        return trace.get_current_span() is not trace.INVALID_SPAN
 
     def is_sampled(self) -> bool:
         return trace.get_current_span().get_span_context().trace_flags.sampled
@@ -304,12 +364,16 @@ class Telemetry:
         settings = self.settings
         if self.exporters.spans is not None:
             ratio = TraceIdRatioBased(settings.sample_ratio)
-            root = _ByRequest(ratio, TraceIdRatioBased(settings.sample_ratio * settings.read_ratio))
             # The flag of a sender is not obeyed, only its refusal: what is kept follows from the id of the trace, so
             # that all daemons with one ratio keep the same traces.
-            sampler = ParentBased(root, remote_parent_sampled=ratio, remote_parent_not_sampled=ALWAYS_OFF)
+            sampler = ParentBased(ratio, remote_parent_sampled=ratio, remote_parent_not_sampled=ALWAYS_OFF)
+            ids = _DrawnIds()
             provider = TracerProvider(
-                sampler=sampler, resource=self.resource, span_limits=_LIMITS, shutdown_on_exit=False
+                sampler=sampler,
+                resource=self.resource,
+                id_generator=ids,
+                span_limits=_LIMITS,
+                shutdown_on_exit=False,
             )
             processor = BatchSpanProcessor(
                 self.exporters.spans,
@@ -318,7 +382,7 @@ class Telemetry:
                 max_export_batch_size=min(_BATCH, settings.queue_size),
             )
             provider.add_span_processor(processor)
-            self.tracer = OtelTracer(provider)
+            self.tracer = OtelTracer(provider, ids, _RootSampler(ratio, settings.reads_per_second))
             self._closers.append(provider.shutdown)
         if self.exporters.logs is not None:
             logs = LoggerProvider(resource=self.resource, shutdown_on_exit=False)

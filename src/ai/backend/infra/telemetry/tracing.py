@@ -23,6 +23,10 @@ Attributes: TypeAlias = Mapping[str, Value]
 class Span(Protocol):
     """A span that lasts. An exception that leaves its block, other than a cancellation, marks it as failed."""
 
+    @property
+    def is_recording(self) -> bool:
+        """False if nothing of the span is exported: callers need not compute its attributes."""
+
     def name(self, name: str) -> None:
         """Replaces the name."""
 
@@ -59,14 +63,18 @@ class Tracer(Protocol):
     def current(self) -> str | None:
         """Returns the ``traceparent`` of the current span; None without one."""
 
+    def has_current(self) -> bool:
+        """Returns True if there is a current span."""
+
     def is_sampled(self) -> bool:
         """Returns True if the current span is exported."""
 
 
 class _NoSpan:
-    """Stands for a span where nothing is traced."""
+    """Stands for a span that is not exported."""
 
     __slots__ = ()
+    is_recording = False
 
     def __enter__(self) -> Self:
         return self
@@ -87,7 +95,7 @@ class _NoSpan:
         pass
 
 
-_NO_SPAN = _NoSpan()
+NO_SPAN = _NoSpan()
 _NO_ATTRIBUTES: Attributes = {}
 _tracer: Tracer | None = None
 
@@ -115,15 +123,15 @@ def span(
 
     A malformed ``parent`` counts as none.
     """
-    return _tracer.span(name, kind, parent, attributes, links) if _tracer is not None else _NO_SPAN
+    return _tracer.span(name, kind, parent, attributes, links) if _tracer is not None else NO_SPAN
 
 
 def child_span(
     name: str, *, kind: SpanKind = "internal", parent: str | None = None, attributes: Attributes = _NO_ATTRIBUTES
 ) -> AbstractContextManager[Span]:
     """Returns a block with a span if ``parent`` or the current span is there: periodic work begins no traces."""
-    if _tracer is None or (parent is None and _tracer.current() is None):
-        return _NO_SPAN
+    if _tracer is None or (parent is None and not _tracer.has_current()):
+        return NO_SPAN
     return _tracer.span(name, kind, parent, attributes, ())
 
 
