@@ -23,12 +23,12 @@ from tests.support.earlier import COMMIT, install_earlier
 from tests.support.load import BalancedReads, Load, session_of
 from tests.support.upgraded import UpgradedDeployment
 
-pytestmark = [pytest.mark.needs("postgres", "redis", "etcd"), pytest.mark.timeout(900)]
 SMALL = {"cpu": 1, "mem": "64m"}
 WRITE = "print('ab', end='', file=open('/home/work/data/file', 'a'))"
 READ = "print(open('/home/work/data/file').read())"
 SESSIONS = int(os.environ.get("ROLLING_SESSIONS", "4"))
 AGENTS = int(os.environ.get("ROLLING_AGENTS", "2"))
+pytestmark = [pytest.mark.needs("postgres", "redis", "etcd"), pytest.mark.timeout(900 + 10 * SESSIONS)]
 MANAGERS = ("manager", "manager2", "manager3")
 NAMES = ["stays", *(f"stays-{number}" for number in range(1, SESSIONS))]
 
