@@ -323,12 +323,14 @@ class Usage(Frame, frozen=True, kw_only=True, tag="usage"):
 
 
 class EndpointLoad(Wire, frozen=True, kw_only=True):
-    """An endpoint as all nodes of its worker reported it last. ``in_flight`` are open requests by session."""
+    """An endpoint as all nodes of its worker reported it last. ``in_flight`` are open requests by session; ``requests``
+    and ``tokens``, those of prompts and answers, only grow."""
 
     endpoint_id: UUID
     queued: int = 0
     in_flight: dict[UUID, int] = {}
     requests: int = 0
+    tokens: int = 0
     last_used: float
 
 
