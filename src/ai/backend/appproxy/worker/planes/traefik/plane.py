@@ -24,7 +24,7 @@ from ai.backend.appproxy.worker.planes.plane import (
     Counts,
     refusal_of,
 )
-from ai.backend.appproxy.worker.planes.traefik.control import TraefikControl
+from ai.backend.appproxy.worker.planes.traefik.control import LEASE_S, TraefikControl
 from ai.backend.appproxy.worker.planes.traefik.gate_server import GateServer
 from ai.backend.appproxy.worker.planes.traefik.sockets import (
     OpenSocket,
@@ -150,7 +150,11 @@ class TraefikPlane:
             connect_s=self._limits.connect_s,
             first_byte_s=self._limits.first_byte_s,
         )
-        self._tasks.append(asyncio.create_task(PeriodicCall("traefik", _SWEEP_S, self._sweep).run()))
+        calls = (
+            PeriodicCall("traefik", _SWEEP_S, self._sweep),
+            PeriodicCall("lease of traefik", LEASE_S / 4, self._options.control.keep),
+        )
+        self._tasks += [asyncio.create_task(call.run()) for call in calls]
 
     def _traefik(self) -> int:
         return listening_process(self._options.api_port)
