@@ -12,7 +12,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from uuid import UUID
@@ -370,13 +370,16 @@ class HaproxyPlane:
 
     def _on_admitted(self, circuit: UUID, key: str) -> None:
         """Admits further requests with a cookie without asking the gate."""
-        if self._admissions.add(circuit, key, time.monotonic()):
-            self._spawn(self._report_admission(key))
+        removed = self._admissions.add(circuit, key, time.monotonic())
+        if removed is not None:
+            self._spawn(self._report_admission(key, removed))
 
-    async def _report_admission(self, key: str) -> None:
+    async def _report_admission(self, key: str, removed: Iterable[str]) -> None:
         async with self._lock:
+            commands = [f"del map {self._files.permits} {each}" for each in removed if each not in self._admissions.all]
             if key in self._admissions.all:  # else the circuit was revoked meanwhile
-                await self._run([_add(self._files.permits, key, "1")])
+                commands.append(_add(self._files.permits, key, "1"))
+            await self._run(commands)
 
     async def _sweep(self) -> None:
         async with self._lock:
