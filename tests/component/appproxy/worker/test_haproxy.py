@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from ai.backend.appproxy.worker.planes.haproxy.plane import HaproxyPlane
-from ai.backend.common.wire.appproxy import AppMode, Circuit, ProxyProtocol
+from ai.backend.common.wire.appproxy import AppMode, Circuit, InferenceLimits, ProxyProtocol, ServingOptions
 from ai.backend.core.proxy.changes import Changes
 from ai.backend.core.proxy.cookies import permit_name
 from tests.component.appproxy.worker.conftest import PlaneFactory
@@ -252,6 +252,21 @@ async def test_grpc_reaches_an_endpoint_by_its_token(start_plane: PlaneFactory, 
     with pytest.raises(grpc.aio.AioRpcError):
         await call(inference_token(circuit), b"x")
     await server.stop(None)
+
+
+@pytest.mark.parametrize("public", [True, False])
+async def test_an_endpoint_of_http2_with_limits_is_refused_as_nobody_would_count(
+    start_plane: PlaneFactory, ports: list[int], public: bool
+) -> None:
+    plane: HaproxyPlane = await start_plane(protocol=ProxyProtocol.H2)
+    circuit = circuit_to(route_to(1), port=ports[0], mode=AppMode.INFERENCE, protocol=ProxyProtocol.H2, public=public)
+    unlimited, limited = (
+        msgspec.structs.replace(circuit, serving=ServingOptions(name="m", limits=limits))
+        for limits in (InferenceLimits(), InferenceLimits(concurrent=1))
+    )
+    await serve(plane, unlimited)
+    refused = await plane.apply(Changes(version=2, circuits=(limited,)))
+    assert set(refused.failed) == {circuit.id}
 
 
 async def test_a_host_of_http2_is_an_exact_label_and_its_target_has_one_reading(

@@ -257,6 +257,20 @@ async def test_models_are_served_by_the_worker_and_their_use_is_counted(
     assert plane.observe()[circuit.id].requests == 1
 
 
+async def test_a_token_with_limits_is_refused_where_nobody_would_count(
+    plane: TraefikPlane, scene: Scene, app: FakeApp, browser: aiohttp.ClientSession
+) -> None:
+    circuit = circuit_to(route_to(app.port), port=scene.ports[0], mode=AppMode.INFERENCE, public=False)
+    await serve(plane, circuit)
+    statuses = []
+    tokens = (inference_token(circuit, limits={"concurrent": 1}), inference_token(circuit, limits={}))
+    for token in (*tokens, inference_token(circuit)):
+        headers = {"Authorization": f"Bearer {token}"}
+        async with browser.get(url_of(circuit), headers=headers) as response:
+            statuses.append(response.status)
+    assert statuses == [403, 200, 200]
+
+
 async def test_a_traefik_that_is_killed_comes_back_with_all_circuits(
     plane: TraefikPlane, scene: Scene, app: FakeApp, browser: aiohttp.ClientSession
 ) -> None:

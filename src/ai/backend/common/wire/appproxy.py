@@ -124,6 +124,10 @@ class InferenceLimits(Wire, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     tokens: Annotated[list[TokenWindow], msgspec.Meta(max_length=8)] = []
     concurrent: Annotated[int, msgspec.Meta(ge=1, le=2**31)] | None = None
 
+    @property
+    def is_empty(self) -> bool:
+        return self == InferenceLimits()
+
 
 class ServingOptions(Wire, frozen=True, kw_only=True):
     """How requests to an endpoint of a model service are served.

@@ -47,7 +47,7 @@ _SWEEP_S = 0.5
 _NO_OBSERVATION = CircuitObservation(requests=0, last_used=0.0, open=0, received=0, sent=0, in_flight={})
 _NOT_FRAMED = (
     "E00001: Server misconfigured - proxy-worker: HAProxy serves HTTP/2 to direct addresses only,"
-    " and without networks of clients"
+    " and without networks of clients or limits of tokens"
 )
 _ROUTES, _MANY_ROUTES, _LARGE_BACKENDS = 4, 64, 8
 
@@ -232,6 +232,9 @@ class HaproxyPlane:
         if circuit.allowed_client_ips is not None or self._has_trusted_proxies:
             return False
         if self._options.protocol in FRAMED:
+            limits = circuit.serving.limits if circuit.serving is not None else None
+            if limits is not None and not limits.is_empty:
+                return False
             return circuit.open_to_public or circuit.endpoint_id is not None
         if self._options.protocol is ProxyProtocol.TCP or circuit.app_mode is AppMode.INFERENCE:
             return circuit.open_to_public and circuit.serving is None
