@@ -70,12 +70,18 @@ class Means(NamedTuple):
     gate_port: int
     ports: list[int]
     protocol: ProxyProtocol = ProxyProtocol.HTTP
+    relay_port: int = 0
 
     def worker(self, *, domain: str | None = None, ports: list[int] | None = None) -> TraefikPlane:
         tokens = Tokens(shared_secret=SECRET, permit_secret=PERMIT_SECRET, started_at=0.0)
         control = TraefikControl(EtcdConfigStore([self.etcd]), self.authority, f"http://127.0.0.1:{self.api_port}")
-        gate = ("127.0.0.1", self.gate_port)
-        options = TraefikOptions(control=control, api_port=self.api_port, gate=gate, protocol=self.protocol)
+        options = TraefikOptions(
+            control=control,
+            api_port=self.api_port,
+            gate=("127.0.0.1", self.gate_port),
+            relay=("127.0.0.1", self.relay_port),
+            protocol=self.protocol,
+        )
         slots = {} if domain else {port: port for port in ports or self.ports}
         frontend = Frontend(host="127.0.0.1", ports=slots, domain=domain)
         return TraefikPlane(frontend, Gate(tokens, is_secure=False), RouteDialer(), options)
@@ -255,6 +261,28 @@ async def test_models_are_served_by_the_worker_and_their_use_is_counted(
     (used,) = plane.take_usage()
     assert (used.endpoint, used.requests, used.errors) == (circuit.endpoint_id, 1, 0)
     assert plane.observe()[circuit.id].requests == 1
+
+
+async def test_nodes_of_an_authority_take_models_at_the_same_address(
+    scene: Scene, app: FakeApp, browser: aiohttp.ClientSession
+) -> None:
+    """All nodes write the same keys: an address of one of them alone would belong to somebody else on other hosts."""
+    (relay_port,) = free_ports(1)
+    means = scene.means()._replace(relay_port=relay_port)
+    plane, store = means.worker(), EtcdConfigStore([means.etcd])
+    await plane.start()
+    circuit = circuit_to(route_to(app.port), port=scene.ports[0], mode=AppMode.INFERENCE)
+    circuit = msgspec.structs.replace(circuit, serving=ServingOptions(name="m"))
+    await serve(plane, circuit)
+    tree = await store.read_tree(f"traefik/worker_{means.authority}/")
+    addresses = [value for key, value in tree.items() if key.startswith("tcp/") and key.endswith("/address")]
+    assert addresses == [f"127.0.0.1:{relay_port}"]
+    async with browser.get(url_of(circuit)) as response:
+        assert response.status == 200
+    with pytest.raises(InvalidInput, match="relay of Traefik cannot listen"):
+        await means._replace(gate_port=0).worker().start()
+    await plane.stop()
+    await store.close()
 
 
 async def test_a_token_with_limits_is_refused_where_nobody_would_count(
