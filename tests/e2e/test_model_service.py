@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import threading
 import time
@@ -144,6 +145,9 @@ def test_a_model_is_served_scaled_and_changed_under_load(cluster: Cluster, api: 
     [used] = [each for each in service.usage(by="token")["groups"] if each["requests"] >= requests]
     assert (used["requests"], used["errors"]) == (requests, 0)
     assert used["prompt_tokens"] >= requests
+    assert used["tokens_per_s"] > 0
+    assert service.describe()["tokens_per_s"] > 0
+    assert "in this hour" in cluster.run("service", "info", "tiny-service", check=True).stdout
     assert [each["name"] for each in api.Service.usage(by="endpoint")["groups"]] == ["tiny-service"]
     assert {each["name"] for each in service.usage(by="revision")["groups"]} >= {"1", "2"}
     assert "tiny-service" in cluster.run("service", "usage", check=True).stdout
@@ -235,4 +239,47 @@ def test_rules_of_autoscaling_are_made_changed_and_removed(cluster: Cluster, api
     assert "min_replicas is at most max_replicas" in refused.stderr
     cluster.run(*rules, "rm", "ruled-service", made["id"], check=True)
     assert service.scaling()["rules"] == []
+    service.delete()
+
+
+def test_of_several_models_the_chosen_one_is_served(cluster: Cluster, api: Session, tmp_path: Path) -> None:
+    models = [
+        {"name": name, "service": {"start_command": ["python3", "/models/server.py"], "health_check": {"interval": 1}}}
+        for name in ("first/model", "second:7b")
+    ]
+    (tmp_path / "model-definition.yaml").write_text(json.dumps({"models": models}))
+    for name in ("server.py", "model.json"):
+        shutil.copy(MODEL / name, tmp_path)
+    cluster.run("vfolder", "create", "two-models", check=True)
+    files = [str(path) for path in tmp_path.glob("*.*")]
+    cluster.run("vfolder", "upload", "two-models", *files, "-b", str(tmp_path), check=True)
+    create = ("service", "create", "-t", "chosen-service", "-r", "cpu=1", "-r", "mem=256m", "python", "two-models")
+    unclear = cluster.run(*create)
+    assert unclear.returncode != 0
+    assert "first/model, second:7b" in unclear.stderr
+    unknown = cluster.run(*create, "--model-name", "third")
+    assert unknown.returncode != 0
+    assert "no model 'third'" in unknown.stderr
+    cluster.run(*create, "--model-name", "second:7b", check=True)
+    service = api.Service("chosen-service")
+
+    def served() -> list[str]:
+        client = openai.OpenAI(base_url=f"{service.info()['url']}/v1", api_key=token, max_retries=0, timeout=20)
+        return [model.id for model in client.models.list()]
+
+    wait_until(lambda: service.info()["url"], timeout_s=60, what="the URL")
+    token = service.generate_api_token("3600s")["token"]
+    assert (served(), service.describe()["model_name"]) == (["second:7b"], "second:7b")
+    assert "second:7b at /models" in cluster.run("service", "info", "chosen-service", check=True).stdout
+    same = cluster.run("service", "update", "chosen-service", "--tag", "t", check=True)
+    assert "revision 2" in same.stdout
+    cluster.run("service", "update", "chosen-service", "--model-name", "first/model", check=True)
+    wait_until(lambda: served() == ["first/model"], timeout_s=60, what="the other model")
+    wait_until(lambda: service.describe()["model_name"] == "first/model", timeout_s=60, what="the roll-out")
+    folder = ("service", "update", "chosen-service", "--model", "tiny-embedding")
+    stays = cluster.run(*folder)
+    assert stays.returncode != 0
+    assert "no model 'first/model'; it has: tiny-embedding" in stays.stderr
+    cluster.run(*folder, "--model-name", "tiny-embedding", check=True)
+    wait_until(lambda: served() == ["tiny-embedding"], timeout_s=60, what="the only model of another folder")
     service.delete()

@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import jwt
+import msgspec
 import pytest
 
 from ai.backend.common.wire.appproxy import (
@@ -134,13 +135,19 @@ async def test_loads_and_usage_come_from_workers_to_managers(call: Caller, worke
         id=circuit.id, requests=2, last_used=time.time(), open=3, queued=1, waits=1, in_flight={session: 2}
     )
     row = InferenceUsage(minute=9, token="t", circuit=circuit.id, endpoint=ENDPOINT, requests=2, output_tokens=70)
+    row = msgspec.structs.replace(row, prompt_tokens=5, cached_tokens=3)
+    removed = msgspec.structs.replace(row, circuit=uuid4(), endpoint=None)
     for _ in range(2):  # a report that comes twice counts once
-        await worker.report(1, time.time(), load, inference=[row])
+        await worker.report(1, time.time(), load, inference=[row, removed])
     told = (await asyncio.wait_for(waiting, 5)).body
     assert told["version"] != idle["version"]
     assert (told["loads"][0]["queued"], told["loads"][0]["in_flight"]) == (1, {str(session): 2})
+    assert (told["loads"][0]["requests"], told["loads"][0]["tokens"]) == (2, 75)
     rows = (await call("GET", "/v2/endpoints/usage")).body["rows"]
-    assert [(each["usage"]["output_tokens"], each["usage"]["endpoint"]) for each in rows] == [(70, str(ENDPOINT))]
+    assert [(each["usage"]["output_tokens"], each["usage"]["endpoint"]) for each in rows] == [
+        (70, str(ENDPOINT)),
+        (70, None),
+    ]
     assert (await call("GET", f"/v2/endpoints/usage?after={rows[-1]['id']}")).body == {"rows": []}
     over = CircuitUsage(id=circuit.id, last_used=time.time())
     await worker.report(2, time.time(), over)

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from ai.backend.appproxy.worker.planes.haproxy.plane import HaproxyPlane
-from ai.backend.common.wire.appproxy import AppMode, Circuit, ProxyProtocol
+from ai.backend.common.wire.appproxy import AppMode, Circuit, InferenceLimits, ProxyProtocol, ServingOptions
 from ai.backend.core.proxy.changes import Changes
 from ai.backend.core.proxy.cookies import permit_name
 from tests.component.appproxy.worker.conftest import PlaneFactory
@@ -91,6 +91,29 @@ async def test_a_permit_is_known_to_haproxy_after_the_gate_has_seen_it(
         assert response.status == 401
 
 
+async def test_a_circuit_that_ends_while_its_user_is_admitted_disturbs_nobody(
+    start_plane: PlaneFactory, app: FakeApp, ports: list[int], browser: aiohttp.ClientSession
+) -> None:
+    """The end of a circuit removes cookies that HAProxy may not have got yet: a command that fails would end it."""
+    plane: HaproxyPlane = await start_plane()
+    circuit = circuit_to(route_to(app.port), port=ports[0], public=False)
+    other = circuit_to(route_to(app.port), port=ports[1])
+    await serve(plane, circuit, other)
+    pid = plane.pid
+    async with browser.ws_connect(url_of(other, "/ws")) as socket:
+        async with plane._lock:
+            removal = asyncio.create_task(plane.apply(Changes(version=2, removed=(circuit.id,))))
+            await asyncio.sleep(0)  # it comes before the report of the cookie
+            headers = {"Cookie": f"fresh=1; {cookie_of(circuit)}"}
+            async with browser.get(url_of(circuit), headers=headers) as response:
+                assert response.status == 200
+        await removal
+        await asyncio.sleep(1)
+        await socket.send_str("x")
+        assert (await asyncio.wait_for(socket.receive(), 5)).type is aiohttp.WSMsgType.TEXT
+    assert plane.pid == pid
+
+
 async def test_cookies_of_an_app_reach_its_own_host_only(
     start_plane: PlaneFactory, app: FakeApp, ports: list[int], browser: aiohttp.ClientSession
 ) -> None:
@@ -98,7 +121,14 @@ async def test_cookies_of_an_app_reach_its_own_host_only(
     circuit = circuit_to(route_to(app.port), port=ports[0])
     await serve(plane, circuit)
     forged = f"{permit_name(circuit.id, is_secure=False)}=forged"
-    wishes = [forged, "a=1; Domain=example.net; Path=/", "b=2; domain=x; DOMAIN=y", "c=3; Path=/"]
+    wishes = [
+        forged,
+        f"={forged}; Path=/lab",
+        f" = {forged}",
+        "a=1; Domain=example.net; Path=/",
+        "b=2; domain=x; DOMAIN=y",
+        "c=3; Path=/",
+    ]
     async with browser.get(url_of(circuit, "/cookies"), params={"set": wishes}) as response:
         cookies = [each for each in response.headers.getall("Set-Cookie") if each]
     assert cookies == ["a=1; Path=/", "c=3; Path=/"]
@@ -221,6 +251,63 @@ async def test_grpc_reaches_an_endpoint_by_its_token(start_plane: PlaneFactory, 
     await plane.apply(Changes(version=3, removed=(circuit.id,)))
     with pytest.raises(grpc.aio.AioRpcError):
         await call(inference_token(circuit), b"x")
+    await server.stop(None)
+
+
+@pytest.mark.parametrize("public", [True, False])
+async def test_an_endpoint_of_http2_with_limits_is_refused_as_nobody_would_count(
+    start_plane: PlaneFactory, ports: list[int], public: bool
+) -> None:
+    plane: HaproxyPlane = await start_plane(protocol=ProxyProtocol.H2)
+    circuit = circuit_to(route_to(1), port=ports[0], mode=AppMode.INFERENCE, protocol=ProxyProtocol.H2, public=public)
+    unlimited, limited = (
+        msgspec.structs.replace(circuit, serving=ServingOptions(name="m", limits=limits))
+        for limits in (InferenceLimits(), InferenceLimits(concurrent=1))
+    )
+    await serve(plane, unlimited)
+    refused = await plane.apply(Changes(version=2, circuits=(limited,)))
+    assert set(refused.failed) == {circuit.id}
+
+
+async def test_a_host_of_http2_is_an_exact_label_and_its_target_has_one_reading(
+    start_plane: PlaneFactory, ports: list[int]
+) -> None:
+    plane: HaproxyPlane = await start_plane(protocol=ProxyProtocol.GRPC, domain=".apps.example.net")
+    targets = []
+
+    class Anything(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpcio has no types
+        def service(self, details: Any) -> Any:
+            targets.append(details.method)
+
+            async def answer(_request: bytes, _context: Any) -> bytes:
+                return b"x"
+
+            return grpc.unary_unary_rpc_method_handler(answer)
+
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((Anything(),))
+    route = route_to(server.add_insecure_port("127.0.0.1:0"))
+    await server.start()
+    circuit = circuit_to(route, subdomain="grpc", mode=AppMode.INFERENCE, protocol=ProxyProtocol.GRPC)
+    await serve(plane, circuit)
+
+    async def call(host: str, target: str) -> bool:
+        options = [("grpc.default_authority", host)]
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{ports[2]}", options=options) as channel:
+            try:
+                return bool(await channel.unary_unary(target)(b"x") == b"x")
+            except grpc.aio.AioRpcError:
+                return False
+
+    host = "grpc.apps.example.net"
+    assert await call(host, "/demo.Demo/Get?a=%20")
+    assert await call(f"{host}:443", "/demo.Demo/Get")
+    targets.clear()
+    for forged in (f"evil,{host}", f"{host},evil", f"x.{host}", f"{host}.", f"evil@{host}"):
+        assert not await call(forged, "/demo.Demo/Get"), forged
+    for target in ("/a%00b", "/a%zz", "/a#b", "/a\\b"):
+        assert not await call(host, target), target
+    assert targets == []
     await server.stop(None)
 
 

@@ -49,6 +49,9 @@ def test_no_arrangement_of_cookies_passes_a_permit(lines: list[str]) -> None:
         (f" {NAME.upper()} =forged; Path=/", False),
         (f"{SECURE_NAME}=forged; Secure; Path=/", False),
         (f"{OTHER}=forged", False),
+        (f"={NAME}=forged; Path=/lab", False),
+        (f" == {NAME}=forged", False),
+        ("=nameless", True),
         ("other=" + NAME, True),
     ],
 )

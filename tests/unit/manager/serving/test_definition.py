@@ -63,6 +63,7 @@ def test_defaults_are_those_of_the_published_platform() -> None:
         ("models: [{name: m, model_path: /etc, service: {start_command: x}}]", "not inside"),
         ("models: [{name: m, model_path: /models/../etc, service: {start_command: x}}]", "not inside"),
         ("models: [{name: a, service: {start_command: x}}, {name: b, service: {start_command: x}}]", "2 models"),
+        ("models: [{name: a, service: {start_command: x}}, {name: a, service: {start_command: y}}]", "same name"),
         (BOMB, "alias"),
         ("models: !!python/object/apply:os.system [echo]", "constructor"),
         ("[" * 40, "deeply"),

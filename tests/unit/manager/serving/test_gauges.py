@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any, cast
 from uuid import UUID
@@ -13,9 +15,17 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from ai.backend.common.errors import InvalidInput, Unavailable
+from ai.backend.common.ids import SessionId
 from ai.backend.core.serving.autoscale import MetricSource
 from ai.backend.manager.metrics.live import LiveMetrics
-from ai.backend.manager.serving.gauges import KernelReader, PrometheusReader, Reading, gauges_of, values_of
+from ai.backend.manager.serving.gauges import (
+    EngineReader,
+    KernelReader,
+    PrometheusReader,
+    Reading,
+    gauges_of,
+    values_of,
+)
 from ai.backend.manager.serving.scaling import ScalingService
 from ai.backend.manager.serving.schemas import TargetBody
 from ai.backend.manager.serving.settings import ServingSettings
@@ -45,6 +55,38 @@ def test_a_line_that_the_parser_takes_long_for_is_left_out() -> None:
     """The parser's time grows with the square of a line: two mebibytes would take more than a minute."""
     long_line = f'{WAITING}{{a="{"x" * 4_096}"}} 7.0'
     assert gauges_of(f"{long_line}\n{WAITING} 2.0\n", {WAITING}) == {WAITING: 2.0}
+
+
+def test_a_page_of_long_lines_is_read_in_part() -> None:
+    line = f'{WAITING}{{a="{"x" * 4_000}"}} 1.0'
+    assert gauges_of("\n".join([line] * 500), {WAITING}) == {WAITING: 32.0}
+    assert gauges_of(f"{WAITING} 1.0\n" * 600, {WAITING}) == {WAITING: 500.0}
+
+
+class SlowProbe:
+    """Engines whose pages come slowly; counts how many are read at once."""
+
+    def __init__(self) -> None:
+        self.open = self.most = 0
+
+    async def read(self, _session: Any, **_request: Any) -> bytes:
+        self.open += 1
+        self.most = max(self.most, self.open)
+        await asyncio.sleep(0)
+        self.open -= 1
+        return f"{WAITING} 1.0\n".encode()
+
+
+async def test_pages_of_engines_are_held_a_few_at_a_time() -> None:
+    """A page has up to two mebibytes, and an endpoint many replicas."""
+    world, _ = await started()
+    service, probe = await world.service(), SlowProbe()
+    (replica,) = service.live_replicas
+    ids = [SessionId(UUID(int=1_000 + i)) for i in range(64)]
+    many = replace(service, replicas=tuple(replace(replica, id=each) for each in ids))
+    sessions = dict.fromkeys(ids, world.sessions[replica.id])
+    assert await EngineReader(cast(Any, probe)).read(many, sessions, {WAITING}) == {WAITING: Reading(64.0, 64)}
+    assert probe.most <= 8
 
 
 @pytest.mark.parametrize("page", [None, "", "<html>", PAGE.replace("3.0", "1e400").replace("4.0", "+Inf")])

@@ -44,12 +44,15 @@ async def started(**scaling: Any) -> tuple[World, ScalingService]:
     return world, autoscaling
 
 
-def loaded(world: World, *, in_flight: int = 0, queued: int = 0, last_used_s: float | None = None) -> None:
+def loaded(
+    world: World, *, in_flight: int = 0, queued: int = 0, tokens: int = 0, last_used_s: float | None = None
+) -> None:
     now = world.clock.now().timestamp()
     world.load = EndpointLoad(
         endpoint_id=world.endpoint_id,
         queued=queued,
         in_flight={uuid4(): in_flight},
+        tokens=tokens,
         last_used=now if last_used_s is None else last_used_s,
     )
 
@@ -77,6 +80,30 @@ async def test_a_rule_adds_replicas_once_in_its_cooldown_up_to_its_bound() -> No
     events = [each for each in await world.store.history(service.endpoint.id, limit=100) if each.reason == "scaled-up"]
     assert [each.data["desired"] for each in events] == [3, 2]
     assert events[0].data["inputs"]["ready"] >= 1
+
+
+async def test_a_rule_follows_the_tokens_of_half_a_minute() -> None:
+    world, autoscaling = await started()
+    changed = {"metric_name": "tokens_per_s", "threshold": Decimal(100), "max_replicas": 2}
+    await autoscaling.add_rule(OWNER, "my-service", {**RULE, **changed})
+    loaded(world, tokens=1_000_000)
+    for _ in range(40):
+        await world.round()  # what was counted before is no rate
+    assert (await world.service()).endpoint.desired == 1
+    loaded(world, tokens=1_002_000)
+    for _ in range(40):
+        await world.round()  # nor is one long answer a burst
+    assert (await world.service()).endpoint.desired == 1
+    loaded(world, tokens=1_008_000)
+    service = await world.until(lambda service: service.endpoint.desired == 2)
+    note = service.endpoint.scaled
+    assert note is not None
+    assert note.inputs["proxy:tokens_per_s"] == pytest.approx(200, rel=0.2)
+    loaded(world, tokens=5)  # its circuit was made again
+    await autoscaling.set(OWNER, "my-service", {"down_delay_s": 0.0})
+    below = {**changed, "comparator": Comparator.LESS_THAN, "step_size": -1, "threshold": Decimal(1)}
+    await autoscaling.add_rule(OWNER, "my-service", {**RULE, **below})
+    await world.until(lambda service: service.endpoint.desired == 1)
 
 
 async def test_a_target_follows_the_load_up_and_down() -> None:
@@ -160,7 +187,6 @@ async def test_bounds_hold_at_once_and_users_stay_within_them() -> None:
     "changes",
     [
         {"metric_name": "no-such"},
-        {"metric_name": "tokens_per_s"},
         {"metric_source": MetricSource.PROMETHEUS},
         {"threshold": Decimal("NaN")},
         {"threshold": Decimal("1e999999")},

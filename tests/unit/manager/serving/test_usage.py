@@ -16,6 +16,7 @@ from ai.backend.manager.serving.model import UseGrouping, UseKey, UseQuery, UseR
 from ai.backend.manager.serving.service import ServingService
 from ai.backend.manager.serving.settings import ServingSettings
 from ai.backend.manager.serving.usage import HOUR_S, UsageLoop, UsageService
+from ai.backend.manager.serving.views import usage_reply
 from tests.unit.manager.serving.world import ENDPOINT, NOW, OWNER, World, make_service
 
 HOUR = int(NOW.timestamp()) // HOUR_S
@@ -123,6 +124,29 @@ async def test_use_is_summed_up_by_each_grouping(scene: Scene) -> None:
         assert {each.key for each in (await scene.report(by)).groups} == {key, None}
     [group] = (await scene.service.of_all(OWNER, scene.query(UseGrouping.ENDPOINT))).groups
     assert (group.key, group.name, group.sums.requests) == (ENDPOINT, "my-service", 3)
+
+
+async def test_tokens_by_the_second_are_those_of_the_time_that_is_over(scene: Scene) -> None:
+    scene.world.clock.passed_s = 1800.0 - NOW.timestamp() % HOUR_S  # half of an hour
+    now = scene.world.clock.now()
+    hour = int(now.timestamp()) // HOUR_S
+    scene.world.reports = [
+        report(1, minute=hour * 60, prompt_tokens=1_000, cached_tokens=900, output_tokens=800),
+        report(2, minute=hour * 60 - 1, output_tokens=3_600),
+    ]
+    await scene.loop.once()
+
+    async def rates(query: UseQuery) -> list[float]:
+        reply = usage_reply(query, (await scene.service.of_endpoint(OWNER, str(ENDPOINT), query))[1], now)
+        return [*(each["tokens_per_s"] for each in reply["groups"]), reply["total"]["tokens_per_s"]]
+
+    since = (hour - 1) * HOUR_S
+    query = scene.service.query(since=since, until=None, by=UseGrouping.HOUR, limit=9)
+    assert await rates(query) == [1.0, 1.0, 1.0]
+    assert await rates(replace(query, until=hour)) == [1.0, 1.0]
+    by_token = replace(query, by=UseGrouping.TOKEN, since=hour, until=hour + 48)
+    assert await rates(by_token) == [1.0, 1.0]
+    assert await rates(replace(query, since=hour + 1, until=hour + 2)) == [0.0]
 
 
 async def test_others_see_nothing(scene: Scene) -> None:

@@ -116,6 +116,7 @@ def plane_of(settings: WorkerSettings, gate: Gate, dialer: Dialer) -> DataPlane:
                 ),
                 api_port=process.traefik.api_port,
                 gate=(process.traefik.gate_addr.host, process.traefik.gate_addr.port),
+                relay=(process.traefik.relay_addr.host, process.traefik.relay_addr.port),
                 protocol=process.protocol,
             ),
             limits=limits,

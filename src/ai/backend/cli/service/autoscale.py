@@ -22,7 +22,7 @@ _RULE_COLUMNS = columns(
     " | cooldown_seconds/number: Cooldown | last_triggered_at/time: Triggered"
 )
 _SOURCES = ("proxy", "inference-framework", "kernel", "prometheus")
-_METRIC_HELP = "load, in_flight, queued or requests_per_s; or a metric of another --source."
+_METRIC_HELP = "load, in_flight, queued, requests_per_s or tokens_per_s; or a metric of another --source."
 _source = click.option(
     "--source",
     "metric_source",

@@ -187,12 +187,18 @@ async def info(api: AsyncSession, name: str) -> None:
             ("replicas wanted", detail["desired_session_count"]),
             ("model", f"{detail['model_name']} at {detail['model_mount_destination']}"),
             ("image", detail["image"]),
+            ("tokens per second", _rate(detail.get("tokens_per_s"))),
             ("revisions", ", ".join(f"{each['number']} {each['status']}" for each in detail["revisions"])),
             ("created at", readable_time(detail["created_at"])),
         )
     )
     if detail["active_routes"]:
         screen.table(detail["active_routes"], _REPLICA_COLUMNS)
+
+
+def _rate(tokens_per_s: float | None) -> str:
+    """Returns a rate of tokens as text; earlier servers name none."""
+    return "-" if tokens_per_s is None else f"{tokens_per_s:g} in this hour and the one before"
 
 
 @service.command("get-endpoint", cls=Leaf)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _COLUMNS = columns(
     "group/plain: For | requests/number | errors/number | prompt_tokens/number: Prompt | cached_tokens/number: Cached"
     " | output_tokens/number: Output | busy_s/number: Busy s"
+    " | tokens_per_s/number: Tokens/s"
 )
 _SECONDS_PER_DAY = 86_400
 _GROUPINGS = ("endpoint", "token", "user", "project", "revision", "replica", "hour", "day")

@@ -131,7 +131,8 @@ class AsyncService(Area):
     async def usage(self, *, by: str = "day", since: int | None = None, until: int | None = None) -> dict[str, Any]:
         """Returns what tokens used here in a period in unix time, by default the last 30 days: ``groups`` and
         ``total``, each with ``requests``, ``errors``, ``prompt_tokens``, ``cached_tokens``, ``output_tokens``,
-        ``estimated_requests`` and ``busy_s``. ``by``: token, user, project, revision, replica, hour or day."""
+        ``estimated_requests``, ``busy_s`` and ``tokens_per_s``. ``by``: token, user, project, revision, replica,
+        hour or day."""
         return await self._get(self._path("/usage"), by=by, since=since, until=until)
 
     async def why(self) -> dict[str, Any]:

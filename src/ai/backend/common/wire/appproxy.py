@@ -124,6 +124,10 @@ class InferenceLimits(Wire, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     tokens: Annotated[list[TokenWindow], msgspec.Meta(max_length=8)] = []
     concurrent: Annotated[int, msgspec.Meta(ge=1, le=2**31)] | None = None
 
+    @property
+    def is_empty(self) -> bool:
+        return self == InferenceLimits()
+
 
 class ServingOptions(Wire, frozen=True, kw_only=True):
     """How requests to an endpoint of a model service are served.
@@ -323,12 +327,14 @@ class Usage(Frame, frozen=True, kw_only=True, tag="usage"):
 
 
 class EndpointLoad(Wire, frozen=True, kw_only=True):
-    """An endpoint as all nodes of its worker reported it last. ``in_flight`` are open requests by session."""
+    """An endpoint as all nodes of its worker reported it last. ``in_flight`` are open requests by session; ``requests``
+    and ``tokens``, those of prompts and answers, only grow."""
 
     endpoint_id: UUID
     queued: int = 0
     in_flight: dict[UUID, int] = {}
     requests: int = 0
+    tokens: int = 0
     last_used: float
 
 

@@ -47,7 +47,7 @@ def split_cookies(lines: Iterable[str], name: str) -> tuple[list[str], str]:
 def accepts_app_cookie(set_cookie: str, host: str) -> bool:
     """Returns False for a Set-Cookie of an app that takes the name of a permit, or would reach other hosts."""
     first, *attributes = set_cookie.split(";")
-    if _is_ours(first.partition("=")[0]):
+    if _is_ours(first.lstrip("= \t").partition("=")[0]):  # a nameless cookie "=a=b" comes back as "a=b"
         return False
     for attribute in attributes:
         key, _, value = attribute.partition("=")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from base64 import b64decode, b64encode
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -124,15 +124,21 @@ class EtcdConfigStore:
         pairs = answer.get("kvs", ())
         return {_from_base64(each["key"]).removeprefix(root): _from_base64(each.get("value", "")) for each in pairs}
 
-    async def write_tree(self, root: str, values: Mapping[str, str | None]) -> None:
-        """Sets keys below ``root`` in one transaction; None deletes one. Raises InvalidInput for more than 3,600."""
+    async def write_tree(
+        self, root: str, values: Mapping[str, str | None], *, lease: int = 0, leased: Collection[str] = ()
+    ) -> None:
+        """Sets keys below ``root`` in one transaction; None deletes one, and those of ``leased`` end with the lease.
+        Raises InvalidInput for more than 3,600, or without that lease."""
         if len(values) > _MAX_KEYS:
             raise InvalidInput(f"more than {_MAX_KEYS} keys cannot be set at once", data={"keys": "too many"})
         operations: list[dict[str, Any]] = []
         for key, value in values.items():
             path = _to_base64(root + key)
-            deletion = {"request_delete_range": {"key": path}}
-            operations.append(deletion if value is None else {"request_put": {"key": path, "value": _to_base64(value)}})
+            if value is None:
+                operations.append({"request_delete_range": {"key": path}})
+                continue
+            held = {"lease": str(lease)} if key in leased else {}
+            operations.append({"request_put": {"key": path, "value": _to_base64(value), **held}})
         if len(operations) > _MAX_TXN_OPS:
             starts = range(0, len(operations), _MAX_TXN_OPS)
             operations = [{"request_txn": {"success": operations[i : i + _MAX_TXN_OPS]}} for i in starts]
@@ -179,6 +185,18 @@ class EtcdConfigStore:
             {"request_put": {"key": path, "value": encoded, "lease": self._lease}} for path, encoded in paths.items()
         ]
         await self._call("kv/txn", {"compare": unchanged, "failure": puts})
+
+    async def hold_lease(self, lease: int, ttl_s: int) -> bool:
+        """Lets the lease of this number end ``ttl_s`` seconds after the last such call of any process; returns True if
+        it had ended, and its keys with it."""
+        if await self._renew_lease(str(lease)):
+            return False
+        try:
+            await self._call("lease/grant", {"ID": str(lease), "TTL": str(ttl_s)})
+        except InvalidInput:  # another process has made it meanwhile
+            if not await self._renew_lease(str(lease)):
+                raise
+        return True
 
     async def _renew_lease(self, lease: str) -> bool:
         answer = await self._call("lease/keepalive", {"ID": lease})

@@ -14,8 +14,9 @@ from ai.backend.manager.access.requests import SESSION_PROBLEMS, caller_of
 from ai.backend.manager.serving import schemas
 from ai.backend.manager.serving.definition import runtime_variants
 from ai.backend.manager.serving.facade import Serving
-from ai.backend.manager.serving.model import EndpointQuery, UseQuery
+from ai.backend.manager.serving.model import EndpointQuery, UseGrouping, UseQuery
 from ai.backend.manager.serving.scaling import no_rule
+from ai.backend.manager.serving.usage import HOUR_S
 from ai.backend.manager.serving.views import (
     creation_of,
     event_item,
@@ -25,6 +26,7 @@ from ai.backend.manager.serving.views import (
     scaling_reply,
     service_item,
     service_reply,
+    total_rate,
     usage_reply,
     why_reply,
 )
@@ -101,7 +103,10 @@ class ServicesApi:
     @route("GET", "/services/{e}", reply=schemas.ServiceReply)
     async def get(self, call: Call) -> schemas.ServiceReply:
         """Describe an endpoint with its replicas and revisions."""
-        return service_reply(await self._services.get(caller_of(call), call.params["e"]))
+        now, usage = self._clock.now(), self._serving.usage
+        query = usage.query(since=int(now.timestamp()) - HOUR_S, until=None, by=UseGrouping.HOUR, limit=1)
+        service, report = await usage.of_endpoint(caller_of(call), call.params["e"], query)
+        return service_reply(service, total_rate(query, report, now))
 
     @route("PATCH", "/services/{e}", body=schemas.ModifyServiceBody, reply=schemas.ServiceReply)
     async def modify(self, call: Call[schemas.ModifyServiceBody]) -> schemas.ServiceReply:
@@ -222,14 +227,14 @@ class ServicesApi:
         """Report what tokens used at all endpoints that the caller sees."""
         query = self._use_query(call.query)
         report = await self._serving.usage.of_all(caller_of(call), query)
-        return usage_reply(query, report)
+        return usage_reply(query, report, self._clock.now())
 
     @route("GET", "/services/{e}/usage", query=schemas.UsageQuery)
     async def endpoint_usage(self, call: Call[Nothing, schemas.UsageQuery]) -> schemas.UsageReply:
         """Report what tokens used at an endpoint: requests, tokens of prompts and answers, errors."""
         query = self._use_query(call.query)
         service, report = await self._serving.usage.of_endpoint(caller_of(call), call.params["e"], query)
-        return usage_reply(query, report, service.revisions)
+        return usage_reply(query, report, self._clock.now(), service.revisions)
 
     def _use_query(self, query: schemas.UsageQuery) -> UseQuery:
         return self._serving.usage.query(since=query.since, until=query.until, by=query.by, limit=query.limit)

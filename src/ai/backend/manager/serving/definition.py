@@ -192,6 +192,8 @@ def _filled(text: str, values: Mapping[str, str]) -> str:
 
 def _chosen_model(definition: _Definition, file: str, name: str | None) -> _ModelPart:
     names = [model.name for model in definition.models]
+    if len(set(names)) < len(names):
+        raise _malformed(file, "two of its models have the same name")
     if name is not None:
         chosen = next((model for model in definition.models if model.name == name), None)
         if chosen is None:

@@ -38,6 +38,8 @@ _MAX_REPLY_BYTES = 1 << 20
 _HTTP_TIMEOUT = aiohttp.ClientTimeout(total=5.0)
 _MAX_LINES = 500
 _MAX_LINE_LENGTH = 4_096  # the time that the parser takes grows with the square of it
+_MAX_PARSED = 32 * _MAX_LINE_LENGTH
+_PAGES_AT_ONCE = 8
 _MAX_SAMPLES = 720
 _MAX_VALUE = 1e15
 
@@ -82,7 +84,11 @@ def gauges_of(text: str, names: Collection[str]) -> dict[str, float]:
     starts = tuple(names)
     lines = [line for line in text.splitlines() if len(line) <= _MAX_LINE_LENGTH and line.startswith(starts)]
     values: dict[str, float] = {}
+    parsed = 0
     for line in lines[:_MAX_LINES]:
+        parsed += len(line)
+        if parsed > _MAX_PARSED:
+            break
         try:
             samples = [sample for family in text_string_to_metric_families(line + "\n") for sample in family.samples]
         except ValueError:
@@ -102,9 +108,14 @@ class EngineReader:
     async def read(
         self, service: Service, sessions: Mapping[SessionId, Session], names: Collection[str]
     ) -> Mapping[str, Reading]:
-        pages = [self._page(service, replica, session) for replica, session in _ready(service, sessions)]
-        texts = await asyncio.gather(*pages)
-        return _summed(await asyncio.to_thread(lambda: [gauges_of(text, names) for text in texts]))
+        turns = asyncio.Semaphore(_PAGES_AT_ONCE)  # a page may be large, and replicas are many
+
+        async def gauges(replica: Replica, session: Session) -> Mapping[str, float]:
+            async with turns:
+                text = await self._page(service, replica, session)
+                return await asyncio.to_thread(gauges_of, text, names)
+
+        return _summed(await asyncio.gather(*(gauges(*each) for each in _ready(service, sessions))))
 
     async def _page(self, service: Service, replica: Replica, session: Session) -> str:
         port = port_of(service.revision(replica.revision_id).spec.served, replica.id)

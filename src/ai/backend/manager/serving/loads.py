@@ -32,24 +32,27 @@ from ai.backend.manager.serving.gauges import Gauges, keys_of
 from ai.backend.manager.serving.model import Service
 
 log = logging.getLogger(__name__)
-GATHERED_METRICS = (MetricName.IN_FLIGHT, MetricName.QUEUED, MetricName.LOAD, MetricName.REQUESTS_PER_S)
+GATHERED_METRICS = tuple(MetricName)
 """The metrics of the app proxy that endpoints can be scaled by."""
 MAX_WINDOW_S = 3600.0
 """The longest window that loads are kept for."""
 _WAIT_S = 2.0
 """Seconds that a coordinator waits for a request that begins to wait before it replies: one sample in this time."""
 _MAX_SAMPLES = 2_048
+_TOKENS_S = 30.0
+"""Seconds that the rate of tokens is a mean of: those of an answer are counted when it ends."""
 _ROLLED_OUT = frozenset({ServedRevisionStatus.PENDING, ServedRevisionStatus.ROLLING_OUT})
 _MOVING = _ROLLED_OUT | {ServedRevisionStatus.ROLLING_BACK}
 
 
 @dataclass(frozen=True, slots=True)
 class _Reported:
-    """A load at a moment. ``requests_per_s`` is the mean since the report before."""
+    """A load at a moment. ``requests_per_s`` is the mean since the report before, ``tokens_per_s`` that of 30 s."""
 
     at: float
     load: EndpointLoad
     requests_per_s: float
+    tokens_per_s: float
 
     def value(self, metric: str) -> float:
         in_flight = sum(self.load.in_flight.values())
@@ -60,6 +63,8 @@ class _Reported:
                 return self.load.queued
             case MetricName.LOAD:
                 return in_flight + self.load.queued
+            case MetricName.TOKENS_PER_S:
+                return self.tokens_per_s
             case _:
                 return self.requests_per_s
 
@@ -171,11 +176,18 @@ class Autoscaler:
 
 
 def _record(memory: _Memory, load: EndpointLoad, now: float) -> None:
-    rate = 0.0
-    if memory.reports:
-        before = memory.reports[-1]
-        if now > before.at:
-            rate = max(0, load.requests - before.load.requests) / (now - before.at)
-    memory.reports.append(_Reported(now, load, rate))
-    while memory.reports[0].at < now - MAX_WINDOW_S:
-        memory.reports.popleft()
+    reports = memory.reports
+    requests_per_s = tokens_per_s = 0.0
+    if reports:
+        requests_per_s = _rate(load.requests - reports[-1].load.requests, now - reports[-1].at)
+        begin = next((each for each in reversed(reports) if each.at <= now - _TOKENS_S), reports[0])
+        # Before the whole time is known nothing counts as used, so that one answer is no burst.
+        tokens_per_s = _rate(load.tokens - begin.load.tokens, max(_TOKENS_S, now - begin.at))
+    reports.append(_Reported(now, load, requests_per_s, tokens_per_s))
+    while reports[0].at < now - MAX_WINDOW_S:
+        reports.popleft()
+
+
+def _rate(grown: int, seconds: float) -> float:
+    """Returns a mean by the second; 0 for a count that began anew."""
+    return max(0, grown) / seconds if seconds > 0 else 0.0

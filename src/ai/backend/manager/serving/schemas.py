@@ -220,7 +220,8 @@ class ServiceItem(TypedDict):
 
 
 class ServiceReply(msgspec.Struct, frozen=True, kw_only=True):
-    """An endpoint with its replicas that have not ended, and its revisions, newest first."""
+    """An endpoint with its replicas that have not ended, and its revisions, newest first. ``tokens_per_s`` are those of
+    prompts and answers in this hour and the one before; null in replies to changes."""
 
     endpoint_id: UUID
     name: str
@@ -244,6 +245,7 @@ class ServiceReply(msgspec.Struct, frozen=True, kw_only=True):
     resource_group: str
     created_at: str
     policy: dict[str, Any]
+    tokens_per_s: float | None
 
 
 class ScalingRuleItem(TypedDict):
@@ -363,7 +365,8 @@ class UsageQuery(Schema, frozen=True):
 
 
 class UseItem(TypedDict):
-    """``busy_s`` is the time of all requests; the tokens of ``estimated_requests`` are estimates."""
+    """``busy_s`` is the time of all requests; the tokens of ``estimated_requests`` are estimates. ``tokens_per_s`` are
+    those of prompts and answers in the part of the period that is over."""
 
     requests: int
     errors: int
@@ -372,6 +375,7 @@ class UseItem(TypedDict):
     output_tokens: int
     estimated_requests: int
     busy_s: float
+    tokens_per_s: float
 
 
 class UseGroupItem(UseItem):

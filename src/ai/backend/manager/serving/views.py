@@ -25,6 +25,7 @@ from ai.backend.manager.serving.model import (
 )
 from ai.backend.manager.serving.requests import CreateService, ModifyService, RevisionRequest
 
+_HOUR_S = 3_600
 _REVISION_FIELDS = (
     *("image", "architecture", "model", "model_version", "model_definition_path", "model_name"),
     *(
@@ -123,8 +124,8 @@ def route_item(service: Service, replica: Replica) -> schemas.RouteItem:
     }
 
 
-def service_reply(service: Service) -> schemas.ServiceReply:
-    """Returns a service with its replicas and revisions."""
+def service_reply(service: Service, tokens_per_s: float | None = None) -> schemas.ServiceReply:
+    """Returns a service with its replicas and revisions, and how many tokens it used lately."""
     endpoint, spec = service.endpoint, service.current.spec
     policy: dict[str, Any] = msgspec.to_builtins(endpoint.policy)
     return schemas.ServiceReply(
@@ -162,6 +163,7 @@ def service_reply(service: Service) -> schemas.ServiceReply:
         resource_group=endpoint.resource_group,
         created_at=endpoint.created_at.isoformat(),
         policy=policy,
+        tokens_per_s=tokens_per_s,
     )
 
 
@@ -251,7 +253,9 @@ def event_item(event: ServingEvent) -> schemas.EventItem:
     }
 
 
-def usage_reply(query: UseQuery, report: UseReport, revisions: Sequence[Revision] = ()) -> schemas.UsageReply:
+def usage_reply(
+    query: UseQuery, report: UseReport, now: datetime, revisions: Sequence[Revision] = ()
+) -> schemas.UsageReply:
     """Returns the use of endpoints, with the numbers of these revisions."""
     numbers = {each.id: str(each.number) for each in revisions}
     return {
@@ -262,16 +266,31 @@ def usage_reply(query: UseQuery, report: UseReport, revisions: Sequence[Revision
             {
                 "key": _key_text(query.by, each.key),
                 "name": numbers.get(each.key) if isinstance(each.key, UUID) and each.name is None else each.name,
-                **use_item(each.sums),
+                **use_item(each.sums, _seconds(query, now, each.key)),
             }
             for each in report.groups
         ],
-        "total": use_item(report.total),
+        "total": use_item(report.total, _seconds(query, now)),
     }
 
 
-def use_item(sums: UseSums) -> schemas.UseItem:
-    """Returns sums of use."""
+def total_rate(query: UseQuery, report: UseReport, now: datetime) -> float:
+    """Returns the tokens of a report by the second."""
+    return use_item(report.total, _seconds(query, now))["tokens_per_s"]
+
+
+def _seconds(query: UseQuery, now: datetime, key: str | int | UUID | None = None) -> float:
+    """Returns how long a period, or an hour or a day of it, has lasted until now."""
+    begin, end = query.since, query.until
+    if isinstance(key, int):
+        hours = 24 if query.by is UseGrouping.DAY else 1
+        begin, end = max(begin, key * hours), min(end, (key + 1) * hours)
+    return min(end * _HOUR_S, now.timestamp()) - begin * _HOUR_S
+
+
+def use_item(sums: UseSums, seconds: float) -> schemas.UseItem:
+    """Returns the sums of use in so many seconds."""
+    tokens = sums.prompt_tokens + sums.output_tokens
     return {
         "requests": sums.requests,
         "errors": sums.errors,
@@ -280,6 +299,7 @@ def use_item(sums: UseSums) -> schemas.UseItem:
         "output_tokens": sums.output_tokens,
         "estimated_requests": sums.estimated,
         "busy_s": sums.busy_ms / 1_000,
+        "tokens_per_s": round(tokens / seconds, 3) if seconds > 0 else 0.0,
     }
 
 
@@ -292,4 +312,4 @@ def _key_text(by: UseGrouping, key: str | int | UUID | None) -> str | None:
 
 
 def _hour_text(hour: int) -> str:
-    return datetime.fromtimestamp(hour * 3_600, UTC).isoformat()
+    return datetime.fromtimestamp(hour * _HOUR_S, UTC).isoformat()

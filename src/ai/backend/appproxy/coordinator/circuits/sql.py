@@ -47,6 +47,7 @@ class SqlCircuitStore(SqlLinks, SqlSetups):
                 "document": circuit,
                 "version": version,
                 "requests": 0,
+                "tokens": 0,
                 "last_used": now,
             }
             s.execute(insert(circuits), row)

@@ -97,9 +97,10 @@ class SqlLinks:
     async def loads(self, alive_since: datetime) -> EndpointLoads:
         def work(s: Connection) -> EndpointLoads:
             endpoints = s.execute(
-                select(_CIRCUITS.id, _CIRCUITS.endpoint_id, _CIRCUITS.requests, _CIRCUITS.last_used).where(
-                    _CIRCUITS.app_mode == AppMode.INFERENCE, _CIRCUITS.endpoint_id.is_not(None)
-                )
+                select(
+                    *(_CIRCUITS.id, _CIRCUITS.endpoint_id),
+                    *(_CIRCUITS.requests, _CIRCUITS.tokens, _CIRCUITS.last_used),
+                ).where(_CIRCUITS.app_mode == AppMode.INFERENCE, _CIRCUITS.endpoint_id.is_not(None))
             ).all()
             is_node = and_(_NODES.worker_id == _LOADS.worker_id, _NODES.node == _LOADS.node)
             parts = s.execute(
@@ -118,6 +119,7 @@ class SqlLinks:
                     queued=queued[row.id],
                     in_flight=dict(in_flight[row.id]),
                     requests=row.requests,
+                    tokens=row.tokens,
                     last_used=row.last_used.timestamp(),
                 )
                 for row in endpoints
@@ -141,6 +143,10 @@ class SqlLinks:
                 rows = [{"document": each, "created_at": now} for each in usage.inference]
                 if rows:
                     s.execute(insert(endpoint_usage), rows)
+                for circuit_id, tokens in _tokens_of(usage).items():
+                    if circuit_id in own:
+                        is_own = _CIRCUITS.id == circuit_id
+                        s.execute(update(circuits).where(is_own).values(tokens=_CIRCUITS.tokens + tokens))
                 for report in usage.circuits:
                     if report.id in own:
                         _put_load(s, worker_id, node, report)
@@ -161,6 +167,14 @@ def _endpoints_of(s: Connection, worker_id: UUID) -> frozenset[UUID]:
     """Returns the circuits of a worker that are endpoints."""
     query = select(_CIRCUITS.id).where(_CIRCUITS.worker_id == worker_id, _CIRCUITS.app_mode == AppMode.INFERENCE)
     return frozenset(s.execute(query).scalars())
+
+
+def _tokens_of(usage: Usage) -> dict[UUID, int]:
+    """Returns the tokens of prompts and answers that a report counts, by circuit."""
+    tokens: defaultdict[UUID, int] = defaultdict(int)
+    for each in usage.inference:
+        tokens[each.circuit] += each.prompt_tokens + each.output_tokens
+    return {circuit_id: number for circuit_id, number in tokens.items() if number}
 
 
 def _put_load(s: Connection, worker_id: UUID, node: str, report: CircuitUsage) -> None:

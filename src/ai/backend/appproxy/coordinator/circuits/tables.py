@@ -26,6 +26,7 @@ circuits = Table(
     required("document", JSONText(Circuit)),
     required("version", Whole),
     required("requests", Whole),
+    required("tokens", Whole),
     required("last_used", UTCDateTime),
     Column("failure", Text),
     UniqueConstraint("worker_id", "port"),

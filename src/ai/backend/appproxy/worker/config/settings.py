@@ -154,6 +154,11 @@ class TraefikSettings(Settings):
         HostPort(host="127.0.0.1", port=10203),
         description="Where the worker answers Traefik's questions about requests; one for all nodes of an authority.",
     )
+    relay_addr: Address = Field(
+        HostPort(host="127.0.0.1", port=10204),
+        description="Where the worker takes connections of models and of routes by gateways from Traefik; one for all"
+        " nodes of an authority.",
+    )
     last_used_time_marker_directory: Any = unused_field(None, "the worker sees requests by itself, without a plugin")
 
 

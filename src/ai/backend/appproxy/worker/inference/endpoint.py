@@ -11,7 +11,7 @@ from typing import Protocol
 from uuid import UUID
 
 from ai.backend.appproxy.worker.access.tokens import Grant
-from ai.backend.common.wire.appproxy import AppMode, Circuit, InferenceLimits, ServingOptions
+from ai.backend.common.wire.appproxy import AppMode, Circuit, ServingOptions
 from ai.backend.core.proxy.breaker import Breaker
 from ai.backend.core.proxy.routing import RouteKey
 from ai.backend.core.serving.limits import Estimate, InferenceMeter, Refusal, Reservation
@@ -20,7 +20,6 @@ from ai.backend.core.serving.usage import Cost, UsageKey, UsageTracker
 
 RELEASE_PER_REPLICA = 16
 """Requests that a replica gets at once of those that waited; each further one when another one has ended."""
-_NO_LIMITS = InferenceLimits()
 
 
 def _do_nothing() -> None: ...
@@ -142,7 +141,7 @@ class ServedEndpoint:
     def admit(self, grant: Grant | None, estimate: Estimate) -> Reservation | Refusal | None:
         """Admits a request within the limits of its token, or of each token of the endpoint; None: there are none."""
         limits = (grant.limits if grant is not None else None) or self.options.limits
-        if limits is None or limits == _NO_LIMITS:
+        if limits is None or limits.is_empty:
             return None
         return self.counters.meter.admit(self._account(grant), limits, estimate, self.counters.clock())
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from uuid import UUID
 
 from ai.backend.appproxy.worker.access.gate import Admission, Gate, Request
@@ -13,6 +13,8 @@ from ai.backend.core.proxy.headers import values_of
 
 ADMISSION_S = 3600.0
 """Seconds until a cookie comes to the gate again: less than half of a permit's life, before which none is renewed."""
+MAX_OF_CIRCUIT = 256
+"""Cookies of one circuit: an app that changes its own with each reply uses up no place of others."""
 _MAX_ADMISSIONS = 50_000
 
 
@@ -52,24 +54,35 @@ class Admissions:
 
     def __init__(self) -> None:
         self._expiries: dict[str, tuple[UUID, float]] = {}
+        self._of_circuits: dict[UUID, dict[str, None]] = {}
 
-    def add(self, circuit: UUID, key: str, now: float) -> bool:
-        """Returns False if the cookie was there already, or too many are."""
-        if key in self._expiries or len(self._expiries) >= _MAX_ADMISSIONS:
-            return False
+    def add(self, circuit: UUID, key: str, now: float) -> list[str] | None:
+        """Adds a cookie, and returns the keys that were removed in its favour, the oldest ones of its circuit; None if
+        it was there already, or too many are."""
+        own = self._of_circuits.get(circuit, {})
+        removed = list(own)[: len(own) + 1 - MAX_OF_CIRCUIT] if len(own) >= MAX_OF_CIRCUIT else []
+        if key in self._expiries or len(self._expiries) - len(removed) >= _MAX_ADMISSIONS:
+            return None
+        self._remove(removed)
         self._expiries[key] = (circuit, now + ADMISSION_S)
-        return True
+        self._of_circuits.setdefault(circuit, {})[key] = None
+        return removed
 
     def take(self, *, circuit: UUID | None = None, now: float | None = None) -> list[str]:
         """Removes the cookies of a circuit, or those whose time is over, and returns their keys."""
-        keys = [
-            key
-            for key, (owner, expiry) in self._expiries.items()
-            if owner == circuit or (now is not None and expiry <= now)
-        ]
-        for key in keys:
-            del self._expiries[key]
+        keys = list(self._of_circuits.get(circuit, ())) if circuit is not None else []
+        if now is not None:
+            keys += [key for key, (_, expiry) in self._expiries.items() if expiry <= now]
+        self._remove(keys)
         return keys
+
+    def _remove(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            circuit, _ = self._expiries.pop(key)
+            own = self._of_circuits[circuit]
+            del own[key]
+            if not own:
+                del self._of_circuits[circuit]
 
     @property
     def all(self) -> Mapping[str, tuple[UUID, float]]:

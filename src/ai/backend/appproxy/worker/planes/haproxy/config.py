@@ -22,6 +22,8 @@ _MAX_HEAD_BYTES = 15 * 1024
 """Heads have to fit into one buffer; larger buffers halve the rate."""
 _UNUSED_S = 1.0
 """Seconds after which half of the unused connections to an app are closed; apps close theirs after five and more."""
+_BAD_TARGET = r"^[^/]|[^!-~]|[#\\]|%(?:00|(?![0-9a-f]{2}))"
+"""The part of `core.proxy.headers.check_request` about targets."""
 _ERRORS = {
     400: ("Bad Request", "The request is malformed."),
     408: ("Request Timeout", "The request did not come in time."),
@@ -214,7 +216,8 @@ def _framed_rules(files: Files, *, domain: str | None, token_key: bytes) -> list
         "http-request set-var(txn.backend) var(txn.circuit),field(2,/)",
         "http-request set-var(txn.endpoint) var(txn.circuit),field(3,/)",
         "http-request set-var(txn.host) req.hdr(host)",
-        "http-request deny deny_status 404 unless { var(txn.circuit) -m found }",
+        "http-request deny deny_status 404 unless { var(txn.circuit) -m found } { req.hdr_cnt(host) eq 1 }",
+        f"http-request deny deny_status 400 if {{ pathq -m reg -i '{_BAD_TARGET}' }}",
         "acl public var(txn.circuit) -m beg p/",
         "acl known_scheme req.fhdr(authorization) -m reg -i '^(?:backendai|bearer) '",
         "acl one_token req.fhdr_cnt(authorization) eq 1",
@@ -256,8 +259,7 @@ def _http_rules(files: Files, limits: Limits, *, domain: str | None) -> list[str
         f"use_backend {FALLBACK} unless public || {{ var(txn.permit) -m found }}",
         f"use_backend {FALLBACK} if has_permits {{ var(txn.cookies),lower -m sub {PERMIT_MARK} }}",
         f"use_backend {FALLBACK} if {{ path -m str {SETUP_PATH} }} || {{ method CONNECT TRACE }}{too_long}",
-        # The part of `core.proxy.headers.check_request` about targets.
-        rf"use_backend {FALLBACK} if {{ url -m reg -i '^[^/]|[^!-~]|[#\\]|%(?:00|(?![0-9a-f]{{2}}))' }}",
+        f"use_backend {FALLBACK} if {{ url -m reg -i '{_BAD_TARGET}' }}",
         r"acl odd_fields req.hdrs -m reg '[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]'",
         "acl odd_fields req.hdr_cnt(host) eq 0",
         "acl odd_fields req.hdr_cnt(host) gt 1",
@@ -296,7 +298,7 @@ def _http_app(*, is_secure: bool, is_framed: bool) -> list[str]:
         "http-request del-header Cookie if { var(txn.cookies) -m found } { var(txn.cookies) -m len 0 }",
         # HAProxy cannot remove one of several fields: a cookie with a permit's name becomes empty, which browsers pass
         # over, and one for a domain becomes one of this host.
-        f"http-response replace-header Set-Cookie '(?i)^[ \\t]*(?:__Host-)?{PERMIT_MARK}.*' %[var(txn.nothing)]",
+        f"http-response replace-header Set-Cookie '(?i)^[ \\t=]*(?:__Host-)?{PERMIT_MARK}.*' %[var(txn.nothing)]",
         r"http-response replace-header Set-Cookie '(?i)^(.*?);[ \t]*domain[ \t]*=[^;]*(.*)$' '\1\2'",
         r"http-response replace-header Set-Cookie '(?i)^.*;[ \t]*domain[ \t]*=.*' %[var(txn.nothing)]",
     ]

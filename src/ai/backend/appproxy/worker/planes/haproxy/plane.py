@@ -12,7 +12,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from uuid import UUID
@@ -47,7 +47,7 @@ _SWEEP_S = 0.5
 _NO_OBSERVATION = CircuitObservation(requests=0, last_used=0.0, open=0, received=0, sent=0, in_flight={})
 _NOT_FRAMED = (
     "E00001: Server misconfigured - proxy-worker: HAProxy serves HTTP/2 to direct addresses only,"
-    " and without networks of clients"
+    " and without networks of clients or limits of tokens"
 )
 _ROUTES, _MANY_ROUTES, _LARGE_BACKENDS = 4, 64, 8
 
@@ -232,6 +232,9 @@ class HaproxyPlane:
         if circuit.allowed_client_ips is not None or self._has_trusted_proxies:
             return False
         if self._options.protocol in FRAMED:
+            limits = circuit.serving.limits if circuit.serving is not None else None
+            if limits is not None and not limits.is_empty:
+                return False
             return circuit.open_to_public or circuit.endpoint_id is not None
         if self._options.protocol is ProxyProtocol.TCP or circuit.app_mode is AppMode.INFERENCE:
             return circuit.open_to_public and circuit.serving is None
@@ -370,13 +373,16 @@ class HaproxyPlane:
 
     def _on_admitted(self, circuit: UUID, key: str) -> None:
         """Admits further requests with a cookie without asking the gate."""
-        if self._admissions.add(circuit, key, time.monotonic()):
-            self._spawn(self._report_admission(key))
+        removed = self._admissions.add(circuit, key, time.monotonic())
+        if removed is not None:
+            self._spawn(self._report_admission(key, removed))
 
-    async def _report_admission(self, key: str) -> None:
+    async def _report_admission(self, key: str, removed: Iterable[str]) -> None:
         async with self._lock:
+            commands = [f"del map {self._files.permits} {each}" for each in removed if each not in self._admissions.all]
             if key in self._admissions.all:  # else the circuit was revoked meanwhile
-                await self._run([_add(self._files.permits, key, "1")])
+                commands.append(_add(self._files.permits, key, "1"))
+            await self._run(commands)
 
     async def _sweep(self) -> None:
         async with self._lock:

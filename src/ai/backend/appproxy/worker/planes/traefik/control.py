@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 from collections.abc import Mapping
 from urllib.parse import quote
@@ -18,6 +19,9 @@ log = logging.getLogger(__name__)
 _TIMEOUT = aiohttp.ClientTimeout(total=5.0)
 _POLL_S, _MAX_POLL_S = 0.005, 0.03
 _SERVED_WITHIN_S = 15.0
+LEASE_S = 10
+"""Seconds after which Traefik relays no connections of raw TCP any more, if no worker of the authority lives."""
+_LEASED = "tcp/"
 _ONE_WRITE = 3_000
 """Keys of one transaction."""
 
@@ -35,17 +39,26 @@ class _EntryPoint(msgspec.Struct):
 
 
 class TraefikControl:
-    """The dynamic configuration of one worker's Traefik. ``api`` is the URL of Traefik's own API."""
+    """The dynamic configuration of one worker's Traefik. ``api`` is the URL of Traefik's own API.
+
+    Connections of raw TCP go through no gate, so that their keys end with a lease, which all nodes of the authority
+    keep: its number is made of the authority's name.
+    """
 
     def __init__(self, store: EtcdConfigStore, authority: str, api: str) -> None:
         self._store, self._root, self.api = store, f"traefik/worker_{authority}/", api
+        self._lease = int.from_bytes(hashlib.sha256(self._root.encode()).digest()[:8], "big") >> 1 or 1
+        self._is_held = False
+        self._lock = asyncio.Lock()
         self._written: dict[str, str] = {}
         self._version = 0
         self._http: aiohttp.ClientSession | None = None
 
     async def start(self) -> frozenset[str]:
         """Reads what is written, and returns the entry points of Traefik. Raises Unavailable."""
-        self._written = await self._store.read_tree(self._root)
+        async with self._lock:
+            self._written = await self._store.read_tree(self._root)
+            await self._hold()  # earlier releases wrote them without a lease
         self._version = _number(self._written.get(VERSION_KEY, ""))
         points = msgspec.json.decode(await self._ask("entrypoints"), type=list[_EntryPoint])
         return frozenset(point.name for point in points)
@@ -61,18 +74,38 @@ class TraefikControl:
         changed |= dict.fromkeys(removed_keys)
         if not changed and VERSION_KEY in self._written:
             return
-        self._version += 1
-        changed[VERSION_KEY] = str(self._version)
-        keys = list(changed)  # the version is the last one: with it Traefik has them all
+        async with self._lock:
+            await self._hold()
+            self._version += 1
+            changed[VERSION_KEY] = str(self._version)  # the last one: with it Traefik has them all
+            await self._put(changed)
+        await self._until_served()
+
+    async def keep(self) -> None:
+        """Keeps the lease; writes its keys again if it has ended."""
+        async with self._lock:
+            await self._hold()
+
+    async def _hold(self) -> None:
+        was_held, self._is_held = self._is_held, False
+        if await self._store.hold_lease(self._lease, LEASE_S) or not was_held:
+            await self._put_leased()
+        self._is_held = True
+
+    async def _put_leased(self) -> None:
+        await self._put({key: value for key, value in self._written.items() if key.startswith(_LEASED)})
+
+    async def _put(self, values: Mapping[str, str | None]) -> None:
+        keys = list(values)
         for start in range(0, len(keys), _ONE_WRITE):
-            part = {key: changed[key] for key in keys[start : start + _ONE_WRITE]}
-            await self._store.write_tree(self._root, part)
+            part = {key: values[key] for key in keys[start : start + _ONE_WRITE]}
+            leased = [key for key in part if key.startswith(_LEASED)]
+            await self._store.write_tree(self._root, part, lease=self._lease, leased=leased)
             for key, value in part.items():
                 if value is None:
                     self._written.pop(key, None)
                 else:
                     self._written[key] = value
-        await self._until_served()
 
     async def _until_served(self) -> None:
         pause_s = _POLL_S

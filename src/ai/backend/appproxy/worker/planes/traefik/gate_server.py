@@ -72,6 +72,8 @@ class GateServer:
         verdict = self._gate.check(circuit, asked, peer)
         if isinstance(verdict, Response):
             return self._refuse(verdict)
+        if verdict.grant is not None and verdict.grant.limits is not None and not verdict.grant.limits.is_empty:
+            return self._refuse(error(403, "Here nobody counts the limits of this token.", model_code="forbidden"))
         if not any(route.traffic_ratio > 0 for route in circuit.route_info):
             return self._refuse(error(503, "The app has no route now.", fields=b"Retry-After: 2\r\n"))
         self._on_admitted(circuit)

@@ -24,7 +24,7 @@ from ai.backend.appproxy.worker.planes.plane import (
     Counts,
     refusal_of,
 )
-from ai.backend.appproxy.worker.planes.traefik.control import TraefikControl
+from ai.backend.appproxy.worker.planes.traefik.control import LEASE_S, TraefikControl
 from ai.backend.appproxy.worker.planes.traefik.gate_server import GateServer
 from ai.backend.appproxy.worker.planes.traefik.sockets import (
     OpenSocket,
@@ -58,12 +58,13 @@ _TIMED_OUT = "E20003: Timed out while waiting for proxy frontend to set up: "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraefikOptions:
-    """``gate`` is where this worker answers Traefik, on an address of this host; port 0 is any free one, for one node.
-    ``api_port`` is that of Traefik's own API."""
+    """``gate`` is where this worker answers Traefik, and ``relay`` where it takes connections from it, on addresses of
+    this host; port 0 is any free one, for one node. ``api_port`` is that of Traefik's own API."""
 
     control: TraefikControl
     api_port: int
     gate: tuple[str, int] = ("127.0.0.1", 0)
+    relay: tuple[str, int] = ("127.0.0.1", 0)
     protocol: ProxyProtocol = ProxyProtocol.HTTP
 
 
@@ -96,7 +97,7 @@ class TraefikPlane:
         self._frontend, self._options, self._limits = frontend, options, limits or Limits()
         self._is_secure = frontend.is_secure
         self._inner = EmbeddedPlane(
-            replace(frontend, behind=("127.0.0.1", 0), tls=None),
+            replace(frontend, behind=options.relay, tls=None),
             gate,
             dialer,
             limits=self._limits,
@@ -141,7 +142,12 @@ class TraefikPlane:
             port = await self._gate.start(host, port)
         except OSError as e:
             raise InvalidInput(f"The gate of Traefik cannot listen on {host}:{port}: {e.strerror}") from None
-        await self._inner.start()
+        try:
+            await self._inner.start()
+        except OSError as e:
+            await self._gate.stop()
+            place = "{}:{}".format(*self._options.relay)
+            raise InvalidInput(f"The relay of Traefik cannot listen on {place}: {e.strerror}") from None
         relay_host, relay_port = self._inner.addresses[0]
         self._tree_options = TreeOptions(
             gate=f"http://{host}:{port}",
@@ -150,7 +156,11 @@ class TraefikPlane:
             connect_s=self._limits.connect_s,
             first_byte_s=self._limits.first_byte_s,
         )
-        self._tasks.append(asyncio.create_task(PeriodicCall("traefik", _SWEEP_S, self._sweep).run()))
+        calls = (
+            PeriodicCall("traefik", _SWEEP_S, self._sweep),
+            PeriodicCall("lease of traefik", LEASE_S / 4, self._options.control.keep),
+        )
+        self._tasks += [asyncio.create_task(call.run()) for call in calls]
 
     def _traefik(self) -> int:
         return listening_process(self._options.api_port)
