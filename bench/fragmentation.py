@@ -78,13 +78,13 @@ def unallocated(folder: Path, counted: Counter[traces.Request], placement: str, 
     workload: Counter[ResourceSlot] = Counter()
     for request, count in counted.items():
         workload[request.slots] += count
-    named = [(request.device_requests, request.slots, count) for request, count in counted.items()]
+    typical_requests = [(request.device_requests, request.slots, count) for request, count in counted.items()]
     scheduler = IncrementalScheduler(
         Snapshot(
             resource_group="trace",
             agents=agents,
             workload=tuple(workload.items()),
-            device_workload=tuple(entry for entry in named if entry[0]),
+            device_workload=tuple(entry for entry in typical_requests if entry[0]),
         )
     )
     capacity = float(scheduler.capacity[_GPU])

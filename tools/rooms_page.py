@@ -28,8 +28,8 @@ def render() -> str:
         packages, banned = (", ".join(f"`{name}`" for name in names) for names in (sources, targets))
         lines.append(f"- {name}: {packages} must not import {banned}.")
     for name, patterns, libraries in LIBRARIES:
-        files, named = (", ".join(f"`{name}`" for name in names) for names in (patterns, libraries))
-        lines.append(f"- {name}: inside a feature only {files} may import {named}.")
+        files, allowed_libraries = (", ".join(f"`{name}`" for name in names) for names in (patterns, libraries))
+        lines.append(f"- {name}: inside a feature only {files} may import {allowed_libraries}.")
     pure = ", ".join(f"`{name}`" for name in IO_MODULES)
     lines += ["", f"`common` and `core` are pure: they must not import {pure}.", *_features(), *_tiers()]
     return "\n".join(lines)

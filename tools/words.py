@@ -20,7 +20,7 @@ from pathlib import Path
 
 FOLDERS = ("src", "tools", "bench")
 OPENINGS = ("What ", "Who ", "Whose ", "Whether ", "Those ", "One ", "See the module", "It is told")
-PARTICIPLES = frozenset({"found", "known", "told", "wanted"})
+PARTICIPLES = frozenset({"found", "known", "named", "told", "wanted"})
 """Names that say nothing of a value; nouns do, such as `sessions`, `existing`, `reported`, `requested`."""
 NAME, DOCSTRING, VARIABLE = "name", "docstring", "variable"
 Named = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
@@ -55,9 +55,10 @@ def violations(path: str, text: str, banned: Mapping[str, str]) -> Iterator[tupl
         if docstring.startswith(OPENINGS):
             yield f"{path}::{name} {DOCSTRING}", f"say what it is or does: {docstring.splitlines()[0]!r}"
     for part in ast.walk(module):
-        variable = part.arg if isinstance(part, ast.arg) else part.id if isinstance(part, ast.Name) else ""
-        if variable.strip("_") in PARTICIPLES:
-            yield f"{path}::{variable} {VARIABLE}", f"line {getattr(part, 'lineno', 0)}: name the value by a noun"
+        match part:
+            case ast.arg(arg=variable) | ast.Name(id=variable, ctx=ast.Store()):
+                if variable.strip("_") in PARTICIPLES:
+                    yield f"{path}::{variable} {VARIABLE}", f"line {part.lineno}: name the value by a noun"
 
 
 def _named(module: ast.Module, stem: str) -> Iterator[tuple[str, Named]]:

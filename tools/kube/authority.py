@@ -41,8 +41,8 @@ class Authority:
 
     def issue(self, file_name: str, user: str, groups: tuple[str, ...] = (), *, hosts: tuple[str, ...] = ()) -> Pair:
         """Write a certificate of this user of these groups, and of these names and addresses where it is a server's."""
-        words = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in groups]
-        name = x509.Name([*words, x509.NameAttribute(NameOID.COMMON_NAME, user)])
+        group_attributes = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in groups]
+        name = x509.Name([*group_attributes, x509.NameAttribute(NameOID.COMMON_NAME, user)])
         key = generate_private_key(SECP256R1())
         builder = _builder(name, self._name, key)
         usages = [ExtendedKeyUsageOID.CLIENT_AUTH, *([ExtendedKeyUsageOID.SERVER_AUTH] if hosts else [])]

@@ -47,10 +47,15 @@ def test_plain_names_and_sentences_pass() -> None:
         ('def run():\n    """See the module."""', "src/a.py::run docstring"),
         ("def run():\n    found = []", "src/a.py::found variable"),
         ("def run(*, wanted: int): ...", "src/a.py::wanted variable"),
+        ("with open(path) as named: ...", "src/a.py::named variable"),
     ],
 )
 def test_a_planted_word_is_refused(text: str, expected: str) -> None:
     assert keys(text) == [expected]
+
+
+def test_a_function_whose_name_is_a_participle_may_be_called() -> None:
+    assert keys("def _named(key): ...\n_named(1)") == []
 
 
 def test_a_module_may_not_have_a_banned_name() -> None:

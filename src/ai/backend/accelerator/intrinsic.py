@@ -266,8 +266,8 @@ class CPUPlugin(IntrinsicPlugin):
     async def configure(self, workload: Workload, device_alloc: DeviceAllocation) -> WorkloadConfig:
         """Binds a workload to its cores, and limits its CPU time to that of the cores."""
         processors = self._held(device_alloc)
-        limit = float(device_alloc.total(self.display.slot_name)) if processors else None
-        return WorkloadConfig(cpuset=tuple(sorted(set(map(_core_of, processors)))), cpu_limit=limit)
+        cpu_limit = float(device_alloc.total(self.display.slot_name)) if processors else None
+        return WorkloadConfig(cpuset=tuple(sorted(set(map(_core_of, processors)))), cpu_limit=cpu_limit)
 
     async def alloc_to_devices(self, device_alloc: DeviceAllocation) -> Sequence[AttachedDevice]:
         held = self._held(device_alloc)
@@ -352,8 +352,8 @@ class MemoryPlugin(IntrinsicPlugin):
         """Limits the memory of a workload, and binds it to its NUMA nodes where there are several."""
         held = self._held(device_alloc)
         nodes = tuple(sorted(int(device_id.removeprefix("node")) for device_id in held if device_id.startswith("node")))
-        limit = int(device_alloc.total(self.display.slot_name)) if held else None
-        return WorkloadConfig(memory_limit_bytes=limit, memory_nodes=nodes)
+        memory_limit_bytes = int(device_alloc.total(self.display.slot_name)) if held else None
+        return WorkloadConfig(memory_limit_bytes=memory_limit_bytes, memory_nodes=nodes)
 
     async def alloc_to_devices(self, device_alloc: DeviceAllocation) -> Sequence[AttachedDevice]:
         held = self._held(device_alloc)

@@ -166,25 +166,27 @@ class ResourceSlot(Mapping[str, Decimal]):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ResourceSlot):
             return NotImplemented
-        own, theirs = self._data, other._data
-        if own == theirs:
+        quantities, other_quantities = self._data, other._data
+        if quantities == other_quantities:
             return True
-        return own.keys() != theirs.keys() and self.nonzero()._data == other.nonzero()._data
+        return quantities.keys() != other_quantities.keys() and self.nonzero()._data == other.nonzero()._data
 
     def __hash__(self) -> int:
         return hash(frozenset((name, quantity) for name, quantity in self._data.items() if quantity))
 
     def __le__(self, other: ResourceSlot) -> bool:
-        own, theirs = self._data, other._data
+        quantities, other_quantities = self._data, other._data
         shared_count = 0
-        for name, value in own.items():
-            if name in theirs:
-                if value > theirs[name]:
+        for name, value in quantities.items():
+            if name in other_quantities:
+                if value > other_quantities[name]:
                     return False
                 shared_count += 1
             elif value > 0:
                 return False
-        return shared_count == len(theirs) or all(quantity >= 0 for slot, quantity in theirs.items() if slot not in own)
+        return shared_count == len(other_quantities) or all(
+            quantity >= 0 for slot, quantity in other_quantities.items() if slot not in quantities
+        )
 
     def __lt__(self, other: ResourceSlot) -> bool:
         """Returns True if the map is smaller or equal in every slot and smaller in at least one."""

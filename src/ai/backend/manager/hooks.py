@@ -44,12 +44,12 @@ def load_hooks(settings: HookSettings) -> Hooks:
     """Returns the enabled plugins. Raises InvalidInput: one is not installed, or has wrong settings; PluginError."""
     if unknown := settings.options.keys() - set(settings.enabled):
         raise InvalidInput(f"hooks.options has {', '.join(sorted(unknown))}, which hooks.enabled does not name.")
-    named = []
+    plugins = []
     for name in settings.enabled:
         cls = load_class(ENTRY_POINT_GROUP, name, AbstractHook)
         values = settings.options.get(name, {})
-        named.append((name, cls(settings_for(cls, values, place=f"hooks.options.{name}"))))
-    return Hooks(named, settings.timeout_s)
+        plugins.append((name, cls(settings_for(cls, values, place=f"hooks.options.{name}"))))
+    return Hooks(plugins, settings.timeout_s)
 
 
 @dataclass(eq=False, slots=True)

@@ -32,8 +32,8 @@ def plugin_of(module_or_class: object, where: str) -> type[AbstractComputePlugin
     PluginError: there is none, or more than one."""
     if inspect.isclass(module_or_class) and issubclass(module_or_class, AbstractComputePlugin):
         return module_or_class
-    named = getattr(module_or_class, "Plugin", None)
-    candidates = [named] if named is not None else list(vars(module_or_class).values())
+    plugin_attribute = getattr(module_or_class, "Plugin", None)
+    candidates = [plugin_attribute] if plugin_attribute is not None else list(vars(module_or_class).values())
     classes = {
         item
         for item in candidates

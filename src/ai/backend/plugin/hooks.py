@@ -132,8 +132,8 @@ class AbstractHook:
         return None
 
     async def sign_on_user(self, request: SignOn) -> SiteUser | None:
-        """As :meth:`sign_on`, with what the site knows of the user; by default the address that it returns, which
-        may be any user's."""
+        """Returns the user who signs on, like :meth:`sign_on`, with what the site knows of them. By default it has only
+        the e-mail address that :meth:`sign_on` returns, and users of any role may sign on by it."""
         email = await self.sign_on(request)
         return None if email is None else SiteUser(email=email, may_be_admin=True)
 

@@ -32,7 +32,8 @@ def own_settings(given_path: str | None, agent_id: str) -> dict[str, Any]:
 
 
 def check(given_path: str | None, agents: Iterable[str], *, is_new: bool) -> None:
-    """Raises InvalidInput for an unusable settings file; for a new folder also for a file of no agent."""
+    """Raises InvalidInput if a settings file is not usable; with ``is_new`` also if a file names no agent of the
+    cluster."""
     agent_ids = list(agents)
     for agent_id in agent_ids:
         own_settings(given_path, agent_id)

@@ -208,8 +208,8 @@ def read_profiles(nvml: Nvml, gpu: Gpu) -> list[Profile]:
         if info is None:
             continue
         memory = int(info["memorySizeMB"]) * 2**20
-        named = str(info.get("name") or "").removeprefix("MIG ")
-        name = named or f"{info['sliceCount']}g.{memory_gb(memory, gpu.memory_size)}gb"
+        reported_name = str(info.get("name") or "").removeprefix("MIG ")
+        name = reported_name or f"{info['sliceCount']}g.{memory_gb(memory, gpu.memory_size)}gb"
         profile = Profile(
             number=int(info["id"]),
             name=name,

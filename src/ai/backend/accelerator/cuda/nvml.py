@@ -108,7 +108,7 @@ class Nvml(Protocol):
         ...
 
     def events(self, uuids: Sequence[str]) -> NvmlEvents:
-        """Subscribes to critical errors of these GPUs; those without any are left out. Raises NvmlFailure."""
+        """Subscribes to critical errors of these GPUs, except GPUs that report none. Raises NvmlFailure."""
         ...
 
 

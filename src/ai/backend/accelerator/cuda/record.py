@@ -24,7 +24,7 @@ from ai.backend.common.devices import ComputeDevice, DeviceAllocation
 from ai.backend.common.errors import BackendError
 from ai.backend.plugin.accelerator import CreationDeferred, StatContext
 
-COMMAND = "python -m ai.backend.accelerator.cuda.record"
+RECORD_COMMAND = "python -m ai.backend.accelerator.cuda.record"
 
 
 async def record(nvml: Nvml, host: Host, *, at: float, date: str) -> Recording:
@@ -57,7 +57,7 @@ async def record(nvml: Nvml, host: Host, *, at: float, date: str) -> Recording:
         "hardware": f"{sum(not gpu.hw_location.count('/') for gpu in devices)} x {', '.join(models) or 'nothing'}",
         "driver": f"{info.driver_version} (CUDA {info.runtime_version})",
         "system": f"{platform.system()} {platform.release()} {os.uname().machine}",
-        "command": COMMAND,
+        "command": RECORD_COMMAND,
         "date": date,
     }
     return recording

@@ -40,7 +40,7 @@ class PublishedNode(Settings):
 
 
 class ContainerSettings(Settings):
-    """The table ``[container]``."""
+    """The table ``[container]``: keys of the published agent.toml, each with its setting here or without effect."""
 
     kernel_uid: int | None = Field(None, ge=1, le=2**31 - 2, description="As `runtime.kernel-uid`, which wins over it.")
     kernel_gid: int | None = Field(None, ge=1, le=2**31 - 2, description="As `runtime.kernel-gid`, which wins over it.")
@@ -88,7 +88,7 @@ NoEventLog = Annotated[bool, accept_only(False, because=_NO_EVENT_LOGS)]
 
 
 class CoreDumpSettings(Settings):
-    """The table ``[debug.coredump]``."""
+    """The table ``[debug.coredump]``: published keys without effect, since sessions leave no core dumps."""
 
     enabled: Annotated[
         bool,

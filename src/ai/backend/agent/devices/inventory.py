@@ -471,12 +471,12 @@ class Inventory:
     def _owners_of_held(self, slot: str) -> list[str]:
         """Returns the plugins whose devices a kernel may hold by this slot, which may be from before a restart."""
         device_name = slot.partition(".")[0]
-        named = [
+        plugin_keys = [
             key
             for key, kind in self.kinds.items()
             if device_name == key or any(name.partition(".")[0] == device_name for name in kind.slot_names)
         ]
-        return named or [
+        return plugin_keys or [
             handle.key for handle in self._plugins.handles if handle.key in self.kinds and not handle.key_is_slot_prefix
         ]
 

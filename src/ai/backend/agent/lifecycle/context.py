@@ -47,7 +47,7 @@ class AgentContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepContext:
-    """The cause why creation steps are acquired or released."""
+    """The cause for which creation steps are run or undone, such as a restart in place."""
 
     cause: LifecycleCause = LifecycleCause.CREATE
 

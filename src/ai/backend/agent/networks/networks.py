@@ -150,7 +150,7 @@ class Networks:
                 holder_ids.discard(record.spec.kernel_id)
 
     async def sweep(self) -> None:
-        """Removes networks without a holder, and the security of connections that no network needs."""
+        """Removes networks that no kernel holds, and the encryption keys of connections that no network needs."""
         for session_id in await self._runtime.list_networks():
             async with self._lock(session_id):
                 if self._holders.get(session_id):

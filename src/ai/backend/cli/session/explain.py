@@ -61,8 +61,8 @@ def fact_rows(explanation: Mapping[str, Any], displays: SlotDisplays) -> Iterato
     if explanation.get("behind"):
         yield "Behind", str(explanation["behind"]["name"])
     if reserved := explanation.get("reserved"):
-        named = f": {', '.join(reserved['agents'][:_MAX_NAMES])}" if reserved["agents"] else ""
-        yield "Kept for It", f"{reserved['count']} agents{named}"
+        agent_names = f": {', '.join(reserved['agents'][:_MAX_NAMES])}" if reserved["agents"] else ""
+        yield "Kept for It", f"{reserved['count']} agents{agent_names}"
     if holders := _names(explanation.get("holders") or {}):
         yield "Held by", holders
     agents = explanation.get("agents") or {}

@@ -74,7 +74,9 @@ def creation_call(config: APIConfig, image: str, **options: Unpack[CreateOptions
         "mount_options": mount_options,
         "variant_requirements": list(options.get("variant_requirements") or ()),
         "device_requests": list(options.get("device_requests") or ()),
-        "plugin_options": {name: dict(said) for name, said in (options.get("plugin_options") or {}).items()},
+        "plugin_options": {
+            name: dict(plugin_values) for name, plugin_values in (options.get("plugin_options") or {}).items()
+        },
         "agentList": list(options.get("assign_agent") or ()),
     }
     creation |= {name: value for name, value in extra_fields.items() if value}

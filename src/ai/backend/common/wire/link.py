@@ -185,7 +185,7 @@ class ManagerReports(Protocol):
 
     @remote("repeatable")
     async def beat(self, report: BeatReport) -> BeatReply:
-        """Counts as a heartbeat of each agent, whose content has not changed."""
+        """Records heartbeats of agents whose reports have not changed since their last ``heartbeat``."""
 
     @remote("repeatable")
     async def observe(self, report: ObservationReport) -> int:

@@ -47,7 +47,8 @@ class AbstractAllocMap(ABC):
 
     @abstractmethod
     def available(self) -> Mapping[SlotName, Decimal]:
-        """Returns what is free of every slot on healthy devices; one request may get less, or no mixture of slots."""
+        """Returns what is free of every slot on healthy devices. One request may get less of a slot, or not get
+        several slots together."""
 
     @abstractmethod
     def allocate(

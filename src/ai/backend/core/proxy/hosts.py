@@ -39,11 +39,11 @@ def is_same_origin(origin: str, host: str, schemes: Sequence[str] = ("http", "ht
     scheme, separator, authority = origin.partition("://")
     if not separator or scheme not in schemes:
         return False
-    ours, theirs = split_host(host), split_host(authority)
-    if ours is None or theirs is None or ours[0] != theirs[0]:
+    request_host, origin_host = split_host(host), split_host(authority)
+    if request_host is None or origin_host is None or request_host[0] != origin_host[0]:
         return False
     default = _DEFAULT_PORTS[scheme]
-    return (theirs[1] or default) == (ours[1] or default)
+    return (origin_host[1] or default) == (request_host[1] or default)
 
 
 def client_address(peer: str, forwarded_for: Sequence[str], is_trusted: Callable[[str], bool]) -> str:

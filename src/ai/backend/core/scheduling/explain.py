@@ -72,8 +72,9 @@ def summarize_devices(slots: Collection[str], agents: Iterable[AgentState]) -> D
 
 def unmatched(requirements: Iterable[VariantProperty], summary: DeviceSummary) -> str:
     """Explains requirements that no device of the requested slots satisfies."""
-    named, needs = missing(summary.devices, values_by_feature(requirements), summary.features)
-    return f"no agent has a device with {needs}; {'; '.join(_list_alternatives(key, summary.stated) for key in named)}"
+    feature_keys, needs = missing(summary.devices, values_by_feature(requirements), summary.features)
+    alternatives = "; ".join(_list_alternatives(key, summary.stated) for key in feature_keys)
+    return f"no agent has a device with {needs}; {alternatives}"
 
 
 def _list_alternatives(key: FeatureKey, stated: Mapping[FeatureKey, Mapping[str, Iterable[str]]]) -> str:

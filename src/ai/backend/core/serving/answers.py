@@ -180,10 +180,10 @@ class AnswerReader:
         if not self._is_events:
             for match in reversed(list(_USAGE_PATTERN.finditer(self._tail))):
                 try:
-                    named = cost_of(msgspec.json.decode(match[1]))
+                    reported_cost = cost_of(msgspec.json.decode(match[1]))
                 except (msgspec.MsgspecError, RecursionError, UnicodeError):
-                    named = None
-                if named is not None:
-                    return named
+                    reported_cost = None
+                if reported_cost is not None:
+                    return reported_cost
         output = self._events if self._is_events else self._bytes // BYTES_PER_TOKEN
         return Cost(prompt=self._request.prompt_tokens, output=output, is_estimated=True)

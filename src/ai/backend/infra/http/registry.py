@@ -99,8 +99,8 @@ def base_of(registry: RegistryAccess) -> URL:
 
 
 class RegistryHttp:
-    """Connects to a registry, as a context manager. The configured host may be at any address, unless a ``client``
-    that judges addresses otherwise is given; that one is left open."""
+    """Sends requests to a container registry; an async context manager. The configured host may be at any address,
+    unless ``client`` is given, which judges addresses by itself and is left open."""
 
     def __init__(self, registry: RegistryAccess, *, client: OutboundClient | None = None) -> None:
         self.base = base_of(registry)

@@ -103,7 +103,7 @@ Level = Literal["NOTSET", "DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
 
 
 class ConsoleLogSettings(Settings):
-    """The table ``[logging.console]``."""
+    """The table ``[logging.console]``: colours and format of the log on standard error."""
 
     colored: bool = Field(True, description="Colours, where standard error is a terminal and NO_COLOR is not set.")
     format: Literal["simple", "verbose"] = Field(
@@ -203,7 +203,7 @@ class MonitorSettings(Settings):
 
 
 class DebugSettings(Settings):
-    """The table ``[debug]``."""
+    """The table ``[debug]``: logging at level DEBUG, and the debug mode of asyncio."""
 
     enabled: bool = Field(False, description="Logs at level DEBUG.")
     asyncio: bool = Field(False, description="Debug mode of asyncio: slow callbacks are logged.")

@@ -41,8 +41,8 @@ def check_plugin_options(
     checks them again. Raises InvalidInput, naming the plugin and the place: no agent has a plugin of that name that
     takes options; no kernel requests a slot of it; no schema allows them.
     """
-    given = {name: dict(said) for name, said in options.items() if said}
-    if not given:
+    options_by_plugin = {name: dict(plugin_options) for name, plugin_options in options.items() if plugin_options}
+    if not options_by_plugin:
         return {}
     schemas = schemas_of(agents)
     requested_slots = {slot for slots in kernel_slots for slot in slots.nonzero()}
@@ -52,7 +52,7 @@ def check_plugin_options(
         for plugin in devices.plugins_of(agent)
         if any(slot.slot_name in requested_slots for device in plugin.devices for slot in device.slots)
     }
-    for name, said in given.items():
+    for name, plugin_options in options_by_plugin.items():
         place = f"{_FIELD}.{name[:64]}"
         if name not in schemas:
             takers = ", ".join(schemas) or "none"
@@ -61,10 +61,10 @@ def check_plugin_options(
         if name not in plugins_of_slots:
             message = f"options for {name} concern its devices; request one of its slots as well"
             raise InvalidInput(message, data={place: "none of its slots is requested"})
-        problems = [problems_of_options(said, schema) for schema in schemas[name]]
+        problems = [problems_of_options(plugin_options, schema) for schema in schemas[name]]
         if all(problems):
             fewest = min(problems, key=len)
             text = "; ".join(f"{where}: {problem}" if where else problem for where, problem in fewest.items())
             data = {f"{place}.{where}" if where else place: problem for where, problem in fewest.items()}
             raise InvalidInput(f"the plugin {name} does not take these options: {text}", data=data)
-    return given
+    return options_by_plugin

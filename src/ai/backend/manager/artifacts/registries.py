@@ -220,8 +220,8 @@ class RegistryService:
             Unavailable: the proxy of a storage does not answer.
         """
         defaults = {stage: getattr(self.settings, f"{stage}_storage") for stage in STAGES}
-        named = {stage: registry.storages.get(stage) or defaults[stage] for stage in STAGES}
-        hosts = {stage: host for stage, host in named.items() if host}
+        host_of_stage = {stage: registry.storages.get(stage) or defaults[stage] for stage in STAGES}
+        hosts = {stage: host for stage, host in host_of_stage.items() if host}
         storages = await self.gateway.storages()
         answering = list(dict.fromkeys(host.partition(":")[0] for host in storages))
         for stage, host in hosts.items():

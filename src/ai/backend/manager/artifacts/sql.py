@@ -310,12 +310,12 @@ class SqlArtifactStore:
 
     async def find(self, ref: str, *, viewer: Viewer | None = None) -> Sequence[ArtifactRow]:
         try:
-            named = artifacts.c.id == UUID(ref)
+            condition = artifacts.c.id == UUID(ref)
         except ValueError:
-            named = artifacts.c.name == ref
+            condition = artifacts.c.name == ref
 
         def work(s: Connection) -> list[ArtifactRow]:
-            query = _artifacts().where(named).order_by(artifacts.c.created_at, artifacts.c.id)
+            query = _artifacts().where(condition).order_by(artifacts.c.created_at, artifacts.c.id)
             if viewer is not None:
                 query = query.where(_with_revision(_IS_AVAILABLE), is_open_to(s, viewer))
             return _with_revisions(s, query, available_only=viewer is not None)

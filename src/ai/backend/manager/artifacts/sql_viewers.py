@@ -42,11 +42,11 @@ def viewer_id(s: Connection, viewer: str) -> str:
     kind, _, name = viewer.partition(":")
     if kind not in ("group", "user"):
         return viewer
-    table, named = (groups, groups.c.name == name) if kind == "group" else (users, users.c.email == name)
+    table, condition = (groups, groups.c.name == name) if kind == "group" else (users, users.c.email == name)
     id_column = table.c.id if kind == "group" else table.c.uuid
     with suppress(ValueError):
-        named = id_column == UUID(name)
-    ids = s.execute(select(id_column).where(named)).scalars().all()
+        condition = id_column == UUID(name)
+    ids = s.execute(select(id_column).where(condition)).scalars().all()
     if not ids:
         raise NotFound(f"There is no {kind} {name[:256]!r}.", data={"viewers": "unknown"})
     if len(ids) > 1:

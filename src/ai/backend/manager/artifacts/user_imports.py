@@ -88,7 +88,8 @@ class UserImportService:
 
 
 def _check_importable(row: RevisionRow) -> None:
-    """Raises Forbidden: it is restricted, or larger than users of its registry may import."""
+    """Raises Forbidden if users may not see the artifact, or if a revision without files here is larger than users of
+    its registry may import."""
     limit, size = row.registry.user_import_bytes or 0, row.revision.size
     if not viewers_of(row.artifact, row.registry):
         raise Forbidden(f"{row.ref} is not public: ask an administrator to import it.")

@@ -85,8 +85,8 @@ class PostgresCopier:
                     raise
             if process.returncode:
                 messages.seek(0)
-                words = messages.read().decode(errors="replace").strip()[-_MAX_ERROR_CHARACTERS:]
-                raise Unavailable(f"{Path(command[0]).name} failed: {words}")
+                message = messages.read().decode(errors="replace").strip()[-_MAX_ERROR_CHARACTERS:]
+                raise Unavailable(f"{Path(command[0]).name} failed: {message}")
 
 
 def _feed(source: IO[bytes], stdin: IO[bytes]) -> None:

@@ -13,7 +13,7 @@ from ai.backend.infra.settings.tables import Address, TlsSettings
 
 
 class ManagerProcessSettings(TlsSettings):
-    """The table ``[manager]``."""
+    """The table ``[manager]``: the process, its TLS keys and the lease of its loops."""
 
     lease_s: float = Field(
         4.0,
@@ -53,7 +53,7 @@ class ManagerProcessSettings(TlsSettings):
 
 
 class DockerRegistrySettings(Settings):
-    """The table ``[docker-registry]``."""
+    """The table ``[docker-registry]``: whether certificates of container registries are verified."""
 
     ssl_verify: bool = Field(
         True, description="Whether certificates of registries are verified that have no ssl_verify of their own."

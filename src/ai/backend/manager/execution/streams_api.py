@@ -35,8 +35,8 @@ from ai.backend.manager.sessions.service import SessionService
 from ai.backend.manager.sessions.views import session_of
 
 FLUSH_S = 0.25
-_INPUT_CHECK_S = 1.0
 """How long a step of a streamed run collects output; the delay with which a user sees it."""
+_INPUT_CHECK_S = 1.0
 MAX_FRAME_CHARS = 262_144
 """Console text of one frame; six bytes a character at worst, which stays below the client's 4 MiB."""
 _TEXT_KINDS = ("stdout", "stderr")
@@ -71,7 +71,7 @@ class StreamsApi:
 
     @route("GET", "/stream/session/{s}/execute", kind="socket")
     async def execute(self, call: Call) -> web.StreamResponse:
-        """Run code; the first frame names it, and replies to requests for input are raw text frames."""
+        """Run code: the first frame has mode and code; replies to requests for input are raw text frames."""
         await self._sessions.get(**session_of(call))
         async with open_socket(call.request) as socket:
             await _StreamRun(self._execution, call, socket).serve()

@@ -327,7 +327,7 @@ class FolderSharingApi:
         "POST",
         "/folders/{f}/share",
         body=schema.ShareBody,
-        body_aliases=schema.EMAIL_ALIASES,
+        body_aliases=schema.SHARE_ALIASES,
         reply=schema.SharedEmailsReply,
         status=201,
     )

@@ -40,8 +40,10 @@ def folder_view(row: FolderRow) -> View:
     folder = row.folder
     owner = {"user": folder.user_id, "user_email": row.owner_email, "quota_scope_id": folder.quota_scope}
     group = {"group": folder.group_id, "group_name": row.group_name}
-    words = {name: getattr(folder, name).value for name in ("status", "usage_mode", "permission", "ownership_type")}
-    return {**attributes_of(folder), "folder": folder, "max_files": 0, **owner, **group, **words}
+    enum_values = {
+        name: getattr(folder, name).value for name in ("status", "usage_mode", "permission", "ownership_type")
+    }
+    return {**attributes_of(folder), "folder": folder, "max_files": 0, **owner, **group, **enum_values}
 
 
 class FolderResolvers:

@@ -143,7 +143,7 @@ class ShareBody(Schema, frozen=True):
     permission: FolderPermission
 
 
-EMAIL_ALIASES = {"user_ids": "emails", "perm": "permission"}
+SHARE_ALIASES = {"user_ids": "emails", "perm": "permission"}
 INVITE_ALIASES = {"user_ids": "emails", "permission": "perm"}
 
 

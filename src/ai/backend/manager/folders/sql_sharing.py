@@ -137,8 +137,8 @@ def _read_limits(s: Connection, scopes: Sequence[tuple[str, QuotaScopeId]]) -> l
     policies: dict[QuotaScopeId, str] = {}
     for kind, (table, key) in owners.items():
         for chunk in chunks(sorted({scope.id for _, scope in scopes if scope.kind is kind})):
-            named = select(key, table.c.resource_policy).where(key.in_(chunk))
-            policies |= {QuotaScopeId(kind, row[0]): row[1] for row in s.execute(named)}
+            query = select(key, table.c.resource_policy).where(key.in_(chunk))
+            policies |= {QuotaScopeId(kind, row[0]): row[1] for row in s.execute(query)}
     limits = []
     for host, scope in scopes:
         own_limit = own_limits.get((host, str(scope)))

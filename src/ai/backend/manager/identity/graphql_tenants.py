@@ -63,10 +63,10 @@ def _read_registries(value: Any) -> list[str]:
 
 
 def _read_group_type(value: Any) -> GroupType:
-    words = {kind.value: kind for kind in GroupType}
-    if str(value).upper().replace("-", "_") not in words:
-        raise InvalidInput(f"A group's type is one of {', '.join(words)}.", data={"type": "unknown"})
-    return words[str(value).upper().replace("-", "_")]
+    type_of_text = {kind.value: kind for kind in GroupType}
+    if str(value).upper().replace("-", "_") not in type_of_text:
+        raise InvalidInput(f"A group's type is one of {', '.join(type_of_text)}.", data={"type": "unknown"})
+    return type_of_text[str(value).upper().replace("-", "_")]
 
 
 def _read_unspecified(value: Any) -> str:
@@ -113,7 +113,7 @@ def _read_values(fields: tuple[str, ...], props: View) -> View:
 def _policy_kind(info: Info) -> QuotaScopeKind | None:
     """Returns the kind of owner of the policies of a GraphQL field; None for keypairs."""
     kinds = {"user_resource": QuotaScopeKind.USER, "project_resource": QuotaScopeKind.PROJECT}
-    return next((kind for words, kind in kinds.items() if words in info.field_name), None)
+    return next((kind for field_part, kind in kinds.items() if field_part in info.field_name), None)
 
 
 class TenantResolvers:
@@ -174,8 +174,8 @@ class TenantResolvers:
         async def work(caller: Caller) -> Any:
             mode = props.get("user_update_mode")
             if mode not in (None, *_MEMBER_CHANGES):
-                words = ", ".join(_MEMBER_CHANGES)
-                raise InvalidInput(f"user_update_mode is one of {words}.", data={"user_update_mode": "unknown"})
+                modes = ", ".join(_MEMBER_CHANGES)
+                raise InvalidInput(f"user_update_mode is one of {modes}.", data={"user_update_mode": "unknown"})
             users = [UserId(graphql.uuid_of(text, "user_uuids")) for text in props.get("user_uuids") or ()]
             values = _read_values(_GROUP_FIELDS, props)
             members = {mode.replace("-", "_"): users} if mode is not None else {}

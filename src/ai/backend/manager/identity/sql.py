@@ -115,8 +115,8 @@ def _select_credentials() -> Select[Any]:
 
 def _select_storage_policy() -> Select[Any]:
     policies, users = tables.storage_policies.c, tables.users.c
-    named = select(users.resource_policy).where(users.uuid == bindparam("user", type_=GUID())).scalar_subquery()
-    return select(tables.storage_policies).where(policies.kind == QuotaScopeKind.USER, policies.name == named)
+    policy_name = select(users.resource_policy).where(users.uuid == bindparam("user", type_=GUID())).scalar_subquery()
+    return select(tables.storage_policies).where(policies.kind == QuotaScopeKind.USER, policies.name == policy_name)
 
 
 # Every request about folders runs these queries, so they are built once.
@@ -234,14 +234,14 @@ class SqlIdentityStore(SqlUserStore):
 
     async def change_group_admins(self, group_id: GroupId, users: Collection[UserId], *, is_admin: bool) -> bool:
         members = tables.memberships.c
-        named = (members.group_id == group_id) & members.user_id.in_([*users])
+        condition = (members.group_id == group_id) & members.user_id.in_([*users])
 
         def work(s: Connection) -> bool:
-            if s.execute(select(func.count()).select_from(tables.memberships).where(named)).scalar_one() != len(
+            if s.execute(select(func.count()).select_from(tables.memberships).where(condition)).scalar_one() != len(
                 {*users}
             ):
                 return False
-            s.execute(update(tables.memberships).where(named).values(is_admin=is_admin))
+            s.execute(update(tables.memberships).where(condition).values(is_admin=is_admin))
             return True
 
         return await self._db.run_write(work)
@@ -265,12 +265,12 @@ class SqlIdentityStore(SqlUserStore):
         owners = {None: tables.keypairs, QuotaScopeKind.USER: tables.users, QuotaScopeKind.PROJECT: tables.groups}[kind]
         used = select(owners.c.resource_policy).where(owners.c.resource_policy == name).limit(1)
         table = tables.policies if kind is None else tables.storage_policies
-        named = and_(table.c.name == name, *(() if kind is None else (table.c.kind == kind,)))
+        condition = and_(table.c.name == name, *(() if kind is None else (table.c.kind == kind,)))
 
         def work(s: Connection) -> bool:
             if s.execute(used).first() is not None:
                 raise Conflict(f"The resource policy {name!r} is in use.", data={"name": "in use"})
-            return bool(s.execute(delete(table).where(named)).rowcount)
+            return bool(s.execute(delete(table).where(condition)).rowcount)
 
         return await self._db.run_write(work)
 

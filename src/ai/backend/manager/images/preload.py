@@ -76,10 +76,10 @@ def chosen_agents(agents: Iterable[Agent], expression: str) -> list[Agent]:
     candidates = list(agents)
     chosen: set[str] = {agent.id for agent in candidates} if terms[0].startswith("!") else set()
     for term in terms:
-        named = {agent.id for agent in candidates if _is_named(agent, term.removeprefix("!"))}
-        if not named and candidates:
+        matching_ids = {agent.id for agent in candidates if _is_named(agent, term.removeprefix("!"))}
+        if not matching_ids and candidates:
             raise InvalidInput(f"{term[:64]!r} names no agent that is alive.", data={"target_agents": "unknown"})
-        chosen = chosen - named if term.startswith("!") else chosen | named
+        chosen = chosen - matching_ids if term.startswith("!") else chosen | matching_ids
     return [agent for agent in candidates if agent.id in chosen]
 
 

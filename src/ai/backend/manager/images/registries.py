@@ -40,8 +40,8 @@ def check_registry(registry: ContainerRegistry) -> ContainerRegistry:
         is_valid = url.scheme in ("http", "https") and bool(url.hostname) and not url.username and not url.query
     except ValueError:
         is_valid = False
-    words = (registry.url, registry.username, registry.password, *registry.projects)
-    if not is_valid or not all(word.isprintable() and len(word) <= _MAX_TEXT_LENGTH for word in words):
+    texts = (registry.url, registry.username, registry.password, *registry.projects)
+    if not is_valid or not all(text.isprintable() and len(text) <= _MAX_TEXT_LENGTH for text in texts):
         raise InvalidInput(
             "A registry has a URL such as https://cr.example.org, and names without control characters.",
             data={"url": "malformed"},

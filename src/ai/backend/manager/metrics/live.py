@@ -54,7 +54,7 @@ class LiveMetrics:
         self._queries: dict[SessionId, int] = {}
 
     def put(self, report: StatReport, kernels: Mapping[str, KernelId]) -> None:
-        """Records a report. ``kernels`` maps the ids of the report that belong to the agent."""
+        """Records a report. ``kernels`` maps kernel ids as the report writes them to those of the agent's kernels."""
         agent_id = AgentId(report.agent_id)
         self._nodes[agent_id] = _Node(
             reported_at=self._clock(),

@@ -40,11 +40,11 @@ def adapt_order(name: str, plugin: AbstractOrder) -> Order:
         try:
             usage = Usage(capacity=capacity, occupied=snapshot.occupied)
             ordered = plugin.order([_waiting(queued) for queued in queued_sessions], usage)
-            named = [by_id.pop(session_id) for session_id in dict.fromkeys(ordered)]
+            ordered_sessions = [by_id.pop(session_id) for session_id in dict.fromkeys(ordered)]
         except Exception:  # a failing plugin must not stop the scheduler
             log.exception("the ordering plugin %s failed; the oldest sessions go first", name)
             return StaticQueue(queued_sessions)
-        return StaticQueue([*named, *by_id.values()])
+        return StaticQueue([*ordered_sessions, *by_id.values()])
 
     return order
 

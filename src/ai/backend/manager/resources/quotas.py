@@ -22,8 +22,10 @@ def quota_names(session: Session) -> tuple[str, ...]:
 
 def bounded(names: Iterable[str], limits: ResourceSlot, *, unnamed: Decimal = INFINITY) -> ResourceSlot:
     """Returns a limit for every slot in ``names``; ``unnamed`` for slots that ``limits`` does not have."""
-    named = set(limits)
-    return ResourceSlot({name: (limits[name] if name in named else unnamed) for name in {*names, *named}})
+    limited_names = set(limits)
+    return ResourceSlot(
+        {name: (limits[name] if name in limited_names else unnamed) for name in {*names, *limited_names}}
+    )
 
 
 def policy_limits(names: Iterable[str], policy: ResourcePolicy) -> ResourceSlot:

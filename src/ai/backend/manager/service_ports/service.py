@@ -43,7 +43,7 @@ class OfferedService:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartedService:
-    """A running service, and how a browser reaches it; None without an app proxy."""
+    """A running service. ``access`` is how a browser reaches it; None without an app proxy."""
 
     state: ServiceState
     access: AppAccess | None = None

@@ -53,7 +53,7 @@ def with_live_statistics(session: Session, metrics: LiveMetrics) -> Session:
 
 
 class LiveSlotUse:
-    """Implements :class:`ai.backend.manager.agents.store.SlotUse`."""
+    """Finds a live session that requests a slot. Implements :class:`ai.backend.manager.agents.store.SlotUse`."""
 
     def __init__(self, store: SessionStore) -> None:
         self._store = store

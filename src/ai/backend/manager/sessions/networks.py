@@ -17,7 +17,6 @@ from ai.backend.common.states import ClusterMode
 from ai.backend.common.wire.agent import OverlayInfo, UnderlayPeer
 from ai.backend.manager.agents.capabilities import is_encrypted
 from ai.backend.manager.agents.model import Agent
-from ai.backend.manager.agents.registration import MAX_PORT
 from ai.backend.manager.sessions.model import Kernel, NetworkNode, Session, SessionNetwork, line_between
 from ai.backend.manager.sessions.settings import SessionSettings
 
@@ -31,6 +30,7 @@ def no_secret(purpose: bytes, key_id: str) -> bytes:
 
 
 _SMALLEST_PREFIX_BITS = 28
+_MAX_MTU = 65_535
 _RESERVED_ADDRESSES = 2  # the network itself and its broadcast address
 _HEADER_BYTES = 50  # IPv4, UDP, VXLAN, Ethernet
 _ENCRYPTION_BYTES = 40  # ESP: header, initialization vector, padding, check value
@@ -62,17 +62,19 @@ def assign_network(
     subnet = _free_subnet(len(placed) + len(members), [IPv4Network(net.subnet) for _, net in taken], settings, rng)
     nodes: dict[AgentId, NetworkNode] = {}
     encrypted = is_encrypted(session.resource_opts)
-    mtu = MAX_PORT
-    for number, (agent_id, overlay) in enumerate(overlay_reports.items(), 1):
+    mtu = _MAX_MTU
+    for address_index, (agent_id, overlay) in enumerate(overlay_reports.items(), 1):
         if overlay is None or overlay.why_not:
             raise InsufficientResource(f"agent {agent_id} does not support networks over several nodes any more")
         port = overlay.encrypted_port if encrypted else overlay.port
-        nodes[agent_id] = NetworkNode(address=overlay.address, port=port, gateway=str(subnet[number]))
+        nodes[agent_id] = NetworkNode(address=overlay.address, port=port, gateway=str(subnet[address_index]))
         mtu = min(mtu, overlay.mtu)
     network = SessionNetwork(
         subnet=str(subnet),
         mtu=mtu - _HEADER_BYTES - (_ENCRYPTION_BYTES if encrypted else 0),
-        addresses={host: str(subnet[len(members) + number]) for number, (host, _) in enumerate(placed, 1)},
+        addresses={
+            host: str(subnet[len(members) + address_index]) for address_index, (host, _) in enumerate(placed, 1)
+        },
         places=dict(placed),
         nodes=nodes,
         encrypted=encrypted,

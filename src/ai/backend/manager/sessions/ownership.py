@@ -18,7 +18,8 @@ from ai.backend.manager.sessions.store import SessionStore
 
 
 class OwnerSessions:
-    """Implements :class:`ai.backend.manager.identity.store.OwnedSessions`."""
+    """Counts and ends the sessions of keypairs and groups. Implements
+    :class:`ai.backend.manager.identity.store.OwnedSessions`."""
 
     def __init__(self, store: SessionStore, service: SessionService) -> None:
         self._store = store
@@ -43,7 +44,8 @@ class OwnerSessions:
 
 
 class ResourceGroupSessions:
-    """Implements :class:`ai.backend.manager.resource_groups.store.ResourceGroupUse`."""
+    """Lists the agents and counts the live sessions of a resource group. Implements
+    :class:`ai.backend.manager.resource_groups.store.ResourceGroupUse`."""
 
     def __init__(self, agents: AgentStore, sessions: SessionStore) -> None:
         self._agents = agents

@@ -245,8 +245,10 @@ class SqlSessionStore(SqlOutbox):
         except IntegrityError as e:
             if any(change.new.vni is not None and change.new.vni != change.old.vni for change in changes):
                 raise StaleVersion("another session has the same network number") from e
-            named = [await self.newest_named(c.new.access_key, c.new.name) for c in changes if c.old.name != c.new.name]
-            raise _already_exists(e, next((row.id for row in named if row is not None), None)) from None
+            newest_sessions = [
+                await self.newest_named(c.new.access_key, c.new.name) for c in changes if c.old.name != c.new.name
+            ]
+            raise _already_exists(e, next((row.id for row in newest_sessions if row is not None), None)) from None
 
     @staticmethod
     def _write(conn: Connection, changes: Sequence[Change]) -> None:
@@ -299,8 +301,8 @@ class SqlSessionStore(SqlOutbox):
         cols = tables.sessions.c
         live_of_owner = [tables.LIVE] if access_key is None else [tables.LIVE, cols.access_key == access_key]
         if access_key is not None:
-            named = await self.live_named(access_key, ref)
-            exact_matches = [named] if named is not None else []
+            session = await self.live_named(access_key, ref)
+            exact_matches = [session] if session is not None else []
         else:
             exact_matches = await self._select(tables.LIVE, cols.name == ref, limit=limit)
         if exact_matches or not ref:

@@ -19,7 +19,7 @@ from ai.backend.plugin.runtime import Overlay
 LONGEST_PREFIX = 28
 _RESERVED_ADDRESSES = 3  # the network itself, its gateway, its broadcast address
 _SYSCTL_FOLDER = Path("/proc/sys/net")
-_FENCE_FILES = ("ipv6/conf/{}/disable_ipv6", "ipv4/conf/{}/rp_filter")
+_ISOLATION_SYSCTLS = ("ipv6/conf/{}/disable_ipv6", "ipv4/conf/{}/rp_filter")
 """Besides, the device does not answer ARP, and the host ignores what arrives there."""
 _PROBE_PORT, _PROBE_MTU = 4789, 1450
 _NO_SHORTCUT_REASON = "the kernel (older than Linux 6.5) leads no network from one agent to another of the same node"
@@ -56,9 +56,10 @@ def mac_of(address: str) -> str:
     return ":".join(f"{byte:02x}" for byte in b"\x02\x42" + IPv4Address(address).packed)
 
 
-def fence(name: str) -> None:
-    """Keeps the host from a network device of a session, as far as permitted."""
-    for path in _FENCE_FILES:
+def isolate_from_host(name: str) -> None:
+    """Turns IPv6 off and strict reverse-path filtering on for a network device of a session, so that the host accepts
+    no packets from it. Does nothing where the process may not write the kernel's settings."""
+    for path in _ISOLATION_SYSCTLS:
         with suppress(OSError):
             (_SYSCTL_FOLDER / path.format(name)).write_text("1")
 
@@ -116,7 +117,7 @@ def set_up(name: str, mark: str, overlay: Overlay, *, bridge: str = "") -> None:
             route.add_place(name, EVERYBODY, *peer)
         for host, peer in overlay.peers.items():
             route.add_place(name, mac_of(overlay.addresses[host]), *peer)
-        fence(name)
+        isolate_from_host(name)
         if bridge:
             route.set_master(name, bridge)
         route.set_up(name, arp=False)

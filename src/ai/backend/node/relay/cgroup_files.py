@@ -39,9 +39,9 @@ def _measure_v2(root: str) -> Dict[str, Any]:
     read = written = None
     text = _read(os.path.join(root, "io.stat"))
     if text is not None:
-        words = [word.partition("=") for word in text.split()]
-        read = sum(int(value) for name, _, value in words if name == "rbytes")
-        written = sum(int(value) for name, _, value in words if name == "wbytes")
+        pairs = [word.partition("=") for word in text.split()]
+        read = sum(int(value) for name, _, value in pairs if name == "rbytes")
+        written = sum(int(value) for name, _, value in pairs if name == "wbytes")
     return {
         "cpu_ms": None if cpu_us is None else cpu_us / 1e3,
         "mem": None if used is None else max(0, used - (inactive or 0)),

@@ -44,16 +44,16 @@ class FirstProcess:
         self.pid = os.fork()
         if self.pid:
             return
-        code = _FAILED_START_EXIT_CODE
+        exit_code = _FAILED_START_EXIT_CODE
         try:
             signal.set_wakeup_fd(-1)
             for signal_number in (signal.SIGCHLD, *STOP_SIGNALS):
                 signal.signal(signal_number, signal.SIG_DFL)
-            code = run()
+            exit_code = run()
         except BaseException as error:  # noqa: BLE001  # this process must not go on as a second first one
             os.write(2, ("runner: %s: %s\n" % (type(error).__name__, error)).encode("utf-8", "replace"))
         finally:
-            os._exit(code)
+            os._exit(exit_code)
 
     def on_wakeup(self) -> None:
         """Reaps what has ended. Call it when ``wakeup`` is readable."""

@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 def main(arguments: List[str]) -> int:
     """Does ``--copy FOLDER INTO`` and ``--touch FILE``; returns 2 for wrong arguments."""
-    words = list(arguments)
-    while words:
-        word = words.pop(0)
-        if word == "--copy" and len(words) >= 2:
-            source, target = words.pop(0), words.pop(0)
+    remaining = list(arguments)
+    while remaining:
+        option = remaining.pop(0)
+        if option == "--copy" and len(remaining) >= 2:
+            source, target = remaining.pop(0), remaining.pop(0)
             copy_tree(source, target)
-        elif word == "--touch" and words:
-            with open(words.pop(0), "ab"):
+        elif option == "--touch" and remaining:
+            with open(remaining.pop(0), "ab"):
                 pass
         else:
             sys.stderr.write("usage: main.py prepare [--copy FOLDER INTO] [--touch FILE]\n")

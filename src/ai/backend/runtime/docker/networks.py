@@ -48,7 +48,7 @@ def why_no_multi_node_networks(engine_url: str, state_directory: Path) -> str:
             connection.connect(engine_url.removeprefix("unix://"))
             engine_pid = struct.unpack("=iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
             engine_namespace, agent_namespace = (
-                Path(f"/proc/{process}/ns/net").stat().st_ino for process in (engine_pid, "self")
+                Path(f"/proc/{proc_entry}/ns/net").stat().st_ino for proc_entry in (engine_pid, "self")
             )
         except OSError as error:
             return f"it cannot be told which network the engine is in: {error.strerror or error}"

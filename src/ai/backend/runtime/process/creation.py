@@ -44,10 +44,10 @@ def find_images(settings: ProcessRuntimeSettings, state_path: Path) -> list[Proc
     return [*host_images(settings.interpreters), *rootfs.list_images(images_directory(settings, state_path))]
 
 
-def refresh_rootfs(
+def images_with_current_rootfs(
     known_images: Mapping[str, ProcessImage], settings: ProcessRuntimeSettings, state_path: Path
 ) -> list[ProcessImage]:
-    """Returns the known host images and the root file systems that exist now."""
+    """Returns the host images of ``known_images``, and an image for each imported root file system that exists now."""
     host_images_by_name = {image.name: image for image in known_images.values() if image.rootfs is None}
     return [*host_images_by_name.values(), *rootfs.list_images(images_directory(settings, state_path))]
 

@@ -113,7 +113,7 @@ class SessionNetworks:
                 route.add_pair(device_name, peer_name, f"{self._device_mark}{session_id}")
                 crash_point("network.made")
             for pair_device in (device_name, peer_name):
-                overlay.fence(pair_device)
+                overlay.isolate_from_host(pair_device)
                 route.set_up(pair_device, arp=False)
 
     def remove(self, session_id: SessionId) -> None:

@@ -190,7 +190,7 @@ class ProcessRuntime(AbstractRuntime):
 
     async def list_images(self) -> Sequence[RuntimeImage]:
         self._set_images(
-            await asyncio.to_thread(creation.refresh_rootfs, self._images, self.settings, self._state.path)
+            await asyncio.to_thread(creation.images_with_current_rootfs, self._images, self.settings, self._state.path)
         )
         images_by_name = {image.name: image for image in self._images.values()}
         return [image.public() for image in images_by_name.values()]

@@ -287,7 +287,7 @@ class Pipeline:
 
 
 def notes_on(files: Iterable[PlannedFile], *, is_verified: bool) -> tuple[str, ...]:
-    """Returns warnings for the users of these files."""
+    """Returns a warning for files that may run code when they are loaded, and one if the contents are not verified."""
     notes = []
     pickle_names = sorted(file.path for file in files if file.path.lower().endswith(_PICKLE_SUFFIXES))
     if pickle_names:

@@ -33,7 +33,7 @@ Duration = Annotated[float, BeforeValidator(_parse_seconds)]
 
 
 class ProxySettings(Settings):
-    """The table ``[storage-proxy]``."""
+    """The table ``[storage-proxy]``: name and secret of the proxy, and the limits of transfers and scans."""
 
     node_id: str = Field("storage-proxy", description="Name of this proxy, for people.")
     secret: SecretStr = Field(description="Signs the tokens of transfers; only proxies of the same volumes know it.")

@@ -125,14 +125,14 @@ class ResourceSettings(Settings):
 
 
 class EnvironmentSettings(Settings):
-    """The table ``[environments]``."""
+    """The table ``[environments]``: which images the console shows."""
 
     allowlist: Words = Field([], description="Images that the console shows; all if empty.")
     show_non_installed_images: bool = Field(False, description="The console shows images that no agent has.")
 
 
 class MenuSettings(Settings):
-    """The table ``[ui]``."""
+    """The table ``[ui]``: pages that the console hides."""
 
     menu_blocklist: Words = Field([], description="Pages that the console hides.")
     menu_inactivelist: Words = Field([], description="Pages that the console shows disabled.")
@@ -245,13 +245,13 @@ class SecuritySettings(Settings):
 
 
 class PluginPageSettings(Settings):
-    """The table ``[plugin]``."""
+    """The table ``[plugin]``: plug-ins of the console."""
 
     page: str = Field("", description="Plug-ins of the console, comma-separated.")
 
 
 class PipelineSettings(Settings):
-    """The table ``[pipeline]``."""
+    """The table ``[pipeline]``: published keys without effect."""
 
     endpoint: str = unused_field("", "there is no pipeline service here")
     frontend_endpoint: str = unused_field("", "there is no pipeline service here")

@@ -55,10 +55,10 @@ class _ScarceSet(NamedTuple):
 class DevicePrices:
     """Counts what is free in each group of agents, and prices it."""
 
-    def __init__(self, named: Sequence[NamedRequest], requested_units: Mapping[str, float]) -> None:
+    def __init__(self, requests: Sequence[NamedRequest], requested_units: Mapping[str, float]) -> None:
         """``requested_units``: what all typical requests ask of each accelerator slot."""
         flows: dict[tuple[str, tuple[DeviceRequest, ...]], _Flow] = {}
-        for device_requests, slots, count in named:
+        for device_requests, slots, count in requests:
             for slot, quantity in slots.items():
                 if slot not in _HOST_SLOTS and (all_units := requested_units.get(slot)):
                     amount = float(quantity)

@@ -86,10 +86,10 @@ class FreeStates:
         agents: Sequence[AgentState],
         typical: Mapping[str, TypicalRequest],
         value_cache: PartValueCache,
-        named: Sequence[NamedRequest] = (),
+        named_requests: Sequence[NamedRequest] = (),
     ) -> None:
         self.typical = typical
-        self.prices = DevicePrices(named, {slot: request.units for slot, request in typical.items()})
+        self.prices = DevicePrices(named_requests, {slot: request.units for slot, request in typical.items()})
         self.log: list[FreeState] = []
         self.era = 0
         self._max_log = 4 * len(agents) + 4096

@@ -52,8 +52,8 @@ class Victims:
             needed = self._needed(self._index.agents[rank], demand, ending, evictable)
             if needed is not None:
                 largest_priority = max((victim.priority for victim in needed), default=-1)
-                ages = (self._sign * victim.started_at.timestamp() for victim in needed)
-                cost = largest_priority, len(needed), max(ages, default=0.0)
+                signed_start_times = (self._sign * victim.started_at.timestamp() for victim in needed)
+                cost = largest_priority, len(needed), max(signed_start_times, default=0.0)
                 if best is None or cost < best[0]:
                     best = cost, rank, needed
         if best is None:

@@ -60,6 +60,7 @@ def _mask_of_locations(masks: Mapping[tuple[str, ...], int], ranks: Sequence[int
 
 
 def _close_masks(index: AgentIndex, demand: Demand, agent_mask: int, assigned_ranks: Sequence[int]) -> Iterator[int]:
+    """Yields masks of agents to try in order: those nearest to the assigned agents first, all agents last."""
     nearby_masks = (
         (_mask_of_locations(places, assigned_ranks) & agent_mask for places in index.places) if assigned_ranks else ()
     )
@@ -70,6 +71,7 @@ def _close_masks(index: AgentIndex, demand: Demand, agent_mask: int, assigned_ra
 
 
 def _apart_masks(index: AgentIndex, demand: Demand, agent_mask: int, assigned_ranks: Sequence[int]) -> Iterator[int]:
+    """Yields masks of agents to try in order: those farthest from the assigned agents first, all agents last."""
     for places in reversed(index.places):
         yield agent_mask & ~_mask_of_locations(places, assigned_ranks)
     yield agent_mask & ~mask_of(assigned_ranks, index.size)

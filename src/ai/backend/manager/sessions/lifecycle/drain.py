@@ -19,7 +19,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class DeviceDrainage:
-    """Implements :class:`ai.backend.manager.agents.store.Drainage`."""
+    """Ends the sessions on devices that are drained. Implements
+    :class:`ai.backend.manager.agents.store.Drainage`."""
 
     store: SessionStore
     writer: SessionWriter
