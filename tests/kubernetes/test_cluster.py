@@ -52,13 +52,23 @@ def test_services_lead_to_pods(kubernetes_cluster: Cluster) -> None:
     kubernetes_cluster.apply(
         behind, {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "behind"}, "spec": service}
     )
-    # By its address: a kubelet that has not seen the service yet gives the pod no variables of it.
-    asks = busybox_pod("asks", f"until nc -w 2 {kubernetes_cluster.service_address(77)} 70; do sleep 0.2; done")
-    kubernetes_cluster.apply(asks)
+    kubernetes_cluster.wait_for_phase("behind")
+    kubernetes_cluster.wait_for(lambda: _is_endpoint_ready(kubernetes_cluster, "behind"), "a ready endpoint of behind")
+    # By its address: a kubelet that has not seen the service yet gives the pod no variables of it. Without `timeout` a
+    # connection that is made and then lost, as while kube-proxy writes its rules, would be waited for for good.
+    address = kubernetes_cluster.service_address(77)
+    script = f"exec 2>/dev/null; until timeout 5 nc -w 2 {address} 70; do sleep 0.2; done"
+    kubernetes_cluster.apply(busybox_pod("asks", script))
     kubernetes_cluster.wait_for_phase("asks", "Succeeded")
     assert kubernetes_cluster.kubectl("logs", "asks") == "behind\n"
     with socket.create_connection((kubernetes_cluster.service_address(77), 70), 5) as connection:
         assert connection.makefile().readline() == "behind\n"
+
+
+def _is_endpoint_ready(cluster: Cluster, service: str) -> bool:
+    selector = f"?labelSelector=kubernetes.io/service-name={service}"
+    slices = cluster.request("GET", f"/apis/discovery.k8s.io/v1/namespaces/default/endpointslices{selector}")["items"]
+    return any(one["conditions"].get("ready") for item in slices for one in item["endpoints"] or ())
 
 
 def test_an_image_of_an_archive(kubernetes_cluster: Cluster, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import sys
 import sysconfig
 import tarfile
 from collections.abc import Iterable, Iterator
+from importlib.util import cache_from_source
 from pathlib import Path
 
 from tools.kube.images import pack_image
@@ -99,7 +100,10 @@ def _files(folder: Path, place: str) -> Iterator[tuple[str, Path]]:
 
 
 def _add(tar: tarfile.TarFile, place: str, source: Path, libraries: set[Path]) -> None:
+    """Adds a file; a module with its bytecode, since a daemon can write none and would compile all at each start."""
     tar.add(source.resolve(), place.lstrip("/"), filter=_as_root)
+    if source.suffix == ".py" and (compiled := Path(cache_from_source(str(source.resolve())))).is_file():
+        tar.add(compiled, cache_from_source(place).lstrip("/"), filter=_as_root)
     if ".so" in source.name:
         libraries.add(source)
 

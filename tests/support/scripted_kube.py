@@ -62,7 +62,9 @@ class ScriptedKube:
 
         yield chunks()
 
-    async def list(self, resource: Resource[Any], namespace: str = "", **selectors: str) -> tuple[list[Any], str]:
+    async def list_readable(
+        self, resource: Resource[Any], namespace: str = "", **selectors: str
+    ) -> tuple[list[Any], str]:
         answer = self.lists.pop(0)
         if isinstance(answer, Exception):
             raise answer

@@ -283,13 +283,16 @@ class Cluster:
     # ---- daemons
 
     def reconnect(self) -> None:
-        """Restart what watches the API server, once that is back after seconds of absence.
+        """Restart what watches the API server, and that too, once it or etcd is back after seconds of absence.
 
         The watches of Kubernetes' own programs come back by themselves, but only after a delay that has grown up to a
-        minute meanwhile (client-go's reflector): until then no pod is bound, started or ended.
+        minute meanwhile (client-go's reflector): until then no pod is bound, started or ended. The API server has a
+        connection to etcd for each kind of objects, whose delays grow up to two minutes (gRPC): until then those who
+        watch that kind, as kube-proxy does services, are refused, and wait in turn.
 
         Raises PlaceFailed, DaemonFailed.
         """
+        self.daemons["kube-apiserver"].restart()
         watching = [daemon for name, daemon in self.daemons.items() if name not in _NOT_WATCHING]
         for daemon in watching:
             daemon.kill()

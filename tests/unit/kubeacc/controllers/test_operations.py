@@ -13,10 +13,11 @@ import pytest
 from ai.backend.common.device_operations import OperationPhase as P
 from ai.backend.common.device_operations import OperationVerb as V
 from ai.backend.infra.retry import Backoff
+from ai.backend.kubeacc.controllers import operations
 from ai.backend.kubeacc.controllers.cluster_view import ClusterView
+from ai.backend.kubeacc.controllers.devices import DeviceController
 from ai.backend.kubeacc.controllers.manager import ControllerManager
 from ai.backend.kubeacc.controllers.operations import OperationController
-from ai.backend.kubeacc.controllers.progress import timestamp
 from ai.backend.kubeacc.crd.accelerators import (
     AcceleratorSpec,
     AcceleratorStatus,
@@ -35,7 +36,8 @@ from ai.backend.kubeacc.crd.operations import (
 from ai.backend.kubeacc.crd.policies import AcceleratorPolicySpec, Quota
 from ai.backend.kubeacc.crd.vocabulary import OPERATION_FINALIZER, AcceleratorType, DrainMode, LifecycleOwner
 from ai.backend.node.kube_api.client import KubeApi
-from ai.backend.node.kube_api.errors import ObjectInvalid, RequestDenied
+from ai.backend.node.kube_api.decoding import Undecodable
+from ai.backend.node.kube_api.errors import ObjectConflict, ObjectInvalid, RequestDenied, ServerFailed
 from ai.backend.node.kube_api.objects import ObjectMeta
 from ai.backend.node.kube_api.resources import Resource
 
@@ -59,6 +61,8 @@ class Server:
         self.asked.append((f"apply {resource.plural}/{name}", body))
         await asyncio.sleep(0)
         present = self.objects[name]
+        if body["metadata"].get("resourceVersion", "") not in ("", present.metadata.resource_version):
+            raise ObjectConflict(name)
         self._version += 1
         status = {**msgspec.to_builtins(present.status), **body.get("status", {})}
         metadata = msgspec.structs.replace(present.metadata, resource_version=str(self._version))
@@ -73,7 +77,9 @@ class Server:
         return self.objects.get(name)
 
     async def find(self, _resource: Resource[Any], name: str, _namespace: str = "") -> Any:
-        return self.objects.get(name)
+        if isinstance(present := self.objects.get(name), Exception):
+            raise present
+        return present
 
     async def request(self, method: str, path: str, *, body: Any = None, **_: Any) -> bytes:
         self.asked.append((f"{method} {path}", body))
@@ -113,23 +119,24 @@ class Room:
 
     def __init__(self, *objects: Any, policy: AcceleratorPolicySpec | None = None) -> None:
         self.server = Server()
+        self.now = NOW
         api = cast("KubeApi", self.server)
         self.view = ClusterView(api)
         gpu = AcceleratorClass(metadata=ObjectMeta(name="gpu"), spec=AcceleratorClassSpec())
-        rules = AcceleratorPolicy(
-            metadata=ObjectMeta(name="p"),
-            spec=policy or AcceleratorPolicySpec(operations=tuple(V), drain_modes=tuple(DrainMode)),
-        )
-        self.server.objects = {obj.metadata.name: obj for obj in objects}
+        default = AcceleratorPolicySpec(operations=tuple(V), drain_modes=tuple(DrainMode))
+        metadata = ObjectMeta(name="p", uid="p", resource_version="1")
+        rules = [obj for obj in objects if isinstance(obj, AcceleratorPolicy)]
+        rules = rules or [AcceleratorPolicy(metadata=metadata, spec=policy or default)]
+        self.server.objects = {obj.metadata.name: obj for obj in (*objects, *rules)}
         for mirror, kinds in (
             (self.view.accelerators, [obj for obj in objects if isinstance(obj, Accelerator)]),
             (self.view.operations, [obj for obj in objects if isinstance(obj, AcceleratorOperation)]),
             (self.view.classes, [gpu]),
-            (self.view.policies, [rules]),
+            (self.view.policies, rules),
         ):
             mirror.reflector._replace(cast("Any", kinds), "1")
         self.controller = OperationController(
-            api, self.view, executor_of=lambda op, dev: "node/n", silent_s=lambda executor: 0.0, now=lambda: NOW
+            api, self.view, executor_of=lambda op, dev: "node/n", silent_s=lambda executor: 0.0, now=lambda: self.now
         )
 
     def written(self, kind: str) -> list[Any]:
@@ -154,19 +161,107 @@ async def test_a_quota_counts_what_its_own_policy_allowed() -> None:
     assert len(room.written("apply accelerators/d0")) == 1
 
 
+HOURLY = AcceleratorPolicySpec(operations=(V.RESET,), quota=Quota(operations_per_hour=1))
+
+
 @pytest.mark.parametrize(("minutes", "begins"), [(10, False), (70, True)])
 async def test_who_deletes_what_has_ended_gets_no_more_than_the_quota_of_an_hour(minutes: int, begins: bool) -> None:
-    policy = AcceleratorPolicySpec(operations=(V.RESET,), quota=Quota(operations_per_hour=1))
-    started_at = timestamp(NOW - timedelta(minutes=minutes))
-    waiting = operation("op", "d", P.QUEUED)
-    ended = operation("ended", "d", P.SUCCEEDED, attempts=1, start_time=started_at)
-    room = Room(device("d"), waiting, ended, policy=policy)
-    room.view.operations.reflector._replace([waiting], "2")
+    """Also from the next leader, which has seen nothing of the operation."""
+    earlier = Room(device("d"), operation("first", "d", P.DRAINING), policy=HOURLY)
+    earlier.now = NOW - timedelta(minutes=minutes)
+    await earlier.controller.reconcile(("lab", "first"))
+    assert earlier.server.objects["first"].status.phase is P.RUNNING
+    room = Room(device("d"), operation("op", "d", P.QUEUED), earlier.server.objects["p"])
     await room.controller.reconcile(("lab", "op"))
     assert bool(room.written("apply accelerators/d")) is begins
     if not begins:
         (body,) = room.written("apply acceleratoroperations/op")
         assert body["status"]["reason"] == "QuotaExceeded"
+
+
+async def test_what_has_left_the_hour_is_noted_no_longer() -> None:
+    room = Room(*(device(f"d{number}") for number in (0, 1)), operation("op0", "d0", P.DRAINING), policy=HOURLY)
+    await room.controller.reconcile(("lab", "op0"))
+    later = Room(device("d1"), operation("op1", "d1", P.DRAINING, deadline=None), room.server.objects["p"])
+    later.now = NOW + timedelta(hours=1)
+    await later.controller.reconcile(("lab", "op1"))
+    assert [one.uid for one in later.server.objects["p"].status.recent_operations] == ["op1"]
+
+
+async def test_of_two_operations_one_gets_the_last_place_of_an_hour() -> None:
+    locks = [OperationRef(namespace="lab", name=f"op{number}", uid=f"op{number}") for number in (0, 1)]
+    devices = [device(f"d{number}", operation=lock) for number, lock in enumerate(locks)]
+    draining = [operation(lock.name, f"d{number}", P.DRAINING) for number, lock in enumerate(locks)]
+    room = Room(*devices, *draining, policy=HOURLY)
+    keys = [("lab", one.metadata.name) for one in draining]
+    await asyncio.gather(*(room.controller.reconcile(key) for key in keys), return_exceptions=True)
+    await asyncio.gather(*(room.controller.reconcile(key) for key in keys), return_exceptions=True)
+    stored = [room.server.objects[name].status for _, name in keys]
+    assert sorted(status.phase for status in stored) == [P.DRAINING, P.RUNNING]
+    assert [status.reason for status in stored if status.phase is P.DRAINING] == ["QuotaExceeded"]
+
+
+async def test_where_no_more_can_be_noted_none_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operations, "MAX_RECENT", 1)
+    policy = msgspec.structs.replace(HOURLY, quota=Quota(operations_per_hour=5))
+    room = Room(*(device(f"d{number}") for number in (0, 1)), operation("op0", "d0", P.DRAINING), policy=policy)
+    await room.controller.reconcile(("lab", "op0"))
+    after = Room(device("d1"), operation("op1", "d1", P.QUEUED), room.server.objects["p"])
+    await after.controller.reconcile(("lab", "op1"))
+    (body,) = after.written("apply acceleratoroperations/op1")
+    assert body["status"]["reason"] == "QuotaExceeded"
+
+
+def odd(obj: Any, namespace: str = "") -> Undecodable:
+    """An object as the copies have it that another version has written."""
+    metadata = ObjectMeta(name=obj.metadata.name, namespace=namespace, uid=obj.metadata.uid, resource_version="7")
+    return Undecodable(metadata, "Invalid enum value 'Melt' - at `$.spec.operation`")
+
+
+@pytest.mark.parametrize("quota", [Quota(operations_per_hour=1), Quota(concurrent_operations=1)])
+async def test_an_operation_that_cannot_be_read_counts_for_the_quotas_of_its_namespace(quota: Quota) -> None:
+    policy = msgspec.structs.replace(HOURLY, quota=quota)
+    waiting, other = operation("op", "d0", P.QUEUED), operation("other", "d1", P.RUNNING)
+    room = Room(device("d0"), device("d1"), waiting, policy=policy)
+    room.view.operations.reflector._replace([waiting, odd(other, "elsewhere")], "2")
+    await room.controller.reconcile(("lab", "op"))
+    assert room.written("apply accelerators/d0")
+    room = Room(device("d0"), device("d1"), waiting, policy=policy)
+    room.view.operations.reflector._replace([waiting, odd(other, "lab")], "2")
+    await room.controller.reconcile(("lab", "op"))
+    assert not room.written("apply accelerators/d0")
+
+
+async def test_the_lock_of_an_operation_that_cannot_be_read_is_kept() -> None:
+    """After a restart of the controllers nothing is known of it but its name."""
+    locked = device("d", operation=OperationRef(namespace="lab", name="op", uid="op"))
+    manager = ControllerManager(cast("KubeApi", server := Server()))
+    manager.view.accelerators.reflector._replace([locked], "1")
+    manager.view.operations.reflector._replace([odd(operation("op", "d", P.RUNNING), "lab")], "1")
+    server.objects = {"d": locked, "op": ServerFailed("the API server answered something else than expected")}
+    with pytest.raises(ServerFailed):  # the queue asks again, ever more rarely
+        await manager._reconcile_device("d")
+    assert server.asked == []
+
+
+async def test_a_policy_that_cannot_be_read_allows_nothing() -> None:
+    room = Room(device("d"), operation("op", "d", P.QUEUED))
+    (policy,) = room.view.policies.all()
+    room.view.policies.reflector._replace([odd(policy)], "2")
+    await room.controller.reconcile(("lab", "op"))
+    assert room.server.objects["op"].status.phase is P.REFUSED
+    assert room.server.objects["op"].status.reason == "NoPolicy"
+
+
+async def test_a_device_whose_class_cannot_be_read_keeps_its_owner_and_is_not_operated() -> None:
+    theirs = device("d", managed_by=LifecycleOwner.DEVICE_PLUGIN)
+    room = Room(theirs, operation("op", "d", P.QUEUED))
+    (acc_class,) = room.view.classes.all()
+    room.view.classes.reflector._replace([odd(acc_class)], "2")
+    await DeviceController(cast("KubeApi", room.server), room.view).reconcile("d")
+    assert room.server.objects["d"].status.managed_by is LifecycleOwner.DEVICE_PLUGIN
+    await room.controller.reconcile(("lab", "op"))
+    assert room.server.objects["op"].status.phase is P.REFUSED
 
 
 async def test_the_holder_of_an_extended_resource_is_evicted_without_a_uid() -> None:

@@ -32,6 +32,7 @@ from ai.backend.kubeacc.node_plugin.operations import OperationExecutor
 from ai.backend.kubeacc.node_plugin.settings import NodePluginSettings
 from ai.backend.kubeacc.node_plugin.workloads import Workloads
 from ai.backend.node.kube_api.client import KubeApi
+from ai.backend.node.kube_api.decoding import Undecodable
 from ai.backend.node.kube_api.errors import ObjectInvalid
 from ai.backend.node.kube_api.objects import Node, ObjectMeta
 from ai.backend.node.kube_api.resources import Resource
@@ -112,6 +113,21 @@ async def test_a_device_that_the_server_refuses_keeps_no_other_from_being_report
     with pytest.raises(ObjectInvalid):  # the loop counts and repeats it
         await reports(server, tmp_path, device("a"), device("b")).once()
     assert {name for name, _ in server.applied} == {accelerator_name(NODE, "mock", "b")}
+
+
+async def test_a_device_whose_object_cannot_be_read_is_given_to_nobody(tmp_path: Path) -> None:
+    """An operation may hold it."""
+    made = reports(Server(), tmp_path, device("a"), device("b"))
+    changes: list[str] = []
+    made.changed = lambda: changes.append("changed")
+    name = accelerator_name(NODE, "mock", "a")
+    made._reflector._replace([Undecodable(ObjectMeta(name=name, uid="a", resource_version="5"), "odd")], "1")
+    assert made.withheld(("mock", cast("Any", "a"))) == "its Accelerator cannot be read"
+    assert made.withheld(("mock", cast("Any", "b"))) == ""
+    assert changes == ["changed"]
+    made._reflector._replace([], "2")
+    assert made.withheld(("mock", cast("Any", "a"))) == ""
+    assert changes == ["changed", "changed"]
 
 
 async def test_a_local_device_goes_with_its_node(tmp_path: Path) -> None:

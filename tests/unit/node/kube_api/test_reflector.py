@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from ai.backend.common.errors import Unavailable
+from ai.backend.node.kube_api.decoding import Undecodable
 from ai.backend.node.kube_api.errors import ObjectInvalid, VersionExpired
 from ai.backend.node.kube_api.objects import Node, ObjectMeta
 from ai.backend.node.kube_api.reflector import Reflector
@@ -49,14 +50,16 @@ def simulate() -> Callable[[Coroutine[Any, Any, None]], None]:
     return run
 
 
-async def reflected(kube: ScriptedKube, seconds: float = 1000.0) -> tuple[Reflector[Node], list[Change]]:
+async def reflected(
+    kube: ScriptedKube, seconds: float = 1000.0, **options: Any
+) -> tuple[Reflector[Node], list[Change]]:
     """Runs a reflector through the scripts."""
     changes: list[Change] = []
 
     def record(before: Node | None, after: Node | None) -> None:
         changes.append((before.metadata.uid if before else None, after.metadata.uid if after else None))
 
-    reflector = Reflector(kube.api, NODES, on_change=record, label_selector="pool=a")
+    reflector = Reflector(kube.api, NODES, on_change=record, label_selector="pool=a", **options)
     task = asyncio.ensure_future(reflector.run())
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
@@ -180,5 +183,65 @@ def test_a_handler_that_fails_stops_nothing(simulate: Any) -> None:
         await reflector.synced.wait()
         assert set(reflector.objects) == {("", "n1"), ("", "n2")}
         task.cancel()
+
+    simulate(story())
+
+
+def odd_frame(kind: str, name: str, version: int, uid: str = "") -> bytes:
+    """A node that another version wrote: its taints are no list."""
+    return frame(kind, name, version, uid).replace(b'"kind": "Node"', b'"spec": {"taints": "all"}')
+
+
+@pytest.mark.parametrize("keeps_last", [True, False])
+def test_an_object_that_cannot_be_read_costs_no_other_one_anything(
+    simulate: Any, caplog: pytest.LogCaptureFixture, *, keeps_last: bool
+) -> None:
+    async def story() -> None:
+        odd: list[Step] = [odd_frame("MODIFIED", "n1", 20), odd_frame("ADDED", "n9", 21), frame("ADDED", "n3", 22)]
+        again = [odd_frame("ADDED", "n1", 20), frame("ADDED", "n2", 6), odd_frame("ADDED", "n9", 30)]
+        kube = ScriptedKube([*LISTED, *odd], [VersionExpired("too old")], [*again, bookmark(40, is_end=True)])
+        noted: list[Any] = []
+        reflector, changes = await reflected(kube, keeps_last=keeps_last, on_undecodable=noted.append)
+        assert [query.get("resourceVersion") for query in kube.queries] == [None, "22", None, "40"]
+        assert reflector.undecodable.keys() == {("", "n1"), ("", "n9")}
+        last = reflector.get("n1")
+        if keeps_last:
+            assert last is not None
+            assert last.metadata.resource_version == "5"
+            assert changes == [(None, "n1"), (None, "n2"), (None, "n3"), ("n3", None)]
+        else:
+            assert last is None
+            assert changes == [(None, "n1"), (None, "n2"), ("n1", None), (None, "n3"), ("n3", None)]
+        assert reflector.get("n9") is None
+        assert noted[:2] == [("", "n1"), ("", "n9")]
+
+    simulate(story())
+    told = [record.getMessage() for record in caplog.records if "cannot be read" in record.getMessage()]
+    assert len(told) == 3, "n1 once for its version, n9 once for each of two"
+    assert ("stays as it was" if keeps_last else "is absent") in told[0]
+
+
+def test_an_object_that_cannot_be_read_ends_when_it_is_removed_mended_or_replaced(simulate: Any) -> None:
+    async def story() -> None:
+        listed = [*LISTED[:2], frame("ADDED", "n3", 7), bookmark(9, is_end=True)]
+        odd = [odd_frame("MODIFIED", name, 20 + number) for number, name in enumerate(("n1", "n2"))]
+        ends = [odd_frame("DELETED", "n1", 30), frame("MODIFIED", "n2", 31), odd_frame("ADDED", "n3", 32, uid="other")]
+        noted: list[Any] = []
+        reflector, changes = await reflected(ScriptedKube([*listed, *odd, *ends]), on_undecodable=noted.append)
+        assert changes[3:] == [("n1", None), ("n2", "n2"), ("n3", None)]
+        assert reflector.undecodable.keys() == {("", "n3")}
+        assert noted == [("", "n1"), ("", "n2"), ("", "n1"), ("", "n2"), ("", "n3")]
+
+    simulate(story())
+
+
+def test_a_page_with_an_object_that_cannot_be_read_is_taken(simulate: Any) -> None:
+    async def story() -> None:
+        kube = ScriptedKube([ObjectInvalid("sendInitialEvents is forbidden")], [frame("ADDED", "n2", 31)])
+        odd = Undecodable(ObjectMeta(name="n9", uid="n9", resource_version="4"), "Expected `array`")
+        kube.lists = [([node("n1", 5), odd], "30")]
+        reflector, changes = await reflected(kube)
+        assert changes == [(None, "n1"), (None, "n2")]
+        assert reflector.undecodable == {("", "n9"): odd}
 
     simulate(story())

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
 from ai.backend.common.errors import Unavailable
 from ai.backend.node.kube_api import watching
+from ai.backend.node.kube_api.decoding import Undecodable
 from ai.backend.node.kube_api.errors import VersionExpired
-from ai.backend.node.kube_api.objects import Pod
+from ai.backend.node.kube_api.objects import Pod, ResourceClaim
 from ai.backend.node.kube_api.watching import WatchDecoder
 
 # As a server of 1.36 sends them, with fields that the projection skips.
@@ -80,3 +82,31 @@ def test_an_endless_line_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(decoder.feed(b"x" * 100)) == []
     with pytest.raises(Unavailable, match="more than 100 bytes"):
         list(decoder.feed(b"x"))
+
+
+def claim(name: str, version: int, **fields: Any) -> bytes:
+    metadata = {"name": name, "namespace": "lab", "uid": f"u-{name}", "resourceVersion": str(version)}
+    return json.dumps({"type": "MODIFIED", "object": {"metadata": metadata, **fields}}).encode() + b"\n"
+
+
+def test_an_object_of_another_form_costs_no_other_one_anything() -> None:
+    lines = claim("a", 4), claim("odd", 5, status={"devices": 7}), claim("b", 6)
+    first, odd, last = list(WatchDecoder(ResourceClaim).feed(b"".join(lines)))
+    assert (first.object.key, last.object.key) == (("lab", "a"), ("lab", "b"))
+    assert isinstance(odd.object, Undecodable)
+    assert (odd.type, odd.object.key, odd.object.metadata.uid) == ("MODIFIED", ("lab", "odd"), "u-odd")
+    assert odd.object.metadata.resource_version == "5"
+    assert "$.object.status.devices" in odd.object.problem
+
+
+@pytest.mark.parametrize(("opening", "closing"), [("[", "]"), ('{"a\\"[":', "}")])
+def test_a_claim_with_deep_parameters_is_decoded(opening: str, closing: str) -> None:
+    """A user may write 10 KB of them, and the API server takes JSON of 10,000 levels."""
+    deep = opening * 5000 + "1" + closing * 5000
+    line = claim("deep", 5, spec={"parameters": "DEEP"}, status={"devices": [{"device": "gpu"}]})
+    (event,) = WatchDecoder(ResourceClaim).feed(line.replace(b'"DEEP"', deep.encode()))
+    assert event.object.key == ("lab", "deep")
+    assert event.object.status.devices[0].device == "gpu"
+    odd = line.replace(b'"DEEP"', deep.encode()).replace(b'[{"device": "gpu"}]', b"7")
+    (event,) = WatchDecoder(ResourceClaim).feed(odd)
+    assert isinstance(event.object, Undecodable)

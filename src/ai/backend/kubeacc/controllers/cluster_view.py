@@ -30,10 +30,10 @@ class Mirror(Generic[ObjectT]):
 
     Versions of one object are compared as numbers (KEP-5504)."""
 
-    def __init__(self, api: KubeApi, resource: Resource[ObjectT]) -> None:
+    def __init__(self, api: KubeApi, resource: Resource[ObjectT], *, keeps_last: bool = True) -> None:
         self._written: dict[tuple[str, str], ObjectT] = {}
         self._listeners: list[Listener] = []
-        self.reflector = Reflector(api, resource, on_change=self._on_change)
+        self.reflector = Reflector(api, resource, on_change=self._on_change, keeps_last=keeps_last)
 
     def subscribe(self, listener: Listener) -> None:
         self._listeners.append(listener)
@@ -64,12 +64,17 @@ def _version(obj: KubeObject) -> int:
 
 
 class ClusterView:
-    """All that the controllers read."""
+    """All that the controllers read.
+
+    An object that cannot be decoded (see Reflector) gives no permission and frees nothing: a class or a policy is
+    absent, so nothing is allowed by it, while devices keep the class that they have; devices, operations, claims, nodes
+    and namespaces stay as they were. A lock is only removed once the API server has answered that its operation is
+    gone, and operations that cannot be decoded count for the quotas of their namespace."""
 
     def __init__(self, api: KubeApi) -> None:
         self.accelerators: Mirror[Accelerator] = Mirror(api, ACCELERATORS)
-        self.classes: Mirror[AcceleratorClass] = Mirror(api, CLASSES)
-        self.policies: Mirror[AcceleratorPolicy] = Mirror(api, POLICIES)
+        self.classes: Mirror[AcceleratorClass] = Mirror(api, CLASSES, keeps_last=False)
+        self.policies: Mirror[AcceleratorPolicy] = Mirror(api, POLICIES, keeps_last=False)
         self.operations: Mirror[AcceleratorOperation] = Mirror(api, OPERATIONS)
         self.namespaces: Mirror[KubeObject] = Mirror(api, NAMESPACES)
         self.nodes: Mirror[Node] = Mirror(api, NODES)

@@ -99,9 +99,12 @@ class DeviceController:
         self._counts: dict[str, Counter[str]] = {}
 
     async def reconcile(self, name: str) -> float | None:
-        """Writes class, owner and conditions of a device where they differ."""
+        """Writes class, owner and conditions of a device where they differ. A device whose class cannot be decoded
+        keeps all of them: it may be another one's."""
         device = self._view.accelerators.get(name)
         if device is None or device.metadata.deletion_timestamp:
+            return None
+        if ("", device.status.class_name) in self._view.classes.reflector.undecodable:
             return None
         acc_class = class_of(device, self._view.classes.all())
         rule = ownership_of(device, acc_class)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -21,9 +20,16 @@ from ai.backend.kubeacc.controllers.devices import ownership_of
 from ai.backend.kubeacc.controllers.progress import advance, ended, timestamp
 from ai.backend.kubeacc.crd.accelerators import OperationRef
 from ai.backend.kubeacc.crd.fields import Condition
-from ai.backend.kubeacc.crd.objects import ACCELERATORS, OPERATIONS, Accelerator, AcceleratorClass, AcceleratorOperation
+from ai.backend.kubeacc.crd.objects import (
+    ACCELERATORS,
+    OPERATIONS,
+    POLICIES,
+    Accelerator,
+    AcceleratorClass,
+    AcceleratorOperation,
+)
 from ai.backend.kubeacc.crd.operations import AcceleratorOperationSpec
-from ai.backend.kubeacc.crd.policies import AcceleratorPolicySpec
+from ai.backend.kubeacc.crd.policies import MAX_RECENT, AcceleratorPolicySpec, RecentOperation
 from ai.backend.kubeacc.crd.vocabulary import (
     OPERATION_FINALIZER,
     OPERATION_MANAGER,
@@ -43,7 +49,6 @@ P = OperationPhase
 Key = tuple[str, str]
 DEFAULT_DEADLINE_S, DEFAULT_RETRIES = 600, 3
 _HOUR_S = 3600.0
-_MAX_REMOVED = 10_000
 _HOSTNAME = "kubernetes.io/hostname"
 CRASH_POINTS = (
     "after-operation-finalizer",
@@ -53,14 +58,6 @@ CRASH_POINTS = (
     "after-operation-release",
 )
 """Passed by every operation that succeeds, in this order; the two of the status once for each step."""
-
-
-class _Begun(NamedTuple):
-    """An operation that has begun, as the quota of its policy counts it."""
-
-    namespace: str
-    policy: str
-    at: datetime
 
 
 class OperationController:
@@ -82,15 +79,6 @@ class OperationController:
         self._api, self._view = api, view
         self._executor_of, self._silent_s, self._now = executor_of, silent_s, now
         self._acquiring: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._removed: deque[_Begun] = deque(maxlen=_MAX_REMOVED)
-        """Operations of the last hour that are removed: who deletes what has ended gets no more than the quota."""
-        view.operations.subscribe(self._note_removal)
-
-    def _note_removal(self, before: AcceleratorOperation | None, after: AcceleratorOperation | None) -> None:
-        if after is not None or before is None or not before.status.attempts or before.status.start_time is None:
-            return
-        at = datetime.fromisoformat(before.status.start_time)
-        self._removed.append(_Begun(before.metadata.namespace, before.status.policy or "", at))
 
     async def reconcile(self, key: Key) -> float | None:
         """Takes the next step of an operation; returns after how many seconds it is to be asked again."""
@@ -119,6 +107,8 @@ class OperationController:
         status, _ = advance(situation, taken)
         if status != msgspec.structs.replace(operation.status, report=None):
             crash_point("before-operation-status")
+            if status.attempts > operation.status.attempts == 0 and situation.policy.policy is not None:
+                await self._note_begin(operation, situation.policy.policy, situation.now)
             await self._store(operation, status)
             crash_point("after-operation-status")
             if taken.trigger is not None:
@@ -164,7 +154,8 @@ class OperationController:
 
     def _usage(self, name: str, policy: AcceleratorPolicySpec, operation: AcceleratorOperation, now: datetime) -> Usage:
         """Counts what the namespace of an operation uses of the quota of the policy ``name``, without the operation
-        itself: operations that this policy allowed, and attached devices of its classes."""
+        itself: operations that this policy allowed, and attached devices of its classes. An operation that cannot be
+        decoded counts for every policy, and where no more can be noted, none begins."""
         namespace, uid = operation.metadata.namespace, operation.metadata.uid
         others = [
             other
@@ -173,12 +164,15 @@ class OperationController:
         ]
         devices = self._view.accelerators.all()
         locking = {device.status.operation.uid for device in devices if device.status.operation is not None}
-        hour_ago = now - timedelta(seconds=_HOUR_S)
-        while self._removed and self._removed[0].at <= hour_ago:
-            self._removed.popleft()
-        removed = sum(
-            1 for one in self._removed if (one.namespace, one.policy) == (namespace, name) and one.at > hour_ago
-        )
+        begun = {
+            other.metadata.uid
+            for other in others
+            if other.status.attempts and other.status.start_time and _is_recent(other.status.start_time, now)
+        }
+        noted = self._recent(name, now)
+        begun |= {one.uid for one in noted if one.namespace == namespace and one.uid != uid}
+        limit = policy.quota.operations_per_hour if policy.quota is not None else None
+        unknown = sum(1 for key in self._view.operations.reflector.undecodable if key[0] == namespace)
         return Usage(
             attached_devices=sum(
                 1
@@ -187,18 +181,37 @@ class OperationController:
                 and device.status.attached_by.namespace == namespace
                 and (not policy.class_names or device.status.class_name in policy.class_names)
             ),
-            concurrent_operations=sum(
-                1 for other in others if other.status.phase.holds_device or other.metadata.uid in locking
-            ),
-            operations_last_hour=removed
-            + sum(
-                1
-                for other in others
-                if other.status.attempts
-                and other.status.start_time is not None
-                and datetime.fromisoformat(other.status.start_time) > hour_ago
-            ),
+            concurrent_operations=unknown
+            + sum(1 for other in others if other.status.phase.holds_device or other.metadata.uid in locking),
+            operations_last_hour=unknown + len(begun) + (limit or 0 if len(noted) >= MAX_RECENT else 0),
         )
+
+    def _recent(self, policy_name: str, now: datetime) -> list[RecentOperation]:
+        """Returns the operations of the last hour that a policy's status notes."""
+        policy = self._view.policies.get(policy_name)
+        noted = policy.status.recent_operations if policy is not None else ()
+        return [one for one in noted if _is_recent(one.start_time, now)]
+
+    async def _note_begin(self, operation: AcceleratorOperation, policy_name: str, now: datetime) -> None:
+        """Notes in the status of its policy that an operation begins, if a quota counts it.
+
+        Raises Conflict if the policy has changed since it was asked, so of two operations one gets the last place."""
+        policy = self._view.policies.get(policy_name)
+        if policy is None or policy.spec.quota is None or policy.spec.quota.operations_per_hour is None:
+            return
+        metadata = operation.metadata
+        begins = RecentOperation(namespace=metadata.namespace, uid=metadata.uid, start_time=timestamp(now))
+        recent = [one for one in self._recent(policy_name, now) if one.uid != metadata.uid]
+        condition = {"uid": policy.metadata.uid, "resourceVersion": policy.metadata.resource_version}
+        written = await self._api.apply(
+            POLICIES,
+            policy_name,
+            {"metadata": condition, "status": {"recentOperations": msgspec.to_builtins([*recent, begins])}},
+            manager=OPERATION_MANAGER,
+            force=True,
+            subresource="status",
+        )
+        self._view.policies.record(written)
 
     async def _set_finalizer(self, operation: AcceleratorOperation, *, present: bool) -> None:
         finalizers = [name for name in operation.metadata.finalizers if name != OPERATION_FINALIZER]
@@ -386,6 +399,11 @@ class OperationController:
         except (ObjectInvalid, RequestDenied) as e:  # a repetition would be refused, too
             return f"the gate of {operation.metadata.namespace}/{attach.gated_pod.name} stays: {e.message}"
         return ""
+
+
+def _is_recent(start_time: str, now: datetime) -> bool:
+    """Says whether an operation of that time counts for a quota of an hour."""
+    return datetime.fromisoformat(start_time) > now - timedelta(seconds=_HOUR_S)
 
 
 def _artifact_problem(spec: AcceleratorOperationSpec, acc_class: AcceleratorClass | None, *, is_required: bool) -> str:

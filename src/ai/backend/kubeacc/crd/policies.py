@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 from msgspec import Meta, field
 
 from ai.backend.common.device_operations import OperationVerb
-from ai.backend.kubeacc.crd.fields import Conditions, Count, Decimal, ObjectName, Resource, Rule
+from ai.backend.kubeacc.crd.fields import Conditions, Count, Decimal, ObjectName, Resource, Rule, Time, Uid
 from ai.backend.kubeacc.crd.vocabulary import LIST_ATOMIC, LIST_SET, DrainMode, Labels, NameSet, SubjectKind, VerbSet
 
 
@@ -94,7 +94,27 @@ class AcceleratorPolicySpec(Resource, frozen=True, kw_only=True):
     ) = None
 
 
+MAX_RECENT = 2000
+"""So many operations of the last hour are noted, in all namespaces; more than these wait."""
+
+
+class RecentOperation(Resource, frozen=True, kw_only=True):
+    namespace: ObjectName
+    uid: Uid
+    start_time: Time
+
+
 class AcceleratorPolicyStatus(Resource, frozen=True, kw_only=True):
+    """``recentOperations`` outlives the operations: who deletes what has ended gets no more than the quota."""
+
     observed_generation: Annotated[int, Meta(ge=0)] = 0
     running_operations: Count = 0
+    recent_operations: Annotated[
+        tuple[RecentOperation, ...],
+        Meta(
+            max_length=MAX_RECENT,
+            description="The operations that the policy let begin within the last hour, if its quota counts them.",
+            extra_json_schema=LIST_ATOMIC,
+        ),
+    ] = ()
     conditions: Conditions = ()

@@ -22,6 +22,8 @@ from ai.backend.kubeacc.crd.vocabulary import DrainMode, PowerState
 from ai.backend.kubeacc.kubectl import views
 from ai.backend.node.kube_api.client import KubeApi
 from ai.backend.node.kube_api.configuration import from_kubeconfig
+from ai.backend.node.kube_api.decoding import Undecodable
+from ai.backend.node.kube_api.resources import ObjectT, Resource
 
 T = TypeVar("T")
 _EXIT_FAILED, _EXIT_REFUSED = 1, 3
@@ -97,8 +99,19 @@ def list_devices(session: Session, node: str, kind: str, class_name: str) -> Non
 
 
 async def _devices(api: KubeApi, node: str = "") -> list[Accelerator]:
-    devices, _ = await api.list(ACCELERATORS, field_selector=f"spec.nodeName={node}" if node else "")
-    return devices
+    return await _readable(api, ACCELERATORS, f"spec.nodeName={node}" if node else "")
+
+
+async def _readable(api: KubeApi, resource: Resource[ObjectT], field_selector: str) -> list[ObjectT]:
+    """Returns the selected objects; those that this version cannot read are named on standard error."""
+    objects, _ = await api.list_readable(resource, field_selector=field_selector)
+    readable: list[ObjectT] = []
+    for obj in objects:
+        if isinstance(obj, Undecodable):
+            click.echo(f"{resource} {'/'.join(filter(None, obj.key))} cannot be read: {obj.problem!r:.500}", err=True)
+        else:
+            readable.append(obj)
+    return readable
 
 
 @main.command("tree")
@@ -118,8 +131,7 @@ def describe(session: Session, name: str) -> None:
 
     async def read(api: KubeApi) -> tuple[Accelerator, list[AcceleratorOperation]]:
         device = await api.get(ACCELERATORS, name)
-        operations, _ = await api.list(OPERATIONS, field_selector=f"spec.accelerator={name}")
-        return device, operations
+        return device, await _readable(api, OPERATIONS, f"spec.accelerator={name}")
 
     device, operations = session.run(read)
     session.print({"accelerator": device, "operations": operations}, views.description(device, operations))

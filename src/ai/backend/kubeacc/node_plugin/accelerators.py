@@ -86,7 +86,11 @@ class AcceleratorReports(PeriodicLoop):
         self._owner: dict[str, str] | None = None
         self._attachable_ids: dict[str, tuple[DeviceId, ...]] = {}
         self._reflector: Reflector[Accelerator] = Reflector(
-            api, ACCELERATORS, field_selector=f"spec.nodeName={node}", on_change=self._on_change
+            api,
+            ACCELERATORS,
+            field_selector=f"spec.nodeName={node}",
+            on_change=self._on_change,
+            on_undecodable=lambda key: self.changed(),
         )
         self.changed: Callable[[], None] = lambda: None
         """Called when devices may be withheld, or are given again."""
@@ -108,10 +112,14 @@ class AcceleratorReports(PeriodicLoop):
         await self._reflector.run()
 
     def withheld(self, key: DeviceKey) -> str:
-        """Returns why a device is given to no new workload; empty if it is."""
+        """Returns why a device is given to no new workload; empty if it is. One whose object cannot be decoded is not:
+        an operation may hold it."""
         if other := self._tracker.other_plugin(key):
             return f"the plugin {other} has the device"
-        accelerator = self._reflector.get(accelerator_name(self._node, *key))
+        name = accelerator_name(self._node, *key)
+        if ("", name) in self._reflector.undecodable:
+            return "its Accelerator cannot be read"
+        accelerator = self._reflector.get(name)
         return _withheld(accelerator) if accelerator is not None else ""
 
     def detached(self, plugin_key: str) -> list[ComputeDevice]:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar, cast
 
 import aiohttp
 import msgspec
@@ -17,6 +17,7 @@ from yarl import URL
 from ai.backend.common.errors import DeadlineExceeded, InvalidInput, Unavailable
 from ai.backend.node.kube_api.concurrency import ConcurrencyLimit
 from ai.backend.node.kube_api.configuration import ClusterAddress
+from ai.backend.node.kube_api.decoding import Undecodable, decode, undecodable
 from ai.backend.node.kube_api.errors import (
     ApiRefusal,
     CredentialsRefused,
@@ -160,16 +161,33 @@ class KubeApi:
         label_selector: str = "",
         field_selector: str = "",
     ) -> tuple[list[ObjectT], str]:
-        """Returns all objects and the version of the list, page by page."""
+        """Returns all objects and the version of the list, page by page. Raises ServerFailed if one does not fit."""
+        objects, version = await self.list_readable(
+            resource, namespace, label_selector=label_selector, field_selector=field_selector
+        )
+        for obj in objects:
+            if isinstance(obj, Undecodable):
+                raise ServerFailed(f"{resource} {'/'.join(filter(None, obj.key))} has another form: {obj.problem}")
+        return cast("list[ObjectT]", objects), version
+
+    async def list_readable(
+        self,
+        resource: Resource[ObjectT],
+        namespace: str = "",
+        *,
+        label_selector: str = "",
+        field_selector: str = "",
+    ) -> tuple[Sequence[ObjectT | Undecodable], str]:
+        """Returns all objects and the version of the list; those that do not fit the projection as Undecodable."""
         query = {"limit": str(_PAGE), **selectors(label_selector, field_selector)}
-        objects: list[ObjectT] = []
+        objects: list[ObjectT | Undecodable] = []
         while True:
             body = await self.request("GET", path_of(resource, namespace), query=query)
-            page = _decoded(body, _list_type(resource.type))
-            objects += page.items or ()
-            if not page.metadata.continue_:
-                return objects, page.metadata.resource_version
-            query["continue"] = page.metadata.continue_
+            page, metadata = _page_of(body, resource.type)
+            objects += page
+            if not metadata.continue_:
+                return objects, metadata.resource_version
+            query["continue"] = metadata.continue_
 
     async def create(
         self, resource: Resource[ObjectT], body: Mapping[str, Any], namespace: str = "", *, dry_run: bool = False
@@ -393,14 +411,48 @@ def selectors(label_selector: str, field_selector: str) -> dict[str, str]:
 
 
 @cache
+def _decoder_of(cls: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(cls)
+
+
+@cache
 def _list_type(cls: type[KubeObject]) -> Any:
     fields: list[tuple[str, Any, Any]] = [("metadata", _ListMeta, _ListMeta()), ("items", list[cls] | None, None)]  # type: ignore[valid-type]  # of a class known at run time
     return msgspec.defstruct(f"{cls.__name__}List", fields)
 
 
+class _RawList(msgspec.Struct):
+    metadata: _ListMeta = _ListMeta()
+    items: list[msgspec.Raw] | None = None
+
+
+def _page_of(body: bytes, cls: type[ObjectT]) -> tuple[list[ObjectT | Undecodable], _ListMeta]:
+    """Returns the objects of a page; one by one if not all of them fit. Raises ServerFailed for what is no list."""
+    try:
+        page = decode(body, _decoder_of(_list_type(cls)))
+        return list(page.items or ()), page.metadata
+    except msgspec.ValidationError:
+        raw = _decoded(body, _RawList)
+        return [_item(item, cls) for item in raw.items or ()], raw.metadata
+    except msgspec.MsgspecError as e:
+        raise ServerFailed(f"the API server answered something else than expected: {e}") from None
+
+
+def _item(item: msgspec.Raw, cls: type[ObjectT]) -> ObjectT | Undecodable:
+    decoder: msgspec.json.Decoder[ObjectT] = _decoder_of(cls)
+    try:
+        return decode(item, decoder)
+    except msgspec.ValidationError as e:
+        if (obj := undecodable(item, e)) is not None:
+            return obj
+        raise ServerFailed(f"the API server listed something that is no object: {e}") from None
+
+
 def _decoded(body: bytes, cls: type[T]) -> T:
     """Raises ServerFailed for an answer of another form."""
+    form: Any = cls
+    decoder: msgspec.json.Decoder[T] = _decoder_of(form)
     try:
-        return msgspec.json.decode(body, type=cls)
+        return decode(body, decoder)
     except msgspec.MsgspecError as e:
         raise ServerFailed(f"the API server answered something else than expected: {e}") from None

@@ -12,6 +12,7 @@ from typing import Any, Generic
 
 from ai.backend.common.errors import BackendError, DeadlineExceeded
 from ai.backend.node.kube_api.client import KubeApi, path_of, selectors
+from ai.backend.node.kube_api.decoding import Undecodable
 from ai.backend.node.kube_api.errors import NotServed, ObjectInvalid, VersionExpired
 from ai.backend.node.kube_api.resources import ObjectT, Resource
 from ai.backend.node.kube_api.watching import INITIAL_EVENTS_END, WatchDecoder
@@ -35,6 +36,12 @@ class Reflector(Generic[ObjectT]):
     keeps what it has while the server is away; ``age_s`` tells for how long nothing was heard. An object that was
     replaced by another of its name is removed and then added. ``on_change`` gets each object before and after a change,
     None before its creation and after its removal, in order and in the event loop; what it raises is logged.
+
+    An object that does not fit the projection is logged once for each of its versions, and is among ``undecodable``
+    until it fits or is removed; all others go on. With ``keeps_last`` the copy keeps it as it was when it last fitted,
+    which is right where an object that vanishes would free what it holds. Without, and if it never fitted, it is
+    absent, which is right for what gives permission. ``on_undecodable`` gets its key when it becomes one of them,
+    changes as one, or is none any more.
     """
 
     def __init__(
@@ -46,16 +53,19 @@ class Reflector(Generic[ObjectT]):
         label_selector: str = "",
         field_selector: str = "",
         on_change: Callable[[ObjectT | None, ObjectT | None], None] | None = None,
+        on_undecodable: Callable[[Key], None] | None = None,
+        keeps_last: bool = True,
         silence_s: float = SILENCE_S,
     ) -> None:
         self._api = api
         self._resource = resource
         self._namespace = namespace
         self._labels, self._fields = label_selector, field_selector
-        self._on_change = on_change
+        self._on_change, self._on_undecodable, self._keeps_last = on_change, on_undecodable, keeps_last
         self._silence_s = silence_s
         self._delays = api.delays()
         self._objects: dict[Key, ObjectT] = {}
+        self._undecodable: dict[Key, Undecodable] = {}
         self._version = ""
         self._answered_at = float("-inf")
         self._is_streaming = True
@@ -71,6 +81,11 @@ class Reflector(Generic[ObjectT]):
     def objects(self) -> Mapping[Key, ObjectT]:
         """The present objects by namespace and name."""
         return MappingProxyType(self._objects)
+
+    @property
+    def undecodable(self) -> Mapping[Key, Undecodable]:
+        """The present objects that do not fit the projection, by namespace and name."""
+        return MappingProxyType(self._undecodable)
 
     def get(self, name: str, namespace: str = "") -> ObjectT | None:
         return self._objects.get((namespace, name))
@@ -108,7 +123,7 @@ class Reflector(Generic[ObjectT]):
 
     async def _list(self) -> None:
         """Reads all objects; afterwards ``_version`` is where the watch begins."""
-        listed_objects, version = await self._api.list(
+        listed_objects, version = await self._api.list_readable(
             self._resource, self._namespace, label_selector=self._labels, field_selector=self._fields
         )
         self._replace(listed_objects, version)
@@ -116,7 +131,7 @@ class Reflector(Generic[ObjectT]):
     async def _follow(self) -> bool:
         """Follows the changes since ``_version``, without one after all present objects, until the server ends the
         watch. Returns False if it said nothing at all. Raises DeadlineExceeded for a list that stays silent."""
-        listing: dict[Key, ObjectT] | None = None if self._version else {}
+        listing: dict[Key, ObjectT | Undecodable] | None = None if self._version else {}
         is_answered = False
         time = asyncio.get_running_loop().time
         try:
@@ -140,7 +155,7 @@ class Reflector(Generic[ObjectT]):
         return is_answered and listing is None
 
     @staticmethod
-    def _is_listed(event: Any, listing: dict[Key, ObjectT]) -> bool:
+    def _is_listed(event: Any, listing: dict[Key, ObjectT | Undecodable]) -> bool:
         """Adds an event of a streamed list to it; returns True after the last one."""
         if event.type == "BOOKMARK":
             return bool(event.object.metadata.annotations.get(INITIAL_EVENTS_END) == "true")
@@ -171,8 +186,17 @@ class Reflector(Generic[ObjectT]):
         self._delays.reset()
         self.failure = ""
 
-    def _replace(self, listed_objects: Iterable[ObjectT], version: str) -> None:
-        previous_objects, self._objects = self._objects, {obj.key: obj for obj in listed_objects}
+    def _replace(self, listed_objects: Iterable[ObjectT | Undecodable], version: str) -> None:
+        previous_objects, present_objects = self._objects, dict[Key, ObjectT]()
+        undecodable: dict[Key, Undecodable] = {}
+        for obj in listed_objects:
+            if isinstance(obj, Undecodable):
+                undecodable[obj.key] = obj
+                if (last := self._kept(obj)) is not None:
+                    present_objects[obj.key] = last
+            else:
+                present_objects[obj.key] = obj
+        self._objects = present_objects
         self._version = version
         self.lists += 1
         self._note_answer()
@@ -183,17 +207,48 @@ class Reflector(Generic[ObjectT]):
             before = previous_objects.get(key)
             if before is None or before.metadata.resource_version != present.metadata.resource_version:
                 self._notify(before, present)
+        for key in self._undecodable.keys() | undecodable.keys():
+            self._note_undecodable(key, undecodable.get(key))
         self.synced.set()
 
-    def _apply(self, kind: str, obj: ObjectT) -> None:
+    def _apply(self, kind: str, obj: ObjectT | Undecodable) -> None:
         self._version = obj.metadata.resource_version or self._version
-        if kind == "DELETED":
+        before = self._objects.get(obj.key)
+        if kind not in ("ADDED", "MODIFIED", "DELETED"):
+            return
+        if isinstance(obj, Undecodable):
+            if before is not None and (kind == "DELETED" or self._kept(obj) is None):
+                del self._objects[obj.key]
+                self._notify(before, None)
+        elif kind == "DELETED":
             self._objects.pop(obj.key, None)
             self._notify(obj, None)
-        elif kind in ("ADDED", "MODIFIED"):
-            before = self._objects.get(obj.key)
+        else:
             self._objects[obj.key] = obj
             self._notify(before, obj)
+        self._note_undecodable(obj.key, obj if isinstance(obj, Undecodable) and kind != "DELETED" else None)
+
+    def _kept(self, obj: Undecodable) -> ObjectT | None:
+        """Returns the object as it was when it last fitted, if the copy keeps it."""
+        last = self._objects.get(obj.key) if self._keeps_last else None
+        return last if last is not None and last.metadata.uid == obj.metadata.uid else None
+
+    def _note_undecodable(self, key: Key, obj: Undecodable | None) -> None:
+        before = self._undecodable.pop(key, None)
+        if obj is not None:
+            self._undecodable[key] = obj
+        if obj is not None and (before is None or before.metadata.resource_version != obj.metadata.resource_version):
+            treatment = "stays as it was" if key in self._objects else "is absent"
+            what, version = "/".join(filter(None, key)), obj.metadata.resource_version
+            log.warning(
+                "%s %s cannot be read in version %s, and %s here: %.500r",
+                *(self._resource, what, version, treatment, obj.problem),
+            )
+        if obj is not before and self._on_undecodable is not None:
+            try:
+                self._on_undecodable(key)
+            except Exception:
+                log.exception("an object of %s that cannot be read could not be handled", self._resource)
 
     def _notify(self, before: ObjectT | None, after: ObjectT | None) -> None:
         if self._on_change is None:

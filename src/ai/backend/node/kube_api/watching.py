@@ -10,8 +10,9 @@ from typing import Any, Generic
 import msgspec
 
 from ai.backend.common.errors import Unavailable
+from ai.backend.node.kube_api.decoding import Undecodable, decode, undecodable
 from ai.backend.node.kube_api.errors import Status, refusal_of
-from ai.backend.node.kube_api.objects import KubeObject, ObjectMeta
+from ai.backend.node.kube_api.objects import KubeObject
 from ai.backend.node.kube_api.resources import ObjectT
 
 MAX_LINE_BYTES = 1 << 24
@@ -25,12 +26,17 @@ class _Frame(msgspec.Struct):
     object: msgspec.Raw = msgspec.Raw(b"{}")
 
 
+_FRAMES = msgspec.json.Decoder(_Frame)
+_STATUSES = msgspec.json.Decoder(Status)
+_OBJECTS = msgspec.json.Decoder(KubeObject)
+
+
 @dataclass(frozen=True, slots=True)
 class WatchEvent(Generic[ObjectT]):
     """``type`` is ADDED, MODIFIED, DELETED or BOOKMARK; the object of a bookmark has only its version."""
 
     type: str
-    object: ObjectT
+    object: ObjectT | Undecodable
 
 
 class WatchDecoder(Generic[ObjectT]):
@@ -44,7 +50,8 @@ class WatchDecoder(Generic[ObjectT]):
         self._rest_bytes = 0
 
     def feed(self, chunk: bytes) -> Iterator[Any]:
-        """Yields the events that a chunk completes; each has the fields of :class:`WatchEvent`.
+        """Yields the events that a chunk completes; each has the fields of :class:`WatchEvent`. An object that does not
+        fit the projection comes as :class:`Undecodable`, so that it costs no other one anything.
 
         Raises the refusal of a frame ERROR (VersionExpired, ...), and Unavailable for a stream that is none of a watch.
         """
@@ -58,39 +65,31 @@ class WatchDecoder(Generic[ObjectT]):
             self._rest_bytes += len(rest)
             if self._rest_bytes > MAX_LINE_BYTES:
                 raise Unavailable(f"a watch sent a line of more than {MAX_LINE_BYTES} bytes")
-        decode = self._decoder.decode
         for line in lines:
             if not line or line.isspace():
                 continue
             try:
-                event = decode(line)
+                event = decode(line, self._decoder)
             except msgspec.ValidationError as e:
-                if (version := _bookmark_of(line)) is None:
-                    raise _error_of(line, e) from None
-                event = WatchEvent("BOOKMARK", self._type(metadata=version))
+                event = self._other_event(line, e)
             except msgspec.DecodeError as e:
                 raise Unavailable(f"a watch sent a line that is no JSON: {e}") from None
             if event.type == "ERROR":
-                raise _error_of(line, None)
+                event = self._other_event(line, None)
             yield event
 
-
-def _bookmark_of(line: bytes) -> ObjectMeta | None:
-    """Returns the metadata of a bookmark, whose required fields may be null (``spec.containers`` of a pod); None for
-    any other frame."""
-    try:
-        frame = msgspec.json.decode(line, type=_Frame)
-        return msgspec.json.decode(frame.object, type=KubeObject).metadata if frame.type == "BOOKMARK" else None
-    except msgspec.MsgspecError:
-        return None
-
-
-def _error_of(line: bytes, problem: msgspec.ValidationError | None) -> Exception:
-    """Returns the refusal in a frame ERROR, whose object is a Status and fits no projection."""
-    try:
-        frame = msgspec.json.decode(line, type=_Frame)
-        if frame.type == "ERROR":
-            return refusal_of(msgspec.json.decode(frame.object, type=Status), http_status=0, what="watch")
-    except msgspec.MsgspecError:
-        pass
-    return Unavailable(f"a watch sent an object of another form: {problem}")
+    def _other_event(self, line: bytes, problem: msgspec.ValidationError | None) -> WatchEvent[Any]:
+        """Returns a bookmark, whose required fields may be null (``spec.containers`` of a pod), or the event of an
+        object that does not fit. Raises the refusal in a frame ERROR, whose object is a Status and fits no projection,
+        and Unavailable for what is no event."""
+        try:
+            frame = decode(line, _FRAMES)
+            if frame.type == "ERROR":
+                raise refusal_of(decode(frame.object, _STATUSES), http_status=0, what="watch")
+            if frame.type == "BOOKMARK":
+                return WatchEvent("BOOKMARK", self._type(metadata=decode(frame.object, _OBJECTS).metadata))
+            if problem is not None and (obj := undecodable(frame.object, problem)) is not None:
+                return WatchEvent(frame.type, obj)
+        except msgspec.MsgspecError:
+            pass
+        raise Unavailable(f"a watch sent an object of another form: {problem}")

@@ -1,0 +1,80 @@
+"""Decodes objects of the API server, and names those that do not fit their projection."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+
+from ai.backend.node.kube_api.objects import ObjectMeta, Part
+
+T = TypeVar("T")
+_MAX_DEPTH = 100
+"""No projection reads below. The server takes JSON of 10,000 levels, as the opaque parameters of a user's claim."""
+_TOKENS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[{]|[\]}]')
+
+
+class _Identity(Part, frozen=True, kw_only=True):
+    name: str
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+
+
+class _Named(Part, frozen=True, kw_only=True):
+    metadata: _Identity
+
+
+_NAMED = msgspec.json.Decoder(_Named)
+
+
+@dataclass(frozen=True, slots=True)
+class Undecodable:
+    """An object that does not fit the projection of its kind: another version wrote it, or a schema that permits more.
+
+    ``metadata`` has only name, namespace, uid and version."""
+
+    metadata: ObjectMeta
+    problem: str
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.metadata.namespace, self.metadata.name
+
+
+def decode(data: bytes | msgspec.Raw, decoder: msgspec.json.Decoder[T]) -> T:
+    """Returns decoded JSON of any depth. Raises msgspec.ValidationError for another form, msgspec.DecodeError for what
+    is no JSON."""
+    try:
+        return decoder.decode(data)
+    except RecursionError:
+        return decoder.decode(_shallow(bytes(data)))
+
+
+def undecodable(data: bytes | msgspec.Raw, problem: msgspec.ValidationError) -> Undecodable | None:
+    """Returns which object it is that does not fit its projection; None for what is no object."""
+    try:
+        metadata = decode(data, _NAMED).metadata
+    except msgspec.MsgspecError:
+        return None
+    fields: dict[str, Any] = {name: getattr(metadata, name) for name in metadata.__struct_fields__}
+    return Undecodable(ObjectMeta(**fields), str(problem))
+
+
+def _shallow(data: bytes) -> bytes:
+    """Returns JSON whose lists and objects of the deepest permitted level are empty."""
+    kept: list[bytes] = []
+    depth = begin = 0
+    for token in _TOKENS.finditer(data):
+        first = data[token.start()]
+        if first in b"[{":
+            depth += 1
+            if depth == _MAX_DEPTH:
+                kept.append(data[begin : token.end()])
+        elif first in b"]}":
+            if depth == _MAX_DEPTH:
+                begin = token.start()
+            depth -= 1
+    return b"".join([*kept, data[begin:]])
