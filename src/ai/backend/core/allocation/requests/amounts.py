@@ -21,9 +21,9 @@ def named_slots(requests: Iterable[DeviceRequest]) -> frozenset[str]:
     return frozenset(slot for request in requests for slot in request.amounts)
 
 
-def slots_by(slots: ResourceSlot, request: DeviceRequest, named: frozenset[str]) -> ResourceSlot:
-    """Returns the slots of a kernel by one alternative. ``named``: see :func:`named_slots`."""
-    return _replaced(slots, request.amounts, named)
+def slots_by(slots: ResourceSlot, request: DeviceRequest, amount_slots: frozenset[str]) -> ResourceSlot:
+    """Returns the slots of a kernel by one alternative. ``amount_slots``: see :func:`named_slots`."""
+    return _replaced(slots, request.amounts, amount_slots)
 
 
 def largest(slots: ResourceSlot, requests: Sequence[DeviceRequest]) -> ResourceSlot:
@@ -37,8 +37,10 @@ def largest(slots: ResourceSlot, requests: Sequence[DeviceRequest]) -> ResourceS
 
 def agreeing(slots: ResourceSlot, requests: Sequence[DeviceRequest]) -> list[DeviceRequest]:
     """Returns the alternatives by which a kernel has exactly these slots."""
-    named = named_slots(requests)
-    return [request for request in requests if not named or slots_by(slots, request, named) == slots.nonzero()]
+    amount_slots = named_slots(requests)
+    return [
+        request for request in requests if not amount_slots or slots_by(slots, request, amount_slots) == slots.nonzero()
+    ]
 
 
 def with_amounts(request: DeviceRequest, amounts: ResourceSlot) -> str:
@@ -48,8 +50,8 @@ def with_amounts(request: DeviceRequest, amounts: ResourceSlot) -> str:
     return " && ".join((f"({request.text})" if is_choice and added else request.text, *added))
 
 
-def _replaced(slots: ResourceSlot, amounts: ResourceSlot, named: frozenset[str]) -> ResourceSlot:
+def _replaced(slots: ResourceSlot, amounts: ResourceSlot, amount_slots: frozenset[str]) -> ResourceSlot:
     requested = slots.nonzero()
-    if named.isdisjoint(requested):
+    if amount_slots.isdisjoint(requested):
         return requested
-    return ResourceSlot({**{slot: q for slot, q in requested.items() if slot not in named}, **amounts})
+    return ResourceSlot({**{slot: q for slot, q in requested.items() if slot not in amount_slots}, **amounts})

@@ -82,9 +82,9 @@ class QueuedSession:
     is_gated: bool
 
 
-def _by_alternative(session: PendingSession, request: DeviceRequest, named: frozenset[str]) -> PendingSession:
-    """Returns a session with the amounts of one of its alternatives. ``named``: see :func:`named_slots`."""
-    kernels = tuple(replace(kernel, slots=slots_by(kernel.slots, request, named)) for kernel in session.kernels)
+def _by_alternative(session: PendingSession, request: DeviceRequest, amount_slots: frozenset[str]) -> PendingSession:
+    """Returns a session with the amounts of one of its alternatives. ``amount_slots``: see :func:`named_slots`."""
+    kernels = tuple(replace(kernel, slots=slots_by(kernel.slots, request, amount_slots)) for kernel in session.kernels)
     return replace(session, kernels=kernels)
 
 
@@ -151,9 +151,11 @@ class EquivalenceCache:
         requests = [self._compile(text) for text in dict.fromkeys(session.device_requests)]
         if not requests:
             return self._equivalence_class(session)
-        named = named_slots(requests)
+        amount_slots = named_slots(requests)
         alternatives = tuple(
-            self._equivalence_class(_by_alternative(session, request, named) if named else session, request)
+            self._equivalence_class(
+                _by_alternative(session, request, amount_slots) if amount_slots else session, request
+            )
             for request in requests
         )
         if len(alternatives) == 1:

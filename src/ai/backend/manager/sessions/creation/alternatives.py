@@ -30,11 +30,11 @@ class Alternatives:
 
     def kernels_by(self, planned: Sequence[PlannedKernel]) -> list[Sequence[PlannedKernel]]:
         """Returns the kernels by each alternative; as they are if these have no amounts."""
-        named = amounts.named_slots(self.requests)
-        if not named:
+        amount_slots = amounts.named_slots(self.requests)
+        if not amount_slots:
             return [planned]
         return [
-            [replace(kernel, slots=amounts.slots_by(kernel.slots, request, named)) for kernel in planned]
+            [replace(kernel, slots=amounts.slots_by(kernel.slots, request, amount_slots)) for kernel in planned]
             for request in self.requests
         ]
 
@@ -53,12 +53,12 @@ def check_alternatives(
     """
     texts = compiler.check(request.device_requests, _FIELD)
     requests = tuple(map(compiler.compile, texts))
-    named = amounts.named_slots(requests)
-    if named:
+    amount_slots = amounts.named_slots(requests)
+    if amount_slots:
         _check_slots(requests, slot_types)
-        asking = [not named.isdisjoint(kernel.slots.nonzero()) for kernel in planned]
+        asking = [not amount_slots.isdisjoint(kernel.slots.nonzero()) for kernel in planned]
         concerned = [kernel for kernel, asks in zip(planned, asking, strict=True) if asks] or planned
-        plain = _plain_amounts(concerned, named)
+        plain = _plain_amounts(concerned, amount_slots)
         _check_contradictions(request, requests, plain)
         texts = tuple(
             amounts.with_amounts(each, ResourceSlot({s: q for s, q in plain.items() if s not in each.amounts}))
@@ -68,12 +68,12 @@ def check_alternatives(
         )
         texts = compiler.check(texts, _FIELD)
         requests = tuple(map(compiler.compile, texts))
-        _check_image(requests, concerned, named)
+        _check_image(requests, concerned, amount_slots)
         planned = tuple(
             replace(kernel, slots=_largest(kernel.slots, requests)) if asks or not any(asking) else kernel
             for kernel, asks in zip(planned, asking, strict=True)
         )
-        if not any(asking) or not named.isdisjoint(slots.nonzero()):
+        if not any(asking) or not amount_slots.isdisjoint(slots.nonzero()):
             slots = _largest(slots, requests)
     if texts and not any(set(kernel.slots.nonzero()) - set(HOST_PLUGINS) for kernel in planned):
         message = "device requests concern accelerators; request one of their slots as well"
@@ -102,10 +102,10 @@ def _check_slots(requests: Sequence[DeviceRequest], slot_types: SlotTypes) -> No
                 raise InvalidQuantity(message, data={_FIELD: message}) from None
 
 
-def _plain_amounts(concerned: Sequence[PlannedKernel], named: frozenset[str]) -> dict[str, Decimal]:
-    """Returns what every kernel requests of the named slots, but for the alternatives."""
+def _plain_amounts(concerned: Sequence[PlannedKernel], amount_slots: frozenset[str]) -> dict[str, Decimal]:
+    """Returns what every kernel requests of the slots with amounts, but for the alternatives."""
     plain: dict[str, Decimal] = {}
-    for name in sorted(named):
+    for name in sorted(amount_slots):
         quantities = {kernel.slots[name] for kernel in concerned}
         if len(quantities) > 1:
             message = f"alternatives have amounts of {name}, of which the roles of the session request different ones"
@@ -133,9 +133,11 @@ def _check_contradictions(
             raise InvalidInput(message, data={_FIELD: message})
 
 
-def _check_image(requests: Sequence[DeviceRequest], concerned: Sequence[PlannedKernel], named: frozenset[str]) -> None:
+def _check_image(
+    requests: Sequence[DeviceRequest], concerned: Sequence[PlannedKernel], amount_slots: frozenset[str]
+) -> None:
     for kernel in concerned:
-        for name in named:
+        for name in amount_slots:
             minimum = kernel.image.min_slots[SlotName(name)]
             for number, each in enumerate(requests, 1):
                 if each.amounts[name] < minimum:
