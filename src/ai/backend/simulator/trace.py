@@ -135,7 +135,7 @@ class Replay:
         arriving, last_time = len(trace), 0.0
         while self._events and (arriving or self._running or (self._waiting and self._down)):
             now, _, event_kind, value = heapq.heappop(self._events)
-            usage = occupied((running.session.scope, running.session.total) for running in self._running.values())
+            usage = occupied((running.session.scope, running.held.slots) for running in self._running.values())
             self._used = decayed(self._used, usage, elapsed_s=now - last_time, half_life_s=_HALF_LIFE_S)
             arriving, last_time = arriving - (event_kind == "arrive"), now
             match event_kind:
@@ -191,7 +191,7 @@ class Replay:
 
     def _decide(self, now: float) -> None:
         if self._policy.order in SHARED_ORDERS:
-            usage = occupied((running.session.scope, running.session.total) for running in self._running.values())
+            usage = occupied((running.session.scope, running.held.slots) for running in self._running.values())
             self._scheduler.account(usage, self._used)
         plan = decide(self._scheduler, self._policy, now=EPOCH + timedelta(seconds=now), rng=self._rng)
         for placement in plan.placements:
@@ -199,7 +199,9 @@ class Replay:
             (kernel,) = placement.kernels
             if kernel.agent_id in self._down:
                 raise AssertionError(f"{session.name} was placed on {kernel.agent_id}, which is down")
-            held_kernel = HeldKernel(kernel_id=kernel.kernel_id, slots=session.total, devices=kernel.devices)
+            held_kernel = HeldKernel(
+                kernel_id=kernel.kernel_id, slots=kernel.slots or session.total, devices=kernel.devices
+            )
             self._running[session.session_id] = _Running(session, job, kernel.agent_id, held_kernel)
             self.outcome.waits.append(now - waiting_since)
             self._schedule_event(now + job.runs, "end", session.session_id)

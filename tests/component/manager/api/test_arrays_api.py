@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ai.backend.common.states import KernelEventReason, KernelStatus
+from ai.backend.common.states import KernelEventReason, KernelStatus, SessionStatus
 from tests.component.manager.api.conftest import Api
 from tests.support.signed_http import RawClient, RawReply
 
@@ -117,6 +117,21 @@ async def test_what_failed_is_enqueued_again(api: Api) -> None:
     await until(api, lambda array: array["counts"] == {"SUCCESS": 4})
     refused = await api.user.request("POST", "/arrays/sweep/retry")
     assert (refused.status, refused.json()["data"]) == (409, {"counts": {"SUCCESS": 4}})
+
+
+async def test_retried_elements_ask_for_the_largest_amount_of_their_alternatives_again(api: Api) -> None:
+    alternatives = ['amount("mock.device", 1)', 'amount("mock.device", 2)']
+    await submit(api, "1", config={"device_requests": alternatives})
+    await until(api, lambda array: array["counts"] == {"RUNNING": 1})
+    assert api.agent.created[-1].slots["mock.device"] == "1"
+    await end_all(api, lambda _: 1)
+    await until(api, lambda array: array["counts"] == {"FAILURE": 1})
+    blocker = {"image": "python", "name": "blocker", "config": {"resources": {"mock.device": 4}}}
+    assert (await api.user.request("POST", "/session", json=blocker)).status == 201
+    assert (await api.user.request("POST", "/arrays/sweep/retry")).status == 200
+    (waiting,) = await api.cluster.manager.stores.sessions.by_status([SessionStatus.PENDING])
+    assert (waiting.array_index, waiting.device_requests) == (1, tuple(alternatives))
+    assert waiting.main.requested_slots["mock.device"] == waiting.requested_slots["mock.device"] == 2
 
 
 async def test_a_repeated_call_makes_one_array(api: Api) -> None:

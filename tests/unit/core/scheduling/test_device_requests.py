@@ -20,7 +20,15 @@ from ai.backend.core.scheduling.index.agent_state import NodeClassCache
 from ai.backend.core.scheduling.placement.strategies import PLACEMENTS
 from ai.backend.core.scheduling.plan import Plan, SkipReason
 from ai.backend.core.scheduling.policy import Policy
-from ai.backend.core.scheduling.snapshot import AgentView, PendingSession, Snapshot, dump_json, load_json
+from ai.backend.core.scheduling.snapshot import (
+    AgentView,
+    HeldKernel,
+    PendingSession,
+    Quota,
+    Snapshot,
+    dump_json,
+    load_json,
+)
 from tests.unit.core.scheduling.builders import NOW, agent, session, slots
 
 CACHE = NodeClassCache()
@@ -243,3 +251,163 @@ def test_tainted_devices_are_for_requests_that_tolerate_them() -> None:
     assert devices_for('tolerates("*") && distinct(id)', count=3) == {"0", "1", "2"}
     assert devices_for("distinct(id)", count=2) is None
     assert devices_for("distinct(id)") == {"1"}
+
+
+# ---- amounts
+
+
+AMOUNTS = (
+    'model == "H100" && amount("cuda.device", 1)',
+    'model == "A100" && amount("cuda.device", 2)',
+    'model == "T4" && amount("cuda.device", 4)',
+)
+
+
+def test_each_alternative_takes_its_own_amount() -> None:
+    agents = [gpus("a-t4", *["T4"] * 5), gpus("b-h100", "H100"), gpus("c-a100", "A100", "A100", "A100")]
+    pending = [asking(name, *AMOUNTS, count=4) for name in ("1", "22", "333", "4444")]
+    plan = planned(agents, pending)
+    assert agents_of(plan, pending) == ["b-h100", "c-a100", "a-t4", None]
+    taken = [placement.kernels[0] for placement in plan.placements]
+    assert [len(kernel.devices.slots[SlotName("cuda.device")]) for kernel in taken] == [1, 2, 4]
+    assert [kernel.slots for kernel in taken] == [slots(cpu=1, mem="1g", cuda_device=count) for count in (1, 2, 4)]
+    (wait,) = plan.waits
+    assert wait.reason is SkipReason.INSUFFICIENT_RESOURCE
+    assert wait.message == (
+        "none of 3 device requests can be met now: "
+        '(1) needs 1 cpu, 1 cuda.device, 1g mem on one node; 1 of 9 devices has model == "H100", none of them is free; '
+        '(2) needs 1 cpu, 2 cuda.device, 1g mem on one node; 3 of 9 devices have model == "A100", 1 of them is free, '
+        "at most 1 on one node; "
+        '(3) needs 1 cpu, 4 cuda.device, 1g mem on one node; 5 of 9 devices have model == "T4", 1 of them is free, '
+        "at most 1 on one node"
+    )
+
+
+def test_amounts_alone_are_alternatives() -> None:
+    amounts = ('amount("cuda.device", 4)', 'amount("cuda.device", 2)')
+    pending = [asking(name, *amounts, count=4) for name in ("1", "22", "333")]
+    plan = planned([gpus("a", *["T4"] * 6)], pending)
+    assert [kernel.slots["cuda.device"] for p in plan.placements for kernel in p.kernels if kernel.slots] == [4, 2]
+    (wait,) = plan.waits
+    assert wait.message.endswith("(2) needs 1 cpu, 2 cuda.device, 1g mem on one node; 6 devices, none of them is free")
+
+
+def test_what_no_node_could_hold_is_said_of_each_alternative() -> None:
+    (wait,) = planned([gpus("a", "T4", "T4")], [asking("1", *AMOUNTS, count=4)]).waits
+    assert wait.reason is SkipReason.NO_MATCHING_DEVICE
+    assert "(3) needs 4 cuda.device on one node; the largest node, a, has 2" in wait.message
+
+
+def test_quotas_count_the_largest_alternative_before_and_the_chosen_one_after() -> None:
+    quota = Quota(label="your keypair", limit=slots(cuda_device=5))
+    pending = [asking(name, *AMOUNTS, count=4, quotas=("k",)) for name in ("1", "22", "333")]
+    snapshot = Snapshot(
+        resource_group="default",
+        agents=(gpus("a", *["H100"] * 4),),
+        pending=tuple(pending),
+        quotas={"k": quota},
+    )
+    plan = decide(snapshot, Policy(), now=NOW, rng=random.Random(1), node_classes=CACHE)
+    assert agents_of(plan, pending) == ["a", "a", None]
+    (wait,) = plan.waits
+    assert wait.message == (
+        "your keypair may use 5 cuda.device and uses 2 cuda.device already; this session needs 4 cuda.device"
+    )
+
+
+def test_the_shares_of_users_grow_by_what_was_placed() -> None:
+    by_user = {"a": ("d", "p", "a"), "b": ("d", "p", "b")}
+    pending = [asking("x" * number, *AMOUNTS, count=4, scope=by_user["a"]) for number in (1, 2)]
+    pending.append(asking("xxx", count=2, scope=by_user["b"]))
+    pending.append(asking("xxxx", count=2, scope=by_user["b"]))
+    snapshot = Snapshot(resource_group="default", agents=(gpus("i", *["H100"] * 4),), pending=tuple(pending))
+    plan = decide(snapshot, Policy(order="drf"), now=NOW, rng=random.Random(1), node_classes=CACHE)
+    assert [placement.session_id for placement in plan.placements] == [
+        pending[place].session_id for place in (0, 2, 1)
+    ], "the first user holds 1 of 4 devices, not 4, when the second one holds 2"
+
+
+def test_all_kernels_of_a_cluster_take_the_amount_of_one_alternative() -> None:
+    agents = [gpus("a", "H100"), gpus("b", "A100", "A100"), gpus("c", "A100", "A100")]
+    kernels = [slots(cpu=1), slots(cpu=1, cuda_device=4), slots(cpu=1, cuda_device=4)]
+    who = replace(session("x", *kernels, multi=True), device_requests=AMOUNTS)
+    (placement,) = planned(agents, [who]).placements
+    assert [kernel.slots for kernel in placement.kernels] == [
+        slots(cpu=1), slots(cpu=1, cuda_device=2), slots(cpu=1, cuda_device=2),
+    ]  # fmt: skip
+    assert {kernel.agent_id for kernel in placement.kernels[1:]} == {"b", "c"}
+
+
+def test_a_placement_that_was_carried_out_is_what_the_next_snapshot_holds() -> None:
+    view = gpus("a", *["A100"] * 4)
+    pending = asking("1", *AMOUNTS, count=4)
+    scheduler = IncrementalScheduler(Snapshot(resource_group="d", agents=(view,), pending=(pending,)), CACHE)
+    (placement,) = decide(scheduler, Policy(), now=NOW, rng=random.Random(1)).placements
+    (kernel,) = placement.kernels
+    assert kernel.slots is not None
+    held = HeldKernel(kernel_id=kernel.kernel_id, slots=kernel.slots, devices=kernel.devices, device_requests=AMOUNTS)
+    after = Snapshot(resource_group="d", agents=(replace(view, held=(held,)),))
+    assert scheduler.update(after)
+    assert scheduler.free == IncrementalScheduler(after, CACHE).free
+    assert scheduler.free[AgentId("a")]["cuda.device"] == 2
+
+
+@pytest.mark.parametrize("texts_", [AMOUNTS, ('model == "H100"', 'model == "A100"')])
+def test_another_alternative_comes_before_an_agent_that_just_failed_the_session(texts_: tuple[str, ...]) -> None:
+    agents = [gpus("a", *["H100"] * 4), gpus("b", *["A100"] * 4)]
+    (placement,) = planned(agents, [asking("1", *texts_, avoided_agents=(AgentId("a"),))]).placements
+    assert placement.kernels[0].agent_id == "b"
+    (placement,) = planned(agents[:1], [asking("1", *texts_, avoided_agents=(AgentId("a"),))]).placements
+    assert placement.kernels[0].agent_id == "a"
+
+
+own_amounts = st.lists(st.tuples(texts, st.integers(1, 4)), min_size=1, max_size=3)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.lists(st.lists(models, min_size=1, max_size=5), min_size=1, max_size=3),
+    st.lists(st.tuples(st.none() | own_amounts, st.integers(1, 2)), min_size=1, max_size=8),
+    st.sampled_from(sorted(PLACEMENTS)),
+    st.integers(1, 12),
+)
+def test_no_device_and_no_quota_is_exceeded_by_mixed_alternatives(
+    machines: list[list[str]],
+    asked: list[tuple[list[tuple[str, int]] | None, int]],
+    placement: str,
+    limit: int,
+) -> None:
+    agents = [gpus(f"i-{number}", *models) for number, models in enumerate(machines)]
+    pending = []
+    for number, (alternatives, kernel_count) in enumerate(asked):
+        most = max((amount for _, amount in alternatives or ()), default=1)
+        who = session(str(number), *[slots(cpu=1, cuda_device=most)] * kernel_count, age_s=100 - number, quotas=("q",))
+        requested = tuple(f'{text} && amount("cuda.device", {amount})' for text, amount in alternatives or ())
+        pending.append(replace(who, device_requests=requested))
+    quota = Quota(label="all", limit=slots(cuda_device=limit))
+    snapshot = Snapshot(resource_group="default", agents=tuple(agents), pending=tuple(pending), quotas={"q": quota})
+    plan = decide(snapshot, Policy(placement=placement), now=NOW, rng=random.Random(1), node_classes=CACHE)
+    again = decide(IncrementalScheduler(snapshot, CACHE), Policy(placement=placement), now=NOW, rng=random.Random(1))
+    assert again == plan
+    assert len(plan.placements) + len(plan.skips) == len(pending)
+    taken: dict[tuple[str, str], Decimal] = {}
+    for placed in plan.placements:
+        who = next(each for each in pending if each.session_id == placed.session_id)
+        amounts = dict(asked[int(who.name)][0] or [("has(id)", 1)])
+        counts = set()
+        for kernel in placed.kernels:
+            quantities = kernel.devices.slots[SlotName("cuda.device")]
+            counts.add(sum(quantities.values()))
+            assert (kernel.slots or slots(cpu=1, cuda_device=1))["cuda.device"] == sum(quantities.values())
+            for device_id, quantity in quantities.items():
+                place = kernel.agent_id, device_id
+                taken[place] = taken.get(place, Decimal(0)) + quantity
+            view = next(each for each in agents if each.agent_id == kernel.agent_id)
+            chosen = [each for each in view.plugins[-1].devices if each.device_id in quantities]
+            assert any(
+                amount == len(chosen) and _allows(text, chosen)
+                for text, amount in (asked[int(who.name)][0] or [("has(id)", 1)])
+            ), amounts
+        assert len(counts) == 1, "all kernels have one alternative"
+    assert max(taken.values(), default=Decimal(0)) <= 1
+    assert sum(taken.values()) <= limit

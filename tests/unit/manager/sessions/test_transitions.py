@@ -24,7 +24,7 @@ from ai.backend.core.lifecycle.events import (
 )
 from ai.backend.manager.sessions.changes import slot_deltas
 from ai.backend.manager.sessions.model import STARTED_OVER, Session
-from ai.backend.manager.sessions.transitions import advance, fold
+from ai.backend.manager.sessions.transitions import advance, fold, with_largest_amounts
 from tests.contract.store.builders import NOW, SLOTS, make_session
 
 LATER = NOW + timedelta(seconds=7)
@@ -170,3 +170,39 @@ def test_a_batch_session_tells_its_exit_code() -> None:
     assert (failure.payload["exitCode"], failure.payload["result"]) == (3, "FAILURE")
     kernel = next(e for e in change.events if e.name == "kernel_terminated")
     assert kernel.payload["kernelId"] == str(session.main.id)
+
+
+def test_a_kernel_requests_what_was_placed_until_it_waits_again() -> None:
+    """An alternative with an amount of its own is chosen at each placement."""
+    texts = ('model == "A" && amount("cuda.device", 1)', 'amount("cuda.device", 4)')
+    host, gpus = ResourceSlot.parse({"cpu": "1"}), "cuda.device"
+    most, least = (host + ResourceSlot.parse({gpus: amount}) for amount in ("4", "1"))
+    session = make_session(size=2)
+    kernels = (
+        replace(session.kernels[0], requested_slots=most),
+        replace(session.kernels[1], requested_slots=host),
+    )
+    session = replace(session, device_requests=texts, kernels=kernels)
+    placed = {session.main.id: {"requested_slots": least}}
+    change = advance(session, scheduled(session), now=LATER, placed=placed)
+    assert change is not None
+    assert slot_deltas([change]) == {AGENT: least + host}
+    assert [(k.requested_slots, k.occupied_slots) for k in change.new.kernels] == [(least, least), (host, host)]
+    assert with_largest_amounts(change.new).kernels[0].requested_slots == most
+    refused = SessionCreationFailed(
+        kernel_ids=frozenset(kernel.id for kernel in session.kernels),
+        reason=KernelEventReason.CREATION_DEFERRED,
+        retryable=True,
+    )
+    back = after(change.new, SessionDispatched(), refused)
+    assert back.status is SessionStatus.PENDING
+    assert [(k.requested_slots, k.occupied_slots) for k in back.kernels] == [
+        (most, ResourceSlot()), (host, ResourceSlot()),
+    ]  # fmt: skip
+    running = after(
+        change.new, SessionDispatched(), *(seen(session, KernelStatus.RUNNING, index=index) for index in (0, 1))
+    )
+    evicted = after(running, SessionStartOverRequested())
+    assert evicted.main.requested_slots == least, "it holds these until it has ended"
+    again = after(evicted, *(seen(session, KernelStatus.TERMINATED, index=index) for index in (0, 1)))
+    assert (again.status, again.main.requested_slots) == (SessionStatus.PENDING, most)

@@ -151,7 +151,8 @@ creation_options = options(
         multiple=True,
         metavar="EXPRESSION",
         help="What its accelerators must be, such as 'memory >= 40g && compute_capability >= 8.0' or "
-        '\'model in ["A100", "H100"] && same(numa_node)\'. Repeat for alternatives, the preferred first.',
+        '\'model in ["A100", "H100"] && same(numa_node)\'. Repeat for alternatives, the preferred first; '
+        "each may say what it takes, such as 'amount(\"cuda.device\", 2)'.",
     ),
     click.option(
         "--plugin-option",

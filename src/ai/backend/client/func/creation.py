@@ -15,7 +15,8 @@ class CreateOptions(TypedDict, total=False):
 
     ``resources`` maps slots to quantities, such as ``{"cpu": 1, "mem": "256m"}``. ``variant_requirements`` say what the
     devices must be, such as ``["nvidia::compute_capability::8.0"]``; ``device_requests`` say it as expressions, which
-    are alternatives in order, such as ``['model == "H100"', "memory >= 40g"]``. ``plugin_options`` are what it says to
+    are alternatives in order, such as ``['model == "H100"', 'memory >= 40g && amount("cuda.device", 2)']``; an amount
+    takes the place of the one in ``resources``. ``plugin_options`` are what it says to
     accelerator plugins, such as ``{"fpga": {"image": "fft.bit"}}``. ``mounts`` are names or ids of virtual folders,
     ``mount_map`` says where one is seen, ``mount_options`` maps one to ``{"permission": "ro"}``. ``max_wait`` is in
     seconds, zero waits without limit. ``client_token`` is the older word for ``name``. ``bootstrap_script`` is the

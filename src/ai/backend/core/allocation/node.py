@@ -28,6 +28,7 @@ from ai.backend.common.slots import ResourceSlot
 from ai.backend.core.allocation import proximity
 from ai.backend.core.allocation.alloc_map import NO_HINT, AbstractAllocMap, AffinityHint
 from ai.backend.core.allocation.ledger import LedgerAllocMap
+from ai.backend.core.allocation.requests.amounts import agreeing
 from ai.backend.core.allocation.requests.compiled import DeviceRequest, Selection
 from ai.backend.core.allocation.slot_pool import Parts, SlotPool
 from ai.backend.core.allocation.stock_maps import ANY_DEVICE, OpaqueAllocMap, build_alloc_map
@@ -397,7 +398,8 @@ class NodeAllocator:
 
         The plan is taken as it is if possible, and devices are chosen for what it leaves open. If a planned device is
         removed, taken, unhealthy, or does not satisfy the requirements, devices are chosen for the whole request. Of
-        several device requests the plan satisfies any, and the first that can be served is chosen otherwise.
+        several device requests the plan satisfies any, and the first that can be served is chosen otherwise; those with
+        other amounts than the request are not considered.
 
         Raises:
             InvalidAllocation: the plan is not one of this request.
@@ -410,7 +412,9 @@ class NodeAllocator:
                     f"the plan has {plan.total(slot)} {slot}, the request {requested[slot]}", data={"slot": slot}
                 )
         refusal: Exception | None = None
-        alternatives: Sequence[DeviceRequest | None] = device_requests or (None,)
+        alternatives: Sequence[DeviceRequest | None] = [None]
+        if device_requests:
+            alternatives = agreeing(requested, device_requests)
         for bind in (self._bind_plan, self._bind_anew):
             for device_request in alternatives:
                 try:
@@ -421,7 +425,7 @@ class NodeAllocator:
                     continue
                 if bound is not None:
                     return bound
-        raise refusal or InvalidAllocation("the plan cannot be bound")
+        raise refusal or InvalidAllocation("no device request has the amounts of the request")
 
     def _bind_anew(self, prepared: PreparedRequest, plan: DeviceAllocation) -> DeviceAllocation | None:
         return self.take(prepared)

@@ -239,27 +239,41 @@ class SchedulingCycle:
     def _place(self, queued: QueuedSession) -> bool:
         session, equivalence_class = queued.session, queued.quota_class.equivalence_class
         self._session_rng.number = self._rng.random()
-        assignments = None
-        for choice in equivalence_class.choices:
-            if choice.permanent_reason is None and (assignments := self._assignments(session, choice)) is not None:
-                break
+        choice, assignments = self._choose_alternative(session, equivalence_class)
         if assignments is None:
             return False
+        has_amounts = choice.has_amounts
         agents, kernels = self._index.agents, []
-        for kernel, (rank, devices) in zip(session.kernels, assignments, strict=True):
+        for place, (kernel, (rank, devices)) in enumerate(zip(session.kernels, assignments, strict=True)):
             agent = agents[rank]
             placed = KernelPlacement(
                 kernel_id=kernel.kernel_id,
                 agent_id=agent.agent_id,
                 generation=agent.view.generation,
                 devices=without_placeholders(devices) if agent.node_class.has_pools else devices,
+                slots=choice.parts[place].total if has_amounts else None,
             )
             kernels.append(placed)
         self._placements.append(Placement(session_id=session.session_id, kernels=tuple(kernels)))
         if session.quotas:
-            self._quotas.count(session)
-        self._queue.placed(queued)
+            self._quotas.count(session, choice.total)
+        self._queue.placed(queued, choice)
         return True
+
+    def _choose_alternative(
+        self, session: PendingSession, equivalence_class: EquivalenceClass
+    ) -> tuple[EquivalenceClass, Sequence[KernelAssignment] | None]:
+        """Assigns the kernels by the first alternative that fits; one on agents that just failed the session comes
+        after all others."""
+        choices, reserved = equivalence_class.choices, self._reserved
+        avoided = self._index.designated_mask(session.avoided_agents) if len(choices) > 1 else 0
+        for excluded in (avoided, 0) if avoided else (0,):
+            self._reserved = reserved | excluded
+            for choice in choices:
+                if choice.permanent_reason is None and (assignments := self._assignments(session, choice)) is not None:
+                    self._reserved = reserved
+                    return choice, assignments
+        return equivalence_class, None
 
     def _assignments(
         self, session: PendingSession, equivalence_class: EquivalenceClass

@@ -121,6 +121,8 @@ def describe(device_request: DeviceRequest, counts: DeviceCounts) -> str:
 def _describe_conditions(device_request: DeviceRequest, counts: DeviceCounts) -> str:
     have = "has" if counts.selected == 1 else "have"
     texts = [str(condition) for condition in device_request.conditions]
+    if not device_request.wording:
+        return f"{counts.total} device{'' if counts.total == 1 else 's'}"
     if len(texts) < 2:
         return f"{counts.selected} of {counts.total} devices {have} {texts[0] if texts else str(device_request)}"
     single_texts = [f"{having} {text}" for text, having in zip(texts, counts.having, strict=True)]
@@ -129,7 +131,7 @@ def _describe_conditions(device_request: DeviceRequest, counts: DeviceCounts) ->
 
 def unmatched(device_request: DeviceRequest, counts: DeviceCounts) -> str:
     """Explains a request that no device satisfies: how many satisfy each condition, and what there is instead."""
-    texts = [f"no agent has a device with {device_request.text:.400}"]
+    texts = [f"no agent has a device with {device_request!s:.400}"]
     missing = [
         condition for condition, having in zip(device_request.conditions, counts.having, strict=True) if not having
     ]

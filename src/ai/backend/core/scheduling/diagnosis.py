@@ -47,7 +47,7 @@ def permanent_reason(index: AgentIndex, equivalence_class: EquivalenceClass, ses
             return _too_large(index, demand)
     if equivalence_class.whole is not None or fits_when_empty(index, equivalence_class):
         return None
-    total_slots = session.total
+    total_slots = equivalence_class.total
     if fits_when_empty(index, equivalence_class, repaired=True):
         supporting_mask = 0
         for demand in demands:

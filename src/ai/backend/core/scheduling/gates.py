@@ -80,11 +80,10 @@ class Quotas:
                     return SkipReason.QUOTA_EXCEEDED, text.format(quota.label, *format_amounts)
         return None
 
-    def count(self, session: PendingSession) -> None:
-        """Adds a started session to the usage."""
-        requested_slots = session.total
+    def count(self, session: PendingSession, taken_slots: ResourceSlot) -> None:
+        """Adds a started session to the usage, which may take less than :meth:`exceeded` checked."""
         for name in session.quotas:
             if (quota_usage := self._usage_of(name)) is not None:
                 quota_usage.sessions += 1
                 for slot, _ in quota_usage.limits:
-                    quota_usage.used[slot] += requested_slots[slot]
+                    quota_usage.used[slot] += taken_slots[slot]

@@ -9,6 +9,7 @@ import msgspec
 
 from ai.backend.common.devices import DeviceAllocation
 from ai.backend.common.ids import AgentId, KernelId, SessionId
+from ai.backend.common.slots import ResourceSlot
 from ai.backend.core.scheduling.snapshot import Snapshot
 
 
@@ -31,12 +32,16 @@ class SkipReason(StrEnum):
 
 
 class KernelPlacement(msgspec.Struct, frozen=True, kw_only=True):
-    """Assigns one kernel to an agent, by a ``generation`` of its inventory, and to its devices."""
+    """Assigns one kernel to an agent, by a ``generation`` of its inventory, and to its devices.
+
+    ``slots``: what it takes by the alternative that was chosen; None where alternatives have no amounts of their own.
+    """
 
     kernel_id: KernelId
     agent_id: AgentId
     generation: int
     devices: DeviceAllocation
+    slots: ResourceSlot | None = None
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True):

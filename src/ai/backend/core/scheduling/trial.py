@@ -169,8 +169,8 @@ class _ObservedQueue:
             self._observe(queued)
             yield queued
 
-    def placed(self, queued: QueuedSession) -> None:
-        self._queue.placed(queued)
+    def placed(self, queued: QueuedSession, choice: EquivalenceClass) -> None:
+        self._queue.placed(queued, choice)
 
 
 class _ObservedCycle(SchedulingCycle):
@@ -300,6 +300,8 @@ def _propose(index: AgentIndex, queued: QueuedSession, reserved_mask: int) -> It
     """Yields smaller requests that seem to fit what is free, the closest to the request first: less of one slot, then
     fewer kernels, then less of everything. Only for sessions whose kernels are alike."""
     session, equivalence_class = queued.session, queued.quota_class.equivalence_class
+    if equivalence_class.has_amounts:
+        return  # each alternative says itself what it takes
     kernel_count, slots = len(session.kernels), session.kernels[0].slots
     demand = _largest_demand(equivalence_class)
     agent_mask = demand.supporting_mask & ~reserved_mask

@@ -25,7 +25,7 @@ from ai.backend.manager.sessions.creation.factory import SessionFactory
 from ai.backend.manager.sessions.model import CreateSession, Session
 from ai.backend.manager.sessions.service import SessionService
 from ai.backend.manager.sessions.settings import SessionSettings
-from ai.backend.manager.sessions.transitions import advance, enqueued_event
+from ai.backend.manager.sessions.transitions import advance, enqueued_event, with_largest_amounts
 from ai.backend.manager.sessions.writer import SessionWriter
 from ai.backend.manager.topics import ARRAY, OUTBOX, SCHEDULE
 
@@ -132,7 +132,10 @@ class ArrayService:
         await self.factory.state.check_running()
         limits = await self.factory.limits_of(owner)
         now = self.clock.now()
-        sessions = [model.renewed(replace(session, starts_at=None), now, self.id_generator) for session in failed]
+        sessions = [
+            model.renewed(replace(with_largest_amounts(session), starts_at=None), now, self.id_generator)
+            for session in failed
+        ]
         live = sum(not session.status.is_final for session in elements)
         free = len(sessions) if array.max_parallel is None else max(0, array.max_parallel - live)
         await self._insert(_held(sessions, free), limits=limits, replaced=[session.id for session in failed])

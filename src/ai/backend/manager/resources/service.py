@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
@@ -13,6 +13,7 @@ from ai.backend.common.errors import NotFound
 from ai.backend.common.ids import DeviceName, ResourceGroupName
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import AgentStatus
+from ai.backend.core.allocation.requests.compiled import RequestCompiler
 from ai.backend.core.allocation.variants import features_of, version_of
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.agents.capabilities import DeviceReader
@@ -53,8 +54,11 @@ def merge_variants(agents: Iterable[Agent], devices: DeviceReader) -> list[Offer
     ]
 
 
-def _known_slots(preset: ResourcePreset, names: Collection[str]) -> ResourceSlot:
-    return ResourceSlot({name: amount for name, amount in preset.resource_slots.items() if name in names})
+def _choices(preset: ResourcePreset, names: Collection[str], compiler: RequestCompiler) -> list[ResourceSlot]:
+    """Returns the known slots of a preset, by each of its device requests if these have amounts."""
+    slots = ResourceSlot({name: amount for name, amount in preset.resource_slots.items() if name in names})
+    all_amounts = [compiler.compile(text).amounts for text in preset.device_requests]
+    return [ResourceSlot({**slots, **amounts}) for amounts in all_amounts] or [slots]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,7 @@ class ResourceService:
     slots: SlotCatalogue
     presets: PresetStore
     devices: DeviceReader
+    request_compiler: RequestCompiler = field(default_factory=RequestCompiler)
 
     def slot_types(self) -> Sequence[SlotTypeInfo]:
         """Returns every slot that was ever reported, ordered by name."""
@@ -134,12 +139,20 @@ class ResourceService:
         ]
         remaining = [quota.remaining for quota in quotas.values()]
 
-        def fits(slots: ResourceSlot) -> bool:
-            is_within = all(slots[name] <= remaining_slots[name] for remaining_slots in remaining for name in slots)
-            return is_within and any(slots <= amount for amount in free_slots)
+        def fits(choices: Sequence[ResourceSlot]) -> bool:
+            is_within = all(
+                slots[name] <= remaining_slots[name]
+                for slots in choices
+                for remaining_slots in remaining
+                for name in slots
+            )
+            return is_within and any(slots <= amount for slots in choices for amount in free_slots)
 
         return PresetCheck(
-            presets=[(preset, fits(_known_slots(preset, slot_names))) for preset in await self.presets.presets()],
+            presets=[
+                (preset, fits(_choices(preset, slot_names, self.request_compiler)))
+                for preset in await self.presets.presets()
+            ],
             quotas=quotas,
             scaling_groups={
                 name: (

@@ -176,7 +176,11 @@ class ScheduleLoop(PeriodicLoop):
     def _place(session: Session, placement: Placement, now: datetime) -> Change | None:
         agents = {placement.kernel_id: placement.agent_id for placement in placement.kernels}
         details = {
-            placement.kernel_id: {"devices": from_allocation(placement.devices), "generation": placement.generation}
+            placement.kernel_id: {
+                "devices": from_allocation(placement.devices),
+                "generation": placement.generation,
+                **({"requested_slots": placement.slots} if placement.slots is not None else {}),
+            }
             for placement in placement.kernels
         }
         return advance(session, SessionScheduled(agents=agents, stimulus_id=_CAUSE), now=now, placed=details)

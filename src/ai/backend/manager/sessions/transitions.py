@@ -14,6 +14,8 @@ from ai.backend.common.ids import KernelId
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import KernelEventReason, KernelStatus, SessionStatus
 from ai.backend.common.wire.reports import UnhealthyDevice
+from ai.backend.core.allocation.requests import amounts
+from ai.backend.core.allocation.requests.compiled import RequestCompiler
 from ai.backend.core.lifecycle.effects import (
     Command,
     CreateKernels,
@@ -37,6 +39,7 @@ UNHEALTHY = "unhealthy_devices"
 """Key of ``status_data``: the failed devices."""
 MAX_RETRY_AFTER_S = 3600.0
 """The longest wait that a plugin may request, see :func:`deferred`."""
+_REQUEST_COMPILER = RequestCompiler()
 _RETRY_BACKOFF = Backoff(0.5, MAX_RETRY_AFTER_S)
 """The wait of a session after a creation failed temporarily."""
 RELOCATED_FROM = "relocated_from"
@@ -73,6 +76,21 @@ def _kernel_of(session: Session, kernel_id: KernelId) -> Kernel:
     return next(kernel for kernel in session.kernels if kernel.id == kernel_id)
 
 
+def _largest_amounts(slots: ResourceSlot, device_requests: Sequence[str]) -> ResourceSlot:
+    return amounts.largest(slots, [_REQUEST_COMPILER.compile(text) for text in device_requests])
+
+
+def with_largest_amounts(session: Session) -> Session:
+    """Returns a session whose kernels request what they requested before it was placed."""
+    if not session.device_requests:
+        return session
+    kernels = tuple(
+        replace(kernel, requested_slots=_largest_amounts(kernel.requested_slots, session.device_requests))
+        for kernel in session.kernels
+    )
+    return replace(session, kernels=kernels)
+
+
 def _spent(session: Session) -> int:
     """Returns the number of attempts before the session started over, which count no more."""
     return int(session.status_data.get(STARTED_OVER, {}).get("attempts", 0))
@@ -95,9 +113,15 @@ def _info(old: Session | Kernel, state: SessionState | KernelState) -> str | Non
 
 
 def _merge_kernel(
-    kernel: Kernel, state: KernelState, now: datetime, placed: Mapping[str, Any], slots: Mapping[KernelId, ResourceSlot]
+    kernel: Kernel,
+    state: KernelState,
+    now: datetime,
+    placed: Mapping[str, Any],
+    slots: Mapping[KernelId, ResourceSlot],
+    device_requests: Sequence[str],
 ) -> Kernel:
-    """Returns the kernel with its new state; ``slots`` are the slots that kernels occupy after the change."""
+    """Returns the kernel with its new state; ``slots`` are the slots that kernels occupy after the change. While it
+    waits it requests the largest amounts of the alternatives ``device_requests``, once placed those of one of them."""
     changes: dict[str, Any] = {
         "status": state.status,
         "reason": state.reason,
@@ -122,6 +146,7 @@ def _merge_kernel(
     if state.status is KernelStatus.PENDING:  # as if it had not started
         changes |= {"started_at": None, "exit_code": None}
         changes["status_data"] = _without_devices(kernel.status_data)
+        changes["requested_slots"] = _largest_amounts(kernel.requested_slots, device_requests)
     return replace(kernel, **changes, **placed)
 
 
@@ -209,12 +234,14 @@ def advance(
         path += transitions
         effects += step_effects
     slots: dict[KernelId, ResourceSlot] = {}
+    placed_fields = placed or {}
     emitted: list[EmitEvent] = []
     commands: list[Command] = []
     for effect in effects:
         match effect:
             case TakeSlots(target=target):
-                slots[target.kernel_id] = _kernel_of(session, target.kernel_id).requested_slots
+                requested = placed_fields.get(target.kernel_id, {}).get("requested_slots")
+                slots[target.kernel_id] = requested or _kernel_of(session, target.kernel_id).requested_slots
             case ReleaseSlots(target=target):
                 slots[target.kernel_id] = ResourceSlot()
             case EmitEvent():
@@ -223,9 +250,8 @@ def advance(
                 commands.append(effect)
             case _:
                 assert_never(effect)
-    placed_fields = placed or {}
     kernels = tuple(
-        _merge_kernel(kernel, after, now, placed_fields.get(kernel.id, {}), slots)
+        _merge_kernel(kernel, after, now, placed_fields.get(kernel.id, {}), slots, session.device_requests)
         for kernel, after in zip(session.kernels, state.kernels, strict=True)
     )
     new = _merge_session(session, state, kernels, now, path)

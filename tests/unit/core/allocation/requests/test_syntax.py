@@ -11,6 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ai.backend.common.errors import InvalidInput
+from ai.backend.common.slots import ResourceSlot
+from ai.backend.core.allocation.requests.amounts import with_amounts
 from ai.backend.core.allocation.requests.compiled import RequestCompiler
 from ai.backend.core.allocation.requests.syntax import MAX_DEPTH, MAX_LENGTH, MAX_TERMS, RequestParser
 from ai.backend.core.allocation.requests.terms import AllOf, AnyOf, Comparison, Facts, Has, Literal, Not, Term
@@ -189,3 +191,55 @@ def test_tolerations_are_told_apart_from_constraints(text: str, keys: set[str], 
 def test_malformed_tolerations_are_refused(text: str) -> None:
     with pytest.raises(InvalidInput):
         RequestCompiler().compile(text)
+
+
+def test_an_alternative_says_amounts_beside_what_its_devices_must_be() -> None:
+    compiled = RequestCompiler().compile('model == "H100" && amount("cuda.device", 2) && amount("cuda.mem", 1.5g)')
+    assert compiled.amounts == ResourceSlot({"cuda.device": Decimal(2), "cuda.mem": Decimal(3 * 2**29)})
+    assert str(compiled) == 'model == "H100"'
+    assert compiled.constraints == ()
+    assert RequestCompiler().compile(compiled.text).text == compiled.text
+    only = RequestCompiler().compile('amount("cuda.shares", 0.5)')
+    assert (str(only), only.amounts) == ("any device", ResourceSlot({"cuda.shares": Decimal("0.5")}))
+    assert only.selects({})
+    assert only != RequestCompiler().compile('amount("cuda.shares", 0.25)')
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('amount("cuda.device", 0)', "an amount is more than zero at column 23"),
+        ('amount("cuda.device")', "a quoted slot and a quantity"),
+        ("amount(cuda.device, 1)", "a quoted slot and a quantity"),
+        ("amount(1, 1)", "a quoted slot and a quantity"),
+        ('amount("cuda.device", "1")', "a quoted slot and a quantity"),
+        ('amount("cuda.device", 1.2.3)', "a quoted slot and a quantity"),
+        ('amount("cuda device", 1)', "'cuda device' is no name of a slot at column 8"),
+        ('amount("cuda.device", 0.0000001)', "quantity out of range: '1E-7' at column 23"),
+        ('amount("cuda.device", 1000000000000000000000)', "quantity out of range"),
+        ('amount("cpu", 4)', "amount is of an accelerator's slot, and cpu is none at column 8"),
+        ('amount("x.device", 1) && amount("x.device", 2)', "two amounts of x.device"),
+        ('model == "A" || amount("x.device", 1)', 'amount("x.device", 1) concerns all devices'),
+        ('!amount("x.device", 1)', 'amount("x.device", 1) concerns all devices'),
+    ],
+)
+def test_amounts_that_are_refused(text: str, problem: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        RequestCompiler().compile(text)
+    assert problem in caught.value.message
+
+
+@given(
+    st.sampled_from(
+        ["memory >= 1g", 'model == "A" || model == "B"', 'tolerates("*")', "same(id) && (units > 1 || units < 3)"]
+    )
+)
+def test_added_amounts_change_nothing_else(text: str) -> None:
+    compiler = RequestCompiler()
+    original = compiler.compile(text)
+    extended = compiler.compile(with_amounts(original, ResourceSlot({"x.device": Decimal("1.50")})))
+    assert extended.amounts == ResourceSlot({"x.device": Decimal("1.5")})
+    assert (extended.term, extended.constraints, extended.tolerated) == (
+        original.term, original.constraints, original.tolerated,
+    )  # fmt: skip
+    assert with_amounts(original, ResourceSlot()) == original.text

@@ -33,6 +33,8 @@ ATTRIBUTES: Mapping[str, AttributeKind] = {
 """Every other name is a feature of a variant, of any namespace (``compute_capability``) or of one
 (``nvidia.compute_capability``); what it states is compared as a version, a size, or text."""
 LINK_BANDWIDTH, LINK = "link_bandwidth", "link"
+HOST_SLOTS = ("cpu", "mem")
+"""The slots that no device request concerns."""
 
 
 def facts_of(device: ComputeDevice) -> Facts:

@@ -9,16 +9,19 @@ given. Source: decision 0359.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from decimal import Decimal
 from functools import cached_property
 
 from ai.backend.common.devices import ComputeDevice, LinkKind
 from ai.backend.common.errors import InvalidInput
 from ai.backend.common.ids import DeviceId
+from ai.backend.common.slots import ResourceSlot
 from ai.backend.core.allocation.requests import syntax
 from ai.backend.core.allocation.requests.terms import (
     Alike,
     AllOf,
+    Amount,
     AnyOf,
     Constraint,
     Facts,
@@ -92,6 +95,10 @@ class DeviceRequest:
     constraints: tuple[Constraint, ...]
     tolerated: frozenset[str] = frozenset()
     """The keys of taints that its devices may have."""
+    amounts: ResourceSlot = field(default_factory=ResourceSlot)
+    """What a kernel takes of accelerators by this alternative; see :mod:`.amounts`."""
+    wording: str = ""
+    """The text without the amounts: what the devices must be."""
 
     def __hash__(self) -> int:
         return hash(self.text)
@@ -100,7 +107,7 @@ class DeviceRequest:
         return isinstance(other, DeviceRequest) and self.text == other.text
 
     def __str__(self) -> str:
-        return self.text
+        return self.wording or "any device"
 
     @cached_property
     def conditions(self) -> tuple[Term, ...]:
@@ -227,9 +234,19 @@ class RequestCompiler:
 def _compile(term: Term | None, constraints: tuple[Constraint, ...]) -> DeviceRequest:
     if sum(isinstance(constraint, Alike) and constraint.is_distinct for constraint in constraints) > 1:
         raise InvalidInput("a device request has at most one distinct()", data={"column": 1})
+    amounts: dict[str, Decimal] = {}
+    for amount in (constraint for constraint in constraints if isinstance(constraint, Amount)):
+        if amount.slot in amounts:
+            raise InvalidInput(f"a device request has two amounts of {amount.slot}", data={"column": 1})
+        amounts[amount.slot] = amount.quantity
+    tolerated = frozenset(constraint.key for constraint in constraints if isinstance(constraint, Tolerates))
+    others = tuple(constraint for constraint in constraints if not isinstance(constraint, Tolerates | Amount))
+    wording = _join(term, [constraint for constraint in constraints if not isinstance(constraint, Amount)])
+    return DeviceRequest(_join(term, constraints), term, others, tolerated, ResourceSlot(amounts), wording)
+
+
+def _join(term: Term | None, constraints: Sequence[Constraint]) -> str:
     texts = list(map(str, constraints))
     if term is not None:
         texts.insert(0, f"({term})" if texts and isinstance(term, AnyOf) else str(term))
-    tolerated = frozenset(constraint.key for constraint in constraints if isinstance(constraint, Tolerates))
-    others = tuple(constraint for constraint in constraints if not isinstance(constraint, Tolerates))
-    return DeviceRequest(" && ".join(texts), term, others, tolerated)
+    return " && ".join(texts)

@@ -11,14 +11,22 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ai.backend.common.devices import LinkKind
-from ai.backend.common.errors import InvalidInput, InvalidQuantity
-from ai.backend.common.slots import BinarySize
-from ai.backend.core.allocation.requests.attributes import ATTRIBUTES, LINK, LINK_BANDWIDTH, AttributeKind
+from ai.backend.common.errors import InvalidInput, InvalidName, InvalidQuantity
+from ai.backend.common.names import check_slot_name
+from ai.backend.common.slots import BinarySize, parse_quantity
+from ai.backend.core.allocation.requests.attributes import (
+    ATTRIBUTES,
+    HOST_SLOTS,
+    LINK,
+    LINK_BANDWIDTH,
+    AttributeKind,
+)
 from ai.backend.core.allocation.requests.terms import (
     ORDERS,
     TEXT_TESTS,
     Alike,
     AllOf,
+    Amount,
     AnyOf,
     Comparison,
     Constraint,
@@ -233,8 +241,10 @@ def _call(children: list[Any]) -> _Part:
         if len(arguments) != 1 or not isinstance(arguments[0], tuple) or not arguments[0][0].is_quoted:
             _fail('tolerates takes the quoted key of a taint, or "*"', column)
         return _Part(None, (Tolerates(arguments[0][0].text),), column=column)
+    if name == "amount":
+        return _amount(arguments, column)
     if name not in ("has", "same", "distinct"):
-        names = ", ".join(("has", "same", "distinct", "tolerates", *TEXT_TESTS))
+        names = ", ".join(("has", "same", "distinct", "tolerates", "amount", *TEXT_TESTS))
         _fail(f"there is no function {str(name)[:32]}; there are {names}", column)
     if len(arguments) != 1 or isinstance(arguments[0], tuple):
         _fail(f"{name} takes the name of one attribute", column)
@@ -242,6 +252,27 @@ def _call(children: list[Any]) -> _Part:
     if name == "has":
         return _Part(Has(argument), column=column)
     return _Part(None, (Alike(argument, is_distinct=name == "distinct"),), column=column)
+
+
+def _amount(arguments: list[Any], column: int) -> _Part:
+    """Checks the slot and the quantity of ``amount("cuda.device", 2)``."""
+    if len(arguments) != 2 or not all(isinstance(argument, tuple) for argument in arguments):
+        _fail('amount takes a quoted slot and a quantity, such as amount("cuda.device", 2)', column)
+    (slot, slot_column), (quantity, quantity_column) = arguments
+    if not slot.is_quoted or quantity.number is None:
+        _fail('amount takes a quoted slot and a quantity, such as amount("cuda.device", 2)', column)
+    try:
+        check_slot_name(slot.text)
+        number = parse_quantity(quantity.number)
+    except InvalidName:
+        _fail(f"{slot.text[:32]!r} is no name of a slot", slot_column)
+    except InvalidQuantity as e:
+        _fail(e.message, quantity_column)
+    if slot.text in HOST_SLOTS:
+        _fail(f"amount is of an accelerator's slot, and {slot.text} is none", slot_column)
+    if not number:
+        _fail("an amount is more than zero", quantity_column)
+    return _Part(None, (Amount(slot.text, number, quantity.text),), column=column)
 
 
 _RULES: dict[str, Any] = {

@@ -214,4 +214,16 @@ class Tolerates:
         return f"tolerates({Literal(self.key, is_quoted=True)})"
 
 
-Constraint = Alike | LinkBandwidth | LinkKinds | Tolerates
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """A kernel takes this quantity of a slot by this alternative. ``text``: the quantity as it is written."""
+
+    slot: str
+    quantity: Decimal
+    text: str
+
+    def __str__(self) -> str:
+        return f"amount({Literal(self.slot, is_quoted=True)}, {self.text})"
+
+
+Constraint = Alike | LinkBandwidth | LinkKinds | Tolerates | Amount

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ai.backend.common.ids import SessionId
+from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import ClusterMode
+from ai.backend.core.allocation.requests.amounts import named_slots, slots_by
 from ai.backend.core.allocation.requests.compiled import DeviceRequest
 from ai.backend.core.scheduling.index.agents import AgentIndex, Demand, scarcity
 from ai.backend.core.scheduling.plan import SkipReason
@@ -46,6 +48,17 @@ class EquivalenceClass:
         return self.parts if self.whole is None else (self.whole,)
 
     @property
+    def has_amounts(self) -> bool:
+        """True if its device request says what its kernels take."""
+        request = self.parts[0].device_request
+        return request is not None and len(request.amounts) > 0
+
+    @property
+    def total(self) -> ResourceSlot:
+        """The slots that all kernels take together."""
+        return self.parts[0].total if len(self.parts) == 1 else sum((part.total for part in self.parts), ResourceSlot())
+
+    @property
     def choices(self) -> tuple[EquivalenceClass, ...]:
         """The classes in which the session may start, the preferred first."""
         return self.alternatives or (self,)
@@ -67,6 +80,12 @@ class QueuedSession:
     session: PendingSession
     quota_class: QuotaClass
     is_gated: bool
+
+
+def _by_alternative(session: PendingSession, request: DeviceRequest, amount_slots: frozenset[str]) -> PendingSession:
+    """Returns a session with the amounts of one of its alternatives. ``amount_slots``: see :func:`named_slots`."""
+    kernels = tuple(replace(kernel, slots=slots_by(kernel.slots, request, amount_slots)) for kernel in session.kernels)
+    return replace(session, kernels=kernels)
 
 
 @dataclass(slots=True)
@@ -129,11 +148,18 @@ class EquivalenceCache:
         return self.index.request_compiler.compile(text)
 
     def _class_of(self, session: PendingSession) -> EquivalenceClass:
-        if len(session.device_requests) < 2:
-            return self._equivalence_class(session, *map(self._compile, session.device_requests))
+        requests = [self._compile(text) for text in dict.fromkeys(session.device_requests)]
+        if not requests:
+            return self._equivalence_class(session)
+        amount_slots = named_slots(requests)
         alternatives = tuple(
-            self._equivalence_class(session, self._compile(text)) for text in dict.fromkeys(session.device_requests)
+            self._equivalence_class(
+                _by_alternative(session, request, amount_slots) if amount_slots else session, request
+            )
+            for request in requests
         )
+        if len(alternatives) == 1:
+            return alternatives[0]
         class_key = tuple(map(id, alternatives))
         equivalence_class = self.classes.get(class_key)
         if equivalence_class is None:

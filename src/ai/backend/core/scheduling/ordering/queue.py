@@ -9,16 +9,17 @@ from itertools import groupby
 from typing import Protocol
 
 from ai.backend.common.slots import ResourceSlot
-from ai.backend.core.scheduling.index.equivalence import QueuedSession
+from ai.backend.core.scheduling.index.equivalence import EquivalenceClass, QueuedSession
 from ai.backend.core.scheduling.snapshot import PendingSession, Snapshot
 
 
 class Queue(Protocol):
-    """Iterates over sessions in the order to try them. ``placed`` is called at once when the last one was placed."""
+    """Iterates over sessions in the order to try them. ``placed`` is called at once when the last one was placed, with
+    the alternative of its class that was chosen."""
 
     def __iter__(self) -> Iterator[QueuedSession]: ...
 
-    def placed(self, queued: QueuedSession) -> None: ...
+    def placed(self, queued: QueuedSession, choice: EquivalenceClass) -> None: ...
 
 
 Order = Callable[[Sequence[QueuedSession], Snapshot, ResourceSlot], Queue]
@@ -39,7 +40,7 @@ class StaticQueue:
     def __iter__(self) -> Iterator[QueuedSession]:
         return iter(self._queued)
 
-    def placed(self, queued: QueuedSession) -> None:
+    def placed(self, queued: QueuedSession, choice: EquivalenceClass) -> None:
         """Does nothing: the order is fixed."""
 
 
@@ -88,7 +89,7 @@ class ShareQueue:
         self._capacity = {slot: float(quantity) for slot, quantity in capacity.items() if quantity}
         self._queued, self._used, self._weights, self._path = queued_sessions, used, weights, scope_path_of
         self._root = _Scope("", ResourceSlot(), 1.0)
-        self._last: QueuedSession | None = None
+        self._last: EquivalenceClass | None = None
 
     def _child(self, parent: _Scope, name: str) -> _Scope:
         child = parent.children.get(name)
@@ -124,7 +125,7 @@ class ShareQueue:
             queued = scope_path[-1].waiting.popleft()
             self._last = None
             yield queued
-            self._advance(scope_path, queued if self._last is queued else None)
+            self._advance(scope_path, self._last)
 
     def _build_heaps(self, scope: _Scope) -> bool:
         """Builds the heaps of scopes with pending sessions. Returns True if any session waits."""
@@ -132,9 +133,9 @@ class ShareQueue:
         heapify(scope.heap)
         return bool(scope.heap or scope.waiting)
 
-    def _advance(self, scope_path: Sequence[_Scope], placed: QueuedSession | None) -> None:
-        if placed is not None:
-            gained = [(slot, float(q)) for slot, q in placed.session.total.items()]
+    def _advance(self, scope_path: Sequence[_Scope], choice: EquivalenceClass | None) -> None:
+        if choice is not None:
+            gained = [(slot, float(q)) for slot, q in choice.total.items()]
             for scope in scope_path[1:]:
                 for slot, quantity in gained:
                     scope.used[slot] = scope.used.get(slot, 0.0) + quantity
@@ -145,8 +146,8 @@ class ShareQueue:
             else:
                 heappop(parent.heap)
 
-    def placed(self, queued: QueuedSession) -> None:
-        self._last = queued
+    def placed(self, queued: QueuedSession, choice: EquivalenceClass) -> None:
+        self._last = choice
 
 
 def drf(queued_sessions: Sequence[QueuedSession], snapshot: Snapshot, capacity: ResourceSlot) -> Queue:

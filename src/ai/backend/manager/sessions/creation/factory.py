@@ -30,6 +30,7 @@ from ai.backend.manager.images.service import ImageService, merge_images, resolv
 from ai.backend.manager.resource_groups.store import ResourceGroupStore
 from ai.backend.manager.sessions.creation import feasibility
 from ai.backend.manager.sessions.creation import request as checks
+from ai.backend.manager.sessions.creation.alternatives import check_alternatives
 from ai.backend.manager.sessions.creation.mounts import SessionMounts
 from ai.backend.manager.sessions.model import CreateSession, Kernel, OwnerLimits, Session
 from ai.backend.manager.sessions.settings import SessionSettings
@@ -84,10 +85,13 @@ class SessionFactory:
         image = await self._chosen_image(owner, candidates, request.image, request.architecture)
         slots = self._requested_slots(request.resources, image)
         planned = await self._planned_kernels(owner, request, image, slots, candidates)
+        alternatives, slots, planned = check_alternatives(
+            request, slots, planned, self.request_compiler, self.slots.slot_types
+        )
         if request.runtime_class:
             candidates, planned = feasibility.of_class(request.runtime_class, candidates, planned, self.devices)
         limits = await self._check_policy(owner, request, planned)
-        await self._feasibility.check_fits(request, planned, candidates)
+        await self._feasibility.check_fits(request, alternatives.kernels_by(planned), candidates)
         mounts = await self._resolve_mounts(owner, request)
         bootstrap_script = await self.dotfiles.bootstrap_script_of(
             owner, candidates.domain, candidates.group.id, request.bootstrap_script, mounts
@@ -111,9 +115,7 @@ class SessionFactory:
             architecture=image.architecture,
             requested_slots=slots,
             variant_requirements=checks.check_requirements(request.variant_requirements),
-            device_requests=checks.check_device_requests(
-                request.device_requests, [kernel.slots for kernel in planned], self.request_compiler
-            ),
+            device_requests=alternatives.texts,
             plugin_options=check_plugin_options(
                 request.plugin_options, [kernel.slots for kernel in planned], candidates.agents, self.devices
             ),

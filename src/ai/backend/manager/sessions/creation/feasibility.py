@@ -181,11 +181,25 @@ class FeasibilityChecker:
         return Candidates(domain, group, chosen_group.name, open_groups, agents, designated, priority)
 
     async def check_fits(
+        self, request: CreateSession, choices: Sequence[Sequence[PlannedKernel]], candidates: Candidates
+    ) -> None:
+        """Refuses a request of which no agent could hold the kernels by any choice even if it were empty, as it would
+        wait forever. Raises, for the first choice, ImageNotFound (no agent has this architecture), UnsupportedResource
+        (no agent has such a slot), InsufficientResource, or what the allocator raises."""
+        refusal: errors.BackendError | None = None
+        for planned in choices:
+            try:
+                await self._check_choice(request, planned, candidates)
+            except (errors.ResourceError, errors.InvalidQuantity, errors.ImageNotFound) as e:
+                refusal = refusal or e
+            else:
+                return
+        if refusal is not None:
+            raise refusal
+
+    async def _check_choice(
         self, request: CreateSession, planned: Sequence[PlannedKernel], candidates: Candidates
     ) -> None:
-        """Refuses a request that no agent could hold even if it were empty, as it would wait forever. Raises
-        ImageNotFound (no agent has this architecture), UnsupportedResource (no agent has such a slot),
-        InsufficientResource, or what the allocator raises."""
         total_slots = sum((kernel.slots for kernel in planned), ResourceSlot())
         is_single_node = request.cluster_mode is ClusterMode.SINGLE_NODE
         for kernel in {kernel.role: kernel for kernel in planned}.values():

@@ -10,10 +10,7 @@ from urllib.parse import urlsplit
 from ai.backend.common.devices import VariantProperty
 from ai.backend.common.errors import InvalidInput
 from ai.backend.common.names import check_env_name, check_session_name
-from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import SessionType
-from ai.backend.core.allocation.requests.compiled import RequestCompiler
-from ai.backend.core.allocation.variants import HOST_PLUGINS
 from ai.backend.manager.agents.capabilities import ENCRYPTION
 from ai.backend.manager.sessions.model import CreateSession
 from ai.backend.manager.sessions.settings import SessionSettings
@@ -104,19 +101,6 @@ def check_requirements(requirement_texts: Sequence[str]) -> tuple[str, ...]:
         return tuple(dict.fromkeys(str(VariantProperty.parse(text)) for text in requirement_texts))
     except InvalidInput as e:
         raise InvalidInput(e.message, data={field: "malformed"}) from None
-
-
-def check_device_requests(
-    texts: Sequence[str], kernel_slots: Sequence[ResourceSlot], compiler: RequestCompiler
-) -> tuple[str, ...]:
-    """Returns the alternatives, each once. Raises InvalidInput for malformed ones, and if no kernel requests an
-    accelerator that they could concern."""
-    field = "config.device_requests"
-    checked = compiler.check(texts, field)
-    if checked and not any(set(slots.nonzero()) - set(HOST_PLUGINS) for slots in kernel_slots):
-        message = "device requests concern accelerators; request one of their slots as well"
-        raise InvalidInput(message, data={field: "no accelerator is requested"})
-    return checked
 
 
 def check_ports(ports: Sequence[int]) -> tuple[int, ...]:

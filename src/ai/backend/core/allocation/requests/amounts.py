@@ -1,0 +1,57 @@
+"""Amounts of alternatives: what a kernel takes of accelerators by each device request of its session.
+
+The slots that any alternative of a session names are those that differ. An alternative takes what it says of them, and
+nothing of those that it does not name; the manager adds what the session requests besides to its text. Kernels that
+request none of these slots are the same by every alternative. While a session waits, its kernels request the largest
+amount of each slot; once it is placed, those of the alternative that was chosen. Source: decision 0570.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from decimal import Decimal
+
+from ai.backend.common.slots import ResourceSlot, format_quantity
+from ai.backend.core.allocation.requests.compiled import DeviceRequest
+from ai.backend.core.allocation.requests.terms import Amount, AnyOf
+
+
+def named_slots(requests: Iterable[DeviceRequest]) -> frozenset[str]:
+    """Returns the slots of which some alternative says an amount."""
+    return frozenset(slot for request in requests for slot in request.amounts)
+
+
+def slots_by(slots: ResourceSlot, request: DeviceRequest, amount_slots: frozenset[str]) -> ResourceSlot:
+    """Returns the slots of a kernel by one alternative. ``amount_slots``: see :func:`named_slots`."""
+    return _replaced(slots, request.amounts, amount_slots)
+
+
+def largest(slots: ResourceSlot, requests: Sequence[DeviceRequest]) -> ResourceSlot:
+    """Returns the slots of a kernel with the largest amounts of all alternatives."""
+    amounts: dict[str, Decimal] = {}
+    for request in requests:
+        for slot, quantity in request.amounts.items():
+            amounts[slot] = max(quantity, amounts.get(slot, quantity))
+    return _replaced(slots, ResourceSlot(amounts), frozenset(amounts)) if amounts else slots
+
+
+def agreeing(slots: ResourceSlot, requests: Sequence[DeviceRequest]) -> list[DeviceRequest]:
+    """Returns the alternatives by which a kernel has exactly these slots."""
+    amount_slots = named_slots(requests)
+    return [
+        request for request in requests if not amount_slots or slots_by(slots, request, amount_slots) == slots.nonzero()
+    ]
+
+
+def with_amounts(request: DeviceRequest, amounts: ResourceSlot) -> str:
+    """Returns the text of an alternative with amounts of other slots."""
+    added = [str(Amount(slot, quantity, format_quantity(quantity))) for slot, quantity in sorted(amounts.items())]
+    is_choice = isinstance(request.term, AnyOf) and request.text == str(request.term)
+    return " && ".join((f"({request.text})" if is_choice and added else request.text, *added))
+
+
+def _replaced(slots: ResourceSlot, amounts: ResourceSlot, amount_slots: frozenset[str]) -> ResourceSlot:
+    requested = slots.nonzero()
+    if amount_slots.isdisjoint(requested):
+        return requested
+    return ResourceSlot({**{slot: q for slot, q in requested.items() if slot not in amount_slots}, **amounts})
