@@ -19,10 +19,14 @@ describe('rules', () => {
       limitText([
         { key: 'cpu', min: '1', max: '8' },
         { key: 'mem', min: '64m', max: null },
-        { key: 'x', min: '0' },
+        { key: 'x', min: '0', max: 'Infinity' },
+        { key: 'y', min: '0', max: '2' },
         null,
       ]),
-    ).toBe('cpu 1-8, mem 64m-');
+    ).toBe('cpu 1–8, mem ≥ 64m, y ≤ 2');
+    expect(limitText([{ key: 'mem', min: '1024', max: 'Infinity' }], (slot, amount) => `${slot}:${amount}`)).toBe(
+      'mem ≥ mem:1024',
+    );
   });
   it('states of a task', () => {
     expect(taskStateOf('bgtask_updated', '{"current_progress": 1, "total_progress": 4, "message": "m"}')).toEqual({

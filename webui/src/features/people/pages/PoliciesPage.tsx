@@ -17,6 +17,7 @@ import { limitOf } from '../rules';
 /** What keypairs, users and projects may have, and the resource groups. */
 export function PoliciesPage() {
   const { t, i18n } = useTranslation('people');
+  const { t: words } = useTranslation('editing');
   const number = (value: number | null | undefined) => formatNumber(limitOf(value), i18n.language);
   const bytes = (value: number | null | undefined) =>
     Number.isFinite(limitOf(value)) ? formatBytes(limitOf(value), i18n.language) : '∞';
@@ -56,7 +57,10 @@ export function PoliciesPage() {
                         label: t('column.limits'),
                         cell: (row) => <Slots amounts={slotsOf(row.total_resource_slots)} />,
                       },
-                      { label: t('column.unspecified'), cell: (row) => row.default_for_unspecified },
+                      {
+                        label: t('column.unspecified'),
+                        cell: (row) => words(row.default_for_unspecified === 'LIMITED' ? 'limited' : 'unlimited'),
+                      },
                       { label: t('column.sessions'), cell: (row) => number(row.max_concurrent_sessions) },
                       { label: t('column.waiting'), cell: (row) => number(row.max_pending_session_count) },
                       { label: t('column.lifetime'), cell: (row) => duration(row.max_session_lifetime) },
