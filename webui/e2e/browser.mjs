@@ -97,6 +97,7 @@ export async function expectNothingCut(page, name, ...otherWidths) {
   const size = page.viewportSize();
   for (const width of [size.width, ...otherWidths]) {
     await page.setViewportSize({ ...size, width });
+    await settle(page); // the navigation comes and goes with a transition
     const faults = await page.evaluate(() => [
       ...[...document.querySelectorAll('.mantine-Button-label')]
         .filter((label) => label.clientWidth > 0 && label.scrollWidth > label.clientWidth + 1)
