@@ -92,6 +92,23 @@ export async function checkAccessibility(page, name) {
   );
 }
 
+/** Fails where the page is wider than the window, or a button shows only a part of its words, at this width too. */
+export async function expectNothingCut(page, name, ...otherWidths) {
+  const size = page.viewportSize();
+  for (const width of [size.width, ...otherWidths]) {
+    await page.setViewportSize({ ...size, width });
+    await settle(page); // the navigation comes and goes with a transition
+    const faults = await page.evaluate(() => [
+      ...[...document.querySelectorAll('.mantine-Button-label')]
+        .filter((label) => label.clientWidth > 0 && label.scrollWidth > label.clientWidth + 1)
+        .map((label) => `cut: ${label.textContent}`),
+      ...(document.documentElement.scrollWidth > window.innerWidth ? ['wider than the window'] : []),
+    ]);
+    assert.deepEqual(faults, [], `${name} at ${width}`);
+  }
+  await page.setViewportSize(size);
+}
+
 export async function screenshot(page, name) {
   if (!site.screenshots) return;
   mkdirSync(site.screenshots, { recursive: true });

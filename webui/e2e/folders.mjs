@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { createHash, randomBytes } from 'node:crypto';
 import { readFileSync } from 'node:fs';
-import { journey, login, openPage, screenshot, site } from './browser.mjs';
+import { expectNothingCut, journey, login, openPage, screenshot, site } from './browser.mjs';
 
 const digest = (bytes) => createHash('sha256').update(bytes).digest('hex');
 
@@ -45,6 +45,9 @@ await journey(async (browser) => {
   await page.getByRole('button', { name: 'Move to trash' }).click();
   await page.waitForURL(/\/folders$/);
   await page.getByText('Trash', { exact: true }).click();
+  await page.getByRole('button', { name: 'Delete journey for ever' }).waitFor();
+  await expectNothingCut(page, 'the trash', 1024, 360);
+  await screenshot(page, 'folders-trash');
   await page.getByRole('button', { name: 'Delete journey for ever' }).click();
   await page.getByRole('dialog').getByRole('textbox').fill('journey');
   await screenshot(page, 'folders-purge');

@@ -1,4 +1,4 @@
-// An operator's day: a new user with policies, an agent that is drained under a session, a session that waits and says
+// An operator's day: a policy that is made, changed and deleted, a new user with policies, an agent that is drained under a session, a session that waits and says
 // why, a frozen installation; and everything of it in the audit log.
 import assert from 'node:assert/strict';
 import { checkAccessibility, journey, login, openPage, screenshot, settle, site } from './browser.mjs';
@@ -29,6 +29,37 @@ const enqueue = (page, name) =>
     config: { resources: { cpu: 1, mem: '256m' } },
   });
 
+/** Makes a policy of keypairs, changes it, and deletes it. */
+async function changePolicies(page) {
+  const policy = 'visitors';
+  await page.goto('/policies');
+  const table = page.getByRole('region', { name: 'Limits of keypairs' });
+  const dialog = page.getByRole('dialog');
+  await table.getByRole('button', { name: 'New policy of keypairs' }).click();
+  await dialog.getByLabel('Name', { exact: true }).fill(policy);
+  await dialog.getByLabel('Limits', { exact: true }).fill('cpu=2\nmem=much');
+  await dialog.getByRole('button', { name: 'Create' }).click();
+  await dialog.getByText('Each line is a slot, an equals sign and an amount.').waitFor();
+  assert.deepEqual(await checkAccessibility(page, 'the dialog of a policy'), []);
+  await screenshot(page, 'operator-new-policy');
+  await dialog.getByLabel('Limits', { exact: true }).fill('cpu=2\nmem=1g');
+  await dialog.getByRole('button', { name: 'Create' }).click();
+  const row = table.getByRole('row').filter({ hasText: policy });
+  await row.getByText('1 GiB').waitFor();
+  await row.getByRole('button', { name: 'Change' }).click();
+  await dialog.getByLabel('Longest life of a session').fill('8h');
+  await dialog.getByRole('button', { name: 'Save' }).click();
+  await row.getByText('8 h').waitFor();
+  await screenshot(page, 'operator-policies');
+  await row.getByRole('button', { name: 'Delete' }).click();
+  await dialog.getByRole('button', { name: 'Delete' }).click();
+  await row.waitFor({ state: 'detached' });
+  for (const operation of ['create', 'modify', 'delete']) {
+    await page.goto(`/system/audit?text=${operation}_keypair_resource_policy`);
+    await page.getByRole('row').filter({ hasText: policy }).first().waitFor();
+  }
+}
+
 await journey(async (browser) => {
   const { page, expectNoFaults } = await openPage(browser, { expects: [/POST .*\/func\/session$/] });
   await login(page, site.admin, '/people/new');
@@ -40,6 +71,8 @@ await journey(async (browser) => {
   await page.waitForURL(/\/people\?q=/); // a page that is left earlier takes its request with it
   await page.goto(`/people?tab=keypairs&q=${person}`);
   await page.getByRole('row', { name: new RegExp(person) }).waitFor();
+
+  await changePolicies(page);
 
   await page.goto('/fleet?view=table');
   await page.locator('a[href*="/fleet/"]').first().click();

@@ -1,7 +1,16 @@
-// Somebody serves a model by the form, sees why it is not ready yet, calls it with a token, and ends it. Every part of
+// Somebody serves a model by the form, sees why it is not ready yet, calls it with a token, promotes a canary, and ends it. Every part of
 // the service is accessible in both themes, in both languages and on a phone.
 import assert from 'node:assert/strict';
-import { checkAccessibility, journey, login, openPage, screenshot, settle, site } from './browser.mjs';
+import {
+  checkAccessibility,
+  expectNothingCut,
+  journey,
+  login,
+  openPage,
+  screenshot,
+  settle,
+  site,
+} from './browser.mjs';
 
 const tabs = ['overview', 'replicas', 'revisions', 'tokens', 'usage', 'history'];
 
@@ -41,6 +50,28 @@ await journey(async (browser) => {
   await page.getByRole('button', { name: 'Make a token' }).waitFor();
   assert.equal(await page.getByText(secret).count(), 0, 'a token is shown once');
 
+  // A canary stays at its step until it is promoted.
+  await page.goto(`${path}/revisions`);
+  await page.getByRole('button', { name: 'Change the roll-out' }).click();
+  const dialog = page.getByRole('dialog');
+  await dialog.getByLabel('New revisions come').selectOption('canary');
+  await dialog.getByLabel('Steps of the canary').fill('20%');
+  assert.deepEqual(await checkAccessibility(page, 'the dialog of a roll-out'), []);
+  await dialog.getByRole('button', { name: 'Save' }).click();
+  await page.getByText('20 % until it is promoted').waitFor();
+  const status = await page.evaluate(async (target) => {
+    const headers = { 'Content-Type': 'application/json' };
+    return (await fetch(target, { method: 'PATCH', headers, body: '{"environ": {"A": "1"}}' })).status;
+  }, `/func${path}`);
+  assert.equal(status, 200);
+  await page.getByText('when you promote it').waitFor();
+  await page.getByText('20 %', { exact: true }).waitFor();
+  await screenshot(page, 'services-canary');
+  await page.getByRole('button', { name: 'Promote' }).click();
+  await dialog.getByRole('button', { name: 'Promote' }).click();
+  await page.getByText('Nothing is being rolled out').waitFor();
+  await page.getByText('100 %', { exact: true }).waitFor();
+
   const violations = [];
   for (const [scheme, width] of [
     ['light', 1280],
@@ -55,8 +86,7 @@ await journey(async (browser) => {
       const name = `${place.replace(path, 'service').replaceAll('/', '-').replace(/^-/, '')} ${scheme} ${width}`;
       violations.push(...(await checkAccessibility(other.page, name)));
       await screenshot(other.page, name.replaceAll(' ', '-'));
-      const overflow = await other.page.evaluate(() => document.documentElement.scrollWidth - window.innerWidth);
-      assert.ok(overflow <= 0, `${place} is ${overflow} pixels too wide at ${width}`);
+      await expectNothingCut(other.page, place, ...(width === 1280 ? [1024] : []));
     }
     other.expectNoFaults();
     await other.context.close();

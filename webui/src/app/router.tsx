@@ -215,7 +215,7 @@ const people = createRoute({
     ...(textOf(search.q) === '' ? {} : { q: textOf(search.q) }),
     ...(textOf(search.sort) === '' ? {} : { sort: textOf(search.sort) }),
   }),
-  component: lazyRouteComponent(() => import('../features/people/pages/PeoplePage')),
+  component: pageWithMessages('editing', () => import('../features/people/pages/PeoplePage')),
 });
 
 const newUser = createRoute({
@@ -227,7 +227,7 @@ const newUser = createRoute({
 const policies = createRoute({
   getParentRoute: () => shell,
   path: '/policies',
-  component: lazyRouteComponent(() => import('../features/people/pages/PoliciesPage')),
+  component: pageWithMessages('editing', () => import('../features/people/pages/PoliciesPage')),
 });
 
 const system = createRoute({

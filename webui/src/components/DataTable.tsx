@@ -23,7 +23,7 @@ export interface Column<T> {
   width: string;
   /** The field by which the server orders; absent where it cannot. */
   orderBy?: string;
-  /** On phones, secondary columns are put in a second line. */
+  /** In a narrow table, secondary columns are put in a second line. */
   isSecondary?: boolean;
   cell: (row: T) => ReactNode;
 }
@@ -78,7 +78,7 @@ function OrderButton({
   );
 }
 
-/** The order as a field, for phones, whose rows have no heads of columns. */
+/** The order as a field, for narrow tables, whose rows have no heads of columns. */
 function OrderField<T>({
   columns,
   order,
@@ -218,7 +218,7 @@ export function DataTable<T>({ label, columns, pages, idOf, nameOf, order, onOrd
   const selectable = loaded.filter(isSelectable);
   const selectedHere = selectable.filter((row) => selection?.ids.has(idOf(row))).length;
   return (
-    <div>
+    <div className={classes.frame}>
       {onOrder && <OrderField columns={columns} onOrder={onOrder} {...(order ? { order } : {})} />}
       <div
         role="table"
@@ -245,7 +245,7 @@ export function DataTable<T>({ label, columns, pages, idOf, nameOf, order, onOrd
                     selection.change(new Set(event.currentTarget.checked ? selectable.map((row) => idOf(row)) : []))
                   }
                 />
-                <span className={classes.forPhones}>{t('table.selectAll')}</span>
+                <span className={classes.forNarrow}>{t('table.selectAll')}</span>
               </span>
             )}
             {columns.map((column) => (

@@ -26,10 +26,9 @@ export function SimpleTable<T>({
   return (
     <Table.ScrollContainer
       minWidth={minWidth}
-      bg="var(--app-surface)"
       scrollAreaProps={{ viewportProps: { tabIndex: 0, role: 'group', 'aria-label': label } }}
     >
-      <Table withTableBorder verticalSpacing="xs" aria-label={label}>
+      <Table bg="var(--app-surface)" withTableBorder verticalSpacing="xs" aria-label={label}>
         <Table.Thead>
           <Table.Tr>
             {columns.map((column) => (

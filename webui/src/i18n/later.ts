@@ -7,6 +7,7 @@ import type images from '../features/images/locale/en.json';
 import type launch from '../features/launch/locale/en.json';
 import type registration from '../features/login/registration/locale/en.json';
 import type operations from '../features/operations/locale/en.json';
+import type editing from '../features/people/editing/locale/en.json';
 import type queue from '../features/queue/locale/en.json';
 import type services from '../features/services/locale/en.json';
 import type sessionWork from '../features/sessions/locale/work/en.json';
@@ -25,6 +26,7 @@ export interface LaterMessages {
   terminal: typeof terminal;
   fleet: typeof fleet;
   operations: typeof operations;
+  editing: typeof editing;
   queue: typeof queue;
   registration: typeof registration;
   preview: typeof preview;
@@ -74,6 +76,10 @@ export const later: Loaders = {
   operations: {
     en: () => import('../features/operations/locale/en.json'),
     ko: () => import('../features/operations/locale/ko.json'),
+  },
+  editing: {
+    en: () => import('../features/people/editing/locale/en.json'),
+    ko: () => import('../features/people/editing/locale/ko.json'),
   },
   queue: {
     en: () => import('../features/queue/locale/en.json'),

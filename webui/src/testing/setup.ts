@@ -19,6 +19,8 @@ vi.stubGlobal('EventSource', SilentEventSource);
 // A window of a browser has a size; that of the test environment has none, so that no row would be on screen.
 Object.defineProperty(HTMLElement.prototype, 'offsetHeight', { configurable: true, get: () => 800 });
 Object.defineProperty(HTMLElement.prototype, 'offsetWidth', { configurable: true, get: () => 1024 });
+// Text areas that grow measure again once fonts are loaded; the test environment has none.
+Object.defineProperty(document, 'fonts', { configurable: true, value: new EventTarget() });
 
 beforeEach(async () => {
   if (!i18next.isInitialized) await startI18n(['en']);

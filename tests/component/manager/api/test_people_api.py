@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from ai.backend.common.folders import FolderStatus
 from ai.backend.common.states import SessionStatus, UserRole
 from tests.component.manager.api.conftest import Api
@@ -52,6 +54,27 @@ async def test_a_refused_mutation_tells_its_problem_by_its_name_in_the_reply(api
     assert (reply["data"]["first"]["ok"], reply["data"]["create_user"]["ok"]) == (False, True)
     [(name, problem)] = reply["extensions"]["problems"].items()
     assert (name, problem["code"], problem["status"], problem["data"]) == ("first", "conflict", 409, {"email": "taken"})
+
+
+@pytest.mark.parametrize(
+    ("mutation", "field"),
+    [
+        ('create_domain(name: "d", props: {total_resource_slots: $bad})', "total_resource_slots"),
+        (
+            'create_keypair_resource_policy(name: "p", props: {max_pending_session_resource_slots: $bad})',
+            "max_pending_session_resource_slots",
+        ),
+        (
+            'create_scaling_group(name: "g", props: {driver: "static", scheduler: "fifo", scheduler_opts: $bad})',
+            "scheduler_opts",
+        ),
+    ],
+)
+async def test_a_malformed_amount_or_option_names_its_field(api: Api, mutation: str, field: str) -> None:
+    query = f"mutation($bad: JSONString!) {{ {mutation} {{ ok msg }} }}"
+    reply = await api.gql(query, api.admin, bad='{"cpu": "much", "pending_timeout": "long"}')
+    [problem] = reply["extensions"]["problems"].values()
+    assert (problem["status"], problem["data"][field]) == (400, "malformed")
 
 
 async def test_a_user_comes_changes_and_goes(api: Api) -> None:

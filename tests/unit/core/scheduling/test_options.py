@@ -70,6 +70,7 @@ def test_bad_options_are_refused_and_read_as_if_not_said(options: object, told: 
     with pytest.raises(InvalidInput) as refused:
         check("fifo", options)
     assert told in refused.value.message
+    assert "scheduler" not in refused.value.data
     if isinstance(options, dict):
         assert read(options) == GroupOptions(placement=read(options).placement)
 
@@ -83,6 +84,7 @@ def test_all_problems_are_told_at_once() -> None:
     with pytest.raises(InvalidInput) as refused:
         check("sjf", {"half_life": "x", "max_priority": None, "pending_timeout": []})
     assert len(refused.value.data["problems"]) == 3
+    assert {"scheduler", "scheduler_opts"} < {*refused.value.data}
     assert "scheduler: unknown 'sjf'; known are fifo, lifo, drf, fair-share" in refused.value.message
 
 

@@ -17,6 +17,8 @@ export function useFolders(isTrash: boolean) {
   return useQuery({
     queryKey: folderKeys.list(isTrash),
     queryFn: ({ signal }) => dataOf(rest.GET('/folders', { params: { query: { trash: isTrash } }, signal })),
+    // The files of a folder that is deleted for ever go in the background, and then it.
+    refetchInterval: ({ state }) => (state.data?.some(({ status }) => status === 'delete-ongoing') ? 2_000 : false),
   });
 }
 

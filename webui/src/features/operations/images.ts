@@ -6,11 +6,23 @@ export function referenceOf(image: { registry?: string | null; name?: string | n
 
 type Limit = { key?: string | null; min?: string | null; max?: string | null } | null;
 
-/** Returns the limits of an image as `cpu 1-8, mem 64m-`; those that say nothing are left out. */
-export function limitText(limits: readonly Limit[] | null | undefined): string {
-  const says = (amount: string | null | undefined) => (amount && amount !== '0' ? amount : '');
+/**
+ * Returns the limits of an image as `cpu 1–8, mem ≥ 64 MiB`; those that say nothing are left out.
+ *
+ * `format` returns the text of an amount of a slot.
+ */
+export function limitText(
+  limits: readonly Limit[] | null | undefined,
+  format: (slot: string, amount: string) => string = (_, amount) => amount,
+): string {
+  const isBound = (amount: string | null | undefined) => Boolean(amount) && amount !== '0' && amount !== 'Infinity';
   return (limits ?? [])
-    .filter((limit): limit is NonNullable<Limit> => limit !== null && says(limit.min) + says(limit.max) !== '')
-    .map((limit) => `${limit.key} ${says(limit.min)}-${says(limit.max)}`)
+    .flatMap((limit) => {
+      if (limit === null) return [];
+      const slot = limit.key ?? '';
+      const [min, max] = [limit.min, limit.max].map((amount) => (isBound(amount) ? format(slot, amount ?? '') : ''));
+      if (min && max) return [`${slot} ${min}–${max}`];
+      return min || max ? [`${slot} ${min ? `≥ ${min}` : `≤ ${max}`}`] : [];
+    })
     .join(', ');
 }

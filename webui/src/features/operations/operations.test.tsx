@@ -5,26 +5,9 @@ import { taskStateOf } from '../../api/task';
 import { openPage } from '../../testing/render';
 import { FakeServer } from '../../testing/server';
 import { limitText, referenceOf } from './images';
-import { bytesOf, fragmentationOf, percentOf, slotsOfLines, usageOf } from './rules';
+import { fragmentationOf, percentOf, usageOf } from './rules';
 
 describe('rules', () => {
-  it.each([
-    ['20g', 20 * 2 ** 30],
-    ['1.5 GiB', 1.5 * 2 ** 30],
-    ['100', 100],
-    ['2TB', 2 * 2 ** 40],
-    ['', null],
-    ['-1', null],
-    ['1e9', null],
-    ['9999999p', null],
-  ])('bytes of %s', (text, bytes) => expect(bytesOf(text)).toBe(bytes));
-  it.each([
-    ['cpu=2\nmem=4g', '{"cpu":"2","mem":"4g"}'],
-    ['cuda.shares=0.5,', '{"cuda.shares":"0.5"}'],
-    ['', null],
-    ['cpu', null],
-    ['cpu=two', null],
-  ])('slots of %j', (lines, json) => expect(slotsOfLines(lines)).toBe(json));
   it('usage of a host', () => {
     expect(usageOf('{"used_bytes": 5, "capacity_bytes": 10}')).toEqual({ used: 5, capacity: 10 });
     expect([usageOf(null), usageOf('null'), usageOf('broken')]).toEqual([null, null, null]);
@@ -36,10 +19,14 @@ describe('rules', () => {
       limitText([
         { key: 'cpu', min: '1', max: '8' },
         { key: 'mem', min: '64m', max: null },
-        { key: 'x', min: '0' },
+        { key: 'x', min: '0', max: 'Infinity' },
+        { key: 'y', min: '0', max: '2' },
         null,
       ]),
-    ).toBe('cpu 1-8, mem 64m-');
+    ).toBe('cpu 1–8, mem ≥ 64m, y ≤ 2');
+    expect(limitText([{ key: 'mem', min: '1024', max: 'Infinity' }], (slot, amount) => `${slot}:${amount}`)).toBe(
+      'mem ≥ mem:1024',
+    );
   });
   it('states of a task', () => {
     expect(taskStateOf('bgtask_updated', '{"current_progress": 1, "total_progress": 4, "message": "m"}')).toEqual({

@@ -66,27 +66,6 @@ export function percentOf(part: number, whole: number): number {
   return whole === 0 ? 0 : Math.round((part / whole) * 100);
 }
 
-const unitsOfBytes = { '': 1, k: 2 ** 10, m: 2 ** 20, g: 2 ** 30, t: 2 ** 40, p: 2 ** 50 } as const;
-
-/** Returns the bytes of a text such as `20g`; null if it is none. */
-export function bytesOf(text: string): number | null {
-  const match = /^\s*(\d+(?:\.\d+)?)\s*([kmgtp]?)(?:i?b)?\s*$/i.exec(text);
-  if (match === null) return null;
-  const bytes = Number(match[1]) * unitsOfBytes[(match[2] ?? '').toLowerCase() as keyof typeof unitsOfBytes];
-  return Number.isSafeInteger(Math.round(bytes)) ? Math.round(bytes) : null;
-}
-
-/** Returns the slots of lines such as `cpu=2`, as JSON text; null if a line is none. */
-export function slotsOfLines(text: string): string | null {
-  const entries = text
-    .split(/[\n,]/)
-    .map((line) => line.trim())
-    .filter((line) => line !== '')
-    .map((line) => /^([A-Za-z0-9_.-]+)\s*=\s*([0-9.]+[kmgtpKMGTP]?)$/.exec(line));
-  if (entries.length === 0 || entries.some((entry) => entry === null)) return null;
-  return JSON.stringify(Object.fromEntries(entries.map((entry) => [entry?.[1], entry?.[2]])));
-}
-
 export interface Usage {
   used: number;
   capacity: number;

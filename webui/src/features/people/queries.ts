@@ -22,7 +22,12 @@ export const keypairsQuery = graphql(`
 `);
 
 export const groupsQuery = graphql(`
-  query { groups { id name description domain_name is_active type resource_policy total_resource_slots created_at } }
+  query {
+    groups {
+      id name description domain_name is_active type resource_policy total_resource_slots allowed_vfolder_hosts
+      created_at
+    }
+  }
 `);
 
 export const setUserStatus = graphql(`
@@ -76,14 +81,18 @@ export const setKeypairActive = graphql(`
 `);
 
 export const domainsQuery = graphql(`
-  query { domains { name description is_active total_resource_slots created_at } }
+  query {
+    domains {
+      name description is_active total_resource_slots allowed_vfolder_hosts allowed_docker_registries created_at
+    }
+  }
 `);
 
 export const policiesQuery = graphql(`
   query {
     keypair_resource_policies {
       name default_for_unspecified total_resource_slots max_concurrent_sessions max_containers_per_session
-      max_pending_session_count max_session_lifetime idle_timeout
+      max_pending_session_count max_session_lifetime idle_timeout allowed_vfolder_hosts
     }
     user_resource_policies { name max_vfolder_count max_quota_scope_size }
     project_resource_policies { name max_vfolder_count max_quota_scope_size }
@@ -91,7 +100,9 @@ export const policiesQuery = graphql(`
 `);
 
 export const resourceGroupsQuery = graphql(`
-  query { scaling_groups { name description is_active is_public scheduler driver wsproxy_addr created_at } }
+  query {
+    scaling_groups { name description is_active is_public scheduler scheduler_opts driver wsproxy_addr created_at }
+  }
 `);
 
 function present<T>(items: readonly (T | null)[] | null | undefined): T[] {
@@ -154,6 +165,12 @@ export function useResourceGroups() {
     queryFn: async ({ signal }) => present((await query(resourceGroupsQuery, {}, { signal })).scaling_groups),
   });
 }
+
+export type KeypairPolicy = NonNullable<ReturnType<typeof usePolicies>['data']>['keypair'][number];
+export type StoragePolicy = NonNullable<ReturnType<typeof usePolicies>['data']>['user'][number];
+export type ResourceGroup = NonNullable<ReturnType<typeof useResourceGroups>['data']>[number];
+export type Domain = NonNullable<ReturnType<typeof useDomains>['data']>[number];
+export type Project = NonNullable<ReturnType<typeof useGroups>['data']>[number];
 
 /** Makes a user active or inactive; an inactive one cannot sign in. */
 export function useSetUserStatus() {

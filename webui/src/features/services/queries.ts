@@ -5,6 +5,7 @@ import type { components } from '../../api/generated/rest';
 import { graphql, query } from '../../api/graphql';
 import { keys } from '../../api/keys';
 import { type ListPage, type Pages, usePages } from '../../components/usePages';
+import type { PolicyChange } from './rollout';
 import { type CreateServiceBody, pollIntervalOf, type UseGrouping } from './rules';
 
 export type ServiceDetails = components['schemas']['ServiceReply'];
@@ -161,6 +162,27 @@ export const useScale = (id: string) =>
 
 export const useRollback = (id: string) =>
   useChange((_: undefined) => dataOf(rest.POST('/services/{e}/rollback', { params: at(id) })));
+
+export const usePromote = (id: string) =>
+  useChange((_: undefined) => dataOf(rest.POST('/services/{e}/promote', { params: at(id) })));
+
+/** Changes how later steps and revisions are rolled out; what is absent stays. */
+export const useSetPolicy = (id: string) =>
+  useChange((policy: PolicyChange) =>
+    dataOf(rest.PATCH('/services/{e}', { params: at(id), body: { policy: policy as Record<string, never> } })),
+  );
+
+const ofReplica = (id: string, replica: string) => ({ path: { e: id, r: replica } });
+
+/** Gives a replica another weight among those of its revision. */
+export const useSetWeight = (id: string) =>
+  useChange(({ replica, weight }: { replica: string; weight: number }) =>
+    dataOf(rest.PUT('/services/{e}/routings/{r}', { params: ofReplica(id, replica), body: { traffic_ratio: weight } })),
+  );
+
+/** Ends a replica, and lowers the wanted number by one. */
+export const useEndReplica = (id: string) =>
+  useChange((replica: string) => dataOf(rest.DELETE('/services/{e}/routings/{r}', { params: ofReplica(id, replica) })));
 
 export const useDestroy = (id: string) =>
   useChange((_: undefined) => dataOf(rest.DELETE('/services/{e}', { params: at(id) })));

@@ -47,6 +47,13 @@ export function isLive(status: string | null | undefined): boolean {
   return status !== 'destroying' && status !== 'destroyed';
 }
 
+const ending = new Set(['draining', 'terminating', 'terminated']);
+
+/** The status of a replica that is not on its way to its end. */
+export function canBeEnded(status: string): boolean {
+  return !ending.has(status);
+}
+
 /** The status of a revision that can be rolled back. */
 export function isRollingOut(status: string): boolean {
   return status === 'rolling-out' || status === 'pending';

@@ -26,6 +26,8 @@ const revision = {
   image: 'python',
   model_name: 'tiny',
   weight: 1,
+  step: 0,
+  step_since: '2026-01-01T00:00:00Z',
   created_at: '2026-01-01T00:00:00Z',
 };
 const replica = {
@@ -174,6 +176,77 @@ describe('one service', () => {
     expect(sent(`POST /func/services/${id}/rollback`)).toHaveLength(0);
     await userEvent.click(within(dialog).getByRole('button', { name: 'Roll back' }));
     await expect.poll(() => sent(`POST /func/services/${id}/rollback`)).toHaveLength(1);
+  });
+  const canary = {
+    kind: 'canary',
+    steps: [
+      { weight: 10, hold_s: null },
+      { weight: 50, hold_s: 300 },
+    ],
+    guard: { max_error_rate: 0.05, max_ttft_ratio: 1.5, min_token_rate_ratio: null, min_requests: 20 },
+  };
+  it('says how a canary is rolled out and guarded, and promotes it after a question', async () => {
+    server.on(`GET /func/services/${id}`, () => ({ body: { ...details, policy: canary } }));
+    server.on(`POST /func/services/${id}/promote`, () => ({ body: { success: true } }));
+    openPage(`/services/${id}/revisions`, server);
+    expect(await screen.findByText('10 % until it is promoted · 50 % for 5 min')).toBeDefined();
+    expect(
+      screen.getByText(/^at most 5 % of the requests fail · the first byte .* 1.5 times .* 20 requests/),
+    ).toBeDefined();
+    expect(screen.getByText('Revision 2 has kept it so far')).toBeDefined();
+    expect(screen.getByText('when you promote it')).toBeDefined();
+    expect(await screen.findByText('one more replica is started')).toBeDefined();
+    await userEvent.click(screen.getByRole('button', { name: 'Promote' }));
+    const dialog = await screen.findByRole('dialog', { name: 'Promote revision 2?' });
+    expect(sent(`POST /func/services/${id}/promote`)).toHaveLength(0);
+    await userEvent.click(within(dialog).getByRole('button', { name: 'Promote' }));
+    await expect.poll(() => sent(`POST /func/services/${id}/promote`)).toHaveLength(1);
+  });
+  it('offers no promotion where no step can be ended, and tells a broken guard', async () => {
+    const broken = { ...revision, status: 'failed', reason: 'guard-tripped' };
+    server.on(`GET /func/services/${id}`, () => ({
+      body: { ...details, policy: canary, revisions: [broken, details.revisions[1]] },
+    }));
+    openPage(`/services/${id}/revisions`, server);
+    expect(await screen.findByText('Revision 2 broke it and was rolled back')).toBeDefined();
+    expect(screen.getByText('Nothing is being rolled out')).toBeDefined();
+    expect(screen.queryByRole('button', { name: 'Promote' })).toBeNull();
+  });
+  it('changes the weights of a canary', async () => {
+    server.on(`GET /func/services/${id}`, () => ({ body: { ...details, policy: canary } }));
+    server.on(`PATCH /func/services/${id}`, () => ({ body: details }));
+    openPage(`/services/${id}/revisions`, server);
+    await userEvent.click(await screen.findByRole('button', { name: 'Change the roll-out' }));
+    const dialog = await screen.findByRole('dialog');
+    const steps = within(dialog).getByLabelText('Steps of the canary');
+    await userEvent.clear(steps);
+    await userEvent.type(steps, 'much');
+    await userEvent.click(within(dialog).getByRole('button', { name: 'Save' }));
+    expect(steps.getAttribute('aria-invalid')).toBe('true');
+    await userEvent.clear(steps);
+    await userEvent.type(steps, '25% 1h');
+    await userEvent.click(within(dialog).getByRole('button', { name: 'Save' }));
+    await expect
+      .poll(() => sent(`PATCH /func/services/${id}`))
+      .toEqual([{ policy: { kind: 'canary', steps: [{ weight: 25, hold_s: 3600 }], guard: canary.guard } }]);
+  });
+  it('gives a replica another weight, and ends one after a question', async () => {
+    const path = `/func/services/${id}/routings/${replicaId}`;
+    server.on(`PUT ${path}`, () => ({ body: { success: true } }));
+    server.on(`DELETE ${path}`, () => ({ body: { success: true } }));
+    openPage(`/services/${id}/replicas`, server);
+    await userEvent.click(await screen.findByRole('button', { name: 'Weight: aaaaaaaa' }));
+    let dialog = await screen.findByRole('dialog');
+    await userEvent.clear(within(dialog).getByLabelText('Weight'));
+    await userEvent.type(within(dialog).getByLabelText('Weight'), '0.5');
+    await userEvent.click(within(dialog).getByRole('button', { name: 'Save' }));
+    await expect.poll(() => sent(`PUT ${path}`)).toEqual([{ traffic_ratio: 0.5 }]);
+    await expect.poll(() => screen.queryByRole('dialog')).toBeNull();
+    await userEvent.click(screen.getByRole('button', { name: 'End: aaaaaaaa' }));
+    dialog = await screen.findByRole('dialog', { name: 'End replica aaaaaaaa?' });
+    expect(sent(`DELETE ${path}`)).toHaveLength(0);
+    await userEvent.click(within(dialog).getByRole('button', { name: 'End it' }));
+    await expect.poll(() => sent(`DELETE ${path}`)).toHaveLength(1);
   });
   it('shows a new token once', async () => {
     server.graphql('endpoint_token_list', () => ({ endpoint_token_list: { total_count: 0, items: [] } }));

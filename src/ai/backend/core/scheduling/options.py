@@ -96,7 +96,8 @@ def check(scheduler: object, options: object, *, plugins: Collection[str] = ()) 
     """Checks new values of ``scheduler`` and ``scheduler_opts``; None means no value. ``plugins``: known placements and
     orders of plugins.
 
-    Raises InvalidInput for an unknown order, option or strategy, or an invalid value; the message names all of them.
+    Raises InvalidInput for an unknown order, option or strategy, or an invalid value; the message names all of them,
+    the data the fields.
     """
     problems: list[str] = []
     if scheduler is not None and order_name(scheduler) is None and scheduler not in plugins:
@@ -110,7 +111,8 @@ def check(scheduler: object, options: object, *, plugins: Collection[str] = ()) 
         known_names = ", ".join([*PLACEMENTS, *sorted(plugins)])
         problems.append(f"scheduler_opts.agent_selection_strategy: Expected one of {known_names}")
     if problems:
-        raise InvalidInput("; ".join(problems), data={"problems": problems})
+        names = ("scheduler_opts" if text.startswith("scheduler_opts") else "scheduler" for text in problems)
+        raise InvalidInput("; ".join(problems), data={**dict.fromkeys(names, "malformed"), "problems": problems})
     return group_options
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from uuid import UUID
 
-from ai.backend.common.errors import InvalidInput
+from ai.backend.common.errors import InvalidInput, InvalidQuantity
 from ai.backend.common.folders import HostPermission, parse_host
 from ai.backend.common.ids import GroupId, UserId
 from ai.backend.common.images import check_registry_name
@@ -30,7 +30,10 @@ def _slots_reader(field: str) -> Callable[[Any], ResourceSlot]:
         slots = structured(field, value)
         if not isinstance(slots, dict):
             raise InvalidInput("Resource slots are an object.", data={field: "malformed"})
-        return ResourceSlot.parse(slots)
+        try:
+            return ResourceSlot.parse(slots)
+        except InvalidQuantity as e:
+            raise InvalidQuantity(e.message, data={field: "malformed"}) from None
 
     return read
 

@@ -196,6 +196,8 @@ class RouteItem(TypedDict):
 
 
 class RevisionItem(TypedDict):
+    """A revision. ``step`` of its roll-out: of a canary from 0, or 1 while a blue-green one is watched."""
+
     id: UUID
     number: int
     status: str
@@ -203,6 +205,8 @@ class RevisionItem(TypedDict):
     image: str
     model_name: str
     weight: float
+    step: int
+    step_since: str | None
     created_at: str
 
 

@@ -152,6 +152,8 @@ def service_reply(service: Service, tokens_per_s: float | None = None) -> schema
                 "image": each.spec.image,
                 "model_name": each.spec.served.name,
                 "weight": each.weight,
+                "step": each.step,
+                "step_since": each.step_since.isoformat() if each.step_since is not None else None,
                 "created_at": each.created_at.isoformat(),
             }
             for each in service.revisions

@@ -64,7 +64,7 @@ function PasswordCard() {
           />
           {change.isError && <ProblemAlert error={change.error} />}
           {change.isSuccess && <Notice tone="good" role="status" title={t('password.changed')} />}
-          <Button type="submit" variant="default" loading={change.isPending}>
+          <Button type="submit" variant="default" loading={change.isPending} style={{ alignSelf: 'start' }}>
             {t('password.submit')}
           </Button>
         </Stack>
@@ -105,7 +105,7 @@ function SshCard() {
                 </CopyButton>
               </Notice>
             )}
-            <Button variant="default" onClick={() => setAsks(true)}>
+            <Button variant="default" onClick={() => setAsks(true)} style={{ alignSelf: 'start' }}>
               {t('ssh.generate')}
             </Button>
           </Stack>

@@ -68,9 +68,9 @@ function TrashActions({ folder, onPurge }: { folder: Folder; onPurge: (folder: F
   const { t } = useTranslation('folders');
   const restore = useRestoreFolder();
   return (
-    <Group gap="xs" wrap="nowrap">
+    <Group gap={4} wrap="nowrap">
       <Button
-        size="xs"
+        size="compact-xs"
         variant="default"
         loading={restore.isPending}
         onClick={() => restore.mutate(folder.id)}
@@ -79,7 +79,7 @@ function TrashActions({ folder, onPurge }: { folder: Folder; onPurge: (folder: F
         {t('restore')}
       </Button>
       <Button
-        size="xs"
+        size="compact-xs"
         variant="default"
         onClick={() => onPurge(folder)}
         aria-label={t('purge.openName', { name: folder.name })}

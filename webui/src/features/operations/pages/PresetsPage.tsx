@@ -1,6 +1,7 @@
 import { Button, Code, Group, Stack, Text, Textarea, TextInput } from '@mantine/core';
 import { type FormEvent, useState } from 'react';
 import { useTranslation } from 'react-i18next';
+import { slotsOfLines } from '../../../api/amounts';
 import { slotsOf } from '../../../api/filters';
 import { useRole } from '../../../api/me';
 import { AnchorLink } from '../../../components/AnchorLink';
@@ -15,7 +16,6 @@ import { SimpleTable } from '../../../components/SimpleTable';
 import { Slots } from '../../../components/Slots';
 import { formatBytes } from '../../../i18n/format';
 import { useCreatePreset, useDeletePreset, usePresets } from '../queries';
-import { slotsOfLines } from '../rules';
 
 function NewPreset() {
   const { t } = useTranslation('operations');
@@ -23,7 +23,7 @@ function NewPreset() {
   const [name, setName] = useState('');
   const [lines, setLines] = useState('');
   const [sharedMemory, setSharedMemory] = useState('');
-  const slots = slotsOfLines(lines);
+  const slots = lines.trim() === '' ? null : slotsOfLines(lines);
   const submit = (event: FormEvent) => {
     event.preventDefault();
     if (slots === null) return;

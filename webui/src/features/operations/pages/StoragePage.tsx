@@ -2,6 +2,7 @@ import { Button, Group, NativeSelect, Progress, SimpleGrid, Stack, Text, TextInp
 import { useNavigate, useSearch } from '@tanstack/react-router';
 import { type FormEvent, useState } from 'react';
 import { useTranslation } from 'react-i18next';
+import { bytesOf } from '../../../api/amounts';
 import { Card } from '../../../components/Card';
 import { EmptyState } from '../../../components/EmptyState';
 import { Facts } from '../../../components/Facts';
@@ -11,7 +12,7 @@ import { ProblemAlert } from '../../../components/ProblemAlert';
 import { Query } from '../../../components/Query';
 import { formatBytes } from '../../../i18n/format';
 import { useQuotaScope, useSetQuota, useStorage } from '../queries';
-import { bytesOf, percentOf, usageOf } from '../rules';
+import { percentOf, usageOf } from '../rules';
 
 function Quota({ host, owner }: { host: string; owner: string }) {
   const { t, i18n } = useTranslation('operations');

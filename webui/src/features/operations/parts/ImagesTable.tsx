@@ -1,6 +1,7 @@
 import { Button, CloseButton, Group, Pill, Stack, Text, TextInput } from '@mantine/core';
 import { type FormEvent, useState } from 'react';
 import { useTranslation } from 'react-i18next';
+import { formatSlot, useSlotDetails } from '../../../api/slots';
 import { EmptyState } from '../../../components/EmptyState';
 import { ProblemAlert } from '../../../components/ProblemAlert';
 import { SimpleTable } from '../../../components/SimpleTable';
@@ -69,6 +70,9 @@ function Aliases({ image }: { image: OperatorImage }) {
 /** The images that match, with where they are, what they need at least and at most, and their short names. */
 export function ImagesTable({ images, q }: { images: readonly OperatorImage[]; q: string }) {
   const { t, i18n } = useTranslation('operations');
+  const { data: details } = useSlotDetails();
+  const amount = (slot: string, value: string) =>
+    Number.isNaN(Number(value)) ? value : formatSlot(slot, value, details, i18n.language);
   const text = q.toLowerCase();
   const matching = images.filter((image) =>
     `${referenceOf(image)} ${image.architecture} ${(image.aliases ?? []).join(' ')}`.toLowerCase().includes(text),
@@ -85,7 +89,7 @@ export function ImagesTable({ images, q }: { images: readonly OperatorImage[]; q
           {
             label: t('column.image'),
             cell: (image) => (
-              <Text size="sm" style={{ overflowWrap: 'anywhere' }}>
+              <Text size="sm" miw={150} style={{ overflowWrap: 'anywhere' }}>
                 {referenceOf(image)}
               </Text>
             ),
@@ -95,7 +99,7 @@ export function ImagesTable({ images, q }: { images: readonly OperatorImage[]; q
             label: t('column.size'),
             cell: (image) => (image.size_bytes ? formatBytes(image.size_bytes, i18n.language) : '–'),
           },
-          { label: t('column.limits'), cell: (image) => limitText(image.resource_limits) || '–' },
+          { label: t('column.limits'), cell: (image) => limitText(image.resource_limits, amount) || '–' },
           {
             label: t('column.installed'),
             cell: (image) => (

@@ -12,10 +12,11 @@ import { Query, Waiting } from '../../../components/Query';
 import { RelativeTime } from '../../../components/RelativeTime';
 import { RoleGate } from '../../../components/RoleGate';
 import { SearchField } from '../../../components/SearchField';
-import { SimpleTable } from '../../../components/SimpleTable';
 import { Slots } from '../../../components/Slots';
 import { StatusBadge } from '../../../components/StatusBadge';
 import type { Pages } from '../../../components/usePages';
+import { EditableTable } from '../editing/EditableTable';
+import { DomainForm, ProjectForm } from '../editing/forms';
 import { KeypairActions } from '../parts/KeypairActions';
 import { UserActions } from '../parts/UserActions';
 import { useDomains, useGroups, useKeypairPages, useUserPages } from '../queries';
@@ -201,45 +202,53 @@ function Keypairs({ q, sort, onSort }: ListProps) {
 
 function Groups() {
   const { t } = useTranslation('people');
+  const role = useRole();
   return (
     <Query query={useGroups()}>
-      {(groups) =>
-        groups.length === 0 ? (
-          <EmptyState title={t('noGroups')} />
-        ) : (
-          <SimpleTable
-            label={t('tab.groups')}
-            rows={groups}
-            idOf={(group) => group.id ?? ''}
-            columns={[
-              { label: t('column.name'), cell: (group) => group.name },
-              { label: t('column.domain'), cell: (group) => group.domain_name },
-              {
-                label: t('column.status'),
-                cell: (group) => (
-                  <StatusBadge
-                    tone={group.is_active ? 'good' : 'idle'}
-                    label={group.is_active ? t('active') : t('inactive')}
-                  />
-                ),
-              },
-              { label: t('column.type'), cell: (group) => group.type },
-              { label: t('column.policy'), cell: (group) => group.resource_policy },
-              { label: t('column.limits'), cell: (group) => <Slots amounts={slotsOf(group.total_resource_slots)} /> },
-            ]}
-          />
-        )
-      }
+      {(groups) => (
+        <EditableTable
+          kind="group"
+          form={ProjectForm}
+          mayChange={role === 'superadmin' || role === 'admin'}
+          mayRemove={role === 'superadmin'}
+          minWidth={760}
+          nameOf={(group) => group.name ?? ''}
+          label={t('tab.groups')}
+          rows={groups}
+          idOf={(group) => group.id ?? ''}
+          columns={[
+            { label: t('column.name'), cell: (group) => group.name },
+            { label: t('column.domain'), cell: (group) => group.domain_name },
+            {
+              label: t('column.status'),
+              cell: (group) => (
+                <StatusBadge
+                  tone={group.is_active ? 'good' : 'idle'}
+                  label={group.is_active ? t('active') : t('inactive')}
+                />
+              ),
+            },
+            { label: t('column.type'), cell: (group) => group.type },
+            { label: t('column.policy'), cell: (group) => group.resource_policy },
+            { label: t('column.limits'), cell: (group) => <Slots amounts={slotsOf(group.total_resource_slots)} /> },
+          ]}
+        />
+      )}
     </Query>
   );
 }
 
 function Domains() {
   const { t } = useTranslation('people');
+  const mayChange = useRole() === 'superadmin';
   return (
     <Query query={useDomains()}>
       {(domains) => (
-        <SimpleTable
+        <EditableTable
+          kind="domain"
+          form={DomainForm}
+          mayChange={mayChange}
+          nameOf={(domain) => domain.name ?? ''}
           label={t('tab.domains')}
           rows={domains}
           idOf={(domain) => domain.name ?? ''}

@@ -1,20 +1,23 @@
 import { Stack } from '@mantine/core';
 import { useTranslation } from 'react-i18next';
 import { slotsOf } from '../../../api/filters';
+import { useRole } from '../../../api/me';
 import { Card } from '../../../components/Card';
 import { Page } from '../../../components/Page';
 import { Query } from '../../../components/Query';
 import { RoleGate } from '../../../components/RoleGate';
-import { SimpleTable } from '../../../components/SimpleTable';
 import { Slots } from '../../../components/Slots';
 import { StatusBadge } from '../../../components/StatusBadge';
 import { formatBytes, formatDuration, formatNumber } from '../../../i18n/format';
+import { EditableTable } from '../editing/EditableTable';
+import { KeypairPolicyForm, ProjectPolicyForm, ResourceGroupForm, UserPolicyForm } from '../editing/forms';
 import { usePolicies, useResourceGroups } from '../queries';
 import { limitOf } from '../rules';
 
 /** What keypairs, users and projects may have, and the resource groups. */
 export function PoliciesPage() {
   const { t, i18n } = useTranslation('people');
+  const { t: words } = useTranslation('editing');
   const number = (value: number | null | undefined) => formatNumber(limitOf(value), i18n.language);
   const bytes = (value: number | null | undefined) =>
     Number.isFinite(limitOf(value)) ? formatBytes(limitOf(value), i18n.language) : '∞';
@@ -29,6 +32,8 @@ export function PoliciesPage() {
     },
   ] as const;
   const policies = usePolicies();
+  const mayChange = useRole() === 'superadmin';
+  const nameOf = (row: { name?: string | null }) => row.name ?? '';
   return (
     <RoleGate roles={['admin', 'superadmin', 'monitor']}>
       <Page title={t('policies')}>
@@ -37,41 +42,59 @@ export function PoliciesPage() {
             {({ keypair, user, project }) => (
               <Stack>
                 <Card title={t('policy.keypair')}>
-                  <SimpleTable
+                  <EditableTable
+                    kind="keypair"
+                    form={KeypairPolicyForm}
                     label={t('policy.keypair')}
                     rows={keypair}
-                    idOf={(row) => row.name ?? ''}
-                    minWidth={760}
+                    idOf={nameOf}
+                    nameOf={nameOf}
+                    mayChange={mayChange}
+                    minWidth={mayChange ? 900 : 760}
                     columns={[
                       { label: t('column.name'), cell: (row) => row.name },
                       {
                         label: t('column.limits'),
                         cell: (row) => <Slots amounts={slotsOf(row.total_resource_slots)} />,
                       },
-                      { label: t('column.unspecified'), cell: (row) => row.default_for_unspecified },
+                      {
+                        label: t('column.unspecified'),
+                        cell: (row) => words(row.default_for_unspecified === 'LIMITED' ? 'limited' : 'unlimited'),
+                      },
                       { label: t('column.sessions'), cell: (row) => number(row.max_concurrent_sessions) },
                       { label: t('column.waiting'), cell: (row) => number(row.max_pending_session_count) },
                       { label: t('column.lifetime'), cell: (row) => duration(row.max_session_lifetime) },
-                      { label: t('column.idle'), cell: (row) => duration(row.idle_timeout) },
+                      {
+                        label: t('column.idle'),
+                        cell: (row) => (row.idle_timeout ? duration(row.idle_timeout) : t('usual')),
+                      },
                     ]}
                   />
                 </Card>
                 <Card title={t('policy.user')}>
-                  <SimpleTable
+                  <EditableTable
+                    kind="user"
+                    form={UserPolicyForm}
                     label={t('policy.user')}
                     rows={user}
-                    idOf={(row) => row.name ?? ''}
+                    idOf={nameOf}
+                    nameOf={nameOf}
+                    mayChange={mayChange}
                     columns={[...storage]}
-                    minWidth={360}
+                    minWidth={mayChange ? 460 : 360}
                   />
                 </Card>
                 <Card title={t('policy.project')}>
-                  <SimpleTable
+                  <EditableTable
+                    kind="project"
+                    form={ProjectPolicyForm}
                     label={t('policy.project')}
                     rows={project}
-                    idOf={(row) => row.name ?? ''}
+                    idOf={nameOf}
+                    nameOf={nameOf}
+                    mayChange={mayChange}
                     columns={[...storage]}
-                    minWidth={360}
+                    minWidth={mayChange ? 460 : 360}
                   />
                 </Card>
               </Stack>
@@ -80,10 +103,14 @@ export function PoliciesPage() {
           <Card title={t('resourceGroups')}>
             <Query query={useResourceGroups()}>
               {(groups) => (
-                <SimpleTable
+                <EditableTable
+                  kind="resourceGroup"
+                  form={ResourceGroupForm}
                   label={t('resourceGroups')}
                   rows={groups}
-                  idOf={(row) => row.name ?? ''}
+                  idOf={nameOf}
+                  nameOf={nameOf}
+                  mayChange={mayChange}
                   columns={[
                     { label: t('column.name'), cell: (row) => row.name },
                     { label: t('column.description'), cell: (row) => row.description },

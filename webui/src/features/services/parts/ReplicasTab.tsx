@@ -5,6 +5,8 @@ import { EmptyState } from '../../../components/EmptyState';
 import { Query } from '../../../components/Query';
 import { SimpleTable } from '../../../components/SimpleTable';
 import { type ServiceDetails, useServiceWhy } from '../queries';
+import { canBeEnded } from '../rules';
+import { ReplicaActions } from './ReplicaActions';
 import { ServiceStatus } from './ServiceStatus';
 
 /** The replicas, those that have ended lately among them, with what each waits for or has failed of. */
@@ -41,6 +43,11 @@ export function ReplicasTab({ service }: { service: ServiceDetails }) {
               },
               { label: t('replica.revision'), cell: (replica) => replica.revision },
               { label: t('replica.weight'), cell: (replica) => replica.traffic_ratio },
+              {
+                label: t('revision.actions'),
+                cell: (replica) =>
+                  canBeEnded(replica.status) && <ReplicaActions endpoint={service.endpoint_id} replica={replica} />,
+              },
             ]}
           />
         )

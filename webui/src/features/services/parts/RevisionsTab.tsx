@@ -1,4 +1,4 @@
-import { Button, Text } from '@mantine/core';
+import { Button, Stack, Text } from '@mantine/core';
 import { useState } from 'react';
 import { useTranslation } from 'react-i18next';
 import { Confirm } from '../../../components/Confirm';
@@ -6,6 +6,7 @@ import { RelativeTime } from '../../../components/RelativeTime';
 import { SimpleTable } from '../../../components/SimpleTable';
 import { type ServiceDetails, useRollback } from '../queries';
 import { isLive, isRollingOut, sharesOf } from '../rules';
+import { RolloutCard } from './RolloutCard';
 import { ServiceStatus } from './ServiceStatus';
 
 /** The revisions, newest first, with their shares in the requests; the one that is rolled out can be rolled back. */
@@ -24,7 +25,8 @@ export function RevisionsTab({ service }: { service: ServiceDetails }) {
     setAsks(false);
   };
   return (
-    <>
+    <Stack>
+      <RolloutCard service={service} />
       <SimpleTable
         label={t('tab.revisions')}
         rows={revisions}
@@ -50,7 +52,7 @@ export function RevisionsTab({ service }: { service: ServiceDetails }) {
             label: t('revision.actions'),
             cell: (revision) =>
               revision.id === rolling?.id ? (
-                <Button size="xs" variant="default" onClick={() => setAsks(true)}>
+                <Button size="compact-xs" variant="default" onClick={() => setAsks(true)}>
                   {t('rollback.open')}
                 </Button>
               ) : null,
@@ -70,6 +72,6 @@ export function RevisionsTab({ service }: { service: ServiceDetails }) {
           <Text>{t('rollback.detail')}</Text>
         </Confirm>
       )}
-    </>
+    </Stack>
   );
 }

@@ -1,0 +1,151 @@
+import { bytesOf, bytesText, linesOfSlots, secondsOf, secondsText, slotsOfLines } from '../../../api/amounts';
+import { parseObject } from '../../../api/filters';
+
+export type Value = string | boolean | string[];
+
+/** Why a text is not taken: a message `malformed.NAME`. */
+export type Malformed = 'count' | 'bytes' | 'seconds' | 'slots' | 'json' | 'required';
+
+/** A field of a form, named as the API names it. */
+export interface Field {
+  name: string;
+  control: 'text' | 'lines' | 'secret' | 'choice' | 'tags' | 'check';
+  /** What it has at first: a value that stays is not sent. */
+  value: Value;
+  choices?: readonly (string | { value: string; label: string })[];
+  /** Returns what the API takes for a value; null for one that it would not take. */
+  read: (value: Value) => unknown;
+  malformed?: Malformed;
+  isRequired?: boolean;
+}
+
+const same = (value: Value): unknown => value;
+
+export function textField(name: string, value: string | null | undefined, isRequired = false): Field {
+  return {
+    name,
+    control: 'text',
+    value: value ?? '',
+    isRequired,
+    malformed: 'required',
+    read: (text) => (isRequired && String(text).trim() === '' ? null : String(text).trim()),
+  };
+}
+
+export function secretField(name: string): Field {
+  return { name, control: 'secret', value: '', read: same };
+}
+
+export function checkField(name: string, value: boolean | null | undefined): Field {
+  return { name, control: 'check', value: value === true, read: same };
+}
+
+export function choiceField(name: string, value: string, choices: NonNullable<Field['choices']>): Field {
+  return { name, control: 'choice', value, choices, read: same };
+}
+
+/** A number that is a limit; an empty text is `none`, and shown for whatever means no limit. */
+function limitField(
+  name: string,
+  value: number | null | undefined,
+  none: number | null,
+  malformed: Malformed,
+  parse: (text: string) => number | null,
+  format: (value: number) => string,
+): Field {
+  const isLimit = value !== null && value !== undefined && value > 0;
+  return {
+    name,
+    control: 'text',
+    value: isLimit ? format(value) : '',
+    malformed,
+    isRequired: none === null,
+    read: (text) => (String(text).trim() === '' ? none : parse(String(text))),
+  };
+}
+
+const countOf = (text: string) => (/^\s*[1-9]\d{0,8}\s*$/.test(text) ? Number(text) : null);
+
+/** A whole number; `none` stands for no limit, and null says that there has to be one. */
+export const countField = (name: string, value: number | null | undefined, none: number | null = 0): Field =>
+  limitField(name, value, none, 'count', countOf, String);
+
+export const bytesField = (name: string, value: number | null | undefined, none: number): Field =>
+  limitField(name, value, none, 'bytes', bytesOf, bytesText);
+
+export const secondsField = (name: string, value: number | null | undefined): Field =>
+  limitField(name, value, 0, 'seconds', secondsOf, secondsText);
+
+export function slotsField(name: string, value: string | null | undefined): Field {
+  return {
+    name,
+    control: 'lines',
+    value: linesOfSlots(value),
+    malformed: 'slots',
+    read: (text) => slotsOfLines(String(text)),
+  };
+}
+
+/** An object as JSON. */
+export function jsonField(name: string, value: string | null | undefined): Field {
+  const known = parseObject(value);
+  return {
+    name,
+    control: 'lines',
+    value: Object.keys(known).length === 0 ? '' : JSON.stringify(known, null, 2),
+    malformed: 'json',
+    read: (text) => {
+      if (String(text).trim() === '') return '{}';
+      const object = parseObject(String(text));
+      return Object.keys(object).length === 0 || Array.isArray(object) ? null : JSON.stringify(object);
+    },
+  };
+}
+
+/** Hosts; a host that stays keeps what may be done on it, and a new one gets every permission. */
+export function hostsField(
+  name: string,
+  value: string | null | undefined,
+  hosts: readonly string[],
+  permissions: readonly string[],
+): Field {
+  const known = parseObject(value);
+  return {
+    name,
+    control: 'tags',
+    value: Object.keys(known),
+    choices: [...new Set([...hosts, ...Object.keys(known)])],
+    read: (chosen) =>
+      JSON.stringify(Object.fromEntries((chosen as string[]).map((host) => [host, known[host] ?? permissions]))),
+  };
+}
+
+export function namesField(
+  name: string,
+  value: readonly string[],
+  choices: readonly string[] = [],
+  read: Field['read'] = same,
+): Field {
+  return { name, control: 'tags', value: [...value], choices, read };
+}
+
+export type Values = Readonly<Record<string, Value>>;
+export type Props = Record<string, unknown>;
+
+/** Returns what is to be sent: of the fields that have changed; `errors` name those whose text is not taken. */
+export function propsOf(
+  fields: readonly Field[],
+  values: Values,
+): { props: Props; errors: Partial<Record<string, Malformed>> } {
+  const props: Props = {};
+  const errors: Partial<Record<string, Malformed>> = {};
+  for (const field of fields) {
+    const value = values[field.name] ?? field.value;
+    const isUnchanged = JSON.stringify(value) === JSON.stringify(field.value);
+    if (isUnchanged && !(field.isRequired && value === '')) continue;
+    const read = field.read(value);
+    if (read === null) errors[field.name] = field.malformed ?? 'required';
+    else props[field.name] = read;
+  }
+  return { props, errors };
+}
