@@ -183,12 +183,17 @@ def test_a_read_that_is_not_exported_has_ids_for_logs_and_other_daemons() -> Non
             assert current_traceparent() == parent
             assert exemplar() is None
         assert trace_ids()["trace_id"] in (parent or "")
+        with span("of a session's trace", parent=PARENT), child_span("of it too"):
+            assert trace_ids()["trace_id"] == TRACE
+        assert current_traceparent() == parent
     assert current_traceparent() is None
     assert parent is not None
     assert parent.endswith("-00")
     with span("from another daemon", parent=parent):
         pass
-    assert collected.spans() == {}
+    spans = collected.spans()
+    assert parent_of(spans["of it too"]) == id_of(spans["of a session's trace"])
+    assert len(spans) == 2
 
 
 def test_all_daemons_keep_the_same_traces() -> None:

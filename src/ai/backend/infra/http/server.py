@@ -227,7 +227,7 @@ class HttpServer:
                 route = call.endpoint.template
                 await self._close_call(call, outcome)
             took_s = time.perf_counter() - started_s
-            self._count_request(route, response.status, took_s)
+            self._count_request(route, response.status, took_s, exemplar() if traced.is_recording else None)
             if traced.is_recording:
                 _describe(traced, request, route, response.status, request_id, outcome)
         if log.isEnabledFor(logging.DEBUG):
@@ -311,13 +311,13 @@ class HttpServer:
                     break
         return peer
 
-    def _count_request(self, route: str, status: int, took_s: float) -> None:
+    def _count_request(self, route: str, status: int, took_s: float, labels: dict[str, str] | None) -> None:
         counter = self._counters.get((route, status))
         if counter is None:
             counter = self._counters[route, status] = self._served.labels(route, str(status))
             self._timers.setdefault(route, self._took.labels(route))
         counter.inc()
-        self._timers[route].observe(took_s, exemplar())
+        self._timers[route].observe(took_s, labels)
 
 
 def _span_of(request: web.Request) -> AbstractContextManager[Span]:

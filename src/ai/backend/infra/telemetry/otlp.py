@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from contextvars import Token
+from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
 from datetime import datetime
 from random import getrandbits
@@ -160,15 +160,17 @@ class _RootSampler:
 class _Block:
     """A block with a span of the SDK; a class, since a request enters several and generators cost twice as much."""
 
-    __slots__ = ("_arguments", "_context", "_span", "_token", "_tracer")
+    __slots__ = ("_arguments", "_context", "_span", "_token", "_tracer", "_unsampled")
 
     def __init__(self, tracer: trace.Tracer, context: Context | None, arguments: tuple[Any, ...]) -> None:
         self._tracer, self._context, self._arguments = tracer, context, arguments
         self._span: trace.Span
         self._token: Token[Context]
+        self._unsampled: Token[_UnsampledBlock | None]
 
     def __enter__(self) -> _Span:
         self._span = self._tracer.start_span(*self._arguments)
+        self._unsampled = _unsampled.set(None)
         self._token = attach(trace.set_span_in_context(self._span, self._context))
         return _Span(self._span)
 
@@ -177,6 +179,7 @@ class _Block:
             # The text of an exception may have what users sent; its code or type has not.
             self._span.set_status(Status(StatusCode.ERROR, str(getattr(error, "code", type(error).__name__))))
         detach(self._token)
+        _unsampled.reset(self._unsampled)
         self._span.end()
 
 
@@ -194,21 +197,34 @@ class _DrawnIds(RandomIdGenerator):
 
 
 class _UnsampledBlock:
-    """A block with the first span of a trace that is not exported: it has ids for logs and other daemons alone."""
+    """A block with the first span of a trace that is not exported: it has ids for logs and other daemons alone.
 
-    __slots__ = ("_token", "_trace_id")
+    The SDK has no part in it, since making its objects costs more than all else of the block.
+    """
+
+    __slots__ = ("_token", "_trace_id", "_traceparent")
 
     def __init__(self, trace_id: int) -> None:
         self._trace_id = trace_id
-        self._token: Token[Context]
+        self._traceparent = ""
+        self._token: Token[_UnsampledBlock | None]
 
     def __enter__(self) -> Span:
-        context = SpanContext(self._trace_id, getrandbits(64) or 1, is_remote=False)
-        self._token = attach(trace.set_span_in_context(trace.NonRecordingSpan(context)))
+        self._token = _unsampled.set(self)
         return NO_SPAN
 
     def __exit__(self, *_: object) -> None:
-        detach(self._token)
+        _unsampled.reset(self._token)
+
+    def traceparent(self) -> str:
+        """Returns the ids of the span, which are the same at each call."""
+        if not self._traceparent:
+            self._traceparent = f"00-{self._trace_id:032x}-{getrandbits(64) or 1:016x}-00"
+        return self._traceparent
+
+
+_unsampled: ContextVar[_UnsampledBlock | None] = ContextVar("unsampled", default=None)
+"""The current block if it is not exported; the current span of the SDK is then of no account."""
 
 
 class OtelTracer:
@@ -226,6 +242,8 @@ class OtelTracer:
         self, name: str, kind: SpanKind, parent: str | None, attributes: Attributes, links: Sequence[str]
     ) -> AbstractContextManager[Span]:
         if parent is None:
+            if _unsampled.get() is not None:
+                return NO_SPAN  # as its parent; logs have the ids of that one
             current = trace.get_current_span()
             if current is trace.INVALID_SPAN:
                 trace_id = getrandbits(128) or 1
@@ -233,7 +251,7 @@ class OtelTracer:
                     return _UnsampledBlock(trace_id)
                 self._ids.use(trace_id)
             elif not current.get_span_context().trace_flags.sampled:
-                return NO_SPAN  # as its parent; logs have the ids of that one
+                return NO_SPAN
         context = _parent_of(parent) if parent is not None else None
         return _Block(self._tracer, context, (name, context, _KINDS[kind], dict(attributes), _links(links)))
 
@@ -258,16 +276,18 @@ class OtelTracer:
         span.end(_nanoseconds(max(started, ended)))
 
     def current(self) -> str | None:
+        if (block := _unsampled.get()) is not None:
+            return block.traceparent()
         context = trace.get_current_span().get_span_context()
         if not context.is_valid:
             return None
         return f"00-{context.trace_id:032x}-{context.span_id:016x}-{int(context.trace_flags) & 1:02x}"
 
     def has_current(self) -> bool:
-        return trace.get_current_span() is not trace.INVALID_SPAN
+        return _unsampled.get() is not None or trace.get_current_span() is not trace.INVALID_SPAN
 
     def is_sampled(self) -> bool:
-        return trace.get_current_span().get_span_context().trace_flags.sampled
+        return _unsampled.get() is None and trace.get_current_span().get_span_context().trace_flags.sampled
 
 
 def _parent_of(traceparent: str | None) -> Context:
