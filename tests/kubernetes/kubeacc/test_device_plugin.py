@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 from tools.kube.cluster import NODE_NAME, Cluster
 
 from tests.kubernetes.kubeacc.node_plugin import NodePlugin, running_node_plugin
@@ -14,11 +15,13 @@ from tests.support.kubernetes import busybox_pod
 
 pytestmark = pytest.mark.needs("kubernetes")
 RESOURCE = "backend.ai/mock"
+METRICS_PORT = 9410
 
 
 @pytest.fixture
 def plugin(kubernetes_cluster: Cluster, tmp_path: Path) -> Iterator[NodePlugin]:
-    with running_node_plugin(kubernetes_cluster, tmp_path, by="device-plugin") as running:
+    settings = {"metrics_address": f"0.0.0.0:{METRICS_PORT}"}
+    with running_node_plugin(kubernetes_cluster, tmp_path, by="device-plugin", **settings) as running:
         running.wait(lambda: _allocatable(kubernetes_cluster) == "5", "5 allocatable devices", 60)
         yield running
 
@@ -26,6 +29,20 @@ def plugin(kubernetes_cluster: Cluster, tmp_path: Path) -> Iterator[NodePlugin]:
 def _allocatable(cluster: Cluster) -> str:
     node = cluster.request("GET", f"/api/v1/nodes/{NODE_NAME}")
     return str(node["status"]["allocatable"].get(RESOURCE, "none"))
+
+
+def _devices_of_pods(cluster: Cluster) -> dict[str, set[str]]:
+    """The devices of each pod by the metrics of the node, each of which has a measurement too."""
+    text = cluster.kubectl("get", "--raw", f"/api/v1/nodes/{NODE_NAME}:{METRICS_PORT}/proxy/metrics")
+    samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    measured = {sample.labels["device_id"] for sample in samples if sample.name.startswith("backendai_device_")}
+    pods: dict[str, set[str]] = {}
+    for sample in samples:
+        if sample.name == "backendai_pod_device":
+            assert (sample.labels["namespace"], sample.labels["container"]) == ("default", "main")
+            assert sample.labels["device_id"] in measured
+            pods.setdefault(sample.labels["pod"], set()).add(sample.labels["device_id"])
+    return pods
 
 
 def _pod(name: str, count: int) -> dict[str, Any]:
@@ -43,6 +60,7 @@ def test_a_pod_gets_linked_devices_also_after_a_restart_of_the_kubelet(plugin: N
     # Links join the devices in pairs.
     assert line.partition("=")[2] in ("GPU-big-0,GPU-big-1", "GPU-big-2,GPU-big-3")
     (record,) = plugin.records()
+    plugin.wait(lambda: _devices_of_pods(cluster) == {"pair": set(line.partition("=")[2].split(","))}, "holders", 60)
     cluster.daemons["kubelet"].restart()
     plugin.wait(lambda: _allocatable(cluster) == "5", "registration after the restart", 60)
     cluster.apply(_pod("rest", 3))
