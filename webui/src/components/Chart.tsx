@@ -73,5 +73,6 @@ export function Chart({
   useEffect(() => {
     chart.current?.setData([times, ...series.map((item) => item.values)]);
   }, [times, series]);
-  return <div ref={place} role="img" aria-label={label} />;
+  // Without containment the drawn width would keep the page from getting narrower.
+  return <div ref={place} role="img" aria-label={label} style={{ contain: 'inline-size' }} />;
 }
