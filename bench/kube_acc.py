@@ -31,7 +31,7 @@ DEVICES = int(os.environ.get("KUBE_ACC_DEVICES", "10000"))
 PER_NODE = 8
 CHANGED = 500
 """Devices that change while no controller runs."""
-MAX_S, MAX_MIB = 30.0, 300
+MAX_S, MAX_MB = 30.0, 300
 _WRITERS = 48
 _LIMIT_S = 900.0
 _POLL_S = 0.05
@@ -166,8 +166,8 @@ def kube_acc_reconcile() -> Sequence[Figure]:
             name="kube-acc-memory",
             value=max(first["memory_mib"], again["memory_mib"]),
             unit="MiB",
-            target=f"<= {MAX_MIB}",
-            holds=max(first["memory_mib"], again["memory_mib"]) <= MAX_MIB,
+            target=f"<= {MAX_MB} MB",
+            holds=max(first["memory_mib"], again["memory_mib"]) * 1.048576 <= MAX_MB,
         ),
     ]
 

@@ -337,6 +337,9 @@ async def ever_new_metrics(self: Sound, ctx: StatContext) -> Any:
 FAULTS: Mapping[str, type[Sound]] = {
     "its_key_is_a_slot_name": broken(version=""),
     "settings_have_defaults_and_refuse_unknown_keys": broken(settings_model=Bare),
+    "options_have_a_schema": broken(
+        options_schema=classmethod(lambda _: {"type": "object", "properties": {"mode": {"type": "nonsense"}}})
+    ),
     "it_says_what_it_was_verified_on": broken(verified_on=" "),
     "flags_promise_their_protocols": broken(
         capabilities=replace(Sound.capabilities, programmable=True, attachable=True), attachable_devices=None

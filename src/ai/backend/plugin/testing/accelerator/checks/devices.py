@@ -14,6 +14,7 @@ from ai.backend.common.ids import DeviceId
 from ai.backend.common.names import check_slot_name
 from ai.backend.plugin.accelerator import POWERS, PluginCapabilities, responses, slot_totals
 from ai.backend.plugin.discovery import SPI_VERSION
+from ai.backend.plugin.options import check_schema
 from ai.backend.plugin.testing.accelerator.checks.registry import Checks, NotApplicable, expect, shown
 from ai.backend.plugin.testing.accelerator.checks.subject import Subject
 
@@ -57,6 +58,18 @@ async def settings_have_defaults_and_refuse_unknown_keys(subject: Subject) -> No
         expect("no-such-setting" in str(e), "the error for an unknown key does not name it")
     else:
         expect(False, f"{model.__name__} takes the unknown key no-such-setting")
+
+
+@CHECKS.add("accelerator v2, Options of a session", starts=False)
+async def options_have_a_schema(subject: Subject) -> None:
+    """The options of a session are described by a JSON Schema by which the manager can judge them."""
+    schema = subject.plugin.options_schema()
+    if schema is None:
+        raise NotApplicable("it takes no options")
+    try:
+        check_schema(schema)
+    except ValueError as e:
+        raise AssertionError(str(e)) from None
 
 
 @CHECKS.add("accelerator v2, Plugins in the tree", starts=False)
