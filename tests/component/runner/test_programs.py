@@ -126,7 +126,7 @@ def test_the_last_output_of_a_program_that_ended_is_not_lost(runner: Driver) -> 
 
 
 def test_an_end_by_the_agent_hangs_up(runner: Driver) -> None:
-    program = Started(runner, "sh", "-c", "trap 'touch hung' HUP; echo up; sleep 60 & wait")
+    program = Started(runner, "sh", "-c", "trap 'touch hung; exit' HUP; echo up; sleep 60 & wait")
     program.read_one()
     runner.send("program-end", id="p1")
     program.wait()
