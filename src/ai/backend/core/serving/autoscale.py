@@ -183,37 +183,37 @@ class ScalingDecision:
     state: ScalingState
 
 
-def decide_scale(policy: ScalingPolicy, given: ScalingInput) -> ScalingDecision:
+def decide_scale(policy: ScalingPolicy, scaling: ScalingInput) -> ScalingDecision:
     """Decides the number of replicas. Deterministic; for the same input more load never gives fewer replicas.
 
     Bounds hold first, then: what waits for a replica gets one; an endpoint that was not used for its whole idle time
     has none; rules and target advise a number; a smaller number waits until nothing larger was advised for the delay.
     """
     low, high = policy.min_replicas, max(policy.min_replicas, policy.max_replicas)
-    inputs = _inputs(policy, given)
-    current = min(max(given.desired, low), high)
+    inputs = _inputs(policy, scaling)
+    current = min(max(scaling.desired, low), high)
     if current == 0:
-        if high and (given.queued or given.in_flight):
-            text = f"{given.queued} requests wait for a replica"
+        if high and (scaling.queued or scaling.in_flight):
+            text = f"{scaling.queued} requests wait for a replica"
             return _decision(1, ServingReason.REQUEST_ARRIVED, text, inputs, ScalingState())
-        reason = ServingReason.SCALED_DOWN if given.desired else None
+        reason = ServingReason.SCALED_DOWN if scaling.desired else None
         return _decision(0, reason, "no request waits", inputs, ScalingState())
-    if low == 0 and _is_idle(policy, given):
-        if given.is_rolling_out:
-            return _decision(current, None, "it is idle, but is being rolled out", inputs, given.state)
+    if low == 0 and _is_idle(policy, scaling):
+        if scaling.is_rolling_out:
+            return _decision(current, None, "it is idle, but is being rolled out", inputs, scaling.state)
         text = f"no request for {policy.idle_s:g} s"
         return _decision(0, ServingReason.SCALED_TO_ZERO, text, inputs, ScalingState())
-    advice, triggered, state = _advise(policy, given, current)
+    advice, triggered, state = _advise(policy, scaling, current)
     texts = [text for _, text in advice]
     desired = max((number for number, _ in advice), default=current)
-    if current != given.desired:
+    if current != scaling.desired:
         texts.append(f"the bounds are {low} to {high}")
     desired = min(max(desired, low, 1), high)
-    desired, state, held = _stabilize(policy, given, current, desired, state)
+    desired, state, held = _stabilize(policy, scaling, current, desired, state)
     texts += held
     reason = None
-    if desired != given.desired:
-        reason = ServingReason.SCALED_UP if desired > given.desired else ServingReason.SCALED_DOWN
+    if desired != scaling.desired:
+        reason = ServingReason.SCALED_UP if desired > scaling.desired else ServingReason.SCALED_DOWN
     used = triggered if desired != current else ()
     return _decision(desired, reason, "; ".join(texts) or "nothing asks for a change", inputs, state, used)
 
@@ -231,49 +231,49 @@ def _decision(
     )
 
 
-def _is_idle(policy: ScalingPolicy, given: ScalingInput) -> bool:
-    if given.queued or given.in_flight:
+def _is_idle(policy: ScalingPolicy, scaling: ScalingInput) -> bool:
+    if scaling.queued or scaling.in_flight:
         return False
-    return given.now - max(given.since, given.last_request_at or 0.0) >= policy.idle_s
+    return scaling.now - max(scaling.since, scaling.last_request_at or 0.0) >= policy.idle_s
 
 
 def _advise(
-    policy: ScalingPolicy, given: ScalingInput, current: int
+    policy: ScalingPolicy, scaling: ScalingInput, current: int
 ) -> tuple[list[tuple[int, str]], tuple[UUID, ...], ScalingState]:
     """Returns the advised numbers with their reasons, the rules that triggered, and the state of the panic window."""
     advice: list[tuple[int, str]] = []
     triggered: list[UUID] = []
     for rule in policy.rules:
-        number, text = _advice_of_rule(rule, policy, given, current)
+        number, text = _advice_of_rule(rule, policy, scaling, current)
         if number is not None:
             advice.append((number, text))
             triggered.append(rule.id)
-    state = given.state
+    state = scaling.state
     if policy.target is not None:
-        samples = _fresh(policy.target.key, policy, given)
+        samples = _fresh(policy.target.key, policy, scaling)
         if samples:
-            number, text, state = _advice_of_target(policy.target, samples, given, current)
+            number, text, state = _advice_of_target(policy.target, samples, scaling, current)
             advice.append((number, text))
         else:
             advice.append((current, f"{policy.target.metric} is missing or old, so that nothing changes"))
     return advice, tuple(triggered), state
 
 
-def _fresh(key: MetricKey, policy: ScalingPolicy, given: ScalingInput) -> Sequence[Sample]:
-    samples = given.metrics.get(key, ())
-    return samples if samples and given.now - samples[-1].at <= policy.max_age_s else ()
+def _fresh(key: MetricKey, policy: ScalingPolicy, scaling: ScalingInput) -> Sequence[Sample]:
+    samples = scaling.metrics.get(key, ())
+    return samples if samples and scaling.now - samples[-1].at <= policy.max_age_s else ()
 
 
 def _advice_of_rule(
-    rule: ScalingRule, policy: ScalingPolicy, given: ScalingInput, current: int
+    rule: ScalingRule, policy: ScalingPolicy, scaling: ScalingInput, current: int
 ) -> tuple[int | None, str]:
-    samples = _fresh(rule.key, policy, given)
+    samples = _fresh(rule.key, policy, scaling)
     if not samples or not math.isfinite(samples[-1].mean):
         return None, ""
     value, threshold = samples[-1].mean, float(rule.threshold)
     if not rule.comparator.holds(value, threshold):
         return None, ""
-    if rule.last_triggered_at is not None and given.now < rule.last_triggered_at + rule.cooldown_s:
+    if rule.last_triggered_at is not None and scaling.now < rule.last_triggered_at + rule.cooldown_s:
         return None, ""
     number = current + rule.step_size
     if rule.min_replicas is not None:
@@ -286,9 +286,9 @@ def _advice_of_rule(
 
 
 def _advice_of_target(
-    target: TargetPolicy, samples: Sequence[Sample], given: ScalingInput, current: int
+    target: TargetPolicy, samples: Sequence[Sample], scaling: ScalingInput, current: int
 ) -> tuple[int, str, ScalingState]:
-    now, state, ready = given.now, given.state, max(1, given.ready)
+    now, state, ready = scaling.now, scaling.state, max(1, scaling.ready)
     stable, burst = _mean(samples, now - target.stable_s), _mean(samples, now - target.panic_s)
     desired, panic = _needed(stable, target, current), _needed(burst, target, current)
     until = state.panic_until
@@ -320,16 +320,16 @@ def _needed(load: float, target: TargetPolicy, current: int) -> int:
 
 
 def _stabilize(
-    policy: ScalingPolicy, given: ScalingInput, current: int, desired: int, state: ScalingState
+    policy: ScalingPolicy, scaling: ScalingInput, current: int, desired: int, state: ScalingState
 ) -> tuple[int, ScalingState, list[str]]:
     """Holds a smaller number back until nothing larger was advised for the delay."""
-    kept = tuple(each for each in state.advice if each[0] > given.now - policy.down_delay_s)
-    state = replace(state, advice=(*kept, (given.now, desired)))
+    kept = tuple(each for each in state.advice if each[0] > scaling.now - policy.down_delay_s)
+    state = replace(state, advice=(*kept, (scaling.now, desired)))
     if desired >= current:
         return desired, state, []
-    if given.is_rolling_out:
+    if scaling.is_rolling_out:
         return current, state, ["nothing is removed during a roll-out"]
-    has_waited = any(at <= given.now - policy.down_delay_s for at, _ in given.state.advice)
+    has_waited = any(at <= scaling.now - policy.down_delay_s for at, _ in scaling.state.advice)
     if policy.down_delay_s > 0 and not has_waited:
         return current, state, [f"a smaller number waits {policy.down_delay_s:g} s"]
     largest = max([desired, *(number for _, number in kept)])
@@ -338,19 +338,19 @@ def _stabilize(
     return desired, state, []
 
 
-def _inputs(policy: ScalingPolicy, given: ScalingInput) -> Mapping[str, float | int | str | None]:
+def _inputs(policy: ScalingPolicy, scaling: ScalingInput) -> Mapping[str, float | int | str | None]:
     values: dict[str, float | int | str | None] = {
-        "desired": given.desired,
-        "ready": given.ready,
+        "desired": scaling.desired,
+        "ready": scaling.ready,
         "min_replicas": policy.min_replicas,
         "max_replicas": policy.max_replicas,
-        "queued": given.queued,
-        "in_flight": given.in_flight,
-        "last_request_at": given.last_request_at,
+        "queued": scaling.queued,
+        "in_flight": scaling.in_flight,
+        "last_request_at": scaling.last_request_at,
     }
     keys = [rule.key for rule in policy.rules] + ([policy.target.key] if policy.target else [])
     for source, name in keys:
-        samples = given.metrics.get((source, name), ())
+        samples = scaling.metrics.get((source, name), ())
         values[f"{source}:{name}"] = samples[-1].total if samples else None
-        values[f"{source}:{name}:age_s"] = round(given.now - samples[-1].at, 3) if samples else None
+        values[f"{source}:{name}:age_s"] = round(scaling.now - samples[-1].at, 3) if samples else None
     return values

@@ -155,9 +155,9 @@ def description(device: Accelerator, operations: Iterable[AcceleratorOperation])
             *(condition.type, condition.status, condition.reason, condition.last_transition_time, condition.message),
         )
     parts: list[RenderableType] = [facts, "", conditions]
-    mine = [operation for operation in operations if operation.spec.accelerator == device.metadata.name]
-    if mine:
-        parts += ["", operation_list(mine)]
+    own_operations = [operation for operation in operations if operation.spec.accelerator == device.metadata.name]
+    if own_operations:
+        parts += ["", operation_list(own_operations)]
     return Group(*parts)
 
 

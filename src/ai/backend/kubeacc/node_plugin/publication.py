@@ -76,8 +76,8 @@ class SlicePublication(PeriodicLoop):
         tracker.subscribe(self.wake)
 
     def _on_change(self, before: ResourceSlice | None, after: ResourceSlice | None) -> None:
-        for side in (before, after):
-            if side is not None and side.spec.driver != self._settings.driver_name:
+        for slice_version in (before, after):
+            if slice_version is not None and slice_version.spec.driver != self._settings.driver_name:
                 self._note_others()
                 return
         name = (after or before).metadata.name  # type: ignore[union-attr]  # one of the two is there

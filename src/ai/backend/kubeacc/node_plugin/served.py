@@ -16,7 +16,7 @@ _RETRY_S = 30.0
 
 async def wait_until_served(api: KubeApi, resource: Resource[Any]) -> None:
     """Returns once the cluster has the resource; also waits for an API server that is away."""
-    said = ""
+    logged_problem = ""
     while True:
         try:
             if await api.is_served(resource):
@@ -24,7 +24,7 @@ async def wait_until_served(api: KubeApi, resource: Resource[Any]) -> None:
             problem = f"the cluster has no {resource}"
         except BackendError as e:
             problem = f"{resource}: {e.message}"
-        if problem != said:
+        if problem != logged_problem:
             log.warning("%s; devices are offered, but not reported", problem)
-            said = problem
+            logged_problem = problem
         await asyncio.sleep(_RETRY_S)

@@ -212,8 +212,8 @@ class _Round:
             elif replica.status is R.TERMINATING:
                 self._step_replica(replica, ReplicaTrigger.SESSION_ENDED)
         elif session.status.is_final:
-            words = self._seen.logs.get(replica.id)
-            detail = (session.status_info or session.reason.value) + (f": {words}" if words else "")
+            log_tail = self._seen.logs.get(replica.id)
+            detail = (session.status_info or session.reason.value) + (f": {log_tail}" if log_tail else "")
             self._step_replica(replica, ReplicaTrigger.SESSION_ENDED, detail=detail)
         elif session.status is SessionStatus.TERMINATING and replica.status in (R.READY, R.UNHEALTHY):
             reason = ServingReason.SESSION_LOST

@@ -16,7 +16,7 @@ from ai.backend.core.serving.autoscale import MetricSource, ScalingPolicy, Scali
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.serving.loads import GATHERED_METRICS
 from ai.backend.manager.serving.model import AutoscalingRule, Endpoint, Service, ServingChange
-from ai.backend.manager.serving.service import ServingService, event_of, touched
+from ai.backend.manager.serving.service import ServingService, event_of, with_requested_change
 
 MAX_RULES = 32
 """Rules of one endpoint."""
@@ -37,7 +37,7 @@ class ScalingService:
         """Begins to scale an endpoint by its load, or changes how; ``changes`` are fields of the API."""
 
         def change(service: Service, now: datetime) -> ServingChange:
-            endpoint = touched(service.endpoint, now)
+            endpoint = with_requested_change(service.endpoint, now)
             given = dict(changes)
             if given.get("target") is not None:
                 target = msgspec.structs.asdict(given["target"])
@@ -56,7 +56,7 @@ class ScalingService:
         def change(service: Service, now: datetime) -> ServingChange | None:
             if service.endpoint.scaling is None and not service.rules:
                 return None
-            endpoint = replace(touched(service.endpoint, now), scaling=None, scaled=None)
+            endpoint = replace(with_requested_change(service.endpoint, now), scaling=None, scaled=None)
             ended = self._changed(caller, endpoint, now, {"enabled": False})
             return replace(ended, dropped=[each.id for each in service.rules])
 
@@ -72,7 +72,7 @@ class ScalingService:
         def change(service: Service, now: datetime) -> ServingChange:
             if len(service.rules) >= MAX_RULES:
                 raise LimitExceeded(f"An endpoint has at most {MAX_RULES} rules.", data={"rules": MAX_RULES})
-            endpoint = touched(service.endpoint, now)
+            endpoint = with_requested_change(service.endpoint, now)
             if endpoint.scaling is None:
                 low = 1 if rule.min_replicas is None else min(1, rule.min_replicas)
                 endpoint = replace(endpoint, scaling=replace(self._begun(endpoint), min_replicas=low))
@@ -90,7 +90,7 @@ class ScalingService:
             stored = _rule(service, rule_id)
             rule = replace(stored.rule, **_of_rule(changes))
             self._check_rule(rule)
-            return self._ruled(caller, touched(service.endpoint, now), now, replace(stored, rule=rule))
+            return self._ruled(caller, with_requested_change(service.endpoint, now), now, replace(stored, rule=rule))
 
         return _rule(await self.services.apply(caller, ref, change), rule_id)
 
@@ -99,7 +99,7 @@ class ScalingService:
 
         def change(service: Service, now: datetime) -> ServingChange:
             removed = _rule(service, rule_id)
-            endpoint = touched(service.endpoint, now)
+            endpoint = with_requested_change(service.endpoint, now)
             ended = self._changed(caller, endpoint, now, {"rule": str(removed.id), "removed": True})
             return replace(ended, dropped=[removed.id])
 

@@ -245,7 +245,7 @@ class ServingService:
             spec = await self._new_spec(caller, service, request.revision)
 
         def change(service: Service, now: datetime) -> ServingChange:
-            endpoint = touched(service.endpoint, now)
+            endpoint = with_requested_change(service.endpoint, now)
             values: dict[str, Any] = {}
             if request.replicas is not None:
                 _check_bounds(endpoint, request.replicas)
@@ -283,7 +283,7 @@ class ServingService:
         """Triggers the loop, which compares the endpoint with the coordinator and sends its routes again."""
 
         def change(service: Service, now: datetime) -> ServingChange:
-            endpoint = replace(touched(service.endpoint, now), published="")
+            endpoint = replace(with_requested_change(service.endpoint, now), published="")
             return ServingChange(version=service.endpoint.version, endpoint=endpoint)
 
         return await self.apply(caller, ref, change)
@@ -299,7 +299,7 @@ class ServingService:
             state = Served(target.status, target.reason)
             stepped, _, _ = step_revision(state, RevisionTrigger.CANCEL_REQUESTED, stimulus_id=caller.stimulus_id)
             target = replace(target, status=stepped.status, reason=stepped.reason, changed_at=now)
-            endpoint = touched(service.endpoint, now)
+            endpoint = with_requested_change(service.endpoint, now)
             event = event_of(endpoint, now, f"revision {target.number}", {"by": caller.access_key}, served=stepped)
             return ServingChange(
                 version=service.endpoint.version, endpoint=endpoint, revisions=[target], events=[event]
@@ -321,7 +321,7 @@ class ServingService:
             if target is None or not has_step:
                 raise Conflict("No step of a roll-out can be ended now.", data={"status": "no step"})
             target = replace(target, step=target.step + 1, step_since=now)
-            endpoint = touched(service.endpoint, now)
+            endpoint = with_requested_change(service.endpoint, now)
             data = {"by": caller.access_key, "step": target.step}
             state = Served(target.status, target.reason)
             event = event_of(endpoint, now, f"revision {target.number}", data, served=state)
@@ -336,7 +336,7 @@ class ServingService:
 
         def change(service: Service, now: datetime) -> ServingChange:
             replica = replace(_replica(service, replica_id), traffic_ratio=ratio)
-            endpoint = touched(service.endpoint, now)
+            endpoint = with_requested_change(service.endpoint, now)
             event = event_of(endpoint, now, _subject(replica_id), {"traffic_ratio": ratio}, reason="changed")
             return ServingChange(
                 version=service.endpoint.version, endpoint=endpoint, replicas=[replica], events=[event]
@@ -354,7 +354,7 @@ class ServingService:
             state = Served(replica.status, replica.reason)
             stepped, _, _ = step_replica(state, ReplicaTrigger.END_REQUESTED, stimulus_id=caller.stimulus_id)
             ended = replace(replica, status=stepped.status, reason=stepped.reason, changed_at=now)
-            endpoint = touched(service.endpoint, now)
+            endpoint = with_requested_change(service.endpoint, now)
             endpoint = replace(endpoint, desired=max(0, endpoint.desired - 1))
             event = event_of(endpoint, now, _subject(replica_id), {"by": caller.access_key}, served=stepped)
             return ServingChange(version=service.endpoint.version, endpoint=endpoint, replicas=[ended], events=[event])
@@ -449,8 +449,9 @@ def _subject(replica_id: UUID) -> str:
     return f"replica {str(replica_id)[:8]}"
 
 
-def touched(endpoint: Endpoint, now: datetime) -> Endpoint:
-    """Returns the endpoint as its user changes it. Raises InvalidTransition if it is being destroyed."""
+def with_requested_change(endpoint: Endpoint, now: datetime) -> Endpoint:
+    """Returns the endpoint in the status that follows a change by its user. Raises InvalidTransition if it is being
+    destroyed."""
     state = Served(endpoint.status, endpoint.reason)
     stepped, _, _ = step_endpoint(state, EndpointTrigger.CHANGE_REQUESTED)
     return replace(endpoint, status=stepped.status, reason=stepped.reason, changed_at=now)

@@ -79,7 +79,7 @@ def creation_of(body: schemas.CreateServiceBody, owner_access_key: str | None) -
 
 
 def given_fields(body: msgspec.Struct) -> dict[str, Any]:
-    """Returns the fields of a body that were sent, and those with a default."""
+    """Returns the values of a body's fields, without those that were not sent and have no default."""
     values = {name: getattr(body, name) for name in body.__struct_fields__}
     return {name: value for name, value in values.items() if value is not msgspec.UNSET}
 

@@ -34,8 +34,8 @@ class OpenSocket:
 def _address(text: str) -> tuple[str, int]:
     """Returns an address as the kernel writes it: words of 32 bits in the order of this machine's bytes."""
     host, _, port = text.partition(":")
-    words = b"".join(int(host[i : i + 8], 16).to_bytes(4, "little") for i in range(0, len(host), 8))
-    address: IPv4Address | IPv6Address = ip_address(words)
+    packed = b"".join(int(host[i : i + 8], 16).to_bytes(4, "little") for i in range(0, len(host), 8))
+    address: IPv4Address | IPv6Address = ip_address(packed)
     if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
         address = address.ipv4_mapped
     return str(address), int(port, 16)
