@@ -41,6 +41,8 @@ def test_a_daemon_is_killed_and_comes_back(kubernetes_cluster: Cluster, name: st
     kubernetes_cluster.wait_for(
         lambda: len(kubernetes_cluster.kubectl("logs", before).splitlines()) > counted, "the pod to go on"
     )
+    if name in ("etcd", "kube-apiserver"):
+        kubernetes_cluster.reconnect()  # services of later tests would lead to pods of before, for minutes
 
 
 def test_two_clusters_at_once(kubernetes_cluster: Cluster) -> None:

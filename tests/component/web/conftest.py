@@ -31,6 +31,7 @@ class FakeManager:
     otp: str = ""
     role: str = "user"
     broken: asyncio.Event = field(default_factory=asyncio.Event)
+    silent: asyncio.Event = field(default_factory=asyncio.Event)
     closed_sockets: asyncio.Event = field(default_factory=asyncio.Event)
 
     def application(self) -> web.Application:
@@ -42,6 +43,8 @@ class FakeManager:
         return app
 
     async def version(self, _: web.Request) -> web.Response:
+        if self.silent.is_set():
+            await asyncio.sleep(60)
         return web.json_response({"version": "v7.20230615", "manager": "23.09.10"})
 
     async def authorize(self, request: web.Request) -> web.Response:

@@ -115,3 +115,15 @@ async def test_the_next_manager_answers_while_one_is_away(site: Site) -> None:
     assert (await site.login())["authenticated"] is True
     async with site.http.post(f"{site.url}/func/sessions", data=b"x" * 1000) as response:
         assert (await response.json())["bytes"] == 1000
+
+
+async def test_a_manager_that_keeps_silent_is_reported_before_the_probe_gives_up(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with site.http.get(f"{site.url}/readyz") as response:
+        assert response.status == 200
+    site.manager.silent.set()
+    timeout = aiohttp.ClientTimeout(total=5.0)
+    async with site.http.get(f"{site.url}/readyz", timeout=timeout) as response:
+        assert (response.status, (await response.json())["checks"]) == (503, {"manager": False})
+    assert "this server is not ready: The manager did not answer" in caplog.text

@@ -143,3 +143,4 @@ async def test_the_api_server_dies_while_an_operation_runs(bench: Bench, device:
     assert ended.status.phase is P.SUCCEEDED
     assert bench.node.orders == [("op", 1, "order")]
     await bench.wait_for_end("op", 30)
+    await asyncio.to_thread(bench.cluster.reconnect)
