@@ -44,6 +44,7 @@ def cluster(console: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     options = ("--mock", "--app-ports", f"{first}-{first + 9}", "--agent-config", str(consent))
     with running_cluster(folder / "data", *options) as cluster:
         yield cluster
+        clear(cluster, set())
 
 
 @pytest.fixture
