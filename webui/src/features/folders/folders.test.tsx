@@ -17,3 +17,34 @@ it('the trash loses a folder once its files are deleted in the background', asyn
   expect(await screen.findByText('going')).toBeDefined();
   await expect.poll(() => screen.queryByText('going'), { timeout: 10_000 }).toBeNull();
 });
+
+it('a copy that is being filled is not asked with whom it is shared', async () => {
+  const server = new FakeServer();
+  let asked = 0;
+  server.on('GET /func/folders/_/shared', () => {
+    asked += 1;
+    return { status: 409, body: { title: 'the folder is being filled' } };
+  });
+  server.on('GET /func/folders/f1', () => ({
+    body: {
+      id: 'f1',
+      name: 'copy',
+      status: 'performing',
+      is_owner: true,
+      ownership_type: 'user',
+      permission: 'wd',
+      host: 'h',
+      creator: 'ann',
+      created_at: '2026-01-01T00:00:00Z',
+      used_bytes: null,
+      num_files: null,
+      max_size: null,
+      usage_mode: 'general',
+      cloneable: false,
+    },
+  }));
+  openPage('/folders/f1', server);
+  expect(await screen.findByText('The files are being copied')).toBeDefined();
+  await new Promise((resolve) => setTimeout(resolve, 300));
+  expect(asked).toBe(0);
+});

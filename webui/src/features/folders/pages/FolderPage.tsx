@@ -192,7 +192,7 @@ export function FolderPage() {
                       ]}
                     />
                   </Card>
-                  {details.is_owner && details.ownership_type === 'user' && (
+                  {details.is_owner && details.ownership_type === 'user' && !isBeingFilled(details.status) && (
                     <Suspense>
                       <ShareCard id={details.id} isCloneable={details.cloneable} />
                     </Suspense>
