@@ -98,6 +98,7 @@ export async function expectNothingCut(page, name, ...otherWidths) {
   for (const width of [size.width, ...otherWidths]) {
     await page.setViewportSize({ ...size, width });
     await settle(page); // the navigation comes and goes with a transition
+    await page.evaluate(() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done))));
     const faults = await page.evaluate(() => [
       ...[...document.querySelectorAll('.mantine-Button-label')]
         .filter((label) => label.clientWidth > 0 && label.scrollWidth > label.clientWidth + 1)

@@ -73,6 +73,6 @@ export function Chart({
   useEffect(() => {
     chart.current?.setData([times, ...series.map((item) => item.values)]);
   }, [times, series]);
-  // Without containment the drawn width would keep the page from getting narrower.
-  return <div ref={place} role="img" aria-label={label} style={{ contain: 'inline-size' }} />;
+  // The drawn width must neither keep the page from getting narrower, nor stick out of it until it is drawn anew.
+  return <div ref={place} role="img" aria-label={label} style={{ contain: 'inline-size', overflow: 'hidden' }} />;
 }
