@@ -44,7 +44,7 @@ class FakeManager:
 
     async def version(self, _: web.Request) -> web.Response:
         if self.silent.is_set():
-            await asyncio.sleep(60)
+            await asyncio.sleep(60)  # longer than any probe waits
         return web.json_response({"version": "v7.20230615", "manager": "23.09.10"})
 
     async def authorize(self, request: web.Request) -> web.Response:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -43,12 +42,12 @@ class TestDirectory(ObjectStorageContract):
     async def test_a_cancelled_opening_leaves_no_lock(
         self, storage: DirectoryStorage, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        is_open, open_upload = threading.Event(), storage._open_upload
+        is_open, is_cancelled, open_upload = threading.Event(), threading.Event(), storage._open_upload
 
         def open_slowly(key: str, path: Path) -> ObjectUpload:
             upload = open_upload(key, path)
             is_open.set()
-            time.sleep(0.05)
+            assert is_cancelled.wait(10)
             return upload
 
         with monkeypatch.context() as slow:
@@ -56,6 +55,7 @@ class TestDirectory(ObjectStorageContract):
             task = asyncio.create_task(storage.open_upload("object"))
             await asyncio.to_thread(is_open.wait)
             task.cancel()
+            is_cancelled.set()
             await asyncio.wait({task})
         assert task.cancelled()
         await storage.put("object", b"done")

@@ -63,7 +63,7 @@ async def watched(api: KubeApi, namespace: str) -> AsyncIterator[Reflector[Any]]
 
 async def until_listed(reflector: Reflector[Any], *names: str) -> None:
     async with asyncio.timeout(15):
-        while {name for _, name in reflector.objects} != set(names):  # noqa: ASYNC110  # of the reflector
+        while {name for _, name in reflector.objects} != set(names):  # noqa: ASYNC110  # its events are of single objects
             await asyncio.sleep(0.05)
     assert reflector.undecodable == {}
 

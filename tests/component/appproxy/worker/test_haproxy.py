@@ -108,7 +108,7 @@ async def test_a_circuit_that_ends_while_its_user_is_admitted_disturbs_nobody(
             async with browser.get(url_of(circuit), headers=headers) as response:
                 assert response.status == 200
         await removal
-        await asyncio.sleep(1)
+        await asyncio.sleep(1)  # a command that failed would end HAProxy within it; without one there is no event
         await socket.send_str("x")
         assert (await asyncio.wait_for(socket.receive(), 5)).type is aiohttp.WSMsgType.TEXT
     assert plane.pid == pid

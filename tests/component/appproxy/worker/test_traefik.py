@@ -350,14 +350,14 @@ async def main():
     circuits = msgspec.json.decode(sys.argv[2], type=tuple[Circuit, ...])
     assert not (await plane.apply(Changes(version=1, circuits=circuits))).failed
     Path(sys.argv[3]).touch()
-    await asyncio.sleep(600)
+    await asyncio.sleep(600)  # until the test ends this process
 
 asyncio.run(main())
 """
 
 
 def reaches(port: int) -> bool:
-    """Whether bytes come back from a port of this host."""
+    """Returns True if a port of this host sends back a byte."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
             connection.sendall(b"x")
@@ -390,7 +390,7 @@ async def test_raw_tcp_ends_with_its_worker_and_comes_back_with_it(scene: Scene,
             await plane.apply(Changes(version=1, circuits=(circuit,), is_complete=True))
         assert await asyncio.to_thread(reaches, scene.ports[0])
         await again.stop()
-        await asyncio.sleep(1.5 * LEASE_S)
+        await asyncio.sleep(1.5 * LEASE_S)  # nothing may happen in this time, so there is no event
         assert await asyncio.to_thread(reaches, scene.ports[0])  # another node of the authority lives
         await other.stop()
 

@@ -245,10 +245,7 @@ class Reflector(Generic[ObjectT]):
                 *(self._resource, what, version, treatment, obj.problem),
             )
         if obj is not before and self._on_undecodable is not None:
-            try:
-                self._on_undecodable(key)
-            except Exception:
-                log.exception("an object of %s that cannot be read could not be handled", self._resource)
+            self._call(self._on_undecodable, key)
 
     def _notify(self, before: ObjectT | None, after: ObjectT | None) -> None:
         if self._on_change is None:
@@ -257,7 +254,11 @@ class Reflector(Generic[ObjectT]):
         if before is not None and after is not None and before.metadata.uid != after.metadata.uid:
             steps = [(before, None), (None, after)]
         for step in steps:
-            try:
-                self._on_change(*step)
-            except Exception:
-                log.exception("a change of %s could not be handled", self._resource)
+            self._call(self._on_change, *step)
+
+    def _call(self, observer: Callable[..., None], *arguments: Any) -> None:
+        """Calls an observer. Its errors are its own faults: they are logged, and the watch goes on for the others."""
+        try:
+            observer(*arguments)
+        except Exception:
+            log.exception("a change of %s could not be handled", self._resource)

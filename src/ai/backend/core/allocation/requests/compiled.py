@@ -96,7 +96,7 @@ class DeviceRequest:
     tolerated: frozenset[str] = frozenset()
     """The keys of taints that its devices may have."""
     amounts: ResourceSlot = field(default_factory=ResourceSlot)
-    """What a kernel takes of accelerators by this alternative; see :mod:`.amounts`."""
+    """The slots of accelerators that a kernel takes by this alternative; see :mod:`.amounts`."""
     wording: str = ""
     """The text without the amounts: what the devices must be."""
 
