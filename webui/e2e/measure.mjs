@@ -44,7 +44,11 @@ async function paint(browser) {
   return { form: median(forms), first: median(firsts) };
 }
 
-/** From a key to the frame that shows its echo, within the page: rows change as a frame begins, and a message comes after it. */
+/**
+ * From a key to the frame that shows its echo, within the page: rows change as a frame begins, and a message comes after it.
+ * Keys come at random moments between two frames, as those of people do. Waiting by frames would press each key just after
+ * a frame, which is the worst moment: Chromium holds messages back from a key until the next frame is drawn.
+ */
 async function keystroke(browser) {
   const { page } = await openPage(browser);
   await login(page, site.user, `/sessions/${site.session}/terminal`);
@@ -75,7 +79,8 @@ async function keystroke(browser) {
   });
   for (let count = 1; count <= 60; count += 1) {
     await page.keyboard.press('x');
-    await page.waitForFunction((wanted) => window.__echoes.length >= wanted, count);
+    await page.waitForFunction((least) => window.__echoes.length >= least, count, { polling: 40 });
+    await page.waitForTimeout(40 + Math.random() * 50); // three frames: every moment is as likely
   }
   const echoes = (await page.evaluate(() => window.__echoes)).slice(10);
   const sorted = [...echoes].sort((a, b) => a - b);
