@@ -42,6 +42,18 @@ def test_a_shell_on_a_terminal(runner: Driver) -> None:
     assert b"40 120" in screen.wait("end-4")
 
 
+def test_a_shell_that_is_still_starting_learns_its_new_size(runner: Driver) -> None:
+    """Clients that name no size change it at once, while the shell has no handler for SIGWINCH yet."""
+    (runner.home / ".bash_profile").write_text(
+        "trap '' WINCH; sleep 0.5; trap 'echo size-$(stty size)' WINCH; echo ready; read -t 5 line\n"
+    )
+    runner.data("pty-open", pty="t1", rows=24, cols=80)
+    runner.send("pty-resize", pty="t1", rows=40, cols=120)
+    output = b""
+    while b"size-40 120" not in output:
+        output += base64.b64decode(runner.expect("pty-output", pty="t1")["data"])
+
+
 def test_keys_that_interrupt(runner: Driver) -> None:
     screen = Screen(runner)
     screen.type("echo be-$((1+1)); sleep 60\n")

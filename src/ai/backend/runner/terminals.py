@@ -39,6 +39,7 @@ class Terminal:
         self._in = bytearray()
         self._deaths: list[float] = []
         self._is_paused = False
+        self._has_output = self._is_resized_early = False
 
     def start(self) -> None:
         """Starts the shell. Raises OSError if no pseudo-terminal or process is available."""
@@ -59,6 +60,7 @@ class Terminal:
             os.close(slave_fd)
         os.set_blocking(master_fd, False)
         self._fd = master_fd
+        self._has_output = self._is_resized_early = False
         self._watch_events()
 
     def write(self, input_bytes: bytes) -> None:
@@ -68,6 +70,7 @@ class Terminal:
 
     def resize(self, rows: int, columns: int) -> None:
         """Changes the terminal's size; the kernel notifies the foreground program."""
+        self._is_resized_early |= not self._has_output and (rows, columns) != (self.rows, self.cols)
         self.rows, self.cols = rows, columns
         if self._fd >= 0:
             fcntl.ioctl(self._fd, termios.TIOCSWINSZ, pack_window_size(rows, columns))
@@ -75,13 +78,16 @@ class Terminal:
     def hang_up(self, signal_number: int = signal.SIGHUP) -> None:
         """Signals the shell and its foreground program to end."""
         if self.pid:
-            if self._fd >= 0:
-                try:
-                    foreground_group = fcntl.ioctl(self._fd, termios.TIOCGPGRP, bytes(4))
-                    process.kill_group(int.from_bytes(foreground_group, "little"), signal_number)
-                except OSError:
-                    pass  # no foreground group any more
+            self._signal_foreground(signal_number)
             process.kill_group(self.pid, signal_number)
+
+    def _signal_foreground(self, signal_number: int) -> None:
+        if self._fd >= 0:
+            try:
+                foreground_group = fcntl.ioctl(self._fd, termios.TIOCGPGRP, bytes(4))
+                process.kill_group(int.from_bytes(foreground_group, "little"), signal_number)
+            except OSError:
+                pass  # no foreground group any more
 
     def close(self) -> None:
         """Closes the terminal; the kernel hangs up the remaining processes."""
@@ -146,6 +152,10 @@ class Terminal:
                 break
             output_bytes += piece
         if output_bytes:
+            if self._is_resized_early and not self._has_output:
+                # A shell that starts has read the old size and has no handler yet: the kernel's signal was lost.
+                self._signal_foreground(signal.SIGWINCH)
+            self._has_output = True
             self._owner.channel.send({"t": "pty-output", "pty": self.name, "data": to_base64(bytes(output_bytes))})
         return is_open
 

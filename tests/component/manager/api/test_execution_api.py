@@ -304,7 +304,7 @@ async def test_streams_of_others(api: Api) -> None:
 async def test_a_terminal(api: Api) -> None:
     await api.create(name="runs")
     async with aiohttp.ClientSession() as http:
-        socket = await api.socket(http, "/stream/session/runs/pty")
+        socket = await api.socket(http, "/stream/session/runs/pty?rows=33&cols=111")
         await socket.send_json({"type": "resize", "rows": 30, "cols": 100})
         await socket.send_json({"type": "ping"})
         await socket.send_json({"type": "stdin", "chars": base64.b64encode(b"ls\n").decode()})
@@ -316,6 +316,7 @@ async def test_a_terminal(api: Api) -> None:
         assert json.loads(await socket.receive_str(timeout=30))["type"] == "error"
         await socket.send_json({"type": "stdin", "chars": base64.b64encode(b"exit").decode()})
         assert (await socket.receive(timeout=30)).type is WSMsgType.CLOSE
+    assert [(request.rows, request.cols) for request in api.agent.pty_requests] == [(33, 111)]
     pty = api.agent.ptys[0]
     assert [(f.kind, f.rows, f.cols) for f in pty.heard[:2]] == [("resize", 30, 100), ("ping", 24, 80)]
     await asyncio.wait_for(pty.closed.wait(), 30)

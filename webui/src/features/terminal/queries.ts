@@ -21,9 +21,10 @@ export function hasTerminals(status: string | null | undefined): boolean {
   return status === 'RUNNING' || status === 'RUNNING_DEGRADED';
 }
 
-/** Returns the address of a new terminal of a session. */
-export function terminalUrl(id: string): string {
+/** Returns the address of a new terminal of a session, which opens with a size. */
+export function terminalUrl(id: string, rows: number, columns: number): string {
   const url = new URL(`${apiBase}/stream/session/${encodeURIComponent(id)}/pty`, window.location.origin);
+  url.search = new URLSearchParams({ rows: String(rows), cols: String(columns) }).toString();
   url.protocol = url.protocol === 'https:' ? 'wss:' : 'ws:';
   return url.href;
 }

@@ -227,13 +227,13 @@ class AsyncComputeSession(Area):
             yield ExecuteStream(socket)
 
     @asynccontextmanager
-    async def stream_pty(self) -> AsyncIterator[PtyStream]:
-        """Opens a terminal in the session."""
+    async def stream_pty(self, rows: int = 24, cols: int = 80) -> AsyncIterator[PtyStream]:
+        """Opens a terminal of a size in the session."""
 
         from ai.backend.client.streams import PtyStream
 
         path = f"/stream/session/{await self.resolve_id()}/pty"
-        async with self._transport.websocket(path, self._owner()) as socket:
+        async with self._transport.websocket(path, self._owner(rows=str(rows), cols=str(cols))) as socket:
             yield PtyStream(socket)
 
     @asynccontextmanager

@@ -50,13 +50,25 @@ class AppQuery(Schema, frozen=True):
     envs: str | None = None
 
 
+_Cells = Annotated[int, Meta(ge=1, le=4_096)]
+
+
+class PtyQuery(Schema, frozen=True):
+    """``rows`` and ``cols`` are the size with which the terminal opens."""
+
+    app: Annotated[str, Meta(max_length=64)] | None = None
+    service: Annotated[str, Meta(max_length=64)] | None = None
+    rows: _Cells = 24
+    cols: _Cells = 80
+
+
 class PtyMessage(Schema, frozen=True):
     """A message of a terminal's client; ``chars`` is base64."""
 
     type: Literal["stdin", "resize", "ping", "restart"]
     chars: str = ""
-    rows: Annotated[int, Meta(ge=1, le=4_096)] = 24
-    cols: Annotated[int, Meta(ge=1, le=4_096)] = 80
+    rows: _Cells = 24
+    cols: _Cells = 80
 
 
 class StreamsApi:
@@ -77,14 +89,14 @@ class StreamsApi:
             await _StreamRun(self._execution, call, socket).serve()
         return socket
 
-    @route("GET", "/stream/session/{s}/pty", kind="socket", query=AppQuery)
-    async def pty(self, call: Call[Nothing, AppQuery]) -> web.StreamResponse:
+    @route("GET", "/stream/session/{s}/pty", kind="socket", query=PtyQuery)
+    async def pty(self, call: Call[Nothing, PtyQuery]) -> web.StreamResponse:
         """Open a terminal; messages are JSON in text frames. ``app`` is a service of the session (spec 03-08:1162)."""
         app = call.query.app or call.query.service
         session = await self._sessions.get(**session_of(call))
         if app is not None and session.service_name(app) not in {port["name"] for port in session.service_ports}:
             raise NotFound(f"The session has no service {app!r}.", data={"app": "unknown"})
-        stream = await self._execution.open_pty(**session_of(call))
+        stream = await self._execution.open_pty(**session_of(call), rows=call.query.rows, cols=call.query.cols)
         try:
             async with open_socket(call.request) as socket:
                 await _bridge(socket, stream)

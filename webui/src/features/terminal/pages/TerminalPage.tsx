@@ -50,7 +50,7 @@ function Shell({ id, name }: { id: string; name: string }) {
   useEffect(() => {
     let wasLost = false;
     const made = new TerminalConnection({
-      url: () => terminalUrl(id),
+      url: (rows, columns) => terminalUrl(id, rows, columns),
       onOutput: (bytes) => screen.current?.write(bytes),
       onError: (text) => screen.current?.note(text),
       onState: (next) => {
