@@ -91,7 +91,7 @@ class FakeManager:
         if path == "/stream/echo":
             return await self._echo(request)
         if path == "/broken":
-            response = web.StreamResponse(headers={"Content-Length": "100"})
+            response = web.StreamResponse(headers={"Content-Length": request.query["bytes"]})
             await response.prepare(request)
             await response.write(b"half")
             assert request.transport is not None

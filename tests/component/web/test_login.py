@@ -11,10 +11,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import aiohttp
+import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.padding import PKCS7
 
+from ai.backend.web.login import recent
 from ai.backend.web.login.model import login_id_of
+from ai.backend.web.login.recent import RECENT_S
 from tests.component.web.conftest import ACCESS_KEY, PASSWORD, SECRET_KEY, Site, running_site
 
 
@@ -102,6 +105,19 @@ async def test_all_logins_of_a_user_end_together(site: Site) -> None:
         assert (await check(second))["authenticated"] is False
 
 
+async def test_a_sign_out_at_another_server_counts_within_a_second(tmp_path: Path) -> None:
+    async with running_site(tmp_path) as site, running_site(tmp_path) as other:
+        await site.login()
+        (cookie,) = site.http.cookie_jar
+        cookies = {cookie.key: cookie.value}
+        assert (await check(other, cookies=cookies))["authenticated"] is True
+        async with site.http.post(f"{site.url}/server/logout") as response:
+            assert response.status == 200
+        assert (await check(site, cookies=cookies))["authenticated"] is False, "here it counts at once"
+        await asyncio.sleep(RECENT_S)  # the other server may use what it has read for so long
+        assert (await check(other, cookies=cookies))["authenticated"] is False
+
+
 async def test_logins_survive_a_restart_and_their_file_has_no_keys(tmp_path: Path) -> None:
     async with running_site(tmp_path) as site:
         await site.login()
@@ -115,6 +131,7 @@ async def test_logins_survive_a_restart_and_their_file_has_no_keys(tmp_path: Pat
         assert (await check(site, cookies=cookies))["authenticated"] is True
         with sqlite3.connect(tmp_path / "logins.db") as database:
             database.execute("UPDATE login_sessions SET sealed = x'00'")
+        await asyncio.sleep(RECENT_S)  # until it is read again
         assert (await check(site, cookies=cookies))["authenticated"] is False
     async with running_site(tmp_path, session={"flush-on-startup": True}) as site:
         assert (await check(site, cookies=cookies))["authenticated"] is False
@@ -206,7 +223,8 @@ async def test_passwords_are_not_guessed_by_changing_them(tmp_path: Path) -> Non
         assert len(site.manager.sign_ins) - asked < 8
 
 
-async def test_a_session_that_nobody_uses_ends(tmp_path: Path) -> None:
+async def test_a_session_that_nobody_uses_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recent, "RECENT_S", 0.0)  # the times are changed behind the server's back
     async with running_site(tmp_path, session={"idle-timeout": 600}) as site:
         await site.login()
         (cookie,) = site.http.cookie_jar

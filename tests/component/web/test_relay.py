@@ -62,8 +62,11 @@ async def test_without_a_login_only_anonymous_paths_are_served(site: Site) -> No
 async def test_a_body_that_breaks_off_looks_broken(site: Site) -> None:
     await site.login()
     with pytest.raises((aiohttp.ClientPayloadError, aiohttp.ServerDisconnectedError)):
-        async with site.http.get(f"{site.url}/func/broken") as response:
+        async with site.http.get(f"{site.url}/func/broken?bytes=100000") as response:
             await response.read()
+    async with site.http.get(f"{site.url}/func/broken?bytes=100") as response:
+        assert response.status == 503, "a small body is read before the answer begins"
+        assert (await response.json())["title"]
 
 
 async def test_a_websocket_carries_messages_and_codes_both_ways(site: Site) -> None:

@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from ai.backend.common.errors import RateLimitExceeded
 from ai.backend.infra.clock import Clock
 from ai.backend.web.login.model import Login, LoginSecret, StoredLogin, login_id_of
+from ai.backend.web.login.recent import RecentLogins
 from ai.backend.web.login.store import LoginStore
 
 log = logging.getLogger(__name__)
@@ -79,6 +80,7 @@ class LoginService:
         self._manager = manager
         self._limits = limits
         self._clock = clock
+        self._recent = RecentLogins(clock)
 
     async def sign_in(self, fields: Mapping[str, str], *, address: str, client: str = "") -> SignIn:
         """Asks the manager for the keys of a user and stores a new login session.
@@ -138,11 +140,19 @@ class LoginService:
     async def find(self, token: str | None, *, is_use: bool = True) -> Login | None:
         """Returns the login session of a cookie, or None if it has ended or never was. Raises Unavailable.
 
-        ``is_use``: whether somebody uses the session by this request, which puts its end by inactivity off.
+        ``is_use``: whether somebody uses the session by this request, which puts its end by inactivity off. A session
+        that another web server ends is accepted for :data:`~ai.backend.web.login.recent.RECENT_S` more seconds.
         """
         if not token or len(token) > _MAX_TOKEN_LENGTH:
             return None
-        stored = await self._live(login_id_of(token))
+        login_id = login_id_of(token)
+        recent = self._recent.get(login_id)
+        if recent is not None and not self._is_idle(recent.stored):
+            if is_use:
+                await self._note_use(recent.stored)
+            return Login(login_id=login_id, secret=recent.secret, expires_at=recent.stored.expires_at)
+        generation = self._recent.generation
+        stored = await self._live(login_id)
         if stored is None:
             return None
         if is_use:
@@ -153,6 +163,7 @@ class LoginService:
         except (InvalidToken, msgspec.MsgspecError):
             log.warning("a stored login session cannot be read")
             return None
+        self._recent.put(stored, secret, generation=generation)
         return Login(login_id=stored.login_id, secret=secret, expires_at=stored.expires_at)
 
     async def active(self, login_ids: Collection[str]) -> set[str]:
@@ -163,6 +174,7 @@ class LoginService:
         """Begins the life of a login session anew. Raises Unavailable."""
         expires_at = self._clock.now() + timedelta(seconds=self._limits.max_age_s)
         await self._store.extend(login.login_id, expires_at)
+        self._recent.clear()
         return Login(login_id=login.login_id, secret=login.secret, expires_at=expires_at)
 
     async def sign_out(self, login: Login, *, everywhere: bool = False) -> None:
@@ -170,6 +182,7 @@ class LoginService:
         if everywhere:
             await self._store.delete_of_user(login.secret.username)
         await self._store.delete(login.login_id)
+        self._recent.clear()
 
     async def sessions(self, login: Login) -> list[StoredLogin]:
         """Returns the login sessions of a user, newest first. Raises Unavailable."""
@@ -185,12 +198,14 @@ class LoginService:
         for stored in await self.sessions_of(username):
             if stored.public_id == public_id:
                 await self._store.delete(stored.login_id)
+                self._recent.clear()
                 return True
         return False
 
     async def end_others(self, login: Login) -> None:
         """Ends the other login sessions of a user, after the password has changed. Raises Unavailable."""
         await self._store.delete_of_user(login.secret.username, except_id=login.login_id)
+        self._recent.clear()
 
     async def _begin(self, secret: LoginSecret, address: str, client: str) -> str:
         token = secrets.token_urlsafe(_TOKEN_BYTES)
@@ -212,6 +227,7 @@ class LoginService:
         stored = await self._store.get(login_id, now=self._clock.now())
         if stored is not None and self._is_idle(stored):
             await self._store.delete(login_id)
+            self._recent.clear()
             return None
         return stored
 
@@ -228,6 +244,7 @@ class LoginService:
             seconds=self._limits.idle_s / _NOTES_PER_IDLE_TIME
         ):
             await self._store.touch(stored.login_id, now)
+            self._recent.clear()
 
     async def _count(self, key: str, limit: int) -> None:
         if await self._add(key, 1) > limit:

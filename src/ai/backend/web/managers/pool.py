@@ -8,13 +8,15 @@ import time
 from collections.abc import AsyncIterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 import aiohttp
+from multidict import istr
 from yarl import URL
 
 from ai.backend.common.errors import Unavailable
-from ai.backend.common.signing import SignedParts, authorization, media_type, sign
+from ai.backend.common.signing import SignedParts, authorization, derive_key, media_type, sign_with_key
 from ai.backend.infra.http.client_traces import client_traces
 from ai.backend.infra.http.paths import API_VERSION
 
@@ -24,6 +26,9 @@ VERSION_HEADER = "X-BackendAI-Version"
 _AVOIDED_S = 10.0
 """Seconds for which a manager that could not be reached is asked last."""
 _PROBE_S = 0.8
+_SKIPPED_HEADERS = frozenset([istr("Content-Type"), istr("User-Agent")])
+_CACHED_TARGETS = 256
+_CACHED_KEYS = 256
 _MAX_MESSAGE_BYTES = 16 << 20
 _NEVER_SENT_ERRORS = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 
@@ -83,17 +88,17 @@ class ManagerPool:
             Unavailable: no manager can be reached, or the connection broke before the head of the response.
         """
         for endpoint in self._in_order():
+            request = self._session.request(
+                method,
+                _target_url(endpoint, raw_target),
+                headers=_signed_headers(endpoint, method, raw_target, keypair, headers or {}),
+                data=body,
+                allow_redirects=False,
+                # Without a body of the caller aiohttp would send a length of zero for some methods only.
+                skip_auto_headers=_SKIPPED_HEADERS,
+            )
             try:
-                async with asyncio.timeout(timeout_s):
-                    return await self._session.request(
-                        method,
-                        _target_url(endpoint, raw_target),
-                        headers=_signed_headers(endpoint, method, raw_target, keypair, headers or {}),
-                        data=body,
-                        allow_redirects=False,
-                        # Without a body of the caller aiohttp would send a length of zero for some methods only.
-                        skip_auto_headers=("Content-Type", "User-Agent"),
-                    )
+                return await (request if timeout_s is None else asyncio.wait_for(request, timeout_s))
             except _NEVER_SENT_ERRORS as e:
                 self._avoid(endpoint, e)
             except (aiohttp.ClientError, TimeoutError) as e:
@@ -169,6 +174,7 @@ class ManagerPool:
         log.warning("the manager at %s cannot be reached: %s", endpoint, error)
 
 
+@lru_cache(_CACHED_TARGETS)
 def _target_url(endpoint: URL, raw_target: str) -> URL:
     return URL(f"{endpoint.scheme}://{endpoint.raw_authority}{endpoint.raw_path.rstrip('/')}{raw_target}", encoded=True)
 
@@ -176,7 +182,8 @@ def _target_url(endpoint: URL, raw_target: str) -> URL:
 def _signed_headers(
     endpoint: URL, method: str, raw_target: str, keypair: Keypair | None, headers: Mapping[str, str]
 ) -> dict[str, str]:
-    date = datetime.now(UTC).isoformat()
+    now = datetime.now(UTC)
+    date = now.isoformat()
     version = headers.get(VERSION_HEADER, API_VERSION)
     all_headers = {**headers, VERSION_HEADER: version, "Date": date, "Host": endpoint.raw_authority}
     if keypair is not None:
@@ -188,5 +195,9 @@ def _signed_headers(
             content_type=media_type(headers.get("Content-Type")),
             version=version,
         )
-        all_headers["Authorization"] = authorization(keypair.access_key, sign(parts, keypair.secret_key))
+        key = _key_of_day(keypair.secret_key, f"{now:%Y%m%d}", endpoint.raw_authority)
+        all_headers["Authorization"] = authorization(keypair.access_key, sign_with_key(parts, key))
     return all_headers
+
+
+_key_of_day = lru_cache(_CACHED_KEYS)(derive_key)

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Mapping
 import aiohttp
 from aiohttp import WSMsgType, web
 
-from ai.backend.common.errors import AuthenticationFailed, Forbidden
+from ai.backend.common.errors import AuthenticationFailed, Forbidden, Unavailable
 from ai.backend.infra.http.routes import Call, route
 from ai.backend.infra.http.streams import ACCESS_KEY, STREAMS, open_socket
 from ai.backend.infra.loop import cancel_all
@@ -48,6 +48,7 @@ _NOT_RETURNED = _HOP_BY_HOP | frozenset(
     ["set-cookie", "access-control-allow-origin", "access-control-allow-credentials", "strict-transport-security",
      "content-security-policy", "www-authenticate"]
 )  # fmt: skip
+_MAX_WHOLE_BYTES = 1 << 16
 _SOCKET_HEADERS = ("User-Agent", "X-BackendAI-Version", "X-Request-ID", "Accept-Language")
 
 
@@ -134,7 +135,8 @@ def _is_anonymous(path: str) -> bool:
 def _forwarded_headers(headers: Mapping[str, str], address: str) -> dict[str, str]:
     """Returns the headers for the manager; names that ``Connection`` lists belong to this connection alone."""
     listed = {name.strip().lower() for name in headers.get("Connection", "").split(",")}
-    kept = {name: value for name, value in headers.items() if name.lower() not in _NOT_SENT | listed}
+    left_out = _NOT_SENT | listed
+    kept = {name: value for name, value in headers.items() if name.lower() not in left_out}
     return {**kept, "X-Forwarded-For": address}
 
 
@@ -145,6 +147,9 @@ async def _chunks(request: web.Request) -> AsyncIterator[bytes]:
 
 async def _send_back(request: web.Request, response: aiohttp.ClientResponse) -> web.StreamResponse:
     headers = [(name, value) for name, value in response.headers.items() if name.lower() not in _NOT_RETURNED]
+    length = response.content_length
+    if length is not None and length <= _MAX_WHOLE_BYTES and request.method != "HEAD":
+        return await _send_back_whole(response, headers)
     reply = web.StreamResponse(status=response.status, reason=response.reason, headers=headers)
     if response.content_type == "text/event-stream":
         reply.headers["X-Accel-Buffering"] = "no"  # reverse proxies would hold events back
@@ -160,6 +165,16 @@ async def _send_back(request: web.Request, response: aiohttp.ClientResponse) -> 
         return reply
     await reply.write_eof()
     return reply
+
+
+async def _send_back_whole(response: aiohttp.ClientResponse, headers: list[tuple[str, str]]) -> web.Response:
+    """Returns a small response, which takes one write instead of three. Raises Unavailable: its body broke off."""
+    try:
+        body = await response.read()
+    except aiohttp.ClientError as e:
+        raise Unavailable("The manager did not finish its answer; try again.") from e
+    headers = [(name, value) for name, value in headers if name.lower() != "content-length"]
+    return web.Response(status=response.status, reason=response.reason, headers=headers, body=body or None)
 
 
 async def _pass_messages(
