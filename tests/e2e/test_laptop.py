@@ -125,6 +125,7 @@ def test_openssh_and_rsync_by_the_written_configuration(cluster: Cluster, sessio
             assert done.returncode == 0, done.stderr
         assert (tmp_path / "back/big").read_bytes() == (tmp_path / "tree/big").read_bytes()
     check_forwarded_port(ssh, f"{session}.backend.ai", bare)
+    check_editor_server(ssh, f"{session}.backend.ai", bare)
     done = run(*ssh, "no-such-session.backend.ai", "true")
     assert (done.returncode, b"no such session" in done.stderr) == (255, True)
 
@@ -150,9 +151,39 @@ def check_forwarded_port(ssh: list[str], host: str, environment: dict[str, str])
 
 def reversed_by(port: int, data: bytes) -> bytes:
     with socket.create_connection(("127.0.0.1", port), 30) as connection:
-        connection.sendall(data)
-        connection.shutdown(socket.SHUT_WR)
-        return connection.makefile("rb").read()
+        return _reversed_on(connection, data)
+
+
+def _reversed_on(connection: socket.socket, data: bytes) -> bytes:
+    connection.sendall(data)
+    connection.shutdown(socket.SHUT_WR)
+    return connection.makefile("rb").read()
+
+
+def check_editor_server(ssh: list[str], host: str, environment: dict[str, str]) -> None:
+    """Does as the remote mode of Visual Studio Code: a shell without a terminal reads a script that installs and
+    detaches a server, connections reach it through `ssh -D`, and the next connection reaches the same server."""
+    data, ports = os.urandom(300_000), set()
+    for _ in range(2):
+        proxy = free_port()
+        command = [*ssh, "-T", "-D", f"127.0.0.1:{proxy}", "-o", "ExitOnForwardFailure=yes", host, "bash"]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as process:
+            try:
+                assert process.stdin is not None
+                assert process.stdout is not None
+                process.stdin.write(_EDITOR_SCRIPT.encode())
+                process.stdin.flush()
+                port = int(process.stdout.readline().removeprefix(b"listeningOn=="))
+                ports.add(port)
+                with socket.create_connection(("127.0.0.1", proxy), 30) as connection:
+                    connection.sendall(b"\x05\x01\x00")  # RFC 1928: no authentication, then CONNECT to 127.0.0.1
+                    assert connection.recv(2, socket.MSG_WAITALL) == b"\x05\x00"
+                    connection.sendall(b"\x05\x01\x00\x01\x7f\x00\x00\x01" + port.to_bytes(2, "big"))
+                    assert connection.recv(10, socket.MSG_WAITALL)[1] == 0
+                    assert _reversed_on(connection, data) == data[::-1]
+            finally:
+                process.terminate()
+    assert len(ports) == 1, "the server outlives its connection"
 
 
 _REVERSING_SERVER = """
@@ -163,6 +194,18 @@ class Reverse(socketserver.StreamRequestHandler):
 with socketserver.ThreadingTCPServer(("127.0.0.1", {port}), Reverse) as server:
     print("listens", flush=True)
     server.serve_forever()
+"""
+_EDITOR_SCRIPT = f"""
+mkdir -p .editor-server && cd .editor-server
+if ! kill -0 "$(cat pid 2>/dev/null)" 2>/dev/null; then
+  cat > server.py <<'END'
+{_REVERSING_SERVER.format(port=0).replace('"listens"', "server.server_address[1]")}
+END
+  nohup python3 server.py > port 2> log < /dev/null &
+  echo $! > pid
+  until [ -s port ]; do sleep 0.05; done
+fi
+echo "listeningOn==$(cat port)"
 """
 
 
