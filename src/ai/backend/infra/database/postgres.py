@@ -11,18 +11,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncEngine
 
 from ai.backend.common.errors import BackendError, InvalidInput, Unavailable
 from ai.backend.infra.database.batching import BatchWriter
 from ai.backend.infra.database.errors import DISK_FULL
 from ai.backend.infra.retry import Backoff
 from ai.backend.plugin.crash_points import crash_point
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
 
 T = TypeVar("T")
 Work = Callable[[Connection], Any]
