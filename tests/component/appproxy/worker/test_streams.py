@@ -254,10 +254,11 @@ async def test_a_client_that_does_not_read_stops_the_app(
         reader, writer = await asyncio.open_connection("127.0.0.1", ports[0], limit=65_536)
         writer.write(HEAD)
         await reader.readuntil(b"\r\n\r\n")
-        await asyncio.sleep(0.5)
-        stopped_at = written
-        await asyncio.sleep(0.5)
-        assert written == stopped_at < 64 * len(PIECE)
+        written_before = -1
+        while written != written_before:  # a busy machine fills the buffers slowly
+            assert written < 64 * len(PIECE)
+            written_before = written
+            await asyncio.sleep(1.0)
         writer.close()
 
 
