@@ -63,8 +63,8 @@ class Tracer(Protocol):
     def current(self) -> str | None:
         """Returns the ``traceparent`` of the current span; None without one."""
 
-    def has_current(self) -> bool:
-        """Returns True if there is a current span."""
+    def has_parent(self, parent: str | None) -> bool:
+        """Returns True if ``parent`` is well-formed, or there is a current span."""
 
     def is_sampled(self) -> bool:
         """Returns True if the current span is exported."""
@@ -130,7 +130,7 @@ def child_span(
     name: str, *, kind: SpanKind = "internal", parent: str | None = None, attributes: Attributes = _NO_ATTRIBUTES
 ) -> AbstractContextManager[Span]:
     """Returns a block with a span if ``parent`` or the current span is there: periodic work begins no traces."""
-    if _tracer is None or (parent is None and not _tracer.has_current()):
+    if _tracer is None or not _tracer.has_parent(parent):
         return NO_SPAN
     return _tracer.span(name, kind, parent, attributes, ())
 
