@@ -282,9 +282,9 @@ class OtelTracer:
         attributes: Attributes,
         links: Sequence[str],
         failure: str | None,
-    ) -> None:
+    ) -> str | None:
         if _context_of(parent) is None:
-            return
+            return None
         span = self._tracer.start_span(
             name,
             _parent_of(parent),
@@ -296,6 +296,7 @@ class OtelTracer:
         if failure is not None:
             span.set_status(Status(StatusCode.ERROR, failure))
         span.end(_nanoseconds(max(started, ended)))
+        return _written(span.get_span_context())
 
     def current(self) -> str | None:
         if (block := _unsampled.get()) is not None:
@@ -303,7 +304,7 @@ class OtelTracer:
         context = trace.get_current_span().get_span_context()
         if not context.is_valid:
             return None
-        return f"00-{context.trace_id:032x}-{context.span_id:016x}-{int(context.trace_flags) & 1:02x}"
+        return _written(context)
 
     def has_parent(self, parent: str | None) -> bool:
         if _context_of(parent) is not None:
@@ -324,6 +325,10 @@ def _context_of(traceparent: str | None) -> SpanContext | None:
         return None
     context = trace.get_current_span(_parent_of(traceparent)).get_span_context()
     return context if context.is_valid else None
+
+
+def _written(context: SpanContext) -> str:
+    return f"00-{context.trace_id:032x}-{context.span_id:016x}-{int(context.trace_flags) & 1:02x}"
 
 
 def _links(traceparents: Sequence[str]) -> list[Link]:

@@ -57,8 +57,8 @@ class Tracer(Protocol):
         attributes: Attributes,
         links: Sequence[str],
         failure: str | None,
-    ) -> None:
-        """Records a span that is over."""
+    ) -> str | None:
+        """Records a span that is over, and returns its ``traceparent``; None if ``parent`` is malformed."""
 
     def current(self) -> str | None:
         """Returns the ``traceparent`` of the current span; None without one."""
@@ -144,10 +144,11 @@ def record_span(
     attributes: Attributes = _NO_ATTRIBUTES,
     links: Sequence[str | None] = (),
     failure: str | None = None,
-) -> None:
-    """Records a span that is over, below ``parent``; without one nothing is recorded."""
-    if _tracer is not None and parent is not None:
-        _tracer.record(name, started, ended, parent, attributes, [link for link in links if link], failure)
+) -> str | None:
+    """Records a span that is over, below ``parent``, and returns its ``traceparent``; nothing without a parent."""
+    if _tracer is None or parent is None:
+        return None
+    return _tracer.record(name, started, ended, parent, attributes, [link for link in links if link], failure)
 
 
 def current_traceparent() -> str | None:
