@@ -101,12 +101,24 @@ def test_apps_are_part_of_the_trace_of_who_opens_them(traced: tuple[Cluster, Col
     trace = secrets.token_hex(16)
     mine = {**collector.environment("grpc"), "TRACEPARENT": f"00-{trace}-00f067aa0ba902b7-01"}
     cluster.run("start", "-t", "opened", *RESOURCES, "python", check=True)
-    cluster.run("app", "opened", "ttyd", "--browser", env=mine, check=True)
+    address = cluster.run("app", "opened", "ttyd", "--browser", env=mine, check=True).stdout.strip()
     services = {"backendai-client", "backendai-manager", "backendai-agent", "backendai-app-proxy"}
     wait_until(
         lambda: services <= {span.service for span in collector.collected.trace(trace)},
         what=f"{services}: {collector.collected.trace(trace)}",
     )
+    # A request to the app is in the trace of its sender, if that names one.
+    browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+    own = secrets.token_hex(16)
+    browser.addheaders = [("traceparent", f"00-{own}-00f067aa0ba902b7-01")]
+    with browser.open(address, timeout=10) as reply:
+        own_address = json.load(reply)["url"]
+    with browser.open(own_address, timeout=10) as reply:
+        assert reply.status == 200
+    wait_until(lambda: any(span.name == "app GET" for span in collector.collected.trace(own)), what="the app's request")
+    (request,) = [span for span in collector.collected.trace(own) if span.name == "app GET"]
+    assert request.parent_id == "00f067aa0ba902b7"
+    assert request.attributes["http.response.status_code"] == "200"
     cluster.run("rm", "opened", check=True)
 
 

@@ -188,6 +188,17 @@ def test_reads_with_a_traceparent_leave_the_others_their_room() -> None:
     assert 5 <= sum(name.endswith("of None") for name in kept) <= 7
 
 
+def test_what_a_client_has_recorded_counts_as_its_reads_do() -> None:
+    collected = Collected(reads_per_second=1.0)
+    began = datetime(2026, 1, 2, tzinfo=UTC)
+    for _ in range(50):
+        record_span("app GET", began, began, parent=PARENT, is_limited=True)
+    record_span("session RUNNING", began, began, parent=PARENT)
+    names = [one.name for one in collected.all()]
+    assert 1 <= names.count("app GET") <= 3  # more where the loop takes seconds
+    assert names.count("session RUNNING") == 1
+
+
 def test_a_probe_with_a_malformed_parent_begins_no_trace() -> None:
     collected = Collected()
     with child_span("GET", kind="server", parent="malformed"):

@@ -282,8 +282,12 @@ class OtelTracer:
         attributes: Attributes,
         links: Sequence[str],
         failure: str | None,
+        *,
+        is_limited: bool,
     ) -> str | None:
-        if _context_of(parent) is None:
+        if (sent := _context_of(parent)) is None:
+            return None
+        if is_limited and not self._sampler.takes(sent.trace_id, "GET", "server", is_continued=True):
             return None
         span = self._tracer.start_span(
             name,

@@ -57,8 +57,11 @@ class Tracer(Protocol):
         attributes: Attributes,
         links: Sequence[str],
         failure: str | None,
+        *,
+        is_limited: bool,
     ) -> str | None:
-        """Records a span that is over, and returns its ``traceparent``; None if ``parent`` is malformed."""
+        """Records a span that is over, and returns its ``traceparent``; None if ``parent`` is malformed, or
+        ``is_limited`` and the limit of reads with a ``traceparent`` is reached."""
 
     def current(self) -> str | None:
         """Returns the ``traceparent`` of the current span; None without one."""
@@ -144,11 +147,16 @@ def record_span(
     attributes: Attributes = _NO_ATTRIBUTES,
     links: Sequence[str | None] = (),
     failure: str | None = None,
+    is_limited: bool = False,
 ) -> str | None:
-    """Records a span that is over, below ``parent``, and returns its ``traceparent``; nothing without a parent."""
+    """Records a span that is over, below ``parent``, and returns its ``traceparent``; nothing without a parent.
+
+    ``is_limited``: ``parent`` is from a client, and the span counts towards the limit of reads with one.
+    """
     if _tracer is None or parent is None:
         return None
-    return _tracer.record(name, started, ended, parent, attributes, [link for link in links if link], failure)
+    found_links = [link for link in links if link]
+    return _tracer.record(name, started, ended, parent, attributes, found_links, failure, is_limited=is_limited)
 
 
 def current_traceparent() -> str | None:
