@@ -145,13 +145,3 @@ def test_every_file_of_deploy_is_in_a_package_or_used() -> None:
     assert packed == {path.name for path in UNITS}
     settings = {name for daemon in DAEMONS for name in daemon.settings}
     assert settings == {path.name for path in (ROOT / "deploy/config").iterdir()}
-
-
-def test_the_compose_file_is_one() -> None:
-    if subprocess.run(["docker", "compose", "version"], capture_output=True, check=False).returncode:
-        pytest.skip("machine: docker compose is not installed")
-    file = ROOT / "deploy/compose/compose.yaml"
-    done = subprocess.run(
-        ["docker", "compose", "-f", str(file), "config", "--services"], capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, set(done.stdout.split())) == (0, {"postgres", "redis", "etcd"}), done.stderr

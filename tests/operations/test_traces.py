@@ -69,6 +69,59 @@ def test_the_life_of_a_session_is_one_trace(traced: tuple[Cluster, Collector]) -
     assert not any(span.failed for span in spans)
 
 
+def test_a_run_is_part_of_the_trace_with_the_phases_that_its_runner_tells(
+    traced: tuple[Cluster, Collector],
+) -> None:
+    cluster, collector = traced
+    trace = secrets.token_hex(16)
+    mine = {**collector.environment("grpc"), "TRACEPARENT": f"00-{trace}-00f067aa0ba902b7-01"}
+    steps = ("--build", "sleep 0.3", "--exec", "printenv TRACEPARENT; exit 3")
+    done = cluster.run("run", "--rm", "-q", *steps, *RESOURCES, "python", env=mine)
+    collected = collector.collected
+    wait_until(
+        lambda: {"run build", "run exec"} <= {span.name for span in collected.trace(trace)},
+        what=f"the phases in {sorted({span.name for span in collected.trace(trace)})}",
+    )
+    by_name = {span.name: span for span in collected.trace(trace)}
+    run, build, executed = by_name["run"], by_name["run build"], by_name["run exec"]
+    assert {span.service for span in (run, build, executed)} == {"backendai-agent"}
+    assert {build.parent_id, executed.parent_id} == {run.span_id}
+    requests = {span.span_id: span for span in collected.trace(trace) if span.name == "execute"}
+    assert requests[run.parent_id].service == "backendai-agent"
+    # A program of the run finds its trace, below the request that asked for it.
+    assert f"{trace}-{run.parent_id}" in done.stdout
+    assert run.started <= build.started < build.ended <= executed.started <= executed.ended <= run.ended
+    assert build.ended - build.started >= 300_000_000
+    assert run.attributes["process.exit.code"] == "3"
+    assert run.attributes["backendai.session_id"]
+
+
+def test_apps_are_part_of_the_trace_of_who_opens_them(traced: tuple[Cluster, Collector]) -> None:
+    cluster, collector = traced
+    trace = secrets.token_hex(16)
+    mine = {**collector.environment("grpc"), "TRACEPARENT": f"00-{trace}-00f067aa0ba902b7-01"}
+    cluster.run("start", "-t", "opened", *RESOURCES, "python", check=True)
+    address = cluster.run("app", "opened", "ttyd", "--browser", env=mine, check=True).stdout.strip()
+    services = {"backendai-client", "backendai-manager", "backendai-agent", "backendai-app-proxy"}
+    wait_until(
+        lambda: services <= {span.service for span in collector.collected.trace(trace)},
+        what=f"{services}: {collector.collected.trace(trace)}",
+    )
+    # A request to the app is in the trace of its sender, if that names one.
+    browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+    own = secrets.token_hex(16)
+    browser.addheaders = [("traceparent", f"00-{own}-00f067aa0ba902b7-01")]
+    with browser.open(address, timeout=10) as reply:
+        own_address = json.load(reply)["url"]
+    with browser.open(own_address, timeout=10) as reply:
+        assert reply.status == 200
+    wait_until(lambda: any(span.name == "app GET" for span in collector.collected.trace(own)), what="the app's request")
+    (request,) = [span for span in collector.collected.trace(own) if span.name == "app GET"]
+    assert request.parent_id == "00f067aa0ba902b7"
+    assert request.attributes["http.response.status_code"] == "200"
+    cluster.run("rm", "opened", check=True)
+
+
 def test_folders_are_part_of_the_trace_of_their_request(traced: tuple[Cluster, Collector]) -> None:
     cluster, collector = traced
     cluster.run("vfolder", "create", "kept", env=collector.environment("grpc"), check=True)

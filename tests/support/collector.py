@@ -66,6 +66,8 @@ class CollectedSpan:
     attributes: Mapping[str, Any]
     links: tuple[str, ...]
     failed: bool
+    started: int
+    ended: int
 
 
 @dataclass
@@ -107,6 +109,8 @@ def _span(service: str, span: Mapping[str, Any]) -> CollectedSpan:
         attributes=_attributes(span),
         links=tuple(link["traceId"] for link in span.get("links", ())),
         failed=span.get("status", {}).get("code") == 2,
+        started=int(span["startTimeUnixNano"]),
+        ended=int(span["endTimeUnixNano"]),
     )
 
 

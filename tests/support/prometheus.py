@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -62,17 +62,21 @@ def _quick_rules() -> dict[str, Any]:
 
 
 @contextmanager
-def running_monitoring(folder: Path, manager_port: int, token: str) -> Iterator[Monitoring]:
+def running_monitoring(
+    folder: Path, manager_port: int, token: str, *, kata_monitors: Sequence[str] = ()
+) -> Iterator[Monitoring]:
     """Both servers on the shipped files, but with other addresses and shorter times."""
     folder.mkdir(parents=True, exist_ok=True)
     ports = {"prometheus": free_port(), "alertmanager": free_port()}
     (folder / "token").write_text(token)
+    (folder / "kata-monitor.json").write_text(json.dumps([{"targets": list(kata_monitors)}]))
     (folder / "backendai.rules.yml").write_text(as_yaml(_quick_rules()))
     text = (_FILES / "prometheus.yml").read_text()
     for shipped, own in (
         ("127.0.0.1:8081", f"127.0.0.1:{manager_port}"),
         ("127.0.0.1:9093", f"127.0.0.1:{ports['alertmanager']}"),
         ("/etc/prometheus/backendai.token", str(folder / "token")),
+        ("/etc/prometheus/kata-monitor.json", str(folder / "kata-monitor.json")),
         ("15s", "1s"),
         ("30s", "1s"),
     ):

@@ -139,6 +139,11 @@ def families() -> dict[str, Family]:
             link_flags=f"-s -w -X github.com/moby/moby/v2/dockerversion.Version={ENGINE_VERSION}",
         ),
         Family(
+            "compose",
+            {"docker-compose": "github.com/docker/compose/v2/cmd"},
+            link_flags="-s -w -X github.com/docker/compose/v2/internal.Version=v2.40.3",
+        ),
+        Family(
             "gvisor",
             {"runsc": "gvisor.dev/gvisor/runsc", "containerd-shim-runsc-v1": "gvisor.dev/gvisor/shim"},
             changes=(_PERMITTED_OOM_SCORE,),

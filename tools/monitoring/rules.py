@@ -10,11 +10,21 @@ RUNBOOK = "docs/howto/runbooks.md"
 
 
 @dataclass(frozen=True, slots=True)
+class RecordingCase:
+    """A test of a recording: series with their values each minute, and its samples at ``at``, the values by labels."""
+
+    series: Mapping[str, str]
+    at: str
+    samples: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
 class Recording:
     """A series that Prometheus computes at each evaluation."""
 
     record: str
     expr: str
+    cases: Sequence[RecordingCase] = field(default=())
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +54,30 @@ class Alert:
         return f"{RUNBOOK}#{self.name.lower()}"
 
 
+_KERNEL = 'agent="i-1",kernel_id="k",runtime_class="kata",session_id="s",workload_id='
+_KATA = {
+    f'backendai_kernel_workload{{instance="a:1",{_KERNEL}"pod-uid"}}': "1x9",
+    f'backendai_kernel_workload{{instance="b:1",{_KERNEL}"pod-uid"}}': "1x9",
+    'backendai_kernel_workload{agent="i-2",kernel_id="l",runtime_class="kata",session_id="t",workload_id="abc"}': "1x9",
+    'backendai_kernel_workload{agent="i-2",kernel_id="m",runtime_class="",session_id="u",workload_id="def"}': "1x9",
+    'kata_hypervisor_proc_status{item="vmrss",sandbox_id="123",cri_uid="pod-uid",cri_name="p"}': "300x9",
+    'kata_hypervisor_proc_status{item="vmsize",sandbox_id="123",cri_uid="pod-uid",cri_name="p"}': "900x9",
+    'kata_hypervisor_proc_status{item="vmrss",sandbox_id="abc",cri_uid="",cri_name=""}': "200x9",
+    'kata_hypervisor_proc_status{item="vmrss",sandbox_id="456",cri_uid="of another pod",cri_name="q"}': "100x9",
+}
+"""Two kernels in Kata's machines, a pod that two managers list and a container of Docker, a kernel without a machine,
+and the pod of somebody else."""
+
+
+def _joined(label: str) -> str:
+    """Return the sandboxes of Kata's monitor that ``label`` joins with the workloads of kernels, which each manager
+    lists."""
+    of_any_manager = "topk by (workload_id) (1, backendai_kernel_workload)"
+    workloads = f'label_replace({of_any_manager}, "{label}", "$1", "workload_id", "(.+)")'
+    sandboxes = f'group by (sandbox_id, cri_uid) (kata_hypervisor_proc_status{{item="vmrss",{label}!=""}})'
+    return f"{sandboxes} * on ({label}) group_left (agent, session_id, kernel_id) {workloads}"
+
+
 RECORDINGS = (
     Recording(
         "backendai:http_requests:rate5m",
@@ -63,6 +97,36 @@ RECORDINGS = (
     Recording("backendai:node_cpu:ratio", "backendai_node_cpu_util_ratio / backendai_node_cpu_util_capacity_ratio"),
     Recording("backendai:node_mem:ratio", "backendai_node_mem_bytes / backendai_node_mem_capacity_bytes"),
     Recording("backendai:node_disk:ratio", "backendai_device_disk_bytes / backendai_device_disk_capacity_bytes"),
+    # The id of a workload is the uid of a pod, or the id of a container, which is that of Kata's sandbox then.
+    Recording(
+        "backendai:kata_sandbox:kernel",
+        f"{_joined('cri_uid')} or {_joined('sandbox_id')}",
+        (
+            RecordingCase(
+                _KATA,
+                "5m",
+                {
+                    'sandbox_id="123",cri_uid="pod-uid",agent="i-1",session_id="s",kernel_id="k"': 1,
+                    'sandbox_id="abc",cri_uid="",agent="i-2",session_id="t",kernel_id="l"': 1,
+                },
+            ),
+        ),
+    ),
+    Recording(
+        "backendai:kata_hypervisor_memory:bytes",
+        'sum by (sandbox_id) (kata_hypervisor_proc_status{item="vmrss"})'
+        " * on (sandbox_id) group_left (agent, session_id, kernel_id) backendai:kata_sandbox:kernel",
+        (
+            RecordingCase(
+                _KATA,
+                "5m",
+                {
+                    'sandbox_id="123",agent="i-1",session_id="s",kernel_id="k"': 300,
+                    'sandbox_id="abc",agent="i-2",session_id="t",kernel_id="l"': 200,
+                },
+            ),
+        ),
+    ),
 )
 
 
@@ -326,13 +390,25 @@ def rules_document(*, lasts: int | None = None, annotated: bool = True) -> dict[
 
 
 def cases_document(rules_file: str) -> dict[str, Any]:
-    """Return the cases of all alerts for `promtool test rules`. Each case also says of all other alerts that they do
-    not fire."""
+    """Return the cases of all rules for `promtool test rules`. Each case of an alert also says of all other alerts that
+    they do not fire."""
+    of_recordings = [_recorded(rule, case) for rule in RECORDINGS for case in rule.cases]
+    of_alerts = [_test(alert, number, case) for alert in ALERTS for number, case in enumerate(alert.cases)]
+    return {"rule_files": [rules_file], "evaluation_interval": "30s", "tests": [*of_recordings, *of_alerts]}
+
+
+def _recorded(rule: Recording, case: RecordingCase) -> dict[str, Any]:
+    samples = [{"labels": f"{rule.record}{{{labels}}}", "value": value} for labels, value in case.samples.items()]
     return {
-        "rule_files": [rules_file],
-        "evaluation_interval": "30s",
-        "tests": [_test(alert, number, case) for alert in ALERTS for number, case in enumerate(alert.cases)],
+        "name": rule.record,
+        "interval": "1m",
+        "input_series": _series(case.series),
+        "promql_expr_test": [{"expr": rule.record, "eval_time": case.at, "exp_samples": samples}],
     }
+
+
+def _series(series: Mapping[str, str]) -> list[dict[str, str]]:
+    return [{"series": name, "values": values} for name, values in series.items()]
 
 
 def _test(alert: Alert, number: int, case: Case) -> dict[str, Any]:
@@ -346,6 +422,6 @@ def _test(alert: Alert, number: int, case: Case) -> dict[str, Any]:
     return {
         "name": f"{alert.name} {number}",
         "interval": "1m",
-        "input_series": [{"series": series, "values": values} for series, values in case.series.items()],
+        "input_series": _series(case.series),
         "alert_rule_test": [expected(other) for other in ALERTS if other.name not in case.others],
     }

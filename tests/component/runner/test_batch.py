@@ -68,6 +68,42 @@ def test_build_log_is_hidden_unless_wanted_or_needed(runner: Driver) -> None:
     assert runner.batch(build="echo log", buildLog=False).out == "log\n"  # without exec it is the only result
 
 
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+def _phases(runner: Driver, began: float, **run: object) -> list[str]:
+    """Runs something traced; returns the names of its phases, whose times are in order."""
+    finished = runner.collect(runner.submit(trace=TRACE, **run)).finished  # type: ignore[arg-type]  # any field
+    times = [moment for _, *pair in finished["phases"] for moment in pair]
+    assert began <= times[0]
+    assert times == sorted(times)
+    assert times[-1] <= time.time()
+    return [name for name, *_ in finished["phases"]]
+
+
+def test_a_traced_run_tells_its_phases_and_its_programs_find_the_trace(runner: Driver) -> None:
+    began = time.time()
+    options = {"clean": "true", "build": "sleep 0.1", "exec": 'echo "$TRACEPARENT"'}
+    assert _phases(runner, began, mode="batch", options=options, env={}) == ["clean", "build", "exec"]
+    assert _phases(runner, began, code="1") == ["code"]
+    assert _phases(runner, began, mode="batch", options={"build": "exit 1", "exec": "true"}) == ["build"]
+    shown = runner.collect(runner.submit(mode="batch", options=options, trace=TRACE))
+    assert shown.out == f"{TRACE}\n"
+    own = runner.collect(runner.submit(mode="batch", options=options, trace=TRACE, env={"TRACEPARENT": "own"}))
+    assert own.out == "own\n"
+    assert "phases" not in runner.run("1").finished, "a run without a trace tells none"
+
+
+@pytest.mark.needs("gcc")
+def test_a_snippet_is_compiled_and_executed_in_phases_of_their_own(start: Callable[..., Driver]) -> None:
+    driver = start("c")
+    assert _phases(driver, time.time(), code="return 3;") == ["compile", "exec"]
+    assert _phases(driver, time.time(), code="no C;") == ["compile"]
+    failed = driver.run("no C;")
+    assert failed.finished["exitCode"] == 1
+    assert kinds(failed.messages) == ["started", "finished"]
+
+
 def test_environment_and_place(runner: Driver, home: Path) -> None:
     result = runner.batch(
         exec='pwd; echo "$HOME $TERM $GREETING"; cat; echo end', input=False, env={"GREETING": "h\u00ef\n$x"}

@@ -15,6 +15,8 @@ import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.padding import PKCS7
 
+from ai.backend.web.composition import login_store_of
+from ai.backend.web.config.settings import SessionSettings
 from ai.backend.web.login import recent
 from ai.backend.web.login.model import login_id_of
 from ai.backend.web.login.recent import RECENT_S
@@ -275,3 +277,10 @@ async def test_superadmins_end_login_sessions_of_others(site: Site) -> None:
     assert (await check(site))["authenticated"] is False
     async with site.http.get(path) as response:
         assert response.status == 401
+
+
+async def test_the_folder_of_the_logins_is_made(tmp_path: Path) -> None:
+    """Where no package has made it, as in a container whose volume is empty."""
+    settings = SessionSettings.model_validate({"file": str(tmp_path / "state/web/logins.db")})
+    login_store_of(settings)
+    assert (tmp_path / "state/web").stat().st_mode & 0o777 == 0o700

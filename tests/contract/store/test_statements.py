@@ -142,6 +142,7 @@ async def live(stores: Stores) -> None:
     await store.on_agent(AGENT)
     await store.held([AGENT])
     await store.networks()
+    await store.workloads()
     await store.dependents(session.id)
     for ref in (session.name, "mi", "nothing"):
         await store.find_live(KEY, ref)

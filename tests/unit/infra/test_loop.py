@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from contextlib import suppress
 
 import pytest
@@ -48,6 +49,25 @@ async def test_wake_begins_the_next_round_before_the_period_is_over() -> None:
     loop.wake()
     await _end(loop)
     assert loop.count == 2
+
+
+async def test_a_failed_round_is_repeated_within_a_minute_however_long_the_period_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The alert on stuck loops fires five minutes after the period: a loop of an hour would fire it by one failure."""
+    monkeypatch.setattr("ai.backend.infra.loop._PAUSE_S", 0.01)
+    monkeypatch.setattr("ai.backend.infra.loop._RETRY_S", 0.05)
+    loop = Rounds(3600.0, Unavailable("nobody answers"), last=2)
+    await _end(loop)
+    assert (loop.count, loop.failures) == (2, 1)
+
+
+async def test_a_loop_that_never_succeeds_tells_when_it_began() -> None:
+    """Without a time no alert could see it."""
+    loop = Rounds(0.0, Unavailable("nobody answers"), last=2)
+    before = time.time()
+    await _end(loop)
+    assert before <= loop.succeeded_at <= time.time()
 
 
 async def test_any_number_of_calls_of_wake_makes_one_more_round() -> None:

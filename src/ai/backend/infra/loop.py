@@ -17,20 +17,23 @@ log = logging.getLogger(__name__)
 
 _PAUSE_S = 1.0
 """The seconds after a failed round for which ``wake`` has no effect."""
+_RETRY_S = 60.0
+"""The longest time from a failed round to the next one, however long the period is."""
 
 
 class PeriodicLoop(ABC):
     """Repeats a round after each period, or sooner after ``wake``.
 
     ``once`` reads the present state and does what is due: it may run at any time, also twice, and may fail half-way.
-    A lost ``wake`` costs at most one period. No failure of a round ends the loop.
+    A lost ``wake`` costs at most one period. No failure of a round ends the loop; after one the next round comes within
+    a minute, since a day's work that failed need not wait for the next day.
     """
 
     period_s: float = 5.0
     failures: int = 0
     """The rounds that have failed."""
     succeeded_at: float = 0.0
-    """When the last round succeeded, in seconds of the epoch; 0 before the first."""
+    """When the last round succeeded, in seconds of the epoch; before that when the loop began, and 0 before then."""
 
     @cached_property
     def _signal(self) -> Signal:
@@ -50,17 +53,19 @@ class PeriodicLoop(ABC):
 
     async def run(self) -> None:
         """Repeats ``once`` until cancelled."""
+        self.succeeded_at = time.time()
         while True:
-            pause_s = 0.0
+            wait_s = self.period_s
             try:
                 await self.once()
                 self.succeeded_at = time.time()
             except Exception as e:  # the next round starts from what is stored
                 self.failures += 1
                 pause_s = min(_PAUSE_S, self.period_s)
+                wait_s = min(_RETRY_S, self.period_s) - pause_s
                 log.warning("%s failed and runs again: %s", self.name, e, exc_info=not isinstance(e, BackendError))
                 await asyncio.sleep(pause_s)
-            await self._signal.wait(self.period_s - pause_s)
+            await self._signal.wait(wait_s)
 
 
 class PeriodicCall(PeriodicLoop):

@@ -10,7 +10,7 @@ from . import process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Dict, Optional
+    from typing import Dict, List, Optional, Tuple
 
 _C_LINKER_FLAGS = "-pthread -lm -lrt -ldl"
 _C_HEADERS = ["stdio", "stdlib", "string", "stdint", "stdbool", "ctype", "math", "time", "errno", "unistd"]
@@ -72,13 +72,13 @@ def default_command(runtime: str, step: str) -> Optional[str]:
     return commands_by_runtime[runtime].get(step)
 
 
-def snippet_command(runtime: str, folder: str, code: str) -> str:
-    """Writes a snippet of C, C++ or Go into `folder`, with main() if needed; returns the command to compile and run."""
+def snippet_steps(runtime: str, folder: str, code: str) -> List[Tuple[str, str]]:
+    """Writes a snippet of C, C++ or Go into `folder`, with main() if needed; returns the steps that execute it."""
     if runtime == "golang":
         program_path = os.path.join(folder, "main.go")
         with open(program_path, "w", encoding="utf-8", errors="replace") as file:
             file.write(_go_program(code))
-        return f"exec go run {quote(program_path)}"
+        return [("exec", f"exec go run {quote(program_path)}")]
     code = f'#line 1 "<input>"\n{code}\n'
     if not _C_MAIN_PATTERN.search(code):
         headers = "".join(f"#include <{header}.h>\n" for header in _C_HEADERS) if runtime == "c" else _CPP_HEADER
@@ -87,7 +87,8 @@ def snippet_command(runtime: str, folder: str, code: str) -> str:
     with open(source_path, "w", encoding="utf-8", errors="replace") as file:
         file.write(code)
     program = quote(program_path)
-    return f"{compiler(runtime)} -o {program} {quote(source_path)} {_C_LINKER_FLAGS} && exec {program}"
+    compilation = f"exec {compiler(runtime)} -o {program} {quote(source_path)} {_C_LINKER_FLAGS}"
+    return [("compile", compilation), ("exec", f"exec {program}")]
 
 
 def _go_program(code: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 
 from . import language_commands, output_files, process
 from .console import MAX_BACKGROUND_CHARS, MAX_UNSENT_CHARS
@@ -37,6 +38,10 @@ class Run:
             raise ValueError("a run needs an id, a mode (query or batch) and code as text")
         if not isinstance(self.options, dict) or not isinstance(self.env, dict):
             raise ValueError("options and env are objects")
+        trace = message.get("trace")
+        self.trace: str = trace if isinstance(trace, str) else ""
+        self.phases: List[List[Any]] = []
+        self.phase: Tuple[str, float] = ("", 0.0)
         self.size = len(self.code) + sum(len(str(value)) for value in (*self.options.values(), *self.env.values()))
         self.files_before: output_files.Snapshot = {}
         self.cancelled: Optional[str] = None
@@ -48,6 +53,17 @@ class Run:
         self.is_in_interpreter = False
         self.exception: Optional[List[Any]] = None
         self.folder = ""
+
+    def begin_phase(self, name: str) -> None:
+        """Notes the time at which a part of the run begins."""
+        self.phase = (name, time.time())
+
+    def end_phase(self) -> None:
+        """Notes the time at which the present part ends, if there is one."""
+        name, started = self.phase
+        if name:
+            self.phases.append([name, started, time.time()])
+            self.phase = ("", 0.0)
 
 
 class Runner:
@@ -104,6 +120,7 @@ class Runner:
             self._send({"t": "started", "id": run.id})
             if runs_in_interpreter and self.interpreter:
                 run.is_in_interpreter = True
+                run.begin_phase("code")
                 self.interpreter.run(run.code)
             else:
                 self._start_steps(run)
@@ -217,7 +234,7 @@ class Runner:
                 import tempfile
 
                 run.folder = tempfile.mkdtemp(prefix="snippet-")
-                run.steps = [("exec", language_commands.snippet_command(self._runtime, run.folder, run.code))]
+                run.steps = language_commands.snippet_steps(self._runtime, run.folder, run.code)
             except OSError as e:
                 self._console.add_text("stderr", f"cannot write the snippet: {e}\n")
                 self._finish(126, None, None)
@@ -240,7 +257,10 @@ class Runner:
         if run.step == "build" and has_exec and run.options.get("buildLog") is False:
             self._console.hide()
         environment = process.common_environment(self._home)
+        if run.trace:
+            environment["TRACEPARENT"] = run.trace
         environment.update({str(variable): str(variable_value) for variable, variable_value in run.env.items()})
+        run.begin_phase(run.step)
         try:
             asks_client = run.step == "exec" and run.options.get("input") is not False
             stdin_fd = self._input.open() if asks_client else os.open("/dev/null", os.O_RDONLY)
@@ -255,13 +275,16 @@ class Runner:
             self._end_step(run, 126, None)
 
     def _end_step(self, run: Run, exit_code: int, signal_number: Optional[int]) -> None:
+        run.end_phase()
         self._flush_output()
         if run.step == "build":
             self._console.reveal(is_shown=exit_code != 0)
         if run.cancelled is not None:
             self._finish(exit_code, f"cancelled:{run.cancelled}", signal_number)
-        elif run.step == "exec":
+        elif run.step == "exec" or (run.step == "compile" and exit_code != 0):
             self._finish(exit_code, None, signal_number)
+        elif run.step == "compile":
+            self._next_step(run, exit_code)
         else:
             self._flush_output()
             self._send({"t": f"{run.step}-finished", "id": run.id, "exitCode": exit_code})
@@ -274,6 +297,7 @@ class Runner:
         run = self.active
         if run is None:
             return
+        run.end_phase()
         if run.folder:
             import shutil
 
@@ -297,4 +321,6 @@ class Runner:
         }
         if run.exception is not None:
             message.update({"raised": True, "exceptions": [run.exception]})
+        if run.trace:
+            message["phases"] = run.phases
         self._send(message)

@@ -48,7 +48,7 @@ class WebServer:
             verifies_tls=settings.api.ssl_verify,
             connect_timeout_s=settings.api.connect_timeout,
         )
-        self._store = _login_store(session)
+        self._store = login_store_of(session)
         limits = LoginLimits(
             max_age_s=session.max_age,
             block_s=session.login_block_time,
@@ -122,10 +122,13 @@ def _tls_context(settings: WebSettings, metrics: Metrics) -> ssl.SSLContext | No
     return tls_of(service.ssl_cert, service.ssl_privkey, metrics=metrics)
 
 
-def _login_store(session: SessionSettings) -> LoginStore:
+def login_store_of(session: SessionSettings) -> LoginStore:
+    """Returns the store of logins of the settings, whose file may be in a folder that is not there yet."""
     redis = session.redis
     if redis.url is None:
-        return SqlLoginStore(Database(f"sqlite:///{session.file.expanduser()}"))
+        file = session.file.expanduser()
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return SqlLoginStore(Database(f"sqlite:///{file}"))
     # Both need the extra "redis"; the first says so.
     from ai.backend.infra.redis import connect
     from ai.backend.web.login.redis_client import RedisLoginStore

@@ -117,9 +117,11 @@ def test_a_span_goes_below_its_parent_and_fails_by_the_code_of_its_error() -> No
 @pytest.mark.parametrize("parent", ["", "x", "00-0-0-00", f"{PARENT}\r\nX: y", f"00-{0:032x}-b7ad6b7169203331-01"])
 def test_a_malformed_parent_begins_a_trace(parent: str) -> None:
     collected = Collected()
-    with span("a", parent=parent):
+    with span("a", parent=parent), span("b", parent=parent):
         pass
-    assert collected.spans()["a"].parent is None
+    spans = collected.spans()
+    assert spans["a"].parent is None
+    assert parent_of(spans["b"]) == id_of(spans["a"]), "it counts as none: the parent is the current span"
 
 
 def test_the_end_does_not_wait_for_a_collector_that_hangs() -> None:
@@ -162,15 +164,46 @@ def test_the_ratio_decides_by_the_trace_and_not_by_the_flag_of_a_client() -> Non
     assert list(collected.spans()) == ["kept"]
 
 
-def test_reads_that_nobody_traces_have_a_limit_of_their_own() -> None:
+def test_reads_have_a_limit_that_no_traceparent_lifts() -> None:
     collected = Collected(reads_per_second=0.0)
-    with span("GET", kind="server"), child_span("below"):
+    for parent in (None, PARENT, "malformed", ""):
+        with span("GET", kind="server", parent=parent) as read, child_span("below"):
+            assert not read.is_recording
+            assert (trace_ids()["trace_id"] == TRACE) == (parent == PARENT)
+            read.name(f"read of {parent}")
+    with span("POST", kind="server", parent=PARENT):
         pass
-    with span("GET", kind="server", parent=PARENT) as read:
-        read.name("traced by its sender")
-    with span("POST", kind="server"):
-        pass
-    assert set(collected.spans()) == {"traced by its sender", "POST"}
+    assert set(collected.spans()) == {"POST"}
+
+
+def test_reads_with_a_traceparent_leave_the_others_their_room() -> None:
+    collected = Collected(reads_per_second=5.0)
+    for parent in (PARENT, None):
+        for number in range(100):
+            with span("GET", kind="server", parent=parent) as read:
+                read.name(f"{number} of {parent}")
+    kept = [one.name for one in collected.all()]
+    # A read or two more where the loop takes a noticeable part of a second.
+    assert 5 <= sum(name.endswith(f"of {PARENT}") for name in kept) <= 7
+    assert 5 <= sum(name.endswith("of None") for name in kept) <= 7
+
+
+def test_what_a_client_has_recorded_counts_as_its_reads_do() -> None:
+    collected = Collected(reads_per_second=1.0)
+    began = datetime(2026, 1, 2, tzinfo=UTC)
+    for _ in range(50):
+        record_span("app GET", began, began, parent=PARENT, is_limited=True)
+    record_span("session RUNNING", began, began, parent=PARENT)
+    names = [one.name for one in collected.all()]
+    assert 1 <= names.count("app GET") <= 3  # more where the loop takes seconds
+    assert names.count("session RUNNING") == 1
+
+
+def test_a_probe_with_a_malformed_parent_begins_no_trace() -> None:
+    collected = Collected()
+    with child_span("GET", kind="server", parent="malformed"):
+        assert current_traceparent() is None
+    assert collected.spans() == {}
 
 
 def test_a_read_that_is_not_exported_has_ids_for_logs_and_other_daemons() -> None:

@@ -12,9 +12,10 @@ from pydantic import SecretStr
 
 from ai.backend.common.errors import AuthenticationFailed, Forbidden, Unavailable
 from ai.backend.common.ids import ResourceGroupName
-from ai.backend.common.states import AgentStatus
+from ai.backend.common.states import AgentStatus, KernelStatus, SessionStatus
 from ai.backend.manager.monitoring.api import MonitoringApi
 from ai.backend.manager.monitoring.targets import ScrapeTargets
+from ai.backend.manager.sessions.changes import Change
 from tests.unit.manager.scheduling.memory_manager import Installation, make_agent
 
 
@@ -62,10 +63,40 @@ async def test_targets_are_managers_agents_and_proxies() -> None:
 
 @pytest.mark.parametrize("header", ["", "Bearer other", "Bearer \udcff", "Bearer sécret"])
 async def test_a_token_of_any_bytes_is_refused_and_breaks_nothing(header: str) -> None:
-    api = MonitoringApi(cast(Any, None), cast(Any, None), SecretStr("secret"))
-    call = cast(Any, SimpleNamespace(request=SimpleNamespace(headers={"Authorization": header})))
-    with pytest.raises(AuthenticationFailed):
-        await api.list_targets(call)
+    api = MonitoringApi(cast(Any, None), cast(Any, None), cast(Any, None), SecretStr("secret"))
+    for route in (api.list_targets, api.list_kernels):
+        with pytest.raises(AuthenticationFailed):
+            await route(_call(header))
+
+
+def _call(header: str) -> Any:
+    return cast(Any, SimpleNamespace(request=SimpleNamespace(headers={"Authorization": header})))
+
+
+async def test_kernels_are_told_with_what_others_call_their_workloads() -> None:
+    installation = await Installation.make(make_agent("i-1", cpu=1, mem=1024))
+    await installation.create("user", "first", {"cpu": 1})
+    await installation.schedule()
+    sessions = installation.manager.stores.sessions
+    api = MonitoringApi(cast(Any, None), cast(Any, None), sessions, SecretStr("secret"))
+    assert b"backendai_kernel_workload{" not in await _body(api), "no agent has told of a workload"
+    (session,) = await sessions.by_status([SessionStatus.SCHEDULED])
+    kernel = replace(session.main, container_id='c"1', status=KernelStatus.RUNNING)
+    change = Change(old=session, new=replace(session, kernels=(kernel,)))
+    await sessions.save([change])
+    expected = (
+        f'backendai_kernel_workload{{agent="i-1",kernel_id="{kernel.id}",runtime_class="",'
+        f'session_id="{session.id}",workload_id="c\\"1"}} 1.0'
+    )
+    assert expected in (await _body(api)).decode()
+    with pytest.raises(Forbidden):
+        await MonitoringApi(cast(Any, None), cast(Any, None), sessions, None).list_kernels(_call("Bearer secret"))
+
+
+async def _body(api: MonitoringApi) -> bytes:
+    body = (await api.list_kernels(_call("Bearer secret"))).body
+    assert isinstance(body, bytes)
+    return body
 
 
 async def test_the_state_says_how_long_a_loop_may_rest() -> None:

@@ -18,7 +18,8 @@ class RunRecord(Record, frozen=True, kw_only=True):
 
     ``frame`` is the message that starts the run, and empty once the run has started. ``consumed`` is the last frame
     whose output was fetched, ``waiting`` the options of the input that the run waits for, and ``deadline_at`` the time
-    of its cancellation in seconds since the epoch.
+    of its cancellation in seconds since the epoch. ``trace`` is the ``traceparent`` of the request that asked for it at
+    ``asked_at``, None where nothing is traced or its span is recorded.
     """
 
     run_id: str
@@ -27,6 +28,8 @@ class RunRecord(Record, frozen=True, kw_only=True):
     consumed: int = 0
     waiting: dict[str, Any] | None = None
     deadline_at: float | None = None
+    trace: str | None = None
+    asked_at: float = 0.0
 
 
 class RunsRecord(Record, frozen=True, kw_only=True):

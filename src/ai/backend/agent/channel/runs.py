@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, InitVar, dataclass, field
 from typing import Any
 
@@ -18,11 +18,13 @@ import msgspec
 from ai.backend.agent.channel.channel import Frame, KernelChannel, describe_exit
 from ai.backend.agent.channel.model import RunRecord, RunsRecord
 from ai.backend.agent.channel.output_buffer import ConsoleBuffer
+from ai.backend.agent.channel.run_spans import record_run
 from ai.backend.agent.config.settings import RunSettings
 from ai.backend.common.errors import BackendError, LimitExceeded, RunError
 from ai.backend.common.slots import BinarySize
 from ai.backend.common.states import RunMode, RunStatus
 from ai.backend.common.wire.execution import Execute, RunResult
+from ai.backend.infra.telemetry.tracing import current_traceparent
 
 log = logging.getLogger(__name__)
 _MAX_STORED_RESULTS = 64
@@ -84,6 +86,7 @@ class RunQueue:
     restored: InitVar[RunsRecord | None] = None
     features: Sequence[str] = ()
     memory_bytes: int = 0
+    span_attributes: Mapping[str, str] = field(default_factory=dict)
     wall_clock: Callable[[], float] = time.time
     _acked_seq: int = field(default=0, init=False)
     _runs: dict[str, Run] = field(default_factory=dict, init=False)
@@ -140,7 +143,10 @@ class RunQueue:
             if options.get("input") is False:
                 frame["options"]["input"] = False
             frame["env"] = dict(options.get("env") or {})
-        run = self._runs[req.run_id] = Run(RunRecord(run_id=req.run_id, frame=frame))
+        if (trace := current_traceparent()) is not None:
+            frame["trace"] = trace
+        record = RunRecord(run_id=req.run_id, frame=frame, trace=trace, asked_at=self.wall_clock())
+        run = self._runs[req.run_id] = Run(record)
         ended_runs = [run for run in self._runs.values() if run.over]
         for old_run in ended_runs[: max(0, len(ended_runs) - _MAX_STORED_RESULTS)]:
             del self._runs[old_run.run_id]
@@ -270,7 +276,7 @@ class RunQueue:
             if frame.get("exitCode") == KILLED and run.cancel_reason is None and self.memory_bytes:
                 hint = memory_hint(self.memory_bytes)
                 run.buffer.add("stderr", f"[killed, probably for want of memory: {hint}]\n", seq)
-            self._finish_run(run, _last_mark(run, frame), seq)
+            self._finish_run(run, _last_mark(run, frame), seq, frame)
 
     def _on_started(self, run: Run) -> None:
         run.sent = True
@@ -283,11 +289,13 @@ class RunQueue:
             self._persist()
             self._arm_timer(run, limit_s)
 
-    def _finish_run(self, run: Run, mark: RunResult, seq: int) -> None:
+    def _finish_run(self, run: Run, mark: RunResult, seq: int, frame: Frame | None = None) -> None:
         if run.timer is not None:
             run.timer.cancel()
         run.over = True
-        run.change(waiting=None)
+        phases = frame.get("phases") if frame is not None else None
+        record_run(run.record, self.wall_clock(), self.span_attributes, exit_code=mark.exit_code, phases=phases)
+        run.change(waiting=None, trace=None)
         run.add_mark(mark, seq)
         self._send_next()
 

@@ -51,7 +51,8 @@ class Worker:
             raise InvalidInput(f"proxy-worker.trusted-proxies: {e}") from None
         gate = Gate(tokens, is_secure=process.tls_advertised, trusted_proxies=proxies)
         self._dialer = RouteDialer()
-        self.plane = plane_of(settings, gate, self._dialer)
+        metrics = Metrics("appproxy-worker")
+        self.plane = plane_of(settings, gate, self._dialer, metrics)
         state_file = StateFile(process.data_dir / STATE_FILE)
         self.link = CoordinatorLink(
             process.coordinator_endpoint,
@@ -62,7 +63,6 @@ class Worker:
             state_file,
         )
         self._state_file = state_file
-        metrics = Metrics("appproxy-worker")
         metrics.expose(lambda: families_of(self.plane, self.link))
         server = HttpServer(endpoints_of(HealthApi(metrics, self._readiness)), metrics=metrics)
         self._runner = make_runner(server.application())
@@ -97,9 +97,10 @@ class Worker:
         await self._runner.cleanup()
 
 
-def plane_of(settings: WorkerSettings, gate: Gate, dialer: Dialer) -> DataPlane:
-    """Returns the data plane of the settings. Raises InvalidInput if a certificate cannot be used."""
-    process, frontend = settings.proxy_worker, frontend_of(settings)
+def plane_of(settings: WorkerSettings, gate: Gate, dialer: Dialer, metrics: Metrics | None = None) -> DataPlane:
+    """Returns the data plane of the settings, and adds the expiry of its certificate to ``metrics``. Raises
+    InvalidInput if a certificate cannot be used."""
+    process, frontend = settings.proxy_worker, frontend_of(settings, metrics)
     table = process.limits.model_dump()
     per_address = table.pop("connections_per_address")
     limits = Limits(**table)
@@ -159,12 +160,12 @@ def etcd_tree(etcd: EtcdSettings) -> EtcdConfigStore:
     return EtcdConfigStore(etcd.endpoints, user=etcd.user, password=etcd.password.get_secret_value())
 
 
-def frontend_of(settings: WorkerSettings) -> Frontend:
+def frontend_of(settings: WorkerSettings, metrics: Metrics | None = None) -> Frontend:
     """Returns where browsers connect. Raises InvalidInput if the certificate cannot be used."""
     process = settings.proxy_worker
     tls = None
     if process.tls_listen and process.tls_cert is not None and process.tls_privkey is not None:
-        tls = tls_of(process.tls_cert, process.tls_privkey)
+        tls = tls_of(process.tls_cert, process.tls_privkey, metrics=metrics)
     models = (process.models_bind_addr.host, process.models_bind_addr.port) if process.models_bind_addr else None
     if process.frontend_mode == "traefik":
         (low, high), by_name = process.traefik.port_proxy.port_range, process.traefik.wildcard_domain

@@ -167,8 +167,8 @@ class OtelSettings(Settings):
         10.0,
         ge=0,
         le=100_000,
-        description="How many of the traces that begin with a reading request each process sends in a second at most;"
-        " those whose sender traces them are not counted.",
+        description="How many of the traces that begin with a reading request each process sends in a second at most,"
+        " and how many reading requests of traces that began elsewhere.",
     )
     metrics_interval_s: float = Field(60.0, ge=1, description="Seconds between two reports of metrics.")
     timeout_s: float = Field(

@@ -129,32 +129,46 @@ class _Span:
             self._span.add_link(context)
 
 
-class _RootSampler:
-    """Decides whether the first span of a trace is exported: by the ratio, and reading requests only so many a second.
+class _ReadLimit:
+    """Takes so many reads a second, as a leaky bucket of one second."""
 
-    An idle installation has a trace of every request, and a busy one pays for no more than it can read.
-    """
+    def __init__(self, reads_per_second: float) -> None:
+        self._reads_per_second = reads_per_second
+        self._until = 0.0
+        """The time for which the reads so far count at the allowed rate."""
 
-    def __init__(self, ratio: TraceIdRatioBased, reads_per_second: float) -> None:
-        self._ratio, self._reads_per_second = ratio, reads_per_second
-        self._reads_until = 0.0
-        """The time for which the reads so far count at the allowed rate, as in a leaky bucket of one second."""
-
-    def takes(self, trace_id: int, name: str, kind: SpanKind) -> bool:
-        """Returns the decision for a trace. A read that is taken counts towards the limit."""
-        if trace_id & TraceIdRatioBased.TRACE_ID_LIMIT >= self._ratio.bound:
-            return False
-        return kind != "server" or name not in _READS or self._has_room()
-
-    def _has_room(self) -> bool:
+    def has_room(self) -> bool:
+        """Returns whether one more read is taken; it then counts."""
         if not self._reads_per_second:
             return False
         now = time.monotonic()
-        until = max(self._reads_until, now) + 1 / self._reads_per_second
+        until = max(self._until, now) + 1 / self._reads_per_second
         if until > now + max(1.0, 1 / self._reads_per_second) + 1e-6:  # sums of floats
             return False
-        self._reads_until = until
+        self._until = until
         return True
+
+
+class _RequestSampler:
+    """Decides whether the first span of a trace in this process is exported: by the ratio, and for reading requests
+    only so many times a second.
+
+    An idle installation has a trace of every request, and a busy one pays for no more than it can read. Whoever sends a
+    ``traceparent`` may be any client: the reads with one have a limit too, of their own, so that no client takes the
+    room of those without.
+    """
+
+    def __init__(self, ratio: TraceIdRatioBased, reads_per_second: float) -> None:
+        self._ratio = ratio
+        self._begun, self._continued = _ReadLimit(reads_per_second), _ReadLimit(reads_per_second)
+
+    def takes(self, trace_id: int, name: str, kind: SpanKind, *, is_continued: bool) -> bool:
+        """Returns the decision for a trace. A read that is taken counts towards the limit."""
+        if trace_id & TraceIdRatioBased.TRACE_ID_LIMIT >= self._ratio.bound:
+            return False
+        if kind != "server" or name not in _READS:
+            return True
+        return (self._continued if is_continued else self._begun).has_room()
 
 
 class _Block:
@@ -197,7 +211,7 @@ class _DrawnIds(RandomIdGenerator):
 
 
 class _UnsampledBlock:
-    """A block with the first span of a trace that is not exported: it has ids for logs and other daemons alone.
+    """A block with the first span here of a trace that is not exported: it has ids for logs and other daemons alone.
 
     The SDK has no part in it, since making its objects costs more than all else of the block.
     """
@@ -230,29 +244,33 @@ _unsampled: ContextVar[_UnsampledBlock | None] = ContextVar("unsampled", default
 class OtelTracer:
     """Makes spans with the SDK; implements :class:`ai.backend.infra.telemetry.tracing.Tracer`.
 
-    The SDK is called only for spans that are exported, and for those with a remote parent: most requests read, and
-    most of their traces are not exported.
+    The SDK is called only for spans that are exported: most requests read, and most of their traces are not exported.
     """
 
-    def __init__(self, provider: TracerProvider, ids: _DrawnIds, roots: _RootSampler) -> None:
+    def __init__(self, provider: TracerProvider, ids: _DrawnIds, sampler: _RequestSampler) -> None:
         self._tracer = provider.get_tracer(_SCOPE)
-        self._ids, self._roots = ids, roots
+        self._ids, self._sampler = ids, sampler
 
     def span(
         self, name: str, kind: SpanKind, parent: str | None, attributes: Attributes, links: Sequence[str]
     ) -> AbstractContextManager[Span]:
-        if parent is None:
+        context: Context | None = None
+        if (sent := _context_of(parent)) is not None:
+            takes = self._sampler.takes
+            if not sent.trace_flags.sampled or not takes(sent.trace_id, name, kind, is_continued=True):
+                return _UnsampledBlock(sent.trace_id)
+            context = _parent_of(parent)
+        else:
             if _unsampled.get() is not None:
                 return NO_SPAN  # as its parent; logs have the ids of that one
             current = trace.get_current_span()
             if current is trace.INVALID_SPAN:
                 trace_id = getrandbits(128) or 1
-                if not self._roots.takes(trace_id, name, kind):
+                if not self._sampler.takes(trace_id, name, kind, is_continued=False):
                     return _UnsampledBlock(trace_id)
                 self._ids.use(trace_id)
             elif not current.get_span_context().trace_flags.sampled:
                 return NO_SPAN
-        context = _parent_of(parent) if parent is not None else None
         return _Block(self._tracer, context, (name, context, _KINDS[kind], dict(attributes), _links(links)))
 
     def record(
@@ -264,16 +282,25 @@ class OtelTracer:
         attributes: Attributes,
         links: Sequence[str],
         failure: str | None,
-    ) -> None:
-        context = _parent_of(parent)
-        if _context_of(parent) is None:
-            return
+        *,
+        is_limited: bool,
+    ) -> str | None:
+        if (sent := _context_of(parent)) is None:
+            return None
+        if is_limited and not self._sampler.takes(sent.trace_id, "GET", "server", is_continued=True):
+            return None
         span = self._tracer.start_span(
-            name, context, trace.SpanKind.INTERNAL, dict(attributes), _links(links), start_time=_nanoseconds(started)
+            name,
+            _parent_of(parent),
+            trace.SpanKind.INTERNAL,
+            dict(attributes),
+            _links(links),
+            start_time=_nanoseconds(started),
         )
         if failure is not None:
             span.set_status(Status(StatusCode.ERROR, failure))
         span.end(_nanoseconds(max(started, ended)))
+        return _written(span.get_span_context())
 
     def current(self) -> str | None:
         if (block := _unsampled.get()) is not None:
@@ -281,9 +308,11 @@ class OtelTracer:
         context = trace.get_current_span().get_span_context()
         if not context.is_valid:
             return None
-        return f"00-{context.trace_id:032x}-{context.span_id:016x}-{int(context.trace_flags) & 1:02x}"
+        return _written(context)
 
-    def has_current(self) -> bool:
+    def has_parent(self, parent: str | None) -> bool:
+        if _context_of(parent) is not None:
+            return True
         return _unsampled.get() is not None or trace.get_current_span() is not trace.INVALID_SPAN
 
     def is_sampled(self) -> bool:
@@ -295,8 +324,15 @@ def _parent_of(traceparent: str | None) -> Context:
 
 
 def _context_of(traceparent: str | None) -> SpanContext | None:
+    """Returns what a ``traceparent`` says; None without one, and of a malformed one."""
+    if traceparent is None:
+        return None
     context = trace.get_current_span(_parent_of(traceparent)).get_span_context()
     return context if context.is_valid else None
+
+
+def _written(context: SpanContext) -> str:
+    return f"00-{context.trace_id:032x}-{context.span_id:016x}-{int(context.trace_flags) & 1:02x}"
 
 
 def _links(traceparents: Sequence[str]) -> list[Link]:
@@ -402,7 +438,7 @@ class Telemetry:
                 max_export_batch_size=min(_BATCH, settings.queue_size),
             )
             provider.add_span_processor(processor)
-            self.tracer = OtelTracer(provider, ids, _RootSampler(ratio, settings.reads_per_second))
+            self.tracer = OtelTracer(provider, ids, _RequestSampler(ratio, settings.reads_per_second))
             self._closers.append(provider.shutdown)
         if self.exporters.logs is not None:
             logs = LoggerProvider(resource=self.resource, shutdown_on_exit=False)

@@ -57,14 +57,17 @@ class Tracer(Protocol):
         attributes: Attributes,
         links: Sequence[str],
         failure: str | None,
-    ) -> None:
-        """Records a span that is over."""
+        *,
+        is_limited: bool,
+    ) -> str | None:
+        """Records a span that is over, and returns its ``traceparent``; None if ``parent`` is malformed, or
+        ``is_limited`` and the limit of reads with a ``traceparent`` is reached."""
 
     def current(self) -> str | None:
         """Returns the ``traceparent`` of the current span; None without one."""
 
-    def has_current(self) -> bool:
-        """Returns True if there is a current span."""
+    def has_parent(self, parent: str | None) -> bool:
+        """Returns True if ``parent`` is well-formed, or there is a current span."""
 
     def is_sampled(self) -> bool:
         """Returns True if the current span is exported."""
@@ -130,7 +133,7 @@ def child_span(
     name: str, *, kind: SpanKind = "internal", parent: str | None = None, attributes: Attributes = _NO_ATTRIBUTES
 ) -> AbstractContextManager[Span]:
     """Returns a block with a span if ``parent`` or the current span is there: periodic work begins no traces."""
-    if _tracer is None or (parent is None and not _tracer.has_current()):
+    if _tracer is None or not _tracer.has_parent(parent):
         return NO_SPAN
     return _tracer.span(name, kind, parent, attributes, ())
 
@@ -144,10 +147,16 @@ def record_span(
     attributes: Attributes = _NO_ATTRIBUTES,
     links: Sequence[str | None] = (),
     failure: str | None = None,
-) -> None:
-    """Records a span that is over, below ``parent``; without one nothing is recorded."""
-    if _tracer is not None and parent is not None:
-        _tracer.record(name, started, ended, parent, attributes, [link for link in links if link], failure)
+    is_limited: bool = False,
+) -> str | None:
+    """Records a span that is over, below ``parent``, and returns its ``traceparent``; nothing without a parent.
+
+    ``is_limited``: ``parent`` is from a client, and the span counts towards the limit of reads with one.
+    """
+    if _tracer is None or parent is None:
+        return None
+    found_links = [link for link in links if link]
+    return _tracer.record(name, started, ended, parent, attributes, found_links, failure, is_limited=is_limited)
 
 
 def current_traceparent() -> str | None:

@@ -99,7 +99,7 @@ def api_endpoints(services: Services, metrics: Metrics, readiness: Readiness | N
         ("graphql", (_graphql_api(services),)),
         ("health", (HealthApi(metrics, readiness or _always_ready, services.state_of_installation.gauges),)),
         ("sessions", (ReportsApi(services.reports_of_sessions),)),
-        ("health", (MonitoringApi(services.targets, services.stats, settings.metrics.targets_token),)),
+        ("health", (_monitoring_api(services),)),
         ("version", (VersionApi(manager=COMPATIBLE_RELEASE, build=_software_build()),)),
     ]
     if folders is not None:
@@ -118,6 +118,11 @@ def api_endpoints(services: Services, metrics: Metrics, readiness: Readiness | N
         groups.append(("usage", (UsageApi(services.usage),)))
     endpoints = [endpoint for tag, apis in groups for api in apis for endpoint in endpoints_of(api, tag=tag)]
     return [*endpoints, *ExecutionApi(services.execution, settings.files).endpoints()]
+
+
+def _monitoring_api(services: Services) -> MonitoringApi:
+    token = services.settings.metrics.targets_token
+    return MonitoringApi(services.targets, services.stats, services.stores.sessions, token)
 
 
 def _graphql_api(services: Services) -> GraphQLApi:

@@ -1,8 +1,9 @@
-"""REST routes for Prometheus, beside ``/metrics``: what there is to scrape, and the metrics of one agent."""
+"""REST routes for Prometheus beside ``/metrics``: what there is to scrape, the metrics of one agent, the kernels."""
 
 from __future__ import annotations
 
 import hmac
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -11,13 +12,17 @@ from pydantic import SecretStr
 
 from ai.backend.common.errors import AuthenticationFailed, Forbidden, Unavailable
 from ai.backend.common.ids import AgentId
+from ai.backend.common.wire.reports import MetricFamily, MetricSample
 from ai.backend.infra.http.routes import Call, OwnerKey, route
 from ai.backend.infra.telemetry.metrics import FamilyCollector
 from ai.backend.manager.access.requests import SESSION_PROBLEMS
 from ai.backend.manager.metrics.live import LiveMetrics
 from ai.backend.manager.monitoring.reports import SessionReport, SessionReports
 from ai.backend.manager.monitoring.targets import ScrapeTargets, TargetGroup
+from ai.backend.manager.sessions.store import SessionStore
 from ai.backend.manager.sessions.views import session_of
+
+_WORKLOADS = "backendai_kernel_workload"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,21 +41,18 @@ class ReportsApi:
 
 @dataclass(frozen=True, slots=True)
 class MonitoringApi:
-    """Routes of monitoring systems. ``token`` guards the list of targets, which has addresses of the installation."""
+    """Routes of monitoring systems. ``token`` guards the lists of targets, which have addresses of the installation,
+    and of kernels, which belong to users."""
 
     targets: ScrapeTargets
     stats: LiveMetrics
+    sessions: SessionStore
     token: SecretStr | None
 
     @route("GET", "/metrics/targets", auth=False, problems=(AuthenticationFailed, Forbidden))
     async def list_targets(self, call: Call) -> list[TargetGroup]:
         """Lists what Prometheus scrapes, in the form of its HTTP service discovery; needs a bearer token."""
-        if self.token is None:
-            raise Forbidden("Nobody may list targets until metrics.targets-token is set.")
-        expected = f"Bearer {self.token.get_secret_value()}".encode()
-        given = call.request.headers.get("Authorization", "").encode(errors="surrogateescape")
-        if not hmac.compare_digest(given, expected):
-            raise AuthenticationFailed("The bearer token is not that of metrics.targets-token.")
+        self._check_token(call)
         return await self.targets.groups(call.request.host, scheme=call.request.scheme)
 
     @route(
@@ -61,6 +63,39 @@ class MonitoringApi:
         families = self.stats.families_of(AgentId(call.params["agent"]))
         if families is None:
             raise Unavailable("This agent has not reported lately.")
-        registry = CollectorRegistry()
-        registry.register(FamilyCollector(lambda: families))
-        return web.Response(body=generate_latest(registry), headers={"Content-Type": "text/plain; version=0.0.4"})
+        return _exposition(families)
+
+    @route("GET", "/metrics/kernels", auth=False, produces=("text/plain",), problems=(AuthenticationFailed, Forbidden))
+    async def list_kernels(self, call: Call) -> web.Response:
+        """Lists the workloads of live kernels in the text format of Prometheus; needs a bearer token. What others
+        measure of a workload, such as Kata's monitor, is joined by it."""
+        self._check_token(call)
+        samples = [
+            MetricSample(
+                labels={
+                    "session_id": str(workload.session_id),
+                    "kernel_id": str(workload.kernel_id),
+                    "agent": str(workload.agent),
+                    "workload_id": workload.container_id,
+                    "runtime_class": workload.runtime_class,
+                },
+                value=1.0,
+            )
+            for workload in await self.sessions.workloads()
+        ]
+        help_text = "Live kernels with the ids of their workloads: containers or pods."
+        return _exposition([MetricFamily(name=_WORKLOADS, kind="gauge", help=help_text, samples=samples)])
+
+    def _check_token(self, call: Call) -> None:
+        if self.token is None:
+            raise Forbidden("Nobody may read this until metrics.targets-token is set.")
+        expected = f"Bearer {self.token.get_secret_value()}".encode()
+        given = call.request.headers.get("Authorization", "").encode(errors="surrogateescape")
+        if not hmac.compare_digest(given, expected):
+            raise AuthenticationFailed("The bearer token is not that of metrics.targets-token.")
+
+
+def _exposition(families: Sequence[MetricFamily]) -> web.Response:
+    registry = CollectorRegistry()
+    registry.register(FamilyCollector(lambda: families))
+    return web.Response(body=generate_latest(registry), headers={"Content-Type": "text/plain; version=0.0.4"})

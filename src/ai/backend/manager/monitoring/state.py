@@ -80,7 +80,7 @@ class InstallationState:
         )
         yield _family(
             "loop_succeeded_timestamp_seconds",
-            "When the last round of a loop succeeded.",
+            "When the last round of a loop succeeded; before the first, when the loop began.",
             {(("loop", loop.name),): loop.succeeded_at for loop in loops if loop.succeeded_at},
         )
         yield _family(

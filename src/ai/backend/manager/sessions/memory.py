@@ -114,6 +114,20 @@ class MemorySessionStore:
         if len(vnis) != len(set(vnis)):
             raise StaleVersion("another session has the number of this one's network")
 
+    async def workloads(self) -> list[model.KernelWorkload]:
+        kernels = sorted((kernel for session in self._live for kernel in session.kernels), key=lambda k: str(k.id))
+        return [
+            model.KernelWorkload(
+                session_id=kernel.session_id,
+                kernel_id=kernel.id,
+                agent=kernel.agent,
+                container_id=kernel.container_id,
+                runtime_class=self._memory.sessions[kernel.session_id].runtime_class,
+            )
+            for kernel in kernels
+            if kernel.agent is not None and kernel.container_id is not None and kernel.status in HOLDING
+        ]
+
     async def networks(self) -> list[tuple[int, model.SessionNetwork]]:
         return [
             (session.vni, model.lasting(session.network, session.status))

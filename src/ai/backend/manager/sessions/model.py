@@ -120,6 +120,17 @@ class Kernel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KernelWorkload:
+    """The workload of a live kernel on its agent."""
+
+    session_id: ids.SessionId
+    kernel_id: ids.KernelId
+    agent: ids.AgentId
+    container_id: str
+    runtime_class: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
     """A session with all its kernels.
 

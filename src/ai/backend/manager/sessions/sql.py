@@ -341,6 +341,15 @@ class SqlSessionStore(SqlOutbox):
     async def held(self, agent_ids: Collection[AgentId]) -> list[KernelOccupancy]:
         return [KernelOccupancy(**row._mapping) for row in await self._db.fetch(_HELD, {"agents": agent_ids})]
 
+    async def workloads(self) -> list[model.KernelWorkload]:
+        kernel, session = tables.kernels.c, tables.sessions.c
+        columns = (kernel.session_id, kernel.id.label("kernel_id"), kernel.agent, kernel.container_id)
+        query = select(*columns, session.runtime_class).join(tables.sessions, session.id == kernel.session_id)
+        # Named one by one, so that the index of statuses is searched and no ended kernel is read.
+        query = query.where(kernel.status.in_(HOLDING), kernel.agent.is_not(None), kernel.container_id.is_not(None))
+        rows = await self._db.run_read(lambda conn: conn.execute(query.order_by(kernel.id)).all())
+        return [model.KernelWorkload(**row._mapping) for row in rows]
+
     async def networks(self) -> list[tuple[int, model.SessionNetwork]]:
         cols = tables.sessions.c
         query = select(cols.vni, cols.network, cols.status).where(cols.vni > 0)

@@ -15,7 +15,14 @@ from ai.backend.common.states import SessionStatus
 from ai.backend.manager.agents.model import KernelOccupancy
 from ai.backend.manager.query.model import Page
 from ai.backend.manager.sessions.changes import Change, Event, EventDraft, ObservationAck, Webhook
-from ai.backend.manager.sessions.model import OwnerLimits, Session, SessionNetwork, SessionQuery, SlotAudit
+from ai.backend.manager.sessions.model import (
+    KernelWorkload,
+    OwnerLimits,
+    Session,
+    SessionNetwork,
+    SessionQuery,
+    SlotAudit,
+)
 
 UNLIMITED = OwnerLimits()
 
@@ -64,6 +71,10 @@ class SessionStore(Protocol):
 
     async def held(self, agent_ids: Collection[AgentId]) -> list[KernelOccupancy]:
         """Returns the kernels that occupy slots of these agents."""
+        ...
+
+    async def workloads(self) -> list[KernelWorkload]:
+        """Returns the workloads of live kernels whose agent has told their id, by kernel."""
         ...
 
     async def networks(self) -> list[tuple[int, SessionNetwork]]:

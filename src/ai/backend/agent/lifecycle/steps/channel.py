@@ -86,6 +86,10 @@ class Channel(Step):
             restored=restored,
             features=kernel.record.features,
             memory_bytes=memory_bytes_of(kernel.record.spec),
+            span_attributes={
+                "backendai.session_id": kernel.record.spec.session_id,
+                "backendai.kernel_id": kernel.id,
+            },
             wall_clock=self.context.wall_clock,
         )
         terminals = Terminals(channel, prefix=f"e{epoch}")

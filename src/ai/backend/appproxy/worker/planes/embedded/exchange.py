@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from typing import Protocol
 
@@ -17,10 +18,12 @@ from ai.backend.appproxy.worker.planes.embedded.upstream import Upstream, Upstre
 from ai.backend.common.errors import BackendError
 from ai.backend.core.proxy.headers import Header, forwarded_fields, request_fields, response_fields
 from ai.backend.core.proxy.routing import RouteKey, Target, key_of
+from ai.backend.infra.telemetry.tracing import HEADER, is_tracing, record_span
 
 REPLAY_BYTES = 64 * 1024
 """The largest request that is kept to be sent to another route."""
 _IDEMPOTENT = frozenset((b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE"))
+_TRACEPARENT = HEADER.encode()
 _LAST_CHUNK = b"0\r\n\r\n"
 _PHRASES = {status.value: status.phrase.encode() for status in HTTPStatus}
 
@@ -395,3 +398,22 @@ class Exchange:
     def _log(self, status: int) -> None:
         if not self._is_over:
             self._shared.log_response(self.state, self._request.method, self._request.target, status, self._began)
+            if is_tracing():
+                self._record_span(status)
+
+    def _record_span(self, status: int) -> None:
+        """Records the request in the trace that its sender names, if any; the app gets that context unchanged."""
+        sent = next((value for name, value in self._request.headers if name == _TRACEPARENT), None)
+        if sent is None:
+            return
+        ended = datetime.now(UTC)
+        method = self._request.method.decode("latin-1")
+        record_span(
+            f"app {method}",
+            ended - timedelta(seconds=time.monotonic() - self._began),
+            ended,
+            parent=sent.decode("latin-1"),
+            attributes={"http.request.method": method, "http.response.status_code": status},
+            failure=str(status) if status >= 500 else None,
+            is_limited=True,
+        )

@@ -1,0 +1,55 @@
+"""Makes a span of each run that is traced, with the phases below it that the runner reports.
+
+The runner is in the user's reach, so nothing that it says is trusted: the names come from a list, the number of phases
+is bounded, and no time lies outside what the agent has seen of the run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from ai.backend.agent.channel.model import RunRecord
+from ai.backend.infra.telemetry.tracing import record_span
+
+PHASES = frozenset({"clean", "build", "compile", "exec", "code"})
+"""What a run may consist of: the steps of a batch run, and of a snippet its compilation or its code."""
+_MAX_PHASES = 8
+_LAST_EXIT_CODE = 255
+
+
+def record_run(
+    record: RunRecord, ended_at: float, attributes: Mapping[str, str], *, exit_code: object, phases: object
+) -> None:
+    """Records the span of a run that ended, and those of its phases; nothing without a trace."""
+    if record.trace is None:
+        return
+    described: dict[str, str | int] = {**attributes, "backendai.run_id": record.run_id}
+    if isinstance(exit_code, int) and -1 <= exit_code <= _LAST_EXIT_CODE:
+        described["process.exit.code"] = exit_code
+    began, ended = _moment(record.asked_at), _moment(max(record.asked_at, ended_at))
+    run = record_span("run", began, ended, parent=record.trace, attributes=described)
+    for name, since, until in read_phases(phases, record.asked_at, ended_at):
+        record_span(f"run {name}", _moment(since), _moment(until), parent=run)
+
+
+def read_phases(reported: object, since: float, until: float) -> list[tuple[str, float, float]]:
+    """Returns the phases that a runner reported, their times moved into the interval that the agent saw."""
+    phases: list[tuple[str, float, float]] = []
+    for entry in reported[:_MAX_PHASES] if isinstance(reported, list) else ():
+        if not isinstance(entry, list) or len(entry) != 3 or not isinstance(entry[0], str) or entry[0] not in PHASES:
+            continue
+        if not all(_is_time(value) for value in entry[1:]):
+            continue
+        first, last = (min(max(since, value), max(since, until)) for value in entry[1:])
+        phases.append((entry[0], first, max(first, last)))
+    return phases
+
+
+def _is_time(value: object) -> bool:
+    return isinstance(value, float) and math.isfinite(value)
+
+
+def _moment(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
