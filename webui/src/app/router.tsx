@@ -14,6 +14,7 @@ import { loginQuery, meOptions } from '../api/me';
 import { prefix } from '../api/prefix';
 import { draftOf, searchOf } from '../features/launch/rules';
 import { serviceDraftOf, serviceSearchOf } from '../features/services/draft';
+import { isMode, type Mode } from '../features/services/playground/requests';
 import { isUseGrouping, type UseGrouping } from '../features/services/rules';
 import { loadMessages } from '../i18n';
 import type { LaterMessages } from '../i18n/later';
@@ -339,9 +340,10 @@ const service = createRoute({
 const serviceTab = createRoute({
   getParentRoute: () => shell,
   path: '/services/$id/$tab',
-  validateSearch: (search): { page?: number; by?: UseGrouping } => ({
+  validateSearch: (search): { page?: number; by?: UseGrouping; as?: Mode } => ({
     ...(Number(search.page) > 1 ? { page: Number(search.page) } : {}),
     ...(isUseGrouping(search.by) ? { by: search.by } : {}),
+    ...(isMode(search.as) ? { as: search.as } : {}),
   }),
   component: pageWithMessages('services', () => import('../features/services/pages/ServicePage')),
 });
