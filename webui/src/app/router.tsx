@@ -304,7 +304,7 @@ const scheduler = createRoute({
 const presets = createRoute({
   getParentRoute: () => shell,
   path: '/presets',
-  component: pageWithMessages('operations', () => import('../features/operations/pages/PresetsPage')),
+  component: pageWithMessages('editing', () => import('../features/people/pages/PresetsPage')),
 });
 
 const launch = createRoute({

@@ -16,6 +16,7 @@ const isGrave: Record<Kind, boolean> = {
   keypair: false,
   user: false,
   project: false,
+  preset: false,
   resourceGroup: false,
   domain: true,
   group: true,

@@ -73,6 +73,32 @@ export const countField = (name: string, value: number | null | undefined, none:
 export const bytesField = (name: string, value: number | null | undefined, none: number): Field =>
   limitField(name, value, none, 'bytes', bytesOf, bytesText);
 
+/** Bytes that the API takes as text. */
+export function sizeField(name: string, value: number | null | undefined, none: number): Field {
+  const field = bytesField(name, value, none);
+  return {
+    ...field,
+    read: (text) => {
+      const bytes = field.read(text);
+      return bytes === null ? null : String(bytes);
+    },
+  };
+}
+
+/** A list of texts, one on a line. */
+export function linesField(name: string, value: readonly string[]): Field {
+  return {
+    name,
+    control: 'lines',
+    value: value.join('\n'),
+    read: (text) =>
+      String(text)
+        .split('\n')
+        .map((line) => line.trim())
+        .filter((line) => line !== ''),
+  };
+}
+
 export const secondsField = (name: string, value: number | null | undefined): Field =>
   limitField(name, value, 0, 'seconds', secondsOf, secondsText);
 

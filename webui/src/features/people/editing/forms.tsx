@@ -1,6 +1,6 @@
 import { useTranslation } from 'react-i18next';
 import { useMe, useRole } from '../../../api/me';
-import type { Domain, KeypairPolicy, Project, ResourceGroup, StoragePolicy } from '../queries';
+import type { Domain, KeypairPolicy, Preset, Project, ResourceGroup, StoragePolicy } from '../queries';
 import { useDomains, usePolicies } from '../queries';
 import type { FormProps } from './EditableTable';
 import { EditDialog } from './EditDialog';
@@ -8,6 +8,7 @@ import {
   domainFields,
   keypairPolicyFields,
   newResourceGroup,
+  presetFields,
   projectFields,
   projectLimitFields,
   resourceGroupFields,
@@ -49,6 +50,18 @@ function StoragePolicyForm({ kind, row, onClose }: FormProps<StoragePolicy> & { 
 }
 export const UserPolicyForm = (props: FormProps<StoragePolicy>) => <StoragePolicyForm kind="user" {...props} />;
 export const ProjectPolicyForm = (props: FormProps<StoragePolicy>) => <StoragePolicyForm kind="project" {...props} />;
+
+export function PresetForm({ row, onClose }: FormProps<Preset>) {
+  return (
+    <EditDialog
+      kind="preset"
+      id={row?.name ?? null}
+      title={useTitle('preset', row?.name)}
+      fields={presetFields(row)}
+      onClose={onClose}
+    />
+  );
+}
 
 export function ResourceGroupForm({ row, onClose }: FormProps<ResourceGroup>) {
   return (

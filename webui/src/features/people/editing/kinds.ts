@@ -1,4 +1,4 @@
-import type { Domain, KeypairPolicy, Project, ResourceGroup, StoragePolicy } from '../queries';
+import type { Domain, KeypairPolicy, Preset, Project, ResourceGroup, StoragePolicy } from '../queries';
 import {
   bytesField,
   checkField,
@@ -7,9 +7,11 @@ import {
   type Field,
   hostsField,
   jsonField,
+  linesField,
   namesField,
   secondsField,
   secretField,
+  sizeField,
   slotsField,
   textField,
 } from './fields';
@@ -38,9 +40,12 @@ export function keypairPolicyFields(
     ]),
     countField('max_concurrent_sessions', row?.max_concurrent_sessions),
     countField('max_pending_session_count', row?.max_pending_session_count),
+    slotsField('max_pending_session_resource_slots', row?.max_pending_session_resource_slots),
     countField('max_containers_per_session', row?.max_containers_per_session ?? usualContainers, null),
     secondsField('max_session_lifetime', row?.max_session_lifetime),
     secondsField('idle_timeout', row?.idle_timeout),
+    countField('max_vfolder_count', row?.max_vfolder_count),
+    bytesField('max_vfolder_size', row?.max_vfolder_size, 0),
     hostsField('allowed_vfolder_hosts', row?.allowed_vfolder_hosts, hosts, permissions),
   ];
 }
@@ -50,6 +55,18 @@ export function storagePolicyFields(row: StoragePolicy | null): Field[] {
     ...nameField(row),
     countField('max_vfolder_count', row?.max_vfolder_count),
     bytesField('max_quota_scope_size', row?.max_quota_scope_size, -1),
+  ];
+}
+
+export function presetFields(row: Preset | null): Field[] {
+  return [
+    ...nameField(row),
+    slotsField('resource_slots', row?.resource_slots),
+    sizeField('shared_memory', row?.shared_memory, 0),
+    linesField(
+      'device_requests',
+      (row?.device_requests ?? []).filter((request) => request !== null),
+    ),
   ];
 }
 

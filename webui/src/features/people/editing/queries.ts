@@ -52,6 +52,22 @@ export const deleteProjectPolicy = graphql(`
   mutation ($name: String!) { delete_project_resource_policy(name: $name) { ok msg } }
 `);
 
+export const createPreset = graphql(`
+  mutation ($name: String!, $props: CreateResourcePresetInput!) {
+    create_resource_preset(name: $name, props: $props) { ok msg }
+  }
+`);
+
+export const modifyPreset = graphql(`
+  mutation ($name: String!, $props: ModifyResourcePresetInput!) {
+    modify_resource_preset(name: $name, props: $props) { ok msg }
+  }
+`);
+
+export const deletePreset = graphql(`
+  mutation ($name: String!) { delete_resource_preset(name: $name) { ok msg } }
+`);
+
 export const createResourceGroup = graphql(`
   mutation ($name: String!, $props: CreateScalingGroupInput!) {
     create_scaling_group(name: $name, props: $props) { ok msg }
@@ -174,6 +190,12 @@ export const changes = {
     create: sender(createProjectPolicy),
     modify: sender(modifyProjectPolicy),
     remove: sender(deleteProjectPolicy),
+  },
+  preset: {
+    shownBy: 'presets',
+    create: sender(createPreset),
+    modify: sender(modifyPreset),
+    remove: sender(deletePreset),
   },
   resourceGroup: {
     shownBy: 'resource-groups',
