@@ -54,7 +54,7 @@ await journey(async (browser) => {
   // The playground needs no token: an answer comes token by token, its script is text, and it ends when it is stopped.
   await page.goto(`${path}/playground`);
   await page.getByLabel('Message', { exact: true }).fill('hello');
-  await page.getByRole('button', { name: 'Send' }).click();
+  await page.getByRole('button', { name: 'Send', exact: true }).click();
   const turn = page.getByRole('article');
   await turn.getByText(/<img src=x onerror=window.__hacked=1>( and on){3,}/).waitFor();
   assert.match((await turn.textContent()) ?? '', /first token after .* s/);
@@ -66,7 +66,7 @@ await journey(async (browser) => {
   await page.goto(`${path}/playground?as=request`);
   await page.getByLabel('Path').fill('/open');
   for (let open = ''; open !== '{"open": 0}'; ) {
-    await page.getByRole('button', { name: 'Send' }).click();
+    await page.getByRole('button', { name: 'Send', exact: true }).click();
     await page.getByText('complete', { exact: true }).waitFor();
     open = (await page.getByRole('region', { name: 'Answer' }).last().textContent()) ?? '';
   }
@@ -100,7 +100,7 @@ await journey(async (browser) => {
   await dialog.getByLabel('Threshold').fill('800');
   assert.deepEqual(await checkAccessibility(page, 'the dialog of a rule'), []);
   await dialog.getByRole('button', { name: 'Save' }).click();
-  await page.getByRole('cell', { name: 'Open and waiting requests greater than 800' }).waitFor();
+  await page.getByRole('cell', { name: 'Open and waiting requests greater than 800', exact: true }).waitFor();
   await page.getByRole('button', { name: 'Change autoscaling' }).click();
   await dialog.getByLabel('Replicas at most', { exact: true }).fill('1');
   assert.deepEqual(await checkAccessibility(page, 'the dialog of autoscaling'), []);

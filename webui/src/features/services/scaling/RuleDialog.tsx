@@ -1,7 +1,7 @@
 import { Group, NativeSelect, TextInput } from '@mantine/core';
 import { useState } from 'react';
 import { useTranslation } from 'react-i18next';
-import { FormDialog } from '../parts/FormDialog';
+import { FormDialog } from '../../../components/FormDialog';
 import { errorsByField } from '../rules';
 import { comparators, type RuleField, ruleBodyOf, ruleDraftOf, ruleFields, type ScalingRule } from './drafts';
 import { MetricFields } from './MetricFields';

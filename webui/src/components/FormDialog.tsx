@@ -1,7 +1,7 @@
 import { Button, Group, Modal, Stack } from '@mantine/core';
 import type { FormEvent, ReactNode } from 'react';
 import { useTranslation } from 'react-i18next';
-import { ProblemAlert } from '../../../components/ProblemAlert';
+import { ProblemAlert } from './ProblemAlert';
 
 /** A dialog with fields, and what is wrong beside them. */
 export function FormDialog({
