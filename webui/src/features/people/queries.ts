@@ -68,6 +68,12 @@ export const createKeypair = graphql(`
   }
 `);
 
+export const rotateKeypair = graphql(`
+  mutation ($accessKey: String!) {
+    rotate_keypair(access_key: $accessKey) { ok msg keypair { access_key secret_key } }
+  }
+`);
+
 export const setKeypairPolicy = graphql(`
   mutation ($accessKey: String!, $policy: String!) {
     modify_keypair(access_key: $accessKey, props: { resource_policy: $policy }) { ok msg }
@@ -191,6 +197,14 @@ export function useSetUserStatus() {
   return useMutation({
     mutationFn: (variables: { email: string; status: 'active' | 'inactive' }) => mutate(setUserStatus, variables),
     onSuccess: () => client.invalidateQueries({ queryKey: ['users'] }),
+  });
+}
+
+/** Gives a keypair another secret, which is in this reply and nowhere else. */
+export function useRotateKeypair() {
+  return useMutation({
+    mutationFn: (accessKey: string) => mutate(rotateKeypair, { accessKey }),
+    gcTime: 0,
   });
 }
 

@@ -7,9 +7,12 @@ import { openPage } from '../../../testing/render';
 import { FakeServer } from '../../../testing/server';
 import { countField, type Field, hostsField, jsonField, propsOf, slotsField } from './fields';
 import {
+  accessKeyFields,
   domainFields,
   keypairPolicyFields,
   newResourceGroup,
+  personFields,
+  personLimitFields,
   presetFields,
   projectFields,
   projectLimitFields,
@@ -60,6 +63,24 @@ it.each(forms.slice(0, 4))('the form of %s has every field of the API', (_, modi
   const all = isInputObjectType(input) ? Object.keys(input.getFields()) : [];
   expect(fields.map(({ name }) => name).sort()).toEqual(
     ['name', ...all.filter((name) => !leftOut[modify]?.includes(name))].sort(),
+  );
+});
+
+describe.each([
+  [
+    'ModifyUserInput',
+    [...personFields({} as never), ...personLimitFields({} as never, [], [], [])],
+    ['is_active', 'status', 'totp_activated', 'group_ids', 'main_access_key'], // by acts of their own, or by the project
+  ],
+  ['ModifyKeyPairInput', accessKeyFields({} as never, []), ['is_active']],
+] as [string, readonly Field[], string[]][])('the form of %s', (modify, fields, others) => {
+  it('has every field of the API but those of other acts', () => {
+    const input = schema.getType(modify);
+    const all = isInputObjectType(input) ? Object.keys(input.getFields()) : [];
+    expect(fields.map(({ name }) => name).sort()).toEqual(all.filter((name) => !others.includes(name)).sort());
+  });
+  it.each(fields.map(({ name, words: label }) => label ?? name))('%s has a label', (name) =>
+    expect(Object.keys(en.field)).toContain(name),
   );
 });
 

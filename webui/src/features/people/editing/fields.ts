@@ -9,6 +9,8 @@ export type Malformed = 'count' | 'bytes' | 'seconds' | 'slots' | 'json' | 'requ
 /** A field of a form, named as the API names it. */
 export interface Field {
   name: string;
+  /** The message of its label and hint, where another form has a field of the same name with another meaning. */
+  words?: string;
   control: 'text' | 'lines' | 'secret' | 'choice' | 'tags' | 'check';
   /** What it has at first: a value that stays is not sent. */
   value: Value;

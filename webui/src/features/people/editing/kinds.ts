@@ -15,7 +15,7 @@ import {
   slotsField,
   textField,
 } from './fields';
-import { type Opening, openGroupsField } from './queries';
+import { type AccessKey, type Opening, openGroupsField, type Person } from './queries';
 
 export interface HostChoices {
   hosts: readonly string[];
@@ -67,6 +67,58 @@ export function presetFields(row: Preset | null): Field[] {
       'device_requests',
       (row?.device_requests ?? []).filter((request) => request !== null),
     ),
+  ];
+}
+
+/** What administrators of a domain, too, may say of a user. */
+export function personFields(row: Person): Field[] {
+  return [
+    textField('full_name', row.full_name),
+    textField('username', row.username, true),
+    textField('description', row.description),
+    secretField('password'),
+    checkField('need_password_change', row.need_password_change),
+    linesField(
+      'allowed_client_ip',
+      (row.allowed_client_ip ?? []).filter((network) => network !== null),
+    ),
+  ];
+}
+
+/** What only superadmins say of a user. */
+export function personLimitFields(
+  row: Person,
+  roles: readonly string[],
+  domains: readonly string[],
+  policies: readonly string[],
+): Field[] {
+  const choice = (name: string, value: string | null | undefined, choices: readonly string[]) =>
+    choiceField(name, value ?? '', [...new Set([value ?? '', ...choices])]);
+  return [
+    choice('role', row.role, roles),
+    choice('domain_name', row.domain_name, domains),
+    choice('resource_policy', row.resource_policy, policies),
+    checkField('sudo_session_enabled', row.sudo_session_enabled),
+  ];
+}
+
+/** What may be said of a keypair; `policies` are null for those who may not say its limits. */
+export function accessKeyFields(row: AccessKey, policies: readonly string[] | null): Field[] {
+  const networks = (row.allowed_client_ip ?? []).filter((network) => network !== null);
+  const policy = row.resource_policy ?? '';
+  return [
+    linesField('allowed_client_ip', networks),
+    ...(policies === null
+      ? []
+      : [
+          {
+            ...choiceField('resource_policy', policy, [...new Set([policy, ...policies])]),
+            words: 'keypair_policy',
+          },
+          countField('rate_limit', row.rate_limit),
+          countField('concurrency_limit', row.concurrency_limit),
+          checkField('is_admin', row.is_admin),
+        ]),
   ];
 }
 
