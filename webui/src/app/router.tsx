@@ -149,6 +149,16 @@ const sessions = createRoute({
   component: lazyRouteComponent(() => import('../features/sessions/pages/SessionsPage')),
 });
 
+const arrays = createRoute({
+  getParentRoute: () => shell,
+  path: '/sessions/arrays',
+  validateSearch: (search): { page?: number; all?: boolean } => ({
+    ...(Number(search.page) > 1 ? { page: Math.floor(Number(search.page)) } : {}),
+    ...(search.all === true ? { all: true } : {}),
+  }),
+  component: pageWithMessages('sessionWork', () => import('../features/sessions/pages/ArraysPage')),
+});
+
 const session = createRoute({
   getParentRoute: () => shell,
   path: '/sessions/$id',
@@ -391,6 +401,7 @@ const tree = root.addChildren([
   shell.addChildren([
     home,
     sessions,
+    arrays,
     session,
     sessionTab,
     folders,
