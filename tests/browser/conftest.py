@@ -18,7 +18,7 @@ from ai.backend.infra.console.places import cache_folder
 from tests.support.cluster import Cluster, free_port, running_cluster
 from tests.support.hub_thread import hub_with_tiny
 
-MODEL = Path(__file__).resolve().parents[2] / "docs" / "examples" / "embedding-model"
+MODEL = Path(__file__).resolve().parents[1] / "data" / "chat-model"
 HOSTILE_TEXT = "<img src=x onerror=window.__hacked=1>"
 HOSTILE_DIRECTORY = "<script>window.__hacked=1<script>"
 RESOURCES = ("-r", "cpu=1", "-r", "mem=256m")
@@ -124,10 +124,10 @@ def session(cluster: Cluster) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def model(cluster: Cluster) -> str:
     """The name of a folder with a model that can be served."""
-    cluster.run("vfolder", "create", "tiny-embedding", check=True)
+    cluster.run("vfolder", "create", "endless-chat", check=True)
     files = [str(path) for path in MODEL.iterdir()]
-    cluster.run("vfolder", "upload", "tiny-embedding", *files, "-b", str(MODEL), check=True)
-    return "tiny-embedding"
+    cluster.run("vfolder", "upload", "endless-chat", *files, "-b", str(MODEL), check=True)
+    return "endless-chat"
 
 
 @pytest.fixture

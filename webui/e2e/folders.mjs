@@ -40,6 +40,10 @@ await journey(async (browser) => {
   await page.getByRole('dialog').getByRole('button', { name: 'Replace' }).click();
   await page.getByText('2 of 2 uploads done').waitFor();
   await page.getByRole('cell', { name: '3 B' }).waitFor();
+  await page.getByRole('button', { name: 'Rename or move data.bin' }).click();
+  await page.getByRole('dialog').getByLabel('Path in the folder').fill('renamed.bin');
+  await page.getByRole('dialog').getByRole('button', { name: 'Move' }).click();
+  await page.getByRole('link', { name: 'renamed.bin' }).waitFor();
 
   await page.getByRole('button', { name: 'Delete', exact: true }).click();
   await page.getByRole('button', { name: 'Move to trash' }).click();

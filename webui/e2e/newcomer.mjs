@@ -2,7 +2,7 @@
 // sends a file, opens an app, and ends the session.
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
-import { journey, openPage, screenshot, site } from './browser.mjs';
+import { checkAccessibility, journey, openPage, screenshot, site } from './browser.mjs';
 
 const figure = `class Figure:
     def _repr_svg_(self):
@@ -85,6 +85,12 @@ await journey(async (browser) => {
   await app.close();
 
   await page.goto(address);
+  await page.getByRole('button', { name: 'More that can be done' }).click();
+  await page.getByRole('menuitem', { name: 'Rename' }).click();
+  await page.getByRole('dialog').getByLabel('Name', { exact: true }).fill('experienced');
+  assert.deepEqual(await checkAccessibility(page, 'the dialog of a name'), []);
+  await page.getByRole('dialog').getByRole('button', { name: 'Rename' }).click();
+  await page.getByRole('heading', { level: 1, name: 'experienced' }).waitFor();
   await page.getByRole('button', { name: 'Terminate' }).click();
   await page.getByRole('dialog').getByRole('button', { name: 'Terminate' }).click();
   await page.getByText('TERMINATED').first().waitFor(); // told by an event: nobody reloads

@@ -50,6 +50,23 @@ async function prepare(page) {
   assert.deepEqual(statuses, [200, 200]);
 }
 
+/** Changes the preset; a refusal is at its field. Returns the broken rules of accessibility. */
+async function changePreset(page) {
+  await page.goto('/presets');
+  await page.getByRole('button', { name: 'Change: two-cores' }).click();
+  const dialog = page.getByRole('dialog');
+  await dialog.getByLabel('Devices').fill('model ==');
+  await dialog.getByLabel('Shared memory').fill('96m');
+  await dialog.getByRole('button', { name: 'Save' }).click();
+  await page.locator('textarea[aria-invalid=true]').waitFor();
+  await screenshot(page, 'presets-refused');
+  const violations = await checkAccessibility(page, 'the dialog of a preset');
+  await dialog.getByLabel('Devices').fill('');
+  await dialog.getByRole('button', { name: 'Save' }).click();
+  await page.getByRole('cell', { name: '96 MiB' }).waitFor();
+  return violations;
+}
+
 const nameOf = (path) => path.replaceAll(/[^a-z]+/g, '-').replaceAll(/^-|-$/g, '');
 
 await journey(async (browser) => {
@@ -60,7 +77,10 @@ await journey(async (browser) => {
       const language = scheme === 'dark' ? 'ko-KR' : 'en-US';
       const { page, context, expectNoFaults } = await openPage(browser, { scheme, width, language });
       await login(page, site.admin);
-      if (!isPrepared) await prepare(page);
+      if (!isPrepared) {
+        await prepare(page);
+        violations.push(...(await changePreset(page)));
+      }
       isPrepared = true;
       for (const path of pages) {
         await page.goto(path);

@@ -19,6 +19,7 @@ const everybody = [
   `/folders/${site.folder}`,
   ...(site.file ? [`/folders/${site.folder}/files/?show=${encodeURIComponent(site.file)}`] : []),
   '/sessions/new',
+  '/sessions/arrays?all=true',
   '/queue',
   '/images',
   '/usage',

@@ -92,6 +92,18 @@ await journey(async (browser) => {
   await act('Reset one-time passwords');
   await confirm('Reset one-time passwords');
   await admin.page.getByRole('dialog').waitFor({ state: 'detached' });
+  await act('Change');
+  const dialog = admin.page.getByRole('dialog');
+  await dialog.getByLabel('Networks').fill('nowhere');
+  await dialog.getByRole('button', { name: 'Save' }).click();
+  await admin.page.locator('textarea[aria-invalid=true]').waitFor();
+  await screenshot(admin.page, 'people-change-refused');
+  assert.deepEqual(await checkAccessibility(admin.page, 'the dialog of a user'), []);
+  await dialog.getByLabel('Networks').fill('10.0.0.0/8');
+  await dialog.getByLabel('Name', { exact: true }).fill('A newcomer');
+  await dialog.getByRole('button', { name: 'Save' }).click();
+  await dialog.waitFor({ state: 'detached' });
+  await admin.page.getByText('A newcomer', { exact: true }).first().waitFor();
   await act('Purge');
   await admin.page.getByText('1 keypair', { exact: true }).waitFor();
   await admin.page.getByRole('dialog').getByRole('textbox').fill(person.email);

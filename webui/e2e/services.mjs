@@ -1,4 +1,5 @@
-// Somebody serves a model by the form, sees why it is not ready yet, calls it with a token, promotes a canary, and ends it. Every part of
+// Somebody serves a model by the form, sees why it is not ready yet, calls it with a token and from
+// the playground, promotes a canary, and ends it. Every part of
 // the service is accessible in both themes, in both languages and on a phone.
 import assert from 'node:assert/strict';
 import {
@@ -12,7 +13,7 @@ import {
   site,
 } from './browser.mjs';
 
-const tabs = ['overview', 'replicas', 'revisions', 'tokens', 'usage', 'history'];
+const tabs = ['overview', 'playground', 'replicas', 'revisions', 'scaling', 'tokens', 'usage', 'history'];
 
 await journey(async (browser) => {
   const { page, expectNoFaults } = await openPage(browser, { expects: [/400 POST .*\/services\/_\/try/] });
@@ -50,6 +51,26 @@ await journey(async (browser) => {
   await page.getByRole('button', { name: 'Make a token' }).waitFor();
   assert.equal(await page.getByText(secret).count(), 0, 'a token is shown once');
 
+  // The playground needs no token: an answer comes token by token, its script is text, and it ends when it is stopped.
+  await page.goto(`${path}/playground`);
+  await page.getByLabel('Message', { exact: true }).fill('hello');
+  await page.getByRole('button', { name: 'Send', exact: true }).click();
+  const turn = page.getByRole('article');
+  await turn.getByText(/<img src=x onerror=window.__hacked=1>( and on){3,}/).waitFor();
+  assert.match((await turn.textContent()) ?? '', /first token after .* s/);
+  assert.deepEqual(await checkAccessibility(page, 'the playground'), []);
+  await screenshot(page, 'services-playground');
+  await page.getByRole('button', { name: 'Stop' }).click();
+  await turn.getByText('stopped', { exact: true }).waitFor();
+  assert.equal(await page.evaluate(() => window.__hacked), undefined);
+  await page.goto(`${path}/playground?as=request`);
+  await page.getByLabel('Path').fill('/open');
+  for (let open = ''; open !== '{"open": 0}'; ) {
+    await page.getByRole('button', { name: 'Send', exact: true }).click();
+    await page.getByText('complete', { exact: true }).waitFor();
+    open = (await page.getByRole('region', { name: 'Answer' }).last().textContent()) ?? '';
+  }
+
   // A canary stays at its step until it is promoted.
   await page.goto(`${path}/revisions`);
   await page.getByRole('button', { name: 'Change the roll-out' }).click();
@@ -59,11 +80,12 @@ await journey(async (browser) => {
   assert.deepEqual(await checkAccessibility(page, 'the dialog of a roll-out'), []);
   await dialog.getByRole('button', { name: 'Save' }).click();
   await page.getByText('20 % until it is promoted').waitFor();
-  const status = await page.evaluate(async (target) => {
-    const headers = { 'Content-Type': 'application/json' };
-    return (await fetch(target, { method: 'PATCH', headers, body: '{"environ": {"A": "1"}}' })).status;
-  }, `/func${path}`);
-  assert.equal(status, 200);
+  await page.getByRole('button', { name: 'Change', exact: true }).click();
+  await dialog.getByLabel('Environment').fill('A=1');
+  await dialog.getByText('This rolls out a new revision.').waitFor();
+  assert.deepEqual(await checkAccessibility(page, 'the dialog of a change'), []);
+  await screenshot(page, 'services-change');
+  await dialog.getByRole('button', { name: 'Save' }).click();
   await page.getByText('when you promote it').waitFor();
   await page.getByText('20 %', { exact: true }).waitFor();
   await screenshot(page, 'services-canary');
@@ -71,6 +93,22 @@ await journey(async (browser) => {
   await dialog.getByRole('button', { name: 'Promote' }).click();
   await page.getByText('Nothing is being rolled out').waitFor();
   await page.getByText('100 %', { exact: true }).waitFor();
+
+  // A rule begins autoscaling, and is told with what it does.
+  await page.goto(`${path}/scaling`);
+  await page.getByRole('button', { name: 'New rule' }).click();
+  await dialog.getByLabel('Threshold').fill('800');
+  assert.deepEqual(await checkAccessibility(page, 'the dialog of a rule'), []);
+  await dialog.getByRole('button', { name: 'Save' }).click();
+  await page.getByRole('cell', { name: 'Open and waiting requests greater than 800', exact: true }).waitFor();
+  await page.getByRole('button', { name: 'Change autoscaling' }).click();
+  await dialog.getByLabel('Replicas at most', { exact: true }).fill('1');
+  assert.deepEqual(await checkAccessibility(page, 'the dialog of autoscaling'), []);
+  await dialog.getByRole('button', { name: 'Save' }).click();
+  await page.getByText('1 of 1 to 1').waitFor();
+  await page.getByRole('button', { name: 'Send routes' }).click();
+  await dialog.getByRole('button', { name: 'Send them' }).click();
+  await dialog.waitFor({ state: 'detached' });
 
   const violations = [];
   for (const [scheme, width] of [

@@ -144,8 +144,8 @@ MakeSite = Callable[..., Awaitable[Site]]
 
 
 @asynccontextmanager
-async def running_site(folder: Path, **tables: Any) -> AsyncIterator[Site]:
-    manager = FakeManager()
+async def running_site(folder: Path, *, manager: FakeManager | None = None, **tables: Any) -> AsyncIterator[Site]:
+    manager = manager or FakeManager()
     runner, port = await serve(manager.application(), "127.0.0.1", 0)
     given = {
         "service": {"port": 0, **tables.pop("service", {})},

@@ -29,6 +29,12 @@ export function formatSlot(
   return formatNumber(value, language);
 }
 
+/** Returns the name of a slot for people; where another slot has the same, its own name tells them apart. */
 export function slotLabel(name: string, details: Record<string, SlotDetails> | undefined): string {
-  return details?.[name]?.human_readable_name || name;
+  const label = details?.[name]?.human_readable_name;
+  if (!label) return name;
+  const isShared = Object.entries(details ?? {}).some(
+    ([other, slot]) => other !== name && slot.human_readable_name === label,
+  );
+  return isShared ? `${label} (${name})` : label;
 }

@@ -14,6 +14,7 @@ import { loginQuery, meOptions } from '../api/me';
 import { prefix } from '../api/prefix';
 import { draftOf, searchOf } from '../features/launch/rules';
 import { serviceDraftOf, serviceSearchOf } from '../features/services/draft';
+import { isMode, type Mode } from '../features/services/playground/requests';
 import { isUseGrouping, type UseGrouping } from '../features/services/rules';
 import { loadMessages } from '../i18n';
 import type { LaterMessages } from '../i18n/later';
@@ -146,6 +147,16 @@ const sessions = createRoute({
   }),
   search: { middlewares: [stripSearchParams(sessionsDefaults)] },
   component: lazyRouteComponent(() => import('../features/sessions/pages/SessionsPage')),
+});
+
+const arrays = createRoute({
+  getParentRoute: () => shell,
+  path: '/sessions/arrays',
+  validateSearch: (search): { page?: number; all?: boolean } => ({
+    ...(Number(search.page) > 1 ? { page: Math.floor(Number(search.page)) } : {}),
+    ...(search.all === true ? { all: true } : {}),
+  }),
+  component: pageWithMessages('sessionWork', () => import('../features/sessions/pages/ArraysPage')),
 });
 
 const session = createRoute({
@@ -303,7 +314,7 @@ const scheduler = createRoute({
 const presets = createRoute({
   getParentRoute: () => shell,
   path: '/presets',
-  component: pageWithMessages('operations', () => import('../features/operations/pages/PresetsPage')),
+  component: pageWithMessages('editing', () => import('../features/people/pages/PresetsPage')),
 });
 
 const launch = createRoute({
@@ -339,9 +350,10 @@ const service = createRoute({
 const serviceTab = createRoute({
   getParentRoute: () => shell,
   path: '/services/$id/$tab',
-  validateSearch: (search): { page?: number; by?: UseGrouping } => ({
+  validateSearch: (search): { page?: number; by?: UseGrouping; as?: Mode } => ({
     ...(Number(search.page) > 1 ? { page: Number(search.page) } : {}),
     ...(isUseGrouping(search.by) ? { by: search.by } : {}),
+    ...(isMode(search.as) ? { as: search.as } : {}),
   }),
   component: pageWithMessages('services', () => import('../features/services/pages/ServicePage')),
 });
@@ -389,6 +401,7 @@ const tree = root.addChildren([
   shell.addChildren([
     home,
     sessions,
+    arrays,
     session,
     sessionTab,
     folders,

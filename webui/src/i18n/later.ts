@@ -10,6 +10,8 @@ import type operations from '../features/operations/locale/en.json';
 import type editing from '../features/people/editing/locale/en.json';
 import type queue from '../features/queue/locale/en.json';
 import type services from '../features/services/locale/en.json';
+import type playground from '../features/services/locale/playground/en.json';
+import type scaling from '../features/services/locale/scaling/en.json';
 import type sessionWork from '../features/sessions/locale/work/en.json';
 import type templates from '../features/templates/locale/en.json';
 import type terminal from '../features/terminal/locale/en.json';
@@ -31,6 +33,8 @@ export interface LaterMessages {
   registration: typeof registration;
   preview: typeof preview;
   services: typeof services;
+  playground: typeof playground;
+  scaling: typeof scaling;
   sessionWork: typeof sessionWork;
   usage: typeof usage;
 }
@@ -96,6 +100,14 @@ export const later: Loaders = {
   services: {
     en: () => import('../features/services/locale/en.json'),
     ko: () => import('../features/services/locale/ko.json'),
+  },
+  playground: {
+    en: () => import('../features/services/locale/playground/en.json'),
+    ko: () => import('../features/services/locale/playground/ko.json'),
+  },
+  scaling: {
+    en: () => import('../features/services/locale/scaling/en.json'),
+    ko: () => import('../features/services/locale/scaling/ko.json'),
   },
   sessionWork: {
     en: () => import('../features/sessions/locale/work/en.json'),

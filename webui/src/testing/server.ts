@@ -3,6 +3,8 @@ import { vi } from 'vitest';
 export interface Reply {
   status?: number;
   body?: unknown;
+  /** Instead of `body`: what is sent as it is. */
+  raw?: BodyInit;
   headers?: Record<string, string>;
 }
 
@@ -63,7 +65,7 @@ export class FakeServer {
         status: 501,
         body: { title: `no handler of ${key}` },
       };
-      return new Response(reply.body === undefined ? null : JSON.stringify(reply.body), {
+      return new Response(reply.raw ?? (reply.body === undefined ? null : JSON.stringify(reply.body)), {
         status: reply.status ?? 200,
         headers: { 'Content-Type': 'application/json', ...reply.headers },
       });

@@ -30,6 +30,7 @@ from ai.backend.web.pages.bundle import is_our_console
 from ai.backend.web.pages.console import Console
 from ai.backend.web.pages.console_api import ConsoleApi
 from ai.backend.web.relay.api import RelayApi
+from ai.backend.web.relay.services_api import ServiceCallsApi
 
 log = logging.getLogger(__name__)
 
@@ -59,11 +60,13 @@ class WebServer:
         sign_in = ManagerSignIn(self.managers)
         self.logins = logins = LoginService(self._store, sign_in, limits, SystemClock())
         cookies = CookiePolicy(scheme=scheme, base_name=session.cookie_name, max_age_s=session.max_age)
+        self._service_calls = ServiceCallsApi(self.managers, logins, cookies, verifies_tls=settings.api.ssl_verify)
         apis = (
             LoginApi(logins, sign_in, cookies, domain=settings.api.domain),
             SsoApi(logins, sign_in, cookies, domain=settings.api.domain),
             PasswordApi(logins, domain=settings.api.domain, scheme=scheme),
             RelayApi(self.managers, logins, cookies),
+            self._service_calls,
             HealthApi(metrics, self._readiness),
             _pages(settings, scheme=scheme),
         )
@@ -99,6 +102,7 @@ class WebServer:
     async def stop(self) -> None:
         """Stops serving. May be called after a failed start."""
         await self._runner.cleanup()
+        await self._service_calls.close()
         await self.managers.stop()
         await self._store.stop()
 

@@ -92,6 +92,15 @@ async def test_resource_groups_presets_and_agents(shell: Shell) -> None:
     await shell("resource-preset", "add", "small", "--resource-slots", '{"cpu": "2"}', "--shared-memory", "64m")
     await shell("resource-preset", "update", "small", "--shared-memory", "128m")
     assert (await shell("resource-preset", "list"))[0]["shared_memory"] == 128 << 20
+    choice = ("--device-request", 'amount("mock.device", 2)', "--device-request", 'amount("mock.device", 1)')
+    await shell("resource-preset", "update", "small", "--shared-memory", "0", *choice)
+    preset = (await shell("resource-preset", "list"))[0]
+    assert (preset["shared_memory"], preset["resource_slots"]) == (None, {"cpu": "2"})
+    assert preset["device_requests"] == [choice[1], choice[3]]
+    await shell("resource-preset", "update", "small", "--shared-memory", "much", fails="not a size")
+    await shell("resource-preset", "update", "small", "--device-request", "")
+    assert (await shell("resource-preset", "list"))[0]["device_requests"] == []
+    await shell("resource-preset", "update", "other", "--shared-memory", "1m", fails="no preset")
     await shell("resource-preset", "delete", "small")
 
 
@@ -135,10 +144,12 @@ async def test_people_and_tenants(api: Api, shell: Shell) -> None:
     await shell("keypair-resource-policy", "delete", "tight", fails="tight")
     await shell("keypair", "delete", pair["access_key"], "-y")
     waiting = ("--max-pending-session-count", "2", "--max-pending-session-resource-slots", '{"cpu": "4"}')
-    await shell("keypair-resource-policy", "update", "tight", "--idle-timeout", "60", *waiting)
+    folders = ("--max-vfolder-count", "3", "--max-vfolder-size", "1048576")
+    await shell("keypair-resource-policy", "update", "tight", "--idle-timeout", "60", *waiting, *folders)
     tight = await shell("keypair-resource-policy", "info", "tight")
     assert (tight["idle_timeout"], tight["max_pending_session_count"]) == (60, 2)
     assert tight["max_pending_session_resource_slots"] == {"cpu": "4"}
+    assert (tight["max_vfolder_count"], tight["max_vfolder_size"]) == (3, 1 << 20)
     await shell("keypair-resource-policy", "delete", "tight")
     for email in ("ann@lab", "bob@lab"):
         await shell("user", "delete", email)

@@ -6,6 +6,8 @@ import json
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
+
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import SessionStatus
 from ai.backend.manager.resources.model import ResourcePreset
@@ -85,3 +87,27 @@ async def test_a_preset_fits_where_one_of_its_alternatives_does(api: Api) -> Non
     assert "plain" not in await fitting()
     await create(api, "only-one")
     assert "choice" not in await fitting()
+
+
+@pytest.mark.parametrize(
+    ("props", "field"),
+    [
+        ({"shared_memory": "much"}, "shared_memory"),
+        ({"resource_slots": "[]"}, "resource_slots"),
+        ({"resource_slots": '{"cpu": "-1"}'}, "resource_slots"),
+        ({"device_requests": ["=="]}, "device_requests"),
+    ],
+)
+async def test_a_refused_preset_names_its_field_and_stays(api: Api, props: dict[str, Any], field: str) -> None:
+    create = 'mutation($p: CreateResourcePresetInput!) { create_resource_preset(name: "kept", props: $p) { ok } }'
+    modify = 'mutation($p: ModifyResourcePresetInput!) { modify_resource_preset(name: "kept", props: $p) { ok msg } }'
+    kept = {"resource_slots": json.dumps({"cpu": "1"}), "shared_memory": "64m", "device_requests": AMOUNTS}
+    assert (await api.gql(create, api.admin, p=kept))["data"]["create_resource_preset"]["ok"]
+    reply = await api.gql(modify, api.admin, p=props)
+    assert reply["data"]["modify_resource_preset"]["ok"] is False
+    assert field in reply["extensions"]["problems"]["modify_resource_preset"]["data"]
+    reply = await api.gql(modify, api.user, p={"shared_memory": "1m"})
+    assert reply["data"]["modify_resource_preset"]["ok"] is False, "for superadmins alone"
+    query = '{ resource_preset(name: "kept") { resource_slots shared_memory device_requests } }'
+    preset = (await api.gql(query, api.admin))["data"]["resource_preset"]
+    assert preset == {**kept, "shared_memory": 64 << 20}

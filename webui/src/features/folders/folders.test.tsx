@@ -1,4 +1,5 @@
-import { screen } from '@testing-library/react';
+import { screen, within } from '@testing-library/react';
+import userEvent from '@testing-library/user-event';
 import { expect, it } from 'vitest';
 import { openPage } from '../../testing/render';
 import { FakeServer } from '../../testing/server';
@@ -47,4 +48,31 @@ it('a copy that is being filled is not asked with whom it is shared', async () =
   expect(await screen.findByText('The files are being copied')).toBeDefined();
   await new Promise((resolve) => setTimeout(resolve, 300));
   expect(asked).toBe(0);
+});
+
+it('a file is renamed or moved in its folder, and a refusal is told', async () => {
+  const server = new FakeServer();
+  server.on('GET /func/folders/f1', () => ({
+    body: { id: 'f1', name: 'data', status: 'ready', is_owner: true, permission: 'rw', host: 'h', creator: 'ann' },
+  }));
+  server.on('GET /func/folders/f1/files', () => ({
+    body: { items: [{ name: 'a.txt', type: 'FILE', size: 1, modified: 1, mode: '' }], next: null },
+  }));
+  server.on('POST /func/folders/f1/move-file', () => ({ status: 409, body: { title: 'There is one already.' } }));
+  openPage('/folders/f1/files/sub', server);
+  await userEvent.click(await screen.findByRole('button', { name: 'Rename or move a.txt' }));
+  const dialog = await screen.findByRole('dialog', { name: 'Rename or move a.txt' });
+  const field = within(dialog).getByRole<HTMLInputElement>('textbox', { name: 'Path in the folder' });
+  expect(field.value).toBe('sub/a.txt');
+  await userEvent.clear(field);
+  await userEvent.click(within(dialog).getByRole('button', { name: 'Move' }));
+  expect(field.getAttribute('aria-invalid')).toBe('true');
+  await userEvent.type(field, '../other/b.txt');
+  await userEvent.click(within(dialog).getByRole('button', { name: 'Move' }));
+  expect((await within(dialog).findByRole('alert')).textContent).toContain('There is one already.');
+  server.on('POST /func/folders/f1/move-file', () => ({ body: { msg: '' } }));
+  await userEvent.click(within(dialog).getByRole('button', { name: 'Move' }));
+  await expect.poll(() => screen.queryByRole('dialog')).toBeNull();
+  const sent = server.requests.filter(({ key }) => key.endsWith('move-file')).map(({ body }) => body);
+  expect(sent).toEqual(Array.from({ length: 2 }, () => ({ src: 'sub/a.txt', dst: 'other/b.txt' })));
 });

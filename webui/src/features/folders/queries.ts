@@ -155,3 +155,9 @@ export const useDeleteFiles = () =>
   useChange(({ id, files }: { id: string; files: string[] }) =>
     dataOf(rest.POST('/folders/{f}/delete-files', { params: { path: { f: id } }, body: { files, recursive: true } })),
   );
+
+/** Gives a file or directory another path in its folder. */
+export const useMoveFile = () =>
+  useChange(({ id, src, dst }: { id: string; src: string; dst: string }) =>
+    dataOf(rest.POST('/folders/{f}/move-file', { params: { path: { f: id } }, body: { src, dst } })),
+  );

@@ -150,6 +150,118 @@ describe('the list of keypairs', () => {
   });
 });
 
+describe('the form of a user', () => {
+  const person = {
+    email: 'bob@example.com',
+    username: 'bob',
+    full_name: 'Bob',
+    description: '',
+    role: 'user',
+    domain_name: 'default',
+    need_password_change: false,
+    allowed_client_ip: ['10.0.0.0/8'],
+    resource_policy: 'usual',
+    sudo_session_enabled: false,
+  };
+  beforeEach(() => {
+    server.graphql('user', () => ({ user: person, keypair: { access_key: 'AKIATEST' } }));
+    server.graphql('domains', () => ({ domains: [{ name: 'default' }, { name: 'other' }] }));
+    server.graphql('keypair_resource_policies', () => ({
+      keypair_resource_policies: [{ name: 'tight' }],
+      user_resource_policies: [{ name: 'usual' }, { name: 'large' }],
+      project_resource_policies: [],
+    }));
+  });
+  it('sends what superadmins change, with what is refused at its field', async () => {
+    loginAs('superadmin');
+    server.on('gql modify_user', () => ({
+      body: {
+        data: { modify_user: { ok: false, msg: 'allowed_client_ip: no network' } },
+        extensions: { problems: { modify_user: { status: 400, type: 'x', data: { allowed_client_ip: 'malformed' } } } },
+      },
+    }));
+    const dialog = await choose('Change');
+    const networks = await within(dialog).findByLabelText<HTMLTextAreaElement>('Networks');
+    expect(networks.value).toBe('10.0.0.0/8');
+    await userEvent.clear(networks);
+    await userEvent.type(networks, 'nowhere');
+    await userEvent.selectOptions(within(dialog).getByLabelText('Role'), 'admin');
+    await userEvent.selectOptions(within(dialog).getByLabelText('Storage policy'), 'large');
+    await userEvent.type(within(dialog).getByLabelText('New password'), 'a long password');
+    await userEvent.click(within(dialog).getByRole('button', { name: 'Save' }));
+    await expect.poll(() => networks.getAttribute('aria-invalid')).toBe('true');
+    expect(within(dialog).getByText('allowed_client_ip: no network')).toBeDefined();
+    server.graphql('modify_user', () => ({ modify_user: { ok: true, msg: '' } }));
+    await userEvent.clear(networks);
+    await userEvent.click(within(dialog).getByRole('button', { name: 'Save' }));
+    await expect
+      .poll(() => variablesOf('modify_user')?.props)
+      .toEqual({ role: 'admin', resource_policy: 'large', password: 'a long password', allowed_client_ip: [] });
+    expect(variablesOf('modify_user')?.id).toBe('bob@example.com');
+    await expect.poll(() => screen.queryByRole('dialog')).toBeNull();
+  });
+  it('has no limits for administrators of a domain', async () => {
+    loginAs('admin');
+    server.graphql('modify_user', () => ({ modify_user: { ok: true, msg: '' } }));
+    const dialog = await choose('Change');
+    const name = await within(dialog).findByLabelText('Name');
+    for (const label of ['Role', 'Domain', 'Storage policy']) expect(within(dialog).queryByLabelText(label)).toBeNull();
+    await userEvent.type(name, ' B.');
+    await userEvent.click(within(dialog).getByRole('button', { name: 'Save' }));
+    await expect.poll(() => variablesOf('modify_user')?.props).toEqual({ full_name: 'Bob B.' });
+  });
+});
+
+describe('the actions on a keypair', () => {
+  async function chooseForKey(item: string) {
+    server.graphql('keypair_list', () => ({
+      keypair_list: { total_count: 1, items: [{ access_key: 'AKIABOB', user_id: 'bob@example.com', is_active: true }] },
+    }));
+    openPage('/people?tab=keypairs', server);
+    await userEvent.click(await screen.findByRole('button', { name: 'More actions: AKIABOB' }));
+    await userEvent.click(await screen.findByRole('menuitem', { name: item }));
+    return screen.findByRole('dialog');
+  }
+  it('change its limits', async () => {
+    loginAs('superadmin');
+    server.graphql('keypair_resource_policies', () => ({
+      keypair_resource_policies: [{ name: 'default' }, { name: 'tight' }],
+      user_resource_policies: [],
+      project_resource_policies: [],
+    }));
+    server.graphql('keypair', () => ({
+      keypair: { access_key: 'AKIABOB', is_admin: false, resource_policy: 'default', rate_limit: 30_000 },
+    }));
+    server.graphql('modify_keypair', () => ({ modify_keypair: { ok: true, msg: '' } }));
+    const dialog = await chooseForKey('Change');
+    await userEvent.selectOptions(await within(dialog).findByLabelText('Limits of keypairs'), 'tight');
+    await userEvent.clear(within(dialog).getByLabelText('Requests in 15 minutes'));
+    await userEvent.click(within(dialog).getByRole('button', { name: 'Save' }));
+    await expect
+      .poll(() => variablesOf('modify_keypair'))
+      .toEqual({ id: 'AKIABOB', name: 'AKIABOB', props: { resource_policy: 'tight', rate_limit: 0 } });
+  });
+  it('give it a new secret, which is shown once', async () => {
+    loginAs('admin');
+    server.graphql('rotate_keypair', () => ({
+      rotate_keypair: { ok: true, msg: '', keypair: { access_key: 'AKIABOB', secret_key: 'the-new-secret' } },
+    }));
+    const dialog = await chooseForKey('New secret');
+    expect(dialog.textContent).toContain('refused at once');
+    expect(variablesOf('rotate_keypair')).toBeUndefined();
+    await userEvent.click(within(dialog).getByRole('button', { name: 'New secret' }));
+    expect(await screen.findByText('the-new-secret')).toBeDefined();
+  });
+  it('delete it, and say why it is kept', async () => {
+    loginAs('admin');
+    server.graphql('delete_keypair', () => ({ delete_keypair: { ok: false, msg: 'It is the main keypair.' } }));
+    const dialog = await chooseForKey('Delete');
+    await userEvent.click(within(dialog).getByRole('button', { name: 'Delete' }));
+    expect((await within(dialog).findByRole('alert')).textContent).toContain('It is the main keypair.');
+    expect(variablesOf('delete_keypair')).toEqual({ id: 'AKIABOB', name: 'AKIABOB' });
+  });
+});
+
 describe('the page of a new user', () => {
   beforeEach(() => {
     server.graphql('domains', () => ({ domains: [{ name: 'default', is_active: true }] }));

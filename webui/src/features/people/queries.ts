@@ -68,6 +68,12 @@ export const createKeypair = graphql(`
   }
 `);
 
+export const rotateKeypair = graphql(`
+  mutation ($accessKey: String!) {
+    rotate_keypair(access_key: $accessKey) { ok msg keypair { access_key secret_key } }
+  }
+`);
+
 export const setKeypairPolicy = graphql(`
   mutation ($accessKey: String!, $policy: String!) {
     modify_keypair(access_key: $accessKey, props: { resource_policy: $policy }) { ok msg }
@@ -92,11 +98,16 @@ export const policiesQuery = graphql(`
   query {
     keypair_resource_policies {
       name default_for_unspecified total_resource_slots max_concurrent_sessions max_containers_per_session
-      max_pending_session_count max_session_lifetime idle_timeout allowed_vfolder_hosts
+      max_pending_session_count max_pending_session_resource_slots max_session_lifetime idle_timeout
+      max_vfolder_count max_vfolder_size allowed_vfolder_hosts
     }
     user_resource_policies { name max_vfolder_count max_quota_scope_size }
     project_resource_policies { name max_vfolder_count max_quota_scope_size }
   }
+`);
+
+export const presetsQuery = graphql(`
+  query { resource_presets { name resource_slots shared_memory device_requests } }
 `);
 
 export const resourceGroupsQuery = graphql(`
@@ -159,6 +170,13 @@ export function usePolicies() {
   });
 }
 
+export function usePresets() {
+  return useQuery({
+    queryKey: ['presets'],
+    queryFn: async ({ signal }) => present((await query(presetsQuery, {}, { signal })).resource_presets),
+  });
+}
+
 export function useResourceGroups() {
   return useQuery({
     queryKey: ['resource-groups'],
@@ -168,6 +186,7 @@ export function useResourceGroups() {
 
 export type KeypairPolicy = NonNullable<ReturnType<typeof usePolicies>['data']>['keypair'][number];
 export type StoragePolicy = NonNullable<ReturnType<typeof usePolicies>['data']>['user'][number];
+export type Preset = NonNullable<ReturnType<typeof usePresets>['data']>[number];
 export type ResourceGroup = NonNullable<ReturnType<typeof useResourceGroups>['data']>[number];
 export type Domain = NonNullable<ReturnType<typeof useDomains>['data']>[number];
 export type Project = NonNullable<ReturnType<typeof useGroups>['data']>[number];
@@ -178,6 +197,14 @@ export function useSetUserStatus() {
   return useMutation({
     mutationFn: (variables: { email: string; status: 'active' | 'inactive' }) => mutate(setUserStatus, variables),
     onSuccess: () => client.invalidateQueries({ queryKey: ['users'] }),
+  });
+}
+
+/** Gives a keypair another secret, which is in this reply and nowhere else. */
+export function useRotateKeypair() {
+  return useMutation({
+    mutationFn: (accessKey: string) => mutate(rotateKeypair, { accessKey }),
+    gcTime: 0,
   });
 }
 

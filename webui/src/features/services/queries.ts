@@ -166,6 +166,14 @@ export const useRollback = (id: string) =>
 export const usePromote = (id: string) =>
   useChange((_: undefined) => dataOf(rest.POST('/services/{e}/promote', { params: at(id) })));
 
+/** Changes a service; another image, model, command or environment is rolled out as a new revision. */
+export const useModify = (id: string) =>
+  useChange((body: Record<string, unknown>) => dataOf(rest.PATCH('/services/{e}', { params: at(id), body })));
+
+/** Sends the routes of a service to the app proxy again. */
+export const useSync = (id: string) =>
+  useChange((_: undefined) => dataOf(rest.POST('/services/{e}/sync', { params: at(id) })));
+
 /** Changes how later steps and revisions are rolled out; what is absent stays. */
 export const useSetPolicy = (id: string) =>
   useChange((policy: PolicyChange) =>

@@ -149,20 +149,43 @@ const fieldNames: Record<string, FieldName> = {
 };
 
 /**
- * Returns what is wrong with each field of the form. The problem's own sentence stands for the short word of a single
- * field; fields that the form does not have are left to the problem as a whole.
+ * Returns what is wrong with each field of a form, by the names that the manager gives in a problem.
+ *
+ * The problem's own sentence stands for the short word of a single field; `isPlaced` if every name has a field, and the
+ * problem as a whole says no more.
  */
-export function fieldErrorsOf(error: unknown): Partial<Record<FieldName, string>> {
-  if (error === null || error === undefined) return {};
+export function errorsByField<F extends string>(
+  error: unknown,
+  names: Readonly<Record<string, F>>,
+): { errors: Partial<Record<F, string>>; isPlaced: boolean } {
+  const errors: Partial<Record<F, string>> = {};
+  if (error === null || error === undefined) return { errors, isPlaced: true };
   const problem = asProblem(error);
   const entries = Object.entries(problem.fields);
-  const errors: Partial<Record<FieldName, string>> = {};
+  let isPlaced = entries.length > 0;
   for (const [path, message] of entries) {
-    const name = path.replace(/^config\./, '').split('.')[0] ?? '';
-    const field = Object.hasOwn(fieldNames, name) ? fieldNames[name] : undefined;
+    const parts = path.replace(/^config\./, '').split('.');
+    const name = [parts.at(-1) ?? '', parts[0] ?? ''].find((each) => Object.hasOwn(names, each));
+    const field = name === undefined ? undefined : names[name];
     if (field) errors[field] = entries.length === 1 && problem.message !== '' ? problem.message : message;
+    else isPlaced = false;
   }
-  return errors;
+  return { errors, isPlaced };
+}
+
+/** Returns what is wrong with each field of the form of a new service. */
+export function fieldErrorsOf(error: unknown): Partial<Record<FieldName, string>> {
+  return errorsByField(error, fieldNames).errors;
+}
+
+/** Returns the name by which an image is chosen: its first alias, or what it is called. */
+export function imageName(image: {
+  name?: string | null;
+  tag?: string | null;
+  aliases?: readonly (string | null)[] | null;
+}): string {
+  const alias = (image.aliases ?? []).find((name) => name !== null);
+  return alias ?? (image.tag ? `${image.name}:${image.tag}` : (image.name ?? ''));
 }
 
 /** By what the use of a service is summed up, as the API names it. */

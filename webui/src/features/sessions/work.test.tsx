@@ -1,6 +1,6 @@
-import { screen } from '@testing-library/react';
+import { screen, within } from '@testing-library/react';
 import userEvent from '@testing-library/user-event';
-import { beforeEach, describe, expect, it } from 'vitest';
+import { beforeEach, describe, expect, it, vi } from 'vitest';
 import { Problem } from '../../api/problems';
 import { openPage } from '../../testing/render';
 import { FakeServer } from '../../testing/server';
@@ -188,5 +188,65 @@ describe('pages', () => {
     openPage('/sessions/s1/files?path=a', server);
     await userEvent.click(await screen.findByRole('button', { name: 'Download <b>.txt' }));
     expect(await screen.findByText('no such right')).toBeDefined();
+  });
+  const sent = (key: string) => server.requests.filter((request) => request.key === key);
+  async function choose(name: string) {
+    await userEvent.click(await screen.findByRole('button', { name: 'More that can be done' }));
+    await userEvent.click(await screen.findByRole('menuitem', { name }));
+    return screen.findByRole('dialog');
+  }
+  it('renames a session, with what is refused at the field', async () => {
+    const names: (string | null)[] = [];
+    server.on('POST /func/session/s1/rename', (_, request) => {
+      names.push(new URL(request.url).searchParams.get('name'));
+      return names.length === 1
+        ? { status: 400, body: { title: 'A name has 4 characters.', data: { name: 'malformed' } } }
+        : { status: 204 };
+    });
+    openPage('/sessions/s1', server);
+    const dialog = await choose('Rename');
+    const field = within(dialog).getByRole('textbox', { name: 'Name' });
+    await userEvent.clear(field);
+    await userEvent.type(field, 'a b');
+    await userEvent.click(within(dialog).getByRole('button', { name: 'Rename' }));
+    await expect.poll(() => field.getAttribute('aria-invalid')).toBe('true');
+    expect(within(dialog).getByText('A name has 4 characters.')).toBeDefined();
+    await userEvent.clear(field);
+    await userEvent.type(field, 'better');
+    await userEvent.click(within(dialog).getByRole('button', { name: 'Rename' }));
+    await expect.poll(() => screen.queryByRole('dialog')).toBeNull();
+    expect(names).toEqual(['a b', 'better']);
+  });
+  it('restarts one after a question that says what is lost', async () => {
+    server.on('PATCH /func/session/s1', () => ({ status: 204 }));
+    openPage('/sessions/s1', server);
+    const dialog = await choose('Restart');
+    expect(dialog.textContent).toContain('Files stay');
+    expect(sent('PATCH /func/session/s1')).toHaveLength(0);
+    await userEvent.click(within(dialog).getByRole('button', { name: 'Restart' }));
+    await expect.poll(() => sent('PATCH /func/session/s1')).toHaveLength(1);
+  });
+  it('keeps its files as an image, and follows that', async () => {
+    const sources: EventTarget[] = [];
+    class Source extends EventTarget {
+      constructor(readonly url: string) {
+        super();
+        if (url.includes('task_id=t1')) sources.push(this);
+      }
+      close(): void {}
+    }
+    vi.stubGlobal('EventSource', Source);
+    server.on('POST /func/session/s1/imagify', () => ({ status: 201, body: { bgtask_id: 't1', path: 'r.io/x:mine' } }));
+    openPage('/sessions/s1', server);
+    const dialog = await choose('Keep its files');
+    await userEvent.click(within(dialog).getByText('Image'));
+    await userEvent.click(within(dialog).getByRole('button', { name: 'Keep them' }));
+    expect(sent('POST /func/session/s1/imagify')).toHaveLength(0);
+    await userEvent.type(within(dialog).getByRole('textbox', { name: 'Name of the image' }), 'mine');
+    await userEvent.click(within(dialog).getByRole('button', { name: 'Keep them' }));
+    expect(await within(dialog).findByText('It becomes r.io/x:mine.')).toBeDefined();
+    expect(sent('POST /func/session/s1/imagify')[0]?.body).toEqual({ image_name: 'mine' });
+    sources[0]?.dispatchEvent(new MessageEvent('bgtask_done', { data: '{"message":"pushed"}' }));
+    expect(await within(dialog).findByText('The files are kept')).toBeDefined();
   });
 });

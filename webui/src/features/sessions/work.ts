@@ -28,6 +28,31 @@ export function useInterrupt(id: string) {
   });
 }
 
+function useChange<T, R>(id: string, mutationFn: (input: T) => Promise<R>) {
+  const client = useQueryClient();
+  return useMutation({
+    mutationFn,
+    onSettled: () =>
+      Promise.all([keys.session(id), keys.sessions].map((queryKey) => client.invalidateQueries({ queryKey }))),
+  });
+}
+
+const at = (id: string) => ({ path: { s: id } });
+
+export const useRename = (id: string) =>
+  useChange(id, (name: string) => dataOf(rest.POST('/session/{s}/rename', { params: { ...at(id), query: { name } } })));
+
+export const useRestart = (id: string) =>
+  useChange(id, (_: undefined) => dataOf(rest.PATCH('/session/{s}', { params: at(id) })));
+
+/** Keeps the root file system: as an archive of the agent, or as an image with a name. */
+export const useCommit = (id: string) =>
+  useChange(id, (name: string | null) =>
+    name === null
+      ? dataOf(rest.POST('/session/{s}/commit', { params: at(id) }))
+      : dataOf(rest.POST('/session/{s}/imagify', { params: at(id), body: { image_name: name } })),
+  );
+
 const filesKey = (id: string) => [...keys.session(id), 'files'] as const;
 
 /** The files of a directory below the home; an empty path is the home. */

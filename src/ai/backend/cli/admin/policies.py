@@ -27,7 +27,7 @@ POLICY_COLUMNS = columns(
     "max_containers_per_session/wide/number: Containers | max_session_lifetime/wide/number: Lifetime (s) | "
     "idle_timeout/number: Idle (s)"
 )
-PRESET_COLUMNS = columns("name | slots: Resources | shared: Shared Memory")
+PRESET_COLUMNS = columns("name | slots: Resources | shared: Shared Memory | devices/wide: Devices")
 _COUNT = click.IntRange(0)
 
 
@@ -35,7 +35,12 @@ def preset_row(preset: dict[str, Any]) -> dict[str, Any]:
     """Returns a preset with its amounts in human units."""
     shared = preset.get("shared_memory")
     slots = readable(preset).get("resource_slots")
-    return {**preset, "slots": describe_slots(slots), "shared": None if shared is None else readable_size(int(shared))}
+    return {
+        **preset,
+        "slots": describe_slots(slots),
+        "shared": None if shared is None else readable_size(int(shared)),
+        "devices": " or ".join(preset.get("device_requests") or ()),
+    }
 
 
 def _policy_row(policy: dict[str, Any]) -> dict[str, Any]:
@@ -101,6 +106,8 @@ add_object_commands(
             json_option("--max-pending-session-resource-slots", help="What waiting sessions may ask for together."),
             click.option("--max-containers-per-session", type=click.IntRange(1), help="Kernels of one session."),
             click.option("--idle-timeout", type=_COUNT, help="Seconds; 0: none."),
+            click.option("--max-vfolder-count", type=_COUNT, help="Folders of the user; 0: any number."),
+            click.option("--max-vfolder-size", type=_COUNT, help="Bytes of one folder; 0: no limit."),
             HOST_PERMISSIONS,
         ),
         example="--max-concurrent-sessions",
@@ -117,7 +124,15 @@ add_object_commands(
         prints_values=True,
         options=options(
             json_option("--resource-slots", help='Such as {"cpu": "4", "mem": "8g"}.'),
-            click.option("--shared-memory", metavar="SIZE", help="Such as 64m."),
+            click.option("--shared-memory", metavar="SIZE", help="Such as 64m; 0: as a session has without a preset."),
+            click.option(
+                "--device-request",
+                "device_requests",
+                metavar="EXPRESSION",
+                multiple=True,
+                callback=lambda _ctx, _param, values: None if not values else [] if values == ("",) else [*values],
+                help="What its devices must be; repeat for alternatives, the preferred first. Empty: anything.",
+            ),
         ),
         example="--resource-slots",
         describe=preset_row,

@@ -14,7 +14,8 @@ class AsyncKeypairResourcePolicy(NamedObjects):
     fields = (
         "name", "created_at", "default_for_unspecified", "total_resource_slots", "max_session_lifetime",
         "max_concurrent_sessions", "max_containers_per_session", "max_pending_session_count",
-        "max_pending_session_resource_slots", "idle_timeout", "allowed_vfolder_hosts",
+        "max_pending_session_resource_slots", "idle_timeout", "max_vfolder_count", "max_vfolder_size",
+        "allowed_vfolder_hosts",
     )  # fmt: skip
 
 
@@ -39,9 +40,10 @@ class AsyncProjectResourcePolicy(AsyncUserResourcePolicy):
 
 
 class AsyncResourcePreset(NamedObjects):
-    """``api_session.ResourcePreset``: ``resource_slots`` is a map, ``shared_memory`` a size such as ``64m``."""
+    """``api_session.ResourcePreset``: ``resource_slots`` is a map, ``shared_memory`` a size such as ``64m`` (0: none),
+    ``device_requests`` a list of expressions, alternatives of what its devices must be."""
 
     noun = "resource_preset"
     plural = "resource_presets"
     inputs = ("CreateResourcePresetInput", "ModifyResourcePresetInput")
-    fields = ("name", "resource_slots", "shared_memory")
+    fields = ("name", "resource_slots", "shared_memory", "device_requests")

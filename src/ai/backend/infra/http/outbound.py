@@ -167,6 +167,7 @@ class OutboundClient:
         *,
         headers: Mapping[str, str] | None = None,
         json: Any = None,
+        body: bytes | None = None,
         max_redirects: int = 0,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Yields the response after at most ``max_redirects`` redirects, unread. 0 yields a redirect itself.
@@ -179,7 +180,7 @@ class OutboundClient:
             for _ in range(max_redirects + 1):
                 session = self._session(url)
                 async with session.request(
-                    method, url, headers=sent_headers, json=json, allow_redirects=False
+                    method, url, headers=sent_headers, json=json, data=body, allow_redirects=False
                 ) as response:
                     if max_redirects == 0 or response.status not in REDIRECT_STATUSES:
                         yield response

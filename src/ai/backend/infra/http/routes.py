@@ -219,6 +219,8 @@ class Endpoint:
         audited: calls are written to the audit trail; by default if the method changes something.
         repeatable: an interrupted call with a client token may be repeated; by default PUT and DELETE (RFC 9110,
             9.2.2).
+        ends_with_client: the call is cancelled if its client disconnects; by default only if the method changes
+            nothing, since a change is finished.
         owner_key: what it does with ``owner_access_key``; by default as the attribute ``owner_key`` of its API says.
         problems: errors that its use case raises, beyond those of every endpoint; added to the attribute ``problems``
             of its API. Only their statuses are declared.
@@ -243,6 +245,7 @@ class Endpoint:
     tag: str = ""
     limited: bool = True
     repeatable: bool = False
+    ends_with_client: bool = False
     owner_key: OwnerKey | None = None
     problems: tuple[type[BackendError], ...] = ()
 
@@ -272,6 +275,7 @@ class RouteOptions(TypedDict, total=False):
     audited: bool
     limited: bool
     repeatable: bool
+    ends_with_client: bool
     owner_key: OwnerKey
     problems: tuple[type[BackendError], ...]
 

@@ -169,6 +169,7 @@ class HttpServer:
         self._working: set[asyncio.Task[web.StreamResponse]] = set()
         requests_run = secrets.token_hex(6)
         self._ids = (f"{requests_run}-{name:x}" for name in itertools.count(1))
+        self._ending_handlers: set[Any] = set()  # those of endpoints whose calls end with their client
 
     def application(self) -> web.Application:
         """Returns the aiohttp application; streams are closed when it shuts down."""
@@ -185,8 +186,9 @@ class HttpServer:
 
     @web.middleware
     async def _answer_request(self, request: web.Request, handler: RequestHandler) -> web.StreamResponse:
-        """Answers one request. One that may change something is finished even if its client disconnects."""
-        if request.method in SAFE_METHODS:
+        """Answers one request. One that may change something is finished even if its client disconnects, unless its
+        endpoint says that it ends then."""
+        if request.method in SAFE_METHODS or request.match_info.handler in self._ending_handlers:
             return await self._answer_and_log(request, handler)
         work = asyncio.ensure_future(self._answer_and_log(request, handler))
         self._working.add(work)
@@ -256,6 +258,8 @@ class HttpServer:
                 return await _run(call)
             return await self.client_tokens.answer(call, partial(_run, call))
 
+        if endpoint.ends_with_client:
+            self._ending_handlers.add(handle)
         return handle
 
     async def _admit(self, call: Call[Any, Any]) -> Allowance | None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
-from ai.backend.common.errors import InvalidInput
+from ai.backend.common.errors import InvalidInput, InvalidQuantity
 from ai.backend.common.slots import BinarySize, ResourceSlot
 from ai.backend.core.allocation.requests.compiled import RequestCompiler
 from ai.backend.manager.graphql.context import Info, context_of, run_mutation, structured
@@ -18,18 +19,30 @@ from ai.backend.manager.resources.service import ResourceService
 
 
 def _preset_values(props: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the changed fields of a preset; ``shared_memory`` is a size such as ``64m``, or bytes."""
+    """Returns the changed fields of a preset; ``shared_memory`` is a size such as ``64m``, or bytes; 0 is none. Raises
+    InvalidInput, which names the field."""
     values: dict[str, Any] = {}
     if props.get("resource_slots") is not None:
         slots = structured("resource_slots", props["resource_slots"])
         if not isinstance(slots, dict):
             raise InvalidInput("Resource slots are an object.", data={"resource_slots": "malformed"})
-        values["resource_slots"] = ResourceSlot.parse(slots)
+        with _naming("resource_slots"):
+            values["resource_slots"] = ResourceSlot.parse(slots)
     if props.get("shared_memory") is not None:
-        values["shared_memory"] = int(BinarySize.parse(str(props["shared_memory"])))
+        with _naming("shared_memory"):
+            values["shared_memory"] = int(BinarySize.parse(str(props["shared_memory"]))) or None
     if props.get("device_requests") is not None:
         values["device_requests"] = RequestCompiler().check(props["device_requests"], "device_requests")
     return values
+
+
+@contextmanager
+def _naming(field: str) -> Iterator[None]:
+    """Adds the field to the errors of quantities that the block raises."""
+    try:
+        yield
+    except InvalidQuantity as e:
+        raise InvalidQuantity(e.message, data={field: "malformed"}) from None
 
 
 def preset_view(preset: ResourcePreset) -> View:

@@ -47,12 +47,12 @@ class PresetService:
         return preset
 
     async def modify(self, caller: Caller, name: str, values: Mapping[str, Any]) -> ResourcePreset:
-        """Replaces the fields of a preset that ``values`` has and that are not None. Raises NotFound."""
+        """Replaces the fields of a preset that ``values`` has. Raises NotFound."""
         require(caller, Operation.CHANGE_AGENTS)
         existing = await self._find(name)
         if existing is None:
             raise _not_found(name)
-        changed = replace(existing, **{field: value for field, value in values.items() if value is not None})
+        changed = replace(existing, **values)
         await self.store.put_preset(changed)
         return changed
 

@@ -1,5 +1,13 @@
 import { ActionIcon, Breadcrumbs, Button, Checkbox, FileButton, Group, Stack, Text } from '@mantine/core';
-import { IconDownload, IconFile, IconFolder, IconFolderPlus, IconTrash, IconUpload } from '@tabler/icons-react';
+import {
+  IconDownload,
+  IconFile,
+  IconFolder,
+  IconFolderPlus,
+  IconPencil,
+  IconTrash,
+  IconUpload,
+} from '@tabler/icons-react';
 import { useQueryClient } from '@tanstack/react-query';
 import { useNavigate } from '@tanstack/react-router';
 import { type DragEvent, lazy, Suspense, useEffect, useRef, useState, useSyncExternalStore } from 'react';
@@ -25,6 +33,7 @@ import {
 import { joinPath, partsOf } from '../rules';
 import { UploadQueue } from '../uploads';
 import classes from './Files.module.css';
+import { MoveDialog } from './MoveDialog';
 import { NameDialog } from './NameDialog';
 import { UploadList } from './UploadList';
 
@@ -116,6 +125,7 @@ function Directory({ id, name, path, mayWrite }: FilesProps) {
   const { queue, items } = useUploads(id);
   const [selected, setSelected] = useState<ReadonlySet<string>>(new Set());
   const [dialog, setDialog] = useState<'directory' | 'delete' | null>(null);
+  const [moved, setMoved] = useState<string | null>(null);
   const [conflicts, setConflicts] = useState<File[]>([]);
   const [problem, setProblem] = useState<unknown>(null);
   const resetPicker = useRef<() => void>(null);
@@ -246,15 +256,28 @@ function Directory({ id, name, path, mayWrite }: FilesProps) {
               {
                 label: t('column.actions'),
                 cell: (entry) => (
-                  <ActionIcon
-                    variant="subtle"
-                    color="gray"
-                    size="md"
-                    onClick={() => void download(entry)}
-                    aria-label={t('files.download', { name: entry.name })}
-                  >
-                    <IconDownload size={16} aria-hidden />
-                  </ActionIcon>
+                  <Group gap={4} wrap="nowrap">
+                    <ActionIcon
+                      variant="subtle"
+                      color="gray"
+                      size="md"
+                      onClick={() => void download(entry)}
+                      aria-label={t('files.download', { name: entry.name })}
+                    >
+                      <IconDownload size={16} aria-hidden />
+                    </ActionIcon>
+                    {mayWrite && (
+                      <ActionIcon
+                        variant="subtle"
+                        color="gray"
+                        size="md"
+                        onClick={() => setMoved(joinPath(path, entry.name))}
+                        aria-label={t('move.open', { name: entry.name })}
+                      >
+                        <IconPencil size={16} aria-hidden />
+                      </ActionIcon>
+                    )}
+                  </Group>
                 ),
               },
             ]}
@@ -279,6 +302,7 @@ function Directory({ id, name, path, mayWrite }: FilesProps) {
           }
         />
       )}
+      {moved !== null && <MoveDialog id={id} path={moved} onClose={() => setMoved(null)} />}
       <Confirm
         isOpen={dialog === 'delete'}
         title={t('files.deleteTitle', { count: selected.size })}

@@ -23,9 +23,10 @@ interface ControlProps {
 /** One field of a form, with its label, what is meant by it, and what is wrong with it. */
 function Control({ field, value, error, onChange }: ControlProps) {
   const { t, i18n } = useTranslation('editing');
+  const words = field.words ?? field.name;
   const common = {
-    label: t(`field.${field.name as Label}`),
-    description: i18n.exists(`editing:hint.${field.name}`) ? t(`hint.${field.name as Hint}`) : undefined,
+    label: t(`field.${words as Label}`),
+    description: i18n.exists(`editing:hint.${words}`) ? t(`hint.${words as Hint}`) : undefined,
     error,
   };
   const text = {

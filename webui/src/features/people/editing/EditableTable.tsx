@@ -3,7 +3,7 @@ import { type ComponentType, useState } from 'react';
 import { useTranslation } from 'react-i18next';
 import { Confirm } from '../../../components/Confirm';
 import { type SimpleColumn, SimpleTable } from '../../../components/SimpleTable';
-import { type Kind, useRemove } from './queries';
+import { type ListedKind, useRemove } from './queries';
 
 export interface FormProps<T> {
   /** What is changed; null for what is new. */
@@ -12,16 +12,27 @@ export interface FormProps<T> {
 }
 
 /** Kinds whose removal cannot be undone and takes more than themselves with it: their name is asked for. */
-const isGrave: Record<Kind, boolean> = {
+const isGrave: Record<ListedKind, boolean> = {
   keypair: false,
   user: false,
   project: false,
+  preset: false,
   resourceGroup: false,
   domain: true,
   group: true,
 };
 
-function RemoveDialog({ kind, id, name, onClose }: { kind: Kind; id: string; name: string; onClose: () => void }) {
+function RemoveDialog({
+  kind,
+  id,
+  name,
+  onClose,
+}: {
+  kind: ListedKind;
+  id: string;
+  name: string;
+  onClose: () => void;
+}) {
   const { t } = useTranslation('editing');
   const remove = useRemove(kind);
   return (
@@ -53,7 +64,7 @@ export function EditableTable<T>({
   mayRemove = mayChange,
   minWidth,
 }: {
-  kind: Kind;
+  kind: ListedKind;
   label: string;
   rows: readonly T[];
   columns: readonly SimpleColumn<T>[];

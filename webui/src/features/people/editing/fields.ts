@@ -9,6 +9,8 @@ export type Malformed = 'count' | 'bytes' | 'seconds' | 'slots' | 'json' | 'requ
 /** A field of a form, named as the API names it. */
 export interface Field {
   name: string;
+  /** The message of its label and hint, where another form has a field of the same name with another meaning. */
+  words?: string;
   control: 'text' | 'lines' | 'secret' | 'choice' | 'tags' | 'check';
   /** What it has at first: a value that stays is not sent. */
   value: Value;
@@ -72,6 +74,32 @@ export const countField = (name: string, value: number | null | undefined, none:
 
 export const bytesField = (name: string, value: number | null | undefined, none: number): Field =>
   limitField(name, value, none, 'bytes', bytesOf, bytesText);
+
+/** Bytes that the API takes as text. */
+export function sizeField(name: string, value: number | null | undefined, none: number): Field {
+  const field = bytesField(name, value, none);
+  return {
+    ...field,
+    read: (text) => {
+      const bytes = field.read(text);
+      return bytes === null ? null : String(bytes);
+    },
+  };
+}
+
+/** A list of texts, one on a line. */
+export function linesField(name: string, value: readonly string[]): Field {
+  return {
+    name,
+    control: 'lines',
+    value: value.join('\n'),
+    read: (text) =>
+      String(text)
+        .split('\n')
+        .map((line) => line.trim())
+        .filter((line) => line !== ''),
+  };
+}
 
 export const secondsField = (name: string, value: number | null | undefined): Field =>
   limitField(name, value, 0, 'seconds', secondsOf, secondsText);

@@ -1,23 +1,28 @@
 import { useTranslation } from 'react-i18next';
 import { useMe, useRole } from '../../../api/me';
-import type { Domain, KeypairPolicy, Project, ResourceGroup, StoragePolicy } from '../queries';
+import type { Domain, KeypairPolicy, Preset, Project, ResourceGroup, StoragePolicy } from '../queries';
 import { useDomains, usePolicies } from '../queries';
+import { rolesFor } from '../rules';
 import type { FormProps } from './EditableTable';
 import { EditDialog } from './EditDialog';
 import {
+  accessKeyFields,
   domainFields,
   keypairPolicyFields,
   newResourceGroup,
+  personFields,
+  personLimitFields,
+  presetFields,
   projectFields,
   projectLimitFields,
   resourceGroupFields,
   storagePolicyFields,
 } from './kinds';
-import { type Kind, useHostChoices, useOpenGroups } from './queries';
+import { type Kind, type ListedKind, useAccessKey, useHostChoices, useOpenGroups, usePerson } from './queries';
 
 function useTitle(kind: Kind, name: string | null | undefined): string {
   const { t } = useTranslation('editing');
-  return name ? t('changeOf', { name }) : t(`new.${kind}`);
+  return name ? t('changeOf', { name }) : t(`new.${kind as ListedKind}`);
 }
 
 export function KeypairPolicyForm({ row, onClose }: FormProps<KeypairPolicy>) {
@@ -49,6 +54,68 @@ function StoragePolicyForm({ kind, row, onClose }: FormProps<StoragePolicy> & { 
 }
 export const UserPolicyForm = (props: FormProps<StoragePolicy>) => <StoragePolicyForm kind="user" {...props} />;
 export const ProjectPolicyForm = (props: FormProps<StoragePolicy>) => <StoragePolicyForm kind="project" {...props} />;
+
+export function PresetForm({ row, onClose }: FormProps<Preset>) {
+  return (
+    <EditDialog
+      kind="preset"
+      id={row?.name ?? null}
+      title={useTitle('preset', row?.name)}
+      fields={presetFields(row)}
+      onClose={onClose}
+    />
+  );
+}
+
+export function PersonForm({ email, onClose }: { email: string; onClose: () => void }) {
+  const role = useRole();
+  const person = usePerson(email);
+  const domains = useDomains();
+  const policies = usePolicies();
+  const namesOf = (items: readonly { name?: string | null }[]) => items.map(({ name }) => name ?? '');
+  const isReady = domains.data && policies.data;
+  const mayLimit = role === 'superadmin';
+  return (
+    <EditDialog
+      kind="person"
+      id={email}
+      title={useTitle('person', email)}
+      waitsFor={mayLimit ? [person, domains, policies] : [person]}
+      fields={
+        person.data && (isReady || !mayLimit)
+          ? [
+              ...personFields(person.data),
+              ...(mayLimit && isReady
+                ? personLimitFields(person.data, rolesFor(role), namesOf(domains.data), namesOf(policies.data.user))
+                : []),
+            ]
+          : undefined
+      }
+      onClose={onClose}
+    />
+  );
+}
+
+export function AccessKeyForm({ accessKey, onClose }: { accessKey: string; onClose: () => void }) {
+  const mayLimit = useRole() === 'superadmin';
+  const keypair = useAccessKey(accessKey);
+  const policies = usePolicies();
+  const names = policies.data?.keypair.map(({ name }) => name ?? '');
+  return (
+    <EditDialog
+      kind="accessKey"
+      id={accessKey}
+      title={useTitle('accessKey', accessKey)}
+      waitsFor={mayLimit ? [keypair, policies] : [keypair]}
+      fields={
+        keypair.data && (names !== undefined || !mayLimit)
+          ? accessKeyFields(keypair.data, mayLimit ? (names ?? []) : null)
+          : undefined
+      }
+      onClose={onClose}
+    />
+  );
+}
 
 export function ResourceGroupForm({ row, onClose }: FormProps<ResourceGroup>) {
   return (

@@ -1,4 +1,4 @@
-import type { Domain, KeypairPolicy, Project, ResourceGroup, StoragePolicy } from '../queries';
+import type { Domain, KeypairPolicy, Preset, Project, ResourceGroup, StoragePolicy } from '../queries';
 import {
   bytesField,
   checkField,
@@ -7,13 +7,15 @@ import {
   type Field,
   hostsField,
   jsonField,
+  linesField,
   namesField,
   secondsField,
   secretField,
+  sizeField,
   slotsField,
   textField,
 } from './fields';
-import { type Opening, openGroupsField } from './queries';
+import { type AccessKey, type Opening, openGroupsField, type Person } from './queries';
 
 export interface HostChoices {
   hosts: readonly string[];
@@ -38,9 +40,12 @@ export function keypairPolicyFields(
     ]),
     countField('max_concurrent_sessions', row?.max_concurrent_sessions),
     countField('max_pending_session_count', row?.max_pending_session_count),
+    slotsField('max_pending_session_resource_slots', row?.max_pending_session_resource_slots),
     countField('max_containers_per_session', row?.max_containers_per_session ?? usualContainers, null),
     secondsField('max_session_lifetime', row?.max_session_lifetime),
     secondsField('idle_timeout', row?.idle_timeout),
+    countField('max_vfolder_count', row?.max_vfolder_count),
+    bytesField('max_vfolder_size', row?.max_vfolder_size, 0),
     hostsField('allowed_vfolder_hosts', row?.allowed_vfolder_hosts, hosts, permissions),
   ];
 }
@@ -50,6 +55,70 @@ export function storagePolicyFields(row: StoragePolicy | null): Field[] {
     ...nameField(row),
     countField('max_vfolder_count', row?.max_vfolder_count),
     bytesField('max_quota_scope_size', row?.max_quota_scope_size, -1),
+  ];
+}
+
+export function presetFields(row: Preset | null): Field[] {
+  return [
+    ...nameField(row),
+    slotsField('resource_slots', row?.resource_slots),
+    sizeField('shared_memory', row?.shared_memory, 0),
+    linesField(
+      'device_requests',
+      (row?.device_requests ?? []).filter((request) => request !== null),
+    ),
+  ];
+}
+
+/** What administrators of a domain, too, may say of a user. */
+export function personFields(row: Person): Field[] {
+  return [
+    textField('full_name', row.full_name),
+    textField('username', row.username, true),
+    textField('description', row.description),
+    secretField('password'),
+    checkField('need_password_change', row.need_password_change),
+    linesField(
+      'allowed_client_ip',
+      (row.allowed_client_ip ?? []).filter((network) => network !== null),
+    ),
+  ];
+}
+
+/** What only superadmins say of a user. */
+export function personLimitFields(
+  row: Person,
+  roles: readonly string[],
+  domains: readonly string[],
+  policies: readonly string[],
+): Field[] {
+  const choice = (name: string, value: string | null | undefined, choices: readonly string[]) =>
+    choiceField(name, value ?? '', [...new Set([value ?? '', ...choices])]);
+  return [
+    choice('role', row.role, roles),
+    choice('domain_name', row.domain_name, domains),
+    choice('resource_policy', row.resource_policy, policies),
+    checkField('sudo_session_enabled', row.sudo_session_enabled),
+  ];
+}
+
+/** What may be said of a keypair; `policies` are null for those who may not say its limits. */
+export function accessKeyFields(row: AccessKey, policies: readonly string[] | null): Field[] {
+  const networks = (row.allowed_client_ip ?? []).filter((network) => network !== null);
+  const policy = row.resource_policy ?? '';
+  return [
+    linesField('allowed_client_ip', networks),
+    ...(policies === null
+      ? []
+      : [
+          {
+            ...choiceField('resource_policy', policy, [...new Set([policy, ...policies])]),
+            words: 'keypair_policy',
+          },
+          countField('rate_limit', row.rate_limit),
+          countField('concurrency_limit', row.concurrency_limit),
+          checkField('is_admin', row.is_admin),
+        ]),
   ];
 }
 

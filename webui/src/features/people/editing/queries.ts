@@ -52,6 +52,51 @@ export const deleteProjectPolicy = graphql(`
   mutation ($name: String!) { delete_project_resource_policy(name: $name) { ok msg } }
 `);
 
+export const createPreset = graphql(`
+  mutation ($name: String!, $props: CreateResourcePresetInput!) {
+    create_resource_preset(name: $name, props: $props) { ok msg }
+  }
+`);
+
+export const modifyPreset = graphql(`
+  mutation ($name: String!, $props: ModifyResourcePresetInput!) {
+    modify_resource_preset(name: $name, props: $props) { ok msg }
+  }
+`);
+
+export const deletePreset = graphql(`
+  mutation ($name: String!) { delete_resource_preset(name: $name) { ok msg } }
+`);
+
+export const userQuery = graphql(`
+  query ($email: String!) {
+    user(email: $email) {
+      email username full_name description role domain_name need_password_change allowed_client_ip resource_policy
+      sudo_session_enabled
+    }
+  }
+`);
+
+export const modifyPerson = graphql(`
+  mutation ($id: String!, $props: ModifyUserInput!) { modify_user(email: $id, props: $props) { ok msg } }
+`);
+
+export const keypairQuery = graphql(`
+  query ($accessKey: String!) {
+    keypair(access_key: $accessKey) {
+      access_key is_admin resource_policy rate_limit concurrency_limit allowed_client_ip
+    }
+  }
+`);
+
+export const modifyAccessKey = graphql(`
+  mutation ($id: String!, $props: ModifyKeyPairInput!) { modify_keypair(access_key: $id, props: $props) { ok msg } }
+`);
+
+export const deleteAccessKey = graphql(`
+  mutation ($id: String!) { delete_keypair(access_key: $id) { ok msg } }
+`);
+
 export const createResourceGroup = graphql(`
   mutation ($name: String!, $props: CreateScalingGroupInput!) {
     create_scaling_group(name: $name, props: $props) { ok msg }
@@ -148,9 +193,9 @@ function sender<T, V>(document: TadaDocumentNode<T, V>): Send {
 interface Changes {
   /** The first part of the keys of the queries that show it. */
   shownBy: string;
-  create: Send;
+  create?: Send;
   modify: Send;
-  remove: Send;
+  remove?: Send;
   /** Opens and closes a resource group. */
   open?: Send;
   close?: Send;
@@ -175,6 +220,15 @@ export const changes = {
     modify: sender(modifyProjectPolicy),
     remove: sender(deleteProjectPolicy),
   },
+  preset: {
+    shownBy: 'presets',
+    create: sender(createPreset),
+    modify: sender(modifyPreset),
+    remove: sender(deletePreset),
+  },
+  /** Users and their keypairs are created by dialogs of their own, which tell secrets. */
+  person: { shownBy: 'users', modify: sender(modifyPerson) },
+  accessKey: { shownBy: 'keypairs', modify: sender(modifyAccessKey), remove: sender(deleteAccessKey) },
   resourceGroup: {
     shownBy: 'resource-groups',
     create: sender(createResourceGroup),
@@ -199,6 +253,8 @@ export const changes = {
   },
 } satisfies Record<string, Changes>;
 export type Kind = keyof typeof changes;
+/** Kinds whose tables have all that is done with them. */
+export type ListedKind = Exclude<Kind, 'person' | 'accessKey'>;
 
 /** Creates (without an id) or modifies an object, and then opens and closes resource groups. */
 export function useSave(kind: Kind) {
@@ -209,8 +265,8 @@ export function useSave(kind: Kind) {
       const { [openGroupsField]: opening, ...props } = all;
       let target = id ?? name;
       if (id === null) {
-        const made = (await create({ name, props })) as { create_group?: { group?: { id?: string } } };
-        target = made.create_group?.group?.id ?? name;
+        const made = (await create?.({ name, props })) as { create_group?: { group?: { id?: string } } } | undefined;
+        target = made?.create_group?.group?.id ?? name;
       } else if (Object.keys(props).length > 0) {
         await modify({ id, name: id, props });
       }
@@ -227,10 +283,32 @@ export function useRemove(kind: Kind) {
   const client = useQueryClient();
   const { shownBy, remove }: Changes = changes[kind];
   return useMutation({
-    mutationFn: (id: string) => remove({ id, name: id }),
+    mutationFn: async (id: string) => remove?.({ id, name: id }),
     onSuccess: () => client.invalidateQueries({ queryKey: [shownBy] }),
   });
 }
+
+/** Someone as they may be changed. */
+export function usePerson(email: string) {
+  return useQuery({
+    queryKey: ['users', 'one', email],
+    queryFn: async ({ signal }) => (await query(userQuery, { email }, { signal })).user ?? null,
+    staleTime: 0,
+    gcTime: 0,
+  });
+}
+
+export function useAccessKey(accessKey: string) {
+  return useQuery({
+    queryKey: ['keypairs', 'one', accessKey],
+    queryFn: async ({ signal }) => (await query(keypairQuery, { accessKey }, { signal })).keypair ?? null,
+    staleTime: 0,
+    gcTime: 0,
+  });
+}
+
+export type Person = NonNullable<ReturnType<typeof usePerson>['data']>;
+export type AccessKey = NonNullable<ReturnType<typeof useAccessKey>['data']>;
 
 /** All storage hosts, and what may be done on one. */
 export function useHostChoices() {

@@ -182,7 +182,7 @@ function Keypairs({ q, sort, onSort }: ListProps) {
           {
             id: 'act',
             label: t('act.title'),
-            width: '110px',
+            width: '150px',
             cell: (row: Row) => <KeypairActions accessKey={row.access_key ?? ''} isActive={row.is_active === true} />,
           },
         ]

@@ -4,34 +4,24 @@ import { Confirm } from '../../../components/Confirm';
 import { Secret } from '../../../components/Secret';
 import { useCreateKeypair } from '../queries';
 
-/** Makes a further keypair of a user, and shows its secret once. */
-export function NewKeypairDialog({ user: { email }, onClose }: { user: { email: string }; onClose: () => void }) {
+/** Shows the secret of a keypair once. */
+export function KeypairSecrets({
+  title,
+  keypair,
+  onClose,
+}: {
+  title: string;
+  keypair: { access_key?: string | null; secret_key?: string | null };
+  onClose: () => void;
+}) {
   const { t } = useTranslation('people');
   const { t: common } = useTranslation('components');
-  const create = useCreateKeypair();
-  const keypair = create.data?.create_keypair?.keypair;
-  if (keypair === null || keypair === undefined) {
-    return (
-      <Confirm
-        isOpen
-        title={t('act.keypairName', { email })}
-        action={t('act.keypair')}
-        isDangerous={false}
-        isBusy={create.isPending}
-        error={create.error}
-        onConfirm={() => create.mutate(email)}
-        onClose={onClose}
-      >
-        <Text>{t('act.keypairMeans')}</Text>
-      </Confirm>
-    );
-  }
   return (
     <Modal
       opened
       onClose={onClose}
       closeOnClickOutside={false}
-      title={t('act.keypairMade', { email })}
+      title={title}
       closeButtonProps={{ 'aria-label': common('close') }}
     >
       <Stack>
@@ -43,5 +33,27 @@ export function NewKeypairDialog({ user: { email }, onClose }: { user: { email: 
         </Group>
       </Stack>
     </Modal>
+  );
+}
+
+/** Makes a further keypair of a user, and shows its secret once. */
+export function NewKeypairDialog({ user: { email }, onClose }: { user: { email: string }; onClose: () => void }) {
+  const { t } = useTranslation('people');
+  const create = useCreateKeypair();
+  const keypair = create.data?.create_keypair?.keypair;
+  if (keypair) return <KeypairSecrets title={t('act.keypairMade', { email })} keypair={keypair} onClose={onClose} />;
+  return (
+    <Confirm
+      isOpen
+      title={t('act.keypairName', { email })}
+      action={t('act.keypair')}
+      isDangerous={false}
+      isBusy={create.isPending}
+      error={create.error}
+      onConfirm={() => create.mutate(email)}
+      onClose={onClose}
+    >
+      <Text>{t('act.keypairMeans')}</Text>
+    </Confirm>
   );
 }

@@ -4,6 +4,7 @@ import { useState } from 'react';
 import { useTranslation } from 'react-i18next';
 import { useRole } from '../../../api/me';
 import { Confirm } from '../../../components/Confirm';
+import { PersonForm } from '../editing/forms';
 import { useResetTotp, useSetUserStatus } from '../queries';
 import { NewKeypairDialog } from './NewKeypairDialog';
 import { PurgeDialog } from './PurgeDialog';
@@ -59,7 +60,15 @@ function TotpDialog({ user: { email }, onClose }: DialogProps) {
   );
 }
 
-const dialogs = { status: StatusDialog, totp: TotpDialog, keypair: NewKeypairDialog, purge: PurgeDialog };
+const ChangeDialog = ({ user, onClose }: DialogProps) => <PersonForm email={user.email} onClose={onClose} />;
+
+const dialogs = {
+  change: ChangeDialog,
+  status: StatusDialog,
+  totp: TotpDialog,
+  keypair: NewKeypairDialog,
+  purge: PurgeDialog,
+};
 
 /** What administrators may do with a user. Each act says what it means before. */
 export function UserActions({ user }: { user: UserOfRow }) {
@@ -86,6 +95,7 @@ export function UserActions({ user }: { user: UserOfRow }) {
           </ActionIcon>
         </Menu.Target>
         <Menu.Dropdown>
+          <Menu.Item onClick={() => setAsked('change')}>{t('act.change')}</Menu.Item>
           <Menu.Item onClick={() => setAsked('keypair')}>{t('act.keypair')}</Menu.Item>
           {user.hasTotp && <Menu.Item onClick={() => setAsked('totp')}>{t('act.totp')}</Menu.Item>}
           {isSuperadmin && <Menu.Item onClick={() => setAsked('purge')}>{t('act.purge')}</Menu.Item>}

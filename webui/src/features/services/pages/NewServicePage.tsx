@@ -12,7 +12,7 @@ import { Line } from '../parts/Line';
 import { SlotFields } from '../parts/SlotFields';
 import { TrialLine } from '../parts/TrialLine';
 import { useCreateService, useModelFolders, useRuntimeVariants, useServedImages, useTry } from '../queries';
-import { bodyOf, commandOf, type FieldName, fieldErrorsOf } from '../rules';
+import { bodyOf, commandOf, type FieldName, fieldErrorsOf, imageName } from '../rules';
 import classes from './NewServicePage.module.css';
 
 /** Asks for a service: what it serves, how it is started, with how much; a trial tells whether it can be served. */
@@ -62,10 +62,7 @@ export function NewServicePage() {
     asked.current = JSON.stringify(body);
     act(body);
   };
-  const imageNames = (images.data ?? []).map((image) => {
-    const alias = (image.aliases ?? []).find((name) => name !== null);
-    return alias ?? (image.tag ? `${image.name}:${image.tag}` : (image.name ?? ''));
-  });
+  const imageNames = (images.data ?? []).map(imageName);
   const folderNames = (folders.data ?? []).map((folder) => folder.name);
   const withChosen = (names: readonly string[], chosen: string) => [
     ...new Set([...names, ...(chosen === '' ? [] : [chosen])]),

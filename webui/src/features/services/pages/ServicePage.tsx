@@ -1,6 +1,6 @@
 import { Button, NumberInput, Text } from '@mantine/core';
 import { useNavigate, useParams } from '@tanstack/react-router';
-import { lazy, useState } from 'react';
+import { lazy, Suspense, useState } from 'react';
 import { useTranslation } from 'react-i18next';
 import { asProblem } from '../../../api/problems';
 import { AnchorLink } from '../../../components/AnchorLink';
@@ -8,6 +8,7 @@ import { Confirm } from '../../../components/Confirm';
 import { Page } from '../../../components/Page';
 import { Query } from '../../../components/Query';
 import { Crumbs, PageTabs } from '../../../components/TabbedPage';
+import { loadMessages } from '../../../i18n';
 import { mostReplicas } from '../draft';
 import { HistoryTab } from '../parts/HistoryTab';
 import { OverviewTab } from '../parts/OverviewTab';
@@ -15,16 +16,23 @@ import { ReplicasTab } from '../parts/ReplicasTab';
 import { RevisionsTab } from '../parts/RevisionsTab';
 import { ServiceStatus } from '../parts/ServiceStatus';
 import { TokensTab } from '../parts/TokensTab';
-import { type ServiceDetails, useDestroy, useScale, useService } from '../queries';
+import { type ServiceDetails, useDestroy, useScale, useService, useSync } from '../queries';
 import { isLive } from '../rules';
 
 const UsageTab = lazy(() => import('../parts/UsageTab'));
+const ChangeDialog = lazy(() => import('../parts/ChangeDialog'));
+const ScalingTab = lazy(async () => (await Promise.all([import('../parts/ScalingTab'), loadMessages('scaling')]))[0]);
+const PlaygroundTab = lazy(
+  async () => (await Promise.all([import('../parts/PlaygroundTab'), loadMessages('playground')]))[0],
+);
 
 /** The tabs of a service; others are added here, with a message `tab.NAME`. */
 const tabs = {
   overview: OverviewTab,
+  playground: PlaygroundTab,
   replicas: ReplicasTab,
   revisions: RevisionsTab,
+  scaling: ScalingTab,
   tokens: TokensTab,
   usage: UsageTab,
   history: HistoryTab,
@@ -66,21 +74,46 @@ function ScaleDialog({ service, onClose }: { service: ServiceDetails; onClose: (
 
 function Actions({ service }: { service: ServiceDetails }) {
   const { t } = useTranslation('services');
-  const [dialog, setDialog] = useState<'scale' | 'destroy' | null>(null);
+  const [dialog, setDialog] = useState<'change' | 'scale' | 'sync' | 'destroy' | null>(null);
   const destroy = useDestroy(service.endpoint_id);
+  const sync = useSync(service.endpoint_id);
   const close = () => {
     destroy.reset();
+    sync.reset();
     setDialog(null);
   };
   const count = service.active_routes.length;
   return (
     <>
+      <Button variant="default" onClick={() => setDialog('change')}>
+        {t('change.open')}
+      </Button>
       <Button variant="default" onClick={() => setDialog('scale')}>
         {t('scale.open')}
+      </Button>
+      <Button variant="default" onClick={() => setDialog('sync')}>
+        {t('sync.open')}
       </Button>
       <Button variant="default" onClick={() => setDialog('destroy')}>
         {t('destroy.open')}
       </Button>
+      {dialog === 'change' && (
+        <Suspense>
+          <ChangeDialog service={service} onClose={close} />
+        </Suspense>
+      )}
+      <Confirm
+        isOpen={dialog === 'sync'}
+        title={t('sync.title', { name: service.name })}
+        action={t('sync.action')}
+        isDangerous={false}
+        isBusy={sync.isPending}
+        error={sync.error}
+        onConfirm={() => sync.mutate(undefined, { onSuccess: close })}
+        onClose={close}
+      >
+        <Text>{t('sync.detail')}</Text>
+      </Confirm>
       {dialog === 'scale' && <ScaleDialog service={service} onClose={close} />}
       <Confirm
         isOpen={dialog === 'destroy'}

@@ -1,6 +1,7 @@
 import { Group, TextInput } from '@mantine/core';
 import { useTranslation } from 'react-i18next';
 import { useGroupSlots } from '../../../api/choices';
+import { slotLabel } from '../../../api/slots';
 import { Query } from '../../../components/Query';
 
 /** A field for the amount of each slot that the resource group has. */
@@ -27,7 +28,7 @@ export function SlotFields({
               return (
                 <TextInput
                   key={name}
-                  label={slot?.human_readable_name || name}
+                  label={slotLabel(name, details)}
                   description={slot === undefined ? t('create.noSlot') : slot.description || name}
                   placeholder={slot?.slot_type === 'bytes' ? '4g' : '1'}
                   value={amounts[name] ?? ''}

@@ -1,7 +1,7 @@
 import { Button } from '@mantine/core';
 import { IconPlayerStop, IconTerminal2 } from '@tabler/icons-react';
 import { useNavigate, useParams } from '@tanstack/react-router';
-import { lazy, useState } from 'react';
+import { lazy, Suspense, useState } from 'react';
 import { useTranslation } from 'react-i18next';
 import { AnchorLink } from '../../../components/AnchorLink';
 import { ButtonLink } from '../../../components/ButtonLink';
@@ -22,6 +22,7 @@ import { isLive, isRunning } from '../rules';
 
 const MetricsTab = lazy(() => import('../parts/MetricsTab'));
 const CellsTab = lazy(() => withMessages(import('../parts/CellsTab')));
+const MoreActions = lazy(() => withMessages(import('../parts/MoreActions')));
 const FilesTab = lazy(() => withMessages(import('../parts/FilesTab')));
 
 async function withMessages<T>(part: Promise<T>): Promise<T> {
@@ -101,6 +102,9 @@ export function SessionPage() {
               >
                 {t('terminate.action')}
               </Button>
+              <Suspense>
+                <MoreActions session={session} />
+              </Suspense>
             </>
           )
         }

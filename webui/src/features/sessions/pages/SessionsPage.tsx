@@ -125,7 +125,7 @@ export function SessionsPage() {
   };
   const isFiltered = search.q !== '' || search.status !== 'all';
   return (
-    <Page title={t('title')}>
+    <Page title={t('title')} actions={<AnchorLink to="/sessions/arrays">{t('arrays')}</AnchorLink>}>
       <Group gap="sm" className={classes.bar ?? ''}>
         <SegmentedControl
           className={classes.segments ?? ''}

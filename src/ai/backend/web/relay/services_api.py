@@ -1,0 +1,213 @@
+"""Calls of model services from pages of the console.
+
+Browsers may not send requests to app proxies: the policy of the console's page names no other origin, and a token of a
+service would have to be in a page. So a page sends the call here, and the web server passes it on with a token of ten
+minutes that it gets from the manager by the keys of the login session; no token leaves this process.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+from urllib.parse import quote, unquote
+
+import aiohttp
+import msgspec
+from aiohttp import web
+from msgspec import Meta
+from yarl import URL
+
+from ai.backend.common.errors import AuthenticationFailed, Conflict, InvalidInput, RateLimitExceeded, Unavailable
+from ai.backend.infra.http.outbound import OutboundClient, OutboundFailed, check_plain, parse_url
+from ai.backend.infra.http.routes import Call, Schema, route
+from ai.backend.infra.http.streams import ACCESS_KEY, STREAMS
+from ai.backend.web.cookies import CookiePolicy
+from ai.backend.web.login.service import LoginService
+from ai.backend.web.managers.pool import Keypair, ManagerPool
+
+STATUS_HEADER, TYPE_HEADER = "X-BackendAI-Endpoint-Status", "X-BackendAI-Endpoint-Type"
+MAX_ANSWER_BYTES = 32 << 20
+MAX_CALLS_OF_LOGIN, _MAX_CALLS = 8, 512
+_TOKEN_S, _TOKEN_REST_S = 600, 60
+_MAX_TOKENS = 4_096
+_MAX_CALL_S = 1_800.0
+_MAX_SILENCE_S = 600.0
+"""Seconds until the head of an answer, and between its parts: a service without a replica starts one first."""
+_DOT_SEGMENTS = frozenset([".", ".."])
+_SHOWN_TYPE = re.compile(r"[ -~]{1,128}")
+
+
+class ServiceCallBody(Schema, frozen=True):
+    """A request for a model service; ``path`` follows the URL of the service."""
+
+    path: Annotated[str, Meta(min_length=1, max_length=2_048, pattern=r"^/[!-~]*$")]
+    method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"] = "GET"
+    body: str | None = None
+    content_type: Annotated[str, Meta(max_length=128, pattern=r"^[!-~ ]+$")] = "application/json"
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    text: str
+    expires_s: float
+
+
+class ServiceCallsApi:
+    """Passes calls on to model services."""
+
+    def __init__(
+        self, managers: ManagerPool, logins: LoginService, cookies: CookiePolicy, *, verifies_tls: bool
+    ) -> None:
+        self._managers = managers
+        self._logins = logins
+        self._cookies = cookies
+        # The URLs are the manager's, and app proxies of many sites have private addresses: no network is refused.
+        self._client = OutboundClient(
+            refused=(),
+            timeout=aiohttp.ClientTimeout(total=_MAX_CALL_S, sock_connect=10.0, sock_read=_MAX_SILENCE_S),
+            connections=_MAX_CALLS,
+            ssl=verifies_tls,
+        )
+        self._tokens: dict[tuple[str, str], _Token] = {}
+        self._calls: Counter[str] = Counter()
+
+    async def close(self) -> None:
+        """Closes the connections to app proxies."""
+        await self._client.close()
+
+    @route("POST", "/server/services/{e}/call", auth=False, limited=False, kind="relay", ends_with_client=True)
+    async def call(self, call: Call) -> web.StreamResponse:
+        """Passes a call on to a model service and streams its answer back.
+
+        The answer is 200 whatever the service answers, whose status and media type are in headers: bytes of a service
+        are no page of this origin, and a 401 of its engine is no end of the login session.
+        """
+        login = await self._logins.find(
+            self._cookies.token_of(call.request), is_use=self._cookies.is_attended(call.request)
+        )
+        if login is None:
+            raise AuthenticationFailed("You are not logged in.")
+        call.request[ACCESS_KEY] = login.login_id  # the answer ends with the login session
+        asked = _decoded(await call.read_body())
+        keypair = Keypair(login.secret.access_key, login.secret.secret_key)
+        # A client that leaves cancels this call, which closes the connection to the service: its engine stops.
+        with self._counted(login.login_id), call.request.app[STREAMS].opened(call.request):
+            service = await self._ask_manager("GET", _manager_path(call.params["e"]), keypair)
+            if isinstance(service, web.Response):
+                return service
+            url = _target_url(service, asked.path)
+            headers = {} if asked.body is None else {"Content-Type": asked.content_type}
+            if service.get("is_public") is not True:
+                token = await self._token(login.login_id, str(service.get("endpoint_id")), keypair)
+                if isinstance(token, web.Response):
+                    return token
+                headers["Authorization"] = f"Bearer {token}"
+            return await self._answer(call.request, url, asked, headers)
+
+    async def _answer(
+        self, request: web.Request, url: URL, asked: ServiceCallBody, headers: Mapping[str, str]
+    ) -> web.StreamResponse:
+        body = None if asked.body is None else asked.body.encode()
+        reply: web.StreamResponse | None = None
+        try:
+            async with self._client.request(asked.method, url, headers=headers, body=body) as response:
+                check_plain(response)
+                reply = web.StreamResponse(headers=_reply_headers(response))
+                await reply.prepare(request)
+                sent = 0
+                async for chunk in response.content.iter_any():
+                    sent += len(chunk)
+                    if sent > MAX_ANSWER_BYTES:
+                        raise OutboundFailed("The answer is too long.")
+                    await reply.write(chunk)
+        except OutboundFailed as e:
+            if reply is None:
+                raise Unavailable(f"The service cannot be called: {e}") from None
+            # An answer that broke off must not look complete.
+            if request.transport is not None:
+                request.transport.abort()
+            return reply
+        await reply.write_eof()
+        return reply
+
+    async def _token(self, login_id: str, endpoint_id: str, keypair: Keypair) -> str | web.Response:
+        """Returns the token of a login session for an endpoint, a new one shortly before the last ends."""
+        key = (login_id, endpoint_id)
+        token, now = self._tokens.get(key), time.monotonic()
+        if token is not None and now < token.expires_s - _TOKEN_REST_S:
+            return token.text
+        path = f"{_manager_path(endpoint_id)}/token"
+        answer = await self._ask_manager("POST", path, keypair, {"duration": f"{_TOKEN_S}s"})
+        if isinstance(answer, web.Response):
+            return answer
+        if len(self._tokens) >= _MAX_TOKENS:
+            self._tokens = {each: kept for each, kept in self._tokens.items() if now < kept.expires_s}
+        if len(self._tokens) < _MAX_TOKENS:
+            self._tokens[key] = _Token(str(answer.get("token")), now + _TOKEN_S)
+        return str(answer.get("token"))
+
+    async def _ask_manager(
+        self, method: str, path: str, keypair: Keypair, body: Mapping[str, Any] | None = None
+    ) -> Mapping[str, Any] | web.Response:
+        """Returns the manager's answer, or the response that passes its refusal on."""
+        options: dict[str, Any] = {}
+        if body is not None:
+            options = {"body": msgspec.json.encode(body), "headers": {"Content-Type": "application/json"}}
+        status, document = await self._managers.read_json(method, path, keypair=keypair, **options)
+        if status == 200:
+            return document
+        return web.json_response(document, status=status, content_type="application/problem+json")
+
+    @contextmanager
+    def _counted(self, login_id: str) -> Iterator[None]:
+        """Counts a call while the block runs. Raises RateLimitExceeded for too many at once."""
+        if self._calls[login_id] >= MAX_CALLS_OF_LOGIN or self._calls.total() >= _MAX_CALLS:
+            raise RateLimitExceeded("Too many calls of services run at once; wait for one of them to end.")
+        self._calls[login_id] += 1
+        try:
+            yield
+        finally:
+            self._calls[login_id] -= 1
+            self._calls += Counter()  # drops those of zero
+
+
+def _decoded(content: bytes) -> ServiceCallBody:
+    try:
+        asked = msgspec.json.decode(content, type=ServiceCallBody)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as e:
+        raise InvalidInput(f"The body is no call of a service: {e}", data={"body": "malformed"}) from None
+    segments = unquote(asked.path.partition("?")[0]).replace("\\", "/").split("/")
+    if not _DOT_SEGMENTS.isdisjoint(segments) or "#" in asked.path:
+        raise InvalidInput("The path leaves the service.", data={"path": "malformed"})
+    return asked
+
+
+def _manager_path(endpoint: str) -> str:
+    return f"/services/{quote(endpoint, safe='')}"
+
+
+def _target_url(service: Mapping[str, Any], path: str) -> URL:
+    """Returns the URL of a call. Raises Conflict before the service has one."""
+    text = service.get("service_endpoint")
+    if not isinstance(text, str) or not text:
+        message = "The service has no URL yet: no replica was ready so far."
+        raise Conflict(message, data={"status": str(service.get("status"))})
+    base = parse_url(text)
+    return URL(f"{base.scheme}://{base.raw_authority}{base.raw_path.rstrip('/')}{path}", encoded=True)
+
+
+def _reply_headers(response: aiohttp.ClientResponse) -> dict[str, str]:
+    """Returns the headers of a reply: those of the service are not passed on, as its answer is not of this origin."""
+    media_type = response.headers.get("Content-Type", "")
+    return {
+        "Content-Type": "application/octet-stream",
+        "Content-Disposition": "attachment",
+        STATUS_HEADER: str(response.status),
+        TYPE_HEADER: media_type if _SHOWN_TYPE.fullmatch(media_type) else "",
+        "X-Accel-Buffering": "no",  # reverse proxies would hold tokens back
+    }

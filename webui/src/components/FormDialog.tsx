@@ -1,0 +1,48 @@
+import { Button, Group, Modal, Stack } from '@mantine/core';
+import type { FormEvent, ReactNode } from 'react';
+import { useTranslation } from 'react-i18next';
+import { ProblemAlert } from './ProblemAlert';
+
+/** A dialog with fields, and what is wrong beside them. */
+export function FormDialog({
+  title,
+  action,
+  isBusy,
+  error,
+  onSubmit,
+  onClose,
+  children,
+}: {
+  title: string;
+  action: string;
+  isBusy: boolean;
+  /** Null where it is told at a field. */
+  error: unknown;
+  onSubmit: () => void;
+  onClose: () => void;
+  children: ReactNode;
+}) {
+  const { t } = useTranslation('components');
+  const submit = (event: FormEvent) => {
+    event.preventDefault();
+    onSubmit();
+  };
+  return (
+    <Modal opened onClose={onClose} title={title} size="lg" closeButtonProps={{ 'aria-label': t('close') }}>
+      <form onSubmit={submit} noValidate>
+        <Stack gap="sm">
+          {children}
+          {error !== null && <ProblemAlert error={error} />}
+          <Group justify="flex-end">
+            <Button variant="default" onClick={onClose}>
+              {t('cancel')}
+            </Button>
+            <Button type="submit" loading={isBusy}>
+              {action}
+            </Button>
+          </Group>
+        </Stack>
+      </form>
+    </Modal>
+  );
+}
