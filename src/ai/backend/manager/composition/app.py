@@ -24,6 +24,7 @@ from ai.backend.manager.composition.services import Services
 from ai.backend.manager.dotfiles.api import SessionDefaultsApi
 from ai.backend.manager.events.api import EventsApi
 from ai.backend.manager.execution.api import ExecutionApi
+from ai.backend.manager.events.agents_api import AgentEventsApi
 from ai.backend.manager.execution.commits_api import ImagesApi
 from ai.backend.manager.execution.installs import ImageInstaller
 from ai.backend.manager.execution.installs_api import ImageInstallsApi
@@ -79,6 +80,7 @@ def api_endpoints(services: Services, metrics: Metrics, readiness: Readiness | N
         (
             "cluster",
             (
+        ("events", (AgentEventsApi(services.agent_changes),)),
                 ResourcesApi(services.resources, services.presets),
                 AgentsApi(services.agents),
                 FleetApi(services.fleet, services.agents),

@@ -23,6 +23,7 @@ from ai.backend.manager.artifacts.gateway import ArtifactGateway, Reservoirs
 from ai.backend.manager.composition.stores import Stores
 from ai.backend.manager.config.settings import ManagerSettings
 from ai.backend.manager.dotfiles.service import DotfileService
+from ai.backend.manager.events.agent_changes import AgentChanges
 from ai.backend.manager.events.service import EventService
 from ai.backend.manager.execution.commits import CommitService
 from ai.backend.manager.execution.service import ExecutionService
@@ -179,7 +180,7 @@ class Services:
         self.slots = SlotCatalogue(stores.agents, LiveSlotUse(stores.sessions))
         self.assignments = Assignments(stores.config)
         self.agents = AgentService(
-            stores.agents, stores.sessions, stores.resource_groups, self.assignments, self.stats, self.gateway
+            stores.agents, stores.sessions, stores.resource_groups, self.assignments, self.stats, self.gateway, self.bus
         )
         group_use = ResourceGroupSessions(stores.agents, stores.sessions)
         self.resource_groups = ResourceGroupService(
@@ -332,6 +333,7 @@ class Services:
         self.app_proxies = AppProxyOverview(stores.resource_groups, self.coordinators)
         self.service_ports = ServicePorts(finder, gateway, app_proxies)
         self.tunnels = TunnelService(self.service_ports, self.settings.tunnels, self.activity)
+        self.agent_changes = AgentChanges(stores.agents, self.bus, self.clock)
         self.idle = IdleService(
             stores.activities, self.activity, stores.identities, stores.config, self.stats, self.clock
         )
