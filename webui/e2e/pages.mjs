@@ -25,6 +25,7 @@ const everybody = [
   '/usage?of=all',
   '/services',
   '/services/new',
+  '/projects',
   '/account',
   '/no-such-page',
 ];

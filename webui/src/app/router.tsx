@@ -225,6 +225,19 @@ const newUser = createRoute({
 });
 
 const policies = createRoute({
+const projects = createRoute({
+  getParentRoute: () => shell,
+  path: '/projects',
+  component: pageWithMessages('projects', () => import('../features/projects/pages/ProjectsPage')),
+});
+
+const project = createRoute({
+  getParentRoute: () => shell,
+  path: '/projects/$id',
+  validateSearch: (search): { q?: string; sort?: string } => textsOf(search, 'q', 'sort'),
+  component: pageWithMessages('projects', () => import('../features/projects/pages/ProjectPage')),
+});
+
   getParentRoute: () => shell,
   path: '/policies',
   component: pageWithMessages('editing', () => import('../features/people/pages/PoliciesPage')),
@@ -417,6 +430,8 @@ const tree = root.addChildren([
     storage,
     proxies,
     system,
+    projects,
+    project,
     systemSettings,
     systemAudit,
     systemErrors,

@@ -10,6 +10,7 @@ import type operations from '../features/operations/locale/en.json';
 import type editing from '../features/people/editing/locale/en.json';
 import type queue from '../features/queue/locale/en.json';
 import type services from '../features/services/locale/en.json';
+import type projects from '../features/projects/locale/en.json';
 import type sessionWork from '../features/sessions/locale/work/en.json';
 import type templates from '../features/templates/locale/en.json';
 import type terminal from '../features/terminal/locale/en.json';

@@ -15,6 +15,7 @@ from ai.backend.manager.folders.graphql import FolderResolvers
 from ai.backend.manager.graphql.executor import build_schema
 from ai.backend.manager.graphql.resolvers import bindables_of
 from ai.backend.manager.identity.graphql import IdentityResolvers
+from ai.backend.manager.identity.graphql_members import MemberResolvers
 from ai.backend.manager.identity.graphql_tenants import TenantResolvers
 from ai.backend.manager.identity.graphql_users import UserResolvers
 from ai.backend.manager.idle.graphql import IdleResolvers

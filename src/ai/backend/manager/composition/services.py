@@ -394,6 +394,7 @@ class Services:
             resource_groups=stores.resource_groups,
             slots=self.slots,
             presence=KernelReconciler(stores.sessions, self.writer, clock, settings.agents),
+        self.members = MemberService(stores.identities, self.identity, owned_sessions)
             bus=self.bus,
             clock=clock,
             settings=settings.agents,

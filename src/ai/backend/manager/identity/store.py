@@ -50,6 +50,10 @@ class OwnedSessions(SessionCounts, Protocol):
 
     async def count_live_of_group(self, group_id: GroupId) -> int: ...
 
+    async def count_live_of_member(self, group_id: GroupId, user_id: UserId) -> int:
+        """Returns the number of live sessions of a user in a group."""
+        ...
+
     async def end_all(self, caller: Caller, access_keys: Sequence[AccessKey]) -> None:
         """Starts the forced end of all live sessions of the keypairs."""
 
