@@ -168,6 +168,14 @@ class UserService:
             self._identity.invalidate(key)
 
     async def _user(self, caller: Caller, email: str) -> User:
+    async def remove_totp(self, caller: Caller, *, email: str | None, otp: str, address: str) -> None:
+        """Takes one-time passwords away: the caller's own by one of them, those of the user of ``email`` by an
+        administrator. Raises as :meth:`modify_user` and ``TotpService.remove``."""
+        if email is None or email == caller.email:
+            await self._totp.remove(await self._identity.user(caller), otp)
+        else:
+            await self.modify_user(caller, email, {"totp_activated": False}, address=address)
+
         """Returns the user of an e-mail address. Raises NotFound if the caller does not see the user."""
         require_any(caller, Operation.CHANGE_USERS)
         return await self._identity.user(caller, email=email)
