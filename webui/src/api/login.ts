@@ -51,7 +51,10 @@ export async function checkLogin(): Promise<Login | null> {
 
 /** Signs in. Throws Problem: what the manager says, or 429 with the seconds to wait. */
 export async function signIn(credentials: Credentials): Promise<Login> {
-  const response = await post('login', credentials);
+  return loggedIn(await post('login', credentials));
+}
+
+async function loggedIn(response: Response): Promise<Login> {
   const reply = await read(response);
   const login = loginOf(reply);
   if (login !== null) return login;
@@ -91,6 +94,11 @@ export async function signOut(everywhere = false): Promise<void> {
 /** Begins the life of the login session anew and returns its end. Throws Problem. */
 export async function extendLogin(): Promise<string> {
   return String((await read(await post('extend-login-session'))).expires ?? '');
+}
+
+/** Proves again who is there; the browser keeps the proof where no script reads it. Throws Problem. */
+export async function prove(proof: { password: string } | { otp: string }): Promise<void> {
+  await read(await post('proof', proof));
 }
 
 /** Changes a password that must be changed before a sign-in. Throws Problem. */

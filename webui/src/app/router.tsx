@@ -218,13 +218,6 @@ const people = createRoute({
   component: pageWithMessages('editing', () => import('../features/people/pages/PeoplePage')),
 });
 
-const newUser = createRoute({
-  getParentRoute: () => shell,
-  path: '/people/new',
-  component: lazyRouteComponent(() => import('../features/people/pages/NewUserPage')),
-});
-
-const policies = createRoute({
 const projects = createRoute({
   getParentRoute: () => shell,
   path: '/projects',
@@ -245,6 +238,13 @@ const project = createRoute({
 
 const system = createRoute({
   getParentRoute: () => shell,
+const newUser = createRoute({
+  getParentRoute: () => shell,
+  path: '/people/new',
+  component: lazyRouteComponent(() => import('../features/people/pages/NewUserPage')),
+});
+
+const policies = createRoute({
   path: '/system',
   component: pageWithMessages('operations', () => import('../features/operations/pages/SystemPage')),
 });

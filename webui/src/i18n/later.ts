@@ -1,3 +1,4 @@
+import type proof from '../app/proof/locale/en.json';
 import type account from '../features/account/locale/en.json';
 import type artifacts from '../features/artifacts/locale/en.json';
 import type fleet from '../features/fleet/locale/en.json';
@@ -29,6 +30,8 @@ export interface LaterMessages {
   operations: typeof operations;
   editing: typeof editing;
   queue: typeof queue;
+  projects: typeof projects;
+  proof: typeof proof;
   registration: typeof registration;
   preview: typeof preview;
   services: typeof services;
@@ -84,6 +87,14 @@ export const later: Loaders = {
   },
   queue: {
     en: () => import('../features/queue/locale/en.json'),
+  projects: {
+    en: () => import('../features/projects/locale/en.json'),
+    ko: () => import('../features/projects/locale/ko.json'),
+  },
+  proof: {
+    en: () => import('../app/proof/locale/en.json'),
+    ko: () => import('../app/proof/locale/ko.json'),
+  },
     ko: () => import('../features/queue/locale/ko.json'),
   },
   registration: {

@@ -19,6 +19,7 @@ from ai.backend.web.cookies import CookiePolicy
 from ai.backend.web.guard import guarding
 from ai.backend.web.login.api import LoginApi
 from ai.backend.web.login.passwords_api import PasswordApi
+from ai.backend.web.login.proofs_api import ProofApi
 from ai.backend.web.login.service import LoginLimits, LoginService
 from ai.backend.web.login.sql import SqlLoginStore
 from ai.backend.web.login.sso_api import SsoApi
@@ -64,6 +65,8 @@ class WebServer:
             SsoApi(logins, sign_in, cookies, domain=settings.api.domain),
             PasswordApi(logins, domain=settings.api.domain, scheme=scheme),
             RelayApi(self.managers, logins, cookies),
+            TokenLoginApi(logins, cookies, domain=settings.api.domain, token_name=settings.api.auth_token_name),
+            ProofApi(logins, sign_in, cookies),
             HealthApi(metrics, self._readiness),
             _pages(settings, scheme=scheme),
         )

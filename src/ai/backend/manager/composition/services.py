@@ -33,6 +33,7 @@ from ai.backend.manager.hooks import load_hooks
 from ai.backend.manager.identity.passwords import PasswordService
 from ai.backend.manager.identity.service import IdentityService
 from ai.backend.manager.identity.sign_in import SignInService
+from ai.backend.manager.identity.proofs import ProofService
 from ai.backend.manager.identity.sign_up import SignUpService
 from ai.backend.manager.identity.site_users import SiteUsers
 from ai.backend.manager.identity.ssh_keys import SshKeyService
@@ -159,12 +160,16 @@ class Services:
         )
         self.sign_in = SignInService(
             users,
+        site_users = SiteUsers(users, identity)
+        self.proofs = ProofService(
+            users, self.passwords, self.totp, site_users, hooks, self.sealer, clock, settings.proof
+        )
             stores.accounts,
             identity,
             self.passwords,
             self.totp,
             self.registration,
-            SiteUsers(users, identity),
+            site_users,
             hooks,
             self.sealer,
             clock,

@@ -106,6 +106,21 @@ class LoginService:
     async def _counted(
         self, ask: Callable[..., Awaitable[tuple[int, dict[str, Any]]]], fields: Mapping[str, str], *, address: str
     ) -> tuple[int, dict[str, Any]]:
+    async def prove(
+        self,
+        login: Login,
+        fields: Mapping[str, str],
+        *,
+        address: str,
+        ask: Callable[..., Awaitable[tuple[int, dict[str, Any]]]],
+    ) -> tuple[int, dict[str, Any]]:
+        """Asks the manager for a proof of who asks, under the limits of sign-ins. Raises as :meth:`sign_in`."""
+
+        async def prove(_fields: Mapping[str, str], *, address: str) -> tuple[int, dict[str, Any]]:
+            return await ask(fields, address=address)
+
+        return await self._counted(prove, {"username": login.secret.username}, address=address)
+
         name_key, address_key = f"name:{fields['username'].strip().lower()}", f"address:{address}"
         await self._count(address_key, self._limits.address_failures)
         await self._count(name_key, self._limits.name_failures)
@@ -127,7 +142,7 @@ class LoginService:
         """
         address_key = f"address:{address}"
         await self._count(address_key, self._limits.address_failures)
-        status, document = await self._manager.finish_redirect(fields, address=address)
+        status, document = await ask(fields, address=address)
         secret = _secret_of("", document) if status == 200 else None
         if secret is not None or status >= 500:
             await self._add(address_key, -1)

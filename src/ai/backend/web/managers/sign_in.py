@@ -47,3 +47,9 @@ class ManagerSignIn:
     async def _post(self, path: str, fields: Mapping[str, Any], address: str) -> tuple[int, dict[str, Any]]:
         headers = {**_JSON, "X-Forwarded-For": address}
         return await self._managers.read_json("POST", path, headers=headers, body=msgspec.json.encode(fields))
+    async def prove(self, keypair: Keypair, fields: Mapping[str, str], *, address: str) -> tuple[int, dict[str, Any]]:
+        """Returns status and answer of ``POST /auth/proof``, signed. Raises Unavailable."""
+        headers = {**_JSON, "X-Forwarded-For": address}
+        body = msgspec.json.encode(fields)
+        return await self._managers.read_json("POST", "/auth/proof", keypair=keypair, headers=headers, body=body)
+

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Mapping
 import aiohttp
 from aiohttp import WSMsgType, web
 
-from ai.backend.common.errors import AuthenticationFailed, Forbidden
+from ai.backend.common.errors import AuthenticationFailed, Forbidden, NotSupported
 from ai.backend.infra.http.routes import Call, route
 from ai.backend.infra.http.streams import ACCESS_KEY, STREAMS, open_socket
 from ai.backend.infra.loop import cancel_all
@@ -28,6 +28,7 @@ ANONYMOUS_PREFIXES = (
     "/auth/signup", "/auth/verify-email",
     "/cloud/", "/custom-auth/", "/openid/", "/saml/", "/totp/anon", "/folders/_/tus/upload/",
 )  # fmt: skip
+PROOF_HEADER = "X-BackendAI-Proof"
 _PASSWORD_PATH = "/auth/update-password"
 _ROTATION_PATH = "/auth/keypair/rotate"
 _HOP_BY_HOP = frozenset(
@@ -41,7 +42,7 @@ _NOT_SENT = _HOP_BY_HOP | frozenset(
     [
         *("host", "cookie", "authorization", "date", "x-backendai-date", "origin", "referer", "forwarded", "expect"),
         *("x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip"),
-        "x-backendai-unattended",
+        *("x-backendai-unattended", "x-backendai-proof"),
     ]
 )
 _NOT_RETURNED = _HOP_BY_HOP | frozenset(
@@ -93,7 +94,7 @@ class RelayApi:
             call.request.method,
             raw_target,
             keypair=keypair,
-            headers=_forwarded_headers(request.headers, call.address),
+            headers={**_forwarded_headers(request.headers, call.address), **self._proof(request, login)},
             body=_chunks(request) if request.body_exists else None,
         )
         async with response:
@@ -108,6 +109,10 @@ class RelayApi:
         headers = {name: request.headers[name] for name in _SOCKET_HEADERS if name in request.headers}
         headers["X-Forwarded-For"] = call.address
         try:
+    def _proof(self, request: web.Request, login: Login | None) -> dict[str, str]:
+        proof = self._cookies.proof_of(request) if login is not None else None
+        return {PROOF_HEADER: proof} if proof else {}
+
             upstream = await self._managers.open_socket(raw_target, keypair=keypair, headers=headers, protocols=())
         except aiohttp.WSServerHandshakeError as refusal:
             if refusal.status in (401, 403):
