@@ -70,6 +70,11 @@ async function loggedIn(response: Response): Promise<Login> {
   });
 }
 
+/** Signs in by a token that another site has given, in the request or, for an empty one, in a cookie. Throws Problem. */
+export async function signInByToken(token: string): Promise<Login> {
+  return loggedIn(await post('token-login', token === '' ? {} : { token }));
+}
+
 async function register(path: string, body: Record<string, string>): Promise<Record<string, unknown>> {
   return read(await postJson(`func/totp/anon${path}`, body));
 }
@@ -91,14 +96,14 @@ export async function signOut(everywhere = false): Promise<void> {
   await read(await post('logout', { everywhere }));
 }
 
-/** Begins the life of the login session anew and returns its end. Throws Problem. */
-export async function extendLogin(): Promise<string> {
-  return String((await read(await post('extend-login-session'))).expires ?? '');
-}
-
 /** Proves again who is there; the browser keeps the proof where no script reads it. Throws Problem. */
 export async function prove(proof: { password: string } | { otp: string }): Promise<void> {
   await read(await post('proof', proof));
+}
+
+/** Begins the life of the login session anew and returns its end. Throws Problem. */
+export async function extendLogin(): Promise<string> {
+  return String((await read(await post('extend-login-session'))).expires ?? '');
 }
 
 /** Changes a password that must be changed before a sign-in. Throws Problem. */

@@ -55,6 +55,13 @@ const login = createRoute({
   component: lazyRouteComponent(() => import('../features/login/pages/LoginPage')),
 });
 
+const tokenLogin = createRoute({
+  getParentRoute: () => root,
+  path: '/token-login',
+  validateSearch: (search): { next?: string } => (typeof search.next === 'string' ? { next: search.next } : {}),
+  component: pageWithMessages('tokenLogin', () => import('../features/login/pages/TokenLoginPage')),
+});
+
 /** Leads who is not logged in to the login page, and back afterwards. */
 async function requireLogin({ context, location }: { context: Context; location: { href: string } }): Promise<void> {
   const known = await context.client.ensureQueryData(loginQuery);
@@ -231,13 +238,6 @@ const project = createRoute({
   component: pageWithMessages('projects', () => import('../features/projects/pages/ProjectPage')),
 });
 
-  getParentRoute: () => shell,
-  path: '/policies',
-  component: pageWithMessages('editing', () => import('../features/people/pages/PoliciesPage')),
-});
-
-const system = createRoute({
-  getParentRoute: () => shell,
 const newUser = createRoute({
   getParentRoute: () => shell,
   path: '/people/new',
@@ -245,6 +245,13 @@ const newUser = createRoute({
 });
 
 const policies = createRoute({
+  getParentRoute: () => shell,
+  path: '/policies',
+  component: pageWithMessages('editing', () => import('../features/people/pages/PoliciesPage')),
+});
+
+const system = createRoute({
+  getParentRoute: () => shell,
   path: '/system',
   component: pageWithMessages('operations', () => import('../features/operations/pages/SystemPage')),
 });
@@ -398,6 +405,7 @@ const unknown = createRoute({ getParentRoute: () => shell, path: '$', component:
 
 const tree = root.addChildren([
   login,
+  tokenLogin,
   bare.addChildren([terminal]),
   shell.addChildren([
     home,
@@ -422,6 +430,8 @@ const tree = root.addChildren([
     templates,
     account,
     people,
+    projects,
+    project,
     newUser,
     policies,
     presets,
@@ -430,8 +440,6 @@ const tree = root.addChildren([
     storage,
     proxies,
     system,
-    projects,
-    project,
     systemSettings,
     systemAudit,
     systemErrors,

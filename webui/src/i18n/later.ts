@@ -7,11 +7,12 @@ import type preview from '../features/folders/locale/preview/en.json';
 import type images from '../features/images/locale/en.json';
 import type launch from '../features/launch/locale/en.json';
 import type registration from '../features/login/registration/locale/en.json';
+import type tokenLogin from '../features/login/token/locale/en.json';
 import type operations from '../features/operations/locale/en.json';
 import type editing from '../features/people/editing/locale/en.json';
+import type projects from '../features/projects/locale/en.json';
 import type queue from '../features/queue/locale/en.json';
 import type services from '../features/services/locale/en.json';
-import type projects from '../features/projects/locale/en.json';
 import type sessionWork from '../features/sessions/locale/work/en.json';
 import type templates from '../features/templates/locale/en.json';
 import type terminal from '../features/terminal/locale/en.json';
@@ -29,10 +30,11 @@ export interface LaterMessages {
   fleet: typeof fleet;
   operations: typeof operations;
   editing: typeof editing;
-  queue: typeof queue;
   projects: typeof projects;
   proof: typeof proof;
+  queue: typeof queue;
   registration: typeof registration;
+  tokenLogin: typeof tokenLogin;
   preview: typeof preview;
   services: typeof services;
   sessionWork: typeof sessionWork;
@@ -85,8 +87,6 @@ export const later: Loaders = {
     en: () => import('../features/people/editing/locale/en.json'),
     ko: () => import('../features/people/editing/locale/ko.json'),
   },
-  queue: {
-    en: () => import('../features/queue/locale/en.json'),
   projects: {
     en: () => import('../features/projects/locale/en.json'),
     ko: () => import('../features/projects/locale/ko.json'),
@@ -95,11 +95,17 @@ export const later: Loaders = {
     en: () => import('../app/proof/locale/en.json'),
     ko: () => import('../app/proof/locale/ko.json'),
   },
+  queue: {
+    en: () => import('../features/queue/locale/en.json'),
     ko: () => import('../features/queue/locale/ko.json'),
   },
   registration: {
     en: () => import('../features/login/registration/locale/en.json'),
     ko: () => import('../features/login/registration/locale/ko.json'),
+  },
+  tokenLogin: {
+    en: () => import('../features/login/token/locale/en.json'),
+    ko: () => import('../features/login/token/locale/ko.json'),
   },
   preview: {
     en: () => import('../features/folders/locale/preview/en.json'),

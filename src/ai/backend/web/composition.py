@@ -24,6 +24,7 @@ from ai.backend.web.login.service import LoginLimits, LoginService
 from ai.backend.web.login.sql import SqlLoginStore
 from ai.backend.web.login.sso_api import SsoApi
 from ai.backend.web.login.store import LoginStore
+from ai.backend.web.login.tokens_api import TokenLoginApi
 from ai.backend.web.managers.pool import ManagerPool
 from ai.backend.web.managers.sign_in import ManagerSignIn
 from ai.backend.web.pages.api import PagesApi
@@ -64,9 +65,9 @@ class WebServer:
             LoginApi(logins, sign_in, cookies, domain=settings.api.domain),
             SsoApi(logins, sign_in, cookies, domain=settings.api.domain),
             PasswordApi(logins, domain=settings.api.domain, scheme=scheme),
-            RelayApi(self.managers, logins, cookies),
             TokenLoginApi(logins, cookies, domain=settings.api.domain, token_name=settings.api.auth_token_name),
             ProofApi(logins, sign_in, cookies),
+            RelayApi(self.managers, logins, cookies),
             HealthApi(metrics, self._readiness),
             _pages(settings, scheme=scheme),
         )

@@ -24,9 +24,9 @@ from ai.backend.manager.artifacts.api import ArtifactRegistriesApi, ArtifactsApi
 from ai.backend.manager.composition.manager import Manager
 from ai.backend.manager.composition.services import Services
 from ai.backend.manager.dotfiles.api import SessionDefaultsApi
+from ai.backend.manager.events.agents_api import AgentEventsApi
 from ai.backend.manager.events.api import EventsApi
 from ai.backend.manager.execution.api import ExecutionApi
-from ai.backend.manager.events.agents_api import AgentEventsApi
 from ai.backend.manager.execution.commits_api import ImagesApi
 from ai.backend.manager.execution.installs import ImageInstaller
 from ai.backend.manager.execution.installs_api import ImageInstallsApi
@@ -80,10 +80,10 @@ def api_endpoints(services: Services, metrics: Metrics, readiness: Readiness | N
         ("streams", (StreamsApi(sessions, services.execution), TunnelsApi(services.tunnels))),
         ("streams", (ProgramsApi(sessions, services.execution),)),
         ("events", (EventsApi(sessions, services.identity, services.events), TasksApi(services.tasks))),
+        ("events", (AgentEventsApi(services.agent_changes),)),
         (
             "cluster",
             (
-        ("events", (AgentEventsApi(services.agent_changes),)),
                 ResourcesApi(services.resources, services.presets),
                 AgentsApi(services.agents),
                 FleetApi(services.fleet, services.agents),

@@ -30,10 +30,12 @@ from ai.backend.manager.execution.service import ExecutionService
 from ai.backend.manager.folders.facade import Folders
 from ai.backend.manager.folders.gateway import FolderGateway
 from ai.backend.manager.hooks import load_hooks
+from ai.backend.manager.idempotency.spent_tokens import SpentTokens
+from ai.backend.manager.identity.members import MemberService
 from ai.backend.manager.identity.passwords import PasswordService
+from ai.backend.manager.identity.proofs import ProofService
 from ai.backend.manager.identity.service import IdentityService
 from ai.backend.manager.identity.sign_in import SignInService
-from ai.backend.manager.identity.proofs import ProofService
 from ai.backend.manager.identity.sign_up import SignUpService
 from ai.backend.manager.identity.site_users import SiteUsers
 from ai.backend.manager.identity.ssh_keys import SshKeyService
@@ -158,12 +160,12 @@ class Services:
         self.passwords = PasswordService(
             users, identity, clock, self.hash_password, self.verify_password, settings.passwords, self.totp
         )
-        self.sign_in = SignInService(
-            users,
         site_users = SiteUsers(users, identity)
         self.proofs = ProofService(
             users, self.passwords, self.totp, site_users, hooks, self.sealer, clock, settings.proof
         )
+        self.sign_in = SignInService(
+            users,
             stores.accounts,
             identity,
             self.passwords,
@@ -173,6 +175,7 @@ class Services:
             hooks,
             self.sealer,
             clock,
+            SpentTokens(stores.answers, clock, self.client_tokens.window),
         )
         self.sign_up = SignUpService(users, identity, self.passwords, hooks, self.sealer, settings.sign_up, clock)
 
@@ -330,6 +333,7 @@ class Services:
     def _build_session_access(self) -> None:
         stores, finder, gateway = self.stores, self.finder, self.gateway
         self.events = EventService(stores.sessions, finder, self.bus)
+        self.agent_changes = AgentChanges(stores.agents, self.bus, self.clock)
         self.coordinators = HttpCoordinators()
         self.targets = ScrapeTargets(stores.agents, stores.resource_groups, self.storage_proxies, self.coordinators)
         self.state_of_installation = InstallationState(stores.sessions, self.agents, stores.leases, self.clock)
@@ -338,7 +342,6 @@ class Services:
         self.app_proxies = AppProxyOverview(stores.resource_groups, self.coordinators)
         self.service_ports = ServicePorts(finder, gateway, app_proxies)
         self.tunnels = TunnelService(self.service_ports, self.settings.tunnels, self.activity)
-        self.agent_changes = AgentChanges(stores.agents, self.bus, self.clock)
         self.idle = IdleService(
             stores.activities, self.activity, stores.identities, stores.config, self.stats, self.clock
         )
@@ -391,6 +394,7 @@ class Services:
         owned = (stores.identities, self.identity, owned_sessions, leaving, self.clock, self.id_generator)
         self.tenants = TenantService(*owned, (folders.quota_loop,) if folders is not None else ())
         self.users = UserService(*owned, self.passwords, self.totp, self.deleted_users)
+        self.members = MemberService(stores.identities, self.identity, owned_sessions)
 
     def _build_registry(self) -> None:
         stores, clock, settings = self.stores, self.clock, self.settings
@@ -399,7 +403,6 @@ class Services:
             resource_groups=stores.resource_groups,
             slots=self.slots,
             presence=KernelReconciler(stores.sessions, self.writer, clock, settings.agents),
-        self.members = MemberService(stores.identities, self.identity, owned_sessions)
             bus=self.bus,
             clock=clock,
             settings=settings.agents,

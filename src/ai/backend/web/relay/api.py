@@ -86,6 +86,11 @@ class RelayApi:
             return await self._relay_socket(call, raw_target, keypair)
         return await self._relay_request(call, raw_target, keypair, login)
 
+    @route("*", "/pipeline/{path*}", auth=False, limited=False, kind="relay")
+    async def pipeline(self, call: Call) -> web.StreamResponse:
+        """Refuses what published consoles ask of a pipeline service."""
+        raise NotSupported("There is no pipeline service here.")
+
     async def _relay_request(
         self, call: Call, raw_target: str, keypair: Keypair | None, login: Login | None
     ) -> web.StreamResponse:
@@ -104,15 +109,15 @@ class RelayApi:
                 await self._logins.sign_out(login, everywhere=True)  # their secret is refused from now on
             return await _send_back(request, response)
 
+    def _proof(self, request: web.Request, login: Login | None) -> dict[str, str]:
+        proof = self._cookies.proof_of(request) if login is not None else None
+        return {PROOF_HEADER: proof} if proof else {}
+
     async def _relay_socket(self, call: Call, raw_target: str, keypair: Keypair) -> web.StreamResponse:
         request = call.request
         headers = {name: request.headers[name] for name in _SOCKET_HEADERS if name in request.headers}
         headers["X-Forwarded-For"] = call.address
         try:
-    def _proof(self, request: web.Request, login: Login | None) -> dict[str, str]:
-        proof = self._cookies.proof_of(request) if login is not None else None
-        return {PROOF_HEADER: proof} if proof else {}
-
             upstream = await self._managers.open_socket(raw_target, keypair=keypair, headers=headers, protocols=())
         except aiohttp.WSServerHandshakeError as refusal:
             if refusal.status in (401, 403):
