@@ -26,6 +26,7 @@ const everybody = [
   '/services',
   '/services/new',
   '/projects',
+  '/token-login',
   '/account',
   '/no-such-page',
 ];

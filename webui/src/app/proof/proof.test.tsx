@@ -59,7 +59,10 @@ describe('a proof of who is there', () => {
   it('may be a one-time password', async () => {
     await deactivate();
     await userEvent.click(screen.getByRole('radio', { name: 'One-time password' }));
-    await userEvent.type(await screen.findByLabelText('One-time password', { selector: 'input:not([type=radio])' }), '123456');
+    await userEvent.type(
+      await screen.findByLabelText('One-time password', { selector: 'input:not([type=radio])' }),
+      '123456',
+    );
     await userEvent.click(screen.getByRole('button', { name: 'Go on' }));
     await expect.poll(() => count('gql modify_user')).toBe(2);
   });
