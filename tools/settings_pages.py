@@ -16,6 +16,7 @@ from ai.backend.appproxy.coordinator.config.settings import CoordinatorSettings
 from ai.backend.appproxy.worker.config.settings import WorkerSettings
 from ai.backend.hook.ldap.plugin import LdapSettings
 from ai.backend.hook.oidc.settings import OidcSettings
+from ai.backend.hook.token.plugin import TokenSettings
 from ai.backend.kubeacc.controllers.settings import ControllerSettings
 from ai.backend.kubeacc.drivers.cyborg.settings import CyborgSettings
 from ai.backend.kubeacc.node_plugin.settings import NodePluginSettings
@@ -77,7 +78,7 @@ def page() -> str:
     parts += [reference_page(model, name=name, env_prefix="") for name, model in kube_acc.items()]
     cyborg = reference_page(CyborgSettings, name="kube-acc-controllers", env_prefix="")
     parts.append(cyborg.replace("controllers.toml`", "controllers.toml`, table `[drivers.cyborg]`"))
-    hooks: dict[str, type[BaseModel]] = {"ldap": LdapSettings, "oidc": OidcSettings}
+    hooks: dict[str, type[BaseModel]] = {"ldap": LdapSettings, "oidc": OidcSettings, "token": TokenSettings}
     for name, model in hooks.items():
         hook = reference_page(model, name="manager", env_prefix=f"BACKEND_MANAGER_HOOKS__OPTIONS__{name.upper()}__")
         parts.append(hook.replace("## `manager.toml`", f"## `manager.toml`, table `[hooks.options.{name}]`"))

@@ -26,6 +26,8 @@ const everybody = [
   '/usage?of=all',
   '/services',
   '/services/new',
+  '/projects',
+  '/token-login',
   '/account',
   '/no-such-page',
 ];

@@ -83,6 +83,37 @@ await journey(async (browser) => {
   expectNoFaults();
   await context.close();
 
+  // The administrator makes the person one of the project, whom the person then finds among its members.
+  await admin.page.goto('/people?tab=groups');
+  await admin.page.getByRole('link', { name: 'default', exact: true }).click();
+  await admin.page.getByRole('button', { name: `Make administrator: ${person.email}` }).click();
+  await admin.page.getByRole('dialog').getByRole('button', { name: 'Make administrator' }).click();
+  await admin.page.getByRole('button', { name: `Make plain member: ${person.email}` }).waitFor();
+  await screenshot(admin.page, 'project-members');
+  await admin.page.getByRole('button', { name: `Remove ${person.email}` }).click();
+  await admin.page.getByText('The part of an administrator.').waitFor();
+  await screenshot(admin.page, 'project-removal');
+  assert.deepEqual(await checkAccessibility(admin.page, 'the removal of a member'), []);
+  await admin.page.getByRole('dialog').getByRole('button', { name: 'Cancel' }).click();
+
+  // The next change is refused once for the lack of a proof, as where a site demands one.
+  await admin.page.route('**/func/admin/gql', async (route) => {
+    if (!route.request().postData()?.includes('modify_user')) return route.fallback();
+    await admin.page.unroute('**/func/admin/gql');
+    const problem = { type: 'https://api.backend.ai/probs/proof-required', status: 403, data: { proof: 'required' } };
+    const data = { modify_user: { ok: false, msg: 'Prove again that it is you.' } };
+    return route.fulfill({ json: { data, extensions: { problems: { modify_user: problem } } } });
+  });
+  await admin.page.goto(`/people?q=${person.email}`);
+  await admin.page.getByRole('button', { name: `Deactivate ${person.email}` }).click();
+  await admin.page.getByRole('dialog').getByRole('button', { name: 'Deactivate' }).click();
+  await admin.page.getByRole('button', { name: 'Go on' }).waitFor();
+  await screenshot(admin.page, 'proof');
+  assert.deepEqual(await checkAccessibility(admin.page, 'the question for a proof'), []);
+  await admin.page.locator('input[autocomplete=current-password]').fill(site.admin.password);
+  await admin.page.getByRole('button', { name: 'Go on' }).click();
+  await admin.page.getByRole('button', { name: `Activate ${person.email}` }).waitFor();
+
   await admin.page.goto(`/people?q=${person.email}`);
   const act = async (name) => {
     await admin.page.getByRole('button', { name: `More actions: ${person.email}` }).click();

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ class FakeManager:
     sign_ins: list[dict[str, Any]] = field(default_factory=list)
     otp: str = ""
     role: str = "user"
+    proof: dict[str, Any] | None = None
     broken: asyncio.Event = field(default_factory=asyncio.Event)
     silent: asyncio.Event = field(default_factory=asyncio.Event)
     closed_sockets: asyncio.Event = field(default_factory=asyncio.Event)
@@ -88,6 +90,13 @@ class FakeManager:
         path = request.path
         if path == "/auth/role":
             return web.json_response({"global_role": self.role, "path": path})
+        if path == "/auth/proof":
+            given = await request.json()
+            if given.get("password") not in (None, PASSWORD):
+                return web.json_response({"type": "p", "title": "Refused"}, status=401)
+            expires_at = (datetime.now(UTC) + timedelta(minutes=10)).isoformat()
+            made = {"proof": "head.payload.signature", "expires_at": expires_at}
+            return web.json_response(made if self.proof is None else self.proof)
         if path == "/stream/echo":
             return await self._echo(request)
         if path == "/broken":

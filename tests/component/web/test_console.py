@@ -22,7 +22,7 @@ from ai.backend.infra.console.places import bundle_place, source_digest
 from ai.backend.infra.console.progress import LOCK_NAME, Progress, write_progress
 from tests.component.web.conftest import Site, running_site
 
-PAGE = """<!doctype html><html><head><base href="__BACKENDAI_PREFIX__">
+PAGE = """<!doctype html><html><head><meta name="path-prefix" content="__BACKENDAI_PREFIX__">
 <meta name="csp-nonce" content="__BACKENDAI_NONCE__"><link rel="stylesheet" href="./assets/index-abc.css">
 <script type="application/json" id="boot">__BACKENDAI_BOOT__</script>
 <script type="module" src="./assets/index-abc.js"></script></head><body><div id="root"></div></body></html>"""
@@ -89,7 +89,8 @@ async def test_every_route_of_the_console_answers_the_page(console_site: Site) -
         assert (response.status, response.content_type) == (200, "text/html"), path
         assert response.headers["Cache-Control"] == "no-store"
         page = Page(body.decode())
-        nonce = page.first("meta")["content"]
+        said = {attrs.get("name"): attrs.get("content") for tag, attrs in page.tags if tag == "meta"}
+        nonce = said["csp-nonce"]
         nonces.add(nonce)
         policy = dict(part.split(" ", 1) for part in response.headers["Content-Security-Policy"].split("; "))
         assert policy["default-src"] == "'none'"
@@ -98,7 +99,10 @@ async def test_every_route_of_the_console_answers_the_page(console_site: Site) -
         assert policy["connect-src"] == "'self' http://storage.example:6021"
         assert policy["frame-ancestors"] == "'none'"
         assert "unsafe" not in str(policy)
-        assert page.first("base")["href"] == "/console/"
+        assert (policy["base-uri"], policy["object-src"]) == ("'none'", "'none'")
+        assert said["path-prefix"] == "/console/"
+        assert all(tag != "base" for tag, _ in page.tags), "a policy without bases forbids one of ours too"
+        assert str(page.first("link")["href"]).startswith("/console/assets/")
         assert [tag for tag, _ in page.tags].count("script") == 2, "a name opens no element"
         boot = json.loads(page.boot)
         assert boot["siteName"] == HOSTILE_NAME
@@ -112,7 +116,8 @@ async def test_assets_are_kept_for_ever_under_their_digest(console_site: Site) -
     _, body = await read(console_site, "/")
     scripts = [attrs["src"] for tag, attrs in Page(body.decode()).tags if tag == "script" and "src" in attrs]
     assert scripts[0] is not None
-    path = scripts[0].removeprefix(".")
+    assert scripts[0].startswith("/console/assets/"), "whatever the path of the page is"
+    path = scripts[0].removeprefix("/console")
     assert re.fullmatch(r"/assets/[0-9a-f]{16}/index-abc\.js", path)
     async with console_site.http.get(
         console_site.url + path, headers={"Accept-Encoding": "gzip"}, auto_decompress=False

@@ -130,3 +130,10 @@ async def test_a_manager_that_keeps_silent_is_reported_before_the_probe_gives_up
     async with site.http.get(f"{site.url}/readyz", timeout=timeout) as response:
         assert (response.status, (await response.json())["checks"]) == (503, {"manager": False})
     assert "this server is not ready: The manager did not answer" in caplog.text
+
+
+async def test_pipelines_are_refused_by_name(site: Site) -> None:
+    for method, path in (("POST", "login/"), ("GET", "pipelines"), ("GET", "stream/x")):
+        async with site.http.request(method, f"{site.url}/pipeline/{path}") as response:
+            assert response.status == 501
+            assert "pipeline" in await response.text()

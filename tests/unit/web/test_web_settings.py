@@ -75,7 +75,6 @@ def test_the_published_file_loads_and_names_what_has_no_effect(tmp_path: Path) -
     assert settings.session.redis.url == "redis://:develove@bai-m1:8110/5"
     assert settings.service.wsproxy.url == "http://127.0.0.1:5050"
     assert {key for key, _ in keys_without_effect(settings)} == {
-        "api.auth-token-name",
         "pipeline.endpoint",
         "pipeline.frontend-endpoint",
         "webserver",

@@ -5,6 +5,7 @@ import type { paths } from './generated/rest';
 import { checkLogin } from './login';
 import { prefix } from './prefix';
 import { Problem, problemFrom } from './problems';
+import { proofRequired, proofs } from './proof';
 
 export const apiBase = `${prefix}func`;
 
@@ -13,14 +14,17 @@ export const apiBase = `${prefix}func`;
  *
  * When the login session has ended, reads wait for the next login and are repeated; writes are not, since the person
  * has to say again that they want them. A write that is refused with 401 may have had a wrong password or code in it, so
- * the web server is asked whether the login lives. Throws Problem.
+ * the web server is asked whether the login lives. What is refused for the lack of a recent proof of who is there is
+ * repeated once with one, as nothing was done. Throws Problem.
  */
 export async function send(
   request: Request,
   isRead = request.method === 'GET' || request.url.endsWith('/check-presets'),
+  mayProve = true,
 ): Promise<Response> {
   markAttendance(request.headers);
   const repeat = isRead ? request.clone() : null;
+  const proved = request.clone();
   let response: Response;
   try {
     response = await fetch(request);
@@ -33,10 +37,12 @@ export async function send(
     expiry.report();
     if (repeat !== null) {
       await expiry.renewal();
-      return send(repeat, false);
+      return send(repeat, false, mayProve);
     }
   }
-  throw problemFrom(response.status, await response.json().catch(() => null), response.headers);
+  const problem = problemFrom(response.status, await response.json().catch(() => null), response.headers);
+  if (problem.code === proofRequired && mayProve && (await proofs.obtain())) return send(proved, isRead, false);
+  throw problem;
 }
 
 async function isLoggedIn(): Promise<boolean> {

@@ -40,18 +40,25 @@ export function eventFrom(name: string, lastEventId: string, text: string): Sess
   }
 }
 
-/** Opens a stream of session events. `after` is the id of the last event that is known. Returns how to close it. */
-export function openEvents(
-  options: { sessionId?: string; after?: string },
-  onEvent: (event: SessionEvent) => void,
-  onState: (state: StreamState) => void = () => {},
+/** Opens a stream of events after the one with an id, empty for none. Returns how to close it. */
+export type OpenStream<E> = (
+  after: string,
+  onEvent: (event: E) => void,
+  onState: (state: StreamState) => void,
+) => () => void;
+
+/** Reads a stream of the manager: what `read` makes of the messages of these names. Returns how to close it. */
+export function readStream<E>(
+  address: string,
+  names: readonly string[],
+  read: (name: string, lastEventId: string, text: string) => E | null,
+  onEvent: (event: E) => void,
+  onState: (state: StreamState) => void,
 ): () => void {
-  const search = new URLSearchParams({ sessionId: options.sessionId ?? '*' });
-  if (options.after) search.set('lastEventId', options.after);
-  const source = new EventSource(`${apiBase}/events/session?${search}`);
-  for (const name of eventNames) {
+  const source = new EventSource(address);
+  for (const name of names) {
     source.addEventListener(name, (message) => {
-      const event = eventFrom(name, message.lastEventId, String(message.data));
+      const event = read(name, message.lastEventId, String(message.data));
       if (event !== null) onEvent(event);
     });
   }
@@ -62,4 +69,15 @@ export function openEvents(
   });
   source.addEventListener('error', () => onState(source.readyState === EventSource.CLOSED ? 'down' : 'connecting'));
   return () => source.close();
+}
+
+/** Opens a stream of session events. `after` is the id of the last event that is known. Returns how to close it. */
+export function openEvents(
+  options: { sessionId?: string; after?: string },
+  onEvent: (event: SessionEvent) => void,
+  onState: (state: StreamState) => void = () => {},
+): () => void {
+  const search = new URLSearchParams({ sessionId: options.sessionId ?? '*' });
+  if (options.after) search.set('lastEventId', options.after);
+  return readStream(`${apiBase}/events/session?${search}`, eventNames, eventFrom, onEvent, onState);
 }

@@ -2,6 +2,7 @@ import type { initGraphQLTada, TadaDocumentNode } from 'gql.tada';
 import { apiBase, send } from './client';
 import type { introspection } from './generated/graphql';
 import { type Problem, problemFrom } from './problems';
+import { proofRequired, proofs } from './proof';
 
 type Documents = ReturnType<
   typeof initGraphQLTada<{
@@ -63,11 +64,15 @@ export async function query<T, V>(
   return (await ask(document, variables, options.isRead ?? true, options.signal)).data;
 }
 
-/** Changes something. It is not repeated after an expired login. Throws Problem, also where the reply's `ok` is false. */
-export async function mutate<T, V>(document: TadaDocumentNode<T, V>, variables: V): Promise<T> {
+/** Changes something. It is repeated with a recent proof of who is there where that is lacking, not after an expired login. Throws Problem, also where the reply's `ok` is false. */
+export async function mutate<T, V>(document: TadaDocumentNode<T, V>, variables: V, mayProve = true): Promise<T> {
   const { data, problems, requestId } = await ask(document, variables, false);
   for (const [name, part] of Object.entries(data as Record<string, { ok?: boolean; msg?: string } | null>)) {
-    if (part?.ok === false) throw problemOf(part.msg ?? 'refused', problems[name], 400, requestId);
+    if (part?.ok !== false) continue;
+    const problem = problemOf(part.msg ?? 'refused', problems[name], 400, requestId);
+    if (problem.code === proofRequired && mayProve && (await proofs.obtain()))
+      return mutate(document, variables, false);
+    throw problem;
   }
   return data;
 }

@@ -1,4 +1,5 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
+import { openEvents, type SessionEvent } from './events';
 import { LiveEvents, retryDelay } from './live';
 
 class ToldEventSource extends EventTarget {
@@ -21,6 +22,9 @@ class ToldEventSource extends EventTarget {
   }
 }
 
+const ofSessions = () =>
+  new LiveEvents<SessionEvent>('test-events', (after, onEvent, onState) => openEvents({ after }, onEvent, onState));
+
 beforeEach(() => {
   vi.useFakeTimers();
   ToldEventSource.opened = [];
@@ -38,7 +42,7 @@ describe('retryDelay', () => {
 
 describe('LiveEvents', () => {
   it('joins a burst', () => {
-    const live = new LiveEvents();
+    const live = ofSessions();
     const bursts: string[][] = [];
     const end = live.subscribe((events) => bursts.push(events.map(({ sessionId }) => sessionId)));
     const [source] = ToldEventSource.opened;
@@ -51,7 +55,7 @@ describe('LiveEvents', () => {
     end();
   });
   it('opens another stream after the last event when one is refused', () => {
-    const live = new LiveEvents();
+    const live = ofSessions();
     const end = live.subscribe(() => undefined);
     ToldEventSource.opened[0]?.tell('session_started', '41', 'a');
     ToldEventSource.opened[0]?.refuse();
@@ -62,7 +66,7 @@ describe('LiveEvents', () => {
     expect(ToldEventSource.opened[1]?.readyState).toBe(ToldEventSource.CLOSED);
   });
   it('has no stream while nobody listens', () => {
-    const live = new LiveEvents();
+    const live = ofSessions();
     live.subscribe(() => undefined)();
     expect(ToldEventSource.opened.map(({ readyState }) => readyState)).toEqual([ToldEventSource.CLOSED]);
     vi.advanceTimersByTime(120_000);

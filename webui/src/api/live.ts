@@ -1,11 +1,10 @@
-import { openEvents, type SessionEvent, type StreamState } from './events';
+import { type OpenStream, openEvents, type SessionEvent, type StreamState } from './events';
 
-const lockName = 'backendai-events';
 const joinMs = 250;
 const hiddenMs = 5 * 60_000;
 
-type Listener = (events: SessionEvent[]) => void;
-type Message = { kind: 'event'; event: SessionEvent } | { kind: 'state'; state: StreamState };
+type Listener<E> = (events: E[]) => void;
+type Message<E> = { kind: 'event'; event: E } | { kind: 'state'; state: StreamState };
 
 /** Returns how long to wait before the next try after so many failed ones, in milliseconds: up to half a minute. */
 export function retryDelay(failures: number, random: () => number = Math.random): number {
@@ -13,23 +12,31 @@ export function retryDelay(failures: number, random: () => number = Math.random)
 }
 
 /**
- * Receives the events of all sessions that the user sees, by one stream for all tabs of the browser.
+ * Receives events of one kind, by one stream for all tabs of the browser.
  *
  * The tab that holds the lock has the stream and passes events on; when it is closed, another takes over and resumes
  * after the last event. Bursts are joined. A tab that is hidden for five minutes lets go of the lock.
  */
-export class LiveEvents {
-  private readonly listeners = new Set<Listener>();
+export class LiveEvents<E extends { id: string }> {
+  private readonly listeners = new Set<Listener<E>>();
   private readonly stateListeners = new Set<() => void>();
-  private readonly channel = 'BroadcastChannel' in globalThis ? new BroadcastChannel(lockName) : null;
-  private pending: SessionEvent[] = [];
+  private readonly channel: BroadcastChannel | null;
+  private pending: E[] = [];
   private timer: ReturnType<typeof setTimeout> | undefined;
   private lastId = '';
   private streamState: StreamState = 'connecting';
   private stop: (() => void) | null = null;
 
+  /** `name` is that of the lock and the channel of the tabs. */
+  constructor(
+    private readonly name: string,
+    private readonly openStream: OpenStream<E>,
+  ) {
+    this.channel = 'BroadcastChannel' in globalThis ? new BroadcastChannel(name) : null;
+  }
+
   /** Calls a listener with the joined events; begins to receive with the first one. Returns how to end it. */
-  readonly subscribe = (listener: Listener): (() => void) => {
+  readonly subscribe = (listener: Listener<E>): (() => void) => {
     this.listeners.add(listener);
     if (this.listeners.size === 1) this.start();
     return () => {
@@ -49,7 +56,7 @@ export class LiveEvents {
     const abort = new AbortController();
     let hiddenTimer: ReturnType<typeof setTimeout> | undefined;
     let release: (() => void) | null = null;
-    const onMessage = (message: MessageEvent<Message>) => this.receive(message.data);
+    const onMessage = (message: MessageEvent<Message<E>>) => this.receive(message.data);
     this.channel?.addEventListener('message', onMessage);
 
     const lead = () =>
@@ -58,8 +65,8 @@ export class LiveEvents {
         let retryTimer: ReturnType<typeof setTimeout> | undefined;
         let close: () => void = () => undefined;
         const open = () => {
-          close = openEvents(
-            { after: this.lastId },
+          close = this.openStream(
+            this.lastId,
             (event) => this.share({ kind: 'event', event }),
             (state) => {
               this.share({ kind: 'state', state });
@@ -89,7 +96,7 @@ export class LiveEvents {
         void lead();
         return;
       }
-      locks.request(lockName, { signal: abort.signal }, lead).catch(() => {
+      locks.request(this.name, { signal: abort.signal }, lead).catch(() => {
         // Aborted: nobody listens any more.
       });
     };
@@ -117,12 +124,12 @@ export class LiveEvents {
     this.pending = [];
   }
 
-  private share(message: Message): void {
+  private share(message: Message<E>): void {
     this.channel?.postMessage(message);
     this.receive(message);
   }
 
-  private receive(message: Message): void {
+  private receive(message: Message<E>): void {
     if (message.kind === 'state') {
       if (this.streamState === message.state) return;
       this.streamState = message.state;
@@ -142,4 +149,7 @@ export class LiveEvents {
   }
 }
 
-export const live = new LiveEvents();
+/** The events of all sessions that the user sees. */
+export const live = new LiveEvents<SessionEvent>('backendai-events', (after, onEvent, onState) =>
+  openEvents({ after }, onEvent, onState),
+);

@@ -51,7 +51,10 @@ export async function checkLogin(): Promise<Login | null> {
 
 /** Signs in. Throws Problem: what the manager says, or 429 with the seconds to wait. */
 export async function signIn(credentials: Credentials): Promise<Login> {
-  const response = await post('login', credentials);
+  return loggedIn(await post('login', credentials));
+}
+
+async function loggedIn(response: Response): Promise<Login> {
   const reply = await read(response);
   const login = loginOf(reply);
   if (login !== null) return login;
@@ -65,6 +68,11 @@ export async function signIn(credentials: Credentials): Promise<Login> {
       ? { fields: { registration_token: data.two_factor_registration_token } }
       : {}),
   });
+}
+
+/** Signs in by a token that another site has given, in the request or, for an empty one, in a cookie. Throws Problem. */
+export async function signInByToken(token: string): Promise<Login> {
+  return loggedIn(await post('token-login', token === '' ? {} : { token }));
 }
 
 async function register(path: string, body: Record<string, string>): Promise<Record<string, unknown>> {
@@ -86,6 +94,11 @@ export async function confirmRegistration(token: string, otp: string): Promise<s
 /** Ends the login session of this browser, or all of the user. Throws Problem. */
 export async function signOut(everywhere = false): Promise<void> {
   await read(await post('logout', { everywhere }));
+}
+
+/** Proves again who is there; the browser keeps the proof where no script reads it. Throws Problem. */
+export async function prove(proof: { password: string } | { otp: string }): Promise<void> {
+  await read(await post('proof', proof));
 }
 
 /** Begins the life of the login session anew and returns its end. Throws Problem. */

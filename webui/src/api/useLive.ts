@@ -7,8 +7,7 @@ import { live } from './live';
 const listMs = 2_000;
 
 /**
- * Marks what is on screen as out of date when an event says so: a session at once, lists and the agents that sessions
- * take from and give back to at most every two seconds.
+ * Marks what is on screen as out of date when an event says so: a session at once, lists at most every two seconds.
  */
 export function useLive(): void {
   const client = useQueryClient();
@@ -18,7 +17,7 @@ export function useLive(): void {
     const refreshLists = () => {
       timer = undefined;
       lastAt = Date.now();
-      for (const queryKey of [keys.sessions, ['quota'], keys.managerStatus, keys.fleet, keys.agents])
+      for (const queryKey of [keys.sessions, ['quota'], keys.managerStatus])
         void client.invalidateQueries({ queryKey });
     };
     const unsubscribe = live.subscribe((events) => {

@@ -33,6 +33,7 @@ import { Banners } from './Banners';
 import { ExpiredDialog } from './ExpiredDialog';
 import { type Destination, destinationOf, destinationsFor } from './navigation';
 import { openPalette, Palette } from './Palette';
+import { ProofDialog } from './ProofDialog';
 import classes from './Shell.module.css';
 
 const groups = ['work', 'administration'] as const;
@@ -222,6 +223,7 @@ export function Shell() {
         <Outlet />
       </AppShell.Main>
       <Palette destinations={destinations} />
+      <ProofDialog />
       <ExpiredDialog />
     </AppShell>
   );

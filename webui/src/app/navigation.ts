@@ -29,6 +29,7 @@ export interface Destination {
     | 'artifacts'
     | 'templates'
     | 'usage'
+    | 'projects'
     | 'account'
     | 'fleet'
     | 'people'
@@ -60,6 +61,7 @@ export const destinations: readonly Destination[] = [
   { path: '/artifacts', label: 'artifacts', icon: IconBox, group: 'work', shortcut: 'm' },
   { path: '/templates', label: 'templates', icon: IconStack2, group: 'work', shortcut: 't' },
   { path: '/usage', label: 'usage', icon: IconChartAreaLine, group: 'work', shortcut: 'u' },
+  { path: '/projects', label: 'projects', icon: IconUsers, group: 'work', shortcut: 'r' },
   { path: '/account', label: 'account', icon: IconUser, group: 'work', shortcut: 'a' },
   {
     path: '/fleet',

@@ -56,6 +56,13 @@ const login = createRoute({
   component: lazyRouteComponent(() => import('../features/login/pages/LoginPage')),
 });
 
+const tokenLogin = createRoute({
+  getParentRoute: () => root,
+  path: '/token-login',
+  validateSearch: (search): { next?: string } => (typeof search.next === 'string' ? { next: search.next } : {}),
+  component: pageWithMessages('tokenLogin', () => import('../features/login/pages/TokenLoginPage')),
+});
+
 /** Leads who is not logged in to the login page, and back afterwards. */
 async function requireLogin({ context, location }: { context: Context; location: { href: string } }): Promise<void> {
   const known = await context.client.ensureQueryData(loginQuery);
@@ -229,6 +236,19 @@ const people = createRoute({
   component: pageWithMessages('editing', () => import('../features/people/pages/PeoplePage')),
 });
 
+const projects = createRoute({
+  getParentRoute: () => shell,
+  path: '/projects',
+  component: pageWithMessages('projects', () => import('../features/projects/pages/ProjectsPage')),
+});
+
+const project = createRoute({
+  getParentRoute: () => shell,
+  path: '/projects/$id',
+  validateSearch: (search): { q?: string; sort?: string } => textsOf(search, 'q', 'sort'),
+  component: pageWithMessages('projects', () => import('../features/projects/pages/ProjectPage')),
+});
+
 const newUser = createRoute({
   getParentRoute: () => shell,
   path: '/people/new',
@@ -397,6 +417,7 @@ const unknown = createRoute({ getParentRoute: () => shell, path: '$', component:
 
 const tree = root.addChildren([
   login,
+  tokenLogin,
   bare.addChildren([terminal]),
   shell.addChildren([
     home,
@@ -422,6 +443,8 @@ const tree = root.addChildren([
     templates,
     account,
     people,
+    projects,
+    project,
     newUser,
     policies,
     presets,

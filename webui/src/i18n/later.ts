@@ -1,3 +1,4 @@
+import type proof from '../app/proof/locale/en.json';
 import type account from '../features/account/locale/en.json';
 import type artifacts from '../features/artifacts/locale/en.json';
 import type fleet from '../features/fleet/locale/en.json';
@@ -6,8 +7,10 @@ import type preview from '../features/folders/locale/preview/en.json';
 import type images from '../features/images/locale/en.json';
 import type launch from '../features/launch/locale/en.json';
 import type registration from '../features/login/registration/locale/en.json';
+import type tokenLogin from '../features/login/token/locale/en.json';
 import type operations from '../features/operations/locale/en.json';
 import type editing from '../features/people/editing/locale/en.json';
+import type projects from '../features/projects/locale/en.json';
 import type queue from '../features/queue/locale/en.json';
 import type services from '../features/services/locale/en.json';
 import type playground from '../features/services/locale/playground/en.json';
@@ -29,8 +32,11 @@ export interface LaterMessages {
   fleet: typeof fleet;
   operations: typeof operations;
   editing: typeof editing;
+  projects: typeof projects;
+  proof: typeof proof;
   queue: typeof queue;
   registration: typeof registration;
+  tokenLogin: typeof tokenLogin;
   preview: typeof preview;
   services: typeof services;
   playground: typeof playground;
@@ -85,6 +91,14 @@ export const later: Loaders = {
     en: () => import('../features/people/editing/locale/en.json'),
     ko: () => import('../features/people/editing/locale/ko.json'),
   },
+  projects: {
+    en: () => import('../features/projects/locale/en.json'),
+    ko: () => import('../features/projects/locale/ko.json'),
+  },
+  proof: {
+    en: () => import('../app/proof/locale/en.json'),
+    ko: () => import('../app/proof/locale/ko.json'),
+  },
   queue: {
     en: () => import('../features/queue/locale/en.json'),
     ko: () => import('../features/queue/locale/ko.json'),
@@ -92,6 +106,10 @@ export const later: Loaders = {
   registration: {
     en: () => import('../features/login/registration/locale/en.json'),
     ko: () => import('../features/login/registration/locale/ko.json'),
+  },
+  tokenLogin: {
+    en: () => import('../features/login/token/locale/en.json'),
+    ko: () => import('../features/login/token/locale/ko.json'),
   },
   preview: {
     en: () => import('../features/folders/locale/preview/en.json'),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ai.backend.cli.framework import proofs
 from ai.backend.cli.framework.invoke import env_file_hint
 from ai.backend.cli.framework.lazy import LazyGroup, Leaf, Outcome, screen_of
 from ai.backend.cli.framework.objects import change, print_reply
@@ -117,6 +118,18 @@ def sign_ins(email: str | None, limit: int) -> None:
         return "\n".join(rows) or "nobody has signed in"
 
     print_reply(lambda api: api.Auth.sign_ins(email, limit=limit), describe)
+
+
+@click.command("sudo", cls=Leaf)
+@click.option("--otp", default="", help="A one-time password or recovery code; without it, a password is asked for.")
+@click.option("-k", "--forget", is_flag=True, help="Forget the proof that was given before.")
+async def sudo(api: AsyncSession, otp: str, forget: bool) -> Outcome:
+    """Prove again that it is you, for the next minutes, where a site demands that for grave operations."""
+    if forget:
+        proofs.forget(api.config)
+        return {"expires_at": None}, "The proof is forgotten."
+    expires_at = await proofs.prove(api, otp=otp)
+    return {"expires_at": expires_at}, f"Grave operations are accepted until {expires_at}."
 
 
 # ---- one-time passwords ----

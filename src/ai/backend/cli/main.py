@@ -45,6 +45,7 @@ ENTRIES = {
         "ai.backend.cli.account:update_password_no_auth", "Change a password that must be changed."
     ),
     "totp": Entry("ai.backend.cli.account:totp", "One-time passwords of your account."),
+    "sudo": Entry("ai.backend.cli.account:sudo", "Prove again that it is you, for grave operations."),
     "sign-ins": Entry("ai.backend.cli.account:sign_ins", "List the sign-ins to your account."),
     "signup": Entry("ai.backend.cli.account:sign_up", "Ask for an account."),
     "verify-email": Entry("ai.backend.cli.account:verify_email", "Prove the address of a new account."),
@@ -89,7 +90,7 @@ SECTIONS = {
         "session",
     ),
     "Your account": (
-        *("config", "keypair", "totp", "sign-ins", "update-password", "update-password-no-auth", "signup"),
+        *("config", "keypair", "totp", "sudo", "sign-ins", "update-password", "update-password-no-auth", "signup"),
         *("verify-email", "proxy", "completion"),
     ),
     "Administration": (

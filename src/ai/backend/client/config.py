@@ -97,7 +97,7 @@ def _parse_urls(raw: str | URL) -> tuple[str, ...]:
 
 
 class APIConfig:
-    """The settings of API sessions; only the endpoint in use changes, when one fails.
+    """The settings of API sessions; only the endpoint in use changes, when one fails, and the proof.
 
     Args:
         endpoint: one URL, or several of the same cluster separated by commas: calls fail over among them.
@@ -153,6 +153,8 @@ class APIConfig:
         self.version: str = choose("version", version)
         self.user_agent: str = user_agent or "backendai client for Python"
         self.hash_type: str = choose("hash_type", hash_type).lower()
+        self.proof = ""
+        """A proof of who asks, which signed requests carry (``api_session.Auth.prove``)."""
         self.skip_sslcert_validation: bool = choose("skip_sslcert_validation", skip_sslcert_validation, _parse_boolean)
         self.connection_timeout: float = choose("connection_timeout", connection_timeout, _parse_seconds)
         self.read_timeout: float = choose("read_timeout", read_timeout, _parse_seconds)

@@ -20,6 +20,7 @@ from ai.backend.client.urls import host_of, raw_target
 from ai.backend.common.signing import SignedParts, authorization, media_type, sign
 
 TOKEN_HEADER = "X-BackendAI-Client-Token"
+PROOF_HEADER = "X-BackendAI-Proof"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +118,8 @@ def prepare(config: APIConfig, call: Call) -> tuple[str, dict[str, str], Any]:
         headers[TOKEN_HEADER] = call.token
     if call.signed:
         headers |= sign_headers(config, call.method, url, content_type)
+        if config.proof:
+            headers[PROOF_HEADER] = config.proof
     if content_type and call.form is None:
         headers["Content-Type"] = content_type
     return url, headers, body

@@ -92,6 +92,10 @@ class AuthenticationFailed(
 class Forbidden(BackendError, code="forbidden", title="This operation is not allowed for you.", blame=Blame.CALLER): ...
 
 
+class ProofRequired(Forbidden, code="proof-required", title="Prove again that it is you."):
+    """The same call succeeds with a recent proof of who asks."""
+
+
 class AddressRefused(Forbidden, code="address-refused", title="A URL leads where the platform does not go."): ...
 
 

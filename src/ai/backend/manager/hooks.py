@@ -24,6 +24,8 @@ from ai.backend.plugin.hooks import (
     SignOn,
     SignUpRequest,
     SiteUser,
+    TokenSignOn,
+    TokenUser,
 )
 
 log = logging.getLogger(__name__)
@@ -81,6 +83,15 @@ class Hooks:
                 continue
             if user is not None:
                 return user
+        return None
+
+    async def sign_on_token(self, request: TokenSignOn) -> tuple[str, TokenUser] | None:
+        """Returns the plugin that takes a token as its own, and whom it names; None if none does. Raises Forbidden,
+        Unavailable."""
+        for name, plugin in self.plugins:
+            user = await self._ask(name, plugin.sign_on_token(request))
+            if user is not None:
+                return name, user
         return None
 
     async def begin_redirect(self, name: str, return_url: str) -> RedirectStart:

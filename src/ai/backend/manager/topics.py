@@ -17,6 +17,9 @@ TERMINATE = "manager.terminate"
 ARRAY = "manager.array"
 """Bus topic: elements of arrays may be released."""
 
+AGENTS = "manager.agents"
+"""Bus topic: an agent has registered, was lost or was changed."""
+
 SERVING = "manager.serving"
 """Bus topic: endpoints of model services were changed."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import ClassVar
 
 from pydantic import BaseModel
@@ -66,6 +67,31 @@ class RedirectStart:
 
     url: str
     secret: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenSignOn:
+    """A request to sign in by a token that another site of the organisation gave to the browser, from the client at
+    ``address``. ``token`` is as the browser gave it."""
+
+    token: str = field(repr=False)
+    address: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenUser:
+    """The user whom a valid token names.
+
+    Attributes:
+        user: as of any other sign-on.
+        token_id: what tells the token from all others of its issuer, such as ``jti``. The manager takes each once. It
+            must not change with the spelling of the token, as a signature or its encoding may.
+        expires_at: the end of the token, in UTC. The manager takes none that is good for more than an hour.
+    """
+
+    user: SiteUser
+    token_id: str
+    expires_at: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +162,11 @@ class AbstractHook:
         the e-mail address that :meth:`sign_on` returns, and users of any role may sign on by it."""
         email = await self.sign_on(request)
         return None if email is None else SiteUser(email=email, may_be_admin=True)
+
+    async def sign_on_token(self, request: TokenSignOn) -> TokenUser | None:
+        """Returns the user whom a token of another site names; None: it is no token of this plugin's. Raises
+        HookDenied: it is one, and is forged or too old, or its user must not sign in."""
+        return None
 
     async def begin_redirect(self, return_url: str) -> RedirectStart | None:
         """Returns where a browser signs in that then comes back to ``return_url``; None: the plugin leads browsers

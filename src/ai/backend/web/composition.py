@@ -19,10 +19,12 @@ from ai.backend.web.cookies import CookiePolicy
 from ai.backend.web.guard import guarding
 from ai.backend.web.login.api import LoginApi
 from ai.backend.web.login.passwords_api import PasswordApi
+from ai.backend.web.login.proofs_api import ProofApi
 from ai.backend.web.login.service import LoginLimits, LoginService
 from ai.backend.web.login.sql import SqlLoginStore
 from ai.backend.web.login.sso_api import SsoApi
 from ai.backend.web.login.store import LoginStore
+from ai.backend.web.login.tokens_api import TokenLoginApi
 from ai.backend.web.managers.pool import ManagerPool
 from ai.backend.web.managers.sign_in import ManagerSignIn
 from ai.backend.web.pages.api import PagesApi
@@ -65,6 +67,8 @@ class WebServer:
             LoginApi(logins, sign_in, cookies, domain=settings.api.domain),
             SsoApi(logins, sign_in, cookies, domain=settings.api.domain),
             PasswordApi(logins, domain=settings.api.domain, scheme=scheme),
+            TokenLoginApi(logins, cookies, domain=settings.api.domain, token_name=settings.api.auth_token_name),
+            ProofApi(logins, sign_in, cookies),
             RelayApi(self.managers, logins, cookies),
             self._service_calls,
             HealthApi(metrics, self._readiness),

@@ -68,6 +68,30 @@ class CookiePolicy:
         """Makes the browser forget the ticket."""
         response.del_cookie(self.ticket_name, path="/", httponly=True, samesite="Lax", secure=self.scheme == "https")
 
+    @property
+    def proof_name(self) -> str:
+        return f"{self.name}-proof"
+
+    def proof_of(self, request: web.BaseRequest) -> str | None:
+        """Returns the proof of who asks that a request carries, for the manager."""
+        return request.cookies.get(self.proof_name)
+
+    def set_proof(self, response: web.StreamResponse, proof: str, *, max_age_s: int) -> None:
+        """Gives the browser a proof, which no script reads."""
+        response.set_cookie(
+            self.proof_name,
+            proof,
+            max_age=max_age_s,
+            path="/",
+            httponly=True,
+            samesite="Strict",
+            secure=self.scheme == "https",
+        )
+
+    def clear_proof(self, response: web.StreamResponse) -> None:
+        """Makes the browser forget the proof."""
+        response.del_cookie(self.proof_name, path="/", httponly=True, samesite="Strict", secure=self.scheme == "https")
+
     def clear(self, response: web.StreamResponse) -> None:
         """Makes the browser forget the token."""
         response.del_cookie(self.name, path="/", httponly=True, samesite="Strict", secure=self.scheme == "https")

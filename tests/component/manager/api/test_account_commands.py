@@ -11,11 +11,14 @@ import pyotp
 import pytest
 from click.testing import CliRunner
 
+from ai.backend.cli.framework import proofs
 from ai.backend.cli.main import root
+from ai.backend.manager.access.permissions import Operation
 from tests.component.manager.api.conftest import Api
 from tests.component.manager.api.test_admin_commands import Shell
 from tests.component.manager.api.test_passwords_api import authorize
 from tests.component.manager.api.test_people_api import PASSWORD, signs
+from tests.component.manager.api.test_proofs_api import demand, superadmin
 
 OTHER = "other@local"
 
@@ -68,8 +71,13 @@ async def test_administrators_help_accounts(api: Api, shell: Shell) -> None:
     assert (shown["sudo_session_enabled"], shown["totp_activated"]) == (True, False)
     await shell("keypair", "update", api.other.access_key, "--allowed-ip", "192.0.2.0/24")
     await shell("group", "add-admins", "default", OTHER)
+    members = {item["email"]: item for item in (await shell("group", "members", "default"))["items"]}
+    assert (members[OTHER]["is_admin"], members[OTHER]["live_sessions"]) == (True, 0)
     await shell("group", "remove-admins", "default", OTHER)
-    await shell("group", "add-admins", "default", "nobody@local", fails="no such user")
+    await shell("group", "add-admins", "default", "nobody@local", fails="no user")
+    await shell("group", "remove-users", "default", OTHER)
+    assert OTHER not in str(await shell("group", "members", "default"))
+    await shell("group", "add-users", "default", OTHER)
 
 
 async def test_nobody_signs_up_by_command_where_that_is_closed(api: Api, shell: Shell) -> None:
@@ -77,3 +85,26 @@ async def test_nobody_signs_up_by_command_where_that_is_closed(api: Api, shell: 
     await shell.own("verify-email", "a.b.c", PASSWORD, fails="token")
     done = await asyncio.to_thread(CliRunner().invoke, root, ["--output", "json", "signup", "new@local", "short"])
     assert json.loads(done.stdout or done.output)["error"]
+
+
+async def test_commands_ask_for_a_proof_where_one_is_demanded(
+    api: Api, shell: Shell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    who = await superadmin(api)
+    demand(api, Operation.CHANGE_USERS)
+    change = ("user", "update", OTHER, "--full-name", "Other")
+    await shell(*change, by=who, fails="backend.ai sudo")
+    typed = [PASSWORD]
+    monkeypatch.setattr("click.prompt", lambda *_args, **_options: typed.pop(0))
+    monkeypatch.setattr(proofs, "is_somebody_there", lambda: True)
+    await shell(*change, by=who)
+    assert typed == [], "it has asked once and done it then"
+    await shell(*change, by=who)
+    stored = tmp_path / "state" / "backend.ai" / "proofs.json"
+    assert stored.stat().st_mode & 0o777 == 0o600
+    await shell.own("sudo", "--forget", by=who)
+    typed[:] = ["", "123456"]
+    await shell(*change, by=who, fails="one-time")
+    typed[:] = [PASSWORD]
+    assert (await shell.own("sudo", by=who))["expires_at"]
+    await shell(*change, by=who)

@@ -352,7 +352,7 @@ class Events:
         return [dict(line.split(": ", 1) for line in block.split("\n")) for block in blocks]
 
 
-async def _listen(client: RawClient, target: str, **headers: str) -> tuple[Events, asyncio.StreamWriter]:
+async def listen(client: RawClient, target: str, **headers: str) -> tuple[Events, asyncio.StreamWriter]:
     reader, writer = await client.send(client.head("GET", target, content_type=None, headers=headers))
     status, told = await read_head(reader)
     assert status == 200, await reader.read(2000)
@@ -361,11 +361,11 @@ async def _listen(client: RawClient, target: str, **headers: str) -> tuple[Event
 
 
 async def test_the_life_of_a_session(api: Api) -> None:
-    everything, writer = await _listen(api.user, "/events/session?sessionName=*&scope=*")
-    foreign, other_writer = await _listen(api.other, "/events/session?sessionId=*")
+    everything, writer = await listen(api.user, "/events/session?sessionName=*&scope=*")
+    foreign, other_writer = await listen(api.other, "/events/session?sessionId=*")
     told = await api.create(name="watched")
     await everything.until(b"session_started")
-    one, one_writer = await _listen(api.user, f"/events/session?sessionId={told['sessionId']}&scope=session")
+    one, one_writer = await listen(api.user, f"/events/session?sessionId={told['sessionId']}&scope=session")
     await api.user.request("DELETE", "/session/watched")
     events = await one.until(b"server_close")
     names = [e["event"] for e in events]
@@ -386,7 +386,7 @@ async def test_the_end_of_a_session_tells_its_result(api: Api) -> None:
     told = await api.create(name="watched")
     await api.user.request("DELETE", "/session/watched")
     target = f"/events/session?sessionId={told['sessionId']}&lastEventId=0"
-    events, writer = await _listen(api.user, target)
+    events, writer = await listen(api.user, target)
     ended = next(e for e in await events.until(b"server_close") if e["event"] == "session_terminated")
     assert json.loads(ended["data"])["result"] == "UNDEFINED"
     writer.close()
@@ -397,7 +397,7 @@ async def test_agents_are_named_to_those_alone_who_see_agents(api: Api) -> None:
     target = f"/events/session?sessionId={told['sessionId']}&lastEventId=0&scope=*"
     agents = {}
     for name, client in (("user", api.user), ("admin", api.admin)):
-        events, writer = await _listen(client, target)
+        events, writer = await listen(client, target)
         kernel_events = [e for e in await events.until(b"kernel_started") if e["event"] == "kernel_started"]
         agents[name] = json.loads(kernel_events[0]["data"])["agentId"]
         writer.close()
@@ -415,18 +415,18 @@ async def test_events_of_another_keypair_are_refused(api: Api, parameter: str) -
         reply = await api.user.request("GET", target, content_type=None)
         assert (reply.status, reply.problem) == (403, "forbidden")
     target = f"/events/session?{parameter}={api.user.access_key}"
-    _, writer = await _listen(api.admin, target)
+    _, writer = await listen(api.admin, target)
     writer.close()
 
 
 async def test_resuming_after_the_last_event(api: Api) -> None:
-    everything, writer = await _listen(api.user, "/events/session")
+    everything, writer = await listen(api.user, "/events/session")
     told = await api.create(name="watched")
     seen = await everything.until(b"session_started")
     writer.close()
     after = next(e["id"] for e in seen if e["event"] == "session_scheduled")
     target = f"/v6/stream/session/_/events?sessionId={told['sessionId']}"
-    again, writer = await _listen(api.user, target, **{"Last-Event-ID": after})
+    again, writer = await listen(api.user, target, **{"Last-Event-ID": after})
     replayed = await again.until(b"session_started")
     assert [e["id"] for e in replayed] == [e["id"] for e in seen if int(e["id"]) > int(after)]
     writer.close()
@@ -461,7 +461,7 @@ async def test_a_background_task(api: Api, parameter: str) -> None:
     tasks = api.cluster.manager.services.tasks
     task_id = await tasks.start(api.cluster.user, "test", work)
     assert (await api.other.request("GET", f"/events/background-task?{parameter}={task_id}")).status == 404
-    events, writer = await _listen(api.user, f"/events/background-task?{parameter}={task_id}")
+    events, writer = await listen(api.user, f"/events/background-task?{parameter}={task_id}")
     go.set()
     told = await events.until(b"server_close")
     names = [e["event"] for e in told]
@@ -469,7 +469,7 @@ async def test_a_background_task(api: Api, parameter: str) -> None:
     assert {"bgtask_updated", "task_updated"} <= set(names)
     for event in told[:-1]:
         assert {"task_id", "current_progress", "total_progress", "message"} <= set(json.loads(event["data"]))
-    again, second = await _listen(api.user, f"/events/background-task?{parameter}={task_id}")
+    again, second = await listen(api.user, f"/events/background-task?{parameter}={task_id}")
     assert [e["event"] for e in await again.until(b"server_close")] == ["bgtask_done", "task_done", "server_close"]
     writer.close()
     second.close()

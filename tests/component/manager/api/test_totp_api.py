@@ -195,3 +195,50 @@ async def test_administrators_alone_may_have_to_have_them(api: Api) -> None:
     nobody = RawClient(port=api.port, access_key="AKIANOBODY", secret_key="")
     late = await nobody.request("POST", "/totp/anon", json={"registration_token": token})
     assert (late.status, "expired" in late.body.decode()) == (401, True)
+
+
+OWN = "{ totp { activated activated_at recovery_codes_left } }"
+INITIALIZE = "mutation { initialize_totp { ok msg totp_key totp_uri } }"
+ACTIVATE = "mutation($o: String!) { activate_totp(otp: $o) { ok msg recovery_codes } }"
+RENEW = "mutation($o: String!) { renew_totp_recovery_codes(otp: $o) { ok msg recovery_codes } }"
+REMOVE = "mutation($o: String, $e: String) { remove_totp(otp: $o, email: $e) { ok msg } }"
+
+
+async def test_graphql_has_what_rest_has(api: Api) -> None:
+    await new_user(api, "ann@local")
+    keys = (await authorize(api, PASSWORD)).json()["data"]
+    client = RawClient(port=api.port, access_key=keys["access_key"], secret_key=keys["secret_key"])
+    assert await ask(api, OWN, client) == {"activated": False, "activated_at": None, "recovery_codes_left": 0}
+    begun = await ask(api, INITIALIZE, client)
+    assert begun["ok"]
+    assert begun["totp_key"] in begun["totp_uri"]
+    app = App(api, client, begun["totp_key"])
+    assert not (await ask(api, ACTIVATE, client, o="000000"))["ok"]
+    activated = await ask(api, ACTIVATE, client, o=app.code(steps=-1))
+    assert len(activated["recovery_codes"]) == 10
+    assert not (await ask(api, INITIALIZE, client))["ok"], "there is one already"
+    own = await ask(api, OWN, client)
+    shown = await ask(api, '{ user(email: "ann@local") { totp_activated totp_activated_at } }')
+    assert (own["recovery_codes_left"], shown["totp_activated"]) == (10, True)
+    assert shown["totp_activated_at"] == own["activated_at"] is not None
+
+    assert not (await ask(api, RENEW, client, o="1"))["ok"]
+    renewed = await ask(api, RENEW, client, o=activated["recovery_codes"][0])
+    assert (await authorize(api, PASSWORD, otp=activated["recovery_codes"][1])).status == 401
+    for variables in ({}, {"o": "1"}):
+        assert not (await ask(api, REMOVE, client, **variables))["ok"]
+    assert not (await ask(api, REMOVE, api.other, e="ann@local"))["ok"]
+    assert (await ask(api, REMOVE, client, o=renewed["recovery_codes"][0]))["ok"]
+    assert (await authorize(api, PASSWORD)).status == 200
+    assert await ask(api, '{ user(email: "ann@local") { totp_activated_at } }') == {"totp_activated_at": None}
+
+
+async def test_an_administrator_takes_them_away_and_the_trail_has_no_codes(api: Api) -> None:
+    app = await enrolled(api)
+    assert not (await ask(api, REMOVE, app.client, o=app.codes[0] + "x"))["ok"]
+    assert (await ask(api, REMOVE, e="ann@local"))["ok"]
+    assert (await authorize(api, PASSWORD)).status == 200
+    trail = await api.admin.request("GET", "/logs/audit?text=totp&limit=100")
+    removed = [item["object_id"] for item in trail.json()["items"] if item["operation"] == "remove_totp"]
+    assert removed == ["ann@local", "ann@local"]
+    assert app.codes[0].encode() not in trail.body

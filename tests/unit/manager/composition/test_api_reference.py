@@ -63,7 +63,7 @@ def test_only_these_need_no_signature(told: dict[str, Any]) -> None:
     by_password = {"/auth/authorize", "/auth/update-password-no-auth", "/auth/signup", "/auth/verify-email"}
     by_password |= {"/totp/anon", "/totp/anon/verify"}
     by_service = {"/auth/providers", "/auth/redirect", "/auth/redirect/finish"}
-    by_token = {"/metrics/targets", "/metrics/kernels"}
+    by_token = {"/metrics/targets", "/metrics/kernels", "/auth/authorize-token"}
     metrics = {"/metrics", "/metrics/agents/{agent}"}
     assert anonymous == {"/", "/{version}", "/livez", "/readyz", *metrics, *by_token, *by_password, *by_service}
 

@@ -1,4 +1,5 @@
 import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query';
+import { useLiveAgents } from '../../api/agents';
 import { dataOf, rest } from '../../api/client';
 import { graphql, mutate, query } from '../../api/graphql';
 
@@ -18,14 +19,12 @@ export const setSchedulable = graphql(`
   }
 `);
 
-const fleetMs = 10_000;
-
 /** All agents; the browser's cache asks with the tag of what it has, so that an unchanged fleet costs a line. */
 export function useFleet() {
   return useQuery({
     queryKey: ['fleet'],
     queryFn: ({ signal }) => dataOf(rest.GET('/resource/fleet', { signal })),
-    refetchInterval: fleetMs,
+    refetchInterval: useLiveAgents(),
   });
 }
 
@@ -33,7 +32,7 @@ export function useAgent(id: string) {
   return useQuery({
     queryKey: ['agent', id],
     queryFn: async ({ signal }) => (await query(agentQuery, { id }, { signal })).agent ?? null,
-    refetchInterval: fleetMs,
+    refetchInterval: useLiveAgents(),
   });
 }
 

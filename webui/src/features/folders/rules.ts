@@ -22,13 +22,6 @@ export function permissionOf(text: string): 'ro' | 'rw' {
   return text === 'ro' ? 'ro' : 'rw';
 }
 
-/** Returns the e-mail addresses of a text, each once, and the words in it that are none. */
-export function addressesOf(text: string): { emails: string[]; faulty: string[] } {
-  const words = [...new Set(text.split(/[\s,;]+/).filter((word) => word !== ''))];
-  const isAddress = (word: string) => /^[^@\s]+@[^@\s]+$/.test(word);
-  return { emails: words.filter(isAddress), faulty: words.filter((word) => !isAddress(word)) };
-}
-
 /** Returns whether a folder's name contains the words of a search. */
 export function matchesName(name: string, search: string): boolean {
   return search

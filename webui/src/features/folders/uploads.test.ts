@@ -1,5 +1,6 @@
 import { describe, expect, it } from 'vitest';
-import { addressesOf, joinPath, matchesName, nameFault, ticketUrl } from './rules';
+import { addressesOf } from '../../api/text';
+import { joinPath, matchesName, nameFault, ticketUrl } from './rules';
 import { type SendingEvents, UploadQueue } from './uploads';
 
 interface Sent {

@@ -4,7 +4,7 @@ import { describe, expect, it } from 'vitest';
 import { Problem } from '../../api/problems';
 import { openPage } from '../../testing/render';
 import { FakeServer } from '../../testing/server';
-import { refusalOf, safeNext } from './rules';
+import { refusalOf, safeNext, tokenOf } from './rules';
 
 describe('safeNext', () => {
   it.each([
@@ -15,8 +15,19 @@ describe('safeNext', () => {
     ['https://evil.example', '/'],
     ['javascript:alert(1)', '/'],
     ['/login?next=/login', '/'],
+    ['/token-login', '/'],
     [undefined, '/'],
   ])('%s', (next, path) => expect(safeNext(next)).toBe(path));
+});
+
+describe('tokenOf', () => {
+  it.each([
+    ['?sToken=a.b.c', '', 'a.b.c'],
+    ['?token=a&next=/x', '', 'a'],
+    ['?token=seen', '#sToken=hidden', 'hidden'],
+    ['?next=/x', '#top', ''],
+    ['', '', ''],
+  ])('%s %s', (search, hash, token) => expect(tokenOf(search, hash)).toBe(token));
 });
 
 describe('refusalOf', () => {
@@ -186,5 +197,53 @@ describe('the login page', () => {
     );
     await screen.findByLabelText('E-mail address');
     expect(screen.queryByRole('link')).toBeNull();
+  });
+});
+
+describe('the page of a token of another site', () => {
+  const open = async (server: FakeServer, path = '/token-login?sToken=a.b.c&next=%2Fusage') => {
+    window.history.replaceState(null, '', path);
+    const page = openPage(path, server);
+    return { ...page, button: await screen.findByRole('button', { name: 'Log in' }) };
+  };
+  const tokens = (server: FakeServer) =>
+    server.requests.filter(({ key }) => key === 'POST /server/token-login').map(({ body }) => body);
+
+  it('logs in when somebody says so, and keeps no token in the address', async () => {
+    const server = serverOf(() => accepted);
+    server.on('POST /server/token-login', () => accepted);
+    const { router, button } = await open(server);
+    await waitFor(() => expect(window.location.href).not.toContain('a.b.c'));
+    expect(tokens(server)).toEqual([]);
+    await userEvent.click(button);
+    await waitFor(() => expect(router.state.location.pathname).toBe('/usage'));
+    expect(tokens(server)).toEqual([{ token: 'a.b.c' }]);
+    expect(router.state.location.href).not.toContain('a.b.c');
+  });
+
+  it('leads to no other site', async () => {
+    const server = serverOf(() => accepted);
+    server.on('POST /server/token-login', () => accepted);
+    const { router, button } = await open(server, '/token-login?sToken=a&next=%2F%2Fevil.example');
+    await userEvent.click(button);
+    await waitFor(() => expect(router.state.location.pathname).toBe('/'));
+  });
+
+  it('says why a token is refused, and does not send it again', async () => {
+    const server = serverOf(() => accepted);
+    server.on('POST /server/token-login', () => refused('That token signs nobody in.'));
+    const { button } = await open(server);
+    await userEvent.click(button);
+    expect(await screen.findByText('That token signs nobody in.')).toBeTruthy();
+    expect(button.hasAttribute('disabled')).toBe(true);
+    expect(screen.getByRole('link', { name: /by password/ })).toBeTruthy();
+  });
+
+  it('sends none where it lies in a cookie', async () => {
+    const server = serverOf(() => accepted);
+    server.on('POST /server/token-login', () => accepted);
+    const { button } = await open(server, '/token-login');
+    await userEvent.click(button);
+    await waitFor(() => expect(tokens(server)).toEqual([{}]));
   });
 });

@@ -18,5 +18,15 @@ export function safeNext(next: unknown): string {
   if (typeof next !== 'string' || !next.startsWith('/') || /^\/[/\\]/.test(next)) return '/';
   // Browsers drop tabs and line ends of URLs, so that "/\t/evil" would be another host.
   const hasControl = [...next].some((character) => character.charCodeAt(0) < 0x20 || character === '\\');
-  return hasControl || next.startsWith('/login') ? '/' : next;
+  return hasControl || /^\/(token-)?login/.test(next) ? '/' : next;
+}
+
+/** Returns the token of another site in an address: in its fragment, which servers do not see, or in its search; empty without one. */
+export function tokenOf(search: string, hash: string): string {
+  for (const text of [hash.replace(/^#/, ''), search]) {
+    const parts = new URLSearchParams(text);
+    const token = parts.get('sToken') ?? parts.get('token');
+    if (token !== null) return token.replace(/^"|"$/g, '');
+  }
+  return '';
 }

@@ -1,4 +1,5 @@
 import { keepPreviousData, useMutation, useQuery, useQueryClient } from '@tanstack/react-query';
+import { useLiveAgents } from '../../api/agents';
 import { dataOf, rest } from '../../api/client';
 import { graphql, mutate, query } from '../../api/graphql';
 
@@ -329,7 +330,7 @@ export function useFreeAmounts() {
   return useQuery({
     queryKey: ['fleet'],
     queryFn: ({ signal }) => dataOf(rest.GET('/resource/fleet', { signal })),
-    refetchInterval: refreshMs,
+    refetchInterval: useLiveAgents(),
   });
 }
 

@@ -14,12 +14,13 @@ from ai.backend.cli.framework.objects import (
     add_object_commands,
     change,
     list_objects,
+    list_page,
     required_changes,
     show_object,
     used_options,
 )
 from ai.backend.cli.framework.output import columns
-from ai.backend.cli.framework.params import confirm, json_option, negated_flag, options, yes_option
+from ai.backend.cli.framework.params import confirm, json_option, negated_flag, options, paging, yes_option
 from ai.backend.cli.framework.references import resolve
 from ai.backend.cli.framework.values import describe_slots
 
@@ -32,6 +33,9 @@ _NAME_ARGUMENT = click.argument("name")
 _GROUP_ARGUMENT = click.argument("group")
 _USERS_ARGUMENT = click.argument("users", nargs=-1, required=True)
 _POLICY_OPTION = click.option("--resource-policy", help="The project resource policy.")
+MEMBER_COLUMNS = columns(
+    "email | full_name | status | is_admin: Administrator | live_sessions/number: Sessions | uuid/wide: UUID"
+)
 COLUMNS = columns(
     "name | description | is_active: Active | slots: Resource Slots | allowed_vfolder_hosts/wide: Storage Hosts"
 )
@@ -152,6 +156,15 @@ def group_purge(group: str, yes: bool) -> None:
     change(_with_group(group, lambda api, gid: api.Group.purge(gid)), {"purged": group}, f"purged {group}")
 
 
+@group.command("members", cls=ListCommand)
+@_GROUP_ARGUMENT
+@paging
+def group_members(group: str, **page: Any) -> None:
+    """List the members of GROUP (an id or a name), and what they have at work in it."""
+    work = _with_group(group, lambda api, gid: api.Group.members(gid, **page))
+    list_page(work, MEMBER_COLUMNS, "it has no members")
+
+
 @group.command("add-users")
 @_GROUP_ARGUMENT
 @_USERS_ARGUMENT
@@ -164,7 +177,8 @@ def add_users(group: str, users: tuple[str, ...]) -> None:
 @_GROUP_ARGUMENT
 @_USERS_ARGUMENT
 def remove_users(group: str, users: tuple[str, ...]) -> None:
-    """Let USERS (ids or e-mail addresses) leave GROUP; their sessions go on."""
+    """Let USERS (ids or e-mail addresses) leave GROUP: they start no more sessions in it and lose its folders; sessions
+    that they have go on."""
     _change_members(group, users, "removed", f"{', '.join(users)} left {group}")
 
 
@@ -186,10 +200,9 @@ def remove_admins(group: str, users: tuple[str, ...]) -> None:
 
 def _change_members(group: str, users: tuple[str, ...], past_verb: str, result_text: str) -> None:
     async def change_group(api: AsyncSession, gid: str) -> None:
-        user_ids = [await _user_id(api, user) for user in users]
         groups = api.Group
         changes = {"added": groups.add_users, "removed": groups.remove_users, "admins": groups.add_admins}
-        await changes.get(past_verb, groups.remove_admins)(gid, user_ids)
+        await changes.get(past_verb, groups.remove_admins)(gid, users)
 
     change(_with_group(group, change_group), {"group": group, past_verb: list(users)}, result_text)
 
@@ -210,7 +223,3 @@ async def group_id(api: AsyncSession, reference: str) -> str:
     if len(groups) > 1:
         raise click.ClickException(f"{len(groups)} groups are called {reference!r}: use an id")
     return str(groups[0]["id"])
-
-
-async def _user_id(api: AsyncSession, reference: str) -> str:
-    return str((await api.User.detail(reference, ["uuid"]))["uuid"]) if "@" in reference else reference

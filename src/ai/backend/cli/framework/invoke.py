@@ -43,6 +43,8 @@ def describe_api_error(error: BackendAPIError) -> str:
     """Returns the server's message, with the remedy or the sessions that a reference may mean."""
     if error.status == 401:
         return f"{error}; {env_file_hint()}"
+    if error.code == "proof-required":
+        return f"{error}; run `backend.ai sudo` before"
     if error.code == "too-many-sessions-matched":
         matches = (error.data.get("data") or {}).get("matches") or []
         return f"{error}; matching: " + ", ".join(f"{match.get('name')} ({match.get('id')})" for match in matches)
@@ -107,13 +109,16 @@ def call(
 
 
 def _run(screen: Screen, config: APIConfig, work: Work[int | None], *, needs_loop: bool) -> int | None:
+    from ai.backend.cli.framework.proofs import recall, with_proof
+
     async def main(api: AsyncSession) -> int | None:
         if screen.is_following:
             from ai.backend.cli.framework.redraw import repeat
 
             return await repeat(screen, lambda: work(api), api.transport.pause)
-        return await work(api)
+        return await with_proof(api, work)
 
+    recall(config)
     if needs_loop:
         return _run_in_loop(config, main)
     from ai.backend.client.plain_transport import PlainTransport, run_plain

@@ -62,6 +62,12 @@ class AsyncAdmin(Remote):
 
         Raises BackendAPIError if the server refused it, or answered with GraphQL errors (code ``graphql-error``).
         """
+        return (await self._ask(query, variables))[0]
+
+    async def _ask(
+        self, query: str, variables: Mapping[str, Any] | None
+    ) -> tuple[dict[str, Any], Mapping[str, Mapping[str, Any]]]:
+        """Returns the data of an answer, and the problems of its refused mutations by their names."""
         body = {"query": query, "variables": dict(variables or {})}
         token = new_token() if query.lstrip().startswith("mutation") else None
         call = Call(method="POST", path="/admin/gql", json=body, repeatable=True, token=token)
@@ -74,7 +80,7 @@ class AsyncAdmin(Remote):
         data = answer.get("data")
         if not isinstance(data, dict):
             raise UnusableReply("the GraphQL answer has no data")
-        return data
+        return data, (answer.get("extensions") or {}).get("problems") or {}
 
     async def select(self, root: str, fields: Sequence[str], /, **arguments: tuple[str, Any]) -> Any:
         """Queries a root field of GraphQL and returns its value."""
@@ -122,8 +128,10 @@ class AsyncAdmin(Remote):
                 for name, value in (props or {}).items()
             }
             arguments = {**arguments, "props": (f"{input_type}!", encoded_props)}
-        answer = dict((await self.query(*_write_operation("mutation", root, arguments, f"ok msg {result}")))[root])
+        data, problems = await self._ask(*_write_operation("mutation", root, arguments, f"ok msg {result}"))
+        answer = dict(data[root])
         if not answer["ok"]:
-            problem = {"type": "https://api.backend.ai/probs/refused", "title": answer["msg"], "msg": answer["msg"]}
-            raise BackendAPIError(400, "Refused", problem)
+            cause = str(problems.get(root, {}).get("type", ""))
+            type_ = cause if cause.endswith("/proof-required") else "https://api.backend.ai/probs/refused"
+            raise BackendAPIError(400, "Refused", {"type": type_, "title": answer["msg"], "msg": answer["msg"]})
         return answer

@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Unpack
 from uuid import UUID
 
+from ai.backend.client.func.admin import PaginatedResult, Paging
 from ai.backend.client.func.base import NamedObjects, Objects
 
 _COMMON_FIELDS = ("is_active", "created_at", "total_resource_slots", "allowed_vfolder_hosts", "integration_id")
+MEMBER_FIELDS = ("uuid", "email", "full_name", "status", "is_admin", "live_sessions")
 GROUP_FIELDS = ("id", "name", "description", "domain_name", "type", *_COMMON_FIELDS)
 
 
@@ -54,19 +56,34 @@ class AsyncGroup(Objects):
         """Removes a group for good, with its folders; no session of it may live."""
         await self._mutate("purge", gid)
 
-    async def add_users(self, gid: UUID | str, user_uuids: Iterable[UUID | str]) -> None:
-        await self.update(gid, user_update_mode="add", user_uuids=[str(user) for user in user_uuids])
+    async def members(
+        self, gid: UUID | str, *, fields: Sequence[str] = MEMBER_FIELDS, **paging: Unpack[Paging]
+    ) -> PaginatedResult:
+        """Returns a page of the members of a group, for those who administrate it, its domain or the installation."""
+        return await self._admin.fetch_page("group_member_list", fields, {"group_id": ("UUID!", str(gid))}, **paging)
 
-    async def remove_users(self, gid: UUID | str, user_uuids: Iterable[UUID | str]) -> None:
-        await self.update(gid, user_update_mode="remove", user_uuids=[str(user) for user in user_uuids])
+    async def add_users(self, gid: UUID | str, users: Iterable[UUID | str]) -> None:
+        """Makes users, by their ids or e-mail addresses, members."""
+        await self._change_members(gid, "add", users)
 
-    async def add_admins(self, gid: UUID | str, user_uuids: Iterable[UUID | str]) -> None:
+    async def remove_users(self, gid: UUID | str, users: Iterable[UUID | str]) -> None:
+        """Removes members, whose sessions go on."""
+        await self._change_members(gid, "remove", users)
+
+    async def add_admins(self, gid: UUID | str, users: Iterable[UUID | str]) -> None:
         """Makes members administrators of the project."""
-        await self.update(gid, user_update_mode="add-admins", user_uuids=[str(user) for user in user_uuids])
+        await self._change_members(gid, "add-admins", users)
 
-    async def remove_admins(self, gid: UUID | str, user_uuids: Iterable[UUID | str]) -> None:
+    async def remove_admins(self, gid: UUID | str, users: Iterable[UUID | str]) -> None:
         """Makes administrators of the project plain members again."""
-        await self.update(gid, user_update_mode="remove-admins", user_uuids=[str(user) for user in user_uuids])
+        await self._change_members(gid, "remove-admins", users)
+
+    async def _change_members(self, gid: UUID | str, mode: str, users: Iterable[UUID | str]) -> None:
+        texts = [str(user) for user in users]
+        addresses = [text for text in texts if "@" in text]
+        ids = [text for text in texts if "@" not in text]
+        props: dict[str, Any] = {"user_uuids": ids, **({"user_emails": addresses} if addresses else {})}
+        await self.update(gid, user_update_mode=mode, **props)
 
     async def create(self, domain_name: str, name: str, /, **props: Any) -> dict[str, Any]:
         """Creates a group and returns its ``id`` and ``name``. ``type`` may be ``MODEL_STORE``."""

@@ -174,6 +174,17 @@ class AsyncAuth(Area):
         """Gives the caller's keypair a new secret; returns ``access_key`` and, this once, ``secret_key``."""
         return await self._send("POST", "/auth/keypair/rotate", {})
 
+    async def prove(self, *, password: str = "", otp: str = "") -> dict[str, str]:
+        """Proves again who asks, by the password or a one-time password, and sends the proof with later requests of
+        this API session. Returns ``proof`` and ``expires_at``, for :meth:`use_proof` of another one of this keypair."""
+        reply = await self._send("POST", "/auth/proof", {"password": password} if password else {"otp": otp})
+        self.use_proof(reply["proof"])
+        return reply
+
+    def use_proof(self, proof: str) -> None:
+        """Sends a proof with later requests of this API session; an empty one ends that."""
+        self._transport.config.proof = proof
+
     async def ssh_public_key(self) -> str:
         """Returns the key that opens the sessions of the caller's keypair; empty if there is none."""
         return str((await self._get("/auth/ssh-keypair")).get("ssh_public_key") or "")

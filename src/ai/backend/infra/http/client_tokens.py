@@ -18,7 +18,7 @@ from uuid import UUID, uuid4
 
 from aiohttp import web
 
-from ai.backend.common.errors import BackendError
+from ai.backend.common.errors import BackendError, ProofRequired
 from ai.backend.infra.http.decode import refuse
 from ai.backend.infra.http.errors import ClientTokenReused, OutcomeNotKept, OutcomeUnknown, problem_response, status_of
 from ai.backend.infra.http.paths import modern_path, split_target
@@ -88,7 +88,8 @@ class ClientTokens:
     ) -> web.StreamResponse:
         """Returns the answer of ``work``, or of the earlier call with the same token.
 
-        Refusals are answers as well; after a fault of the server (5xx) the call may be tried again. An interrupted call
+        Refusals are answers as well; after a fault of the server (5xx), and with a proof of who asks, the call may be
+        tried again. An interrupted call
         is only repeated if its endpoint is ``repeatable``. ``call.call_id`` is the same in every repetition.
 
         Raises:
@@ -127,7 +128,8 @@ class ClientTokens:
                 response = await work()
             except BackendError as error:
                 refusal = problem_response(error, request_id=call.request_id)
-                answer = await self._store_answer(call, token_key, refusal if status_of(error) < 500 else None)
+                is_final = status_of(error) < 500 and not isinstance(error, ProofRequired)
+                answer = await self._store_answer(call, token_key, refusal if is_final else None)
                 raise
             except Exception:
                 await self._store_answer(call, token_key, None)

@@ -143,6 +143,7 @@ class HttpServer:
         active_keys: returns the valid keys of open streams; without it streams stay open.
         resolve_owner: returns the identity of an ``owner_access_key``, for endpoints that assume it. Raises Forbidden
             unless the signer may act for it.
+        identify: returns the identity of an admitted call, where more than its key matters, such as its headers.
         unverified, verified: memory for bodies before and after the signature was verified.
     """
 
@@ -157,6 +158,7 @@ class HttpServer:
     limiter: Limiter = field(default_factory=RateLimiter)
     active_keys: ActiveKeys | None = None
     resolve_owner: Callable[[Any, str], Awaitable[Any]] | None = None
+    identify: Callable[[Call[Any, Any]], Awaitable[Any]] | None = None
     unverified: MemoryBudget = field(default_factory=lambda: MemoryBudget(UNVERIFIED_BYTES))
     verified: MemoryBudget = field(default_factory=lambda: MemoryBudget(VERIFIED_BYTES))
 
@@ -281,7 +283,10 @@ class HttpServer:
         call.budget = self.verified
         if self.on_admitted is not None:
             self.on_admitted(access_key)
-        return await self.limiter.count(access_key, key.rate_limit)
+        allowance = await self.limiter.count(access_key, key.rate_limit)
+        if self.identify is not None:
+            call.identity = await self.identify(call)
+        return allowance
 
     async def _refuse(self, request: web.Request, routed: Routed, error: errors.BackendError) -> web.Response:
         call = routed.call

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ai.backend.common.ids import AccessKey, DomainName, GroupId, UserId
 from ai.backend.common.states import UserRole
+from ai.backend.manager.access.permissions import Operation
 
 ADMIN_ROLES = frozenset({UserRole.SUPERADMIN, UserRole.ADMIN})
 
@@ -13,7 +14,8 @@ ADMIN_ROLES = frozenset({UserRole.SUPERADMIN, UserRole.ADMIN})
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
     """A keypair that signed a request, and the user who owns it; ``role`` is the user's. ``administered`` are the
-    groups of which the user is an administrator; sessions of a user with ``sudo_session_enabled`` are told so."""
+    groups of which the user is an administrator; sessions of a user with ``sudo_session_enabled`` are told so.
+    ``unproved`` are operations that take a recent proof of who asks, which this request has not."""
 
     user_id: UserId
     email: str
@@ -28,6 +30,7 @@ class Caller:
     allowed_client_ip: tuple[str, ...] = ()
     sudo_session_enabled: bool = False
     administered: frozenset[GroupId] = frozenset()
+    unproved: frozenset[Operation] = frozenset()
 
     @property
     def stimulus_id(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ai.backend.common.errors import Forbidden
+from ai.backend.common.errors import Forbidden, ProofRequired
 from ai.backend.common.ids import GroupId
 from ai.backend.common.states import UserRole
 from ai.backend.manager.access.caller import Caller
@@ -64,15 +64,25 @@ def require(
     is_own: bool = False,
     group_id: GroupId | None = None,
 ) -> None:
-    """Raises Forbidden unless the caller may perform an operation; the arguments are those of :func:`is_permitted`."""
+    """Raises Forbidden unless the caller may perform an operation, ProofRequired if that takes a recent proof; the
+    arguments are those of :func:`is_permitted`."""
     if not is_permitted(caller, operation, domain_name=domain_name, is_own=is_own, group_id=group_id):
         raise _forbidden(operation)
+    _require_proof(caller, operation)
 
 
 def require_any(caller: Caller, operation: Operation) -> None:
-    """Raises Forbidden if the caller may perform an operation on no object at all."""
+    """Raises Forbidden if the caller may perform an operation on no object at all, ProofRequired if it takes a recent
+    proof."""
     if scope_of(caller, operation) is Scope.NONE:
         raise _forbidden(operation)
+    _require_proof(caller, operation)
+
+
+def _require_proof(caller: Caller, operation: Operation) -> None:
+    if operation in caller.unproved:
+        message = f"Whoever wants to {operation.value} proves again who asks, by a password or a one-time password."
+        raise ProofRequired(message, data={"proof": "required"})
 
 
 def _forbidden(operation: Operation) -> Forbidden:

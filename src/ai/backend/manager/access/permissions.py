@@ -55,6 +55,7 @@ class Operation(StrEnum):
     PURGE_USERS = "purge users", _ALL, _NO, _NO, _NO
     # A superadmin is removed by another one.
     SIGN_OUT = "deactivate their own user", _NO, _OWN, _OWN, _OWN
+    ROTATE_OWN_KEYPAIRS = "give their own keypairs new secrets", _ALL, _ALL, _ALL, _ALL
     SEE_KEYPAIRS = "see keypairs", _ALL, _DOMAIN, _ALL, _OWN
     CHANGE_KEYPAIRS = "change keypairs", _ALL, _DOMAIN, _NO, _NO
     CHANGE_KEYPAIR_LIMITS = "change the limits and rights of keypairs", _ALL, _NO, _NO, _NO
@@ -129,6 +130,29 @@ PROJECT_ADMIN_OPERATIONS = frozenset(
     }
 )
 """The operations that an administrator of a project has on its objects, with any role (spec 03-01:582)."""
+
+GRAVE_OPERATIONS = frozenset(
+    {
+        Operation.PURGE_USERS,
+        Operation.PURGE_GROUPS,
+        Operation.CHANGE_DOMAINS,
+        Operation.CHANGE_USERS,
+        Operation.CHANGE_USER_LIMITS,
+        Operation.CHANGE_KEYPAIRS,
+        Operation.CHANGE_KEYPAIR_LIMITS,
+        Operation.ROTATE_OWN_KEYPAIRS,
+        Operation.CHANGE_POLICIES,
+        Operation.CONTROL_AGENT_DAEMONS,
+        Operation.OPERATE_DEVICES,
+        Operation.CONFIGURE_REGISTRIES,
+        Operation.HAND_OVER_FOLDERS,
+        Operation.END_ALL_SESSIONS,
+        Operation.CONFIGURE,
+        Operation.CHANGE_STATE,
+    }
+)
+"""The operations for which a site may demand a recent proof of who asks. Each is checked by :func:`checks.require` or
+:func:`checks.require_any` before anything is done."""
 
 PERMISSIONS: Mapping[tuple[UserRole, Operation], Scope] = {
     (role, operation): scope for operation in Operation for role, scope in operation.scopes.items()

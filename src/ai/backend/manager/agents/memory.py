@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import datetime
 from typing import Any
 
 from ai.backend.common.ids import AgentId
 from ai.backend.common.states import AgentStatus
 from ai.backend.common.wire.reports import OverlayReport
-from ai.backend.manager.agents.model import Agent, SlotTypeInfo
+from ai.backend.manager.agents.model import Agent, AgentState, SlotTypeInfo
 from ai.backend.manager.db.fence import check_fence
 from ai.backend.manager.query.memory import select
 from ai.backend.manager.query.model import ListQuery, Page
@@ -47,6 +47,12 @@ class MemoryAgentStore:
     async def agents(self, *, scaling_group: str | None = None) -> list[Agent]:
         agents = (agent for agent in self._agents.values() if scaling_group in (None, agent.scaling_group))
         return sorted(agents, key=lambda agent: agent.id)
+
+    async def states(self) -> Mapping[AgentId, AgentState]:
+        names = [state_field.name for state_field in fields(AgentState)]
+        return {
+            agent.id: AgentState(**{name: getattr(agent, name) for name in names}) for agent in self._agents.values()
+        }
 
     async def count_by_status(self) -> Mapping[AgentStatus, int]:
         return Counter(agent.status for agent in self._agents.values())

@@ -105,6 +105,18 @@ class Agent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AgentState:
+    """The fields of an agent that change while it runs. ``version_id`` grows with each report that says something new,
+    as of devices."""
+
+    status: AgentStatus
+    schedulable: bool
+    scaling_group: str
+    occupied_slots: ResourceSlot
+    version_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SlotTypeInfo:
     """A slot type that an agent has reported at any time. ``display`` is a ``SlotDisplay`` as builtins, or empty."""
 

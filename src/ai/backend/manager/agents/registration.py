@@ -36,7 +36,7 @@ from ai.backend.manager.agents.slots import SlotCatalogue
 from ai.backend.manager.agents.store import AgentStore, PresenceComparison
 from ai.backend.manager.agents.versions import check_version
 from ai.backend.manager.resource_groups.store import ResourceGroupStore
-from ai.backend.manager.topics import LAUNCH, SCHEDULE
+from ai.backend.manager.topics import AGENTS, LAUNCH, SCHEDULE
 
 _ASSIGNMENTS_KEY = "manager/assigned-agents"
 MAX_PORT = 65_535
@@ -178,8 +178,8 @@ class AgentRegistry:
             is_whole = await self._register(agent_id, report)
             self._fingerprints[agent_id] = fingerprint if is_whole else b""
             self._written_at[agent_id] = monotonic_now
-            self.bus.publish(SCHEDULE)
-            self.bus.publish(LAUNCH)
+            for topic in (SCHEDULE, LAUNCH, AGENTS):
+                self.bus.publish(topic)
         else:
             await self._write_contact(agent_id)
         self._held_kernels[agent_id] = (report.epoch, report.number, report.kernels, report.observed)
@@ -286,6 +286,7 @@ class AgentRegistry:
             stored_agent = await self.agents.agent(agent_id)
             if stored_agent is not None and stored_agent.status is AgentStatus.ALIVE:
                 await self.agents.set_status(agent_id, AgentStatus.LOST, at=self.clock.now())
+                self.bus.publish(AGENTS)
             self.last_seen.pop(agent_id, None)
             self.mark_lost(agent_id)
             raise NotFound(

@@ -13,6 +13,7 @@ from ai.backend.common.ids import AgentId, ResourceGroupName
 from ai.backend.common.states import AgentStatus
 from ai.backend.common.wire.agent import DeviceOperation, DeviceOptions, DeviceOptionsOf, OperateDevice
 from ai.backend.common.wire.link import AgentCommands
+from ai.backend.infra.bus import Bus
 from ai.backend.infra.config_store import ConfigStore
 from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.manager.access.caller import Caller
@@ -25,6 +26,7 @@ from ai.backend.manager.metrics.history import Series, Span
 from ai.backend.manager.metrics.live import LiveMetrics
 from ai.backend.manager.query.model import ListQuery, Page
 from ai.backend.manager.resource_groups.store import ResourceGroupStore
+from ai.backend.manager.topics import AGENTS
 
 DRAIN = "drain"
 TOKEN_KEY = "config/watcher/token"
@@ -41,6 +43,7 @@ class AgentService:
     assignments: Assignments
     metrics: LiveMetrics
     gateway: AgentGateway
+    bus: Bus
     drainage: Drainage = field(init=False)
     """Assigned by the composition, as sessions are made after agents."""
     after_change: list[PeriodicLoop] = field(default_factory=list, init=False)
@@ -142,6 +145,7 @@ class AgentService:
                 raise NotFound(f"There is no agent {agent_id[:64]!r}.", data={"args": "unknown agent"})
         for agent_id in agent_ids:
             await self.store.change(AgentId(agent_id), schedulable=schedulable)
+        self.bus.publish(AGENTS)
 
     async def modify_agent(
         self, caller: Caller, agent_id: str, *, schedulable: bool | None = None, scaling_group: str | None = None
@@ -161,6 +165,7 @@ class AgentService:
             await self.store.change(agent.id, scaling_group=ResourceGroupName(scaling_group))
         if schedulable is not None:
             await self.store.change(agent.id, schedulable=schedulable)
+        self.bus.publish(AGENTS)
         for loop in self.after_change:
             loop.wake()
         return await self.store.agent(agent.id) or agent

@@ -16,7 +16,7 @@ from ai.backend.common.wire.reports import OverlayReport
 from ai.backend.infra.database import Database
 from ai.backend.infra.database.prepared import Prepared, parameter
 from ai.backend.manager.agents import tables
-from ai.backend.manager.agents.model import Agent, SlotTypeInfo
+from ai.backend.manager.agents.model import Agent, AgentState, SlotTypeInfo
 from ai.backend.manager.query.model import ListQuery, Page
 from ai.backend.manager.query.sql import compile_filter, compile_order
 
@@ -27,6 +27,8 @@ _AGENT_FIELDS = tuple(
 _IS_OF_GROUP = tables.agents.c.scaling_group == parameter(tables.agents.c.scaling_group)
 _AGENTS = Prepared(select(tables.agents).order_by(tables.agents.c.id))
 _AGENTS_OF_GROUP = Prepared(select(tables.agents).where(_IS_OF_GROUP).order_by(tables.agents.c.id))
+_STATE_FIELDS = tuple(state_field.name for state_field in fields(AgentState))
+_STATES = Prepared(select(tables.agents.c.id, *(tables.agents.c[name] for name in _STATE_FIELDS)))
 _AGENT = Prepared(select(tables.agents).where(tables.agents.c.id == parameter(tables.agents.c.id)))
 
 
@@ -65,6 +67,10 @@ class SqlAgentStore:
         query = _AGENTS if scaling_group is None else _AGENTS_OF_GROUP
         rows = await self._db.fetch(query, {"scaling_group": scaling_group})
         return [Agent(**row._mapping) for row in rows]
+
+    async def states(self) -> Mapping[AgentId, AgentState]:
+        rows = await self._db.fetch(_STATES)
+        return {row.id: AgentState(**{name: getattr(row, name) for name in _STATE_FIELDS}) for row in rows}
 
     async def count_by_status(self) -> Mapping[AgentStatus, int]:
         status = tables.agents.c.status

@@ -10,7 +10,7 @@ from ai.backend.common.ids import AgentId, SessionId
 from ai.backend.common.states import AgentStatus
 from ai.backend.common.wire.link import AgentCommands
 from ai.backend.common.wire.reports import KernelPresence, OverlayReport
-from ai.backend.manager.agents.model import Agent, KernelOccupancy, PresenceDifferences, SlotTypeInfo
+from ai.backend.manager.agents.model import Agent, AgentState, KernelOccupancy, PresenceDifferences, SlotTypeInfo
 from ai.backend.manager.query.model import ListQuery, Page
 
 
@@ -24,6 +24,10 @@ class AgentStore(Protocol):
 
     async def agent(self, agent_id: AgentId) -> Agent | None: ...
     async def agents(self, *, scaling_group: str | None = None) -> list[Agent]: ...
+    async def states(self) -> Mapping[AgentId, AgentState]:
+        """Returns what may have changed of each agent, without what an agent reports."""
+        ...
+
     async def count_by_status(self) -> Mapping[AgentStatus, int]:
         """Returns how many agents there are in each status that an agent has."""
         ...

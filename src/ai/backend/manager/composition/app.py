@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import metadata
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
@@ -12,16 +12,19 @@ from ai.backend.common.ids import AccessKey
 from ai.backend.infra.http.health import HealthApi, Readiness, VersionApi
 from ai.backend.infra.http.openapi import OpenApiApi
 from ai.backend.infra.http.ratelimit import Limiter, RateLimiter
-from ai.backend.infra.http.routes import Endpoint, endpoints_of
+from ai.backend.infra.http.routes import Call, Endpoint, endpoints_of
 from ai.backend.infra.http.server import HttpOptions, HttpServer
 from ai.backend.infra.http.signature import Authenticator
 from ai.backend.infra.telemetry import Metrics
+from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.access.requests import caller_of
 from ai.backend.manager.agents.api import AgentsApi, FleetApi, WatchersApi
 from ai.backend.manager.arrays.api import ArraysApi
 from ai.backend.manager.artifacts.api import ArtifactRegistriesApi, ArtifactsApi
 from ai.backend.manager.composition.manager import Manager
 from ai.backend.manager.composition.services import Services
 from ai.backend.manager.dotfiles.api import SessionDefaultsApi
+from ai.backend.manager.events.agents_api import AgentEventsApi
 from ai.backend.manager.events.api import EventsApi
 from ai.backend.manager.execution.api import ExecutionApi
 from ai.backend.manager.execution.commits_api import ImagesApi
@@ -33,6 +36,7 @@ from ai.backend.manager.folders.api import FoldersApi, FolderSharingApi, FolderT
 from ai.backend.manager.graphql.endpoint import SCHEMA_OPEN_KEY, GraphQLApi
 from ai.backend.manager.identity.accounts_api import AccountsApi
 from ai.backend.manager.identity.api import AuthApi
+from ai.backend.manager.identity.proofs import PROOF_HEADER
 from ai.backend.manager.identity.sign_in_api import SignInApi
 from ai.backend.manager.logs.api import CallAudit, ErrorLogApi
 from ai.backend.manager.monitoring.api import MonitoringApi, ReportsApi
@@ -76,6 +80,7 @@ def api_endpoints(services: Services, metrics: Metrics, readiness: Readiness | N
         ("streams", (StreamsApi(sessions, services.execution), TunnelsApi(services.tunnels))),
         ("streams", (ProgramsApi(sessions, services.execution),)),
         ("events", (EventsApi(sessions, services.identity, services.events), TasksApi(services.tasks))),
+        ("events", (AgentEventsApi(services.agent_changes),)),
         (
             "cluster",
             (
@@ -88,7 +93,7 @@ def api_endpoints(services: Services, metrics: Metrics, readiness: Readiness | N
         ("cluster", (StateApi(services.state, sessions, announcement=settings.api.announcement),)),
         ("auth", (AuthApi(services.identity, services.passwords, services.ssh_keys),)),
         ("auth", (SignInApi(services.sign_in, services.sign_up, services.passwords, services.registration),)),
-        ("auth", (AccountsApi(services.identity, services.users, services.totp, services.sign_in),)),
+        ("auth", (AccountsApi(services.identity, services.users, services.totp, services.sign_in, services.proofs),)),
         ("audit", (AuditApi(services.audit, services.stores.identities), InstallationApi(settings))),
         ("error log", (ErrorLogApi(services.errors, services.clock.now),)),
         ("templates", (TemplatesApi(services.templates),)),
@@ -156,6 +161,9 @@ def build_app(
         services.identity.touch(AccessKey(access_key))
         services.slots.pin()
 
+    async def _identify(call: Call[Any, Any]) -> Caller:
+        return await services.proofs.checked(caller_of(call), call.request.headers.get(PROOF_HEADER))
+
     server = HttpServer(
         [
             *endpoints,
@@ -171,6 +179,7 @@ def build_app(
         limiter=limiter or RateLimiter(),
         active_keys=services.identity.active_keys,
         resolve_owner=services.identity.resolve_owner,
+        identify=_identify,
     )
     return server.application()
 

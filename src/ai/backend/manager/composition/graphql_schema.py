@@ -15,7 +15,9 @@ from ai.backend.manager.folders.graphql import FolderResolvers
 from ai.backend.manager.graphql.executor import build_schema
 from ai.backend.manager.graphql.resolvers import bindables_of
 from ai.backend.manager.identity.graphql import IdentityResolvers
+from ai.backend.manager.identity.graphql_members import MemberResolvers
 from ai.backend.manager.identity.graphql_tenants import TenantResolvers
+from ai.backend.manager.identity.graphql_totp import TotpResolvers
 from ai.backend.manager.identity.graphql_users import UserResolvers
 from ai.backend.manager.idle.graphql import IdleResolvers
 from ai.backend.manager.images.graphql import ImageResolvers
@@ -49,6 +51,8 @@ def load_schema(services: Services) -> GraphQLSchema:
         IdentityResolvers(services.identity),
         TenantResolvers(services.tenants),
         UserResolvers(services.users, services.identity),
+        MemberResolvers(services.members),
+        TotpResolvers(services.identity, services.users, services.totp),
         IdleResolvers(services.idle),
         ImageResolvers(services.images, load_agent_images),
         ResourceGroupResolvers(services.resource_groups),

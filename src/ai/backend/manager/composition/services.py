@@ -23,13 +23,17 @@ from ai.backend.manager.artifacts.gateway import ArtifactGateway, Reservoirs
 from ai.backend.manager.composition.stores import Stores
 from ai.backend.manager.config.settings import ManagerSettings
 from ai.backend.manager.dotfiles.service import DotfileService
+from ai.backend.manager.events.agent_changes import AgentChanges
 from ai.backend.manager.events.service import EventService
 from ai.backend.manager.execution.commits import CommitService
 from ai.backend.manager.execution.service import ExecutionService
 from ai.backend.manager.folders.facade import Folders
 from ai.backend.manager.folders.gateway import FolderGateway
 from ai.backend.manager.hooks import load_hooks
+from ai.backend.manager.idempotency.spent_tokens import SpentTokens
+from ai.backend.manager.identity.members import MemberService
 from ai.backend.manager.identity.passwords import PasswordService
+from ai.backend.manager.identity.proofs import ProofService
 from ai.backend.manager.identity.service import IdentityService
 from ai.backend.manager.identity.sign_in import SignInService
 from ai.backend.manager.identity.sign_up import SignUpService
@@ -156,6 +160,10 @@ class Services:
         self.passwords = PasswordService(
             users, identity, clock, self.hash_password, self.verify_password, settings.passwords, self.totp
         )
+        site_users = SiteUsers(users, identity)
+        self.proofs = ProofService(
+            users, self.passwords, self.totp, site_users, hooks, self.sealer, clock, settings.proof
+        )
         self.sign_in = SignInService(
             users,
             stores.accounts,
@@ -163,10 +171,11 @@ class Services:
             self.passwords,
             self.totp,
             self.registration,
-            SiteUsers(users, identity),
+            site_users,
             hooks,
             self.sealer,
             clock,
+            SpentTokens(stores.answers, clock, self.client_tokens.window),
         )
         self.sign_up = SignUpService(users, identity, self.passwords, hooks, self.sealer, settings.sign_up, clock)
 
@@ -179,7 +188,7 @@ class Services:
         self.slots = SlotCatalogue(stores.agents, LiveSlotUse(stores.sessions))
         self.assignments = Assignments(stores.config)
         self.agents = AgentService(
-            stores.agents, stores.sessions, stores.resource_groups, self.assignments, self.stats, self.gateway
+            stores.agents, stores.sessions, stores.resource_groups, self.assignments, self.stats, self.gateway, self.bus
         )
         group_use = ResourceGroupSessions(stores.agents, stores.sessions)
         self.resource_groups = ResourceGroupService(
@@ -324,6 +333,7 @@ class Services:
     def _build_session_access(self) -> None:
         stores, finder, gateway = self.stores, self.finder, self.gateway
         self.events = EventService(stores.sessions, finder, self.bus)
+        self.agent_changes = AgentChanges(stores.agents, self.bus, self.clock)
         self.coordinators = HttpCoordinators()
         self.targets = ScrapeTargets(stores.agents, stores.resource_groups, self.storage_proxies, self.coordinators)
         self.state_of_installation = InstallationState(stores.sessions, self.agents, stores.leases, self.clock)
@@ -384,6 +394,7 @@ class Services:
         owned = (stores.identities, self.identity, owned_sessions, leaving, self.clock, self.id_generator)
         self.tenants = TenantService(*owned, (folders.quota_loop,) if folders is not None else ())
         self.users = UserService(*owned, self.passwords, self.totp, self.deleted_users)
+        self.members = MemberService(stores.identities, self.identity, owned_sessions)
 
     def _build_registry(self) -> None:
         stores, clock, settings = self.stores, self.clock, self.settings

@@ -11,6 +11,8 @@ from ai.backend.infra.http.fields import EmptyReply, Name
 from ai.backend.infra.http.routes import Call, Nothing, Schema, route
 from ai.backend.manager.access.requests import caller_of
 from ai.backend.manager.identity.model import User
+from ai.backend.manager.identity.passwords import MAX_PASSWORD_LENGTH
+from ai.backend.manager.identity.proofs import ProofService
 from ai.backend.manager.identity.service import IdentityService
 from ai.backend.manager.identity.sign_in import SignInService
 from ai.backend.manager.identity.totp import TotpService
@@ -71,6 +73,20 @@ class SignIns(TypedDict):
     total_count: int
 
 
+class ProofBody(Schema, frozen=True):
+    """The password, or a one-time password or recovery code of somebody who has them."""
+
+    password: Annotated[str, Meta(max_length=MAX_PASSWORD_LENGTH)] = ""
+    otp: Annotated[str, Meta(max_length=64)] = ""
+
+
+class ProofReply(TypedDict):
+    """``proof`` goes into the header ``X-BackendAI-Proof`` of requests until ``expires_at``."""
+
+    proof: str
+    expires_at: str
+
+
 class RotatedKeypair(TypedDict):
     access_key: str
     secret_key: str
@@ -83,12 +99,18 @@ class AccountsApi:
     """Routes of the caller's own account. Administrators name another user's by e-mail address."""
 
     def __init__(
-        self, identity: IdentityService, users: UserService, totp: TotpService, sign_in: SignInService
+        self,
+        identity: IdentityService,
+        users: UserService,
+        totp: TotpService,
+        sign_in: SignInService,
+        proofs: ProofService,
     ) -> None:
         self._identity = identity
         self._users = users
         self._totp = totp
         self._sign_in = sign_in
+        self._proofs = proofs
 
     @route("GET", "/totp")
     async def totp(self, call: Call) -> TotpStatus:
@@ -121,11 +143,8 @@ class AccountsApi:
     async def remove_totp(self, call: Call[Nothing, RemoveTotpQuery]) -> EmptyReply:
         """Takes one-time passwords away: the caller's own by one, another user's by an administrator. The fields come
         in a JSON body, as queries are logged."""
-        caller, email = caller_of(call), call.query.email
-        if email is None or email == caller.email:
-            await self._totp.remove(await self._own_user(call), call.query.otp or "")
-        else:
-            await self._users.modify_user(caller, email, {"totp_activated": False}, address=call.address)
+        query = call.query
+        await self._users.remove_totp(caller_of(call), email=query.email, otp=query.otp or "", address=call.address)
         return {}
 
     @route("GET", "/auth/sign-ins", query=SignInsQuery, problems=(NotFound,))
@@ -139,6 +158,14 @@ class AccountsApi:
             for item in page.items
         ]
         return {"items": items, "total_count": page.total_count}
+
+    @route("POST", "/auth/proof", body=ProofBody, audited=True, max_body=4_096, problems=(AuthenticationFailed,))
+    async def prove(self, call: Call[ProofBody]) -> ProofReply:
+        """Proves again who asks, for operations that `accounts.proof.operations` names; others take no proof. A call
+        without one is refused as `proof-required`, before anything is done."""
+        body = call.body
+        proof = await self._proofs.prove(caller_of(call), password=body.password, otp=body.otp, address=call.address)
+        return {"proof": proof.token, "expires_at": proof.expires_at.isoformat()}
 
     @route("POST", "/auth/keypair/rotate", problems=(NotFound,))
     async def rotate(self, call: Call) -> RotatedKeypair:

@@ -180,9 +180,13 @@ class TenantResolvers:
                 modes = ", ".join(_MEMBER_CHANGES)
                 raise InvalidInput(f"user_update_mode is one of {modes}.", data={"user_update_mode": "unknown"})
             users = [UserId(graphql.uuid_of(text, "user_uuids")) for text in props.get("user_uuids") or ()]
+            group_id = await self._group_id(caller, gid, name)
+            emails = [str(text) for text in props.get("user_emails") or ()]
+            if emails:
+                users += await self._tenants.users_named(caller, group_id, emails)
             values = _read_values(_GROUP_FIELDS, props)
             members = {mode.replace("-", "_"): users} if mode is not None else {}
-            return await self._tenants.modify_group(caller, await self._group_id(caller, gid, name), values, **members)
+            return await self._tenants.modify_group(caller, group_id, values, **members)
 
         return await change(info, "group", str(gid or name), work, graphql.group_view)
 

@@ -166,7 +166,7 @@ class IdentityService:
             owner = credentials.caller
             is_own, domain, role = owner.user_id == caller.user_id, owner.domain_name, owner.role
             if is_permitted(caller, Operation.ACT_FOR_KEYPAIRS, domain_name=domain, is_own=is_own, owner_role=role):
-                return owner
+                return replace(owner, unproved=caller.unproved)
         raise Forbidden("You may not act for that access key.", data={"owner_access_key": "not allowed"})
 
     # ---- reading ----
@@ -261,6 +261,13 @@ class IdentityService:
     async def groups(self, caller: Caller, *, name: str | None = None) -> Sequence[Group]:
         """Returns the groups that the caller sees: their own, those of their domain, or all."""
         return await self._store.groups(name=name, **bounds_of(caller, Operation.SEE_GROUPS))
+
+    async def group(self, caller: Caller, group_id: GroupId) -> Group:
+        """Returns a group that the caller sees. Raises NotFound."""
+        for group in await self.groups(caller):
+            if group.id == group_id:
+                return group
+        raise NotFound("There is no such group.", data={"gid": "unknown"})
 
     async def resource_policy(self, caller: Caller, name: str | None = None) -> ResourcePolicy:
         """Returns a resource policy, by default the caller's."""

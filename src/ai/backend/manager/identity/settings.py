@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from ai.backend.infra.settings import Settings
+from ai.backend.manager.access.permissions import GRAVE_OPERATIONS, Operation
 from ai.backend.manager.identity.model import MAX_PASSWORD_HISTORY
+
+PROVABLE = {operation.name.lower().replace("_", "-"): operation for operation in GRAVE_OPERATIONS}
+"""Name in the settings -> operation."""
 
 
 class PasswordPolicy(Settings):
@@ -42,6 +46,30 @@ class TotpSettings(Settings):
     )
 
 
+class ProofSettings(Settings):
+    """A recent proof of who asks: the password or a one-time password, given again."""
+
+    operations: list[str] = Field(
+        [],
+        description="What takes one: `all`, or any of " + ", ".join(sorted(PROVABLE)) + ". Programs that sign by"
+        " keypair give one too.",
+    )
+    minutes: float = Field(10.0, gt=0, le=720, description="How long one is good, in minutes.")
+
+    @field_validator("operations")
+    @classmethod
+    def _are_operations(cls, names: list[str]) -> list[str]:
+        if unknown := sorted({*names} - PROVABLE.keys() - {"all"}):
+            raise ValueError(f"{', '.join(unknown)}: these are no operations that take a proof")
+        return names
+
+    @property
+    def demanded(self) -> frozenset[Operation]:
+        """The operations that take a proof."""
+        names = PROVABLE.keys() if "all" in self.operations else self.operations
+        return frozenset(PROVABLE[name] for name in names)
+
+
 class SignUpSettings(Settings):
     """People who make their own accounts."""
 
@@ -58,5 +86,6 @@ class AccountSettings(Settings):
 
     passwords: PasswordPolicy = Field(PasswordPolicy(), description="Passwords.")
     totp: TotpSettings = Field(TotpSettings(), description="One-time passwords.")
+    proof: ProofSettings = Field(ProofSettings(), description="Recent proofs of who asks.")
     sign_up: SignUpSettings = Field(SignUpSettings(), description="Signing up.")
     sign_ins_days: float = Field(90.0, gt=0, description="How long the history of sign-ins stays, in days.")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import hmac
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 
 import msgspec
 from cryptography.fernet import Fernet, InvalidToken
@@ -17,15 +19,17 @@ from ai.backend.manager.identity.model import NewKeypair, SignInRecord, User
 from ai.backend.manager.identity.passwords import PasswordService, check_address, wrong_password
 from ai.backend.manager.identity.service import IdentityService
 from ai.backend.manager.identity.site_users import SiteUsers
-from ai.backend.manager.identity.store import AccountStore, IdentityStore
+from ai.backend.manager.identity.store import AccountStore, IdentityStore, SpentTokens
 from ai.backend.manager.identity.totp import TotpService
 from ai.backend.manager.identity.totp_registration import TotpRegistration
 from ai.backend.manager.query.model import Page
 from ai.backend.manager.secrets.sealer import Sealer
-from ai.backend.plugin.hooks import Account, SignOn
+from ai.backend.plugin.hooks import Account, SignOn, TokenSignOn
 
 TICKET_S = 600
 """How long a browser may take to come back, in seconds."""
+MAX_TOKEN_LIFE = timedelta(hours=1)
+"""The longest time that a token of another site may still be good."""
 _MAX_BUFFERED_RECORDS = 10_000
 
 
@@ -57,6 +61,7 @@ class SignInService:
     _hooks: Hooks
     _sealer: Sealer
     _clock: Clock
+    _spent_tokens: SpentTokens
     _records: list[SignInRecord] = field(default_factory=list)
 
     async def sign_in(
@@ -142,6 +147,33 @@ class SignInService:
     def _fernet(self, key_id: str) -> Fernet:
         return Fernet(base64.urlsafe_b64encode(self._sealer.derive(b"redirected sign-in", key_id[:16])))
 
+    # ---- tokens of other sites ----
+
+    async def sign_in_token(
+        self, token: str, *, address: str, domain_name: str | None = None
+    ) -> tuple[User, NewKeypair]:
+        """Signs in the user whom a token of another site names. Each token is taken once; the other site asks for a
+        second factor.
+
+        Raises:
+            AuthenticationFailed: no plugin takes the token, it was used or has expired, or nobody here is named by it.
+            Forbidden: a plugin or a policy refuses. Unavailable: a plugin fails.
+        """
+        verdict = await self._hooks.sign_on_token(TokenSignOn(token=token, address=address))
+        if verdict is None:
+            raise _refused_token()
+        method, token_user = verdict
+        now = self._clock.now()
+        if not token_user.token_id or not now < token_user.expires_at <= now + min(
+            MAX_TOKEN_LIFE, self._spent_tokens.life
+        ):
+            raise _refused_token()
+        digest = hashlib.sha256(f"{method}\0{token_user.token_id}".encode(errors="replace")).hexdigest()
+        if not await self._spent_tokens.spend(digest):
+            raise _refused_token()
+        user = await self._site_users.resolve(token_user.user)
+        return await self._admit(user, address=address, domain_name=domain_name, otp=None, method=method)
+
     # ---- what all ways have in common ----
 
     async def _admit(
@@ -190,6 +222,11 @@ class SignInService:
         record = SignInRecord(user_id=user.uuid, at=self._clock.now(), address=address, method=method, outcome=outcome)
         if len(self._records) < _MAX_BUFFERED_RECORDS:
             self._records.append(record)
+
+
+def _refused_token() -> AuthenticationFailed:
+    """Returns the one refusal of tokens that are unknown, forged, used or too old."""
+    return AuthenticationFailed("That token signs nobody in: it was used, has expired, or is of no site that is known.")
 
 
 def _stale_ticket() -> AuthenticationFailed:

@@ -32,6 +32,13 @@ class AuthorizeBody(Schema, frozen=True):
     type: Literal["keypair"] = "keypair"
 
 
+class AuthorizeTokenBody(Schema, frozen=True):
+    """``token``: what another site of the organisation gave to the browser."""
+
+    token: Annotated[str, Meta(min_length=1, max_length=8_192)]
+    domain: LoginName | None = None
+
+
 class UpdatePasswordUnsignedBody(Schema, frozen=True):
     username: LoginName
     current_password: Password
@@ -153,6 +160,24 @@ class SignInApi:
             address=call.address,
             domain_name=body.domain or None,
             otp=body.otp or "",
+        )
+        return _signed_in(user, keypair)
+
+    @route(
+        "POST",
+        "/auth/authorize-token",
+        body=AuthorizeTokenBody,
+        auth=False,
+        audited=True,
+        max_body=_MAX_BODY_BYTES,
+        problems=_REFUSALS,
+    )
+    async def authorize_token(self, call: Call[AuthorizeTokenBody]) -> AuthorizeReply:
+        """Returns the main keypair of the user whom a token of another site names, once for each token. A hook plugin
+        judges tokens; without one, none is taken."""
+        body = call.body
+        user, keypair = await self._sign_in.sign_in_token(
+            body.token, address=call.address, domain_name=body.domain or None
         )
         return _signed_in(user, keypair)
 

@@ -50,6 +50,10 @@ class OwnedSessions(SessionCounts, Protocol):
 
     async def count_live_of_group(self, group_id: GroupId) -> int: ...
 
+    async def count_live_of_member(self, group_id: GroupId, user_id: UserId) -> int:
+        """Returns the number of live sessions of a user in a group."""
+        ...
+
     async def end_all(self, caller: Caller, access_keys: Sequence[AccessKey]) -> None:
         """Starts the forced end of all live sessions of the keypairs."""
 
@@ -236,6 +240,17 @@ class AccountStore(Protocol):
         ...
 
     async def purge_sign_ins(self, *, before: datetime) -> None: ...
+
+
+class SpentTokens(Protocol):
+    """Stores which tokens of other sites have signed somebody in."""
+
+    life: timedelta
+    """How long a token stays stored."""
+
+    async def spend(self, digest: str) -> bool:
+        """Stores a token; returns False if it is there, also where two do so at once."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -96,9 +96,7 @@ class TenantService:
         is_about_members = not fields and not add_admins and not remove_admins and bool(add or remove)
         if not (is_about_members and group_id in caller.administered):
             require_any(caller, Operation.CHANGE_GROUPS)
-        group = next((candidate for candidate in await self._identity.groups(caller) if candidate.id == group_id), None)
-        if group is None:
-            raise NotFound("There is no such group.", data={"gid": "unknown"})
+        group = await self._identity.group(caller, group_id)
         if fields.pop("domain_name", group.domain_name) != group.domain_name:
             raise InvalidInput("A group stays in its domain.", data={"domain_name": "cannot be changed"})
         if is_about_members:
@@ -126,6 +124,20 @@ class TenantService:
             for access_key in await self._store.keys_of(user_id=user_id):
                 self._identity.invalidate(access_key)
         return changed
+
+    async def users_named(self, caller: Caller, group_id: GroupId, emails: Sequence[str]) -> list[UserId]:
+        """Returns the users of the domain of a group by their addresses, for those who change its members. Raises
+        NotFound, which names the address."""
+        group = await self._identity.group(caller, group_id)
+        require(caller, Operation.CHANGE_MEMBERS, domain_name=group.domain_name, group_id=group_id)
+        ids = []
+        for email in emails:
+            user = await self._store.user(email=email.strip())
+            if user is None or user.domain_name != group.domain_name:
+                message = f"There is no user {email[:64]} in the domain {group.domain_name}."
+                raise NotFound(message, data={"user_emails": email[:64]})
+            ids.append(user.uuid)
+        return ids
 
     async def group_admins(self, group_id: GroupId) -> Sequence[UserId]:
         """Returns the members who administrate a group that the caller has seen."""

@@ -57,6 +57,7 @@ class UserService:
     ) -> tuple[User, NewKeypair]:
         """Creates a user with a keypair, by default in the group ``default`` of the domain. Raises InvalidInput and
         InvalidName for a malformed address, name or password, Conflict if one is taken."""
+        require_any(caller, Operation.CHANGE_USERS)
         fields = without_none(values)
         role = fields.pop("role", UserRole.USER)
         domain = DomainName(fields.pop("domain_name", caller.domain_name))
@@ -167,6 +168,14 @@ class UserService:
         for key in keys:
             self._identity.invalidate(key)
 
+    async def remove_totp(self, caller: Caller, *, email: str | None, otp: str, address: str) -> None:
+        """Takes one-time passwords away: the caller's own by one of them, those of the user of ``email`` by an
+        administrator. Raises as :meth:`modify_user` and ``TotpService.remove``."""
+        if email is None or email == caller.email:
+            await self._totp.remove(await self._identity.user(caller), otp)
+        else:
+            await self.modify_user(caller, email, {"totp_activated": False}, address=address)
+
     async def _user(self, caller: Caller, email: str) -> User:
         """Returns the user of an e-mail address. Raises NotFound if the caller does not see the user."""
         require_any(caller, Operation.CHANGE_USERS)
@@ -196,6 +205,7 @@ class UserService:
 
     async def create_keypair(self, caller: Caller, email: str, values: Mapping[str, Any]) -> NewKeypair:
         """Creates a further keypair of a user. Its secret is returned only once."""
+        require_any(caller, Operation.CHANGE_KEYPAIRS)
         user = await self._user(caller, email)
         fields = without_none(values)
         await self._check_keypair(caller, user, fields)
@@ -227,7 +237,9 @@ class UserService:
         """Gives a keypair a new secret; the old one is refused at once in this manager, within a second in others. The
         owner may do it as administrators may."""
         keypair = await self._identity.keypair(caller, access_key)
-        if keypair.user_id != caller.user_id:
+        if keypair.user_id == caller.user_id:
+            require(caller, Operation.ROTATE_OWN_KEYPAIRS, is_own=True)
+        else:
             await self._check_keypair(caller, await self._owner_of_key(caller, access_key), {})
         secret_key = self._id_generator.token(48)
         if not await self._store.rotate_keypair(keypair.access_key, secret_key, at=self._clock.now()):

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Collection, Mapping, Sequence
 
 from ai.backend.common.errors import NotFound
-from ai.backend.common.ids import AccessKey, AgentId, GroupId
+from ai.backend.common.ids import AccessKey, AgentId, GroupId, UserId
 from ai.backend.common.states import LIVE_SESSION_STATUSES, AgentStatus
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.agents.store import AgentStore
@@ -30,6 +30,11 @@ class OwnerSessions:
 
     async def count_live_of_group(self, group_id: GroupId) -> int:
         query = SessionQuery(limit=1, statuses=LIVE_SESSION_STATUSES, group_id=str(group_id))
+        return (await self._store.search(query)).total_count
+
+    async def count_live_of_member(self, group_id: GroupId, user_id: UserId) -> int:
+        is_theirs = Condition(field="user_id", op="==", value=str(user_id))
+        query = SessionQuery(limit=1, statuses=LIVE_SESSION_STATUSES, group_id=str(group_id), filter=is_theirs)
         return (await self._store.search(query)).total_count
 
     async def end_all(self, caller: Caller, access_keys: Sequence[AccessKey]) -> None:

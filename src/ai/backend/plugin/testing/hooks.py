@@ -15,7 +15,7 @@ from typing import TypeVar
 import pytest
 
 from ai.backend.common.slots import ResourceSlot
-from ai.backend.plugin.hooks import AbstractHook, Account, HookDenied, SessionRequest, SignOn
+from ai.backend.plugin.hooks import AbstractHook, Account, HookDenied, SessionRequest, SignOn, TokenSignOn
 
 T = TypeVar("T")
 WITHIN_S = 5.0
@@ -79,6 +79,7 @@ class HookContract:
                 request = SignOn(name=name, secret=secret, address="192.0.2.1")
                 assert await _answer(hook.sign_on(request)) is None
                 assert await _answer(hook.sign_on_user(request)) is None
+            assert await _answer(hook.sign_on_token(TokenSignOn(token=text, address="192.0.2.1"))) is None
 
     @pytest.mark.parametrize("text", HOSTILE_TEXTS)
     async def test_checks_answer_or_deny_with_a_reason(self, hook: AbstractHook, text: str) -> None:

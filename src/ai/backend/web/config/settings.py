@@ -151,7 +151,12 @@ class ApiSettings(Settings):
     )
     text: str = Field("", description="The name of the installation that the console shows.")
     ssl_verify: bool = Field(True, description="Whether the managers' certificates are verified.")
-    auth_token_name: str = unused_field("sToken", "no plugin of the manager takes tokens of other services")
+    auth_token_name: str = Field(
+        "sToken",
+        pattern=r"^[A-Za-z0-9_-]{1,64}$",
+        description="The cookie, or field of a request, with the token that another site has given, for "
+        "`/server/token-login`. A hook plugin of the manager judges it.",
+    )
     connect_timeout: float = Field(5.0, gt=0, description="Seconds until another manager is asked.")
 
     @field_validator("endpoint")

@@ -57,11 +57,7 @@ class LoginApi:
                 {"type": PROBLEM_BASE + error.code, "title": error.title, "details": error.message},
                 HTTPStatus.BAD_GATEWAY,
             )
-        if sign_in.token is None or sign_in.secret is None:
-            return _refusal(_details_of(sign_in))
-        response = web.json_response({"authenticated": True, "data": _public(sign_in.secret)})
-        self._cookies.set(response, sign_in.token)
-        return response
+        return signed_in(sign_in, self._cookies)
 
     @route("POST", "/server/login-check", auth=False, kind="relay")
     async def login_check(self, call: Call) -> dict[str, Any]:
@@ -80,6 +76,7 @@ class LoginApi:
             await self._logins.sign_out(login, everywhere=fields.get("everywhere") is True)
         response = web.json_response({})
         self._cookies.clear(response)
+        self._cookies.clear_proof(response)
         return response
 
     @route("POST", "/server/extend-login-session", auth=False, kind="relay")
@@ -147,6 +144,15 @@ class LoginApi:
     async def _find(self, call: Call) -> Login | None:
         is_use = self._cookies.is_attended(call.request)
         return await self._logins.find(self._cookies.token_of(call.request), is_use=is_use)
+
+
+def signed_in(sign_in: SignIn, cookies: CookiePolicy) -> web.Response:
+    """Returns the answer to a sign-in, with the cookie of its session if there is one."""
+    if sign_in.token is None or sign_in.secret is None:
+        return _refusal(_details_of(sign_in))
+    response = web.json_response({"authenticated": True, "data": _public(sign_in.secret)})
+    cookies.set(response, sign_in.token)
+    return response
 
 
 def _shown(stored: StoredLogin, login: Login) -> dict[str, Any]:

@@ -37,6 +37,9 @@ class PasswordCheck(Protocol):
     async def finish_redirect(self, fields: Mapping[str, Any], *, address: str) -> tuple[int, dict[str, Any]]:
         """Asks the manager for the user who came back from a sign-in service, as :meth:`authorize` does."""
 
+    async def authorize_token(self, fields: Mapping[str, Any], *, address: str) -> tuple[int, dict[str, Any]]:
+        """Asks the manager for the user whom a token of another site names, as :meth:`authorize` does."""
+
     async def update_password(self, fields: Mapping[str, str], *, address: str) -> tuple[int, dict[str, Any]]:
         """Changes a password by the present one; returns as :meth:`authorize`. Raises Unavailable."""
 
@@ -105,6 +108,21 @@ class LoginService:
         passwords is counted here as there. Returns status and answer of the manager. Raises as :meth:`sign_in`."""
         return await self._counted(self._manager.update_password, fields, address=address)
 
+    async def prove(
+        self,
+        login: Login,
+        fields: Mapping[str, str],
+        *,
+        address: str,
+        ask: Callable[..., Awaitable[tuple[int, dict[str, Any]]]],
+    ) -> tuple[int, dict[str, Any]]:
+        """Asks the manager for a proof of who asks, under the limits of sign-ins. Raises as :meth:`sign_in`."""
+
+        async def prove(_fields: Mapping[str, str], *, address: str) -> tuple[int, dict[str, Any]]:
+            return await ask(fields, address=address)
+
+        return await self._counted(prove, {"username": login.secret.username}, address=address)
+
     async def _counted(
         self, ask: Callable[..., Awaitable[tuple[int, dict[str, Any]]]], fields: Mapping[str, str], *, address: str
     ) -> tuple[int, dict[str, Any]]:
@@ -121,15 +139,30 @@ class LoginService:
                 await self._add(name_key, -1)
         return status, document
 
+    async def sign_in_token(self, fields: Mapping[str, Any], *, address: str, client: str) -> SignIn:
+        """Stores a new login session of a user whom a token of another site names; raises as
+        :meth:`finish_redirect`."""
+        return await self._sign_in_elsewhere(self._manager.authorize_token, fields, address=address, client=client)
+
     async def finish_redirect(self, fields: Mapping[str, Any], *, address: str, client: str) -> SignIn:
         """Stores a new login session of a user who comes back from a sign-in service.
 
         Raises:
             RateLimitExceeded: too many failures of this address. Unavailable: no manager answers, or the store is away.
         """
+        return await self._sign_in_elsewhere(self._manager.finish_redirect, fields, address=address, client=client)
+
+    async def _sign_in_elsewhere(
+        self,
+        ask: Callable[..., Awaitable[tuple[int, dict[str, Any]]]],
+        fields: Mapping[str, Any],
+        *,
+        address: str,
+        client: str,
+    ) -> SignIn:
         address_key = f"address:{address}"
         await self._count(address_key, self._limits.address_failures)
-        status, document = await self._manager.finish_redirect(fields, address=address)
+        status, document = await ask(fields, address=address)
         secret = _secret_of("", document) if status == 200 else None
         if secret is not None or status >= 500:
             await self._add(address_key, -1)

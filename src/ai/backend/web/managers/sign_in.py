@@ -22,6 +22,10 @@ class ManagerSignIn:
         """Returns status and answer of ``POST /auth/authorize``. Raises Unavailable."""
         return await self._post("/auth/authorize", fields, address)
 
+    async def authorize_token(self, fields: Mapping[str, Any], *, address: str) -> tuple[int, dict[str, Any]]:
+        """Returns status and answer of ``POST /auth/authorize-token``. Raises Unavailable."""
+        return await self._post("/auth/authorize-token", fields, address)
+
     async def update_password(self, fields: Mapping[str, str], *, address: str) -> tuple[int, dict[str, Any]]:
         """Returns status and answer of ``POST /auth/update-password-no-auth``. Raises Unavailable."""
         return await self._post("/auth/update-password-no-auth", fields, address)
@@ -43,6 +47,12 @@ class ManagerSignIn:
         headers = {"X-Forwarded-For": address}
         _, document = await self._managers.read_json("GET", "/auth/role", keypair=keypair, headers=headers)
         return str(document.get("global_role", ""))
+
+    async def prove(self, keypair: Keypair, fields: Mapping[str, str], *, address: str) -> tuple[int, dict[str, Any]]:
+        """Returns status and answer of ``POST /auth/proof``, signed. Raises Unavailable."""
+        headers = {**_JSON, "X-Forwarded-For": address}
+        body = msgspec.json.encode(fields)
+        return await self._managers.read_json("POST", "/auth/proof", keypair=keypair, headers=headers, body=body)
 
     async def _post(self, path: str, fields: Mapping[str, Any], address: str) -> tuple[int, dict[str, Any]]:
         headers = {**_JSON, "X-Forwarded-For": address}

@@ -37,7 +37,7 @@ class Bundle:
 
     Attributes:
         digest: of names and contents; a part of the assets' URLs, which never change.
-        page: the text of `index.html`; its links to assets contain the digest.
+        page: the text of `index.html`; its links to assets contain the mark of the prefix and the digest.
         assets: by their path below ``assets/``. files: by their path beside the page.
     """
 
@@ -78,7 +78,7 @@ def load_bundle(folder: Path) -> Bundle:
         raise BundleDamaged(f"{folder} has more than {_MAX_BUNDLE_BYTES >> 20} MiB.")
     digest = _digest_of({INDEX_NAME: page.encode(), **contents})
     for quote in "\"'":
-        page = page.replace(f"{quote}./{ASSETS_NAME}/", f"{quote}./{ASSETS_NAME}/{digest}/")
+        page = page.replace(f"{quote}./{ASSETS_NAME}/", f"{quote}{PREFIX_MARK}{ASSETS_NAME}/{digest}/")
     assets: dict[str, Asset] = {}
     files: dict[str, Asset] = {}
     for name, content in contents.items():

@@ -34,7 +34,8 @@ def console_policy(nonce: str, *, origins: tuple[str, ...] = (), has_script: boo
             "font-src 'self'",
             " ".join(("connect-src 'self'", *origins)),
             "manifest-src 'self'",
-            "base-uri 'self'",
+            "object-src 'none'",
+            "base-uri 'none'",
             "form-action 'self'",
             "frame-ancestors 'none'",
         )

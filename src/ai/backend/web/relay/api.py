@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Mapping
 import aiohttp
 from aiohttp import WSMsgType, web
 
-from ai.backend.common.errors import AuthenticationFailed, Forbidden, Unavailable
+from ai.backend.common.errors import AuthenticationFailed, Forbidden, NotSupported, Unavailable
 from ai.backend.infra.http.routes import Call, route
 from ai.backend.infra.http.streams import ACCESS_KEY, STREAMS, open_socket
 from ai.backend.infra.loop import cancel_all
@@ -28,6 +28,7 @@ ANONYMOUS_PREFIXES = (
     "/auth/signup", "/auth/verify-email",
     "/cloud/", "/custom-auth/", "/openid/", "/saml/", "/totp/anon", "/folders/_/tus/upload/",
 )  # fmt: skip
+PROOF_HEADER = "X-BackendAI-Proof"
 _PASSWORD_PATH = "/auth/update-password"
 _ROTATION_PATH = "/auth/keypair/rotate"
 _HOP_BY_HOP = frozenset(
@@ -41,7 +42,7 @@ _NOT_SENT = _HOP_BY_HOP | frozenset(
     [
         *("host", "cookie", "authorization", "date", "x-backendai-date", "origin", "referer", "forwarded", "expect"),
         *("x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip"),
-        "x-backendai-unattended",
+        *("x-backendai-unattended", "x-backendai-proof"),
     ]
 )
 _NOT_RETURNED = _HOP_BY_HOP | frozenset(
@@ -86,6 +87,11 @@ class RelayApi:
             return await self._relay_socket(call, raw_target, keypair)
         return await self._relay_request(call, raw_target, keypair, login)
 
+    @route("*", "/pipeline/{path*}", auth=False, limited=False, kind="relay")
+    async def pipeline(self, call: Call) -> web.StreamResponse:
+        """Refuses what published consoles ask of a pipeline service."""
+        raise NotSupported("There is no pipeline service here.")
+
     async def _relay_request(
         self, call: Call, raw_target: str, keypair: Keypair | None, login: Login | None
     ) -> web.StreamResponse:
@@ -94,7 +100,7 @@ class RelayApi:
             call.request.method,
             raw_target,
             keypair=keypair,
-            headers=_forwarded_headers(request.headers, call.address),
+            headers={**_forwarded_headers(request.headers, call.address), **self._proof(request, login)},
             body=_chunks(request) if request.body_exists else None,
         )
         async with response:
@@ -103,6 +109,10 @@ class RelayApi:
             if login is not None and response.status == 200 and raw_target.partition("?")[0] == _ROTATION_PATH:
                 await self._logins.sign_out(login, everywhere=True)  # their secret is refused from now on
             return await _send_back(request, response)
+
+    def _proof(self, request: web.Request, login: Login | None) -> dict[str, str]:
+        proof = self._cookies.proof_of(request) if login is not None else None
+        return {PROOF_HEADER: proof} if proof else {}
 
     async def _relay_socket(self, call: Call, raw_target: str, keypair: Keypair) -> web.StreamResponse:
         request = call.request

@@ -1,11 +1,12 @@
 import { Button, Group, SegmentedControl, Stack, Switch, Text, TextInput } from '@mantine/core';
 import { type FormEvent, useState } from 'react';
 import { useTranslation } from 'react-i18next';
+import { addressesOf } from '../../../api/text';
 import { Card } from '../../../components/Card';
 import { ProblemAlert } from '../../../components/ProblemAlert';
 import { Query } from '../../../components/Query';
 import { useInvite, useSetCloneable, useSetShare, useShares } from '../queries';
-import { addressesOf, permissionOf } from '../rules';
+import { permissionOf } from '../rules';
 
 /** Who else uses a folder, and who is invited to. */
 export function ShareCard({ id, isCloneable }: { id: string; isCloneable: boolean }) {

@@ -3,6 +3,7 @@ import { useNavigate, useSearch } from '@tanstack/react-router';
 import { useTranslation } from 'react-i18next';
 import { slotsOf } from '../../../api/filters';
 import { useRole } from '../../../api/me';
+import { AnchorLink } from '../../../components/AnchorLink';
 import { ButtonLink } from '../../../components/ButtonLink';
 import { type Column, DataTable } from '../../../components/DataTable';
 import { EmptyState } from '../../../components/EmptyState';
@@ -217,7 +218,14 @@ function Groups() {
           rows={groups}
           idOf={(group) => group.id ?? ''}
           columns={[
-            { label: t('column.name'), cell: (group) => group.name },
+            {
+              label: t('column.name'),
+              cell: (group) => (
+                <AnchorLink to="/projects/$id" params={{ id: group.id ?? '' }}>
+                  {group.name}
+                </AnchorLink>
+              ),
+            },
             { label: t('column.domain'), cell: (group) => group.domain_name },
             {
               label: t('column.status'),

@@ -24,6 +24,7 @@ from ai.backend.manager.sessions.settings import SessionSettings
 from ai.backend.manager.sessions.store import SessionStore
 from ai.backend.manager.sessions.transitions import advance
 from ai.backend.manager.sessions.writer import SessionWriter
+from ai.backend.manager.topics import AGENTS
 
 log = logging.getLogger(__name__)
 
@@ -84,6 +85,7 @@ class WatchdogLoop(PeriodicLoop):
             log.warning("agent %s is silent and counts as lost", agent.id)
             self.registry.mark_lost(agent.id)
             await self.agents.set_status(agent.id, states.AgentStatus.LOST, at=self.clock.now())
+            self.registry.bus.publish(AGENTS)
             return await self.agents.agent(agent.id) or agent
         return agent
 

@@ -1,0 +1,1 @@
+"""Sign-in by tokens that another site signs."""

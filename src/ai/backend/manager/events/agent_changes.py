@@ -1,0 +1,132 @@
+"""Tells which agents have changed."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+from collections import deque
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+
+from ai.backend.common.ids import AgentId
+from ai.backend.infra.bus import Bus
+from ai.backend.infra.clock import Clock
+from ai.backend.manager.agents.model import AgentState
+from ai.backend.manager.agents.store import AgentStore
+from ai.backend.manager.tasks.service import RECHECK_S, wait_for_hint
+from ai.backend.manager.topics import AGENTS, OUTBOX
+
+MAX_KEPT = 2_000
+"""How many changes are kept for those who come back."""
+READ_INTERVAL_S = 0.5
+_POSITION = re.compile(r"([0-9a-f]{1,32})-([0-9]{1,18})")
+_ASPECTS = {
+    "status": "status",
+    "schedulable": "schedulable",
+    "scaling_group": "resource-group",
+    "occupied_slots": "occupied-slots",
+    "version_id": "report",
+}
+"""Field of a state -> what a change of it is called."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentChange:
+    """A change of an agent. Without an ``agent_id``, any agent may have changed: read all of them anew.
+
+    ``position`` is where a subscriber resumes after this change.
+    """
+
+    position: str
+    agent_id: AgentId | None = None
+    status: str = ""
+    schedulable: bool = False
+    aspects: tuple[str, ...] = ()
+
+
+@dataclass(eq=False, slots=True)
+class AgentChanges:
+    """Compares the agents with how they were when it last read them, while somebody subscribes.
+
+    All subscribers share what is read, at most every :data:`READ_INTERVAL_S` and only after a hint of the bus or after
+    :data:`~ai.backend.manager.tasks.service.RECHECK_S`. Positions are good in this process alone: whoever comes back
+    with one of another process, or with one whose changes are no longer kept, is told to read everything.
+    """
+
+    _agents: AgentStore
+    _bus: Bus
+    _clock: Clock
+    read_interval_s: float = READ_INTERVAL_S
+    _run_id: str = field(default_factory=lambda: secrets.token_hex(8))
+    _states: Mapping[AgentId, AgentState] | None = None
+    _kept: deque[tuple[int, AgentChange]] = field(default_factory=lambda: deque(maxlen=MAX_KEPT))
+    _newest: int = 0
+    _read_at: float = float("-inf")
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def subscribe(self, after: str | None) -> AsyncIterator[AgentChange]:
+        """Yields every change after a position, until the iterator is closed. Where it cannot, or for None, it first
+        yields one that tells to read all agents. Several changes of an agent may come as one."""
+        with self._bus.subscribe(AGENTS, OUTBOX, limit=1) as hints:
+            await self._compare(self._clock.monotonic())
+            seen = self._number_of(after)
+            if seen is None:
+                seen = self._newest
+                yield AgentChange(position=self._position(seen))
+            while True:
+                oldest = self._kept[0][0] if self._kept else self._newest + 1
+                if seen + 1 < oldest:  # it was too slow: some of what it missed is gone
+                    seen = self._newest
+                    yield AgentChange(position=self._position(seen))
+                for number, change in [kept for kept in self._kept if kept[0] > seen]:
+                    seen = number
+                    yield change
+                await wait_for_hint(hints, RECHECK_S)
+                await self._compare(self._clock.monotonic())
+
+    def _position(self, number: int) -> str:
+        return f"{self._run_id}-{number}"
+
+    def _number_of(self, position: str | None) -> int | None:
+        """Returns the number of a position from which all later changes are kept; None for any other text."""
+        parts = _POSITION.fullmatch(position or "")
+        if parts is None or parts[1] != self._run_id:
+            return None
+        number = int(parts[2])
+        oldest = self._kept[0][0] if self._kept else self._newest + 1
+        return number if oldest <= number + 1 <= self._newest + 1 else None
+
+    async def _compare(self, hinted_at: float) -> None:
+        """Reads the agents, unless that was begun after ``hinted_at``, and keeps what has changed."""
+        async with self._lock:
+            if self._read_at > hinted_at:
+                return
+            await asyncio.sleep(max(0.0, self._read_at + self.read_interval_s - self._clock.monotonic()))
+            read_at = self._clock.monotonic()
+            earlier, self._states = self._states, await self._agents.states()
+            self._read_at = read_at
+            if earlier is None:
+                return
+            for agent_id, state in self._states.items():
+                if aspects := _aspects(earlier.get(agent_id), state):
+                    self._keep(agent_id, state, aspects)
+
+    def _keep(self, agent_id: AgentId, state: AgentState, aspects: tuple[str, ...]) -> None:
+        self._newest += 1
+        change = AgentChange(
+            position=self._position(self._newest),
+            agent_id=agent_id,
+            status=state.status.value,
+            schedulable=state.schedulable,
+            aspects=aspects,
+        )
+        self._kept.append((self._newest, change))
+
+
+def _aspects(earlier: AgentState | None, state: AgentState) -> tuple[str, ...]:
+    if earlier is None:
+        return tuple(_ASPECTS.values())
+    return tuple(
+        name for attribute, name in _ASPECTS.items() if getattr(earlier, attribute) != getattr(state, attribute)
+    )

@@ -1,0 +1,64 @@
+"""Changes of agents as Server-Sent Events, for those who see agents."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+from aiohttp import web
+from msgspec import Meta
+
+from ai.backend.infra.http.routes import Call, Nothing, Schema, route
+from ai.backend.infra.http.streams import SseEvent, send_events
+from ai.backend.manager.access.checks import require
+from ai.backend.manager.access.permissions import Operation
+from ai.backend.manager.access.requests import caller_of
+from ai.backend.manager.events.agent_changes import AgentChange, AgentChanges
+
+
+class AgentEventsQuery(Schema, frozen=True, rename={"last_event_id": "lastEventId"}):
+    """``lastEventId``: the id of the last event that is known, where the header cannot be set."""
+
+    last_event_id: Annotated[str, Meta(max_length=64)] | None = None
+
+
+class AgentEventsApi:
+    """Streams changes of agents; a stream resumes after ``Last-Event-ID``."""
+
+    def __init__(self, changes: AgentChanges) -> None:
+        self._changes = changes
+
+    @route("GET", "/events/agent", kind="stream", query=AgentEventsQuery)
+    async def agent_events(self, call: Call[Nothing, AgentEventsQuery]) -> web.StreamResponse:
+        """Stream which agents change, for superadmins and monitors.
+
+        ``agent_changed`` has the id, ``status`` and ``schedulable`` of an agent, and in ``changed`` what of it has
+        changed: ``status``, ``schedulable``, ``resource-group``, ``occupied-slots``, or ``report`` for its devices and
+        all else that it reports. ``agents_reset`` says to read all agents: at the beginning, and where changes were
+        missed.
+        """
+        require(caller_of(call), Operation.SEE_AGENTS)
+        after = call.request.headers.get("Last-Event-ID") or call.query.last_event_id
+        return await send_events(call.request, self._relay_changes(after))
+
+    async def _relay_changes(self, after: str | None) -> AsyncIterator[SseEvent]:
+        subscription = self._changes.subscribe(after)
+        try:
+            async for change in subscription:
+                yield _event_of(change)
+        finally:
+            aclose = getattr(subscription, "aclose", None)
+            if aclose is not None:
+                await aclose()
+
+
+def _event_of(change: AgentChange) -> SseEvent:
+    if change.agent_id is None:
+        return SseEvent("agents_reset", {}, change.position)
+    data = {
+        "agentId": change.agent_id,
+        "status": change.status,
+        "schedulable": change.schedulable,
+        "changed": list(change.aspects),
+    }
+    return SseEvent("agent_changed", data, change.position)

@@ -1,0 +1,69 @@
+"""Members of projects, as their administrators see them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ai.backend.common.errors import Forbidden
+from ai.backend.common.ids import GroupId, UserId
+from ai.backend.infra.http.decode import refuse
+from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.access.checks import is_permitted
+from ai.backend.manager.access.permissions import Operation
+from ai.backend.manager.identity.model import User
+from ai.backend.manager.identity.service import IdentityService
+from ai.backend.manager.identity.store import IdentityStore, OwnedSessions
+from ai.backend.manager.query.model import Condition, Filter, ListQuery, Page
+
+_FIELDS = frozenset({"uuid", "email", "username", "full_name", "status"})
+"""What members may be found and ordered by; other fields of users are not for administrators of a project."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """A user in a group; ``is_admin``: the user administrates it."""
+
+    user: User
+    group_id: GroupId
+    is_admin: bool
+
+
+@dataclass(eq=False, slots=True)
+class MemberService:
+    """Lists the members of groups for those who change them, and for those who list the users of the domain."""
+
+    _store: IdentityStore
+    _identity: IdentityService
+    _sessions: OwnedSessions
+
+    async def members(self, caller: Caller, group_id: GroupId, query: ListQuery) -> Page[Member]:
+        """Returns a page of the members of a group. Raises NotFound for a group that the caller does not see,
+        Forbidden, and InvalidInput for a filter or order by other fields."""
+        group = await self._identity.group(caller, group_id)
+        operations = (Operation.CHANGE_MEMBERS, Operation.LIST_USERS)
+        if not any(
+            is_permitted(caller, operation, domain_name=group.domain_name, group_id=group_id)
+            for operation in operations
+        ):
+            raise Forbidden("Only administrators see the members of a project.")
+        if not _fields_of(query) <= _FIELDS:
+            raise refuse({"filter": f"members are found and ordered by {', '.join(sorted(_FIELDS))}"})
+        page = await self._store.users(query, domain_name=None, status=None, group_id=group_id)
+        admins = {*await self._store.group_admins(group_id)}
+        members = [Member(user=user, group_id=group_id, is_admin=user.uuid in admins) for user in page.items]
+        return Page(items=members, total_count=page.total_count)
+
+    async def live_sessions(self, group_id: GroupId, user_id: UserId) -> int:
+        """Counts the live sessions of a member in a group that the caller has seen."""
+        return await self._sessions.count_live_of_member(group_id, user_id)
+
+
+def _fields_of(query: ListQuery) -> set[str]:
+    fields = {item.field for item in query.order}
+    return fields | _compared(query.filter) if query.filter is not None else fields
+
+
+def _compared(condition: Filter) -> set[str]:
+    if isinstance(condition, Condition):
+        return {condition.field}
+    return set().union(*(_compared(term) for term in condition.terms))

@@ -1,0 +1,101 @@
+"""Recent proofs of who asks, for operations that a site wants to be sure of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+from ai.backend.common.errors import AuthenticationFailed, InvalidInput
+from ai.backend.infra.clock import Clock
+from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.access.permissions import Operation
+from ai.backend.manager.hooks import Hooks
+from ai.backend.manager.identity.model import User
+from ai.backend.manager.identity.password_tokens import PasswordTokens, is_password_of, user_id_of
+from ai.backend.manager.identity.passwords import PasswordService, wrong_password
+from ai.backend.manager.identity.settings import ProofSettings
+from ai.backend.manager.identity.site_users import SiteUsers
+from ai.backend.manager.identity.store import IdentityStore
+from ai.backend.manager.identity.totp import TotpService
+from ai.backend.manager.secrets.sealer import Sealer
+from ai.backend.plugin.hooks import SignOn
+
+PROOF_HEADER = "X-BackendAI-Proof"
+_AUDIENCE = "backendai-proof:"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """A token to send in :data:`PROOF_HEADER`, good until ``expires_at`` for the keypair that asked for it."""
+
+    token: str = field(repr=False)
+    expires_at: datetime
+
+
+@dataclass(eq=False, slots=True)
+class ProofService:
+    """Makes and checks proofs: tokens for one keypair, good for some minutes and while the password is the same."""
+
+    _store: IdentityStore
+    _passwords: PasswordService
+    _totp: TotpService
+    _site_users: SiteUsers
+    _hooks: Hooks
+    _sealer: Sealer
+    _clock: Clock
+    _settings: ProofSettings
+    _demanded: frozenset[Operation] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._demanded = self._settings.demanded
+
+    async def prove(self, caller: Caller, *, password: str, otp: str, address: str) -> Proof:
+        """Returns a proof for a password, or for a one-time password or recovery code of a caller who has them.
+
+        Raises:
+            InvalidInput: neither was given. AuthenticationFailed: it is wrong.
+            RateLimitExceeded: too many wrong ones lately. Forbidden, Unavailable: a hook plugin refuses or fails.
+        """
+        user = await self._store.user(uuid=caller.user_id)
+        if user is None or not user.is_active:
+            raise wrong_password()
+        if password:
+            await self._check_password(user, password, address)
+        elif not otp:
+            raise InvalidInput("Give your password or a one-time password.", data={"password": "missing"})
+        elif not user.totp_activated:
+            raise AuthenticationFailed("You have no one-time passwords; give your password.", data={"otp": "wrong"})
+        else:
+            await self._totp.check(user, otp)
+        expires_at = self._clock.now() + timedelta(minutes=self._settings.minutes)
+        token = self._tokens(caller).make(user, await self._store.password_hash(user.email))
+        return Proof(token=token, expires_at=expires_at)
+
+    async def checked(self, caller: Caller, token: str | None) -> Caller:
+        """Returns the caller with the operations that still take a proof: none with a valid one."""
+        if not self._demanded or (token and await self._is_valid(caller, token)):
+            return caller
+        return replace(caller, unproved=self._demanded)
+
+    async def _is_valid(self, caller: Caller, token: str) -> bool:
+        try:
+            claims = self._tokens(caller).claims_of(token)
+        except AuthenticationFailed:
+            return False
+        password_hash = await self._store.password_hash(caller.email)
+        return user_id_of(claims) == caller.user_id and is_password_of(claims, password_hash)
+
+    async def _check_password(self, user: User, password: str, address: str) -> None:
+        self._passwords.count_attempt(user.email)  # before the first await, so that parallel attempts count
+        site_user = await self._hooks.sign_on(SignOn(name=user.email, secret=password, address=address))
+        if site_user is None:
+            await self._passwords.verified_user(user.email, password)
+            return
+        if (await self._site_users.resolve(site_user)).uuid != user.uuid:
+            raise wrong_password()
+        self._passwords.forget_attempts(user.email)
+
+    def _tokens(self, caller: Caller) -> PasswordTokens:
+        life = timedelta(minutes=self._settings.minutes)
+        audience = f"{_AUDIENCE}{caller.access_key}"
+        return PasswordTokens(self._sealer, self._clock, b"proof", audience, life, "prove again that it is you")

@@ -1,0 +1,69 @@
+"""The route by which somebody who has logged in proves again who asks."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from functools import partial
+
+from aiohttp import web
+
+from ai.backend.common.errors import AuthenticationFailed, InvalidInput, Unavailable
+from ai.backend.infra.http.errors import PROBLEM_TYPE
+from ai.backend.infra.http.routes import Call, route
+from ai.backend.web.cookies import CookiePolicy
+from ai.backend.web.login.body_api import MAX_BODY_BYTES, read_fields
+from ai.backend.web.login.service import LoginService
+from ai.backend.web.managers.pool import Keypair
+from ai.backend.web.managers.sign_in import ManagerSignIn
+
+_NAMES = ("password", "otp")
+_MAX_LENGTH = 256
+_MAX_PROOF_LENGTH = 3_072
+"""Browsers keep cookies of 4,096 bytes."""
+
+
+class ProofApi:
+    """Keeps the manager's proof in a cookie of its own, which no script reads; requests below ``/func`` carry it."""
+
+    def __init__(self, logins: LoginService, manager: ManagerSignIn, cookies: CookiePolicy) -> None:
+        self._logins = logins
+        self._manager = manager
+        self._cookies = cookies
+
+    @route("POST", "/server/proof", auth=False, kind="relay", max_body=MAX_BODY_BYTES)
+    async def prove(self, call: Call) -> web.Response:
+        """Proves by ``password`` or ``otp`` who asks, for some minutes. Failures count as those of sign-ins do."""
+        login = await self._logins.find(self._cookies.token_of(call.request))
+        if login is None:
+            raise AuthenticationFailed("You are not logged in.")
+        fields = await read_fields(call, scheme=self._cookies.scheme)
+        given = {name: fields[name] for name in _NAMES if isinstance(fields.get(name), str) and fields[name]}
+        if len(given) != 1 or any(len(text) > _MAX_LENGTH for text in given.values()):
+            raise InvalidInput("Give your password or a one-time password.", data={"password": "missing"})
+        keypair = Keypair(login.secret.access_key, login.secret.secret_key)
+        ask = partial(self._manager.prove, keypair)
+        status, document = await self._logins.prove(login, given, address=call.address, ask=ask)
+        if status != 200:
+            return web.json_response(document, status=status, content_type=PROBLEM_TYPE)
+        proof, expires_at = document.get("proof"), _time_of(document.get("expires_at"))
+        if not isinstance(proof, str) or len(proof) > _MAX_PROOF_LENGTH or expires_at is None:
+            raise Unavailable("The manager gave no proof; try again.")
+        response = web.json_response({"expires": expires_at.isoformat()})
+        age_s = max(1, int((expires_at - datetime.now(UTC)).total_seconds()))
+        self._cookies.set_proof(response, proof, max_age_s=age_s)
+        return response
+
+    @route("DELETE", "/server/proof", auth=False, kind="relay")
+    async def forget(self, call: Call) -> web.Response:
+        """Forgets the proof of this browser."""
+        response = web.json_response({})
+        self._cookies.clear_proof(response)
+        return response
+
+
+def _time_of(text: object) -> datetime | None:
+    try:
+        time = datetime.fromisoformat(str(text))
+    except ValueError:
+        return None
+    return time if time.tzinfo is not None else None
