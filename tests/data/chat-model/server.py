@@ -10,13 +10,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 TOKENS = ["<img src=x ", "onerror=window.__hacked=1>", " and on"]
 PAUSE_S = 0.05
-open_answers = set()
+open_answers: set["Handler"] = set()
 
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
-    def do_GET(self):
+    def do_GET(self) -> None:
         if self.path == "/health":
             self.reply(200, {"status": "ok"})
         elif self.path == "/v1/models":
@@ -26,7 +26,7 @@ class Handler(BaseHTTPRequestHandler):
         else:
             self.reply(404, {"error": {"message": "there is no such path"}})
 
-    def do_POST(self):
+    def do_POST(self) -> None:
         request = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))))
         if self.path != "/v1/chat/completions" or not request.get("stream"):
             self.reply(400, {"error": {"message": "there are only streamed chats"}})
@@ -50,7 +50,7 @@ class Handler(BaseHTTPRequestHandler):
             open_answers.discard(self)
             self.close_connection = True
 
-    def reply(self, status, document):
+    def reply(self, status: int, document: object) -> None:
         body = json.dumps(document).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
@@ -58,7 +58,7 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, *_):
+    def log_message(self, *_: object) -> None:
         pass
 
 
