@@ -25,7 +25,7 @@ class DirectPorts:
         """Returns a socket that listens at the next free port. Raises Unavailable if there is none."""
         for _ in range(self._count):
             port = self._first + self._turn
-            self._turn = (self._turn + 1) % self._count
+            self._go_on_after(port)
             try:
                 return self.bind(port)
             except OSError:
@@ -33,9 +33,13 @@ class DirectPorts:
         raise Unavailable(f"no port of container.port-range is free at {self._host}")
 
     def bind(self, port: int) -> socket.socket:
-        """Returns a socket that listens at this port. Raises OSError."""
+        """Returns a socket that listens at this port, also at one that was taken before a restart. Raises OSError."""
+        self._go_on_after(port)
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
         return socket.create_server((self._host, port), family=family)
+
+    def _go_on_after(self, port: int) -> None:
+        self._turn = (port - self._first + 1) % self._count
 
 
 class DirectClient(asyncio.Protocol):

@@ -4,7 +4,7 @@ from uuid import UUID
 
 from ai.backend.appproxy.worker.planes.haproxy.backends import WHOLE, Address, Backends
 from ai.backend.appproxy.worker.planes.haproxy.config import Pool, weights_of
-from ai.backend.appproxy.worker.planes.haproxy.runtime import Use
+from ai.backend.infra.haproxy.runtime import Use
 from ai.backend.core.proxy.routing import RouteKey
 
 FIRST, SECOND = UUID(int=1), UUID(int=2)
