@@ -37,7 +37,6 @@ class Way:
     port: int
     name: str
     context: ssl.SSLContext
-    certificate: str
 
     def connect(self) -> ssl.SSLSocket:
         sock = socket.create_connection(("127.0.0.1", self.port))
@@ -71,7 +70,7 @@ def way(kind: str, service: str, authority: TlsIdentity) -> Iterator[Way]:
         process.stdin.flush()
         route: dict[str, Any] = json.loads(process.stdout.readline())
         context = pinned_client_context(route["certificate"], identity)
-        yield Way(process.pid, route["port"], route["name"], context, route["certificate"])
+        yield Way(process.pid, route["port"], route["name"], context)
 
 
 @contextmanager

@@ -271,8 +271,8 @@ class GatewaySettings(Settings):
     announce_addr: Address | None = Field(
         None, description="What app proxies are told to connect to, if that is another address; port 0 is the same one."
     )
-    plane: Literal["automatic", "embedded", "haproxy"] = Field(
-        "automatic",
+    plane: Literal["embedded", "haproxy", "automatic"] = Field(
+        "embedded",
         description="What speaks TLS with app proxies: embedded is the agent's own process; haproxy is a process of"
         " HAProxy, 2.6 or newer, that the agent runs; automatic is HAProxy where it is installed.",
     )
