@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import cast
 
+from ai.backend.agent.gateway.direct import DirectClient
 from ai.backend.agent.gateway.model import Traffic
 from ai.backend.infra.tls.connection import Scratch, TlsConnection
 
@@ -61,8 +62,7 @@ class Splice:
         elif isinstance(client, TlsConnection):
             client.attach(self._client)
         else:
-            client.set_protocol(self._client)
-            client.resume_reading()
+            cast("DirectClient", client.get_protocol()).hand_over(self._client)
 
     def abort(self) -> None:
         if self.is_over:
