@@ -157,8 +157,10 @@ def idle_memory(server: Way, count: int) -> float:
             sock.close()
 
 
-@benchmark("gateway", f"throughput of the service gateway, and its memory for {IDLE:,} idle connections")
+@benchmark("gateway", f"throughput and requests of the service gateway, and its memory for {IDLE:,} idle connections")
 def gateway() -> Sequence[Figure]:
+    from bench.gateway_http import http_figures  # it imports this module
+
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # the servers inherit it
     count = min(IDLE, int(most * 0.37))  # the gateway needs two descriptors for each, in three quarters of them
@@ -177,4 +179,4 @@ def gateway() -> Sequence[Figure]:
             detail={"connections": float(count), f"mib-of-{IDLE}": of_ours * IDLE / 1024},
         )
     )
-    return figures
+    return [*figures, *http_figures()]

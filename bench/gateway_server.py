@@ -1,4 +1,5 @@
-"""Leads clients to a service: `gateway` is the agent's service gateway, `relay` the fewest lines of asyncio.
+"""Leads clients to a service: `gateway` is the agent's service gateway, `gateway-haproxy` the same on HAProxy, `relay`
+the fewest lines of asyncio.
 
 Reads the authority's certificate from standard input; prints the route as JSON. Ends when its input does.
 """
@@ -26,15 +27,18 @@ from ai.backend.node.workload.connect import SocketStream
 PIECE = 256 * 1024
 
 
-async def start_gateway(service: int, authority: str) -> dict[str, Any]:
+async def start_gateway(service: int, authority: str, plane: str = "embedded") -> dict[str, Any]:
     async def connect(_kernel_id: str, port: int) -> ByteStream:
         sock = socket.socket()
         sock.setblocking(False)
         await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", port))
         return SocketStream(sock)
 
-    settings = AgentSettings.model_validate({"gateway": {"max-connections-per-route": 16_384}})
-    database = RecordDatabase(Path(tempfile.mkdtemp()) / "records.db")
+    folder = Path(tempfile.mkdtemp())
+    settings = AgentSettings.model_validate(
+        {"agent": {"data-dir": str(folder)}, "gateway": {"max-connections-per-route": 16_384, "plane": plane}}
+    )
+    database = RecordDatabase(folder / "records.db")
     database.open()
     gateway = ServiceGateway(settings, database.table("gateway"), connect)
     await gateway.start(())
@@ -66,7 +70,11 @@ async def start_relay(service: int, authority: str) -> dict[str, Any]:
 
 async def main(kind: str, service: int) -> None:
     authority = await asyncio.to_thread(os.read, 0, 1 << 16)
-    route = await (start_gateway if kind == "gateway" else start_relay)(service, authority.decode())
+    if kind == "relay":
+        route = await start_relay(service, authority.decode())
+    else:
+        plane = "haproxy" if kind == "gateway-haproxy" else "embedded"
+        route = await start_gateway(service, authority.decode(), plane)
     sys.stdout.write(json.dumps(route) + "\n")
     sys.stdout.flush()
     await asyncio.to_thread(os.read, 0, 1)

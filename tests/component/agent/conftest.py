@@ -22,6 +22,8 @@ from ai.backend.common.wire.reports import KernelObservation
 from ai.backend.plugin.discovery import PluginSource
 from tests.support.agent_fakes import FakeManager, FakePlugin, FakeRuntime, fake_plugin
 
+PLANES = ("embedded", pytest.param("haproxy", marks=pytest.mark.needs("haproxy")))
+
 
 def _same(plugin: type[FakePlugin]) -> type[FakePlugin]:
     return plugin
@@ -41,6 +43,8 @@ class Bench:
     """The node of a test with its agents; ``agent()`` makes another one on the same node, whose wall clock is
     ``wall_clock`` as that is at each look."""
 
+    gateway_plane = "embedded"
+
     def __init__(self, data_dir: Path) -> None:
         self.data_dir = data_dir
         self.runtime = FakeRuntime()
@@ -55,6 +59,7 @@ class Bench:
             "agent": {"id": "i-test", "data-dir": str(self.data_dir)},
             "kernel-lifecycles": {"ready-timeout": 1.0, "plugin-timeout": 1.0, "stop-grace": 0.0},
             "intervals": {"sync": 0.05, "statistics": 0.05, "heartbeat": 0.05},
+            "gateway": {"plane": self.gateway_plane},
         }
         for table, values in self.options.items():
             raw[table] = {**raw.get(table, {}), **values}
@@ -112,6 +117,14 @@ class Bench:
     async def close(self) -> None:
         for agent in self._agents:
             await agent.stop()
+
+
+@pytest.fixture(params=PLANES)
+def plane(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The plane of the service gateways of a test, which runs once for each."""
+    kind: str = request.param
+    monkeypatch.setattr(Bench, "gateway_plane", kind)
+    return kind
 
 
 @pytest_asyncio.fixture

@@ -38,7 +38,7 @@ from tests.support.gateway_clients import (
 
 
 @pytest_asyncio.fixture
-async def runtime(bench: Bench) -> AsyncIterator[ServingRuntime]:
+async def runtime(bench: Bench, plane: str) -> AsyncIterator[ServingRuntime]:
     bench.runtime = runtime = ServingRuntime()
     yield runtime
     await runtime.close_services()
@@ -236,10 +236,14 @@ async def test_a_client_that_reads_nothing_stops_the_service(bench: Bench, runti
     writer.close()
 
 
-async def test_what_breaks_off_looks_broken_at_the_other_side(bench: Bench, runtime: ServingRuntime) -> None:
+async def test_what_breaks_off_looks_broken_at_the_other_side(
+    bench: Bench, runtime: ServingRuntime, plane: str
+) -> None:
     agent = await bench.start()
     spec = await bench.run(agent)
     _, writer = await talk(await open_route(agent, spec))
+    if plane == "haproxy":  # it takes a connection without a reset for one that has ended
+        writer.transport.get_extra_info("socket").setsockopt(SOL_SOCKET, SO_LINGER, pack("ii", 1, 0))
     writer.transport.abort()
     async with asyncio.timeout(20):
         assert await runtime.errors.get() is ConnectionResetError

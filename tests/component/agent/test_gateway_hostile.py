@@ -6,6 +6,7 @@ import asyncio
 import random
 import ssl
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -38,10 +39,11 @@ from tests.support.gateway_clients import (
     open_route,
     talk,
 )
+from tests.support.proxy_apps import until
 
 
 @pytest_asyncio.fixture
-async def runtime(bench: Bench) -> AsyncIterator[ServingRuntime]:
+async def runtime(bench: Bench, plane: str) -> AsyncIterator[ServingRuntime]:
     bench.runtime = runtime = ServingRuntime()
     yield runtime
     await runtime.close_services()
@@ -56,6 +58,12 @@ def expired_client() -> TlsIdentity:
     key, request = create_request("worker")
     yesterday = datetime.now(UTC) - timedelta(days=2)
     return TlsIdentity(key, issue_client_certificate(AUTHORITY, request, "worker-1", now=yesterday))
+
+
+async def refused_until(agent: Agent, reason: str, count: int) -> None:
+    """Waits until so many were refused for a reason: HAProxy tells of it after the client knows."""
+    await until(lambda: traffic_of(agent).refused[reason] >= count)
+    assert traffic_of(agent).refused[reason] == count
 
 
 async def is_refused(route: RouteOpened, client: TlsIdentity, **changes: str) -> bool:
@@ -77,7 +85,7 @@ async def test_strangers_reach_no_service(bench: Bench, runtime: ServingRuntime)
     for stranger in (client_of(create_authority()), create_server_identity(), expired_client()):
         assert await is_refused(route, stranger)
     assert runtime.opened == []
-    assert traffic_of(agent).refused["handshake"] == 3
+    await refused_until(agent, "handshake", 3)
     assert await echoes(route)
 
 
@@ -92,7 +100,9 @@ async def test_a_client_without_a_certificate_reaches_no_service(bench: Bench, r
     assert runtime.opened == []
 
 
-async def test_a_client_of_one_authority_reaches_no_route_of_another(bench: Bench, runtime: ServingRuntime) -> None:
+async def test_a_client_of_one_authority_reaches_no_route_of_another(
+    bench: Bench, runtime: ServingRuntime, plane: str
+) -> None:
     """Both authorities are valid at this gateway; the certificate is of the other one."""
     other = create_authority()
     agent = await bench.start()
@@ -100,7 +110,7 @@ async def test_a_client_of_one_authority_reaches_no_route_of_another(bench: Benc
     route, route_of_other = await open_route(agent, spec), await open_route(agent, spec_of_other, authority=other)
     assert await is_refused(route, client_of(other))
     assert await is_refused(route_of_other, CLIENT)
-    assert traffic_of(agent).refused["authority"] == 2
+    await refused_until(agent, "authority" if plane == "embedded" else "handshake", 2)
     assert runtime.opened == []
     assert await echoes(route)
     assert await echoes(route_of_other, client_of(other))
@@ -183,7 +193,8 @@ async def test_who_is_slow_is_cut(bench: Bench, runtime: ServingRuntime) -> None
 
     dripping = asyncio.create_task(drip())
     async with asyncio.timeout(20):
-        assert await reader.read() == b""
+        with suppress(ConnectionError):  # bytes that nobody has read become a reset
+            assert await reader.read() == b""
     assert asyncio.get_running_loop().time() - began < 5
     dripping.cancel()
     writer.close()

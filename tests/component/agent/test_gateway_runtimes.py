@@ -39,7 +39,7 @@ async def page_of(agent: Agent, spec: KernelSpec, port: int, path: str) -> bytes
 
 
 @pytest.mark.needs("bwrap")
-async def test_a_service_in_a_network_of_its_own(real: RealBench) -> None:
+async def test_a_service_in_a_network_of_its_own(real: RealBench, plane: str) -> None:
     real.options = {"runtime": {"network": "none"}}
     agent = await real.start()
     spec = await real.run(agent)
@@ -48,7 +48,7 @@ async def test_a_service_in_a_network_of_its_own(real: RealBench) -> None:
 
 
 @pytest.mark.needs("bwrap")
-async def test_a_service_on_a_unix_socket(real: RealBench) -> None:
+async def test_a_service_on_a_unix_socket(real: RealBench, plane: str) -> None:
     """In a shared network: ours without consent, those of users with it alone, and only at the session's own ports."""
     real.options = {"runtime": {"network": "host"}}
     agent = await real.start()
@@ -82,9 +82,9 @@ async def test_a_service_of_a_container(docker: RealBench, docker_engine: Docker
 
 
 @pytest.mark.needs("isolation")
-async def test_routes_of_a_killed_agent(tmp_path: Path) -> None:
+async def test_routes_of_a_killed_agent(tmp_path: Path, plane: str) -> None:
     """A route works again at the same address; that of a session that ended meanwhile is gone."""
-    node = Node(tmp_path, settings='[runtime]\nnetwork = "none"')
+    node = Node(tmp_path, settings=f'[gateway]\nplane = "{plane}"\n[runtime]\nnetwork = "none"')
     await node.open()
     try:
         await node.start()

@@ -45,6 +45,7 @@ class RealBench(Bench):
             "agent": {"id": "i-test", "data-dir": str(self.data_dir)},
             "intervals": {"sync": 0.5, "statistics": 0.5, "heartbeat": 0.1},
             "kernel-lifecycles": {"stop-grace": 1.0},
+            "gateway": {"plane": self.gateway_plane},
         }
         for table, values in self.options.items():
             raw[table] = {**raw.get(table, {}), **values}

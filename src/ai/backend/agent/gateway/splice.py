@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
 import struct
 from collections.abc import Callable
 from contextlib import suppress
 from typing import cast
 
+from ai.backend.agent.gateway.direct import DirectClient
 from ai.backend.agent.gateway.model import Traffic
 from ai.backend.infra.tls.connection import Scratch, TlsConnection
 
@@ -18,12 +20,19 @@ _NO_LINGER = struct.pack("ii", 1, 0)
 class Splice:
     """A connection of a client to a service. A side that is slow to read stops the other side from being read.
 
-    ``abort`` is seen by both sides as a connection that was cut, not as an end.
+    ``abort`` is seen by both sides as a connection that was cut, not as an end. ``tcp`` is the client's connection if
+    another process reads it; ``client`` leads to that process then.
     """
 
-    __slots__ = ("_client", "_is_closing", "_on_end", "_service", "copying", "is_over", "last_used")
+    __slots__ = ("_client", "_is_closing", "_on_end", "_service", "_tcp", "copying", "is_over", "last_used")
 
-    def __init__(self, client: asyncio.Transport, traffic: Traffic, on_end: Callable[[Splice], None]) -> None:
+    def __init__(
+        self,
+        client: asyncio.Transport,
+        traffic: Traffic,
+        on_end: Callable[[Splice], None],
+        tcp: socket.socket | None = None,
+    ) -> None:
         loop = asyncio.get_running_loop()
         self.last_used = loop.time()
         scratch = Scratch.of(loop)
@@ -33,6 +42,7 @@ class Splice:
         self._client.is_client = True
         self._client.transport = client
         self._on_end = on_end
+        self._tcp = tcp
         self.copying: asyncio.Task[None] | None = None
         self._is_closing = False
         self.is_over = False
@@ -52,17 +62,24 @@ class Splice:
         elif isinstance(client, TlsConnection):
             client.attach(self._client)
         else:
-            client.set_protocol(self._client)
-            client.resume_reading()
+            cast("DirectClient", client.get_protocol()).hand_over(self._client)
 
     def abort(self) -> None:
         if self.is_over:
             return
         self.is_over = True
         self._cut_both()
+        self._end()
+
+    def _end(self) -> None:
+        if self._tcp is not None:
+            self._tcp.close()
         self._on_end(self)
 
     def _cut_both(self) -> None:
+        if self._tcp is not None:
+            with suppress(OSError):  # the other process would end the stream in order
+                self._tcp.shutdown(socket.SHUT_RDWR)
         if self.copying is not None:
             self.copying.cancel()
         for side in (self._client, self._service):
@@ -82,7 +99,18 @@ class Splice:
             self.abort()
         elif self._client.transport is self._service.transport is None and not self.is_over:
             self.is_over = True
-            self._on_end(self)
+            self._end()
+
+    def on_client_end(self, client: asyncio.Transport) -> bool:
+        """Cuts a connection whose client was lost: the process that read it has closed its whole side, rather than one
+        direction. Returns False if that is not so."""
+        if self._tcp is None:
+            return False
+        poll = select.poll()
+        poll.register(client.get_extra_info("socket").fileno(), 0)
+        if is_lost := any(events & select.POLLHUP for _, events in poll.poll(0)):
+            self.abort()
+        return is_lost
 
 
 class _Side(asyncio.Protocol, asyncio.BufferedProtocol):
@@ -124,6 +152,8 @@ class _Side(asyncio.Protocol, asyncio.BufferedProtocol):
         self.has_ended = True
         if self.peer.has_ended:
             self._splice.close()
+        elif self.is_client and self.transport is not None and self._splice.on_client_end(self.transport):
+            pass
         elif self.peer.transport is not None:
             self.peer.transport.write_eof()
         return True

@@ -211,7 +211,10 @@ class Shard:
                 "data_dir": self._settings.data_dir / "nodes" / facts.agent_id,
             }
         )
-        return self._settings.model_copy(update={"agent": node, "intervals": NODE_INTERVALS})
+        gateway = self._settings.gateway
+        if gateway.plane == "automatic":  # one process of HAProxy for each node of a cluster would be too many
+            gateway = gateway.model_copy(update={"plane": "embedded"})
+        return self._settings.model_copy(update={"agent": node, "intervals": NODE_INTERVALS, "gateway": gateway})
 
     async def _stop(self, member: _Member) -> None:
         self.agents.pop(member.facts.agent_id, None)

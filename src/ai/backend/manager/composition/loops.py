@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Coroutine, Iterator
+from functools import partial
 from typing import Any
 
 from ai.backend.core.lifecycle.effects import DestroyKernels
@@ -15,6 +16,7 @@ from ai.backend.manager.events.webhook_loop import WebhookLoop
 from ai.backend.manager.idle.loop import IdleLoop
 from ai.backend.manager.maintenance.loop import RetentionLoop
 from ai.backend.manager.scheduling.loop import ScheduleLoop
+from ai.backend.manager.secrets.sealer import opened_environ
 from ai.backend.manager.sessions.lifecycle.launch import LaunchLoop
 from ai.backend.manager.sessions.lifecycle.terminate import TerminateLoop
 from ai.backend.manager.sessions.lifecycle.watchdog import WatchdogLoop
@@ -41,6 +43,7 @@ class Loops:
             services.dotfiles,
             images.pulls if images is not None else None,
             services.sealer.derive,
+            partial(opened_environ, services.sealer),
         )
         self.schedule = ScheduleLoop(
             stores.sessions,

@@ -383,6 +383,7 @@ class Services:
             clock=self.clock,
             id_generator=self.id_generator,
             settings=self.settings.serving,
+            sealer=self.sealer,
             stats=self.stats,
         )
 

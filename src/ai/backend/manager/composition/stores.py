@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ai.backend.infra.config_store import ConfigStore, MemoryConfigStore, SQLiteConfigStore
@@ -30,6 +31,7 @@ from ai.backend.manager.leadership.sql import SqlLeaseStore
 from ai.backend.manager.leadership.store import LeaseStore
 from ai.backend.manager.logs.sql import SqlAuditStore, SqlErrorLogStore
 from ai.backend.manager.logs.store import AuditStore, ErrorLogStore
+from ai.backend.manager.maintenance.sql import OtherSecrets
 from ai.backend.manager.maintenance.sql_history import SqlHistoryStore
 from ai.backend.manager.maintenance.store import HistoryStore
 from ai.backend.manager.resource_groups.sql import SqlResourceGroupStore, remove_links
@@ -39,7 +41,7 @@ from ai.backend.manager.resources.sql import SqlPresetStore
 from ai.backend.manager.scheduling.sql import SqlShareStore
 from ai.backend.manager.scheduling.store import ShareStore
 from ai.backend.manager.secrets.sealer import Sealer
-from ai.backend.manager.serving.sql import SqlServingStore
+from ai.backend.manager.serving.sql import RevisionSecrets, SqlServingStore
 from ai.backend.manager.serving.sql_usage import SqlEndpointUsageStore
 from ai.backend.manager.serving.store import EndpointUsageStore, ServingStore
 from ai.backend.manager.sessions.sql import SqlSessionStore
@@ -51,6 +53,9 @@ from ai.backend.manager.templates.sql import SqlTemplateStore
 from ai.backend.manager.templates.store import TemplateStore
 from ai.backend.manager.usage.service import UsageStore
 from ai.backend.manager.usage.sql import SqlUsageStore
+
+OTHER_SECRETS: Sequence[OtherSecrets] = (RevisionSecrets(),)
+"""The secrets of features above ``maintenance``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import base64
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
+from typing import Protocol
 
 from sqlalchemy import Connection, select, update
 
@@ -18,16 +19,33 @@ from ai.backend.manager.secrets.sealer import (
     Sealer,
     opened,
     opened_credentials,
+    opened_environ,
     opened_totp,
     sealed,
     sealed_credentials,
+    sealed_environ,
     sealed_totp,
 )
+from ai.backend.manager.sessions.tables import LIVE, sessions
 
+_SESSIONS = sessions.c
 _DEVICES = identity_tables.totp_devices
 
 
-async def missing_keys(database: Database, sealer: Sealer) -> set[str]:
+class OtherSecrets(Protocol):
+    """The secrets of a feature that imports this one."""
+
+    def texts(self, s: Connection) -> Iterable[str]:
+        """Returns what is sealed."""
+
+    def seal(self, s: Connection, sealer: Sealer) -> int:
+        """Seals with the newest key; returns the number of rows."""
+
+    def forget(self, s: Connection, sealer: Sealer) -> None:
+        """Deletes what cannot be opened."""
+
+
+async def missing_keys(database: Database, sealer: Sealer, others: Sequence[OtherSecrets] = ()) -> set[str]:
     """Returns the ids of keys by which secrets were sealed, but which the sealer does not have."""
 
     def work(s: Connection) -> set[str]:
@@ -35,17 +53,21 @@ async def missing_keys(database: Database, sealer: Sealer) -> set[str]:
         stored += s.execute(select(_DEVICES.c.key)).scalars()
         for credentials in s.execute(select(registries.c.credentials)).scalars():
             stored += credentials.values()
+        for environ in s.execute(select(_SESSIONS.sealed_environ).where(LIVE)).scalars():
+            stored += environ.values()
+        for each in others:
+            stored += each.texts(s)
         return {key for text in stored if (key := sealer.missing_key_id(text)) is not None}
 
     return await database.run_read(work)
 
 
-async def seal_rows(database: Database, sealer: Sealer) -> int:
+async def seal_rows(database: Database, sealer: Sealer, others: Sequence[OtherSecrets] = ()) -> int:
     """Seals all secrets that are plain or sealed with an older key; returns the number of rows. Raises InvalidInput,
     changing nothing, if the key of a secret is missing."""
     if not sealer.is_on:
         return 0
-    missing = await missing_keys(database, sealer)
+    missing = await missing_keys(database, sealer, others)
     if missing:
         raise InvalidInput(
             f"Secrets in the database were sealed with the key {', '.join(sorted(missing))}, which the key file "
@@ -61,7 +83,8 @@ async def seal_rows(database: Database, sealer: Sealer) -> int:
             text = sealed(sealer, row.access_key, opened(sealer, row.access_key, row.secret_key))
             unchanged = (keys.access_key == row.access_key) & (keys.secret_key == row.secret_key)
             s.execute(update(identity_tables.keypairs).where(unchanged).values(secret_key=text))
-        return len(rows) + _seal_totp(s, sealer) + _seal_registries(s, sealer)
+        own = len(rows) + _seal_totp(s, sealer) + _seal_registries(s, sealer) + _seal_environs(s, sealer)
+        return own + sum(each.seal(s, sealer) for each in others)
 
     return await database.run_write(work)
 
@@ -86,13 +109,29 @@ def _seal_registries(s: Connection, sealer: Sealer) -> int:
     return len(rows)
 
 
+def _seal_environs(s: Connection, sealer: Sealer) -> int:
+    """Seals those of live sessions: nobody opens those of ended ones."""
+    stored = s.execute(select(_SESSIONS.id, _SESSIONS.sealed_environ).where(LIVE)).all()
+    rows = [row for row in stored if not all(map(sealer.is_current, row.sealed_environ.values()))]
+    for row in rows:
+        values = {"sealed_environ": sealed_environ(sealer, opened_environ(sealer, row.sealed_environ))}
+        s.execute(update(sessions).where(_SESSIONS.id == row.id).values(values))
+    return len(rows)
+
+
 async def reissue(
-    database: Database, sealer: Sealer, mint: Callable[[], str], *, at: datetime
+    database: Database,
+    sealer: Sealer,
+    mint: Callable[[], str],
+    *,
+    at: datetime,
+    others: Sequence[OtherSecrets] = (),
 ) -> list[tuple[str, AccessKey, str]]:
     """Replaces the secrets of keypairs that cannot be opened; returns e-mail addresses, access keys and new secrets.
 
     Credentials of artifact registries that cannot be opened are deleted, and an administrator sets them again. Keys of
     one-time passwords that cannot be opened become others that nobody has: their users sign in with recovery codes.
+    Sealed environment variables that cannot be opened are deleted.
     """
     keys, users = identity_tables.keypairs.c, identity_tables.users.c
 
@@ -114,6 +153,11 @@ async def reissue(
             if sealer.missing_key_id(row.key) is not None:
                 text = sealed_totp(sealer, row.user_id, base64.b32encode(secrets.token_bytes(20)).decode())
                 s.execute(update(_DEVICES).where(_DEVICES.c.user_id == row.user_id).values(key=text))
+        for row in s.execute(select(_SESSIONS.id, _SESSIONS.sealed_environ).where(LIVE)).all():
+            if any(sealer.missing_key_id(text) is not None for text in row.sealed_environ.values()):
+                s.execute(update(sessions).where(_SESSIONS.id == row.id).values(sealed_environ={}))
+        for each in others:
+            each.forget(s, sealer)
         return reissued
 
     return await database.run_write(work)

@@ -27,7 +27,7 @@ from ai.backend.manager.logs.tables import audit_logs
 from ai.backend.manager.maintenance.model import Columns, HistoryKind, Rows
 from ai.backend.manager.sessions.tables import kernels, session_dependencies, session_events, sessions
 
-_SECRET = frozenset({"environ", "bootstrap_script", "callback_url", "network", "role_options"})
+_SECRET = frozenset({"environ", "sealed_environ", "bootstrap_script", "callback_url", "network", "role_options"})
 """Columns that may hold secrets, or keys of networks: they are never archived."""
 _ARCHIVED: Mapping[str, Sequence[Column[Any]]] = {
     table.name: [column for column in table.c if column.name not in _SECRET]

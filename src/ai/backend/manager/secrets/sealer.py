@@ -31,6 +31,7 @@ CIPHER_PREFIX = "gcm1"
 """AES-256-GCM. Each place has a key of its own, and header and place are authenticated with the ciphertext."""
 _NONCE_BYTES, _KEY_BYTES = 12, 32
 _CREDENTIALS_PLACE = "artifact_registries.credentials"
+_ENVIRON_PLACE = "environ"
 _CHECK_S = 1.0
 _KEY_FILE_COMMENT = "# Opens the secrets in the manager's database. Keep a copy apart from copies of the database.\n"
 
@@ -219,6 +220,17 @@ def sealed_credentials(sealer: Sealer, registry_id: UUID, credentials: Mapping[s
 def opened_credentials(sealer: Sealer, registry_id: UUID, stored: Mapping[str, str]) -> dict[str, str]:
     """Opens the credentials of an artifact registry. Raises InternalError if their key is missing."""
     return {name: sealer.open(text, f"{_CREDENTIALS_PLACE}:{registry_id}:{name}") for name, text in stored.items()}
+
+
+def sealed_environ(sealer: Sealer, environ: Mapping[str, str]) -> dict[str, str]:
+    """Seals environment variables, each for its name: what an endpoint has is copied to the sessions of its replicas as
+    it is."""
+    return {name: sealer.seal(text, f"{_ENVIRON_PLACE}:{name}") for name, text in environ.items()}
+
+
+def opened_environ(sealer: Sealer, stored: Mapping[str, str]) -> dict[str, str]:
+    """Opens environment variables. Raises InternalError if their key is missing."""
+    return {name: sealer.open(text, f"{_ENVIRON_PLACE}:{name}") for name, text in stored.items()}
 
 
 # ---- the key file ----

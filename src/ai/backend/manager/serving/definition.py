@@ -101,13 +101,14 @@ class _Definition(_Strict, frozen=True, kw_only=True):
 class RuntimeVariant(_Strict, frozen=True, kw_only=True):
     """A kind of inference server, from a file in ``variants``. ``command`` is None if the user gives it; its words, and
     the values of ``environ``, may have ``{model_path}``, ``{model_name}`` and, which each replica has its own of,
-    ``{port}``."""
+    ``{port}``. The variables ``secrets`` are sealed when a user sets them, and shown to nobody."""
 
     title: str
     command: list[str] | None = None
     health_path: str = "/health"
     initial_delay: float = 60.0
     environ: dict[str, str] = {}
+    secrets: list[str] = []
     needs_definition: bool = False
 
 

@@ -12,6 +12,7 @@ from ai.backend.manager.agents.store import AgentGateway
 from ai.backend.manager.identity.service import IdentityService
 from ai.backend.manager.metrics.live import LiveMetrics
 from ai.backend.manager.resource_groups.store import ResourceGroupStore
+from ai.backend.manager.secrets.sealer import Sealer
 from ai.backend.manager.serving.gateway import EndpointCoordinators, ModelFolders
 from ai.backend.manager.serving.gauges import EngineReader, Gauges, KernelReader, MetricReader, PrometheusReader
 from ai.backend.manager.serving.loads import Autoscaler
@@ -75,6 +76,7 @@ class Serving:
         clock: Clock,
         id_generator: IdGenerator,
         settings: ServingSettings,
+        sealer: Sealer,
         stats: LiveMetrics,
     ) -> Serving:
         """Builds the use cases on one store, the sessions and the coordinators of the app proxy."""
@@ -82,7 +84,7 @@ class Serving:
         prober = Prober(probe, clock, lambda: None)
         service = ServingService(
             store=store,
-            revisions=RevisionBuilder(folders=folders, factory=creation.factory),
+            revisions=RevisionBuilder(folders=folders, factory=creation.factory, sealer=sealer),
             coordinators=coordinators,
             resource_groups=resource_groups,
             identity=identity,

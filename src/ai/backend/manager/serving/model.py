@@ -73,7 +73,8 @@ def with_port(text: str, port: int) -> str:
 
 class RevisionSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The parts of the replicas of a revision. ``model`` is the name or id of a folder, or an artifact as
-    ``artifact:NAME[@VERSION]``; ``environ`` is the user's, and :attr:`ServedModel.environ` is added to it."""
+    ``artifact:NAME[@VERSION]``; ``environ`` is the user's, and :attr:`ServedModel.environ` is added to it.
+    ``sealed_environ`` are the user's secrets, which nobody is shown."""
 
     image: str
     architecture: str | None = None
@@ -85,6 +86,7 @@ class RevisionSpec(msgspec.Struct, frozen=True, kw_only=True):
     runtime_variant: str = "custom"
     served: ServedModel
     environ: dict[str, str] = {}
+    sealed_environ: dict[str, str] = {}
     resources: dict[str, str] = {}
     resource_opts: dict[str, str] = {}
     cluster_size: int = 1

@@ -13,7 +13,8 @@ from ai.backend.common.states import ClusterMode
 class RevisionRequest:
     """The parts that replicas are to have (client wire contract 2.8). ``model`` is the name or id of a folder, or an
     artifact as ``artifact:NAME[@VERSION]``. ``model_name`` chooses one of the models of its definition, or, without a
-    definition, names the model. ``resources`` are as the user wrote them."""
+    definition, names the model. ``resources`` are as the user wrote them. ``sealed_environ`` are the
+    secrets of the revision before."""
 
     image: str
     model: str
@@ -24,6 +25,7 @@ class RevisionRequest:
     model_mount_destination: str = "/models"
     runtime_variant: str = "custom"
     environ: Mapping[str, str] = field(default_factory=dict)
+    sealed_environ: Mapping[str, str] = field(default_factory=dict)
     resources: Mapping[str, str | int | float] | None = None
     resource_opts: Mapping[str, str] = field(default_factory=dict)
     cluster_size: int = 1

@@ -11,11 +11,11 @@ from uuid import UUID
 import msgspec
 
 from ai.backend.common.errors import InvalidInput, NoSuchFile
-from ai.backend.common.names import check_env_name
 from ai.backend.common.states import SessionType
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.artifacts.mounts import is_artifact
 from ai.backend.manager.folders.mounts import check_target
+from ai.backend.manager.secrets.sealer import Sealer, sealed_environ
 from ai.backend.manager.serving.definition import (
     DEFINITION_FILES,
     MAX_DEFINITION_BYTES,
@@ -28,6 +28,7 @@ from ai.backend.manager.serving.gateway import ModelFolders
 from ai.backend.manager.serving.model import Endpoint, Replica, RevisionSpec, ServedModel, port_of, with_port
 from ai.backend.manager.serving.requests import RevisionRequest
 from ai.backend.manager.sessions.creation.factory import SessionFactory
+from ai.backend.manager.sessions.creation.request import check_environ
 from ai.backend.manager.sessions.model import CreateSession, Session
 
 _NO_ENDPOINT = UUID(int=0)
@@ -41,6 +42,7 @@ class RevisionBuilder:
 
     folders: ModelFolders
     factory: SessionFactory
+    sealer: Sealer
 
     async def build(
         self, caller: Caller, owner: Caller, request: RevisionRequest, place: Mapping[str, str | None]
@@ -54,6 +56,7 @@ class RevisionBuilder:
         destination = check_target(request.model, request.model_mount_destination)
         request = replace(request, model_mount_destination=destination)
         served = await self._served_model(owner, request, variant)
+        environ, sealed = self._environ(request, variant)
         spec = RevisionSpec(
             **{name: getattr(request, name) for name in SESSION_FIELDS},
             model=request.model,
@@ -63,7 +66,8 @@ class RevisionBuilder:
             model_mount_destination=destination,
             runtime_variant=request.runtime_variant,
             served=served,
-            environ=dict(request.environ),
+            environ=environ,
+            sealed_environ=sealed,
             resources={name: str(value) for name, value in (request.resources or {}).items()},
             resource_opts=dict(request.resource_opts),
             startup_command=request.startup_command,
@@ -74,9 +78,17 @@ class RevisionBuilder:
             spec = msgspec.structs.replace(spec, model=str(mount.folder_id))
         return spec, session
 
+    def _environ(self, request: RevisionRequest, variant: RuntimeVariant) -> tuple[dict[str, str], dict[str, str]]:
+        """Returns the environment that is shown, and the one that is sealed. A secret stays until it is replaced; an
+        empty one removes it."""
+        environ = check_environ(request.environ, max_bytes=self.factory.settings.max_environ_bytes)
+        secrets = {name: environ[name] for name in variant.secrets if name in environ}
+        shown = {name: text for name, text in environ.items() if name not in secrets}
+        kept = {name: text for name, text in request.sealed_environ.items() if name in variant.secrets}
+        sealed = {**kept, **sealed_environ(self.sealer, {name: text for name, text in secrets.items() if text})}
+        return shown, {name: text for name, text in sealed.items() if secrets.get(name, text)}
+
     async def _served_model(self, owner: Caller, request: RevisionRequest, variant: RuntimeVariant) -> ServedModel:
-        for name in request.environ:
-            check_env_name(name)
         definition = await self._definition(owner, request)
         destination, command = request.model_mount_destination, request.startup_command
         if definition is not None and command is None:
@@ -133,6 +145,7 @@ def trial_request(
         scaling_group=place.get("scaling_group"),
         startup_command=with_port(spec.served.command, port),
         environ=replica_environ(spec, port),
+        sealed_environ=spec.sealed_environ,
         resources=spec.resources or None,
         resource_opts=spec.resource_opts,
         mounts=(spec.model,),

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+import msgspec
 from sqlalchemy import ColumnElement, Connection, Row, Table, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
@@ -17,6 +18,7 @@ from ai.backend.infra.database import Database
 from ai.backend.infra.database.rows import put_row, row_of
 from ai.backend.manager.query.model import Page
 from ai.backend.manager.query.sql import compile_filter, compile_order
+from ai.backend.manager.secrets.sealer import Sealer, opened_environ, sealed_environ
 from ai.backend.manager.serving import tables
 from ai.backend.manager.serving.model import (
     AutoscalingRule,
@@ -25,6 +27,7 @@ from ai.backend.manager.serving.model import (
     EndpointToken,
     Replica,
     Revision,
+    RevisionSpec,
     Service,
     ServingChange,
     ServingEvent,
@@ -160,6 +163,32 @@ def _write(
         put_row(conn, _RULES, "id", row_of(rule))
     if events:
         conn.execute(insert(_EVENTS), [row_of(event) for event in events])
+
+
+class RevisionSecrets:
+    """The sealed environment variables of revisions, as :class:`ai.backend.manager.maintenance.sql.OtherSecrets`."""
+
+    def texts(self, s: Connection) -> Iterable[str]:
+        return [text for _, spec in self._specs(s) for text in spec.sealed_environ.values()]
+
+    def seal(self, s: Connection, sealer: Sealer) -> int:
+        old = [row for row in self._specs(s) if not all(map(sealer.is_current, row[1].sealed_environ.values()))]
+        for revision_id, spec in old:
+            environ = sealed_environ(sealer, opened_environ(sealer, spec.sealed_environ))
+            self._put(s, revision_id, spec, environ)
+        return len(old)
+
+    def forget(self, s: Connection, sealer: Sealer) -> None:
+        for revision_id, spec in self._specs(s):
+            if any(sealer.missing_key_id(text) is not None for text in spec.sealed_environ.values()):
+                self._put(s, revision_id, spec, {})
+
+    def _specs(self, s: Connection) -> list[tuple[UUID, RevisionSpec]]:
+        return [(row.id, row.spec) for row in s.execute(select(_REVISIONS.c.id, _REVISIONS.c.spec))]
+
+    def _put(self, s: Connection, revision_id: UUID, spec: RevisionSpec, environ: dict[str, str]) -> None:
+        changed = msgspec.structs.replace(spec, sealed_environ=environ)
+        s.execute(update(_REVISIONS).where(_REVISIONS.c.id == revision_id).values(spec=changed))
 
 
 def _load(conn: Connection, conditions: Sequence[ColumnElement[bool]]) -> list[Service]:

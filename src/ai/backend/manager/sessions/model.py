@@ -186,6 +186,7 @@ class Session:
     plugin_options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     resource_opts: Mapping[str, str] = field(default_factory=dict)
     environ: Mapping[str, str] = field(default_factory=dict)
+    sealed_environ: Mapping[str, str] = field(default_factory=dict)
     mounts: tuple[str, ...] = ()
     vfolder_mounts: tuple[FolderMount, ...] = ()
     startup_command: str | None = None
@@ -273,6 +274,8 @@ class CreateSession:
         starts_at: ISO time or a duration from now such as ``1h``.
         dependencies: names or ids of sessions of the same owner.
         priority: None selects the default, or the maximum of the resource group if that is less.
+        sealed_environ: further environment variables, sealed by ``secrets.sealer.sealed_environ``; no request of the
+            API sets them, and nobody is shown them.
         endpoint_id: the model service that an inference session is a replica of; None for all other sessions.
         roles: of a cluster template, ``main`` first; together they have ``cluster_size`` replicas. Empty makes equal
             kernels.
@@ -301,6 +304,7 @@ class CreateSession:
     callback_url: str | None = None
     owner_access_key: str | None = None
     environ: Mapping[str, str] = field(default_factory=dict)
+    sealed_environ: Mapping[str, str] = field(default_factory=dict)
     resources: Mapping[str, str | int | float] | None = None
     variant_requirements: tuple[str, ...] = ()
     device_requests: tuple[str, ...] = ()

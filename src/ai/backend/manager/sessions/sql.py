@@ -51,7 +51,7 @@ _session_values, _kernel_values = attrgetter(*_SESSION_FIELDS), attrgetter(*_KER
 _SESSION_COLUMNS, _KERNEL_COLUMNS = tables.sessions.c.keys(), tables.kernels.c.keys()
 MAX_COUNTED = 10_000
 """The sessions after a page that its total counts at most (docs/decisions/0255)."""
-_HIDDEN = frozenset({"environ", "network", "bootstrap_script", "callback_url", "version"})
+_HIDDEN = frozenset({"environ", "sealed_environ", "network", "bootstrap_script", "callback_url", "version"})
 
 
 def _kernel_row(kernel: model.Kernel) -> dict[str, Any]:

@@ -59,6 +59,7 @@ sessions = Table(
     required("plugin_options", JSONText, server_default="{}"),
     required("resource_opts", JSONText),
     required("environ", JSONText),
+    required("sealed_environ", JSONText, server_default="{}"),
     required("mounts", JSONTuple(str)),
     required("vfolder_mounts", JSONTuple(FolderMount), server_default="[]"),
     Column("startup_command", Text),

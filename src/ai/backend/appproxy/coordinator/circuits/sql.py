@@ -176,6 +176,8 @@ def _rest(s: Connection, row: Row[Any], until: datetime) -> None:
         "slot": _slot_of(row),
         "user_id": row.user_id,
         "until": until if row.port is not None else None,
+        "circuit_id": row.id,
+        "endpoint_id": row.endpoint_id,
     }
     s.execute(insert(resting_slots), values)
 

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
+import msgspec
 from sqlalchemy import Connection, and_, insert, select, update
 
 from ai.backend.appproxy.coordinator.circuits.model import Delivery
-from ai.backend.appproxy.coordinator.circuits.tables import circuits, endpoint_loads, endpoint_usage
+from ai.backend.appproxy.coordinator.circuits.tables import (
+    circuits,
+    endpoint_loads,
+    endpoint_usage,
+    resting_slots,
+)
 from ai.backend.appproxy.coordinator.workers.tables import worker_nodes, workers
 from ai.backend.common.appproxy_errors import NoSuchObject
 from ai.backend.common.wire.appproxy import (
@@ -20,11 +27,13 @@ from ai.backend.common.wire.appproxy import (
     CircuitUsage,
     EndpointLoad,
     EndpointLoads,
+    InferenceUsage,
     Usage,
     UsageRow,
 )
 from ai.backend.infra.database import Database
 
+log = logging.getLogger(__name__)
 _NODES = worker_nodes.c
 _CIRCUITS = circuits.c
 _LOADS = endpoint_loads.c
@@ -140,10 +149,10 @@ class SqlLinks:
             is_new = is_node & (_NODES.sequence < usage.sequence)
             if s.execute(update(worker_nodes).where(is_new).values(sequence=usage.sequence)).rowcount:
                 own = _endpoints_of(s, worker_id)
-                rows = [{"document": each, "created_at": now} for each in usage.inference]
-                if rows:
-                    s.execute(insert(endpoint_usage), rows)
-                for circuit_id, tokens in _tokens_of(usage).items():
+                inference = _own_inference(usage, own | _ended_endpoints_of(s, worker_id, usage))
+                if inference:
+                    s.execute(insert(endpoint_usage), [{"document": each, "created_at": now} for each in inference])
+                for circuit_id, tokens in _tokens_of(inference).items():
                     if circuit_id in own:
                         is_own = _CIRCUITS.id == circuit_id
                         s.execute(update(circuits).where(is_own).values(tokens=_CIRCUITS.tokens + tokens))
@@ -163,16 +172,38 @@ class SqlLinks:
         return await self._db.run_write(work)
 
 
-def _endpoints_of(s: Connection, worker_id: UUID) -> frozenset[UUID]:
-    """Returns the circuits of a worker that are endpoints."""
-    query = select(_CIRCUITS.id).where(_CIRCUITS.worker_id == worker_id, _CIRCUITS.app_mode == AppMode.INFERENCE)
-    return frozenset(s.execute(query).scalars())
+def _endpoints_of(s: Connection, worker_id: UUID) -> dict[UUID, UUID | None]:
+    """Returns the endpoints of a worker, by circuit."""
+    is_own = (_CIRCUITS.worker_id == worker_id) & (_CIRCUITS.app_mode == AppMode.INFERENCE)
+    return {row.id: row.endpoint_id for row in s.execute(select(_CIRCUITS.id, _CIRCUITS.endpoint_id).where(is_own))}
 
 
-def _tokens_of(usage: Usage) -> dict[UUID, int]:
-    """Returns the tokens of prompts and answers that a report counts, by circuit."""
+def _ended_endpoints_of(s: Connection, worker_id: UUID, usage: Usage) -> dict[UUID, UUID | None]:
+    """Returns the endpoints in a report whose circuits the worker had until a while ago."""
+    ids = {each.circuit for each in usage.inference}
+    rests = resting_slots.c
+    is_own = (rests.worker_id == worker_id) & rests.circuit_id.in_(ids) & rests.endpoint_id.is_not(None)
+    query = select(rests.circuit_id, rests.endpoint_id).where(is_own)
+    return {row.circuit_id: row.endpoint_id for row in s.execute(query)} if ids else {}
+
+
+def _own_inference(usage: Usage, own: Mapping[UUID, UUID | None]) -> list[InferenceUsage]:
+    """Returns what a report says about circuits that are the worker's, each for the endpoint that the circuit is of:
+    what it says about others would be charged to their owners."""
+    strange = sum(each.circuit not in own or each.endpoint not in (None, own[each.circuit]) for each in usage.inference)
+    if strange:
+        log.warning("%d reports about circuits of others, or ones that have long ended, are not counted", strange)
+    return [
+        msgspec.structs.replace(each, endpoint=own[each.circuit])
+        for each in usage.inference
+        if each.circuit in own and each.endpoint in (None, own[each.circuit])
+    ]
+
+
+def _tokens_of(inference: Sequence[InferenceUsage]) -> dict[UUID, int]:
+    """Returns the tokens of prompts and answers that reports count, by circuit."""
     tokens: defaultdict[UUID, int] = defaultdict(int)
-    for each in usage.inference:
+    for each in inference:
         tokens[each.circuit] += each.prompt_tokens + each.output_tokens
     return {circuit_id: number for circuit_id, number in tokens.items() if number}
 

@@ -69,6 +69,8 @@ resting_slots = Table(
     Column("slot", String(63), primary_key=True),
     Column("user_id", GUID),
     Column("until", UTCDateTime),  # NULL: a name stays reserved to its owner
+    Column("circuit_id", GUID),  # whose last reports are still counted
+    Column("endpoint_id", GUID),
 )
 
 setups = Table(

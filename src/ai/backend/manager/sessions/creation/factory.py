@@ -40,7 +40,7 @@ from ai.backend.manager.system.service import ManagerState
 _SUDO_VARIABLE = "SUDO_SESSION_ENABLED"
 _REQUEST_FIELDS = (
     *("type", "tag", "cluster_mode", "cluster_size", "runtime_class", "startup_command"),
-    *("batch_timeout_s", "exec_timeout_s"),
+    *("batch_timeout_s", "exec_timeout_s", "sealed_environ"),
 )
 """The fields of a session that are those of its request."""
 

@@ -6,6 +6,7 @@ The variables are those of peer facts 2.7 that only the manager knows; they over
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 from ai.backend.common.slots import BinarySize
 from ai.backend.common.wire.agent import ClusterInfo, KernelSpec, MountSpec
@@ -16,6 +17,7 @@ from ai.backend.manager.sessions.networks import Derive, no_secret, overlay_info
 from ai.backend.manager.sessions.transitions import RELOCATED_FROM
 
 _NO_FILES = InjectedFiles()
+_NO_SECRETS: Mapping[str, str] = {}
 _COPIED_FIELDS = (
     *("attempt", "image", "architecture", "generation", "cluster_role", "cluster_idx", "cluster_hostname"),
     "local_rank",
@@ -27,11 +29,12 @@ def _replicas(session: Session) -> dict[str, int]:
     return dict(Counter(kernel.cluster_role for kernel in session.kernels))
 
 
-def kernel_environ(session: Session, kernel: Kernel) -> dict[str, str]:
-    """Returns the environment variables of a kernel's container."""
+def kernel_environ(session: Session, kernel: Kernel, secrets: Mapping[str, str]) -> dict[str, str]:
+    """Returns the environment variables of a kernel's container; ``secrets`` are the sealed ones, opened."""
     environ = {
         **({"TRACEPARENT": session.trace} if session.trace is not None else {}),
         **session.environ,
+        **secrets,
         **kernel.role_options.get("environ", {}),
         "BACKENDAI_USER_UUID": str(session.user_id),
         "BACKENDAI_USER_EMAIL": session.user_email,
@@ -55,9 +58,14 @@ def kernel_environ(session: Session, kernel: Kernel) -> dict[str, str]:
 
 
 def kernel_spec(
-    session: Session, kernel: Kernel, files: InjectedFiles = _NO_FILES, derive: Derive = no_secret
+    session: Session,
+    kernel: Kernel,
+    files: InjectedFiles = _NO_FILES,
+    derive: Derive = no_secret,
+    secrets: Mapping[str, str] = _NO_SECRETS,
 ) -> KernelSpec:
-    """Returns what an agent needs to create the kernel's current attempt; ``derive`` is for networks over agents."""
+    """Returns what an agent needs to create the kernel's current attempt; ``derive`` is for networks over agents,
+    ``secrets`` are its sealed environment variables, opened."""
     is_main = kernel.id == session.main.id
     return KernelSpec(
         **{name: getattr(kernel, name) for name in _COPIED_FIELDS},
@@ -74,7 +82,7 @@ def kernel_spec(
         device_requests=list(session.device_requests),
         plugin_options={name: dict(options) for name, options in session.plugin_options.items()},
         shmem_bytes=int(BinarySize.parse(kernel.role_options.get("shmem") or session.resource_opts.get("shmem", "0"))),
-        environ=kernel_environ(session, kernel),
+        environ=kernel_environ(session, kernel, secrets),
         mounts=[
             MountSpec(name=mount.name, source=mount.source, target=mount.target, read_only=mount.read_only)
             for mount in session.vfolder_mounts

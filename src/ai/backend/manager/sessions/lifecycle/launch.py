@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
@@ -64,6 +64,7 @@ class LaunchLoop(PeriodicLoop):
     dotfiles: DotfileService
     image_pulls: ImagePulls | None
     derive: Derive
+    open_environ: Callable[[Mapping[str, str]], Mapping[str, str]]
     _running: dict[SessionId, asyncio.Task[None]] = field(default_factory=dict, init=False)
 
     def push(self, session: Session) -> None:
@@ -120,8 +121,9 @@ class LaunchLoop(PeriodicLoop):
         self, session: Session, agent_id: AgentId, kernels: Sequence[Kernel], files: InjectedFiles
     ) -> errors.BackendError | None:
         """Sends the kernels to an agent; returns its error, or None if it accepted."""
-        specs = [kernel_spec(session, kernel, files, self.derive) for kernel in kernels]
         try:
+            secrets = self.open_environ(session.sealed_environ)
+            specs = [kernel_spec(session, kernel, files, self.derive, secrets) for kernel in kernels]
             request = CreateKernels(kernels=specs)
             if self.image_pulls is not None:
                 request = await self.image_pulls.request(specs)

@@ -4,8 +4,8 @@ from uuid import UUID
 
 from ai.backend.appproxy.worker.planes.haproxy.backends import WHOLE, Address, Backends
 from ai.backend.appproxy.worker.planes.haproxy.config import Pool, weights_of
-from ai.backend.appproxy.worker.planes.haproxy.runtime import Use
 from ai.backend.core.proxy.routing import RouteKey
+from ai.backend.infra.haproxy.runtime import Use
 
 FIRST, SECOND = UUID(int=1), UUID(int=2)
 ONE, TWO, THREE = (RouteKey(name) for name in ("one", "two", "three"))

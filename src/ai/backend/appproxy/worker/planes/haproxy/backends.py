@@ -13,8 +13,8 @@ from typing import NamedTuple
 from uuid import UUID
 
 from ai.backend.appproxy.worker.planes.haproxy.config import Pool
-from ai.backend.appproxy.worker.planes.haproxy.runtime import Use
 from ai.backend.core.proxy.routing import RouteKey
+from ai.backend.infra.haproxy.runtime import Use
 
 WHOLE = "BACKEND"
 """HAProxy's name for a backend as a whole, in the place of a server's name."""

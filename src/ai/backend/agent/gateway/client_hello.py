@@ -1,0 +1,92 @@
+"""Reads the first message of a TLS client without taking it from the connection."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from dataclasses import dataclass
+
+from ai.backend.common.errors import InvalidInput
+
+_HEADER_BYTES = 5
+_HANDSHAKE_RECORD, _CLIENT_HELLO = 22, 1
+_RANDOM = slice(11, 43)
+_MAX_RECORD_BYTES = 16 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ClientHello:
+    """``record`` is the message as it came. ``alert`` tells the client that nobody has the name."""
+
+    name: str | None
+    record: bytes
+    alert: bytes
+
+    @property
+    def random(self) -> bytes:
+        """Returns the number that the client has made up for this connection."""
+        return self.record[_RANDOM]
+
+
+class _HelloObject(ssl.SSLObject):
+    name: str | None = None
+
+
+async def peek_hello(sock: socket.socket, context: ssl.SSLContext) -> ClientHello:
+    """Awaits the message. OpenSSL reads it, as it will when the connection is passed on; ``context`` has any
+    certificate. Raises InvalidInput for anything else, also for a message in several records."""
+    header = await _peek(sock, _HEADER_BYTES)
+    length = int.from_bytes(header[3:5], "big")
+    if header[0] != _HANDSHAKE_RECORD or not _RANDOM.stop <= _HEADER_BYTES + length <= _MAX_RECORD_BYTES:
+        raise InvalidInput("the client does not speak TLS")
+    record = await _peek(sock, _HEADER_BYTES + length)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    incoming.write(record)
+    tls = context.wrap_bio(incoming, outgoing, server_side=True)
+    try:
+        tls.do_handshake()
+    except ssl.SSLError as e:
+        if getattr(e, "reason", "") == "CALLBACK_FAILED" and record[_HEADER_BYTES] == _CLIENT_HELLO:
+            return ClientHello(getattr(tls, "name", None), record, outgoing.read())
+    raise InvalidInput("the client's first message is not understood")
+
+
+def hello_context(context: ssl.SSLContext) -> ssl.SSLContext:
+    """Prepares a context for ``peek_hello``: a handshake with it ends where the name is known."""
+
+    def record_name(tls: ssl.SSLSocket | ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> int:
+        if isinstance(tls, _HelloObject):
+            tls.name = name
+        return ssl.ALERT_DESCRIPTION_UNRECOGNIZED_NAME
+
+    context.sslobject_class = _HelloObject
+    context.sni_callback = record_name
+    return context
+
+
+async def _peek(sock: socket.socket, count: int) -> bytes:
+    """Returns the first bytes once there are so many. The kernel wakes nobody before, so that a client that sends
+    single bytes costs nothing."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
+    await _until_readable(sock)
+    data = sock.recv(count, socket.MSG_PEEK)
+    if len(data) < count:
+        raise InvalidInput("the client has left")
+    return data
+
+
+async def _until_readable(sock: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    ready: asyncio.Future[None] = loop.create_future()
+
+    def on_readable() -> None:
+        if not ready.done():
+            ready.set_result(None)
+
+    loop.add_reader(sock, on_readable)
+    try:
+        await ready
+    finally:
+        loop.remove_reader(sock)
