@@ -1,6 +1,6 @@
 """Keep environment variables of sessions that are secret.
 
-Revision ID: 0063
+Revision ID: 0038
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0063"
+revision = "0038"
 down_revision = "0035"
 branch_labels = None
 depends_on = None
