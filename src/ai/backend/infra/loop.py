@@ -55,10 +55,10 @@ class PeriodicLoop(ABC):
         """Repeats ``once`` until cancelled."""
         self.succeeded_at = time.time()
         while True:
-            wait_s = self.period_s
             try:
-                await self.once()
+                await self.once()  # which may change the period
                 self.succeeded_at = time.time()
+                wait_s = self.period_s
             except Exception as e:  # the next round starts from what is stored
                 self.failures += 1
                 pause_s = min(_PAUSE_S, self.period_s)
