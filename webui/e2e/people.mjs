@@ -97,9 +97,10 @@ await journey(async (browser) => {
   await admin.page.getByRole('dialog').getByRole('button', { name: 'Cancel' }).click();
 
   // The next change is refused once for the lack of a proof, as where a site demands one.
+  let isRefused = false;
   await admin.page.route('**/func/admin/gql', async (route) => {
-    if (!route.request().postData()?.includes('modify_user')) return route.fallback();
-    await admin.page.unroute('**/func/admin/gql');
+    if (isRefused || !route.request().postData()?.includes('modify_user')) return route.fallback();
+    isRefused = true;
     const problem = { type: 'https://api.backend.ai/probs/proof-required', status: 403, data: { proof: 'required' } };
     const data = { modify_user: { ok: false, msg: 'Prove again that it is you.' } };
     return route.fulfill({ json: { data, extensions: { problems: { modify_user: problem } } } });

@@ -61,6 +61,7 @@ function Navigation({ destinations, onGo }: { destinations: Destination[]; onGo:
               key={path}
               component={Link}
               to={path}
+              activeOptions={{ exact: true }}
               label={t(`nav.${label}`)}
               leftSection={<Icon size={18} aria-hidden />}
               active={isHere}

@@ -14,7 +14,7 @@ export function RelativeTime({ at }: { at: string | null | undefined }) {
   const moment = new Date(at);
   if (Number.isNaN(moment.getTime())) return <span>–</span>;
   return (
-    <time dateTime={at} title={formatMoment(moment, i18n.language)}>
+    <time dateTime={at} title={formatMoment(moment, i18n.language)} style={{ whiteSpace: 'nowrap' }}>
       {formatRelative(moment, now, i18n.language)}
     </time>
   );

@@ -1,4 +1,4 @@
-import { Badge, Stack, Text } from '@mantine/core';
+import { Badge, Stack, Text, Title } from '@mantine/core';
 import { useNavigate, useParams, useSearch } from '@tanstack/react-router';
 import { useTranslation } from 'react-i18next';
 import { useMe, useRole } from '../../../api/me';
@@ -104,12 +104,14 @@ function Content({ project }: { project: Project }) {
         </Card>
       )}
       {rights.sees ? (
-        <Card title={t('members')}>
-          <Text size="sm" c="dimmed" mb="sm">
+        // Not in a card, where the table would be too narrow for its columns on most screens.
+        <Stack component="section" gap="xs" aria-label={t('members')}>
+          <Title order={2}>{t('members')}</Title>
+          <Text size="sm" c="dimmed">
             {t('adminHint')}
           </Text>
           <Members project={project} rights={rights} />
-        </Card>
+        </Stack>
       ) : (
         <Text>{t('notYours')}</Text>
       )}

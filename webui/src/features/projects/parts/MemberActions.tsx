@@ -39,9 +39,9 @@ function RemoveDialog({ project, member, isSelf, onClose }: DialogProps) {
         {({ sessions, folders }) => (
           <List>
             <List.Item>{t('loses.new')}</List.Item>
-            <List.Item>{t('loses.folders', { count: folders })}</List.Item>
+            {folders > 0 && <List.Item>{t('loses.folders', { count: folders })}</List.Item>}
             {member.isAdmin && <List.Item>{t('loses.admin')}</List.Item>}
-            <List.Item>{t('loses.sessions', { count: sessions })}</List.Item>
+            {sessions > 0 && <List.Item>{t('loses.sessions', { count: sessions })}</List.Item>}
           </List>
         )}
       </Query>
