@@ -90,6 +90,9 @@ class FakeManager:
             return web.json_response({"global_role": self.role, "path": path})
         if path == "/stream/echo":
             return await self._echo(request)
+        if path == "/unread":
+            await asyncio.sleep(0.1)  # whatever will come of the body has come
+            return web.json_response({})
         if path == "/broken":
             response = web.StreamResponse(headers={"Content-Length": request.query["bytes"]})
             await response.prepare(request)
