@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gzip
 import hashlib
 import io
 import json
@@ -42,6 +43,19 @@ async def test_an_upload_as_the_published_client_sends_it(caller: Caller) -> Non
         assert (answer.status, answer.headers["Upload-Offset"]) == (204, str(offset + 100_000))
     assert (inside / "dir" / "file").read_bytes() == DATA
     assert (inside / "dir" / "file").stat().st_mode & 0o777 == 0o644
+
+
+async def test_a_compressed_body_takes_no_more_than_was_asked_for(caller: Caller) -> None:
+    """Decompressed, a small body would be held in memory whole, and written beyond the size of the upload."""
+    vfid = await caller.folder()
+    bomb = gzip.compress(bytes(64 << 20))
+    assert len(bomb) < 1 << 18
+    url = await caller.upload_url(vfid, "file", len(bomb) + 1)
+    answer = await caller.patch(url, 0, bomb, **{"Content-Encoding": "gzip"})
+    assert answer.status == 415
+    assert (await caller.head(url)).headers["Upload-Offset"] == "0"
+    inside = await caller.inside(vfid)
+    assert sum(path.stat().st_size for path in inside.parent.rglob("*") if path.is_file()) < 1 << 20
 
 
 async def test_an_empty_file_is_there_when_it_is_asked_for(caller: Caller) -> None:

@@ -99,6 +99,9 @@ class FakeManager:
             return web.json_response(made if self.proof is None else self.proof)
         if path == "/stream/echo":
             return await self._echo(request)
+        if path == "/unread":
+            await asyncio.sleep(0.1)  # whatever will come of the body has come
+            return web.json_response({})
         if path == "/broken":
             response = web.StreamResponse(headers={"Content-Length": request.query["bytes"]})
             await response.prepare(request)

@@ -81,6 +81,12 @@ async def test_files_come_from_the_folder_and_from_nowhere_else(tmp_path: Path) 
     (folder / "static" / "main.0123abcd.js").write_text("1")
     (tmp_path / "secret.txt").write_text("secret")
     (folder / "link.txt").symlink_to(tmp_path / "secret.txt")
+    (folder / "static" / "index.html").symlink_to(tmp_path / "secret.txt")
+    (folder / ".git").mkdir()
+    (folder / ".git" / "config").write_text("secret")
+    (folder / ".env.local").write_text("secret")
+    (folder / ".well-known").mkdir()
+    (folder / ".well-known" / "change-password.txt").write_text("public")
     async with running_site(tmp_path, service={"static-path": str(folder)}) as site:
         for path in ("/", "/index.html", "/session/abc"):
             async with site.http.get(site.url + path) as response:
@@ -99,10 +105,17 @@ async def test_files_come_from_the_folder_and_from_nowhere_else(tmp_path: Path) 
             "/static/../../secret.txt",
             "/no.js",
             "/a%00.txt",
+            "/.env.local",
+            "/static/../.env.local",
         ):
             async with site.http.get(URL(site.url + path, encoded=True)) as response:
                 assert "secret" not in await response.text(), path
                 assert response.status == 404, path
+        for path in ("/static", "/static/", "/.git/config", "/.git"):
+            async with site.http.get(URL(site.url + path, encoded=True)) as response:
+                assert "secret" not in await response.text(), path
+        async with site.http.get(f"{site.url}/.well-known/change-password.txt") as response:
+            assert await response.text() == "public"
 
 
 async def test_the_configuration_names_the_address_of_the_browser(site: Site) -> None:

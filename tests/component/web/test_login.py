@@ -14,6 +14,7 @@ import aiohttp
 import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.padding import PKCS7
+from yarl import URL
 
 from ai.backend.web.composition import login_store_of
 from ai.backend.web.config.settings import SessionSettings
@@ -92,16 +93,51 @@ async def test_a_success_forgets_failures_and_an_absent_manager_adds_none(tmp_pa
             assert (answer["status"], answer["authenticated"]) == (502, False)
 
 
+async def test_the_addresses_of_an_ipv6_network_count_together(tmp_path: Path) -> None:
+    """Whoever has one such address has 2^64 of them."""
+    tables = {"session": {"address-allowed-fail-count": 3}, "service": {"trusted-proxies": ["127.0.0.1"]}}
+    async with running_site(tmp_path, **tables) as site:
+        for number in range(6):  # one guess for each name, so that no name is refused
+            body = {"username": f"{number}@example.com", "password": "guess"}
+            headers = {"X-Forwarded-For": f"2001:db8:0:1::{number:x}"}
+            async with site.http.post(f"{site.url}/server/login", json=body, headers=headers) as response:
+                assert response.status == (200 if number < 3 else 429), number
+        other = {"username": "other@example.com", "password": "guess"}
+        headers = {"X-Forwarded-For": "2001:db8:0:2::1"}
+        async with site.http.post(f"{site.url}/server/login", json=other, headers=headers) as response:
+            assert response.status == 200, "another network"
+
+
+async def test_a_deeply_nested_body_is_refused_and_leaves_no_traceback(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    for path in ("login", "logout", "update-password-no-auth"):
+        body = b'{"username":' + b"[" * 30_000 + b"]" * 30_000 + b"}"
+        async with site.http.post(f"{site.url}/server/{path}", data=body) as response:
+            assert response.status == 400
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+async def test_a_manager_that_is_away_is_no_failure_of_a_sign_in_elsewhere(tmp_path: Path) -> None:
+    away = {"endpoint": "http://127.0.0.1:9"}
+    async with running_site(tmp_path, session={"address-allowed-fail-count": 2}, api=away) as site:
+        for _ in range(5):
+            headers = {"Cookie": "backendai-ticket=ticket|"}
+            async with site.http.get(f"{site.url}/server/sso/x/callback", headers=headers) as response:
+                assert response.status == 503
+
+
 async def test_all_logins_of_a_user_end_together(site: Site) -> None:
     await site.login()
     async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as other:
         second = Site(site.url, site.manager, other, site.server)
         await second.login()
-        async with site.http.post(f"{site.url}/func/auth/update-password", json={}) as response:
-            assert response.status == 200
-        assert (await check(second))["authenticated"] is False
-        assert (await check(site))["authenticated"] is True
-        await second.login()
+        for path in ("auth/update-password", "v4/auth/update-password", "auth/update%2Dpassword"):
+            async with site.http.post(URL(f"{site.url}/func/{path}", encoded=True), json={}) as response:
+                assert response.status == 200
+            assert (await check(second))["authenticated"] is False, path
+            assert (await check(site))["authenticated"] is True
+            await second.login()
         async with site.http.post(f"{site.url}/server/logout", json={"everywhere": True}) as response:
             assert response.status == 200
         assert (await check(second))["authenticated"] is False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import io
 from collections.abc import AsyncIterator
 
@@ -46,6 +47,27 @@ async def test_a_large_body_is_streamed_with_its_length(site: Site) -> None:
 
     async with site.http.patch(f"{site.url}/func/upload", data=pieces()) as response:
         assert (await response.json())["bytes"] == 4000
+
+
+def _gzip_with_a_long_head(content: bytes, head_bytes: int) -> bytes:
+    plain = gzip.compress(content)
+    return plain[:3] + b"\x08" + plain[4:10] + b"n" * head_bytes + b"\0" + plain[10:]
+
+
+async def test_a_compressed_body_takes_nothing_of_the_next_request(site: Site) -> None:
+    """Decompressed, it would be shorter than its ``Content-Length`` says: the manager took the head of the next
+    request, of whatever user, for the rest of it."""
+    await site.login()
+    body = _gzip_with_a_long_head(b"abc", 300)
+    headers = {"Content-Encoding": "gzip", "Connection": "keep-alive, content-encoding"}
+    for headers_sent in (headers, {"Content-Encoding": "gzip"}):
+        async with site.http.post(f"{site.url}/func/unread", data=body, headers=headers_sent) as response:
+            assert response.status == 200
+        for number in range(3):
+            async with site.http.get(f"{site.url}/func/next/{number}") as response:
+                assert (response.status, (await response.json())["path"]) == (200, f"/next/{number}")
+    async with site.http.post(f"{site.url}/func/read", data=body, headers=headers) as response:
+        assert (await response.json())["bytes"] == len(body), "a body is passed on as it came"
 
 
 async def test_without_a_login_only_anonymous_paths_are_served(site: Site) -> None:

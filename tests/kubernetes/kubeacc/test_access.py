@@ -115,6 +115,29 @@ async def test_admission_refuses_what_no_policy_allows_and_false_names(admitted:
         await api.create(OPERATIONS, operation("administrator", requestedGroups=["admins"]), "team", dry_run=True)
 
 
+async def test_an_operator_takes_no_running_operation_from_its_device(
+    admitted: Cluster, bench: Bench, device: str
+) -> None:
+    """It would leave the device quarantined for everybody, and what it attached in no quota."""
+    grant = ("create", "rolebinding", "operator", "--clusterrole=kube-acc-operator", "--user=operator")
+    await asyncio.to_thread(admitted.kubectl, "-n", bench.namespace, *grant)
+    bench.node.script = lambda _, order: None
+    await bench.ask("held", device, "Reset")
+    await bench.wait_for("held", lambda op: op.status.report is not None)
+    nothing = {"metadata": {"finalizers": None}}
+    async with client_of(admitted.user("operator")) as api:
+        with pytest.raises(RequestDenied, match="the finalizer of an operation") as refused:
+            await api.patch(OPERATIONS, "held", nothing, bench.namespace)
+        assert refused.value.denial is Denial.ADMISSION
+        await api.patch(OPERATIONS, "held", {"spec": {"cancel": True}}, bench.namespace)
+    async with client_of(admitted.user("administrator")) as api:
+        await asyncio.to_thread(
+            admitted.kubectl, "-n", bench.namespace, "create", "rolebinding", "administrator",
+            "--clusterrole=kube-acc-administrator", "--user=administrator",
+        )  # fmt: skip
+        await api.patch(OPERATIONS, "held", nothing, bench.namespace)
+
+
 def node_address(cluster: Cluster, node: str) -> ClusterAddress:
     """The address with the token that a node plugin has on its node."""
     uid = cluster.request("GET", f"/api/v1/nodes/{node}")["metadata"]["uid"]

@@ -37,6 +37,8 @@ def test_a_real_api_server_takes_the_objects(kubernetes_cluster: Cluster) -> Non
         ("cluster=Not_A_Name", "cluster"),
         ("replicas=0", "replicas"),
         ("unknown=1", "unknown"),
+        ("keypairSecret=x: y", "keypairSecret"),
+        ("records.existingClaim=x: y", "existingClaim"),
     ],
 )
 def test_wrong_values_are_named(kubernetes_cluster: Cluster, option: str, problem: str) -> None:

@@ -92,6 +92,11 @@ def test_every_daemon_takes_its_settings(kubernetes_cluster: Cluster, tmp_path: 
         ("web.service.type=Public", "service"),
         ("storageProxy.volumes.relative=claim", "relative"),
         ("web.unknown=1", "unknown"),
+        # Written into YAML as they are, these would add fields to the pod.
+        ("web.environmentSecret=x}", "environmentSecret"),
+        ("storageProxy.existingClaim=x}", "existingClaim"),
+        ("storageProxy.volumes./data: x=claim", "/data: x"),
+        ("keysSecret=x: y", "keysSecret"),
     ],
 )
 def test_wrong_values_are_named(kubernetes_cluster: Cluster, option: str, problem: str) -> None:

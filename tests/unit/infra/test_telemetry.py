@@ -69,6 +69,18 @@ def test_a_user_cannot_forge_a_line_of_the_console_log(tmp_path: Path) -> None:
     assert len((tmp_path / "log").read_text().splitlines()) == 1
 
 
+def test_the_text_of_an_error_forges_no_line_of_the_console_log_either(tmp_path: Path) -> None:
+    configure_logging("manager", style="console", file=tmp_path / "log")
+    try:
+        raise ValueError("x\n12:00:00.000 1 ERROR   ai.backend.manager: forged\x1b]52;c;eA==\x07")
+    except ValueError:
+        logging.getLogger("ai.backend.test").exception("a request failed")
+    first, *others = (tmp_path / "log").read_text().splitlines()
+    assert first.endswith("a request failed")
+    assert any("forged" in line for line in others)
+    assert all(line.startswith("  ") and line.isprintable() for line in others)
+
+
 def test_the_same_metric_is_made_once_and_keeps_its_kind() -> None:
     metrics = Metrics("storage-proxy")
     metrics.counter("requests_total", "Requests.", ["status"]).labels("2xx").inc()

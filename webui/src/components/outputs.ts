@@ -56,10 +56,11 @@ const allowedAttributes = new Set([
   'dir',
 ]);
 
-// Browsers report each handler and style that they parse and may not use, even in documents that nobody sees.
+// Browsers report each handler and style that they parse and may not use, even in documents that nobody sees. A tag ends
+// at the next `<` here: with longer ones, tags that never end would take the square of their number.
 function withoutHandlers(html: string): string {
   const unstyled = html.replace(/<style\b[\s\S]*?(<\/style\s*>|$)/gi, '');
-  return unstyled.replace(/<[a-z][^>]*>/gi, (tag) => tag.replace(/([\s"'/])(on[a-z]+|style)(?=\s*=)/gi, '$1data-$2'));
+  return unstyled.replace(/<[a-z][^<>]*>/gi, (tag) => tag.replace(/([\s"'/])(on[a-z]+|style)(?=\s*=)/gi, '$1data-$2'));
 }
 
 /**

@@ -99,7 +99,7 @@ class StorageProxy:
         options = HttpOptions(connections_per_address=settings.api.client.connections_per_address)
         client_app = HttpServer(client_endpoints, metrics=metrics, options=options).application()
         client_app.on_response_prepare.append(allow_all_origins)
-        self._client_runner = make_runner(client_app)
+        self._client_runner = make_runner(client_app, decodes_bodies=False)
         self._loops: list[asyncio.Task[None]] = []
 
     async def start(self, *, client: Address | None = None, manager: Address | None = None) -> None:

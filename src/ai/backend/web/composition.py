@@ -77,14 +77,14 @@ class WebServer:
         server = HttpServer(
             [endpoint for api in apis for endpoint in endpoints_of(api)],
             metrics=metrics,
-            options=HttpOptions(trusted_proxies=frozenset(service.trusted_proxies)),
+            options=HttpOptions(trusted_proxies=frozenset(service.trusted_proxies), has_versions=False),
             active_keys=logins.active,
         )
         app = server.application()
         check, add_headers = guarding(scheme, hsts_subdomains=settings.security.hsts_subdomains)
         app.middlewares.insert(0, check)
         app.on_response_prepare.append(add_headers)
-        self._runner = make_runner(app)
+        self._runner = make_runner(app, decodes_bodies=False)
 
     async def start(self, listener: socket.socket | None = None) -> None:
         """Serves on ``listener``, or on the address of the settings.

@@ -65,7 +65,8 @@ async def test_a_permit_is_known_to_haproxy_after_the_gate_has_seen_it(
     other = circuit_to(route_to(app.port), port=ports[1], public=False)
     await serve(plane, circuit, other)
     headers = {
-        "Cookie": f"a=1; {cookie_of(circuit)}; b=2; {permit_name(other.id, is_secure=False)}=x",
+        "Cookie": f"a=1; {cookie_of(circuit)}; b=2; {permit_name(other.id, is_secure=False)}=x; "
+        "__Host-backendai=login; backendai-8090=login",
         "X-Forwarded-For": "10.1.2.3",
         "Forwarded": "for=10.1.2.3",
         "X_Real_Ip": "10.1.2.3",
@@ -125,6 +126,7 @@ async def test_cookies_of_an_app_reach_its_own_host_only(
         forged,
         f"={forged}; Path=/lab",
         f" = {forged}",
+        "backendai-8090=login; Path=/",
         "a=1; Domain=example.net; Path=/",
         "b=2; domain=x; DOMAIN=y",
         "c=3; Path=/",

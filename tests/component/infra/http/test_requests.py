@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import io
 
 import pytest
@@ -111,6 +112,18 @@ async def test_bodies_of_strangers_share_a_bound(demo: Demo, monkeypatch: pytest
     assert reply.status != 503
     for writer in writers:
         writer.close()
+    await _wait_remaining(budget, 1_000)
+
+
+async def test_a_compressed_body_counts_as_large_as_it_may_become(demo: Demo, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else strangers would have a megabyte each held for a kilobyte that they send."""
+    monkeypatch.setattr(routes, "SMALL_BODY_BYTES", 100)
+    budget = demo.server.unverified = MemoryBudget(1_000)
+    stranger = demo.client(secret_key="wrong")
+    head = stranger.head("POST", "/things", headers={"Content-Length": "90", "Content-Encoding": "gzip"})
+    _, writer = await stranger.send(head + gzip.compress(bytes(900))[:-8])
+    await _wait_remaining(budget, 0)
+    writer.close()
     await _wait_remaining(budget, 1_000)
 
 

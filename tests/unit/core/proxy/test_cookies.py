@@ -30,6 +30,14 @@ def test_other_spellings_of_the_name_reach_no_app(spelling: str) -> None:
     assert split_cookies([f"a=1;{spelling}=secret"], "")[1] == "a=1"
 
 
+@pytest.mark.parametrize(
+    "name", ["backendai", "__Host-backendai", "backendai-8090", "BackendAI-ticket", "__host-backendai"]
+)
+def test_a_login_session_of_a_console_at_the_same_host_reaches_no_app(name: str) -> None:
+    assert split_cookies([f"a=1; {name}=token; b=2"], NAME) == ([], "a=1; b=2")
+    assert not accepts_app_cookie(f"{name}=mine; Path=/; Secure", "a1.apps.example")
+
+
 @given(st.lists(st.text(alphabet="ab=; \t-" + NAME, max_size=60), max_size=4))
 def test_no_arrangement_of_cookies_passes_a_permit(lines: list[str]) -> None:
     passed = split_cookies([*lines, f"{NAME}=secret"], NAME)[1]

@@ -1,6 +1,6 @@
 import { beforeEach, describe, expect, it, vi } from 'vitest';
 import { type ConnectionState, TerminalConnection } from './connection';
-import { delayBefore, excerpt, fromBase64, lineCount, readMessage, toBase64 } from './rules';
+import { delayBefore, excerpt, fromBase64, lineCount, pastedText, readMessage, toBase64 } from './rules';
 
 class FakeSocket {
   static opened: FakeSocket[] = [];
@@ -133,5 +133,12 @@ describe('rules', () => {
     expect(lineCount('a\nb\r\nc\r')).toBe(3);
     expect(excerpt('a\nb')).toBe('a\nb');
     expect(excerpt('x\n'.repeat(100)).split('\n')).toHaveLength(9);
+  });
+});
+
+describe('pasted text', () => {
+  it('ends no brackets of the shell and has nothing that nobody sees', () => {
+    expect(pastedText('ls\u001b[201~; rm -rf ~\r')).toBe('ls[201~; rm -rf ~\r');
+    expect(pastedText('a\u0003\u0004\u007f\u009b201~b\tc\r\nd — 한글 🙂')).toBe('a201~b\tc\r\nd — 한글 🙂');
   });
 });

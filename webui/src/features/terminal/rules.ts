@@ -35,6 +35,14 @@ export function readMessage(frame: unknown): ServerMessage | null {
   }
 }
 
+/**
+ * Returns pasted text without control characters but tabs and line ends. Nobody sees them in what a page has put into the
+ * clipboard, and `ESC [201~` among them would end the brackets by which a shell knows pasted text from typed commands.
+ */
+export function pastedText(text: string): string {
+  return text.replace(/[^\P{Cc}\t\r\n]/gu, '');
+}
+
 /** Returns how many lines a text has, without an empty last one. */
 export function lineCount(text: string): number {
   return text.replace(/(\r\n|\r|\n)$/, '').split(/\r\n|\r|\n/).length;

@@ -12,6 +12,7 @@ from pydantic import AliasChoices, Field, field_validator, model_validator
 from ai.backend.agent.config.kubernetes import KubernetesSettings
 from ai.backend.agent.config.published import AgentDebugSettings, ContainerSettings, PublishedNode
 from ai.backend.infra.settings import Settings
+from ai.backend.infra.settings.examples import refuse_example
 from ai.backend.infra.settings.tables import (
     Address,
     EtcdSettings,
@@ -42,6 +43,11 @@ class WatcherSettings(TlsSettings):
         default_factory=list,
         description="Run instead of `systemctl ACTION UNIT`, with the action (start, stop, restart) as its last word.",
     )
+
+    @model_validator(mode="after")
+    def _has_token_of_its_own(self) -> Self:
+        refuse_example(self.service_addr.host, token=self.token)
+        return self
 
 
 class DeviceCordonSettings(Settings):

@@ -15,6 +15,13 @@ _METRIC_UNITS = {
     "hertz": " Hz", "count": "",
 }  # fmt: skip
 _DAY_S = 86_400
+_SEQUENCE = re.compile(
+    r"(\x1b\[[0-9;:]*[mK])"
+    r"|\x1b\[[0-?]*[ -/]*[@-~]"
+    r"|\x1b[]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)"
+    r"|[\x00-\x07\x0b\x0c\x0e-\x1f\x7f-\x9f]"
+)
+"""Sequences and control characters of ECMA-48, those first that :func:`coloured` keeps."""
 _SHORT_ID_LENGTH = 8
 
 SlotDisplays = Mapping[str, Mapping[str, Any]]
@@ -25,6 +32,12 @@ _NO_DISPLAYS: SlotDisplays = {}
 def harmless(text: str) -> str:
     """Replaces control characters by escapes, so that no terminal obeys them. Line ends stay."""
     return "".join(char if char.isprintable() or char == "\n" else repr(char)[1:-1] for char in text)
+
+
+def coloured(text: str) -> str:
+    """Returns what a program has printed without the sequences and control characters that a terminal would obey but
+    those of colours and erased lines: others write its clipboard, its title, or over what it has shown."""
+    return _SEQUENCE.sub(lambda match: match[1] or "", text)
 
 
 def cell(value: Any) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ai.backend.cli.framework.lazy import Leaf, screen_of
+from ai.backend.cli.framework.values import coloured
 from ai.backend.cli.session.commands import find_session, owner_option
 
 if TYPE_CHECKING:
@@ -28,6 +29,11 @@ def new_part(printed: str, log: str) -> str:
     return rest if overlap else log
 
 
+def _shown(log: str) -> str:
+    """Returns a log as it is printed: the session of somebody else must not control the reader's terminal."""
+    return coloured(log) if sys.stdout.isatty() else log
+
+
 class GrowingLog:
     """Prints the console log of a session piece by piece."""
 
@@ -39,7 +45,7 @@ class GrowingLog:
     async def print_new(self) -> None:
         """Prints what the log has more than at the last call."""
         log = await self._session.get_logs(self._kernel)
-        sys.stdout.write(new_part(self._printed, log))
+        sys.stdout.write(_shown(new_part(self._printed, log)))
         sys.stdout.flush()
         self._printed = log
 
@@ -62,7 +68,7 @@ async def logs(api: AsyncSession, session: str, kernel: str | None, follow: bool
     if screen.is_json:
         screen.json({"session": session, "logs": log_text})
     elif log_text:
-        click.echo(log_text, nl=not log_text.endswith("\n"))
+        click.echo(_shown(log_text), nl=not log_text.endswith("\n"))
     else:
         screen.inform(f"{session} has printed nothing since it was started")
 

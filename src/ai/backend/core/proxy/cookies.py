@@ -6,7 +6,10 @@ import re
 from collections.abc import Iterable
 from uuid import UUID
 
-PERMIT_PREFIX = "backendai-permit-"
+OUR_PREFIX = "backendai"
+"""Begins the names of permits and of the console's login sessions. Browsers do not tell ports apart: a console at the
+same host name gets the cookies that apps set, and apps would get its."""
+PERMIT_PREFIX = f"{OUR_PREFIX}-permit-"
 SECURE_PREFIX = "__Host-"
 """Browsers accept a cookie of such a name only by TLS, without a domain and for the path ``/``."""
 PERMIT_S = 12 * 3600
@@ -24,15 +27,16 @@ def permit_name(circuit: UUID, *, is_secure: bool) -> str:
 
 def _is_ours(name: str) -> bool:
     lowered = name.strip().lower()
-    return lowered.removeprefix(SECURE_PREFIX.lower()).startswith(PERMIT_PREFIX)
+    return lowered.removeprefix(SECURE_PREFIX.lower()).startswith(OUR_PREFIX)
 
 
 def split_cookies(lines: Iterable[str], name: str) -> tuple[list[str], str]:
-    """Returns the values of the permit ``name``, and the cookies for the app: permits of every circuit are left out."""
+    """Returns the values of the permit ``name``, and the cookies for the app: permits of every circuit and login
+    sessions of the console are left out."""
     values: list[str] = []
     passed: list[str] = []
     for line in lines:
-        if PERMIT_PREFIX not in line.lower():
+        if OUR_PREFIX not in line.lower():
             passed.append(line)
             continue
         for part in line.split(";"):
@@ -45,7 +49,7 @@ def split_cookies(lines: Iterable[str], name: str) -> tuple[list[str], str]:
 
 
 def accepts_app_cookie(set_cookie: str, host: str) -> bool:
-    """Returns False for a Set-Cookie of an app that takes the name of a permit, or would reach other hosts."""
+    """Returns False for a Set-Cookie of an app that takes the name of one of ours, or would reach other hosts."""
     first, *attributes = set_cookie.split(";")
     if _is_ours(first.lstrip("= \t").partition("=")[0]):  # a nameless cookie "=a=b" comes back as "a=b"
         return False

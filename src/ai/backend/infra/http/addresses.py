@@ -12,6 +12,22 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 MAX_NETWORK_LENGTH = 64
 """The maximum number of characters; the longest address with its prefix has 49."""
 
+_IPV6_CLIENT_PREFIX = 64
+"""The bits of an IPv6 address that name one client; it chooses the others freely."""
+
+
+def client_of(address: str) -> str:
+    """Returns an IPv4 address, or the network of an IPv6 address, as the client that limits count."""
+    try:
+        ip = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:  # a unix socket has no address
+        return address
+    if isinstance(ip, ipaddress.IPv4Address):
+        return address
+    if ip.ipv4_mapped is not None:
+        return str(ip.ipv4_mapped)
+    return str(ipaddress.ip_network((ip.packed[: _IPV6_CLIENT_PREFIX // 8] + bytes(8), _IPV6_CLIENT_PREFIX)))
+
 
 def parse_network(text: str) -> Network:
     """Parses a network such as ``10.1.0.0/16``, or one address. Raises ValueError."""

@@ -6,7 +6,6 @@ their sockets are closed. A loop of uvloop accepts by itself, so there nothing i
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import resource
 import socket
@@ -15,9 +14,9 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Self
 
+from ai.backend.infra.http.addresses import client_of
+
 log = logging.getLogger(__name__)
-_IPV6_CLIENT_PREFIX = 64
-"""The bits of an IPv6 address that name one client; it chooses the others freely."""
 _LOG_INTERVAL_S = 60.0
 _SHARE_OF_DESCRIPTORS = 0.75
 """The part of this process's descriptors that connections may take; files and other sockets need the rest."""
@@ -50,7 +49,7 @@ class ConnectionCount:
 
     def acquire(self, address: str) -> str | None:
         """Counts a connection and returns the client that :meth:`release` needs, or None if it exceeds a limit."""
-        client = _client(address)
+        client = client_of(address)
         is_limited = address not in self._limits.unlimited_addresses
         if self._total >= self._max_total or (is_limited and self._counts[client] >= self._max_per_address):
             self._log_refusal(address)
@@ -69,21 +68,8 @@ class ConnectionCount:
         now = time.monotonic()
         if now - self._logged_at >= _LOG_INTERVAL_S:
             self._logged_at = now
-            counts = f"{self._counts[_client(address)]} from there, {self._total} together"
+            counts = f"{self._counts[client_of(address)]} from there, {self._total} together"
             log.warning("closed a new connection of %s: too many are open (%s)", address, counts)
-
-
-def _client(address: str) -> str:
-    """Returns an IPv4 address, or the network of an IPv6 address, as the client that is counted."""
-    try:
-        ip = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:  # a unix socket has no address
-        return address
-    if isinstance(ip, ipaddress.IPv4Address):
-        return address
-    if ip.ipv4_mapped is not None:
-        return str(ip.ipv4_mapped)
-    return str(ipaddress.ip_network((ip.packed[: _IPV6_CLIENT_PREFIX // 8] + bytes(8), _IPV6_CLIENT_PREFIX)))
 
 
 class _CountedSocket(socket.socket):

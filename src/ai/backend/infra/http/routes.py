@@ -147,7 +147,9 @@ class Call(Generic[B, Q]):
             content_length = self.request.content_length
             if content_length is not None and content_length > max_bytes:
                 raise PayloadTooLarge(f"At most {max_bytes} bytes are taken.", data={"limit": max_bytes})
-            expected_bytes = max_bytes if content_length is None else content_length
+            # A compressed body becomes as large as it likes.
+            is_coded = "Content-Encoding" in self.request.headers
+            expected_bytes = max_bytes if content_length is None or is_coded else content_length
             if expected_bytes > SMALL_BODY_BYTES:
                 self.acquired = await self.budget.acquire(expected_bytes)
             try:

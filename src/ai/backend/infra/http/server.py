@@ -31,7 +31,7 @@ from ai.backend.common import errors
 from ai.backend.common.signing import media_type
 from ai.backend.infra.http import decode
 from ai.backend.infra.http import errors as http_errors
-from ai.backend.infra.http.addresses import may_come_from
+from ai.backend.infra.http.addresses import client_of, may_come_from
 from ai.backend.infra.http.client_tokens import TOKEN_HEADER, ClientTokens
 from ai.backend.infra.http.connections import ConnectionCount, ConnectionLimits, LimitedListener
 from ai.backend.infra.http.paths import modern_path, split_target
@@ -269,7 +269,7 @@ class HttpServer:
         if not endpoint.auth:
             if not endpoint.limited:
                 return None
-            return await self.limiter.count(f"ip:{call.address}", self.options.anonymous_rate_limit)
+            return await self.limiter.count(f"ip:{client_of(call.address)}", self.options.anonymous_rate_limit)
         if self.authenticator is None:
             raise errors.AuthenticationFailed("Nobody can sign in here.")
         access_key, key = await self.authenticator.authenticate(
@@ -297,7 +297,9 @@ class HttpServer:
             anonymous_key = call is not None and not call.endpoint.auth
             if not anonymous_key:  # an anonymous endpoint has been counted already
                 try:
-                    await self.limiter.count(f"ip:{self._client_address(request)}", self.options.anonymous_rate_limit)
+                    await self.limiter.count(
+                        f"ip:{client_of(self._client_address(request))}", self.options.anonymous_rate_limit
+                    )
                 except errors.RateLimitExceeded as limited:
                     error = limited
         if http_errors.status_of(error) >= 500:
@@ -411,10 +413,15 @@ def _translate_error(error: web.HTTPException) -> errors.BackendError:
     return errors.InternalError(error.reason or "")
 
 
-def make_runner(app: web.Application) -> web.AppRunner:
-    """Returns the runner of a daemon's server; ``await runner.cleanup()`` stops it, also after a failed start."""
+def make_runner(app: web.Application, *, decodes_bodies: bool = True) -> web.AppRunner:
+    """Returns the runner of a daemon's server; ``await runner.cleanup()`` stops it, also after a failed start.
+
+    ``decodes_bodies``: bodies with a ``Content-Encoding`` are decompressed. A server that passes bodies on leaves them
+    as they are, for which alone their ``Content-Length`` is right.
+    """
     return web.AppRunner(
         app,
+        auto_decompress=decodes_bodies,
         access_log=None,
         handle_signals=False,
         max_line_size=_MAX_LINE_BYTES,

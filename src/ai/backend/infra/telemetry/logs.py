@@ -36,6 +36,10 @@ _RESET_COLOR = "\x1b[0m"
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]")
 
 
+def _harmless(line: str) -> str:
+    return _CONTROL_CHARACTERS.sub(lambda match: repr(match[0])[1:-1], line)
+
+
 class _Binding:
     """A block with additional ids; a class, since a request enters one and a generator costs twice as much."""
 
@@ -100,13 +104,16 @@ class _ConsoleFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         ids = " ".join(f"{name}={value}" for name, value in getattr(record, "ids", {}).items())
         # A message may hold input of users: it stays one line, and controls no terminal.
-        message = _CONTROL_CHARACTERS.sub(lambda match: repr(match[0])[1:-1], message_of(record))
+        message = _harmless(message_of(record))
         message += f"  {ids}" if ids else ""
         level = f"{self._colors.get(record.levelno, '')}{record.levelname:<7}{_RESET_COLOR if self._colors else ''}"
         time_text = time.strftime("%H:%M:%S", time.localtime(record.created))
         source = f"{time_text}.{int(record.msecs):03d} {record.process} "
         line = f"{level} {message}" if self._is_simple else f"{source}{level} {record.name}: {message}"
-        return line + ("\n" + self.formatException(record.exc_info) if record.exc_info else "")
+        if not record.exc_info:
+            return line
+        # Indented, since the text of an error may hold what looks like a record.
+        return "\n  ".join([line, *map(_harmless, self.formatException(record.exc_info).split("\n"))])
 
 
 def configure_logging(

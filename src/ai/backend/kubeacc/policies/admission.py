@@ -14,12 +14,13 @@ from typing import Any
 
 from ai.backend.kubeacc.crd.operations import AcceleratorOperationStatus
 from ai.backend.kubeacc.crd.policies import AcceleratorPolicySpec
-from ai.backend.kubeacc.crd.vocabulary import GROUP, VERSION, SubjectKind
+from ai.backend.kubeacc.crd.vocabulary import GROUP, OPERATION_FINALIZER, VERSION, SubjectKind
 from ai.backend.kubeacc.policies.evaluation import subject_user_name
-from ai.backend.kubeacc.policies.roles import NAMESPACE, NODE_ACCOUNT
+from ai.backend.kubeacc.policies.roles import CONTROLLERS_USER, NAMESPACE, NODE_ACCOUNT
 
 OPERATIONS_POLICY = f"kube-acc-operations.{GROUP}"
 REQUESTER_POLICY = f"kube-acc-requester.{GROUP}"
+FINALIZER_POLICY = f"kube-acc-finalizer.{GROUP}"
 NODE_POLICY = f"kube-acc-node.{GROUP}"
 MAX_POLICIES = 200
 """More than these are left to the controllers: the server limits the cost of an admission policy."""
@@ -45,6 +46,28 @@ def requester_policy() -> dict[str, Any]:
     return _policy(
         REQUESTER_POLICY,
         rules=[_rule(["acceleratoroperations"], ["CREATE"])],
+        variables=[],
+        validations=validations,
+    )
+
+
+def finalizer_policy() -> dict[str, Any]:
+    """Returns the policy by which an operation stays until its device is free, whoever deletes it.
+
+    Administrators of accelerators may remove the finalizer where no controllers run any more."""
+    has_finalizer = f"(has(%s.metadata.finalizers) && '{OPERATION_FINALIZER}' in %s.metadata.finalizers)"
+    validations = [
+        {
+            "expression": f"!{has_finalizer % ('oldObject', 'oldObject')} || {has_finalizer % ('object', 'object')}"
+            f" || request.userInfo.username == '{CONTROLLERS_USER}'"
+            f" || authorizer.group('{GROUP}').resource('accelerators').check('delete').allowed()",
+            "message": "the finalizer of an operation falls when its device is free: cancel or delete the operation",
+            "reason": "Forbidden",
+        },
+    ]
+    return _policy(
+        FINALIZER_POLICY,
+        rules=[_rule(["acceleratoroperations"], ["UPDATE"])],
         variables=[],
         validations=validations,
     )
@@ -211,4 +234,9 @@ def binding(name: str) -> dict[str, Any]:
 
 def manifests() -> list[dict[str, Any]]:
     """Returns the admission policies of an installation; the controllers add the one of operations."""
-    return [requester_policy(), binding(REQUESTER_POLICY), node_policy(), binding(NODE_POLICY)]
+    policies = {
+        REQUESTER_POLICY: requester_policy(),
+        FINALIZER_POLICY: finalizer_policy(),
+        NODE_POLICY: node_policy(),
+    }
+    return [made for name, policy in policies.items() for made in (policy, binding(name))]

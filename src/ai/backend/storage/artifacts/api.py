@@ -20,6 +20,7 @@ from ai.backend.storage.artifacts.hub import Hub
 from ai.backend.storage.artifacts.imports import Imports
 from ai.backend.storage.artifacts.model import files_of, plan_key
 from ai.backend.storage.transfers.file_response import send_file
+from ai.backend.storage.transfers.request_body import refuse_coding
 from ai.backend.storage.transfers.tokens import ArtifactClaims, ObjectClaims, PutObjectClaims, Tokens
 
 UPLOAD_IDLE_TIMEOUT_S = 60.0
@@ -185,6 +186,7 @@ class ArtifactClientApi:
         claims = self.tokens.read(call.query.token, PutObjectClaims)
         if call.request.content_length != claims.size:
             raise InvalidInput(f"Send exactly {claims.size} bytes, and their number in Content-Length.")
+        refuse_coding(call.request)
         storage = self.archive.storages.get(claims.storage)
         await _check_upload(storage, claims)
         await storage.put(claims.key, _body_parts(call.request, claims.size), size=claims.size)

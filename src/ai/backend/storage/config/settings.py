@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, SecretStr
+from pydantic import BeforeValidator, Field, SecretStr, model_validator
 
 from ai.backend.infra.settings import Settings
+from ai.backend.infra.settings.examples import refuse_example
 from ai.backend.infra.settings.published import unused_field
 from ai.backend.infra.settings.tables import (
     DebugSettings,
@@ -87,6 +88,11 @@ class ManagerApiSettings(TlsSettings):
     service_addr: AddressSettings = AddressSettings(host="127.0.0.1", port=6022)
     secret: SecretStr = Field(description="What managers send in X-BackendAI-Storage-Auth-Token.")
 
+    @model_validator(mode="after")
+    def _has_secret_of_its_own(self) -> Self:
+        refuse_example(self.service_addr.host, secret=self.secret)
+        return self
+
 
 class ApiSettings(Settings):
     client: ClientApiSettings = ClientApiSettings()
@@ -148,3 +154,8 @@ class StorageSettings(Settings):
     otel: OtelSettings = OtelSettings()
     monitors: MonitorSettings = Field(MonitorSettings(), description="Services that errors and figures go to.")
     logging: LoggingSettings = LoggingSettings()
+
+    @model_validator(mode="after")
+    def _has_secret_of_its_own(self) -> Self:
+        refuse_example(self.api.client.service_addr.host, secret=self.storage_proxy.secret)
+        return self

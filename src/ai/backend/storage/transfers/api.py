@@ -21,7 +21,7 @@ from ai.backend.infra.http.routes import Call, Schema, route
 from ai.backend.plugin.volume import AbstractVolume, FileKind
 from ai.backend.storage.transfers.archive import ArchiveSlots, stream_zip
 from ai.backend.storage.transfers.file_response import send_archive, send_file
-from ai.backend.storage.transfers.request_body import body_of
+from ai.backend.storage.transfers.request_body import body_of, refuse_coding
 from ai.backend.storage.transfers.tokens import ArchiveClaims, DownloadClaims, Tokens, UploadClaims
 from ai.backend.storage.transfers.uploads import CHECKSUM_ALGORITHMS, Checksum, Chunk, Uploads
 from ai.backend.storage.volumes.registry import Volumes
@@ -173,6 +173,7 @@ class ClientApi:
         claims = self._tokens.read(call.query.token, UploadClaims)
         if request.content_type != CHUNK_TYPE:
             raise UnsupportedMediaType(f"Send {CHUNK_TYPE}.")
+        refuse_coding(request)
         body = body_of(request)
         chunk = Chunk(_header_number(request, "Upload-Offset"), request.content_length, body, _parse_checksum(request))
         try:

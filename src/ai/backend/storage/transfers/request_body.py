@@ -19,7 +19,7 @@ from typing import Any
 from aiohttp import web
 from aiohttp.http_parser import HttpRequestParser
 
-from ai.backend.infra.http.errors import BodyTooSlow
+from ai.backend.infra.http.errors import BodyTooSlow, UnsupportedMediaType
 from ai.backend.storage.transfers.uploads import Sink, to_the_end
 
 BODY_IDLE_TIMEOUT_S = 60.0
@@ -29,6 +29,12 @@ _MIN_DIRECT_BYTES = 1 << 18
 """The smallest remainder of a body that is read from the socket directly."""
 _MAX_BURST_BYTES = 1 << 26
 _POLL_LINGER_MS = 3
+
+
+def refuse_coding(request: web.Request) -> None:
+    """Raises UnsupportedMediaType for a compressed body: sizes and offsets are those of the file."""
+    if "Content-Encoding" in request.headers:
+        raise UnsupportedMediaType("Send the bytes of the file as they are, without Content-Encoding.")
 
 
 def body_of(request: web.Request) -> DirectBody | StreamBody:

@@ -196,9 +196,10 @@ class SessionSettings(Settings):
     )
     cookie_name: str = Field(
         "backendai",
-        pattern=r"^[A-Za-z0-9_-]{1,64}$",
+        pattern=r"^backendai[A-Za-z0-9_-]{0,55}$",
         description="The cookie of login sessions; `__Host-` is put before it where browsers use TLS. Web servers of "
-        "one host name need different ones, since browsers do not tell ports apart.",
+        "one host name need different ones, since browsers do not tell ports apart. It begins with `backendai`, by "
+        "which the app proxy keeps it from apps.",
     )
     max_age: int = Field(604_800, ge=MIN_LOGIN_S, description="Seconds until a login session ends.")
     idle_timeout: int = Field(

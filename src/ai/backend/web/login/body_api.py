@@ -7,11 +7,11 @@ import binascii
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.padding import PKCS7
 
 from ai.backend.common.errors import InvalidInput
+from ai.backend.infra.http.decode import parse_json_object
 from ai.backend.infra.http.routes import Call
 from ai.backend.web.guard import public_origin
 
@@ -25,12 +25,7 @@ async def read_fields(call: Call, *, scheme: str) -> Mapping[str, Any]:
     content = await call.read_body()
     if call.request.headers.get(_ENCODED_HEADER, "").lower() == "true":
         content = _decoded(content, public_origin(call.request, scheme=scheme))
-    if not content.strip():
-        return {}
-    try:
-        return msgspec.json.decode(content, type=dict[str, Any])
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        raise InvalidInput("The body is no JSON object.", data={"body": "no JSON object"}) from None
+    return parse_json_object(content)
 
 
 def _decoded(content: bytes, endpoint: str) -> bytes:

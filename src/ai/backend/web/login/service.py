@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from ai.backend.common.errors import RateLimitExceeded
 from ai.backend.infra.clock import Clock
+from ai.backend.infra.http.addresses import client_of
 from ai.backend.web.login.model import Login, LoginSecret, StoredLogin, login_id_of
 from ai.backend.web.login.recent import RecentLogins
 from ai.backend.web.login.store import LoginStore
@@ -126,7 +127,7 @@ class LoginService:
     async def _counted(
         self, ask: Callable[..., Awaitable[tuple[int, dict[str, Any]]]], fields: Mapping[str, str], *, address: str
     ) -> tuple[int, dict[str, Any]]:
-        name_key, address_key = f"name:{fields['username'].strip().lower()}", f"address:{address}"
+        name_key, address_key = f"name:{fields['username'].strip().lower()}", _address_key(address)
         await self._count(address_key, self._limits.address_failures)
         await self._count(name_key, self._limits.name_failures)
         is_failure = False
@@ -160,12 +161,16 @@ class LoginService:
         address: str,
         client: str,
     ) -> SignIn:
-        address_key = f"address:{address}"
+        address_key = _address_key(address)
         await self._count(address_key, self._limits.address_failures)
-        status, document = await ask(fields, address=address)
-        secret = _secret_of("", document) if status == 200 else None
-        if secret is not None or status >= 500:
-            await self._add(address_key, -1)
+        secret, is_failure = None, False
+        try:
+            status, document = await ask(fields, address=address)
+            secret = _secret_of("", document) if status == 200 else None
+            is_failure = secret is None and status < 500
+        finally:
+            if not is_failure:
+                await self._add(address_key, -1)
         if secret is None:
             return SignIn(token=None, secret=None, problem=document)
         return SignIn(token=await self._begin(secret, address, client), secret=secret, problem={})
@@ -289,6 +294,10 @@ class LoginService:
         now = self._clock.now()
         expires_at = now + timedelta(seconds=self._limits.block_s)
         return await self._store.add_failures(key[:300], count, now=now, expires_at=expires_at)
+
+
+def _address_key(address: str) -> str:
+    return f"address:{client_of(address)}"
 
 
 def _secret_of(username: str, document: Mapping[str, Any]) -> LoginSecret | None:

@@ -16,13 +16,16 @@ from ai.backend.web.pages.config_file import console_configuration
 from ai.backend.web.pages.csp import page_policy
 
 _INDEX = "index.html"
+_PUBLIC = ".well-known"
+"""The only hidden folder that is served (RFC 8615)."""
 _NOT_CACHED = frozenset({".toml", ".json", ".html"})
 _PINNED_NAME_PATTERN = re.compile(r"[.-][0-9a-fA-F]{8,}\.[a-z0-9.]+$")
 """File names with a hash of their content, which never change."""
 
 
 class PagesApi:
-    """Serves the files of a built console from one folder. Links in it may lead nowhere outside."""
+    """Serves the files of a built console from one folder. Links in it may lead nowhere outside, and hidden files
+    stay hidden."""
 
     def __init__(self, settings: WebSettings, *, scheme: str) -> None:
         self._settings = settings
@@ -55,14 +58,17 @@ class PagesApi:
         return web.FileResponse(file, headers=headers, chunk_size=256 << 10)
 
     def _find(self, name: str) -> Path | None:
-        """Returns the path of a regular file beneath the folder."""
+        """Returns the path of a regular file beneath the folder, unless it is hidden."""
         if self._folder is None or "\x00" in name:
             return None
         try:
             path = (self._folder / (name or _INDEX).lstrip("/")).resolve()
             if path.is_dir():
-                path = path / _INDEX
-            return path if path.is_relative_to(self._folder) and path.is_file() else None
+                path = (path / _INDEX).resolve()
+            if not path.is_relative_to(self._folder) or not path.is_file():
+                return None
+            is_hidden = any(part.startswith(".") for part in path.relative_to(self._folder).parts if part != _PUBLIC)
+            return None if is_hidden else path
         except OSError:  # a name that is too long
             return None
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping
+from urllib.parse import unquote
 
 import aiohttp
 from aiohttp import WSMsgType, web
 
 from ai.backend.common.errors import AuthenticationFailed, Forbidden, NotSupported, Unavailable
+from ai.backend.infra.http.paths import modern_path
 from ai.backend.infra.http.routes import Call, route
 from ai.backend.infra.http.streams import ACCESS_KEY, STREAMS, open_socket
 from ai.backend.infra.loop import cancel_all
@@ -42,7 +44,7 @@ _NOT_SENT = _HOP_BY_HOP | frozenset(
     [
         *("host", "cookie", "authorization", "date", "x-backendai-date", "origin", "referer", "forwarded", "expect"),
         *("x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip"),
-        *("x-backendai-unattended", "x-backendai-proof"),
+        *("content-length", "x-backendai-unattended", "x-backendai-proof"),
     ]
 )
 _NOT_RETURNED = _HOP_BY_HOP | frozenset(
@@ -100,13 +102,18 @@ class RelayApi:
             call.request.method,
             raw_target,
             keypair=keypair,
-            headers={**_forwarded_headers(request.headers, call.address), **self._proof(request, login)},
+            headers={
+                **_forwarded_headers(request.headers, call.address),
+                **_length_of(request),
+                **self._proof(request, login),
+            },
             body=_chunks(request) if request.body_exists else None,
         )
         async with response:
-            if login is not None and response.status == 200 and raw_target.partition("?")[0] == _PASSWORD_PATH:
+            path = modern_path(unquote(raw_target.partition("?")[0]))  # as the manager finds the route
+            if login is not None and response.status == 200 and path == _PASSWORD_PATH:
                 await self._logins.end_others(login)
-            if login is not None and response.status == 200 and raw_target.partition("?")[0] == _ROTATION_PATH:
+            if login is not None and response.status == 200 and path == _ROTATION_PATH:
                 await self._logins.sign_out(login, everywhere=True)  # their secret is refused from now on
             return await _send_back(request, response)
 
@@ -148,6 +155,14 @@ def _forwarded_headers(headers: Mapping[str, str], address: str) -> dict[str, st
     left_out = _NOT_SENT | listed
     kept = {name: value for name, value in headers.items() if name.lower() not in left_out}
     return {**kept, "X-Forwarded-For": address}
+
+
+def _length_of(request: web.Request) -> dict[str, str]:
+    """Returns ``Content-Length`` for a body that has one. A length without its body would make the manager take the
+    next request of this connection, which may be another user's, for the missing bytes."""
+    if not request.body_exists or request.content_length is None:
+        return {}
+    return {"Content-Length": str(request.content_length)}
 
 
 async def _chunks(request: web.Request) -> AsyncIterator[bytes]:

@@ -2,6 +2,7 @@ import '@xterm/xterm/css/xterm.css';
 import { FitAddon } from '@xterm/addon-fit';
 import { Terminal } from '@xterm/xterm';
 import { type RefObject, useEffect, useImperativeHandle, useRef } from 'react';
+import { pastedText } from '../rules';
 import classes from './Screen.module.css';
 
 /** What the page does with a screen. */
@@ -64,11 +65,11 @@ export function Screen({ label, isReadAloud, onText, onBytes, onSize, onLongPast
       return false;
     });
     const paste = (event: ClipboardEvent) => {
-      const text = event.clipboardData?.getData('text/plain') ?? '';
-      if (!lineBreak.test(text)) return;
+      const text = pastedText(event.clipboardData?.getData('text/plain') ?? '');
       event.preventDefault();
       event.stopImmediatePropagation();
-      handlers.current.onLongPaste(text);
+      if (lineBreak.test(text)) handlers.current.onLongPaste(text);
+      else emulator.paste(text);
     };
     element.addEventListener('paste', paste, true);
     const subscriptions = [

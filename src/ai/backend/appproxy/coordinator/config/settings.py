@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, model_validator
 
 from ai.backend.infra.settings import Settings
+from ai.backend.infra.settings.examples import refuse_example
 from ai.backend.infra.settings.published import unused_field
 from ai.backend.infra.settings.tables import (
     Address,
@@ -88,6 +89,11 @@ class CoordinatorSettings(Settings):
     debug: DebugSettings = Field(DebugSettings(), description="Finding faults.")
     otel: OtelSettings = Field(OtelSettings(), description="Traces, metrics and logs to a collector.")
     monitors: MonitorSettings = Field(MonitorSettings(), description="Services that errors and figures go to.")
+
+    @model_validator(mode="after")
+    def _has_secret_of_its_own(self) -> Self:
+        refuse_example(self.proxy_coordinator.bind_addr.host, api_secret=self.secrets.api_secret)
+        return self
 
     @property
     def database_url(self) -> str:

@@ -9,6 +9,7 @@ from pydantic import Field, SecretStr, model_validator
 
 from ai.backend.common.wire.appproxy import AppMode, FrontendMode, ProxyProtocol
 from ai.backend.infra.settings import Settings
+from ai.backend.infra.settings.examples import refuse_example
 from ai.backend.infra.settings.published import unused_field
 from ai.backend.infra.settings.tables import (
     Address,
@@ -288,3 +289,15 @@ class WorkerSettings(Settings):
     debug: DebugSettings = Field(DebugSettings(), description="Finding faults.")
     otel: OtelSettings = Field(OtelSettings(), description="Traces, metrics and logs to a collector.")
     monitors: MonitorSettings = Field(MonitorSettings(), description="Services that errors and figures go to.")
+
+    @model_validator(mode="after")
+    def _has_secret_of_its_own(self) -> Self:
+        process = self.proxy_worker
+        hosts = [address.host for address in (process.api_bind_addr, process.models_bind_addr) if address is not None]
+        if process.frontend_mode == "port":
+            hosts.append(process.port_proxy.bind_host)
+        elif process.wildcard_domain is not None:
+            hosts.append(process.wildcard_domain.bind_addr.host)
+        for host in hosts:
+            refuse_example(host, api_secret=self.secrets.api_secret)
+        return self

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from ai.backend.appproxy.worker.planes.embedded.limits import Limits
 from ai.backend.common.wire.appproxy import SETUP_PATH, ProxyProtocol
+from ai.backend.core.proxy.cookies import OUR_PREFIX
 
-PERMIT_MARK = "backendai-permit-"
 FRAMED = (ProxyProtocol.H2, ProxyProtocol.GRPC)
 """Protocols that only HAProxy speaks: nothing of them can be left to the embedded plane."""
 FALLBACK = "worker"
@@ -248,16 +248,16 @@ def _http_rules(files: Files, limits: Limits, *, domain: str | None) -> list[str
         "http-request set-var(txn.backend) var(txn.circuit),field(2,/)",
         "http-request set-var(txn.host) req.hdr(host)",
         "acl public var(txn.circuit) -m beg p/",
-        "acl has_permits req.hdrs -m sub -i " + PERMIT_MARK,
+        "acl has_ours req.hdrs -m sub -i " + OUR_PREFIX,
         "http-request set-var(txn.id) var(txn.circuit),field(3,/) if !public",
         (
             f"http-request set-var(txn.permit) req.fhdr(cookie),sha2(256),hex,lower,concat(/,txn.id),"
             f"map_str({files.permits}) if !public"
         ),
         "http-request set-var(txn.cookies) 'req.fhdr(cookie),"
-        'regsub("(^|;)[ \\t]*(?:__Host-)?' + PERMIT_MARK + '[^;]*","",gi),regsub("^;[ \\t]*","")\' if has_permits',
+        'regsub("(^|;)[ \\t]*(?:__Host-)?' + OUR_PREFIX + '[^;]*","",gi),regsub("^;[ \\t]*","")\' if has_ours',
         f"use_backend {FALLBACK} unless public || {{ var(txn.permit) -m found }}",
-        f"use_backend {FALLBACK} if has_permits {{ var(txn.cookies),lower -m sub {PERMIT_MARK} }}",
+        f"use_backend {FALLBACK} if has_ours {{ var(txn.cookies),lower -m sub {OUR_PREFIX} }}",
         f"use_backend {FALLBACK} if {{ path -m str {SETUP_PATH} }} || {{ method CONNECT TRACE }}{too_long}",
         f"use_backend {FALLBACK} if {{ url -m reg -i '{_BAD_TARGET}' }}",
         r"acl odd_fields req.hdrs -m reg '[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]'",
@@ -296,9 +296,9 @@ def _http_app(*, is_secure: bool, is_framed: bool) -> list[str]:
         "http-request set-header X-Forwarded-Host %[var(txn.host)]",
         "http-request set-header Cookie %[var(txn.cookies)] if { var(txn.cookies) -m found }",
         "http-request del-header Cookie if { var(txn.cookies) -m found } { var(txn.cookies) -m len 0 }",
-        # HAProxy cannot remove one of several fields: a cookie with a permit's name becomes empty, which browsers pass
+        # HAProxy cannot remove one of several fields: a cookie with a name of ours becomes empty, which browsers pass
         # over, and one for a domain becomes one of this host.
-        f"http-response replace-header Set-Cookie '(?i)^[ \\t=]*(?:__Host-)?{PERMIT_MARK}.*' %[var(txn.nothing)]",
+        f"http-response replace-header Set-Cookie '(?i)^[ \\t=]*(?:__Host-)?{OUR_PREFIX}.*' %[var(txn.nothing)]",
         r"http-response replace-header Set-Cookie '(?i)^(.*?);[ \t]*domain[ \t]*=[^;]*(.*)$' '\1\2'",
         r"http-response replace-header Set-Cookie '(?i)^.*;[ \t]*domain[ \t]*=.*' %[var(txn.nothing)]",
     ]

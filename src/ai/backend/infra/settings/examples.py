@@ -1,0 +1,31 @@
+"""Refuses the secrets of the example files where others than this machine reach what they protect."""
+
+from __future__ import annotations
+
+import ipaddress
+
+from pydantic import SecretStr
+
+_EXAMPLE = "change-me"
+"""How every secret of `deploy/config` begins, which the packages install."""
+
+
+def refuse_example(host: str, **secrets: SecretStr | str | None) -> None:
+    """Raises ValueError if one of the secrets, by its key, is that of an example and ``host`` is no loopback address:
+    everybody knows it."""
+    if _is_loopback(host):
+        return
+    for key, secret in secrets.items():
+        text = secret.get_secret_value() if isinstance(secret, SecretStr) else secret or ""
+        if text.startswith(_EXAMPLE):
+            raise ValueError(
+                f"{key.replace('_', '-')} is still that of the example, and {host or 'all addresses'} is"
+                " open to others: write one of your own, as of `openssl rand -hex 32`"
+            )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
