@@ -33,7 +33,6 @@ import {
 import { joinPath, partsOf } from '../rules';
 import { UploadQueue } from '../uploads';
 import classes from './Files.module.css';
-import { MoveDialog } from './MoveDialog';
 import { NameDialog } from './NameDialog';
 import { UploadList } from './UploadList';
 
@@ -65,6 +64,7 @@ function PathLinks({ id, name, path }: { id: string; name: string; path: string 
   );
 }
 
+const MoveDialog = lazy(() => import('./MoveDialog'));
 const Preview = lazy(async () => (await Promise.all([import('./Preview'), loadMessages('preview')]))[0]);
 
 const queues = new Map<string, UploadQueue>();
@@ -302,7 +302,7 @@ function Directory({ id, name, path, mayWrite }: FilesProps) {
           }
         />
       )}
-      {moved !== null && <MoveDialog id={id} path={moved} onClose={() => setMoved(null)} />}
+      <Suspense>{moved !== null && <MoveDialog id={id} path={moved} onClose={() => setMoved(null)} />}</Suspense>
       <Confirm
         isOpen={dialog === 'delete'}
         title={t('files.deleteTitle', { count: selected.size })}

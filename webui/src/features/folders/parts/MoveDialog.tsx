@@ -43,3 +43,4 @@ export function MoveDialog({ id, path, onClose }: { id: string; path: string; on
     </FormDialog>
   );
 }
+export default MoveDialog;
