@@ -101,6 +101,10 @@ add_object_commands(
             json_option("--max-pending-session-resource-slots", help="What waiting sessions may ask for together."),
             click.option("--max-containers-per-session", type=click.IntRange(1), help="Kernels of one session."),
             click.option("--idle-timeout", type=_COUNT, help="Seconds; 0: none."),
+            click.option("--max-claims", type=_COUNT, help="Device claims; 0: as many as the manager allows."),
+            click.option(
+                "--max-claim-idle-time", type=_COUNT, help="Seconds that a claim keeps unused devices; 0: any time."
+            ),
             HOST_PERMISSIONS,
         ),
         example="--max-concurrent-sessions",
