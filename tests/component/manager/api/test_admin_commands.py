@@ -136,8 +136,10 @@ async def test_people_and_tenants(api: Api, shell: Shell) -> None:
     await shell("keypair", "delete", pair["access_key"], "-y")
     waiting = ("--max-pending-session-count", "2", "--max-pending-session-resource-slots", '{"cpu": "4"}')
     await shell("keypair-resource-policy", "update", "tight", "--idle-timeout", "60", *waiting)
+    await shell("keypair-resource-policy", "update", "tight", "--max-claims", "3", "--max-claim-idle-time", "600")
     tight = await shell("keypair-resource-policy", "info", "tight")
     assert (tight["idle_timeout"], tight["max_pending_session_count"]) == (60, 2)
+    assert (tight["max_claims"], tight["max_claim_idle_time"]) == (3, 600)
     assert tight["max_pending_session_resource_slots"] == {"cpu": "4"}
     await shell("keypair-resource-policy", "delete", "tight")
     for email in ("ann@lab", "bob@lab"):
