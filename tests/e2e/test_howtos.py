@@ -49,7 +49,14 @@ def test_devices_fail_as_the_page_shows(cluster: Cluster) -> None:
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(
-    "page", ["agents-that-differ.md", "choose-devices.md", "operate-devices.md", "open-apps-in-a-browser.md"]
+    "page",
+    [
+        "agents-that-differ.md",
+        "choose-devices.md",
+        "claim-devices.md",
+        "operate-devices.md",
+        "open-apps-in-a-browser.md",
+    ],
 )
 def test_pages_that_start_a_cluster_do_what_they_show(page: str, tmp_path: Path) -> None:
     cluster = Cluster(tmp_path / "data")

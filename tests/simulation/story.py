@@ -27,6 +27,7 @@ def cluster_of(seed: int) -> Cluster:
         agents=2 + seed // 2 % 2 + long,
         busy_s=120.0 if long else 45.0,
         requests=20 if long else 8,
+        claims=2 if seed % 4 == 1 else 0,
     )
     return Cluster(seed, Faults(), plan)
 

@@ -19,6 +19,7 @@ ENTRIES = {
     **SESSION_COMMANDS,
     "submit": Entry("ai.backend.cli.array.commands:submit", "Enqueue a batch session, or an array of them."),
     "array": Entry("ai.backend.cli.array.commands:array", "Arrays of batch sessions."),
+    "claim": Entry("ai.backend.cli.claim.commands:claim", "Accelerators that stay yours between sessions."),
     "service": Entry("ai.backend.cli.service.commands:service", "Model services: serve a model to many callers."),
     "create": Entry("ai.backend.cli.session.start:start", "The same as start."),
     "destroy": Entry("ai.backend.cli.session.commands:rm", "The same as rm."),
@@ -86,8 +87,8 @@ SECTIONS = {
     ),
     "Files and services of sessions": ("upload", "download", "ls", "scp", "sftp", "apps", "app", "ssh-config"),
     "Management commands": (
-        "array", "service", "vfolder", "quota", "artifact", "image", "sesstpl", "dotfile", "resource", "accelerator",
-        "session",
+        "array", "claim", "service", "vfolder", "quota", "artifact", "image", "sesstpl", "dotfile", "resource",
+        "accelerator", "session",
     ),
     "Your account": (
         *("config", "keypair", "totp", "sudo", "sign-ins", "update-password", "update-password-no-auth", "signup"),

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ai.backend.client.func.array import AsyncSessionArrays
     from ai.backend.client.func.artifact import AsyncArtifacts
     from ai.backend.client.func.bgtask import AsyncBackgroundTask
+    from ai.backend.client.func.claim import AsyncDeviceClaims
     from ai.backend.client.func.group import AsyncDomain, AsyncGroup
     from ai.backend.client.func.image import AsyncImage
     from ai.backend.client.func.manager import AsyncEtcdConfig, AsyncManager, AsyncServerLog, AsyncSystem
@@ -52,6 +53,7 @@ api_session: ContextVar[Session | AsyncSession] = ContextVar("api_session")
 _AREAS = {
     "ComputeSession": "session:AsyncComputeSessions",
     "SessionArray": "array:AsyncSessionArrays",
+    "DeviceClaim": "claim:AsyncDeviceClaims",
     "Service": "service:AsyncServices",
     "System": "manager:AsyncSystem",
     "Auth": "user:AsyncAuth",
@@ -90,6 +92,7 @@ class AsyncSession:
 
     ComputeSession: AsyncComputeSessions
     SessionArray: AsyncSessionArrays
+    DeviceClaim: AsyncDeviceClaims
     Service: AsyncServices
     System: AsyncSystem
     Auth: AsyncAuth

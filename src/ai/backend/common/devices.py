@@ -232,8 +232,9 @@ class AffinityPolicy(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocMapSpec:
     """A standard alloc map (``discrete`` or ``fractional``) as data, so that the manager can plan without the vendor's
-    package."""
+    package. ``shareable``: a device that is given whole may serve several workloads of one device claim at once."""
 
     kind: str
     strategy: AllocationStrategy = AllocationStrategy.EVENLY
     affinity_policy: AffinityPolicy = AffinityPolicy.PREFER_SINGLE_NODE
+    shareable: bool = False

@@ -29,6 +29,9 @@ FOLDER_CRASH_POINTS = (
 )
 """Passed by the creation, the clone and the end of a virtual folder."""
 
+CLAIM_CRASH_POINTS = _before_and_after("commit-claim")
+"""Passed by a device claim that a session leaves, and by the end of its allocation."""
+
 ARTIFACT_CRASH_POINTS = (
     "after-artifact-scan-page",
     "after-artifact-import-requested",
@@ -59,4 +62,5 @@ CRASH_POINTS = (
     *ARTIFACT_CRASH_POINTS,
     *IMAGE_CRASH_POINTS,
     *SERVING_CRASH_POINTS,
+    *CLAIM_CRASH_POINTS,
 )

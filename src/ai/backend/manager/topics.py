@@ -14,6 +14,9 @@ LAUNCH = "manager.launch"
 TERMINATE = "manager.terminate"
 """Bus topic, payload session id or DestroyKernels: kernels are to be ended."""
 
+CLAIM = "manager.claim"
+"""Bus topic: device claims or sessions that name them were changed."""
+
 ARRAY = "manager.array"
 """Bus topic: elements of arrays may be released."""
 

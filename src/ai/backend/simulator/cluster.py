@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
 from ai.backend.agent.config.settings import AgentSettings
+from ai.backend.common.claims import ClaimStatus
 from ai.backend.common.errors import BackendError
 from ai.backend.common.ids import SessionId
 from ai.backend.common.states import ClusterMode, SessionStatus, SessionType
@@ -20,12 +22,15 @@ from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.composition.bootstrap import Bootstrap
 from ai.backend.manager.config.settings import ManagerSettings
 from ai.backend.manager.identity.service import IdentityService
+from ai.backend.manager.sessions.claims.creation import CreateClaim
+from ai.backend.manager.sessions.claims.service import ClaimService
 from ai.backend.manager.sessions.memory import Memory
 from ai.backend.manager.sessions.model import CreateSession, Session
 from ai.backend.simulator.daemons import AgentDaemon, Inbox, ManagerDaemon
 from ai.backend.simulator.invariants import Invariants, left_over
 from ai.backend.simulator.node import Node
 from ai.backend.simulator.stores import make_stores, with_faults
+from ai.backend.simulator.virtual_time import ProcessDied
 from ai.backend.simulator.world import EPOCH, NO_FAULTS, Faults, SeededIds, SkewedClock, World
 
 MANAGER_SETTINGS: dict[str, Any] = {
@@ -68,6 +73,8 @@ class Plan:
     mean_manager_steps: float | None = 6_000.0
     mean_agent_steps: float | None = 3_000.0
     policy: Policy = field(default_factory=Policy)
+    claims: int = 0
+    """Device claims that some of the sessions name."""
 
 
 def _agent_settings(number: int) -> AgentSettings:
@@ -86,6 +93,7 @@ class Cluster:
         self.stores = make_stores(self.memory, lambda: EPOCH + timedelta(seconds=world.now))
         self.inbox = Inbox(world)
         self.users = random.Random(seed + 1)
+        self._claim_users = random.Random(seed + 2)
         self.caller: Caller | None = None
         self.rested: set[SessionStatus] = set()
         settings = ManagerSettings.model_validate(MANAGER_SETTINGS)
@@ -142,7 +150,7 @@ class Cluster:
         is_multi_node = users_rng.random() < 0.3
         session_type = users_rng.choice([SessionType.INTERACTIVE, SessionType.BATCH, SessionType.INTERACTIVE])
         is_batch = session_type is SessionType.BATCH
-        return CreateSession(
+        request = CreateSession(
             image="python",
             name=f"session-{number}" if users_rng.random() < 0.7 else None,
             type=session_type,
@@ -156,6 +164,45 @@ class Cluster:
             callback_url=f"https://callbacks.example/{number}" if users_rng.random() < 0.7 else None,
             batch_timeout_s=users_rng.choice([None, 10.0]) if is_batch else None,
         )
+        names_claim = request.cluster_size == 1 and self._claim_users.random() < 0.6
+        if not self.plan.claims or not names_claim:
+            return request
+        claim = f"claim-{self._claim_users.randrange(self.plan.claims)}"
+        return replace(request, claim=claim, resources={"cpu": (request.resources or {})["cpu"]})
+
+    async def create_claims(self) -> None:
+        """Creates the claims of the plan, with idle times that end while users act, and without."""
+        for number in range(self.plan.claims):
+            request = CreateClaim(
+                name=f"claim-{number}",
+                resources={"mock.shares": self._claim_users.choice(["0.5", "1", "2"])},
+                idle_timeout_s=self._claim_users.choice([5.0, 0.0]),
+            )
+            for _ in range(20):
+                if any(claim.name == request.name for claim in self.memory.claims.values()):
+                    break
+                await self._ask_about_claims(partial(_create_claim, self._caller(), request))
+                await asyncio.sleep(0.5)
+
+    async def _ask_about_claims(self, call: Callable[[ClaimService], Coroutine[Any, Any, object]]) -> None:
+        """Asks a manager once."""
+        managers = self.serving()
+        if not managers:
+            return
+        manager = self._claim_users.choice(managers)
+        try:
+            async with asyncio.timeout(15.0):
+                await manager.ask(lambda live: call(live.services.claims))
+        except (BackendError, TimeoutError, ProcessDied) as e:
+            self.world.trace("claim", type(e).__name__)
+
+    async def change_claim(self, name: str, action: str) -> None:
+        """Asks once to release or to delete a claim."""
+        self.world.trace("user", action, name)
+        if action == "release":
+            await self._ask_about_claims(lambda claims: claims.release(self._caller(), name))
+        else:
+            await self._ask_about_claims(lambda claims: claims.delete(self._caller(), name))
 
     async def create(self, request: CreateSession, token: str) -> Session | None:
         """Repeats a request with its token until it is answered; None if it is refused."""
@@ -202,6 +249,7 @@ class Cluster:
         """Lets users create, end and restart sessions for as long as the plan says."""
         users_rng, plan = self.users, self.plan
         tasks = []
+        await self.create_claims()
         for number in range(plan.requests):
             await asyncio.sleep(users_rng.expovariate(plan.requests / plan.busy_s))
             tasks.append(self.world.spawn(None, self.create(self.request(number), f"token-{number}")))
@@ -209,6 +257,10 @@ class Cluster:
             if live_ids and users_rng.random() < 0.5:
                 action = users_rng.choice(["destroy", "destroy", "force", "restart"])
                 tasks.append(self.world.spawn(None, self.change(users_rng.choice(live_ids), action)))
+            if plan.claims and self._claim_users.random() < 0.4:
+                action = self._claim_users.choice(["release", "release", "release", "delete"])
+                name = f"claim-{self._claim_users.randrange(plan.claims)}"
+                tasks.append(self.world.spawn(None, self.change_claim(name, action)))
         await asyncio.wait(tasks)
 
     # ---- what befalls the daemons besides
@@ -284,6 +336,12 @@ class Cluster:
             return "no manager leads"
         if not all(agent.is_up and agent.agent is not None for agent in self.agents):
             return "an agent is down"
+        users = {session.claim_id for session in self.sessions() if any(len(k.holds) for k in session.kernels)}
+        for claim in self.memory.claims.values():
+            if claim.status in (ClaimStatus.ALLOCATING, ClaimStatus.IN_USE) and claim.id not in users:
+                return f"the claim {claim.name} is {claim.status} for nobody"
+            if claim.is_deleting and all(s.status.is_final for s in self.sessions() if s.claim_id == claim.id):
+                return f"the claim {claim.name} is not deleted"
         for session in self.sessions():
             due_at = session.not_before or session.starts_at
             left_s = (due_at - leader.clock.now()).total_seconds() if due_at is not None else 0.0
@@ -332,3 +390,13 @@ class Cluster:
                 if self.memory.sessions[session.id].status is SessionStatus.TERMINATING:
                     break
                 await asyncio.sleep(1.0)
+        for claim in list(self.memory.claims.values()):
+            for _ in range(10):
+                if claim.id not in self.memory.claims or self.memory.claims[claim.id].is_deleting:
+                    break
+                await self.change_claim(str(claim.id), "delete")
+                await asyncio.sleep(1.0)
+
+
+async def _create_claim(caller: Caller, request: CreateClaim, claims: ClaimService) -> object:
+    return await claims.create(caller, request)

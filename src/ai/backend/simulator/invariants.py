@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
+from ai.backend.common.claims import ClaimStatus
 from ai.backend.common.ids import AgentId, KernelId, SessionId
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import KernelEventReason, KernelStatus, SessionResult, SessionStatus, SessionType
 from ai.backend.core.lifecycle import session as machine
 from ai.backend.core.lifecycle.kernel import HOLDING
 from ai.backend.manager.sessions.memory import Memory
-from ai.backend.manager.sessions.model import Session
+from ai.backend.manager.sessions.model import Kernel, Session
 from ai.backend.manager.sessions.transitions import session_state
 from ai.backend.plugin.runtime import WorkloadKey
 from ai.backend.simulator.node import Node
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from ai.backend.simulator.daemons import AgentDaemon
 
 _LASTING_STATUSES = (SessionStatus.PENDING, SessionStatus.RUNNING)
+_BOUND_CLAIMS = (ClaimStatus.IN_USE, ClaimStatus.IDLE)
 _TRANSIENT_S = 170.0
 """Below the deadlines after which a manager gives up what it does not understand."""
 
@@ -99,14 +101,43 @@ class Invariants:
                     continue
                 held[kernel.agent] = held.get(kernel.agent, ResourceSlot()) + kernel.requested_slots
                 reported_devices = kernel.devices if kernel.status is KernelStatus.RUNNING else {}
-                for slot, quantities in reported_devices.items():
-                    for device, quantity in quantities.items():
-                        place = kernel.agent, slot, device
-                        devices[place] = devices.get(place, Decimal(0)) + Decimal(quantity)
+                if session.claim_id is not None:
+                    self._check_claimed(session, kernel)
+                    reported_devices = {s: d for s, d in reported_devices.items() if kernel.requested_slots[s]}
+                _count_devices(devices, kernel.agent, reported_devices)
+        for claim in memory.claims.values():
+            if claim.status.holds != (claim.agent is not None):
+                self.broken.append(f"the claim {claim.name} is {claim.status} on {claim.agent}")
+            if claim.agent is not None:
+                held[claim.agent] = held.get(claim.agent, ResourceSlot()) + claim.occupied_slots
+                _count_devices(devices, claim.agent, claim.devices if claim.status in _BOUND_CLAIMS else {})
         for agent in memory.agents.values():
             if held.get(agent.id, ResourceSlot()).nonzero() != agent.occupied_slots.nonzero():
                 self.broken.append(f"{agent.id} counts {agent.occupied_slots!r}, and {held.get(agent.id)!r} are held")
         self.broken += [f"{place} is given {quantity} times" for place, quantity in devices.items() if quantity > 1]
+
+    def _check_claimed(self, session: Session, kernel: Kernel) -> None:
+        """Checks that a kernel has the devices of its claim, on the claim's agent, and holds the claim alone."""
+        claim = self._memory.claims.get(session.claim_id) if session.claim_id is not None else None
+        if claim is None or claim.agent != kernel.agent:
+            self.broken.append(f"{session.name} is on {kernel.agent}, and its claim is not")
+        elif claim.status not in (ClaimStatus.ALLOCATING, ClaimStatus.IN_USE):
+            self.broken.append(f"{session.name} is on an agent, and its claim is {claim.status}")
+        elif session.status is SessionStatus.RUNNING and claim.status is not ClaimStatus.IN_USE:
+            self.broken.append(f"{session.name} runs, and its claim is {claim.status}")
+        elif kernel.status is KernelStatus.RUNNING:
+            claimed = {slot: devices for slot, devices in kernel.devices.items() if claim.occupied_slots[slot]}
+            if claim.status is ClaimStatus.IN_USE and claimed != claim.devices:
+                self.broken.append(f"{session.name} has {claimed}, and its claim {claim.devices}")
+        others = [
+            other.name
+            for other in self._memory.sessions.values()
+            if other.claim_id == session.claim_id
+            and other.id != session.id
+            and any(len(each.holds) for each in other.kernels)
+        ]
+        if others:
+            self.broken.append(f"{session.name} and {others} hold one claim")
 
     # ---- at rest
 
@@ -161,6 +192,7 @@ class Invariants:
         for session in cluster.sessions():
             if not session.status.is_final:
                 self.broken.append(f"{session.name} is {session.status} in the end")
+        self.broken += [f"the claim {claim.name} is {claim.status}" for claim in cluster.memory.claims.values()]
         for agent in cluster.memory.agents.values():
             if agent.occupied_slots.nonzero():
                 self.broken.append(f"{agent.id} still counts {agent.occupied_slots!r}")
@@ -171,6 +203,15 @@ class Invariants:
                 self.broken.append(f"{node.name} has {len(node.fake.networks)} networks left")
             if node.owed:
                 self.broken.append(f"{node.name}: post_terminate never succeeded for {list(node.owed)[:3]}")
+
+
+def _count_devices(
+    devices: dict[tuple[str, str, str], Decimal], agent_id: AgentId, held: Mapping[str, Mapping[str, str]]
+) -> None:
+    for slot, quantities in held.items():
+        for device, quantity in quantities.items():
+            place = agent_id, slot, device
+            devices[place] = devices.get(place, Decimal(0)) + Decimal(quantity)
 
 
 def left_over(memory: Memory, agents: Sequence[AgentDaemon]) -> str:

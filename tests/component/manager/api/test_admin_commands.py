@@ -146,8 +146,10 @@ async def test_people_and_tenants(api: Api, shell: Shell) -> None:
     waiting = ("--max-pending-session-count", "2", "--max-pending-session-resource-slots", '{"cpu": "4"}')
     folders = ("--max-vfolder-count", "3", "--max-vfolder-size", "1048576")
     await shell("keypair-resource-policy", "update", "tight", "--idle-timeout", "60", *waiting, *folders)
+    await shell("keypair-resource-policy", "update", "tight", "--max-claims", "3", "--max-claim-idle-time", "600")
     tight = await shell("keypair-resource-policy", "info", "tight")
     assert (tight["idle_timeout"], tight["max_pending_session_count"]) == (60, 2)
+    assert (tight["max_claims"], tight["max_claim_idle_time"]) == (3, 600)
     assert tight["max_pending_session_resource_slots"] == {"cpu": "4"}
     assert (tight["max_vfolder_count"], tight["max_vfolder_size"]) == (3, 1 << 20)
     await shell("keypair-resource-policy", "delete", "tight")

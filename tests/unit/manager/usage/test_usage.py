@@ -18,7 +18,7 @@ from ai.backend.common.states import KernelStatus, UserRole
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.identity.model import Group
 from ai.backend.manager.usage.api import _group_report
-from ai.backend.manager.usage.model import BIN, BINS, Cursor, GroupUsage, Timeline, UsageQuery, UsedKernel
+from ai.backend.manager.usage.model import BIN, BINS, Cursor, GroupUsage, Timeline, UsageQuery, UsedClaim, UsedKernel
 from ai.backend.manager.usage.service import UsageService
 
 NOW = datetime(2026, 2, 1, tzinfo=UTC)
@@ -149,11 +149,35 @@ def test_a_kernel_is_in_the_bins_in_which_it_ran(begin: datetime, end: datetime 
         assert values["mem"] == 1024 * ran, index
 
 
+def test_a_claim_counts_its_slots_and_no_kernel() -> None:
+    claim = UsedClaim(
+        domain_name=DomainName("default"),
+        group_id=GroupId(UUID(int=2)),
+        group_name="g",
+        slots=ResourceSlot.parse({"cuda.device": "2"}),
+        started_at=NOW - 2 * DAY,
+        terminated_at=NOW - DAY,
+    )
+    usage = GroupUsage(group_id=claim.group_id, group_name="g", domain_name=claim.domain_name)
+    query = UsageQuery(start=NOW - 3 * DAY, end=NOW - DAY - timedelta(hours=12))
+    usage.add_claim(claim, query, NOW)
+    assert (usage.count, usage.kernels, usage.slots) == (0, [], claim.slots)
+    assert usage.slot_seconds == {"cuda.device": 2 * 43_200}
+    timeline = Timeline(NOW)
+    timeline.add_claim(claim)
+    held = [values for _, values in timeline.bins() if values["devices"]]
+    assert len(held) == DAY // BIN + 1
+    assert {tuple(map(int, values.values())) for values in held} == {(0, 0, 0, 2, 0, 0, 0)}
+
+
 class Busy:
     """A store that blocks until ``go_on`` is set, an identity service without groups, and a clock."""
 
     def __init__(self) -> None:
         self.go_on, self.at_work = asyncio.Event(), 0
+
+    async def claimed(self, query: UsageQuery) -> Sequence[UsedClaim]:
+        return []
 
     async def used(self, query: UsageQuery, *, after: Cursor | None = None, limit: int) -> Sequence[UsedKernel]:
         self.at_work += 1

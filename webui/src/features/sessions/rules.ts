@@ -63,6 +63,8 @@ const waitClasses: Record<string, WaitClass> = {
   preempting: 'time',
   'quota-exceeded': 'act',
   'insufficient-resource': 'act',
+  'claim-in-use': 'act',
+  'claim-unavailable': 'act',
   'never-fits': 'never',
   'no-agent': 'never',
   'no-matching-agent': 'never',

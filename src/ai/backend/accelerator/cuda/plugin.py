@@ -237,7 +237,7 @@ class CudaPlugin(AbstractComputePlugin):
 
     def alloc_map_spec(self) -> AllocMapSpec:
         kind = "discrete" if self._config.allocation_mode == "discrete" else "fractional"
-        return AllocMapSpec(kind=kind, strategy=self._config.strategy)
+        return AllocMapSpec(kind=kind, strategy=self._config.strategy, shareable=kind == "fractional")
 
     async def get_node_info(self) -> NodeInfo:
         reading = self._reading

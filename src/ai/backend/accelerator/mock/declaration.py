@@ -260,6 +260,9 @@ class MockSettings(PluginSettings):
     strategy: AllocationStrategy = Field(
         default=AllocationStrategy.EVENLY, description="How requests are spread over devices."
     )
+    shareable: bool = Field(
+        default=False, description="Whether one device may serve several sessions of one device claim at once."
+    )
     device_mask: tuple[str, ...] = Field(default=(), description="Ids of devices to leave out.")
     config_path: Path | None = Field(
         default=None, description="The declaration to read; default: mock-accelerator.toml on the search path."

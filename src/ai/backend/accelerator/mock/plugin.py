@@ -186,7 +186,7 @@ class MockPlugin(SimulatedPowers, AbstractComputePlugin):
 
     def alloc_map_spec(self) -> AllocMapSpec:
         kind = "fractional" if self.board.is_fractional() else "discrete"
-        return AllocMapSpec(kind=kind, strategy=self.board.settings.strategy)
+        return AllocMapSpec(kind=kind, strategy=self.board.settings.strategy, shareable=self.board.settings.shareable)
 
     @faulted
     async def create_alloc_map(self) -> AbstractAllocMap:

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import partial
+from types import MappingProxyType
 
 from ai.backend.agent.devices.network_cards import needs_cards, with_network_cards
 from ai.backend.agent.devices.partitions import list_uncut_partitions
@@ -30,12 +31,13 @@ from ai.backend.common.errors import (
     PluginError,
     UnsupportedResource,
 )
-from ai.backend.common.ids import DeviceId, SlotName
+from ai.backend.common.ids import DeviceId, DeviceName, SlotName
 from ai.backend.common.slots import ResourceSlot, format_quantity
 from ai.backend.common.wire.reports import UnhealthyDevice
 from ai.backend.core.allocation.alloc_map import AbstractAllocMap
-from ai.backend.core.allocation.node import NodeAllocator
+from ai.backend.core.allocation.node import NodeAllocator, PluginDevices
 from ai.backend.core.allocation.requests.compiled import RequestCompiler
+from ai.backend.core.allocation.sharing import is_shareable
 from ai.backend.core.allocation.stock_maps import build_alloc_map
 from ai.backend.plugin.accelerator import AbstractComputePlugin, DeviceHealthChange, responses, slot_totals
 from ai.backend.plugin.sysfs.tree import Tree
@@ -102,6 +104,15 @@ class _Holding:
     taken: DeviceAllocation
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimedDevices:
+    """The device claim of a kernel: the slots that it provides and, if it is bound already, its devices."""
+
+    claim_id: str
+    slots: frozenset[str]
+    bound: DeviceAllocation | None = None
+
+
 class Inventory:
     """Stores the devices of each plugin and the allocations of live kernels.
 
@@ -125,6 +136,10 @@ class Inventory:
         self._allocator = NodeAllocator({})
         self._request_compiler = RequestCompiler()
         self._holding_of_kernel: dict[str, _Holding] = {}
+        """What each kernel holds by itself."""
+        self._holding_of_claim: dict[str, _Holding] = {}
+        """What each device claim holds that some kernel holds."""
+        self._claim_of_kernel: dict[str, str] = {}
         self._offering_keys: frozenset[str] = frozenset()
         self._built_devices: dict[str, tuple[ComputeDevice, ...]] = {}
         self._refreshing = asyncio.Lock()
@@ -309,9 +324,7 @@ class Inventory:
         removed_devices = {device.device_id: device for device in old_kind.answered}
         for device in new_kind.answered:
             removed_devices.pop(device.device_id, None)
-        held_slots = (
-            [holding.allocation.slots for holding in self._holding_of_kernel.values()] if removed_devices else []
-        )
+        held_slots = [holding.allocation.slots for _, holding in self._all_holdings()] if removed_devices else []
         return frozenset(
             device.device_id
             for device in removed_devices.values()
@@ -404,8 +417,10 @@ class Inventory:
         slot_names = self.kinds[plugin_key].slot_names
         return [
             kernel_id
-            for kernel_id, holding in self._holding_of_kernel.items()
-            if any(device_id in devices for slot, devices in holding.allocation.slots.items() if slot in slot_names)
+            for kernel_id in self._holding_of_kernel
+            if any(
+                device_id in devices for slot, devices in self.holding(kernel_id).slots.items() if slot in slot_names
+            )
         ]
 
     def health_due(self) -> float | None:
@@ -448,15 +463,16 @@ class Inventory:
         self._allocator = NodeAllocator(alloc_map_of_plugin, order=self._plugins.order)
         for key in alloc_map_of_plugin:
             self._allocator.locate(key, self.kinds[key].devices, self.kinds[key].namespaces)
-        for kernel_id, holding in self._holding_of_kernel.items():
-            self._holding_of_kernel[kernel_id] = self._count_allocation(kernel_id, holding.allocation)
+        for holdings in (self._holding_of_kernel, self._holding_of_claim):
+            for holder, holding in holdings.items():
+                holdings[holder] = self._count_allocation(holder, holding.allocation)
         self._built_devices = {key: kind.devices for key, kind in self.kinds.items()}
         self._update_uncounted()
 
     def _update_uncounted(self) -> None:
         """Excludes the devices that a kernel holds by a slot, or in an amount, that they do not offer any more."""
         reason_of_uncounted: dict[tuple[str, DeviceId], str] = {}
-        for kernel_id, holding in self._holding_of_kernel.items():
+        for kernel_id, holding in self._all_holdings():
             for slot, quantities in holding.allocation.slots.items():
                 counted = holding.taken.slots.get(slot, {})
                 for device_id, quantity in quantities.items():
@@ -519,8 +535,15 @@ class Inventory:
         plan_generation: int,
         requirements: Sequence[VariantProperty] = (),
         device_requests: Sequence[str] = (),
+        *,
+        claim: ClaimedDevices | None = None,
+        kept: Mapping[str, DeviceAllocation] = MappingProxyType({}),
     ) -> None:
         """Allocates the planned devices to a kernel, or equivalent ones if the inventory has changed since the plan.
+
+        Args:
+            claim: the kernel's device claim. Devices that it has already are taken as they are.
+            kept: the devices of the node's claims, by claim; those of other claims are not allocated.
 
         Raises:
             InvalidAllocation: the plan is of the present inventory and impossible, or does not match the request.
@@ -529,6 +552,77 @@ class Inventory:
         if kernel_id in self._holding_of_kernel:
             return
         self._check_available(slots)
+        own_claim_id = claim.claim_id if claim is not None else None
+        reserves = [
+            self._reserve(allocation)
+            for claim_id, allocation in kept.items()
+            if claim_id != own_claim_id and claim_id not in self._holding_of_claim
+        ]
+        try:
+            if claim is not None and (bound := self._bound_of(claim)) is not None:
+                holding = self._claim_holding(claim.claim_id, bound)
+                own_slots = ResourceSlot({slot: amount for slot, amount in slots.items() if slot not in claim.slots})
+                own_plan, _ = _split(plan, claim.slots)
+                try:
+                    allocation = self._allocate(own_slots, own_plan, plan_generation, requirements, ())
+                except BaseException:
+                    if claim.claim_id not in self._holding_of_claim:
+                        self._allocator.free(holding.taken)
+                    raise
+                self._holding_of_claim[claim.claim_id] = holding
+            else:
+                allocation = self._allocate(slots, plan, plan_generation, requirements, device_requests)
+                if claim is not None:
+                    allocation, claimed = _split(allocation, claim.slots)
+                    self._holding_of_claim[claim.claim_id] = _Holding(claimed, claimed)
+        finally:
+            for reserve in reserves:
+                self._allocator.free(reserve)
+        if claim is not None:
+            self._claim_of_kernel[kernel_id] = claim.claim_id
+        self._holding_of_kernel[kernel_id] = _Holding(allocation, allocation)
+
+    def _reserve(self, allocation: DeviceAllocation) -> DeviceAllocation:
+        """Takes what is still there of the devices of a claim that no kernel holds; returns what it took."""
+        return self._allocator.adopt(ResourceSlot(), allocation)
+
+    def _bound_of(self, claim: ClaimedDevices) -> DeviceAllocation | None:
+        """Returns the devices that a claim has already, by the manager or because another kernel holds it."""
+        holding = self._holding_of_claim.get(claim.claim_id)
+        return claim.bound if claim.bound is not None or holding is None else holding.allocation
+
+    def _claim_holding(self, claim_id: str, bound: DeviceAllocation) -> _Holding:
+        """Returns what a bound claim holds, and takes it if no other kernel holds the claim. Raises
+        InsufficientResource if a device is not there, not healthy or taken."""
+        if unhealthy_ids := bound.device_ids() - self._healthy_ids(bound):
+            raise InsufficientResource(f"devices of the claim are missing or have failed: {', '.join(unhealthy_ids)}")
+        if (holding := self._holding_of_claim.get(claim_id)) is not None:
+            if holding.allocation.slots != bound.slots:
+                raise InsufficientResource("another kernel holds the claim with other devices")
+            if not is_shareable(self._plugin_devices(), bound):
+                raise InsufficientResource("another kernel holds the claim, whose devices are not shared")
+            return holding
+        try:
+            self._allocator.apply(bound)
+        except InvalidAllocation as e:
+            raise InsufficientResource(f"devices of the claim are taken: {e.message}") from None
+        return _Holding(bound, bound)
+
+    def _plugin_devices(self) -> list[PluginDevices]:
+        return [
+            PluginDevices(name=DeviceName(key), devices=kind.devices, alloc_map=kind.spec)
+            for key, kind in self.kinds.items()
+        ]
+
+    def _allocate(
+        self,
+        slots: ResourceSlot,
+        plan: DeviceAllocation,
+        plan_generation: int,
+        requirements: Sequence[VariantProperty],
+        device_requests: Sequence[str],
+    ) -> DeviceAllocation:
+        """Takes the planned devices, or equivalent ones. Raises as :meth:`bind`."""
         missing_ids = plan.device_ids() - self._healthy_ids(plan)
         # A partition that was cut for one kernel may be planned for another before the manager hears of the first.
         is_changing = any(self.owner_of(slot) in self._cut_on_demand for slot in plan.slots)
@@ -551,7 +645,7 @@ class Inventory:
             # A plugin's own map may be older than the last health changes.
             self._allocator.restore(allocator_snapshot)
             raise InsufficientResource(f"no healthy device is left in place of {', '.join(sorted(failed_ids))}")
-        self._holding_of_kernel[kernel_id] = _Holding(allocation, allocation)
+        return allocation
 
     def _check_available(self, slots: ResourceSlot) -> None:
         for slot in slots.nonzero():
@@ -573,18 +667,33 @@ class Inventory:
             healthy_ids |= healthy & devices.keys()
         return frozenset(healthy_ids)
 
-    def adopt(self, kernel_id: str, allocation: DeviceAllocation) -> None:
+    def adopt(self, kernel_id: str, allocation: DeviceAllocation, claim: ClaimedDevices | None = None) -> None:
         """Records an existing allocation after a restart of the agent, even if it exceeds the present devices."""
+        if claim is not None:
+            allocation, claimed = _split(allocation, claim.slots)
+            self._claim_of_kernel[kernel_id] = claim.claim_id
+            if claim.claim_id not in self._holding_of_claim:
+                self._holding_of_claim[claim.claim_id] = self._count_allocation(claim.claim_id, claimed)
         self._holding_of_kernel[kernel_id] = self._count_allocation(kernel_id, allocation)
         self._update_uncounted()
 
     def free(self, kernel_id: str) -> None:
-        """Frees the allocation of a kernel, if it has one."""
-        holding = self._holding_of_kernel.pop(kernel_id, None)
-        if holding is not None:
-            self._allocator.free(holding.taken)
-            if holding.taken.slots != holding.allocation.slots:
-                self._update_uncounted()
+        """Frees the allocation of a kernel, if it has one, and that of its claim, if no other kernel holds that."""
+        freed = [self._holding_of_kernel.pop(kernel_id, None)]
+        claim_id = self._claim_of_kernel.pop(kernel_id, None)
+        if claim_id is not None and claim_id not in self._claim_of_kernel.values():
+            freed.append(self._holding_of_claim.pop(claim_id, None))
+        for holding in freed:
+            if holding is not None:
+                self._allocator.free(holding.taken)
+        if any(holding is not None and holding.taken.slots != holding.allocation.slots for holding in freed):
+            self._update_uncounted()
+
+    def _all_holdings(self) -> list[tuple[str, _Holding]]:
+        """Returns every holding once, with the kernel that holds it, or the first of several."""
+        kernel_of_claim = {claim_id: kernel_id for kernel_id, claim_id in reversed(self._claim_of_kernel.items())}
+        claimed = [(kernel_of_claim[claim_id], holding) for claim_id, holding in self._holding_of_claim.items()]
+        return [*self._holding_of_kernel.items(), *claimed]
 
     def uncut(self, kernel_id: str) -> tuple[str, SlotName, DeviceId] | None:
         """Returns a plugin, slot and device of which a kernel holds a partition that is not cut yet; None if none."""
@@ -612,14 +721,14 @@ class Inventory:
         """
         async with self._refreshing:
             partition_id = await create()
-            holding = self._holding_of_kernel.get(kernel_id)
-            if holding is not None:  # else the kernel has ended meanwhile, and the partition is idle
+            holdings, holder = self._holder_of(kernel_id, slot_name)
+            if (holding := holdings.get(holder)) is not None:  # else the kernel has ended, and the partition is idle
                 slots = {slot: dict(quantities) for slot, quantities in holding.allocation.slots.items()}
                 remaining = slots[slot_name].pop(device_id, Decimal(0)) - 1
                 if remaining > 0:
                     slots[slot_name][device_id] = remaining
                 slots[slot_name][partition_id] = Decimal(1)
-                self._holding_of_kernel[kernel_id] = _Holding(DeviceAllocation(slots=slots), holding.taken)
+                holdings[holder] = _Holding(DeviceAllocation(slots=slots), holding.taken)
             if (older_query := self._queries.pop(handle, None)) is not None:
                 older_query.cancel()
             query = asyncio.create_task(self._query(handle), name=f"agent-query-{handle.key}")
@@ -627,13 +736,24 @@ class Inventory:
             await self._finish_refresh(is_changed=self._apply(handle, query))
         self.changed()
 
+    def _holder_of(self, kernel_id: str, slot_name: SlotName) -> tuple[dict[str, _Holding], str]:
+        """Returns by which holding a kernel has a slot: its own or that of its claim."""
+        claim_id = self._claim_of_kernel.get(kernel_id, "")
+        claimed = self._holding_of_claim.get(claim_id)
+        if claimed is not None and slot_name in claimed.allocation.slots:
+            return self._holding_of_claim, claim_id
+        return self._holding_of_kernel, kernel_id
+
     def holds(self, kernel_id: str) -> bool:
         return kernel_id in self._holding_of_kernel
 
     def holding(self, kernel_id: str) -> DeviceAllocation:
-        """Returns the allocation of a kernel over all plugins."""
+        """Returns the allocation of a kernel over all plugins, with the devices of its claim."""
         holding = self._holding_of_kernel.get(kernel_id)
-        return holding.allocation if holding is not None else DeviceAllocation()
+        claimed = self._holding_of_claim.get(self._claim_of_kernel.get(kernel_id, ""))
+        if holding is None or claimed is None:
+            return holding.allocation if holding is not None else DeviceAllocation()
+        return DeviceAllocation(slots={**holding.allocation.slots, **claimed.allocation.slots})
 
     def holding_of(self, kernel_id: str, plugin_key: str) -> DeviceAllocation:
         """Returns the part of a kernel's allocation that belongs to one plugin."""
@@ -642,3 +762,10 @@ class Inventory:
         return DeviceAllocation(
             slots={slot: devices for slot, devices in self.holding(kernel_id).slots.items() if slot in slot_names}
         )
+
+
+def _split(allocation: DeviceAllocation, claimed_slots: Collection[str]) -> tuple[DeviceAllocation, DeviceAllocation]:
+    """Returns the part of an allocation that is a kernel's own, and that of its claim."""
+    claimed = {slot: devices for slot, devices in allocation.slots.items() if slot in claimed_slots}
+    own = {slot: devices for slot, devices in allocation.slots.items() if slot not in claimed_slots}
+    return DeviceAllocation(slots=own), DeviceAllocation(slots=claimed)

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 from ai.backend.agent.kernels.kernel import Kernel
 from ai.backend.agent.kernels.model import Termination
 from ai.backend.agent.lifecycle.context import AgentContext
+from ai.backend.agent.lifecycle.steps.workload import claimed_devices_of
 from ai.backend.agent.lifecycle.supervisor import Supervisor
 from ai.backend.common.errors import BackendError
 from ai.backend.common.states import KernelEventReason
@@ -39,7 +40,7 @@ class Recovery:
             if record.spec.cluster.overlay is not None and record.phase is Phase.RUNNING:
                 multi_node_kernels.append(kernel)
             self._context.networks.hold(record)
-            self._context.inventory.adopt(kernel_id, record.device_allocation)
+            self._context.inventory.adopt(kernel_id, record.device_allocation, claimed_devices_of(record.spec))
         if self._context.inventory.is_stale:  # devices are withheld that kernels hold by slots of other names
             await self._context.inventory.rebuild()
         self._forget_ended()

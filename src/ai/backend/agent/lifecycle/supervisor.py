@@ -16,7 +16,7 @@ import msgspec
 from ai.backend.agent.channel.runs import memory_hint
 from ai.backend.agent.images.jobs import KernelImages
 from ai.backend.agent.kernels.kernel import Kernel
-from ai.backend.agent.kernels.model import KernelRecord, Termination, with_shared_texts
+from ai.backend.agent.kernels.model import KernelRecord, Termination, read_allocation, with_shared_texts
 from ai.backend.agent.lifecycle.batch import ending_of_program, watch_batch
 from ai.backend.agent.lifecycle.context import AgentContext, StepContext, step_context_of
 from ai.backend.agent.lifecycle.reporter import StatusReporter, ending_of, exit_code_of
@@ -87,6 +87,7 @@ class Supervisor:
         if not req.kernels:
             raise InvalidInput("no kernels", data={"kernels": "empty"})
         new_specs = [spec for spec in req.kernels if not self._is_accepted(spec)]
+        kept = {claim_id: read_allocation(devices) for claim_id, devices in req.kept.items()}
         kernels: list[Kernel] = []
         try:
             for spec in new_specs:
@@ -101,7 +102,7 @@ class Supervisor:
                 )
                 kernel = Kernel(record, self.context.records)
                 kernel.registries = req.registries
-                self._runner.devices.bind(kernel)
+                self._runner.devices.bind(kernel, kept)
                 kernels.append(kernel)
         except (ResourceError, InvalidInput):
             for kernel in kernels:

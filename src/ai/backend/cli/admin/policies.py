@@ -108,6 +108,10 @@ add_object_commands(
             click.option("--idle-timeout", type=_COUNT, help="Seconds; 0: none."),
             click.option("--max-vfolder-count", type=_COUNT, help="Folders of the user; 0: any number."),
             click.option("--max-vfolder-size", type=_COUNT, help="Bytes of one folder; 0: no limit."),
+            click.option("--max-claims", type=_COUNT, help="Device claims; 0: as many as the manager allows."),
+            click.option(
+                "--max-claim-idle-time", type=_COUNT, help="Seconds that a claim keeps unused devices; 0: any time."
+            ),
             HOST_PERMISSIONS,
         ),
         example="--max-concurrent-sessions",

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 INFO_FIELDS = (
     "name", "id", "type", "status", "status_info", "status_data", "result", "image", "tag", "domain_name", "group_name",
     "user_email", "access_key", "scaling_group", "agent_ids", "cluster_mode", "cluster_size", "runtime_class",
-    "occupying_slots", "variant_requirements", "device_requests", "plugin_options", "resource_opts", "mounts",
+    "occupying_slots", "variant_requirements", "device_requests", "plugin_options", "claim", "resource_opts", "mounts",
     "startup_command", "service_ports", "created_at", "status_changed", "terminated_at", "status_history",
 )  # fmt: skip
 CONTAINER_FIELDS = (

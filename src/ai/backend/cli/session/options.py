@@ -155,6 +155,11 @@ creation_options = options(
         "each may say what it takes, such as 'amount(\"cuda.device\", 2)'.",
     ),
     click.option(
+        "--claim",
+        metavar="NAME",
+        help="The device claim whose devices it gets, instead of accelerators among -r; see `backend.ai claim`.",
+    ),
+    click.option(
         "--plugin-option",
         "plugin_options",
         multiple=True,

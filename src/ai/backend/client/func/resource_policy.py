@@ -14,7 +14,8 @@ class AsyncKeypairResourcePolicy(NamedObjects):
     fields = (
         "name", "created_at", "default_for_unspecified", "total_resource_slots", "max_session_lifetime",
         "max_concurrent_sessions", "max_containers_per_session", "max_pending_session_count",
-        "max_pending_session_resource_slots", "idle_timeout", "max_vfolder_count", "max_vfolder_size",
+        "max_pending_session_resource_slots", "idle_timeout", "max_vfolder_count", "max_vfolder_size", "max_claims",
+        "max_claim_idle_time",
         "allowed_vfolder_hosts",
     )  # fmt: skip
 

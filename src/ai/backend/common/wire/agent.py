@@ -73,6 +73,16 @@ class MountSpec(Wire, frozen=True, kw_only=True):
     read_only: bool = True
 
 
+class ClaimSpec(Wire, frozen=True, kw_only=True):
+    """The device claim of a kernel: which of its ``slots`` are the claim's. While ``is_bound``, the kernel gets exactly
+    the ``devices`` of the claim, which other kernels that name it may hold as well."""
+
+    id: str
+    slots: dict[str, str]
+    devices: dict[str, dict[str, str]] = {}
+    is_bound: bool = False
+
+
 class KernelSpec(Wire, frozen=True, kw_only=True):
     """Everything that an agent needs to create one kernel.
 
@@ -84,7 +94,8 @@ class KernelSpec(Wire, frozen=True, kw_only=True):
     ``image_digest`` and ``image_config_digest`` (``digest``). The owner of ``ssh_public_key`` may log in.
     ``plugin_options`` are what the session says to plugins, by their name; the agent checks them by its own schemas.
     ``image_labels`` are the platform's own labels of the image in its registry, for agents whose runtime cannot read
-    them. ``trace`` is the ``traceparent`` of the session (W3C Trace Context).
+    them. ``slots`` and ``devices`` include those of ``claim``. ``trace`` is the ``traceparent`` of the session (W3C
+    Trace Context).
     """
 
     kernel_id: str
@@ -126,6 +137,7 @@ class KernelSpec(Wire, frozen=True, kw_only=True):
     runtime_class: str = ""
     ssh_public_key: str | None = None
     trace: str | None = None
+    claim: ClaimSpec | None = None
 
 
 class RegistryAccess(Wire, frozen=True, kw_only=True):
@@ -140,10 +152,12 @@ class RegistryAccess(Wire, frozen=True, kw_only=True):
 
 
 class CreateKernels(Wire, frozen=True, kw_only=True):
-    """Creates kernels of one session on this agent; all or none is accepted. Progress comes as observations."""
+    """Creates kernels of one session on this agent; all or none is accepted. Progress comes as observations. ``kept``
+    are the devices of the device claims that this agent has, by claim: no kernel that does not name it gets them."""
 
     kernels: list[KernelSpec]
     registries: list[RegistryAccess] = []
+    kept: dict[str, dict[str, dict[str, str]]] = {}
 
 
 class DestroyKernel(Wire, frozen=True, kw_only=True):

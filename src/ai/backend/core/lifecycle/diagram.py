@@ -8,11 +8,12 @@ from enum import Enum, StrEnum
 from typing import Any
 
 from ai.backend.common.artifacts import RevisionStatus
+from ai.backend.common.claims import ClaimStatus
 from ai.backend.common.device_operations import FINAL_OPERATION_PHASES, OperationPhase
 from ai.backend.common.folders import FolderStatus
 from ai.backend.common.serving import EndpointStatus, ReplicaStatus, ServedRevisionStatus
 from ai.backend.common.states import FINAL_KERNEL_STATUSES, KernelStatus
-from ai.backend.core.lifecycle import artifact, device_operation, endpoint, folder, kernel, kernel_phase, session
+from ai.backend.core.lifecycle import artifact, claim, device_operation, endpoint, folder, kernel, kernel_phase, session
 
 _PAGE_HEAD = """\
 Written from the tables in `src/ai/backend/core/lifecycle` by `python -m tools.docs`; do not edit.
@@ -77,6 +78,14 @@ MACHINES = (
         table=artifact.TRANSITIONS,
         initial=(RevisionStatus.SCANNED,),
         refused=tuple(artifact.REFUSALS),
+    ),
+    Machine(
+        title="Device claim",
+        doc=claim.__doc__,
+        table=claim.TRANSITIONS,
+        initial=(ClaimStatus.UNALLOCATED,),
+        final=(ClaimStatus.DELETED,),
+        refused=tuple(claim.REFUSALS),
     ),
     Machine(
         title="Endpoint",

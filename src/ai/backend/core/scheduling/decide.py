@@ -185,6 +185,7 @@ class SchedulingCycle:
         self._reserved = 0
         self._holders: dict[int, PendingSession] = {}
         self._placements: list[Placement] = []
+        self._taken_claims: set[str] = set()
         self._waits: list[tuple[Verdict, list[SessionId]]] = []
         for quota_class in scheduler.equivalence_cache.quota_classes.values():
             quota_class.group = None
@@ -217,7 +218,7 @@ class SchedulingCycle:
     def _consider_session(self, queued: QueuedSession) -> None:
         session, quota_class = queued.session, queued.quota_class
         equivalence_class = quota_class.equivalence_class
-        if queued.is_gated and (gate := gates.timing(session, self._now) or gates.dependency(session)) is not None:
+        if queued.is_gated and (gate := self._gate(session)) is not None:
             self._waits.append((gate, [session.session_id]))
             return
         if waiting_alike := equivalence_class.group or quota_class.group:
@@ -233,6 +234,9 @@ class SchedulingCycle:
             verdict = self._diagnose(queued)
             equivalence_class.group = group if equivalence_class.blocked is not None else None
         self._waits.append((verdict, group))
+
+    def _gate(self, session: PendingSession) -> Verdict | None:
+        return gates.timing(session, self._now) or gates.dependency(session) or gates.claim(session, self._taken_claims)
 
     # ---- placing
 
@@ -257,6 +261,8 @@ class SchedulingCycle:
         self._placements.append(Placement(session_id=session.session_id, kernels=tuple(kernels)))
         if session.quotas:
             self._quotas.count(session, choice.total)
+        if session.claim is not None and not session.claim.is_shared:
+            self._taken_claims.add(session.claim.claim_id)
         self._queue.placed(queued, choice)
         return True
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 
 from ai.backend.common.slots import ResourceSlot
@@ -32,6 +32,20 @@ def dependency(session: PendingSession) -> Verdict | None:
                 SkipReason.DEPENDENCY_UNFINISHED,
                 f"waits for session {required_session.name}, which is {required_session.status}",
             )
+    return None
+
+
+def claim(session: PendingSession, taken: Collection[str]) -> Verdict | None:
+    """Returns why the session cannot get its device claim now. ``taken``: the claims that the current decision has
+    given to other sessions."""
+    if (claimed := session.claim) is None:
+        return None
+    if claimed.problem:
+        return SkipReason.CLAIM_UNAVAILABLE, f"needs the claim {claimed.name}: {claimed.problem}"
+    if claimed.holders:
+        return SkipReason.CLAIM_IN_USE, f"waits for the claim {claimed.name}, which session {claimed.holders[0]} uses"
+    if claimed.claim_id in taken:
+        return SkipReason.CLAIM_IN_USE, f"waits for the claim {claimed.name}, which another session of yours gets now"
     return None
 
 

@@ -29,6 +29,8 @@ class SkipReason(StrEnum):
     INSUFFICIENT_RESOURCE = "insufficient-resource"
     BEHIND_ANOTHER = "behind-another"
     PREEMPTING = "preempting"
+    CLAIM_IN_USE = "claim-in-use"
+    CLAIM_UNAVAILABLE = "claim-unavailable"
 
 
 class KernelPlacement(msgspec.Struct, frozen=True, kw_only=True):

@@ -26,12 +26,13 @@ DUMP_FORMAT = 1
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldKernel:
     """A kernel that occupies an agent, and its bound or else planned ``devices``, which may be empty.
-    ``device_requests`` are those of its session."""
+    ``device_requests`` are those of its session. With ``is_claim`` it is a device claim, which is no kernel."""
 
     kernel_id: KernelId
     slots: ResourceSlot
     devices: DeviceAllocation = field(default_factory=DeviceAllocation)
     device_requests: tuple[str, ...] = ()
+    is_claim: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +95,24 @@ class Dependency:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PendingClaim:
+    """The device claim of a pending session. What it is to allocate is part of the slots of the first kernel; what it
+    holds already is not, and then ``designated_agents`` of the session is its agent.
+
+    Attributes:
+        holders: names of sessions that hold it and exclude others.
+        is_shared: several sessions may hold it at once.
+        problem: why its devices cannot be used now.
+    """
+
+    claim_id: str
+    name: str
+    holders: tuple[str, ...] = ()
+    is_shared: bool = False
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PendingSession:
     """A session that waits to be placed.
 
@@ -104,6 +123,7 @@ class PendingSession:
         scope: its domain, project and user.
         device_requests: what the devices of its accelerators must be: alternatives, the preferred first; none for any
             devices. See :mod:`ai.backend.core.allocation.requests`.
+        claim: the device claim that it names.
     """
 
     session_id: SessionId
@@ -120,6 +140,7 @@ class PendingSession:
     quotas: tuple[str, ...] = ()
     scope: tuple[str, ...] = ()
     device_requests: tuple[str, ...] = ()
+    claim: PendingClaim | None = None
 
     @property
     def total(self) -> ResourceSlot:

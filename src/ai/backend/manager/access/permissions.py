@@ -96,6 +96,8 @@ class Operation(StrEnum):
     CHANGE_SESSIONS = "change sessions", _ALL, _DOMAIN, _OWN, _OWN
     SEE_ENDPOINTS = "see model services", _ALL, _DOMAIN, _ALL, _OWN
     CHANGE_ENDPOINTS = "change model services", _ALL, _DOMAIN, _OWN, _OWN
+    SEE_CLAIMS = "see device claims", _ALL, _DOMAIN, _ALL, _OWN
+    CHANGE_CLAIMS = "change device claims", _ALL, _DOMAIN, _OWN, _OWN
     EXCEED_PRIORITY = "exceed the largest priority of a resource group", _ALL, _ALL, _NO, _NO
     CHOOSE_AGENTS = "choose the agents of sessions", _ALL, _ALL, _NO, _NO
     END_ALL_SESSIONS = "end the sessions of all users", _ALL, _NO, _NO, _NO

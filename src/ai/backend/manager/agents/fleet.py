@@ -125,7 +125,7 @@ def fleet_view(agents: Sequence[Agent], holdings: Iterable[KernelOccupancy]) -> 
                 hardware.number(_hardware_of(devices)),
                 available,
                 occupied,
-                len(held.get(agent.id, ())),
+                sum(not holding.is_claim for holding in held.get(agent.id, ())),
                 "".join(_letter(device, taken) for device in devices),
             )
         )

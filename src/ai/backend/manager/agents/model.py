@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 from ai.backend.common.devices import DeviceHealth
 from ai.backend.common.errors import InvalidQuantity
@@ -153,7 +154,9 @@ class PresenceDifferences:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelOccupancy:
-    """A summary of a kernel that occupies an agent; the fields are those of :class:`Kernel` and of its session."""
+    """A summary of a kernel that occupies an agent; the fields are those of :class:`Kernel` and of its session, and
+    ``claim_id`` is the device claim whose devices it has besides. With ``is_claim`` it is a claim itself, whose id is
+    ``kernel_id``; ``scope`` is its domain, project and user then."""
 
     kernel_id: KernelId
     session_id: SessionId
@@ -165,3 +168,6 @@ class KernelOccupancy:
     slots: ResourceSlot
     devices: Mapping[str, Mapping[str, str]]
     device_requests: tuple[str, ...] = ()
+    claim_id: UUID | None = None
+    is_claim: bool = False
+    scope: tuple[str, str, str] | None = None

@@ -112,10 +112,17 @@ class AgentService:
         done = await commands.operate_device(msgspec.structs.replace(operation, action="cordon"))
         agent = await self._existing_agent(agent_id)
         slots = _slots_of_plugin(agent, operation.device_name)
+        held = await self.occupancy.held([agent.id])
+        holding_device = [
+            holding
+            for holding in held
+            if any(operation.device_id in devices for slot, devices in holding.devices.items() if slot in slots)
+        ]
+        claim_ids = {holding.claim_id for holding in holding_device if holding.is_claim}
         holders = {
             holding.session_id
-            for holding in await self.occupancy.held([agent.id])
-            if any(operation.device_id in devices for slot, devices in holding.devices.items() if slot in slots)
+            for holding in held
+            if not holding.is_claim and (holding in holding_device or holding.claim_id in claim_ids)
         }
         await self.drainage.end(sorted(holders), start_over=start_over, stimulus_id=caller.stimulus_id)
         return done

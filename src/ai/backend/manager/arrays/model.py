@@ -38,6 +38,8 @@ _COPIED_FIELDS = frozenset(
             "dependencies",
             "scaling_group",
             "designated_agents",
+            "claim_id",
+            "claim_name",
         ),
         *("preopen_ports", "batch_timeout_s", "exec_timeout_s", "priority", "name", "starts_at", "trace"),
         *(field.name for field in fields(Session) if field.name.startswith("array_")),

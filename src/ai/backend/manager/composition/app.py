@@ -50,6 +50,7 @@ from ai.backend.manager.service_ports.app_proxies_api import AppProxiesApi
 from ai.backend.manager.service_ports.tunnels_api import TunnelsApi
 from ai.backend.manager.serving.api import ServicesApi
 from ai.backend.manager.sessions.api import SessionsApi
+from ai.backend.manager.sessions.claims.api import ClaimsApi
 from ai.backend.manager.system.api import ConfigApi, StateApi
 from ai.backend.manager.system.installation_api import InstallationApi
 from ai.backend.manager.tasks.api import TasksApi
@@ -96,6 +97,7 @@ def api_endpoints(services: Services, metrics: Metrics, readiness: Readiness | N
         ("auth", (AccountsApi(services.identity, services.users, services.totp, services.sign_in, services.proofs),)),
         ("audit", (AuditApi(services.audit, services.stores.identities), InstallationApi(settings))),
         ("error log", (ErrorLogApi(services.errors, services.clock.now),)),
+        ("claims", (ClaimsApi(services.claims),)),
         ("templates", (TemplatesApi(services.templates),)),
         ("session defaults", (SessionDefaultsApi(services.dotfiles),)),
         ("config", (ConfigApi(services.config),)),

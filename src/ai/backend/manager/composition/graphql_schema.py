@@ -27,6 +27,7 @@ from ai.backend.manager.resource_groups.graphql import ResourceGroupResolvers
 from ai.backend.manager.resources.graphql import PresetResolvers
 from ai.backend.manager.serving.graphql import ServingResolvers
 from ai.backend.manager.serving.graphql_scaling import ScalingResolvers
+from ai.backend.manager.sessions.claims.graphql import ClaimResolvers
 from ai.backend.manager.sessions.graphql import SessionResolvers
 from ai.backend.manager.volumes.graphql import VolumeResolvers
 
@@ -58,6 +59,7 @@ def load_schema(services: Services) -> GraphQLSchema:
         ResourceGroupResolvers(services.resource_groups),
         PresetResolvers(services.presets, services.resources),
         SessionResolvers(services.sessions),
+        ClaimResolvers(services.claims),
         ServingResolvers(services.serving.service if services.serving is not None else None),
         ScalingResolvers(services.serving.scaling if services.serving is not None else None),
         VolumeResolvers(services.volumes),

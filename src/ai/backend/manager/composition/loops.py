@@ -17,10 +17,11 @@ from ai.backend.manager.idle.loop import IdleLoop
 from ai.backend.manager.maintenance.loop import RetentionLoop
 from ai.backend.manager.scheduling.loop import ScheduleLoop
 from ai.backend.manager.secrets.sealer import opened_environ
+from ai.backend.manager.sessions.claims.loop import ClaimLoop
 from ai.backend.manager.sessions.lifecycle.launch import LaunchLoop
 from ai.backend.manager.sessions.lifecycle.terminate import TerminateLoop
 from ai.backend.manager.sessions.lifecycle.watchdog import WatchdogLoop
-from ai.backend.manager.topics import ARRAY, CALLBACK, LAUNCH, SCHEDULE, SERVING, TERMINATE
+from ai.backend.manager.topics import ARRAY, CALLBACK, CLAIM, LAUNCH, SCHEDULE, SERVING, TERMINATE
 
 _MAX_MESSAGES = 10_000
 
@@ -91,7 +92,16 @@ class Loops:
         )
         folders, artifacts = services.folders, services.artifacts
         self.arrays = ArrayLoop(stores.arrays, writer, self._bus) if stores.arrays is not None else None
-        self._others: list[PeriodicLoop] = [retention, services.ended_apps]
+        self.claims = ClaimLoop(
+            stores.sessions,
+            stores.agents,
+            stores.identities,
+            services.devices,
+            self._bus,
+            clock,
+            settings.agents,
+        )
+        self._others: list[PeriodicLoop] = [retention, services.ended_apps, self.claims]
         self._others += [self.arrays] if self.arrays is not None else []
         self.serving = services.serving.loop if services.serving is not None else None
         self._stopping = [self.launch.stop, self.terminate.stop, self.webhooks.stop]
@@ -121,7 +131,7 @@ class Loops:
 
     async def _wake_by_messages(self) -> None:
         with self._bus.subscribe(
-            SCHEDULE, LAUNCH, TERMINATE, CALLBACK, ARRAY, SERVING, limit=_MAX_MESSAGES
+            SCHEDULE, LAUNCH, TERMINATE, CALLBACK, ARRAY, SERVING, CLAIM, limit=_MAX_MESSAGES
         ) as messages:
             while True:
                 self._dispatch(*await messages.get())
@@ -139,5 +149,10 @@ class Loops:
             if self.serving is not None:
                 self.serving.wake()
         else:
-            by_topic = {SCHEDULE: self.schedule, LAUNCH: self.launch, CALLBACK: self.webhooks}
+            by_topic = {
+                SCHEDULE: self.schedule,
+                LAUNCH: self.launch,
+                CALLBACK: self.webhooks,
+                CLAIM: self.claims,
+            }
             by_topic.get(topic, self.terminate).wake()

@@ -73,6 +73,8 @@ from ai.backend.manager.service_ports.service import ServicePorts
 from ai.backend.manager.service_ports.tunnels import TunnelService
 from ai.backend.manager.serving.app_proxy_client import HttpEndpointCoordinators
 from ai.backend.manager.serving.facade import Serving
+from ai.backend.manager.sessions.claims.creation import ClaimFactory
+from ai.backend.manager.sessions.claims.service import ClaimService
 from ai.backend.manager.sessions.creation.factory import SessionFactory
 from ai.backend.manager.sessions.creation.mounts import SessionMounts
 from ai.backend.manager.sessions.lifecycle.deleted_users import DeletedUsersLoop
@@ -283,6 +285,15 @@ class Services:
             stores.templates, stores.identities, self.identity, self.sessions, clock, self.id_generator
         )
 
+        self.claims = ClaimService(
+            store=stores.sessions,
+            factory=ClaimFactory(factory),
+            agents=stores.agents,
+            devices=self.devices,
+            identity=self.identity,
+            bus=self.bus,
+            clock=clock,
+        )
         self._build_explanations(factory)
         self.arrays: ArrayService | None = None
         if stores.arrays is not None:

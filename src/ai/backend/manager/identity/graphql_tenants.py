@@ -87,7 +87,7 @@ def _read_count(value: Any) -> int:
 
 _COUNT_FIELDS = (
     *("max_session_lifetime", "max_concurrent_sessions", "max_containers_per_session", "max_pending_session_count"),
-    *("idle_timeout", "max_vfolder_count", "max_vfolder_size"),
+    *("idle_timeout", "max_claims", "max_claim_idle_time", "max_vfolder_count", "max_vfolder_size"),
 )
 _SLOT_FIELDS = ("total_resource_slots", "max_pending_session_resource_slots")
 _FIELD_READERS: Mapping[str, Callable[[Any], Any]] = {

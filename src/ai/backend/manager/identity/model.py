@@ -159,6 +159,8 @@ class ResourcePolicy:
         max_pending_session_resource_slots: their requested slots together; a missing slot is unbounded.
         max_session_lifetime: seconds from its start to its end; zero is no limit.
         idle_timeout: idle seconds; zero is the default of the shared configuration, negative is no limit.
+        max_claims: device claims; zero is the default of the manager.
+        max_claim_idle_time: seconds for which a claim may keep its devices without a session; zero is no limit.
     """
 
     name: str
@@ -171,6 +173,8 @@ class ResourcePolicy:
     max_pending_session_resource_slots: ResourceSlot = field(default_factory=ResourceSlot)
     max_session_lifetime: int = 0
     idle_timeout: int = 0
+    max_claims: int = 0
+    max_claim_idle_time: int = 0
     max_vfolder_count: int = 0
     max_vfolder_size: int = 0
     allowed_vfolder_hosts: Mapping[str, Any] = field(default_factory=dict)

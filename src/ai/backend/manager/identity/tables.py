@@ -165,6 +165,8 @@ policies = Table(
     required("max_pending_session_resource_slots", QuantityMap, server_default="{}"),
     required("max_session_lifetime", Whole),
     required("idle_timeout", Whole),
+    required("max_claims", Whole, server_default="0"),
+    required("max_claim_idle_time", Whole, server_default="0"),
     required("max_vfolder_count", Whole),
     required("max_vfolder_size", Whole),
     required("allowed_vfolder_hosts", JSONText),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
@@ -45,9 +45,11 @@ class QuotaUsage:
     sessions: SessionStore
     identities: IdentityStore
 
-    async def quotas(self, pending: Sequence[Session]) -> Mapping[str, Quota]:
-        """Returns the quotas that limit these sessions, by the names of :func:`quota_names`."""
+    async def quotas(self, pending: Sequence[Session], claimed: Collection[str] = ()) -> Mapping[str, Quota]:
+        """Returns the quotas that limit these sessions, by the names of :func:`quota_names`. ``claimed``: the slots of
+        their device claims."""
         slots = {name for session in pending for kernel in session.kernels for name in kernel.requested_slots}
+        slots.update(claimed)
         quotas: dict[str, Quota] = {}
         await self._add_keypairs(quotas, {session.access_key for session in pending}, slots)
         group_ids = {session.group_id for session in pending}

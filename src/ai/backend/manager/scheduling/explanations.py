@@ -47,7 +47,7 @@ _MAX_KEPT = 512
 _REFUSALS = (ResourceError, LimitExceeded, ImageNotFound)
 """Errors of a creation that say that the resources cannot be had; others are faults of the request."""
 _TIME = frozenset({SkipReason.NOT_YET, SkipReason.DEPENDENCY_UNFINISHED, SkipReason.BEHIND_ANOTHER})
-_OTHERS = frozenset({SkipReason.QUOTA_EXCEEDED, SkipReason.INSUFFICIENT_RESOURCE})
+_OTHERS = frozenset({SkipReason.QUOTA_EXCEEDED, SkipReason.INSUFFICIENT_RESOURCE, SkipReason.CLAIM_IN_USE})
 
 
 def remedy_of(reason: SkipReason) -> Remedy:

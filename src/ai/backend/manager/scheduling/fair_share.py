@@ -13,7 +13,7 @@ from ai.backend.infra.clock import Clock
 from ai.backend.manager.agents.store import AgentStore
 from ai.backend.manager.resource_groups.model import ResourceGroup
 from ai.backend.manager.resource_groups.store import ResourceGroupStore
-from ai.backend.manager.scheduling.snapshot import scope_of
+from ai.backend.manager.scheduling.snapshot import held_by_scope
 from ai.backend.manager.scheduling.store import ShareHistory, ShareStore
 from ai.backend.manager.sessions.store import SessionStore
 
@@ -59,4 +59,4 @@ class FairShareAccounting:
         agents = await self.agents.agents(scaling_group=group.name)
         holdings = await self.sessions.held([agent.id for agent in agents])
         owners = {s.id: s for s in await self.sessions.get_many({holding.session_id for holding in holdings})}
-        return occupied((scope_of(owners[h.session_id]), h.slots) for h in holdings if h.session_id in owners)
+        return occupied(held_by_scope(holdings, owners))

@@ -26,6 +26,7 @@ from ai.backend.manager.agents.store import AgentStore
 from ai.backend.manager.identity.store import IdentityStore
 from ai.backend.manager.images.service import ImageService
 from ai.backend.manager.resource_groups.store import ResourceGroupStore
+from ai.backend.manager.scheduling.claims import NamedClaims, placed_claim
 from ai.backend.manager.scheduling.explanations import message_of
 from ai.backend.manager.scheduling.reading import SnapshotReader
 from ai.backend.manager.scheduling.store import ShareStore
@@ -139,20 +140,25 @@ class ScheduleLoop(PeriodicLoop):
         sessions = [session for session in pending if session.scaling_group == name]
         return await self.snapshot(name, sessions)
 
-    async def snapshot(self, name: str, sessions: Sequence[Session]) -> tuple[Snapshot, Policy]:
+    async def snapshot(
+        self, name: str, sessions: Sequence[Session], claims: NamedClaims | None = None
+    ) -> tuple[Snapshot, Policy]:
         """Returns the scheduler's input for a group, and its policy."""
         memory = self._group_states.setdefault(name, _GroupState(self._node_classes))
-        return await self._reader.snapshot(name, sessions, last_agent=memory.last_agent)
+        return await self._reader.snapshot(name, sessions, last_agent=memory.last_agent, claims=claims)
 
     async def _schedule(self, name: str, sessions: Sequence[Session], now: datetime) -> None:
-        snapshot, policy = await self.snapshot(name, sessions)
+        claims = await self._reader.named_claims(sessions)  # a change since then makes the placement conflict
+        snapshot, policy = await self.snapshot(name, sessions, claims)
         plan = self._group_states[name].decide(snapshot, policy, now=now, rng=self.rng)
         for agent_id, fault_text in plan.broken_agents:
             log.warning("agent %s is left out of scheduling: %s", agent_id, fault_text)
         if plan.placements:
             self._group_states[name].last_agent = plan.placements[-1].kernels[-1].agent_id
         by_id = {session.id: session for session in sessions}
-        changes = [change for p in plan.placements if (change := self._place(by_id[p.session_id], p, now)) is not None]
+        changes = [
+            change for p in plan.placements if (change := self._place(by_id[p.session_id], p, now, claims)) is not None
+        ]
         changes, without_network = await self._with_networks(changes, name)
         await self._commit(changes)
         await self._evict(plan, now)
@@ -173,7 +179,7 @@ class ScheduleLoop(PeriodicLoop):
                     self.wake()
 
     @staticmethod
-    def _place(session: Session, placement: Placement, now: datetime) -> Change | None:
+    def _place(session: Session, placement: Placement, now: datetime, claims: NamedClaims) -> Change | None:
         agents = {placement.kernel_id: placement.agent_id for placement in placement.kernels}
         details = {
             placement.kernel_id: {
@@ -183,7 +189,11 @@ class ScheduleLoop(PeriodicLoop):
             }
             for placement in placement.kernels
         }
-        return advance(session, SessionScheduled(agents=agents, stimulus_id=_CAUSE), now=now, placed=details)
+        claimed = None
+        if (claim := claims.of(session)) is not None:
+            claimed, details = placed_claim(claim, placement, now)
+        change = advance(session, SessionScheduled(agents=agents, stimulus_id=_CAUSE), now=now, placed=details)
+        return replace(change, claim=claimed) if change is not None else None
 
     async def _with_networks(self, placed: list[Change], group: str) -> tuple[list[Change], list[Skip]]:
         """Returns the changes with the networks that their sessions need, and skips of sessions that get none."""

@@ -26,7 +26,7 @@ from ai.backend.manager.scheduling.explanations import message_of, remedy_of
 from ai.backend.manager.scheduling.model import QueueEntry, QueueView, ShareItem, SharesView
 from ai.backend.manager.scheduling.queues import QueueReader
 from ai.backend.manager.scheduling.reading import group_policy
-from ai.backend.manager.scheduling.snapshot import scope_of
+from ai.backend.manager.scheduling.snapshot import held_by_scope
 from ai.backend.manager.sessions.lookup import sees
 from ai.backend.manager.sessions.model import Session
 
@@ -131,7 +131,7 @@ class SchedulingOverview:
         agents = [agent for agent in await reader.agents.agents(scaling_group=group.name) if agent.schedulable]
         holdings = await reader.sessions.held([agent.id for agent in agents])
         owners = {s.id: s for s in await reader.sessions.get_many({each.session_id for each in holdings})}
-        now_occupied = occupied((scope_of(owners[h.session_id]), h.slots) for h in holdings if h.session_id in owners)
+        now_occupied = occupied(held_by_scope(holdings, owners))
         used_lately = await reader.shares.used_lately(group, now_occupied, self.clock.now())
         capacity = sum((agent.available_slots for agent in agents), ResourceSlot())
         names = {str(each.id): each.name for each in await self.identities.groups()}

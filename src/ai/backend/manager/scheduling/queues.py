@@ -18,6 +18,7 @@ from ai.backend.core.scheduling.trial import Trial, TrialScheduler
 from ai.backend.infra.clock import Clock
 from ai.backend.infra.process.memory import collector_paused
 from ai.backend.manager.resources.quotas import quota_names
+from ai.backend.manager.scheduling.claims import with_claim
 from ai.backend.manager.scheduling.reading import SnapshotReader
 from ai.backend.manager.scheduling.snapshot import pending_session
 from ai.backend.manager.sessions.model import Session
@@ -121,12 +122,16 @@ class QueueReader:
 
     async def quotas_of(self, session: Session) -> Mapping[str, Quota]:
         """Returns the quotas that count a session."""
-        return await self.reader.quotas.quotas([session])
+        claims = await self.reader.named_claims([session])
+        return await self.reader.quotas.quotas([session], claims.slots_of([session]))
 
     async def candidate(self, session: Session, quotas: Mapping[str, Quota]) -> PendingSession:
         """Returns a session that is not in the queue in the scheduler's form."""
         dependencies = {each.id: each for each in await self.reader.sessions.get_many(session.dependencies)}
-        return pending_session(session, dependencies, [name for name in quota_names(session) if name in quotas])
+        pending = pending_session(session, dependencies, [name for name in quota_names(session) if name in quotas])
+        claims, snapshot = await self.reader.named_claims([session]), self._states[session.scaling_group].snapshot
+        views = {view.agent_id: view for view in snapshot.agents} if snapshot is not None else {}
+        return with_claim(pending, session, claims, views)
 
 
 def is_delayed(session: Session, now: datetime) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from uuid import UUID
 
 from ai.backend.common.ids import AgentId
 from ai.backend.core.scheduling.options import DEFAULT_ORDER, GroupOptions, order_name, read
@@ -21,9 +22,11 @@ from ai.backend.manager.resource_groups.order_plugins import plugged_order
 from ai.backend.manager.resource_groups.placement_plugins import FALLBACK, plugged
 from ai.backend.manager.resource_groups.store import ResourceGroupStore
 from ai.backend.manager.resources.quotas import QuotaUsage
+from ai.backend.manager.scheduling.claims import NamedClaims
 from ai.backend.manager.scheduling.fair_share import FairShareAccounting
-from ai.backend.manager.scheduling.snapshot import build_snapshot, running_sessions, scope_of
+from ai.backend.manager.scheduling.snapshot import build_snapshot, held_by_scope, running_sessions
 from ai.backend.manager.scheduling.store import ShareStore
+from ai.backend.manager.sessions.claims.model import ClaimUser
 from ai.backend.manager.sessions.model import Session
 from ai.backend.manager.sessions.store import SessionStore
 
@@ -71,10 +74,16 @@ class SnapshotReader:
         )
 
     async def snapshot(
-        self, name: str, sessions: Sequence[Session], *, last_agent: AgentId | None = None, images: Sequence[str] = ()
+        self,
+        name: str,
+        sessions: Sequence[Session],
+        *,
+        last_agent: AgentId | None = None,
+        images: Sequence[str] = (),
+        claims: NamedClaims | None = None,
     ) -> tuple[Snapshot, Policy]:
         """Returns the scheduler's input for a resource group with these pending sessions, and the group's policy.
-        ``images``: others that agents may fetch."""
+        ``images``: others that agents may fetch. ``claims``: those that the sessions name, as they were read before."""
         agents = await self.agents.agents(scaling_group=name)
         if self.images is not None:
             names = {kernel.image for session in sessions for kernel in session.kernels}
@@ -82,17 +91,16 @@ class SnapshotReader:
         holdings = await self.sessions.held([agent.id for agent in agents])
         ids = [dependency for session in sessions for dependency in session.dependencies]
         dependencies = {dependency.id: dependency for dependency in await self.sessions.get_many(ids)} if ids else {}
-        quotas = await self.quotas.quotas(sessions)
+        claims = claims if claims is not None else await self.named_claims(sessions)
+        quotas = await self.quotas.quotas(sessions, claims.slots_of(sessions))
         group = await self.resource_groups.resource_group(name)
-        snapshot = build_snapshot(name, agents, holdings, sessions, dependencies, quotas, self.devices)
+        snapshot = build_snapshot(name, agents, holdings, sessions, dependencies, quotas, self.devices, claims)
         policy = group_policy(group)
         options = read(group.scheduler_opts) if group is not None else GroupOptions()
         if group is None or not (policy.needs_usage or policy.preempts):
             return replace(snapshot, last_agent=last_agent), policy
         owners = {s.id: s for s in await self.sessions.get_many({holding.session_id for holding in holdings})}
-        slots_by_scope = [
-            (scope_of(owner), h.slots) for h in holdings if (owner := owners.get(h.session_id)) is not None
-        ]
+        slots_by_scope = held_by_scope(holdings, owners)
         now, now_used = self.clock.now(), occupied(slots_by_scope)
         min_runtime = timedelta(seconds=min(options.preemption.min_runtime_s, _MAX_RUNTIME_S))
         running = running_sessions(owners.values(), since=now - min_runtime, preemption=options.preemption)
@@ -105,3 +113,13 @@ class SnapshotReader:
             weights=options.weights,
         )
         return complete, policy
+
+    async def named_claims(self, sessions: Sequence[Session]) -> NamedClaims:
+        """Returns the device claims that sessions name, with the live sessions that name them."""
+        claim_ids = {session.claim_id for session in sessions if session.claim_id is not None}
+        if not claim_ids:
+            return NamedClaims()
+        users: dict[UUID, list[ClaimUser]] = {}
+        for user in await self.sessions.claim_users(claim_ids):
+            users.setdefault(user.claim_id, []).append(user)
+        return NamedClaims({claim.id: claim for claim in await self.sessions.claims_by_id(claim_ids)}, users)

@@ -19,9 +19,11 @@ from ai.backend.core.scheduling.options import Preemption
 from ai.backend.manager.agents import capabilities
 from ai.backend.manager.agents.model import Agent, KernelOccupancy
 from ai.backend.manager.resources.quotas import quota_names
+from ai.backend.manager.scheduling.claims import NamedClaims, with_claim
 from ai.backend.manager.sessions.model import Session
 
 log = logging.getLogger(__name__)
+NO_CLAIMS = NamedClaims()
 
 
 def agent_view(agent: Agent, holdings: Iterable[KernelOccupancy], devices: capabilities.DeviceReader) -> core.AgentView:
@@ -46,6 +48,7 @@ def agent_view(agent: Agent, holdings: Iterable[KernelOccupancy], devices: capab
                 slots=holding.slots,
                 devices=capabilities.to_allocation(holding.devices),
                 device_requests=holding.device_requests,
+                is_claim=holding.is_claim,
             )
             for holding in holdings
         ),
@@ -61,6 +64,18 @@ def agent_view(agent: Agent, holdings: Iterable[KernelOccupancy], devices: capab
 def scope_of(session: Session) -> tuple[str, str, str]:
     """Returns the scope of a session: domain, project, user."""
     return session.domain_name, str(session.group_id), str(session.user_id)
+
+
+def held_by_scope(
+    holdings: Iterable[KernelOccupancy], owners: Mapping[SessionId, Session]
+) -> list[tuple[tuple[str, str, str], ResourceSlot]]:
+    """Returns what kernels and device claims hold, with their scopes; of kernels without a session nothing."""
+    scopes = {session_id: scope_of(session) for session_id, session in owners.items()}
+    return [
+        (scope, holding.slots)
+        for holding in holdings
+        if (scope := holding.scope or scopes.get(holding.session_id)) is not None
+    ]
 
 
 def running_sessions(
@@ -141,17 +156,25 @@ def build_snapshot(
     dependencies: Mapping[SessionId, Session],
     quotas: Mapping[str, core.Quota],
     devices: capabilities.DeviceReader,
+    claims: NamedClaims = NO_CLAIMS,
 ) -> core.Snapshot:
     """Returns a resource group for the scheduler. ``quotas``: those with limits, by
     :func:`ai.backend.manager.resources.quotas.quota_names`."""
     by_agent: dict[str, list[KernelOccupancy]] = {}
     for holding in holdings:
         by_agent.setdefault(holding.agent, []).append(holding)
+    views = tuple(agent_view(agent, by_agent.get(agent.id, ()), devices) for agent in agents)
+    view_of_agent = {view.agent_id: view for view in views}
     return core.Snapshot(
         resource_group=resource_group,
-        agents=tuple(agent_view(agent, by_agent.get(agent.id, ()), devices) for agent in agents),
+        agents=views,
         pending=tuple(
-            pending_session(session, dependencies, [name for name in quota_names(session) if name in quotas])
+            with_claim(
+                pending_session(session, dependencies, [name for name in quota_names(session) if name in quotas]),
+                session,
+                claims,
+                view_of_agent,
+            )
             for session in pending
         ),
         quotas=quotas,

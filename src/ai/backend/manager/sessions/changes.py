@@ -7,7 +7,7 @@ and 4.10.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
@@ -15,6 +15,7 @@ from typing import Any, Literal
 from ai.backend.common.ids import AccessKey, AgentId, DomainName, GroupId, KernelId, SessionId, UserId
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.core.lifecycle.effects import Command
+from ai.backend.manager.sessions.claims.model import ClaimChange, claim_deltas
 from ai.backend.manager.sessions.model import Session
 
 
@@ -109,18 +110,20 @@ class Change:
     """Replaces ``old`` by ``new`` if the stored version is still that of ``old``. ``events`` are for the clients;
     ``commands`` are executed once the change is stored. The store sets ``new.version`` to ``old.version + 1``. Side
     fields (``num_queries``, ``last_stat``) that a loop does not change must be equal in both. ``cause`` is the
-    ``traceparent`` of the span in which an agent observed what changes."""
+    ``traceparent`` of the span in which an agent observed what changes. ``claim`` changes the session's device claim in
+    the same transaction."""
 
     old: Session
     new: Session
     events: tuple[EventDraft, ...] = ()
     commands: tuple[Command, ...] = ()
+    claim: ClaimChange | None = None
     cause: str | None = field(default=None, compare=False)
 
     @property
     def is_stored(self) -> bool:
         """True if the change must be saved; False if it has only commands to execute."""
-        return self.new is not self.old or bool(self.events)
+        return self.new is not self.old or bool(self.events) or self.claim is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,9 +135,14 @@ class ObservationAck:
     seq: int
 
 
-def slot_deltas(changes: Iterable[Change]) -> dict[AgentId, ResourceSlot]:
+def claim_changes(changes: Iterable[Change]) -> list[ClaimChange]:
+    """Returns the changes of device claims."""
+    return [change.claim for change in changes if change.claim is not None]
+
+
+def slot_deltas(changes: Sequence[Change]) -> dict[AgentId, ResourceSlot]:
     """Returns the change of each agent's occupied slots; agents without a change are left out."""
-    deltas: dict[AgentId, ResourceSlot] = {}
+    deltas = claim_deltas(claim_changes(changes))
     for change in changes:
         for sign, session in ((-1, change.old), (1, change.new)):
             for kernel in session.kernels:

@@ -100,6 +100,7 @@ def session_view(session: Session, caller: Caller) -> View:
         "plugin_options": json.dumps({name: dict(options) for name, options in session.plugin_options.items()}),
         "resource_opts": resource_opts(session.resource_opts),
         "service_ports": json.dumps([dict(port) for port in session.service_ports]),
+        "claim": session.claim_name,
         "vfolder_mounts": session.mounts,
         "requested_slots": slots_json(session.requested_slots),
         "occupying_slots": occupying,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 from ai.backend.common.errors import InsufficientResource, SessionAlreadyExists, StaleVersion
 from ai.backend.common.ids import AccessKey, AgentId, DomainName, GroupId, KernelId, SessionId
@@ -24,10 +25,13 @@ from ai.backend.manager.sessions.changes import (
     EventDraft,
     ObservationAck,
     Webhook,
+    claim_changes,
     event_rows,
     slot_deltas,
     webhook_rows,
 )
+from ai.backend.manager.sessions.claims.memory import MemoryClaims
+from ai.backend.manager.sessions.claims.model import Claim, as_occupancy, no_such_claim, own_devices
 from ai.backend.manager.sessions.store import UNLIMITED
 
 
@@ -37,6 +41,7 @@ class Memory:
 
     sessions: dict[SessionId, model.Session] = field(default_factory=dict)
     agents: dict[AgentId, Agent] = field(default_factory=dict)
+    claims: dict[UUID, Claim] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
     event_id: int = 0
     callbacks: dict[int, Webhook] = field(default_factory=dict)
@@ -52,8 +57,10 @@ def _age(session: model.Session) -> tuple[datetime, str]:
     return session.created_at, str(session.id)
 
 
-class MemorySessionStore:
+class MemorySessionStore(MemoryClaims):
     """Implements :class:`ai.backend.manager.sessions.store.SessionStore`."""
+
+    _memory: Memory
 
     def __init__(self, memory: Memory | None = None) -> None:
         self._memory = memory or Memory()
@@ -84,6 +91,10 @@ class MemorySessionStore:
             (kernel.requested_slots for session in pending for kernel in session.kernels), ResourceSlot()
         )
         limits.check_pending(len(pending), pending_slots)
+        if session.claim_id is not None:
+            claim = memory.claims.get(session.claim_id)
+            if claim is None or claim.is_deleting:
+                raise no_such_claim()
         memory.sessions[session.id] = session
         self._add_events(session, events, session.created_at)
 
@@ -99,11 +110,13 @@ class MemorySessionStore:
                 if namesake is not None:
                     raise SessionAlreadyExists(data={"existingSessionId": str(namesake.id)})
         self._check_vnis(changes)
+        self.check_claims(claim_changes(changes))
         moved_agents = self._agents_with_deltas(slot_deltas(changes))
         for change in changes:
             stored = memory.sessions[change.old.id]
             memory.sessions[stored.id] = _with_side_fields(change, stored)
             self._add_events(change.new, change.events, change.new.status_changed)
+        self.put_claims(claim_changes(changes))
         memory.agents.update(moved_agents)
         if ack is not None:
             memory.acks[ack.agent_id] = ack.epoch, ack.seq
@@ -196,18 +209,21 @@ class MemorySessionStore:
         return [session for session in self._live if any(kernel.agent == agent_id for kernel in session.kernels)]
 
     async def held(self, agent_ids: Collection[AgentId]) -> list[KernelOccupancy]:
-        return [
+        kernels = [
             KernelOccupancy(
                 **{name: getattr(kernel, name) for name in _OCCUPANCY_FIELDS},
                 kernel_id=kernel.id,
                 access_key=session.access_key,
                 slots=kernel.occupied_slots,
                 device_requests=session.device_requests,
+                claim_id=session.claim_id,
             )
             for session in self._live
             for kernel in session.kernels
             if kernel.agent in agent_ids and kernel.agent is not None and kernel.status in HOLDING
         ]
+        claims = [claim for claim in self._memory.claims.values() if claim.agent in agent_ids]
+        return [*map(own_devices, kernels), *map(as_occupancy, claims)]
 
     async def search(self, query: model.SessionQuery) -> Page[model.Session]:
         sessions = [
@@ -256,7 +272,16 @@ class MemorySessionStore:
                 and group_id in (None, session.group_id)
                 and domain_name in (None, session.domain_name)
             ),
-            ResourceSlot(),
+            sum(
+                (
+                    claim.occupied_slots
+                    for claim in self._memory.claims.values()
+                    if access_key in (None, claim.access_key)
+                    and group_id in (None, claim.group_id)
+                    and domain_name in (None, claim.domain_name)
+                ),
+                ResourceSlot(),
+            ),
         )
 
     async def bump(self, queries: Mapping[SessionId, int], stats: Mapping[KernelId, Mapping[str, Any]]) -> None:

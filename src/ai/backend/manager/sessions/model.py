@@ -77,7 +77,8 @@ class Kernel:
         attempt: the incarnation that the agent works on; 0 before the first; grows with every rescheduling and restart.
             Observations of older attempts are ignored.
         occupied_slots: the slots that it holds on ``agent``; empty unless the status is a holding one.
-        devices: slot -> device id -> quantity as text; the plan until the agent reports what it bound.
+        devices: slot -> device id -> quantity as text, with those of its device claim; the plan until the agent reports
+            what it bound.
         container_id: the runtime's id of the workload.
         role_options: ``environ`` and ``bootstrap_script`` of a cluster template for kernels of its role.
         live_stat: the latest statistics in memory, filled at reads only.
@@ -152,6 +153,7 @@ class Session:
         starting_over: it is TERMINATING and becomes PENDING again, see ``core/lifecycle/session.py``.
         array_id, array_name, array_index: the array that it is an element of, and which one.
         array_parallel: how many elements of its array may be scheduled at a time; None is all.
+        claim_id, claim_name: the device claim that its kernels hold beside their own slots.
         story: its last transitions as this process has seen them; not stored.
     """
 
@@ -212,6 +214,8 @@ class Session:
     array_name: str | None = None
     array_index: int | None = None
     array_parallel: int | None = None
+    claim_id: UUID | None = None
+    claim_name: str | None = None
     trace: str | None = None
     kernels: tuple[Kernel, ...]
     story: Path = field(default=(), compare=False)
@@ -279,6 +283,7 @@ class CreateSession:
         endpoint_id: the model service that an inference session is a replica of; None for all other sessions.
         roles: of a cluster template, ``main`` first; together they have ``cluster_size`` replicas. Empty makes equal
             kernels.
+        claim: the name of the device claim that it uses, of the same owner and project.
     """
 
     image: str
@@ -317,6 +322,7 @@ class CreateSession:
     preopen_ports: tuple[int, ...] = ()
     agent_list: tuple[str, ...] = ()
     endpoint_id: UUID | None = None
+    claim: str | None = None
     roles: tuple[KernelRole, ...] = ()
 
 

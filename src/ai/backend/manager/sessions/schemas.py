@@ -36,6 +36,7 @@ class SessionConfig(Schema, frozen=True, rename={"scaling_group": "scalingGroup"
     ``variant_requirements`` are ``namespace::feature::value`` (BEP-1000; peer facts 1.2). ``device_requests`` are
     expressions over what devices are, alternatives in order; see the reference of device requests. ``plugin_options``
     are by the name of an accelerator plugin; its own schema, in ``compute_plugins`` of agents, says which there are.
+    ``claim`` is the name of a device claim, which provides the accelerators.
     """
 
     mounts: Annotated[list[Word], Meta(max_length=128)] = msgspec.field(default_factory=list)
@@ -47,6 +48,7 @@ class SessionConfig(Schema, frozen=True, rename={"scaling_group": "scalingGroup"
     device_requests: Annotated[list[DeviceRequestText], Meta(max_length=8)] = msgspec.field(default_factory=list)
     plugin_options: PluginOptionsByName = msgspec.field(default_factory=dict)
     resource_opts: Annotated[dict[str, Quantity | bool], Meta(max_length=64)] = msgspec.field(default_factory=dict)
+    claim: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
     scaling_group: Word | None = None
     preopen_ports: Annotated[list[Port | PortText], Meta(max_length=64)] = msgspec.field(default_factory=list)
     agent_list: Annotated[list[Word], Meta(max_length=256)] = msgspec.field(default_factory=list)
@@ -172,6 +174,7 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     variant_requirements: list[str]
     device_requests: list[str]
     plugin_options: dict[str, dict[str, Any]]
+    claim: str | None
     environ: dict[str, str]
     resource_opts: dict[str, str]
     service_ports: list[ServicePort]

@@ -27,6 +27,15 @@ class SessionSettings(Settings):
         ge=0,
         description="Waiting and running sessions of one keypair, at most, where its policy says none. 0: any number.",
     )
+    max_claims: int = Field(
+        64, ge=0, description="Device claims of one keypair, at most, where its policy says none. 0: any number."
+    )
+    claim_idle_timeout_s: float = Field(
+        3600.0,
+        ge=0,
+        description="Seconds without a session after which a device claim returns its devices, where it says none; the"
+        " policy of its keypair bounds that. 0: never.",
+    )
     max_array_size: int = Field(10_000, ge=1, description="Elements of one array of batch sessions, at most.")
     max_cluster_size: int = Field(64, ge=1, description="Kernels of one session, at most.")
     max_environ_bytes: int = Field(65_536, ge=0, description="Size of all environment variables of a session.")

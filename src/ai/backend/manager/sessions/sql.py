@@ -40,7 +40,15 @@ from ai.backend.manager.identity import tables as identity_tables
 from ai.backend.manager.query.model import Page
 from ai.backend.manager.query.sql import compile_filter, compile_order
 from ai.backend.manager.sessions import model, tables
-from ai.backend.manager.sessions.changes import Change, EventDraft, ObservationAck, slot_deltas
+from ai.backend.manager.sessions.changes import Change, EventDraft, ObservationAck, claim_changes, slot_deltas
+from ai.backend.manager.sessions.claims.model import as_occupancy, own_devices
+from ai.backend.manager.sessions.claims.sql import (
+    SqlClaims,
+    check_named_claims,
+    held_claims,
+    occupied_by_claims,
+    write_claims,
+)
 from ai.backend.manager.sessions.sql_bulk import check_versions, move_slots, update_many
 from ai.backend.manager.sessions.sql_outbox import SqlOutbox, acknowledge, insert_events
 from ai.backend.manager.sessions.store import UNLIMITED
@@ -106,7 +114,7 @@ def _sessions_where(*conditions: ColumnElement[bool] | TextClause) -> Select[Any
 def _select_held() -> Select[Any]:
     renamed = _K.id.label("kernel_id"), _K.occupied_slots.label("slots")
     details = _K.session_id, _K.agent, _S.access_key, _K.status, _K.status_changed, _K.attempt, _K.devices
-    joined = select(*renamed, *details, _S.device_requests).join(tables.sessions, _S.id == _K.session_id)
+    joined = select(*renamed, *details, _S.device_requests, _S.claim_id).join(tables.sessions, _S.id == _K.session_id)
     return joined.where(IsOneOf(_K.agent, "agents"), is_any(_K.status, HOLDING))
 
 
@@ -146,7 +154,7 @@ class _NewSession:
     limits: model.OwnerLimits
 
 
-class SqlSessionStore(SqlOutbox):
+class SqlSessionStore(SqlClaims, SqlOutbox):
     """Implements :class:`ai.backend.manager.sessions.store.SessionStore`. The ``insert_steps`` run for each new session
     in the transaction that inserts it; other features link what it mounts."""
 
@@ -201,6 +209,8 @@ class SqlSessionStore(SqlOutbox):
     ) -> None:
         def work(conn: Connection) -> None:
             first(conn)
+            if claim_ids := {new.session.claim_id for new in batch if new.session.claim_id is not None}:
+                check_named_claims(conn, claim_ids)
             _INSERT_SESSION.execute(conn, *(_session_row(new.session) for new in batch))
             _INSERT_KERNEL.execute(conn, *(_kernel_row(kernel) for new in batch for kernel in new.session.kernels))
             links = [{"session_id": new.session.id, "depends_on": d} for new in batch for d in new.session.dependencies]
@@ -236,6 +246,7 @@ class SqlSessionStore(SqlOutbox):
 
             def work(conn: Connection) -> None:
                 self._write(conn, changes)
+                write_claims(conn, claim_changes(changes))
                 move_slots(conn, slot_deltas(changes))
                 insert_events(conn, [(change.new, change.events, change.new.status_changed) for change in changes])
                 if ack is not None:
@@ -339,7 +350,12 @@ class SqlSessionStore(SqlOutbox):
         return await self._select(tables.LIVE, tables.sessions.c.id.in_(owners))
 
     async def held(self, agent_ids: Collection[AgentId]) -> list[KernelOccupancy]:
-        return [KernelOccupancy(**row._mapping) for row in await self._db.fetch(_HELD, {"agents": agent_ids})]
+        def work(conn: Connection) -> list[KernelOccupancy]:
+            kernels = [KernelOccupancy(**row._mapping) for row in _HELD.all(conn, {"agents": agent_ids})]
+            claims = held_claims(conn, tables.device_claims.c.agent.in_(list(agent_ids)))
+            return [*map(own_devices, kernels), *map(as_occupancy, claims)]
+
+        return await self._db.run_read(work)
 
     async def workloads(self) -> list[model.KernelWorkload]:
         kernel, session = tables.kernels.c, tables.sessions.c
@@ -413,7 +429,12 @@ class SqlSessionStore(SqlOutbox):
         conditions = [column == value for column, value in wanted_values.items() if value is not None]
         query = select(kernel.occupied_slots).join(tables.sessions, session.id == kernel.session_id)
         query = query.where(kernel.agent.is_not(None), kernel.status.in_(HOLDING), *conditions)
-        return await self._db.run_read(lambda conn: sum(conn.execute(query).scalars(), ResourceSlot()))
+        claim = tables.device_claims.c
+        owners = {claim.access_key: access_key, claim.group_id: group_id, claim.domain_name: domain_name}
+        of_claims = [column == value for column, value in owners.items() if value is not None]
+        return await self._db.run_read(
+            lambda conn: sum(conn.execute(query).scalars(), occupied_by_claims(conn, *of_claims))
+        )
 
     async def bump(self, queries: Mapping[SessionId, int], stats: Mapping[KernelId, Mapping[str, Any]]) -> None:
         cols = tables.sessions.c
@@ -439,6 +460,9 @@ class SqlSessionStore(SqlOutbox):
             sums: dict[str, ResourceSlot] = {}
             for agent_id, slots in conn.execute(select(cols.agent, cols.occupied_slots).where(occupying)):
                 sums[agent_id] = sums.get(agent_id, ResourceSlot()) + slots
+            for claim in held_claims(conn):
+                assert claim.agent is not None
+                sums[claim.agent] = sums.get(claim.agent, ResourceSlot()) + claim.occupied_slots
             orphans = (
                 conn.execute(select(cols.id).where(cols.session_id.not_in(select(tables.sessions.c.id))))
                 .scalars()

@@ -15,6 +15,7 @@ from ai.backend.common.states import SessionStatus
 from ai.backend.manager.agents.model import KernelOccupancy
 from ai.backend.manager.query.model import Page
 from ai.backend.manager.sessions.changes import Change, Event, EventDraft, ObservationAck, Webhook
+from ai.backend.manager.sessions.claims.store import ClaimStore
 from ai.backend.manager.sessions.model import (
     KernelWorkload,
     OwnerLimits,
@@ -27,12 +28,13 @@ from ai.backend.manager.sessions.model import (
 UNLIMITED = OwnerLimits()
 
 
-class SessionStore(Protocol):
+class SessionStore(ClaimStore, Protocol):
     """Stores sessions with their kernels, the outbox of events, and logs."""
 
     async def insert(self, session: Session, *, events: Sequence[EventDraft], limits: OwnerLimits = UNLIMITED) -> None:
         """Writes a new session, or nothing. Raises SessionAlreadyExists for an existing id, or a live session of the
-        owner with that name (``data.existingSessionId``), and LimitExceeded."""
+        owner with that name (``data.existingSessionId``), LimitExceeded, and NotFound for a device claim that does not
+        exist or is to be deleted."""
 
     async def save(self, changes: Sequence[Change], *, ack: ObservationAck | None = None) -> None:
         """Applies all changes or none, with the slots of their agents. Raises StaleVersion if a session was changed
@@ -70,7 +72,8 @@ class SessionStore(Protocol):
         ...
 
     async def held(self, agent_ids: Collection[AgentId]) -> list[KernelOccupancy]:
-        """Returns the kernels that occupy slots of these agents."""
+        """Returns the kernels and the device claims that occupy slots of these agents; those of a claim are not among
+        those of the kernels that hold it."""
         ...
 
     async def workloads(self) -> list[KernelWorkload]:
@@ -107,7 +110,8 @@ class SessionStore(Protocol):
         group_id: GroupId | None = None,
         domain_name: DomainName | None = None,
     ) -> ResourceSlot:
-        """Returns the slots that kernels of an access key, group and domain occupy; None does not restrict."""
+        """Returns the slots that kernels and device claims of an access key, group and domain occupy; None does not
+        restrict."""
         ...
 
     async def bump(self, queries: Mapping[SessionId, int], stats: Mapping[KernelId, Mapping[str, Any]]) -> None:
@@ -121,7 +125,8 @@ class SessionStore(Protocol):
         ...
 
     async def audit(self) -> SlotAudit:
-        """Recomputes every agent's occupied slots from the kernels and compares them with the recorded ones."""
+        """Recomputes every agent's occupied slots from the kernels and claims, and compares them with the recorded
+        ones."""
         ...
 
     async def purge(self, *, before: datetime) -> int:

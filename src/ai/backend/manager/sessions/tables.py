@@ -8,6 +8,7 @@ from uuid import UUID
 from sqlalchemy import Boolean, Column, Float, ForeignKey, Index, LargeBinary, String, Table, Text, false, select, text
 
 from ai.backend.common import states
+from ai.backend.common.claims import ClaimStatus
 from ai.backend.infra.database import GUID, JSONText, QuantityMap, UTCDateTime, Whole
 from ai.backend.infra.database.columns import EnumText, JSONTuple
 from ai.backend.manager.db.metadata import metadata, required
@@ -85,6 +86,8 @@ sessions = Table(
     Column("array_name", String(64)),
     Column("array_index", Whole),
     Column("array_parallel", Whole),
+    Column("claim_id", GUID),
+    Column("claim_name", String(64)),
     Column("trace", String(55)),
     Index("ix_sessions_array", "array_id", "array_index"),
     Index("uq_sessions_live_name", "access_key", "name", unique=True, sqlite_where=LIVE, postgresql_where=LIVE),
@@ -130,6 +133,52 @@ kernels = Table(
     Column("terminated_at", UTCDateTime),
     Index("ix_kernels_span", "terminated_at", "started_at"),
 )
+
+device_claims = Table(
+    "device_claims",
+    metadata,
+    Column("id", GUID, primary_key=True),
+    required("name", String(64)),
+    required("version", Whole),
+    required("status", EnumText(ClaimStatus)),
+    Column("status_info", Text),
+    required("status_changed", UTCDateTime),
+    required("is_deleting", Boolean),
+    required("domain_name", String(64)),
+    required("group_id", GUID),
+    required("group_name", String(64)),
+    required("user_id", GUID),
+    required("user_email", String(256)),
+    required("access_key", String(20)),
+    required("scaling_group", String(64)),
+    required("requested_slots", QuantityMap),
+    required("device_requests", JSONTuple(str)),
+    Column("idle_timeout_s", Float),
+    required("created_at", UTCDateTime),
+    Column("agent", String(64), index=True),
+    required("occupied_slots", QuantityMap),
+    required("devices", JSONText),
+    Column("allocated_at", UTCDateTime),
+    Column("idle_since", UTCDateTime),
+    Index("uq_device_claims_name", "user_id", "group_id", "name", unique=True),
+    Index("ix_device_claims_owner", "access_key"),
+)
+
+claim_spans = Table(
+    "claim_spans",
+    metadata,
+    Column("id", Whole, primary_key=True, autoincrement=True),
+    required("claim_id", GUID),
+    required("domain_name", String(64)),
+    required("group_id", GUID),
+    required("group_name", String(64)),
+    required("user_id", GUID),
+    required("slots", QuantityMap),
+    required("started_at", UTCDateTime),
+    required("terminated_at", UTCDateTime, index=True),
+    sqlite_autoincrement=True,
+)
+"""What claims have held, for reports of usage."""
 
 session_dependencies = Table(
     "session_dependencies",

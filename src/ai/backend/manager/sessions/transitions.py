@@ -322,4 +322,5 @@ def fold(first: Change, second: Change) -> Change:
     """Combines two successive changes of one session into one."""
     events, commands = (*first.events, *second.events), (*first.commands, *second.commands)
     cause = second.cause or first.cause
-    return Change(old=first.old, new=second.new, events=events, commands=commands, cause=cause)
+    claim = second.claim or first.claim
+    return Change(old=first.old, new=second.new, events=events, commands=commands, claim=claim, cause=cause)

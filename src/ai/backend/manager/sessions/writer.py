@@ -28,7 +28,7 @@ from ai.backend.manager.sessions.model import Kernel, OwnerLimits, Session
 from ai.backend.manager.sessions.store import SessionStore
 from ai.backend.manager.sessions.traces import trace_statuses
 from ai.backend.manager.sessions.transitions import advance
-from ai.backend.manager.topics import CALLBACK, LAUNCH, OUTBOX, SCHEDULE, TERMINATE
+from ai.backend.manager.topics import CALLBACK, CLAIM, LAUNCH, OUTBOX, SCHEDULE, TERMINATE
 from ai.backend.plugin.crash_points import crash_point
 
 log = logging.getLogger(__name__)
@@ -166,6 +166,8 @@ class SessionWriter:
             self.bus.publish(CALLBACK)
         if any(_concerns_scheduler(change) for change in changes):
             self.bus.publish(SCHEDULE)
+        if any(change.new.claim_id is not None and change.new.status != change.old.status for change in changes):
+            self.bus.publish(CLAIM)
         for change in changes:
             self._execute(change.commands)
         return saved

@@ -94,14 +94,34 @@ class UsedKernel:
 
     def seconds_within(self, start: datetime, end: datetime, now: datetime) -> Decimal:
         """Returns the seconds for which the kernel ran between ``start`` and ``end``."""
-        ran_until = min(self.terminated_at or now, end, now)
-        return max(_ZERO, Decimal(str((ran_until - max(self.started_at, start)).total_seconds())))
+        return _seconds_within(self.started_at, self.terminated_at, start, end, now)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsedClaim:
+    """An allocation of a device claim, whether a session used it or not; the fields are those of Claim."""
+
+    domain_name: DomainName
+    group_id: GroupId
+    group_name: str
+    slots: ResourceSlot
+    started_at: datetime
+    terminated_at: datetime | None
+
+    def seconds_within(self, start: datetime, end: datetime, now: datetime) -> Decimal:
+        """Returns the seconds for which it was held between ``start`` and ``end``."""
+        return _seconds_within(self.started_at, self.terminated_at, start, end, now)
+
+
+def _seconds_within(began: datetime, ended: datetime | None, start: datetime, end: datetime, now: datetime) -> Decimal:
+    until = min(ended or now, end, now)
+    return max(_ZERO, Decimal(str((until - max(began, start)).total_seconds())))
 
 
 @dataclass(slots=True, kw_only=True)
 class GroupUsage:
-    """Accumulates what the sessions of one group used in a period. ``slot_seconds``: for each slot its quantity times
-    the seconds for which it was held within the period."""
+    """Accumulates what the sessions and device claims of one group used in a period. ``slot_seconds``: for each slot
+    its quantity times the seconds for which it was held within the period."""
 
     group_id: GroupId
     group_name: str
@@ -116,12 +136,19 @@ class GroupUsage:
         self.count += 1
         if is_listed:
             self.kernels.append(kernel)
-        self.slots += kernel.slots
-        held_s = kernel.seconds_within(query.start, query.end, now)
-        for name, amount in kernel.slots.items():
-            self.slot_seconds[name] = self.slot_seconds.get(name, _ZERO) + amount * held_s
+        self._add_slots(kernel, query, now)
         for name, (metric, part) in METRICS.items():
             self.metrics[name] = self.metrics.get(name, _ZERO) + kernel.metric(metric, part)
+
+    def add_claim(self, claim: UsedClaim, query: UsageQuery, now: datetime) -> None:
+        """Adds the slots of a claim, which is no kernel."""
+        self._add_slots(claim, query, now)
+
+    def _add_slots(self, holder: UsedKernel | UsedClaim, query: UsageQuery, now: datetime) -> None:
+        self.slots += holder.slots
+        held_s = holder.seconds_within(query.start, query.end, now)
+        for name, amount in holder.slots.items():
+            self.slot_seconds[name] = self.slot_seconds.get(name, _ZERO) + amount * held_s
 
     @property
     def device_types(self) -> list[str]:
@@ -150,10 +177,6 @@ class Timeline:
         self._changes: dict[str, list[Decimal]] = {name: [_ZERO] * (BINS + 1) for name in _SERIES}
 
     def add(self, kernel: UsedKernel) -> None:
-        first_bin = max(0, (kernel.started_at - self.start) // BIN)
-        last_bin = min(BINS - 1, ((kernel.terminated_at or self.now) - self.start) // BIN)
-        if last_bin < first_bin:
-            return
         amounts = {
             "num_sessions": Decimal(kernel.is_main),
             "cpu": kernel.slots["cpu"],
@@ -161,6 +184,16 @@ class Timeline:
             "devices": sum(kernel.devices.values(), _ZERO),
             **{name: kernel.metric(*METRICS[name]) for name in ("io_read", "io_write", "disk_used")},
         }
+        self._add_amounts(kernel, amounts)
+
+    def add_claim(self, claim: UsedClaim) -> None:
+        self._add_amounts(claim, {"devices": sum(claim.slots.values(), _ZERO)})
+
+    def _add_amounts(self, holder: UsedKernel | UsedClaim, amounts: Mapping[str, Decimal]) -> None:
+        first_bin = max(0, (holder.started_at - self.start) // BIN)
+        last_bin = min(BINS - 1, ((holder.terminated_at or self.now) - self.start) // BIN)
+        if last_bin < first_bin:
+            return
         for name, amount in amounts.items():
             self._changes[name][first_bin] += amount
             self._changes[name][last_bin + 1] -= amount

@@ -15,7 +15,7 @@ from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.access.checks import require_any, scope_of
 from ai.backend.manager.access.permissions import Operation, Scope
 from ai.backend.manager.identity.service import IdentityService
-from ai.backend.manager.usage.model import MAX_LISTED, Cursor, GroupUsage, Timeline, UsageQuery, UsedKernel
+from ai.backend.manager.usage.model import MAX_LISTED, Cursor, GroupUsage, Timeline, UsageQuery, UsedClaim, UsedKernel
 
 MAX_PERIOD = timedelta(days=100)
 MAX_CONCURRENT = 2
@@ -33,11 +33,15 @@ class _Limiter:
 
 
 class UsageStore(Protocol):
-    """Reads the history of kernels."""
+    """Reads the history of kernels and of device claims."""
 
     async def used(self, query: UsageQuery, *, after: Cursor | None = None, limit: int = 1_000) -> Sequence[UsedKernel]:
         """Returns a page of the kernels that match, those that have ended first; empty at the end. No kernel is
         returned twice. One that ends between two pages may be missed."""
+        ...
+
+    async def claimed(self, query: UsageQuery) -> Sequence[UsedClaim]:
+        """Returns what device claims held at any time in the period."""
         ...
 
 
@@ -81,7 +85,7 @@ class UsageService:
     ) -> Timeline:
         timeline = Timeline(self._clock.now())
         query = UsageQuery(start=timeline.start, end=timeline.now, user_id=user_id, domain_name=domain_name)
-        await self._read(caller, query, timeline.add)
+        await self._read(caller, query, timeline.add, timeline.add_claim)
         return timeline
 
     async def _report(
@@ -102,21 +106,31 @@ class UsageService:
         usages: dict[GroupId, GroupUsage] = {}
         now, listed = self._clock.now(), 0
 
+        def usage_of(holder: UsedKernel | UsedClaim) -> GroupUsage:
+            usage = usages.get(holder.group_id)
+            if usage is None:
+                usage = usages[holder.group_id] = GroupUsage(
+                    group_id=holder.group_id, group_name=holder.group_name, domain_name=holder.domain_name
+                )
+            return usage
+
         def add(kernel: UsedKernel) -> None:
             nonlocal listed
-            usage = usages.get(kernel.group_id)
-            if usage is None:
-                usage = usages[kernel.group_id] = GroupUsage(
-                    group_id=kernel.group_id, group_name=kernel.group_name, domain_name=kernel.domain_name
-                )
-            usage.add(kernel, query, now, is_listed=listed < MAX_LISTED)
+            usage_of(kernel).add(kernel, query, now, is_listed=listed < MAX_LISTED)
             listed += 1
 
-        await self._read(caller, query, add)
+        await self._read(caller, query, add, lambda claim: usage_of(claim).add_claim(claim, query, now))
         return sorted(usages.values(), key=lambda usage: (usage.domain_name, usage.group_name))
 
-    async def _read(self, caller: Caller, query: UsageQuery, add: Callable[[UsedKernel], None]) -> None:
-        """Calls ``add`` for all kernels page by page, which bounds memory. Raises RateLimitExceeded."""
+    async def _read(
+        self,
+        caller: Caller,
+        query: UsageQuery,
+        add: Callable[[UsedKernel], None],
+        add_claim: Callable[[UsedClaim], None],
+    ) -> None:
+        """Calls ``add`` for all kernels page by page, which bounds memory, and ``add_claim`` for what device claims
+        held. Raises RateLimitExceeded."""
         is_administrator = scope_of(caller, Operation.SEE_USAGE) is not Scope.NONE
         limiter = self._administrators if is_administrator else self._others
         if caller.user_id in limiter.users:
@@ -131,6 +145,8 @@ class UsageService:
                     for kernel in page:
                         add(kernel)
                     page = await self._store.used(query, after=page[-1].cursor, limit=_PAGE_ROWS)
+                for claim in await self._store.claimed(query):
+                    add_claim(claim)
         finally:
             limiter.users.discard(caller.user_id)
 

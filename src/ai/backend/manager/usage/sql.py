@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, and_, or_, select
+from sqlalchemy import ColumnElement, Connection, Row, Select, and_, null, or_, select
 
 from ai.backend.common.states import KernelStatus
 from ai.backend.infra.database import Database
 from ai.backend.manager.sessions import tables as sessions_tables
-from ai.backend.manager.usage.model import Cursor, UsageQuery, UsedKernel
+from ai.backend.manager.usage.model import Cursor, UsageQuery, UsedClaim, UsedKernel
 
 
 class SqlUsageStore:
@@ -32,16 +32,43 @@ class SqlUsageStore:
 
         return await self._db.run_read(work)
 
+    async def claimed(self, query: UsageQuery) -> Sequence[UsedClaim]:
+        ended, held = sessions_tables.claim_spans.c, sessions_tables.device_claims.c
+        shared = ("domain_name", "group_id", "group_name")
+        of_ended = select(*(ended[name] for name in (*shared, "slots", "started_at", "terminated_at")))
+        of_held = select(
+            *(held[name] for name in shared),
+            held.occupied_slots.label("slots"),
+            held.allocated_at.label("started_at"),
+            null().label("terminated_at"),
+        )
+
+        def work(conn: Connection) -> list[UsedClaim]:
+            past = of_ended.where(
+                ended.started_at < query.end, ended.terminated_at >= query.start, *_owners(ended, query)
+            )
+            present = of_held.where(held.allocated_at < query.end, *_owners(held, query))
+            rows = [*conn.execute(past).all(), *conn.execute(present).all()]
+            return [UsedClaim(**row._mapping) for row in rows]
+
+        return await self._db.run_read(work)
+
+
+def _owners(columns: Any, query: UsageQuery) -> list[ColumnElement[bool]]:
+    """Returns the conditions of a query on owners."""
+    conditions: list[ColumnElement[bool]] = []
+    if query.group_ids is not None:
+        conditions.append(columns.group_id.in_(query.group_ids))
+    if query.domain_name is not None:
+        conditions.append(columns.domain_name == query.domain_name)
+    if query.user_id is not None:
+        conditions.append(columns.user_id == query.user_id)
+    return conditions
+
 
 def _kernels(query: UsageQuery) -> Select[Any]:
     k, c = sessions_tables.kernels.c, sessions_tables.sessions.c
-    conditions: list[ColumnElement[bool]] = [k.started_at < query.end]
-    if query.group_ids is not None:
-        conditions.append(c.group_id.in_(query.group_ids))
-    if query.domain_name is not None:
-        conditions.append(c.domain_name == query.domain_name)
-    if query.user_id is not None:
-        conditions.append(c.user_id == query.user_id)
+    conditions: list[ColumnElement[bool]] = [k.started_at < query.end, *_owners(c, query)]
     columns = (
         *(k.id.label("kernel_id"), k.session_id, (k.id == k.session_id).label("is_main"), k.image, k.agent),
         *(k.container_id, k.status, k.status_info, k.requested_slots.label("slots"), k.last_stat, k.created_at),

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import msgspec
 
+from ai.backend.agent.devices.inventory import ClaimedDevices
 from ai.backend.agent.kernels.kernel import Kernel
 from ai.backend.agent.kernels.model import read_allocation, write_allocation
 from ai.backend.agent.lifecycle.context import Step, StepContext
@@ -29,10 +30,11 @@ from ai.backend.agent.networks.cluster_keys import (
     cluster_key_files,
     container_key_files,
 )
-from ai.backend.common.devices import VariantProperty
+from ai.backend.common.devices import DeviceAllocation, VariantProperty
 from ai.backend.common.errors import CreationDeferred, CreationDenied, DeadlineExceeded, WorkloadError
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import MAIN_PROGRAM_TYPES
+from ai.backend.common.wire.agent import KernelSpec
 from ai.backend.plugin.accelerator import WorkloadConfig
 from ai.backend.plugin.runtime import WorkloadKey, WorkloadSpec
 
@@ -139,13 +141,22 @@ class Network(Step):
             await self.context.networks.leave(kernel.record)
 
 
+def claimed_devices_of(spec: KernelSpec) -> ClaimedDevices | None:
+    """Returns the device claim of a kernel; None if it has none."""
+    if (claim := spec.claim) is None:
+        return None
+    bound = read_allocation(claim.devices) if claim.is_bound else None
+    return ClaimedDevices(claim_id=claim.id, slots=frozenset(claim.slots), bound=bound)
+
+
 class Devices(Step):
     """Holds the kernel's devices, bound when a creation is accepted, so that the creation can be refused at once."""
 
     name = "devices"
 
-    def bind(self, kernel: Kernel) -> None:
-        """Takes the planned or equivalent devices for a kernel, or nothing. Raises ResourceError if none are free."""
+    def bind(self, kernel: Kernel, kept: Mapping[str, DeviceAllocation]) -> None:
+        """Takes the planned or equivalent devices for a kernel, or nothing. ``kept``: the devices of claims. Raises
+        ResourceError if none are free."""
         spec = kernel.record.spec
         self.context.inventory.bind(
             kernel.id,
@@ -154,6 +165,8 @@ class Devices(Step):
             spec.generation,
             [VariantProperty.parse(amount_text) for amount_text in spec.variant_requirements],
             spec.device_requests,
+            claim=claimed_devices_of(spec),
+            kept=kept,
         )
         allocation = self.context.inventory.holding(kernel.id)
         kernel.record = msgspec.structs.replace(kernel.record, allocation=write_allocation(allocation))
@@ -162,7 +175,8 @@ class Devices(Step):
         """Takes the kernel's recorded devices again after a crash, and cuts partitions that are not cut yet. Raises
         CreationDeferred if a device has failed, and if one was not cut."""
         if not self.context.inventory.holds(kernel.id):
-            self.context.inventory.adopt(kernel.id, kernel.record.device_allocation)
+            claim = claimed_devices_of(kernel.record.spec)
+            self.context.inventory.adopt(kernel.id, kernel.record.device_allocation, claim)
         if not step.restarting and (failed_devices := self.context.inventory.unhealthy(kernel.id)):
             names = ", ".join(
                 f"{device.device_id} ({device.reason})" if device.reason else device.device_id

@@ -206,7 +206,7 @@ class AgentState:
         taken = self.held[held.kernel_id] = self.allocator.adopt(held.slots, held.devices)
         self._reported[held.kernel_id] = held
         self.is_reserve_current = False
-        self.count += 1
+        self.count += not held.is_claim
         self.is_exact = self.is_exact and self._counts_in_full(taken, held.slots)
 
     def reserve(self) -> None:
@@ -250,7 +250,7 @@ class AgentState:
 
     def release(self, kernel_id: KernelId) -> None:
         """Releases a kernel."""
-        self._reported.pop(kernel_id, None)
+        reported = self._reported.pop(kernel_id, None)
         self.allocator.free(self.held.pop(kernel_id))
         self.is_reserve_current = False
-        self.count -= 1
+        self.count -= reported is None or not reported.is_claim

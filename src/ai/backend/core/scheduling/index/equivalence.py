@@ -75,7 +75,7 @@ class QuotaClass:
 
 @dataclass(slots=True, eq=False)
 class QueuedSession:
-    """A pending session with its classes. ``is_gated``: it has a start time or dependencies."""
+    """A pending session with its classes. ``is_gated``: it has a start time, dependencies or a device claim."""
 
     session: PendingSession
     quota_class: QuotaClass
@@ -122,7 +122,8 @@ class EquivalenceCache:
             quota_class = self.quota_classes[id(equivalence_class), session.quotas] = QuotaClass(
                 equivalence_class, session.quotas
             )
-        return QueuedSession(session, quota_class, session.starts_at is not None or bool(session.dependencies))
+        is_gated = session.starts_at is not None or bool(session.dependencies) or session.claim is not None
+        return QueuedSession(session, quota_class, is_gated)
 
     def trim(self, queued_sessions: Collection[QueuedSession]) -> None:
         """Drops unused quota classes and cached requests once they far outnumber all queued sessions."""

@@ -28,6 +28,8 @@ from ai.backend.manager.identity.store import IdentityStore
 from ai.backend.manager.images.model import Image
 from ai.backend.manager.images.service import ImageService, merge_images, resolve_image
 from ai.backend.manager.resource_groups.store import ResourceGroupStore
+from ai.backend.manager.sessions.claims.model import Claim
+from ai.backend.manager.sessions.claims.naming import ClaimNaming, own_slots
 from ai.backend.manager.sessions.creation import feasibility
 from ai.backend.manager.sessions.creation import request as checks
 from ai.backend.manager.sessions.creation.alternatives import check_alternatives
@@ -65,9 +67,8 @@ class SessionFactory:
     request_compiler: RequestCompiler = field(default_factory=RequestCompiler)
 
     def __post_init__(self) -> None:
-        self._feasibility = feasibility.FeasibilityChecker(
-            self.identities, self.resource_groups, self.agents, self.devices
-        )
+        self.checker = feasibility.FeasibilityChecker(self.identities, self.resource_groups, self.agents, self.devices)
+        self._naming = ClaimNaming(self.sessions, self.devices)
 
     async def build(
         self, caller: Caller, owner: Caller, request: CreateSession, session_id: SessionId | None = None
@@ -77,7 +78,7 @@ class SessionFactory:
         await self.state.check_running()
         checks.check_shape(request, self.settings)
         now = self.clock.now()
-        candidates = await self._feasibility.find(caller, owner, request)
+        candidates, claim = await self._candidates(caller, owner, request)
         encrypted = self.settings.encrypt_networks or is_encrypted(checks.check_flags(request))
         needs = needs_of(request.cluster_size, request.cluster_mode, "", encrypted=encrypted)
         if needs:
@@ -85,13 +86,17 @@ class SessionFactory:
         image = await self._chosen_image(owner, candidates, request.image, request.architecture)
         slots = self._requested_slots(request.resources, image)
         planned = await self._planned_kernels(owner, request, image, slots, candidates)
+        if claim is not None:
+            self._naming.check(request, claim, candidates.agents)
+            slots = own_slots(slots, claim, image)
+            planned = tuple(replace(kernel, slots=own_slots(kernel.slots, claim, kernel.image)) for kernel in planned)
         alternatives, slots, planned = check_alternatives(
             request, slots, planned, self.request_compiler, self.slots.slot_types
         )
         if request.runtime_class:
             candidates, planned = feasibility.of_class(request.runtime_class, candidates, planned, self.devices)
         limits = await self._check_policy(owner, request, planned)
-        await self._feasibility.check_fits(request, alternatives.kernels_by(planned), candidates)
+        await self.checker.check_fits(request, alternatives.kernels_by(planned), candidates)
         mounts = await self._resolve_mounts(owner, request)
         bootstrap_script = await self.dotfiles.bootstrap_script_of(
             owner, candidates.domain, candidates.group.id, request.bootstrap_script, mounts
@@ -133,9 +138,26 @@ class SessionFactory:
             preopen_ports=checks.check_ports(request.preopen_ports),
             created_at=now,
             trace=current_traceparent(),
+            claim_id=claim.id if claim is not None else None,
+            claim_name=claim.name if claim is not None else None,
             kernels=self._new_kernels(session_id, planned, now),
         )
         return session, limits
+
+    async def _candidates(
+        self, caller: Caller, owner: Caller, request: CreateSession
+    ) -> tuple[feasibility.Candidates, Claim | None]:
+        """Returns the candidates for a session, in the resource group of its device claim, and that claim. Raises as
+        :meth:`FeasibilityChecker.find`, NotFound, and InvalidInput if the request names another group."""
+        if request.claim is None:
+            return await self.checker.find(caller, owner, request), None
+        located, _ = await self.checker.locate(caller, owner, request)
+        claim = await self._naming.find(owner, located.group, request.claim)
+        if request.scaling_group not in (None, claim.scaling_group):
+            message = f"The claim {claim.name} is in the resource group {claim.scaling_group}."
+            raise InvalidInput(message, data={"config.scalingGroup": "not that of the claim"})
+        request = replace(request, scaling_group=claim.scaling_group)
+        return await self.checker.find(caller, owner, request), claim
 
     def _environ(self, owner: Caller, requested: Mapping[str, str]) -> dict[str, str]:
         """Returns the checked variables of a session; only an administrator says that its user may become root."""
@@ -240,7 +262,8 @@ class SessionFactory:
             max_pending_slots=policy.max_pending_session_resource_slots,
         )
 
-    def _requested_slots(self, resources: Mapping[str, str | int | float] | None, image: Image) -> ResourceSlot:
+    def parse_slots(self, resources: Mapping[str, str | int | float] | None) -> ResourceSlot:
+        """Returns requested slots. Raises InvalidQuantity, and UnsupportedResource for one that no agent ever had."""
         slot_types = self.slots.slot_types
         requested: dict[str, Decimal] = {}
         for name, value in (resources or {}).items():
@@ -261,6 +284,10 @@ class SessionFactory:
             if quantity.is_infinite():
                 raise InvalidQuantity(f"{name} must be finite", data={"config.resources": f"{name}: malformed"})
             requested[name] = quantity
+        return ResourceSlot(requested)
+
+    def _requested_slots(self, resources: Mapping[str, str | int | float] | None, image: Image) -> ResourceSlot:
+        requested, slot_types = dict(self.parse_slots(resources)), self.slots.slot_types
         image_minimum = image.min_slots
         for slot in ("cpu", "mem"):
             if slot in slot_types and slot not in requested:

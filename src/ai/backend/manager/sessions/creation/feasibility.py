@@ -145,6 +145,11 @@ class FeasibilityChecker:
             NotFound: the owner has no access to what is named. Forbidden: ``caller`` may not choose agents.
             InvalidInput: the resource group refuses such a session.
         """
+        candidates, resource_group = await self.locate(caller, owner, request)
+        return replace(candidates, priority=_check_options(caller, request, resource_group))
+
+    async def locate(self, caller: Caller, owner: Caller, request: CreateSession) -> tuple[Candidates, ResourceGroup]:
+        """Returns what :meth:`find` does, whatever the resource group says of types and priorities, and the group."""
         domain = DomainName(request.domain or owner.domain_name)
         if domain != owner.domain_name and scope_of(caller, Operation.USE_GROUPS) is not Scope.ALL:
             raise errors.NotFound(f"There is no domain {domain[:64]!r} for you.", data={"domain": "unknown"})
@@ -177,8 +182,7 @@ class FeasibilityChecker:
                 raise errors.NotFound(f"There is no agent {agent[:64]!r}.", data={"config.agentList": "unknown"})
         open_groups = frozenset(group.name for group in allowed_groups)
         designated = tuple(AgentId(agent_id) for agent_id in request.agent_list)
-        priority = _check_options(caller, request, chosen_group)
-        return Candidates(domain, group, chosen_group.name, open_groups, agents, designated, priority)
+        return Candidates(domain, group, chosen_group.name, open_groups, agents, designated), chosen_group
 
     async def check_fits(
         self, request: CreateSession, choices: Sequence[Sequence[PlannedKernel]], candidates: Candidates

@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
+from ai.backend.common.claims import ClaimStatus
 from ai.backend.common.slots import BinarySize
-from ai.backend.common.wire.agent import ClusterInfo, KernelSpec, MountSpec
+from ai.backend.common.wire.agent import ClaimSpec, ClusterInfo, KernelSpec, MountSpec
 from ai.backend.common.wire.execution import FileBlob
 from ai.backend.manager.dotfiles.model import InjectedFiles
+from ai.backend.manager.sessions.claims.model import Claim
 from ai.backend.manager.sessions.model import Kernel, Session
 from ai.backend.manager.sessions.networks import Derive, no_secret, overlay_info
 from ai.backend.manager.sessions.transitions import RELOCATED_FROM
@@ -52,9 +54,20 @@ def kernel_environ(session: Session, kernel: Kernel, secrets: Mapping[str, str])
         "BACKENDAI_CLUSTER_LOCAL_RANK": str(kernel.local_rank),
         "BACKENDAI_CLUSTER_HOST": kernel.cluster_hostname,
     }
+    if session.claim_name is not None:
+        environ["BACKENDAI_DEVICE_CLAIM"] = session.claim_name
     if session.preopen_ports:
         environ["BACKENDAI_PREOPEN_PORTS"] = ",".join(str(port) for port in session.preopen_ports)
     return environ
+
+
+def _claim_spec(claim: Claim) -> ClaimSpec:
+    return ClaimSpec(
+        id=str(claim.id),
+        slots=claim.occupied_slots.to_json(),
+        devices={slot: dict(devices) for slot, devices in claim.devices.items()},
+        is_bound=claim.status is not ClaimStatus.ALLOCATING,
+    )
 
 
 def kernel_spec(
@@ -63,10 +76,13 @@ def kernel_spec(
     files: InjectedFiles = _NO_FILES,
     derive: Derive = no_secret,
     secrets: Mapping[str, str] = _NO_SECRETS,
+    claim: Claim | None = None,
 ) -> KernelSpec:
     """Returns what an agent needs to create the kernel's current attempt; ``derive`` is for networks over agents,
-    ``secrets`` are its sealed environment variables, opened."""
+    ``secrets`` are its sealed environment variables, opened. ``claim``: the session's device claim, whose slots and
+    devices are the kernel's for its agent."""
     is_main = kernel.id == session.main.id
+    slots = kernel.requested_slots if claim is None else kernel.requested_slots + claim.occupied_slots
     return KernelSpec(
         **{name: getattr(kernel, name) for name in _COPIED_FIELDS},
         kernel_id=str(kernel.id),
@@ -76,10 +92,10 @@ def kernel_spec(
         access_key=session.access_key,
         user_id=str(session.user_id),
         user_email=session.user_email,
-        slots=kernel.requested_slots.to_json(),
+        slots=slots.to_json(),
         devices={slot: dict(devices) for slot, devices in kernel.devices.items()},
         variant_requirements=list(session.variant_requirements),
-        device_requests=list(session.device_requests),
+        device_requests=list(session.device_requests if claim is None else claim.device_requests),
         plugin_options={name: dict(options) for name, options in session.plugin_options.items()},
         shmem_bytes=int(BinarySize.parse(kernel.role_options.get("shmem") or session.resource_opts.get("shmem", "0"))),
         environ=kernel_environ(session, kernel, secrets),
@@ -104,4 +120,5 @@ def kernel_spec(
         runtime_class=session.runtime_class,
         trace=session.trace,
         relocated_from=kernel.status_data.get(RELOCATED_FROM),
+        claim=_claim_spec(claim) if claim is not None else None,
     )

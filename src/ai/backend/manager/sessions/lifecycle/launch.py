@@ -12,6 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
+
+import msgspec
 
 from ai.backend.common import errors
 from ai.backend.common.ids import AgentId, KernelId, SessionId
@@ -28,6 +31,7 @@ from ai.backend.manager.dotfiles.model import InjectedFiles
 from ai.backend.manager.dotfiles.service import DotfileService
 from ai.backend.manager.images.registries import ImagePulls
 from ai.backend.manager.sessions.changes import Change
+from ai.backend.manager.sessions.claims.model import Claim, ClaimQuery
 from ai.backend.manager.sessions.lifecycle.kernel_spec import kernel_spec
 from ai.backend.manager.sessions.model import Kernel, Session
 from ai.backend.manager.sessions.networks import Derive
@@ -45,6 +49,8 @@ _REQUIREMENTS = "requirements"
 """Key in the data of an UnsupportedResource if the slot exists, but no device meets the requirements any more; the
 session goes back to the scheduler."""
 _CAUSE = "launch loop"
+_MAX_CLAIMS = 100_000
+"""More than any agent has devices."""
 _FIRST_REPORT_S = 0.1
 """How long the first report of an agent that has accepted a session is awaited."""
 _LAUNCHABLE = (SessionStatus.SCHEDULED, SessionStatus.RESTARTING)
@@ -122,16 +128,28 @@ class LaunchLoop(PeriodicLoop):
     ) -> errors.BackendError | None:
         """Sends the kernels to an agent; returns its error, or None if it accepted."""
         try:
+            kept = await self._kept_claims(agent_id)
+            claim = kept.get(session.claim_id) if session.claim_id is not None else None
+            if session.claim_id is not None and claim is None:
+                return errors.InsufficientResource(f"the claim {session.claim_name} has no devices on {agent_id}")
             secrets = self.open_environ(session.sealed_environ)
-            specs = [kernel_spec(session, kernel, files, self.derive, secrets) for kernel in kernels]
+            specs = [kernel_spec(session, kernel, files, self.derive, secrets, claim) for kernel in kernels]
             request = CreateKernels(kernels=specs)
             if self.image_pulls is not None:
                 request = await self.image_pulls.request(specs)
+            if kept:
+                devices = {str(each.id): each.devices for each in kept.values()}
+                request = msgspec.structs.replace(request, kept=devices)
             await self.gateway.agent(agent_id).create_kernels(request)
         except errors.BackendError as e:
             log.warning("agent %s refused session %s: %s: %s", agent_id, session.id, e.code, e.message)
             return e
         return None
+
+    async def _kept_claims(self, agent_id: AgentId) -> dict[UUID, Claim]:
+        """Returns the device claims that have devices on an agent."""
+        page = await self.store.claims(ClaimQuery(agents=[agent_id], limit=_MAX_CLAIMS))
+        return {claim.id: claim for claim in page.items}
 
     async def _mark_dispatched(self, session_id: SessionId, attempts: Mapping[KernelId, int]) -> None:
         """Moves the session to PREPARING, unless the agents' observations were faster."""

@@ -26,6 +26,7 @@ from ai.backend.infra.clock import Clock
 from ai.backend.manager.agents.registration import AgentRegistry
 from ai.backend.manager.metrics.live import LiveMetrics
 from ai.backend.manager.sessions.changes import Change, EventDraft, ObservationAck
+from ai.backend.manager.sessions.claims.model import bind_claim
 from ai.backend.manager.sessions.model import Kernel, Session
 from ai.backend.manager.sessions.store import SessionStore
 from ai.backend.manager.sessions.transitions import advance, deferred, fold, with_health
@@ -98,7 +99,7 @@ class ObservationService:
     async def _apply(self, agent: AgentId, fresh: Sequence[KernelObservation], ack: ObservationAck) -> None:
         for attempt in range(_MAX_TRIES):
             sessions = await self._sessions_of(fresh, reload=attempt > 0)
-            changes = self._decide(agent, fresh, sessions)
+            changes = await self._with_claims(self._decide(agent, fresh, sessions))
             ends_session = any(change.new.status.is_final for change in changes)
             crash_point_name = "commit-terminate" if ends_session else "commit-observe"
             if not changes:
@@ -143,6 +144,24 @@ class ObservationService:
             if change is not None:
                 changes[session.id] = fold(earlier_change, change) if earlier_change is not None else change
         return list(changes.values())
+
+    async def _with_claims(self, changes: list[Change]) -> list[Change]:
+        """Binds the device claims of sessions that have begun to run to the devices that their kernels have."""
+        started = {
+            change.new.claim_id: change
+            for change in changes
+            if change.new.claim_id is not None and change.old.started_at is None and change.new.started_at is not None
+        }
+        if not started:
+            return changes
+        claims = {claim.id: claim for claim in await self.sessions.claims_by_id(list(started))}
+        now = self.clock.now()
+        return [
+            replace(change, claim=bind_claim(claim, change.new.main.devices, now))
+            if started.get(change.new.claim_id) is change and (claim := claims.get(change.new.claim_id)) is not None  # type: ignore[arg-type]  # a key of started
+            else change
+            for change in changes
+        ]
 
     async def _store_logs(self, fresh: Sequence[KernelObservation]) -> None:
         for observation in fresh:

@@ -55,7 +55,8 @@ class KernelReconciler:
         A report that is older than an observation that was applied may lack kernels which started since: it is not
         counted.
         """
-        expected = {str(occupancy.kernel_id): occupancy for occupancy in await self._store.held([agent_id])}
+        held = [occupancy for occupancy in await self._store.held([agent_id]) if not occupancy.is_claim]
+        expected = {str(occupancy.kernel_id): occupancy for occupancy in held}
         present_ids = {presence.kernel_id for presence in reported}
         missing_attempts = {
             (h.kernel_id, h.attempt)

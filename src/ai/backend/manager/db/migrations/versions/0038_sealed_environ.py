@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0038"
-down_revision = "0035"
+down_revision = "0037"
 branch_labels = None
 depends_on = None
 

@@ -1,0 +1,80 @@
+"""Device claims: accelerators that stay their owner's between sessions.
+
+claim = await api.DeviceClaim.create("gpus", resources={"cuda.device": 2})
+session = await api.ComputeSession.get_or_create("python", claim="gpus")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ai.backend.client.func.base import Area
+from ai.backend.client.transport import Transport
+from ai.backend.client.wire import Call, new_token, segment
+
+
+class AsyncDeviceClaim(Area):
+    """A handle of a device claim, by id or name. Constructing it sends no request."""
+
+    def __init__(self, transport: Transport, name: str, owner_access_key: str | None = None) -> None:
+        super().__init__(transport)
+        self.name = name
+        self.owner_access_key = owner_access_key
+
+    async def info(self) -> dict[str, Any]:
+        """Returns ``id``, ``name``, ``status``, ``devices``, the ``sessions`` that name it, and further properties."""
+        return await self._get(self._path(), owner_access_key=self.owner_access_key)
+
+    async def release(self) -> dict[str, Any]:
+        """Returns the devices, which no session may hold; the next session allocates anew. Returns the claim."""
+        return await self._act("POST", "/release")
+
+    async def delete(self) -> dict[str, Any]:
+        """Deletes the claim, with the end of the last live session that names it; returns it as it is then."""
+        return await self._act("DELETE")
+
+    def _path(self, operation: str = "") -> str:
+        return f"/claims/{segment(self.name)}{operation}"
+
+    async def _act(self, method: str, operation: str = "") -> dict[str, Any]:
+        owner = {"owner_access_key": self.owner_access_key} if self.owner_access_key else {}
+        call = Call(method=method, path=self._path(operation), params=owner, repeatable=True, token=new_token())
+        return (await self._transport.request(call)).object()
+
+
+class AsyncDeviceClaims(Area):
+    """``api_session.DeviceClaim``: makes and lists device claims. Call it with a name or id for a handle."""
+
+    def __call__(self, name: str, owner_access_key: str | None = None) -> AsyncDeviceClaim:
+        return AsyncDeviceClaim(self._transport, name, owner_access_key)
+
+    async def create(
+        self,
+        name: str,
+        *,
+        resources: Mapping[str, str | int | float] | None = None,
+        device_requests: Sequence[str] = (),
+        idle_timeout: float | str | None = None,
+        group_name: str | None = None,
+        scaling_group: str | None = None,
+        owner_access_key: str | None = None,
+    ) -> dict[str, Any]:
+        """Makes a claim, which holds nothing until a session uses it. ``resources`` are accelerators only;
+        ``idle_timeout`` is in seconds, or ``30m``, ``2h``; zero is the longest time that the policy allows."""
+        config = self._transport.config
+        body = {
+            "name": name,
+            "resources": {slot: str(amount) for slot, amount in (resources or {}).items()},
+            "device_requests": list(device_requests),
+            "idle_timeout": idle_timeout,
+            "domain": config.domain,
+            "group": group_name or config.group,
+            "scaling_group": scaling_group,
+            "owner_access_key": owner_access_key,
+        }
+        return await self._change("POST", "/claims", body)
+
+    async def list(self, *, limit: int = 20, offset: int = 0, owner_access_key: str | None = None) -> dict[str, Any]:
+        """Returns ``items``, the newest first, and ``total_count``."""
+        return await self._get("/claims", limit=limit, offset=offset, owner_access_key=owner_access_key)

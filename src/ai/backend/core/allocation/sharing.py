@@ -1,0 +1,28 @@
+"""Says which devices may serve several workloads of one owner at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ai.backend.common.devices import DeviceAllocation
+from ai.backend.core.allocation.node import PluginDevices
+
+
+def is_shareable(plugins: Iterable[PluginDevices], allocation: DeviceAllocation) -> bool:
+    """Returns True if the plugin of each device lets workloads share it, and all of it is allocated: how many workloads
+    share a part of a device must not concern those who hold the rest."""
+    whole = {
+        (slot.slot_name, device.device_id): slot.amount
+        for plugin in plugins
+        if plugin.alloc_map is not None and plugin.alloc_map.shareable
+        for device in plugin.devices
+        for slot in device.slots
+    }
+    quantities = [
+        (slot_name, device_id, quantity)
+        for slot_name, quantity_of_device in allocation.slots.items()
+        for device_id, quantity in quantity_of_device.items()
+    ]
+    return bool(quantities) and all(
+        whole.get((slot_name, device_id)) == quantity for slot_name, device_id, quantity in quantities
+    )

@@ -1,0 +1,123 @@
+"""Device claims in the scheduler's input and in its placements. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from ai.backend.common.claims import ClaimStatus
+from ai.backend.common.devices import DeviceAllocation, DeviceHealth
+from ai.backend.common.ids import AgentId, KernelId
+from ai.backend.common.slots import ResourceSlot
+from ai.backend.core.allocation.sharing import is_shareable
+from ai.backend.core.allocation.variants import HOST_PLUGINS
+from ai.backend.core.lifecycle.claim import ClaimTrigger
+from ai.backend.core.scheduling import snapshot as core
+from ai.backend.core.scheduling.plan import KernelPlacement, Placement
+from ai.backend.manager.agents.capabilities import from_allocation, to_allocation
+from ai.backend.manager.sessions.claims.model import Claim, ClaimChange, ClaimUser, advance
+from ai.backend.manager.sessions.model import Session
+
+
+@dataclass(frozen=True, slots=True)
+class NamedClaims:
+    """The claims that pending sessions name, and the live sessions that name them."""
+
+    by_id: Mapping[UUID, Claim] = field(default_factory=dict)
+    users: Mapping[UUID, Sequence[ClaimUser]] = field(default_factory=dict)
+
+    def of(self, session: Session) -> Claim | None:
+        return self.by_id.get(session.claim_id) if session.claim_id is not None else None
+
+    def slots_of(self, sessions: Sequence[Session]) -> set[str]:
+        """Returns the names of the slots that the claims of sessions request."""
+        return {slot for each in sessions if (claim := self.of(each)) is not None for slot in claim.requested_slots}
+
+
+def with_claim(
+    pending: core.PendingSession, session: Session, claims: NamedClaims, agents: Mapping[AgentId, core.AgentView]
+) -> core.PendingSession:
+    """Returns a pending session with its claim: its first kernel asks for what the claim is to allocate; if the claim
+    has its devices already, the session goes to their agent."""
+    if session.claim_id is None:
+        return pending
+    claim = claims.of(session)
+    if claim is None:
+        name = session.claim_name or ""
+        gone = core.PendingClaim(claim_id=str(session.claim_id), name=name, problem="it does not exist any more")
+        return replace(pending, claim=gone)
+    holders = tuple(
+        user.name for user in claims.users.get(claim.id, ()) if user.holds and user.session_id != session.id
+    )
+    pending_claim = core.PendingClaim(claim_id=str(claim.id), name=claim.name, holders=holders)
+    if claim.status is ClaimStatus.UNALLOCATED:
+        first, *others = pending.kernels
+        kernels = (replace(first, slots=first.slots + claim.requested_slots), *others)
+        return replace(pending, kernels=kernels, device_requests=claim.device_requests, claim=pending_claim)
+    if claim.status is ClaimStatus.ALLOCATING and not holders:
+        return replace(pending, claim=replace(pending_claim, problem="what it was given before is being returned"))
+    assert claim.agent is not None
+    view, devices = agents.get(claim.agent), to_allocation(claim.devices)
+    problem = problem_of(claim.agent, view, devices)
+    if pending.designated_agents and claim.agent not in pending.designated_agents:
+        problem = f"its devices are on {claim.agent}, which is not among the agents that were chosen"
+    is_shared = view is not None and claim.status is not ClaimStatus.ALLOCATING and is_shareable(view.plugins, devices)
+    pending_claim = replace(pending_claim, holders=() if is_shared else holders, is_shared=is_shared, problem=problem)
+    return replace(pending, designated_agents=(claim.agent,), claim=pending_claim)
+
+
+def problem_of(agent_id: AgentId, view: core.AgentView | None, devices: DeviceAllocation) -> str:
+    """Returns why the devices of a claim cannot be used now; empty if they can."""
+    if view is None or not view.is_schedulable:
+        return f"its agent {agent_id} is lost, or takes no sessions"
+    listed = {device.device_id: device for plugin in view.plugins for device in plugin.devices}
+    for device_id in sorted(devices.device_ids()):
+        device = listed.get(device_id)
+        if device is None:
+            return f"its agent {agent_id} has no device {device_id} any more"
+        if device.health is not DeviceHealth.HEALTHY:
+            reason = f": {device.health_reason:.200}" if device.health_reason else ""
+            return f"its device {device_id} on {agent_id} cannot be used{reason}"
+    return ""
+
+
+def placed_claim(
+    claim: Claim, placement: Placement, now: datetime
+) -> tuple[ClaimChange | None, dict[KernelId, dict[str, Any]]]:
+    """Returns the change of a claim by the placement of its session, and the devices and slots of the kernels: each has
+    its own devices and those of the claim, and only its own slots."""
+    first = placement.kernels[0]
+    claimed: Mapping[str, Mapping[str, str]]
+    if claim.status.holds:
+        change, claimed = advance(claim, ClaimTrigger.PLACED, now=now), claim.devices
+        own = [from_allocation(kernel.devices) for kernel in placement.kernels]
+    else:
+        slots = first.slots if first.slots is not None else claim.requested_slots
+        taken_slots = ResourceSlot({name: amount for name, amount in slots.items() if name not in HOST_PLUGINS})
+        claimed = from_allocation(_accelerators(first))
+        change = advance(
+            claim,
+            ClaimTrigger.PLACED,
+            now=now,
+            agent=first.agent_id,
+            occupied_slots=taken_slots.nonzero(),
+            devices=claimed,
+        )
+        own = [
+            {slot: devices for slot, devices in from_allocation(kernel.devices).items() if slot not in claimed}
+            for kernel in placement.kernels
+        ]
+    details = {
+        kernel.kernel_id: {"devices": {**devices, **claimed}, "generation": kernel.generation}
+        for kernel, devices in zip(placement.kernels, own, strict=True)
+    }
+    return change, details
+
+
+def _accelerators(kernel: KernelPlacement) -> DeviceAllocation:
+    return DeviceAllocation(
+        slots={slot: devices for slot, devices in kernel.devices.slots.items() if slot not in HOST_PLUGINS}
+    )

@@ -1,0 +1,1 @@
+"""Device claims: devices that stay allocated to their owner between sessions."""

@@ -1,0 +1,142 @@
+"""Ends allocations of device claims that are due to end, and deletes claims that nobody names any more."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from uuid import UUID
+
+from ai.backend.common.claims import ClaimStatus
+from ai.backend.common.errors import BackendError, StaleVersion
+from ai.backend.common.ids import AgentId
+from ai.backend.common.states import AgentStatus
+from ai.backend.core.lifecycle.claim import ClaimTrigger
+from ai.backend.infra.bus import Bus
+from ai.backend.infra.clock import Clock
+from ai.backend.infra.loop import PeriodicLoop
+from ai.backend.manager.agents.capabilities import DeviceReader
+from ai.backend.manager.agents.model import Agent
+from ai.backend.manager.agents.settings import AgentSettings
+from ai.backend.manager.agents.store import AgentStore
+from ai.backend.manager.identity.store import IdentityStore
+from ai.backend.manager.sessions.claims.model import Claim, ClaimChange, ClaimQuery, ClaimUser, advance
+from ai.backend.manager.sessions.claims.store import ClaimStore
+from ai.backend.manager.topics import SCHEDULE
+from ai.backend.plugin.crash_points import crash_point
+
+log = logging.getLogger(__name__)
+_ALL = 1_000_000
+_OWNERS_EVERY_S = 60.0
+
+
+@dataclass(eq=False, repr=False)
+class ClaimLoop(PeriodicLoop):
+    """Compares every claim with the sessions that name it, its idle time and its agent. Level-triggered: what a crash
+    leaves undone the next round does."""
+
+    period_s = 5.0
+
+    store: ClaimStore
+    agents: AgentStore
+    identities: IdentityStore
+    devices: DeviceReader
+    bus: Bus
+    clock: Clock
+    agent_settings: AgentSettings
+    _missing_since: dict[UUID, float] = field(default_factory=dict, init=False)
+    _owners_at: float = field(default=float("-inf"), init=False)
+
+    async def once(self) -> None:
+        claims = (await self.store.claims(ClaimQuery(limit=_ALL))).items
+        if not claims:
+            self._missing_since.clear()
+            return
+        users: dict[UUID, list[ClaimUser]] = {}
+        for user in await self.store.claim_users([claim.id for claim in claims]):
+            users.setdefault(user.claim_id, []).append(user)
+        agents = {agent.id: agent for agent in await self.agents.agents()}
+        orphans = await self._without_owner(claims)
+        held_ids = {claim.id for claim in claims if claim.status.holds}
+        self._missing_since = {key: since for key, since in self._missing_since.items() if key in held_ids}
+        for claim in claims:
+            change = self._due_change(claim, users.get(claim.id, ()), agents, is_orphan=claim.id in orphans)
+            if change is None:
+                continue
+            crash_point("before-commit-claim")
+            try:
+                await self.store.save_claims([change])
+            except StaleVersion:
+                self.wake()  # a session was placed or created meanwhile
+                continue
+            except BackendError as e:
+                log.warning("the claim %s stays %s: %s", claim.id, claim.status, e)
+                continue
+            crash_point("after-commit-claim")
+            log.info("claim %s: %s -> %s", claim.id, claim.status, change.new.status)
+            if claim.status.holds and not change.new.status.holds:
+                self.bus.publish(SCHEDULE)
+
+    def _due_change(
+        self, claim: Claim, users: Sequence[ClaimUser], agents: Mapping[AgentId, Agent], *, is_orphan: bool
+    ) -> ClaimChange | None:
+        """Returns the change that is due, or None."""
+        new = claim
+        if is_orphan and not claim.is_deleting:
+            new = self._advance(new, ClaimTrigger.DELETE_REQUESTED)
+        if any(user.holds for user in users):
+            return ClaimChange(old=claim, new=new) if new is not claim else None
+        new = self._advance(new, ClaimTrigger.LEFT, "no session ran with its devices")
+        if new.status is ClaimStatus.IDLE and (due := self._due_end(new, agents)) is not None:
+            new = self._advance(new, *due)
+        if not users:
+            new = self._advance(new, ClaimTrigger.NO_LONGER_NAMED)
+        return ClaimChange(old=claim, new=replace(new, version=claim.version)) if new is not claim else None
+
+    def _advance(self, claim: Claim, trigger: ClaimTrigger, info: str | None = None) -> Claim:
+        change = advance(claim, trigger, now=self.clock.now(), info=info)
+        return change.new if change is not None else claim
+
+    def _due_end(self, claim: Claim, agents: Mapping[AgentId, Agent]) -> tuple[ClaimTrigger, str] | None:
+        """Returns why an idle claim returns its devices now; None if it keeps them."""
+        assert claim.agent is not None
+        assert claim.idle_since is not None
+        now, agent = self.clock.now(), agents.get(claim.agent)
+        idle_s = (now - claim.idle_since).total_seconds()
+        if claim.idle_timeout_s is not None and idle_s >= claim.idle_timeout_s:
+            return ClaimTrigger.IDLE_TIME_OVER, f"no session used it for {claim.idle_timeout_s:g} seconds"
+        if agent is None:
+            return ClaimTrigger.AGENT_LOST, f"its agent {claim.agent} was removed"
+        if agent.status in (AgentStatus.LOST, AgentStatus.TERMINATED):
+            self._missing_since.pop(claim.id, None)
+            is_given_up = (
+                agent.lost_at is not None and (now - agent.lost_at).total_seconds() > self.agent_settings.abandon_s
+            )
+            return (ClaimTrigger.AGENT_LOST, f"its agent {claim.agent} was lost") if is_given_up else None
+        if gone := self._gone_device(claim, agent):
+            return ClaimTrigger.DEVICE_GONE, f"its agent {claim.agent} has no device {gone} any more"
+        return None
+
+    def _gone_device(self, claim: Claim, agent: Agent) -> str:
+        """Returns a device that the agent has not listed for so long that it counts as removed; plugins may list theirs
+        some time after a restart."""
+        listed = {device.device_id for plugin in self.devices.plugins_of(agent) for device in plugin.devices}
+        held = {device_id for devices in claim.devices.values() for device_id in devices}
+        missing = sorted(held - listed)
+        if not missing:
+            self._missing_since.pop(claim.id, None)
+            return ""
+        since = self._missing_since.setdefault(claim.id, self.clock.monotonic())
+        return missing[0] if self.clock.monotonic() - since > self.agent_settings.abandon_s else ""
+
+    async def _without_owner(self, claims: Sequence[Claim]) -> set[UUID]:
+        """Returns claims of users that do not exist any more; looked up once in a while."""
+        if self.clock.monotonic() - self._owners_at < _OWNERS_EVERY_S:
+            return set()
+        self._owners_at = self.clock.monotonic()
+        gone = {
+            user_id
+            for user_id in {claim.user_id for claim in claims}
+            if await self.identities.user(uuid=user_id) is None
+        }
+        return {claim.id for claim in claims if claim.user_id in gone}

@@ -1,0 +1,108 @@
+"""Device claims in memory, with the semantics of the SQL store."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol
+from uuid import UUID
+
+from ai.backend.common.claims import ClaimStatus
+from ai.backend.common.errors import StaleVersion
+from ai.backend.common.ids import AgentId
+from ai.backend.common.slots import ResourceSlot
+from ai.backend.manager.agents.model import Agent
+from ai.backend.manager.db.fence import check_fence
+from ai.backend.manager.query.model import Page
+from ai.backend.manager.sessions.claims.model import (
+    Claim,
+    ClaimChange,
+    ClaimQuery,
+    ClaimUser,
+    claim_deltas,
+    claim_exists,
+    too_many_claims,
+)
+from ai.backend.manager.sessions.model import Session
+
+
+class ClaimMemory(Protocol):
+    """The data that the stores in memory share."""
+
+    claims: dict[UUID, Claim]
+
+    @property
+    def agents(self) -> dict[AgentId, Agent]: ...
+
+
+class MemoryClaims:
+    """Implements :class:`ai.backend.manager.sessions.claims.store.ClaimStore`."""
+
+    _memory: ClaimMemory
+
+    @property
+    def _live(self) -> list[Session]:
+        raise NotImplementedError
+
+    def _agents_with_deltas(self, deltas: Mapping[AgentId, ResourceSlot]) -> dict[AgentId, Agent]:
+        raise NotImplementedError
+
+    def check_claims(self, changes: Iterable[ClaimChange]) -> None:
+        """Raises StaleVersion if a claim was changed meanwhile, or a live session names one that is deleted."""
+        for change in changes:
+            stored = self._memory.claims.get(change.old.id)
+            if stored is None or stored.version != change.old.version:
+                raise StaleVersion(f"claim {change.old.id} is not at version {change.old.version} any more")
+            is_named = any(session.claim_id == change.old.id for session in self._live)
+            if change.new.status is ClaimStatus.DELETED and is_named:
+                raise StaleVersion(f"a session names the claim {change.old.id}")
+
+    def put_claims(self, changes: Iterable[ClaimChange]) -> None:
+        """Stores checked changes."""
+        for change in changes:
+            if change.new.status is ClaimStatus.DELETED:
+                del self._memory.claims[change.old.id]
+            else:
+                self._memory.claims[change.old.id] = replace(change.new, version=change.old.version + 1)
+
+    async def insert_claim(self, claim: Claim, *, max_claims: int | None) -> None:
+        check_fence()
+        key = claim.user_id, claim.group_id, claim.name
+        stored = list(self._memory.claims.values())
+        if any((other.user_id, other.group_id, other.name) == key for other in stored):
+            raise claim_exists(claim.name)
+        if max_claims is not None and sum(other.access_key == claim.access_key for other in stored) >= max_claims:
+            raise too_many_claims(max_claims)
+        self._memory.claims[claim.id] = claim
+
+    async def save_claims(self, changes: Sequence[ClaimChange]) -> None:
+        check_fence()
+        self.check_claims(changes)
+        moved_agents = self._agents_with_deltas(claim_deltas(changes))
+        self.put_claims(changes)
+        self._memory.agents.update(moved_agents)
+
+    async def claims(self, query: ClaimQuery) -> Page[Claim]:
+        matching = [
+            claim
+            for claim in self._memory.claims.values()
+            if query.user_id in (None, claim.user_id)
+            and query.group_id in (None, claim.group_id)
+            and query.domain_name in (None, claim.domain_name)
+            and query.name in (None, claim.name)
+            and (query.ids is None or claim.id in query.ids)
+            and (query.agents is None or claim.agent in query.agents)
+            and (claim.agent is not None or not query.is_held)
+        ]
+        matching.sort(key=lambda claim: (-claim.created_at.timestamp(), str(claim.id)))
+        return Page(items=matching[query.offset : query.offset + query.limit], total_count=len(matching))
+
+    async def claims_by_id(self, claim_ids: Collection[UUID]) -> list[Claim]:
+        return [claim for claim_id in claim_ids if (claim := self._memory.claims.get(claim_id)) is not None]
+
+    async def claim_users(self, claim_ids: Collection[UUID]) -> list[ClaimUser]:
+        return [
+            ClaimUser(claim_id=session.claim_id, session_id=session.id, name=session.name, status=session.status)
+            for session in self._live
+            if session.claim_id is not None and session.claim_id in claim_ids
+        ]

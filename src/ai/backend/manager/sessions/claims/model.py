@@ -1,0 +1,211 @@
+"""Device claims and their changes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from ai.backend.common.claims import ClaimStatus
+from ai.backend.common.errors import Conflict, LimitExceeded, NotFound
+from ai.backend.common.ids import (
+    AccessKey,
+    AgentId,
+    DomainName,
+    GroupId,
+    KernelId,
+    ResourceGroupName,
+    SessionId,
+    UserId,
+)
+from ai.backend.common.slots import ResourceSlot
+from ai.backend.common.states import KernelStatus, SessionStatus
+from ai.backend.core.lifecycle.claim import ClaimState, ClaimTrigger, step
+from ai.backend.manager.agents.model import KernelOccupancy
+from ai.backend.manager.query.model import ListQuery
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A device claim. Its name is unique among those of its owner in one project.
+
+    Attributes:
+        version: grows with every write; a writer states the one it read.
+        is_deleting: it ends with the last live session that names it.
+        status_info: why the last allocation has ended.
+        requested_slots: what it allocates; the largest amounts of its alternatives ``device_requests``.
+        idle_timeout_s: seconds without a session after which the devices are returned; None is no limit.
+        agent, occupied_slots, devices: what it holds: nothing while it is UNALLOCATED. ``devices`` is slot -> device id
+            -> quantity as text: the plan until a session runs with it.
+        allocated_at: when it got these devices; ``idle_since``: when the last session left them.
+    """
+
+    id: UUID
+    name: str
+    version: int = 1
+    status: ClaimStatus = ClaimStatus.UNALLOCATED
+    status_info: str | None = None
+    status_changed: datetime
+    is_deleting: bool = False
+    domain_name: DomainName
+    group_id: GroupId
+    group_name: str
+    user_id: UserId
+    user_email: str
+    access_key: AccessKey
+    scaling_group: ResourceGroupName
+    requested_slots: ResourceSlot
+    device_requests: tuple[str, ...] = ()
+    idle_timeout_s: float | None = None
+    created_at: datetime
+    agent: AgentId | None = None
+    occupied_slots: ResourceSlot = field(default_factory=ResourceSlot)
+    devices: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    allocated_at: datetime | None = None
+    idle_since: datetime | None = None
+
+    @property
+    def scope(self) -> tuple[str, str, str]:
+        """Its domain, project and user."""
+        return self.domain_name, str(self.group_id), str(self.user_id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimChange:
+    """Replaces ``old`` by ``new`` if the stored version is still that of ``old``; DELETED removes it. The store sets
+    ``new.version`` to ``old.version + 1``."""
+
+    old: Claim
+    new: Claim
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimUser:
+    """A live session that names a claim. ``holds``: it is on an agent and has the claim's devices."""
+
+    claim_id: UUID
+    session_id: SessionId
+    name: str
+    status: SessionStatus
+
+    @property
+    def holds(self) -> bool:
+        return self.status is not SessionStatus.PENDING
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimView:
+    """A claim with the live sessions that name it, and why its devices cannot be used now (empty if they can)."""
+
+    claim: Claim
+    users: Sequence[ClaimUser] = ()
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimQuery(ListQuery):
+    """Selects claims, the newest first; None selects any. ``is_held``: those that hold devices."""
+
+    ids: Sequence[UUID] | None = None
+    user_id: UserId | None = None
+    group_id: GroupId | None = None
+    domain_name: DomainName | None = None
+    name: str | None = None
+    agents: Sequence[AgentId] | None = None
+    is_held: bool = False
+
+
+_RETURNED: dict[str, Any] = {
+    "agent": None,
+    "occupied_slots": ResourceSlot(),
+    "devices": {},
+    "allocated_at": None,
+    "idle_since": None,
+}
+
+
+def advance(
+    claim: Claim, trigger: ClaimTrigger, *, now: datetime, info: str | None = None, **fields: Any
+) -> ClaimChange | None:
+    """Applies a trigger to a claim and returns the change to save, None if there is none. ``info`` says why an
+    allocation ends; ``fields`` change with an allocation. Raises InvalidTransition."""
+    state = ClaimState(claim.status, claim.is_deleting)
+    after, path, _ = step(state, trigger, subject=f"claim {claim.id}")
+    if not path:
+        return None
+    changes: dict[str, Any] = {"status": after.status, "is_deleting": after.is_deleting, **fields}
+    if after.status is not claim.status:
+        changes["status_changed"] = now
+    if after.status.holds:
+        changes["idle_since"] = now if after.status is ClaimStatus.IDLE else None
+        if after.status is ClaimStatus.IDLE and claim.status is ClaimStatus.IDLE:
+            changes["idle_since"] = claim.idle_since
+        if not claim.status.holds:
+            changes |= {"allocated_at": now, "status_info": None}
+    elif claim.status.holds:
+        changes |= {**_RETURNED, "status_info": info}
+    return ClaimChange(old=claim, new=replace(claim, **changes))
+
+
+def bind_claim(claim: Claim, devices: Mapping[str, Mapping[str, str]], now: datetime) -> ClaimChange | None:
+    """Returns the change of a claim by a session that runs with these devices; None if it is bound already."""
+    if claim.status is not ClaimStatus.ALLOCATING:
+        return None
+    claimed = {slot: of_slot for slot, of_slot in devices.items() if claim.occupied_slots[slot]}
+    return advance(claim, ClaimTrigger.BOUND, now=now, devices=claimed)
+
+
+def claim_deltas(changes: Iterable[ClaimChange]) -> dict[AgentId, ResourceSlot]:
+    """Returns the change of each agent's occupied slots; agents without a change are left out."""
+    deltas: dict[AgentId, ResourceSlot] = {}
+    for change in changes:
+        for sign, claim in ((-1, change.old), (1, change.new)):
+            if claim.agent is not None and len(claim.occupied_slots):
+                deltas[claim.agent] = deltas.get(claim.agent, ResourceSlot()) + claim.occupied_slots * sign
+    return {agent: nonzero for agent, delta in deltas.items() if len(nonzero := delta.nonzero())}
+
+
+def no_such_claim(name: str = "") -> NotFound:
+    """Returns the error for a claim that does not exist for its owner, or that is to be deleted."""
+    shown_name = f" {name[:64]!r}" if name else ""
+    return NotFound(
+        f"You have no device claim{shown_name} in this project that a session could use.", data={"claim": "unknown"}
+    )
+
+
+def claim_exists(name: str) -> Conflict:
+    return Conflict(f"You have a device claim {name!r} in this project already.", data={"name": "taken"})
+
+
+def too_many_claims(limit: int) -> LimitExceeded:
+    return LimitExceeded(f"Your policy allows {limit} device claims.", data={"claims": limit})
+
+
+def own_devices(occupancy: KernelOccupancy) -> KernelOccupancy:
+    """Returns a kernel's occupancy without the devices of its claim, whose slots are not the kernel's."""
+    if occupancy.claim_id is None:
+        return occupancy
+    own = {slot: devices for slot, devices in occupancy.devices.items() if occupancy.slots[slot]}
+    return replace(occupancy, devices=own, device_requests=())
+
+
+def as_occupancy(claim: Claim) -> KernelOccupancy:
+    """Returns what a claim occupies on its agent."""
+    assert claim.agent is not None
+    return KernelOccupancy(
+        kernel_id=KernelId(claim.id),
+        session_id=SessionId(claim.id),
+        agent=claim.agent,
+        access_key=claim.access_key,
+        status=KernelStatus.RUNNING,
+        status_changed=claim.status_changed,
+        attempt=0,
+        slots=claim.occupied_slots,
+        devices=claim.devices,
+        device_requests=claim.device_requests,
+        claim_id=claim.id,
+        is_claim=True,
+        scope=claim.scope,
+    )

@@ -1,0 +1,95 @@
+"""Checks the device claim that a new session names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ai.backend.common.errors import InvalidInput
+from ai.backend.common.slots import ResourceSlot
+from ai.backend.common.states import ClusterMode
+from ai.backend.core.allocation.variants import HOST_PLUGINS
+from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.agents.capabilities import DeviceReader
+from ai.backend.manager.agents.model import Agent
+from ai.backend.manager.identity.model import Group
+from ai.backend.manager.images.model import Image
+from ai.backend.manager.sessions.claims.model import Claim, ClaimQuery, no_such_claim
+from ai.backend.manager.sessions.claims.store import ClaimStore
+from ai.backend.manager.sessions.model import CreateSession
+
+_FIELD = "config.claim"
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimNaming:
+    """Finds the claims that sessions of an owner name, and checks that a session may use one."""
+
+    store: ClaimStore
+    devices: DeviceReader
+
+    async def find(self, owner: Caller, group: Group, name: str) -> Claim:
+        """Returns the claim of an owner in a project. Raises NotFound, also for one that is to be deleted."""
+        page = await self.store.claims(ClaimQuery(user_id=owner.user_id, group_id=group.id, name=name, limit=1))
+        claim = next(iter(page.items), None)
+        if claim is None or claim.is_deleting:
+            raise no_such_claim(name)
+        return claim
+
+    def check(self, request: CreateSession, claim: Claim, agents: Sequence[Agent]) -> None:
+        """Checks that a session may use a claim. Raises InvalidInput."""
+        requested = {
+            name
+            for resources in (request.resources, *(role.resources for role in request.roles))
+            for name in resources or ()
+            if name not in HOST_PLUGINS
+        }
+        if requested:
+            message = (
+                f"The accelerators of this session are those of the claim {claim.name}; leave out {min(requested)}."
+            )
+            raise InvalidInput(
+                message, data={"config.resources": f"{min(requested)}: not with a claim", _FIELD: "given"}
+            )
+        if request.device_requests or request.variant_requirements:
+            message = f"The claim {claim.name} says what its devices must be, not the session."
+            raise InvalidInput(message, data={_FIELD: "not with requests for devices"})
+        if request.cluster_size > 1:
+            self._check_cluster(request, claim, agents)
+
+    def _check_cluster(self, request: CreateSession, claim: Claim, agents: Sequence[Agent]) -> None:
+        if request.cluster_mode is not ClusterMode.SINGLE_NODE:
+            raise InvalidInput("The devices of a claim are on one node.", data={"clusterMode": "not with a claim"})
+        for agent in agents:
+            plugins = self.devices.plugins_of(agent)
+            shareable = {
+                (slot.slot_name, slot.amount)
+                for plugin in plugins
+                if plugin.alloc_map is not None and plugin.alloc_map.shareable
+                for device in plugin.devices
+                for slot in device.slots
+            }
+            offered = {
+                (slot.slot_name, slot.amount)
+                for plugin in plugins
+                for device in plugin.devices
+                for slot in device.slots
+            }
+            for name, quantity in claim.requested_slots.items():
+                sizes = {amount for slot_name, amount in offered if slot_name == name}
+                if any((name, size) not in shareable or quantity % size for size in sizes):
+                    message = (
+                        f"Several kernels hold a claim at once only where all agents let them share whole devices; "
+                        f"{name} is not shared so."
+                    )
+                    raise InvalidInput(message, data={"clusterSize": "not with this claim"})
+
+
+def own_slots(slots: ResourceSlot, claim: Claim, image: Image) -> ResourceSlot:
+    """Returns the slots of a kernel without accelerators, which its claim provides. Raises InvalidInput if the image
+    needs more than that."""
+    for name, minimum in image.min_slots.items():
+        if name not in HOST_PLUGINS and minimum > claim.requested_slots[name]:
+            message = f"The image {image.name} needs at least {minimum} of {name}, and the claim has less."
+            raise InvalidInput(message, data={_FIELD: f"{name}: below the minimum of the image"})
+    return ResourceSlot({name: quantity for name, quantity in slots.items() if name in HOST_PLUGINS})

@@ -1,0 +1,156 @@
+"""Device claims in SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import fields
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from ai.backend.common.claims import ClaimStatus
+from ai.backend.common.errors import StaleVersion
+from ai.backend.common.slots import ResourceSlot
+from ai.backend.common.states import LIVE_SESSION_STATUSES
+from ai.backend.infra.database import Database
+from ai.backend.manager.query.model import Page
+from ai.backend.manager.sessions import tables
+from ai.backend.manager.sessions.claims.model import (
+    Claim,
+    ClaimChange,
+    ClaimQuery,
+    ClaimUser,
+    claim_deltas,
+    claim_exists,
+    no_such_claim,
+    too_many_claims,
+)
+from ai.backend.manager.sessions.sql_bulk import move_slots
+
+_FIELDS = tuple(field.name for field in fields(Claim))
+_C, _S = tables.device_claims.c, tables.sessions.c
+_IS_HELD = _C.agent.is_not(None)
+_IS_LIVE = _S.status.in_(LIVE_SESSION_STATUSES)  # one by one, so that the index of statuses is searched
+
+
+def _row(claim: Claim) -> dict[str, Any]:
+    return {name: getattr(claim, name) for name in _FIELDS}
+
+
+def _claim(row: Any) -> Claim:
+    return Claim(**{name: getattr(row, name) for name in _FIELDS})
+
+
+def write_claims(conn: Connection, changes: Sequence[ClaimChange]) -> None:
+    """Updates claims in the caller's transaction; the slots of agents are the caller's. Raises StaleVersion."""
+    for change in changes:
+        values = {**_row(change.new), "version": change.old.version + 1}
+        is_current = (_C.id == change.old.id, _C.version == change.old.version)
+        if conn.execute(update(tables.device_claims).where(*is_current).values(values)).rowcount != 1:
+            raise StaleVersion(f"claim {change.old.id} is not at version {change.old.version} any more")
+        if (span := _ended_span(change)) is not None:
+            conn.execute(insert(tables.claim_spans), span)
+        if change.new.status is ClaimStatus.DELETED:
+            sessions = select(_S.id).where(_IS_LIVE, _S.claim_id == change.old.id).limit(1)
+            if conn.execute(sessions).first() is not None:
+                raise StaleVersion(f"a session names the claim {change.old.id}")
+            conn.execute(delete(tables.device_claims).where(_C.id == change.old.id))
+
+
+def _ended_span(change: ClaimChange) -> dict[str, Any] | None:
+    """Returns the row of an allocation that has ended, for reports of usage."""
+    old = change.old
+    if old.allocated_at is None or change.new.status.holds:
+        return None
+    owner = {name: getattr(old, name) for name in ("domain_name", "group_id", "group_name", "user_id")}
+    ended_at = max(change.new.status_changed, old.allocated_at)
+    times = {"started_at": old.allocated_at, "terminated_at": ended_at}
+    return {**owner, **times, "claim_id": old.id, "slots": old.occupied_slots}
+
+
+def check_named_claims(conn: Connection, claim_ids: Collection[UUID]) -> None:
+    """Raises NotFound unless new sessions may name these claims; a deletion waits for the caller's transaction."""
+    rows = conn.execute(select(_C.id, _C.is_deleting).where(_C.id.in_(claim_ids)).with_for_update()).all()
+    if {row.id for row in rows if not row.is_deleting} != set(claim_ids):
+        raise no_such_claim()
+
+
+def held_claims(conn: Connection, *conditions: ColumnElement[bool]) -> list[Claim]:
+    """Returns the claims that hold devices, by the caller's conditions."""
+    return [_claim(row) for row in conn.execute(select(tables.device_claims).where(_IS_HELD, *conditions)).all()]
+
+
+def occupied_by_claims(conn: Connection, *conditions: ColumnElement[bool]) -> ResourceSlot:
+    """Returns the slots that claims hold."""
+    held = select(_C.occupied_slots).where(_IS_HELD, *conditions)
+    return sum(conn.execute(held).scalars(), ResourceSlot())
+
+
+class SqlClaims:
+    """Implements :class:`ai.backend.manager.sessions.claims.store.ClaimStore`."""
+
+    _db: Database
+
+    async def insert_claim(self, claim: Claim, *, max_claims: int | None) -> None:
+        def work(conn: Connection) -> None:
+            conn.execute(insert(tables.device_claims), _row(claim))
+            owned = select(func.count()).select_from(tables.device_claims).where(_C.access_key == claim.access_key)
+            if max_claims is not None and conn.execute(owned).scalar_one() > max_claims:
+                raise too_many_claims(max_claims)
+
+        try:
+            await self._db.run_write(work)
+        except IntegrityError as e:
+            raise claim_exists(claim.name) from e
+
+    async def save_claims(self, changes: Sequence[ClaimChange]) -> None:
+        def work(conn: Connection) -> None:
+            write_claims(conn, changes)
+            move_slots(conn, claim_deltas(changes))
+
+        await self._db.run_write(work)
+
+    async def claims(self, query: ClaimQuery) -> Page[Claim]:
+        conditions: list[ColumnElement[bool]] = [
+            column == value
+            for column, value in (
+                (_C.user_id, query.user_id),
+                (_C.group_id, query.group_id),
+                (_C.domain_name, query.domain_name),
+                (_C.name, query.name),
+            )
+            if value is not None
+        ]
+        if query.ids is not None:
+            conditions.append(_C.id.in_(query.ids))
+        if query.agents is not None:
+            conditions.append(_C.agent.in_(query.agents))
+        if query.is_held:
+            conditions.append(_IS_HELD)
+        page = select(tables.device_claims).where(*conditions).order_by(_C.created_at.desc(), _C.id)
+        counted = select(func.count()).select_from(tables.device_claims).where(*conditions)
+
+        def work(conn: Connection) -> Page[Claim]:
+            rows = conn.execute(page.limit(query.limit).offset(query.offset)).all()
+            return Page(items=[_claim(row) for row in rows], total_count=conn.execute(counted).scalar_one())
+
+        return await self._db.run_read(work)
+
+    async def claims_by_id(self, claim_ids: Collection[UUID]) -> list[Claim]:
+        if not claim_ids:
+            return []
+        query = select(tables.device_claims).where(_C.id.in_(claim_ids))
+        return await self._db.run_read(lambda conn: [_claim(row) for row in conn.execute(query).all()])
+
+    async def claim_users(self, claim_ids: Collection[UUID]) -> list[ClaimUser]:
+        if not claim_ids:
+            return []
+        query = (
+            select(_S.claim_id, _S.id, _S.name, _S.status)
+            .where(_IS_LIVE, _S.claim_id.in_(claim_ids))
+            .order_by(_S.created_at, _S.id)
+        )
+        rows = await self._db.run_read(lambda conn: conn.execute(query).all())
+        return [ClaimUser(claim_id=row.claim_id, session_id=row.id, name=row.name, status=row.status) for row in rows]
