@@ -19,6 +19,7 @@ from ai.backend.agent.devices.partitions import Partitioner
 from ai.backend.agent.devices.plugins import PluginSet
 from ai.backend.agent.devices.reloading import PluginReload
 from ai.backend.agent.devices.upkeep import DeviceUpkeep
+from ai.backend.agent.devices.whole_devices import WholeDevices
 from ai.backend.agent.gateway.server import ServiceGateway
 from ai.backend.agent.images.jobs import ImageJobs
 from ai.backend.agent.kernels.files import DirectoryState
@@ -139,7 +140,8 @@ class Agent:
         parts.callback(outbox.close)
         plugins = PluginSet(self._plugin_sources(), settings)
         parts.push_async_callback(plugins.stop)
-        inventory = Inventory(plugins, epoch, cut_on_demand=node.partition_on_demand)
+        whole_devices = WholeDevices(host.state.whole_devices())
+        inventory = Inventory(plugins, epoch, cut_on_demand=node.partition_on_demand, whole_devices=whole_devices)
         parts.push_async_callback(inventory.close)
 
         async def refresh_and_report() -> None:

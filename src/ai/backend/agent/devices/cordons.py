@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from ai.backend.agent.devices.store import CordonStore
+from ai.backend.agent.devices.store import NamedValueStore
 from ai.backend.common.ids import DeviceId
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class Cordon(msgspec.Struct, frozen=True, kw_only=True):
 class Cordons:
     """Stores cordons over restarts of the agent. Every method that changes them raises OSError."""
 
-    def __init__(self, store: CordonStore, wall_clock: Callable[[], float]) -> None:
+    def __init__(self, store: NamedValueStore, wall_clock: Callable[[], float]) -> None:
         self._store = store
         self._wall_clock = wall_clock
         self._cordons: dict[Key, Cordon] = {}

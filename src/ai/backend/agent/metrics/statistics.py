@@ -172,7 +172,7 @@ class Statistics:
         device_kind = self.inventory.kinds.get(handle.key)
         slot_names = device_kind.slot_names if device_kind is not None else frozenset()
         indexes = (
-            {str(device.device_id): index for index, device in enumerate(device_kind.devices)}
+            {str(device.device_id): index for index, device in enumerate(device_kind.answered)}
             if device_kind is not None
             else {}
         )

@@ -18,7 +18,7 @@ from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.access.checks import is_permitted, require
 from ai.backend.manager.access.permissions import Operation
-from ai.backend.manager.agents.model import Agent, KernelOccupancy
+from ai.backend.manager.agents.model import Agent, KernelOccupancy, counted_ids
 from ai.backend.manager.agents.registration import Assignments
 from ai.backend.manager.agents.store import AgentGateway, AgentStore, Drainage, Occupancy, WatcherGateway
 from ai.backend.manager.metrics.history import Series, Span
@@ -109,10 +109,11 @@ class AgentService:
         done = await commands.operate_device(msgspec.structs.replace(operation, action="cordon"))
         agent = await self._existing_agent(agent_id)
         slots = _slots_of_plugin(agent, operation.device_name)
+        drained_ids = _ids_of_device(agent, operation.device_name, operation.device_id)
         holders = {
             holding.session_id
             for holding in await self.occupancy.held([agent.id])
-            if any(operation.device_id in devices for slot, devices in holding.devices.items() if slot in slots)
+            if any(not drained_ids.isdisjoint(devices) for slot, devices in holding.devices.items() if slot in slots)
         }
         await self.drainage.end(sorted(holders), start_over=start_over, stimulus_id=caller.stimulus_id)
         return done
@@ -213,3 +214,12 @@ def _slots_of_plugin(agent: Agent, device_name: str) -> frozenset[str]:
         if device.get("device_name") == device_name
         for slot in device.get("slots", ())
     )
+
+
+def _ids_of_device(agent: Agent, device_name: str, device_id: str) -> frozenset[str]:
+    """Returns the id of a device and those of its partitions."""
+    ids = {device_id}
+    for device in agent.devices:
+        if device.get("device_name") == device_name and str(device.get("device_id")) == device_id:
+            ids.update(counted_ids(device))
+    return frozenset(ids)
