@@ -472,3 +472,51 @@ async def test_a_device_that_fails_too_often_is_cordoned(bench: Bench, slow: typ
             cordons = (await agent.commands.device_options(DeviceOptionsOf(device_name="mock"))).cordons
     assert cordons.keys() == {"a"}
     assert cordons["a"].startswith("cordoned: failed 2 times within")
+
+
+async def test_an_administrator_sees_a_device_that_another_session_holds(bench: Bench, slow: type[Slow]) -> None:
+    agent = await bench.start()
+    holder = await bench.run(agent, slots={"mock.device": "1"})
+    (held,) = _supervisor(agent).kernels[holder.kernel_id].record.allocation["mock.device"]
+    seen = await bench.run(agent, slots={}, diagnosed_devices={"mock": [held]})
+    kernel = _supervisor(agent).kernels[seen.kernel_id]
+    assert bench.runtime.specs[kernel.key].environ["MOCK_VISIBLE_DEVICES"] == held
+    assert not _supervisor(agent).context.inventory.holding(seen.kernel_id).slots, "it holds nothing"
+    options = await agent.commands.device_options(DeviceOptionsOf(device_name="mock"))
+    assert options.diagnosed == {held: [seen.kernel_id]}, "operators see who looks into the device"
+    await _end(bench, agent, seen)
+    assert (await agent.commands.device_options(DeviceOptionsOf(device_name="mock"))).diagnosed == {}
+    with pytest.raises(Conflict):  # the end of the diagnosis has not ended the hold
+        await agent.commands.operate_device(op("reset", held))
+    await bench.run(agent, slots={"mock.device": "1"})  # the other one
+
+
+async def test_an_administrator_sees_a_device_that_is_cordoned_or_has_failed(bench: Bench, slow: type[Slow]) -> None:
+    agent = await bench.start()
+    await agent.commands.operate_device(op("cordon", "a", "ECC errors"))
+    await agent.commands.operate_device(op("power-off", "b"))
+    seen = await bench.run(agent, slots={}, diagnosed_devices={"mock": ["a", "b"]})
+    kernel = _supervisor(agent).kernels[seen.kernel_id]
+    assert bench.runtime.specs[kernel.key].environ["MOCK_VISIBLE_DEVICES"] == "a,b"
+    await agent.commands.operate_device(op("power-on", "b"))  # who diagnoses a device does not hold it
+    await agent.stop()
+    agent = await bench.start()
+    await _end(bench, agent, seen)
+    assert slow.capabilities.diagnosable
+
+
+async def test_a_plugin_refuses_a_diagnosis(bench: Bench, slow: type[Slow]) -> None:
+    agent = await bench.start()
+    for changes, reason in (
+        ({"diagnosed_devices": {"mock": ["nobody"]}}, "no device 'nobody'"),
+        ({"diagnosed_devices": {"mock": ["a"]}, "slots": {"mock.device": "1"}}, "holds devices of mock"),
+        ({"diagnosed_devices": {"mock": ["a"]}, "plugin_options": {"mock": {"image": "x.bit"}}}, "not programmed"),
+        ({"diagnosed_devices": {"other": ["a"]}}, "plugin other is not available"),
+    ):
+        spec = bench.spec(**{"slots": {}, **changes})
+        await agent.commands.create_kernels(CreateKernels(kernels=[spec]))
+        assert reason in str(await bench.until(spec, KernelStatus.ERROR))
+    slow.capabilities = replace(slow.capabilities, diagnosable=False)
+    spec = bench.spec(slots={}, diagnosed_devices={"mock": ["a"]})
+    await agent.commands.create_kernels(CreateKernels(kernels=[spec]))
+    assert "shows no devices for a diagnosis" in str(await bench.until(spec, KernelStatus.ERROR))

@@ -28,6 +28,7 @@ from ai.backend.common.errors import (
     BackendError,
     InsufficientResource,
     InvalidAllocation,
+    NotFound,
     PluginError,
     UnsupportedResource,
 )
@@ -715,6 +716,23 @@ class Inventory:
                     self.generation += 1
                 await self.rebuild()  # also where only what a kernel holds has changed
         self.changed()
+
+    def diagnosed_allocation(self, plugin_key: str, device_ids: Collection[str]) -> DeviceAllocation:
+        """Returns an allocation of all of some devices, healthy or not, for hooks that show them; nothing is taken.
+
+        Raises NotFound for a device that the plugin does not list.
+        """
+        kind = self.kinds.get(plugin_key)
+        listed_devices = {str(device.device_id): device for device in (kind.answered if kind is not None else ())}
+        slots: dict[SlotName, dict[DeviceId, Decimal]] = {}
+        for device_id in device_ids:
+            device = listed_devices.get(device_id)
+            offered = [slot for slot in device.slots if not slot.counters] if device is not None else []
+            if device is None or not offered:
+                raise NotFound(f"the plugin {plugin_key} lists no device {device_id[:128]!r} that sessions can see")
+            slot = max(offered, key=lambda slot: slot.amount)
+            slots.setdefault(slot.slot_name, {})[device.device_id] = slot.amount or slot.quantum
+        return DeviceAllocation(slots=slots)
 
     def holds(self, kernel_id: str) -> bool:
         return kernel_id in self._holding_of_kernel

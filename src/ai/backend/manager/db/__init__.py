@@ -5,5 +5,5 @@ from __future__ import annotations
 from pathlib import Path
 
 MIGRATIONS = Path(__file__).parent / "migrations"
-SCHEMA_HEAD = "0035"
+SCHEMA_HEAD = "0037"
 """The newest revision in ``migrations``; known here so that a start need not load alembic."""

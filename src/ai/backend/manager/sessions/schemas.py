@@ -21,6 +21,13 @@ DeviceRequestText = Annotated[str, Meta(min_length=1, max_length=2_048)]
 PluginOptionsByName = Annotated[
     dict[Annotated[str, Meta(min_length=1, max_length=64)], dict[str, Any]], Meta(max_length=16)
 ]
+DiagnosedDevices = Annotated[
+    dict[
+        Annotated[str, Meta(min_length=1, max_length=64)],
+        Annotated[list[Annotated[str, Meta(min_length=1, max_length=512)]], Meta(min_length=1, max_length=64)],
+    ],
+    Meta(max_length=8),
+]
 Quantity = str | int | float
 Environ = Annotated[dict[str, Annotated[str, Meta(max_length=65_536)]], Meta(max_length=512)]
 
@@ -36,6 +43,8 @@ class SessionConfig(Schema, frozen=True, rename={"scaling_group": "scalingGroup"
     ``variant_requirements`` are ``namespace::feature::value`` (BEP-1000; peer facts 1.2). ``device_requests`` are
     expressions over what devices are, alternatives in order; see the reference of device requests. ``plugin_options``
     are by the name of an accelerator plugin; its own schema, in ``compute_plugins`` of agents, says which there are.
+    ``diagnosed_devices`` are ids by plugin, of the one agent in ``agentList``: a superadmin's session sees these
+    devices and holds none of them.
     """
 
     mounts: Annotated[list[Word], Meta(max_length=128)] = msgspec.field(default_factory=list)
@@ -46,6 +55,7 @@ class SessionConfig(Schema, frozen=True, rename={"scaling_group": "scalingGroup"
     variant_requirements: Annotated[list[Variant], Meta(max_length=32)] = msgspec.field(default_factory=list)
     device_requests: Annotated[list[DeviceRequestText], Meta(max_length=8)] = msgspec.field(default_factory=list)
     plugin_options: PluginOptionsByName = msgspec.field(default_factory=dict)
+    diagnosed_devices: DiagnosedDevices = msgspec.field(default_factory=dict)
     resource_opts: Annotated[dict[str, Quantity | bool], Meta(max_length=64)] = msgspec.field(default_factory=dict)
     scaling_group: Word | None = None
     preopen_ports: Annotated[list[Port | PortText], Meta(max_length=64)] = msgspec.field(default_factory=list)
@@ -102,7 +112,7 @@ class CreateSessionBody(Schema, frozen=True, rename={**_CAMEL_CASE_NAMES, "max_w
 
 _CONFIG_FIELDS = (
     *("mount_map", "mount_options", "resource_opts", "variant_requirements", "device_requests"),
-    *("plugin_options", "preopen_ports"),
+    *("plugin_options", "diagnosed_devices", "preopen_ports"),
 )
 CREATE_ALIASES = {
     **_CAMEL_CASE_NAMES,
@@ -172,6 +182,7 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     variant_requirements: list[str]
     device_requests: list[str]
     plugin_options: dict[str, dict[str, Any]]
+    diagnosed_devices: dict[str, list[str]]
     environ: dict[str, str]
     resource_opts: dict[str, str]
     service_ports: list[ServicePort]

@@ -57,6 +57,7 @@ sessions = Table(
     required("variant_requirements", JSONTuple(str), server_default="[]"),
     required("device_requests", JSONTuple(str), server_default="[]"),
     required("plugin_options", JSONText, server_default="{}"),
+    required("diagnosed_devices", JSONText, server_default="{}"),
     required("resource_opts", JSONText),
     required("environ", JSONText),
     required("mounts", JSONTuple(str)),
