@@ -474,6 +474,31 @@ async def test_a_device_that_fails_too_often_is_cordoned(bench: Bench, slow: typ
     assert cordons["a"].startswith("cordoned: failed 2 times within")
 
 
+async def test_a_device_that_its_metrics_condemn_takes_only_who_tolerates_it(
+    bench: Bench, slow: type[Slow], tmp_path: Path
+) -> None:
+    text = DECLARATION.replace('mother_uuid = "a"', 'mother_uuid = "a"\nmetrics.temperature = 99', 1)
+    (tmp_path / "mock-accelerator.toml").write_text(text)
+    rule = {"name": "hot", "when": "metric.mock_temperature >= 95", "seconds": 0.1, "taint": "hot", "recovery": 0.0}
+    bench.options["agent"] = {"device-rules": [rule]}
+    agent = await bench.start()
+    tainted: dict[str, str] = {}
+    async with asyncio.timeout(20):
+        while not tainted:
+            await asyncio.sleep(0.05)
+            tainted = (await agent.commands.device_options(DeviceOptionsOf(device_name="mock"))).cordons
+    assert tainted == {
+        "a": "tainted hot: rule hot: metric.mock_temperature >= 95 for 0.1 s (metric.mock_temperature is 99)"
+    }
+    spec = await bench.run(agent, slots={"mock.device": "1"})
+    assert _supervisor(agent).kernels[spec.kernel_id].record.allocation["mock.device"] == {"b": "1"}
+    await bench.run(agent, slots={"mock.device": "1"}, device_requests=['tolerates("hot")'])
+    await agent.stop()
+    agent = await bench.start()
+    options = await agent.commands.device_options(DeviceOptionsOf(device_name="mock"))
+    assert options.cordons == tainted, "it is kept over a restart"
+
+
 async def test_an_administrator_sees_a_device_that_another_session_holds(bench: Bench, slow: type[Slow]) -> None:
     agent = await bench.start()
     holder = await bench.run(agent, slots={"mock.device": "1"})

@@ -156,6 +156,7 @@ class Agent:
         context = self._context(epoch, outbox, ports, gateway, plugins, inventory, upkeep.partitioner)
         statistics = Statistics(runtime, plugins, inventory, host.meter, wall_clock=host.wall_clock)
         supervisor = self.supervisor = Supervisor(context, statistics)
+        statistics.metric_rules = upkeep.metric_rules
         statistics.overuse = OveruseWatch(settings.resource, supervisor.end_for_overuse)
         parts.push_async_callback(runtime.shutdown)
         parts.push_async_callback(supervisor.close)
