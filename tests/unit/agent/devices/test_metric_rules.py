@@ -33,7 +33,7 @@ class Node:
             for name in ids
         )
         kind = SimpleNamespace(evaluated=devices, answered=devices)
-        self.inventory: Any = SimpleNamespace(kinds={plugin: kind}, set_cordons=lambda *_: None, rebuild=self._nothing)
+        self.inventory = SimpleNamespace(kinds={plugin: kind}, set_cordons=lambda *_: None, rebuild=self._nothing)
         store: dict[str, bytes] = {}
         self.cordons = Cordons(
             cast("Any", SimpleNamespace(items=store.copy, put=store.__setitem__, delete=store.__delitem__)),
@@ -43,7 +43,8 @@ class Node:
             cast("Any", None), cast("Inventory", self.inventory), self.cordons, refresh=self._nothing
         )
         self.settings = [DeviceRuleSettings.model_validate(rule) for rule in rules]
-        self.rules = MetricRules(self.settings, self.inventory, self.operations, clock=lambda: self.now)
+        inventory = cast("Inventory", self.inventory)
+        self.rules = MetricRules(self.settings, inventory, self.operations, clock=lambda: self.now)
 
     async def _nothing(self) -> None:
         return None
