@@ -22,6 +22,7 @@ from ai.backend.manager.config.settings import ManagerSettings
 from ai.backend.manager.identity.service import IdentityService
 from ai.backend.manager.sessions.memory import Memory
 from ai.backend.manager.sessions.model import CreateSession, Session
+from ai.backend.simulator import gpus
 from ai.backend.simulator.daemons import AgentDaemon, Inbox, ManagerDaemon
 from ai.backend.simulator.invariants import Invariants, left_over
 from ai.backend.simulator.node import Node
@@ -68,10 +69,14 @@ class Plan:
     mean_manager_steps: float | None = 6_000.0
     mean_agent_steps: float | None = 3_000.0
     policy: Policy = field(default_factory=Policy)
+    has_gpus: bool = False
+    """Whether nodes have devices that are cut on demand, and sessions ask for them."""
 
 
-def _agent_settings(number: int) -> AgentSettings:
-    node = {"id": f"i-{number}", "location": ["zone", f"rack-{number % 2}"]}
+def _agent_settings(number: int, *, has_gpus: bool) -> AgentSettings:
+    node: dict[str, Any] = {"id": f"i-{number}", "location": ["zone", f"rack-{number % 2}"]}
+    if has_gpus:
+        node |= {"partition-on-demand": [gpus.KEY], "partition-idle": 40.0}
     return AgentSettings.model_validate({"agent": node, **AGENT_SETTINGS})
 
 
@@ -90,6 +95,9 @@ class Cluster:
         self.rested: set[SessionStatus] = set()
         settings = ManagerSettings.model_validate(MANAGER_SETTINGS)
         self.nodes = [Node(world, f"node-{number}") for number in range(plan.agents)]
+        if plan.has_gpus:
+            for node in self.nodes:
+                node.plugins[gpus.KEY] = gpus.SimulatedGpu
         self.invariants = Invariants(world, self.memory, self.nodes)
         stores = with_faults(world, self.stores, self.invariants.committed)
         self.managers = {
@@ -97,7 +105,7 @@ class Cluster:
             for name in [f"m-{number}" for number in range(plan.managers)]
         }
         self.agents = [
-            AgentDaemon(world, node, self.managers, _agent_settings(number), self._clock())
+            AgentDaemon(world, node, self.managers, _agent_settings(number, has_gpus=plan.has_gpus), self._clock())
             for number, node in enumerate(self.nodes)
         ]
 
@@ -150,12 +158,22 @@ class Cluster:
             cluster_size=users_rng.randint(2, 3) if is_multi_node else 1,
             cluster_mode=users_rng.choice(list(ClusterMode)) if is_multi_node else ClusterMode.SINGLE_NODE,
             startup_command=users_rng.choice(["sleep 3", "sleep 20", "exit 3", "echo hello"]) if is_batch else None,
-            resources={"cpu": users_rng.randint(1, 5), "mock.shares": users_rng.choice(["0", "0.3", "0.5", "1"])},
+            resources=self._resources(),
             priority=users_rng.choice([None, None, 1]),
             starts_at=users_rng.choice([None, None, None, "30s"]),
             callback_url=f"https://callbacks.example/{number}" if users_rng.random() < 0.7 else None,
             batch_timeout_s=users_rng.choice([None, 10.0]) if is_batch else None,
         )
+
+    def _resources(self) -> dict[str, str | int | float]:
+        users_rng = self.users
+        resources: dict[str, str | int | float] = {
+            "cpu": users_rng.randint(1, 5),
+            "mock.shares": users_rng.choice(["0", "0.3", "0.5", "1"]),
+        }
+        if self.plan.has_gpus:
+            resources |= {"mock.shares": "0", users_rng.choice(list(gpus.SIZES)): 1}
+        return resources
 
     async def create(self, request: CreateSession, token: str) -> Session | None:
         """Repeats a request with its token until it is answered; None if it is refused."""
