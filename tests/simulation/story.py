@@ -32,6 +32,12 @@ def cluster_of(seed: int) -> Cluster:
     return Cluster(seed, Faults(), plan)
 
 
+def partitioned_cluster_of(seed: int) -> Cluster:
+    """The world of a seed in which devices are cut for sessions and joined again."""
+    plan = Plan(policy=POLICIES[seed % len(POLICIES)], agents=2, busy_s=45.0, requests=10, has_gpus=True)
+    return Cluster(seed, Faults(), plan)
+
+
 def tell(seed: int, cluster: Cluster | None = None) -> tuple[str, set[SessionStatus]]:
     """The digest of one seed's trace, and the statuses in which its sessions came to rest.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Coroutine
@@ -19,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from ai.backend.agent.devices.inventory import Inventory
 from ai.backend.common.states import SessionStatus
 from ai.backend.manager.sessions.model import CreateSession, Session
 from ai.backend.simulator.cluster import Cluster, Plan
@@ -27,7 +29,7 @@ from ai.backend.simulator.world import NO_FAULTS
 from tests.simulation.__main__ import main
 from tests.simulation.mutations import Mutation, NoSuchText, applied, find
 from tests.simulation.planted import MUTATIONS
-from tests.simulation.story import cluster_of, tell
+from tests.simulation.story import cluster_of, partitioned_cluster_of, tell
 
 SEEDS = int(os.environ.get("SIMULATION_SEEDS", "1000"))
 """``python -m tests.simulation`` runs many more, and one again."""
@@ -65,6 +67,34 @@ def test_no_acknowledged_transaction_is_lost_with_the_power() -> None:
         lines += cluster.world.lines
     for when in ("before", "after"):
         assert any(f"power lost {when} the commit" in line for line in lines)
+
+
+@pytest.mark.parametrize("first", range(0, 16, 4))
+def test_devices_are_cut_and_joined_under_faults(first: int) -> None:
+    """No partition is joined under a workload, and none has two owners, whatever dies, hangs and lies meanwhile."""
+    for seed in range(first, first + 4):
+        tell(seed, partitioned_cluster_of(seed))
+
+
+@pytest.mark.parametrize(
+    ("method", "instead", "violation"),
+    [
+        ("held_in_parts", lambda self, kernel_id: [], r"whole, of which g\d/\d is cut"),
+        ("_holders_of", lambda self, device_ids, slot_names: [], r"is given \d times|which a workload has"),
+    ],
+)
+def test_a_fault_of_partitions_is_found(
+    monkeypatch: pytest.MonkeyPatch, method: str, instead: Callable[..., Any], violation: str
+) -> None:
+    monkeypatch.setattr(Inventory, method, instead)
+    found: list[str] = []
+    for seed in range(20):
+        try:
+            tell(seed, partitioned_cluster_of(seed))
+        except AssertionError as e:
+            found.append(str(e))
+            break
+    assert re.search(violation, " ".join(found)), found
 
 
 # ---- stories without dice

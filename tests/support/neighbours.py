@@ -189,11 +189,11 @@ class Neighbour(AbstractComputePlugin):
         is_on = not self._own.while_file or Path(self._own.while_file).exists()
         return self._own.faults.get(method, "") if is_on else ""
 
-    async def _do(self, method: str) -> Any:
-        """What the method answers instead; None: do the work."""
+    async def _do(self, method: str, cause: str = "") -> Any:
+        """What the method answers instead; None: do the work. ``cause``: of a hook's call, for the journal."""
         if self._own.journal:
             with Path(self._own.journal).open("a") as journal:  # noqa: ASYNC230  # one line
-                journal.write(f"{method} {os.getpid()}\n")
+                journal.write(f"{method} {os.getpid()} {cause}\n")
         fault = self._fault(method)
         if fault in ANSWERS.get(method, {}):
             return ANSWERS[method][fault]
@@ -278,7 +278,7 @@ class NeighbourHook(AbstractLifecycleHook):
             state.data["x"] = object()
         if self._plugin._fault("listed") == method:
             state.data = cast("dict[str, Any]", [1])
-        await self._plugin._do(method)
+        await self._plugin._do(method, self.context.cause.value)
 
     async def pre_create(self) -> WorkloadConfig:
         await self._do("pre_create")

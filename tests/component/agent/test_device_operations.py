@@ -16,8 +16,9 @@ from ai.backend.agent.lifecycle.supervisor import Supervisor
 from ai.backend.common.devices import DeviceHealth
 from ai.backend.common.errors import Conflict, InsufficientResource, InvalidInput, NotFound, PluginError
 from ai.backend.common.ids import DeviceId
+from ai.backend.common.slots import format_quantity
 from ai.backend.common.states import KernelStatus
-from ai.backend.common.wire.agent import CreateKernels, DestroyKernel, DeviceOptionsOf, OperateDevice
+from ai.backend.common.wire.agent import CreateKernels, DestroyKernel, DeviceOptionsOf, KernelSpec, OperateDevice
 from ai.backend.plugin.accelerator import AbstractComputePlugin, DeviceHealthChange
 from ai.backend.plugin.discovery import PluginSource
 from tests.component.agent.conftest import Bench
@@ -240,12 +241,30 @@ def _on_demand(bench: Bench, idle_s: float | None = None) -> None:
     bench.options["agent"] = {"partition-on-demand": ["mock"], "partition-idle": idle_s}
 
 
+async def _part_slot(agent: Agent, name: str = "1g.10gb") -> str:
+    options = await agent.commands.device_options(DeviceOptionsOf(device_name="mock"))
+    return next(profile.slot_name for profile in options.profiles["a"] if profile.name == name)
+
+
+async def _listed(agent: Agent) -> list[str]:
+    return (await agent.commands.device_options(DeviceOptionsOf(device_name="mock"))).devices
+
+
+async def _end(bench: Bench, agent: Agent, spec: KernelSpec) -> None:
+    await agent.commands.destroy_kernel(DestroyKernel(kernel_id=spec.kernel_id, attempt=1, forced=True))
+    await bench.until(spec, KernelStatus.TERMINATED)
+
+
+def _amounts(agent: Agent) -> dict[str, str]:
+    """Returns what the agent offers of the mock's slots."""
+    slots = _supervisor(agent).context.inventory.kinds["mock"].slots
+    return {name: format_quantity(amount) for name, amount in slots.items()}
+
+
 async def test_a_device_is_cut_for_the_session_that_gets_a_part(bench: Bench, slow: type[Slow]) -> None:
     _on_demand(bench)
     agent = await bench.start()
-    (slot,) = [
-        p.slot_name for p in (await agent.commands.device_options(DeviceOptionsOf(device_name="mock"))).profiles["a"]
-    ]
+    slot = await _part_slot(agent)
     first = await bench.run(agent, slots={slot: "1"})
     second = await bench.run(agent, slots={slot: "1"})
     held = [_supervisor(agent).kernels[spec.kernel_id].record.allocation[slot] for spec in (first, second)]
@@ -254,24 +273,123 @@ async def test_a_device_is_cut_for_the_session_that_gets_a_part(bench: Bench, sl
         await agent.commands.create_kernels(CreateKernels(kernels=[bench.spec(slots={slot: "1"})]))
     with pytest.raises(InsufficientResource):  # a is in parts, b is whole
         await agent.commands.create_kernels(CreateKernels(kernels=[bench.spec(slots={"mock.device": "2"})]))
+    assert _amounts(agent)["mock.device"] == "2"  # so a session that asks for both waits
+
+
+async def test_parts_that_nobody_holds_are_joined_for_the_session_that_gets_the_device(
+    bench: Bench, slow: type[Slow]
+) -> None:
+    _on_demand(bench)
+    agent = await bench.start()
+    slot = await _part_slot(agent)
+    first, second = [await bench.run(agent, slots={slot: "1"}) for _ in range(2)]
+    await _end(bench, agent, first)
+    with pytest.raises(InsufficientResource):  # the other part is held
+        await agent.commands.create_kernels(CreateKernels(kernels=[bench.spec(slots={"mock.device": "2"})]))
+    await _end(bench, agent, second)
+    assert {"a/1g.10gb/0", "a/1g.10gb/1"} <= set(await _listed(agent))
+    both = await bench.run(agent, slots={"mock.device": "2"})
+    assert _supervisor(agent).kernels[both.kernel_id].record.allocation["mock.device"] == {"a": "1", "b": "1"}
+    assert not {"a/1g.10gb/0", "a/1g.10gb/1"} & set(await _listed(agent))
+    with pytest.raises(InsufficientResource):
+        await agent.commands.create_kernels(CreateKernels(kernels=[bench.spec(slots={slot: "1"})]))
+
+
+async def test_a_part_that_nobody_holds_is_used_again(bench: Bench, slow: type[Slow]) -> None:
+    _on_demand(bench)
+    agent = await bench.start()
+    slot = await _part_slot(agent)
+    first, second = [await bench.run(agent, slots={slot: "1"}) for _ in range(2)]
+    await _end(bench, agent, first)
+    slow.create_partition = None  # type: ignore[assignment,method-assign]  # nothing is cut
+    third = await bench.run(agent, slots={slot: "1"})
+    held = [_supervisor(agent).kernels[spec.kernel_id].record.allocation[slot] for spec in (second, third)]
+    assert held == [{"a/1g.10gb/1": "1"}, {"a/1g.10gb/0": "1"}]
+
+
+LARGER = """memory_size = "40g"
+[[devices.partitions]]
+name = "4g.40gb"
+memory_size = "40g"
+subproc_count = 4
+max = 1
+[[devices.partitions]]
+name = "1g.10gb"
+memory_size = "10g"
+subproc_count = 1
+max = 4
+[[devices]]
+mother_uuid = "b"
+model_name = "Mock GPU"
+"""
+
+
+async def test_small_parts_are_joined_for_a_larger_one(bench: Bench, slow: type[Slow], tmp_path: Path) -> None:
+    start = DECLARATION.index('memory_size = "40g"')
+    (tmp_path / "mock-accelerator.toml").write_text(DECLARATION[:start] + LARGER)
+    _on_demand(bench)
+    agent = await bench.start()
+    small, large = await _part_slot(agent), await _part_slot(agent, "4g.40gb")
+    specs = [await bench.run(agent, slots={small: "1"}) for _ in range(3)]
+    for spec in specs:
+        await _end(bench, agent, spec)
+    larger = await bench.run(agent, slots={large: "1"})
+    assert _supervisor(agent).kernels[larger.kernel_id].record.allocation[large] == {"a/4g.40gb/0": "1"}
+    assert await _listed(agent) == ["a", "a/4g.40gb/0", "b"]
+
+
+async def test_a_part_that_cannot_be_joined_defers_the_session_once(bench: Bench, slow: type[Slow]) -> None:
+    async def refuse(self: Slow, partition_id: DeviceId) -> None:
+        raise Conflict(f"a program runs on {partition_id}")
+
+    slow.destroy_partition = refuse  # type: ignore[method-assign,assignment]  # the one call that fails
+    _on_demand(bench)
+    agent = await bench.start()
+    slot = await _part_slot(agent)
+    await _end(bench, agent, await bench.run(agent, slots={slot: "1"}))
+    spec = bench.spec(slots={"mock.device": "2"})
+    await agent.commands.create_kernels(CreateKernels(kernels=[spec]))
+    assert "a program runs on a/1g.10gb/0" in str(await bench.until(spec, KernelStatus.PENDING))
+    assert _amounts(agent)["mock.device"] == "1"  # it is not planned again at once
+    with pytest.raises(InsufficientResource):
+        await agent.commands.create_kernels(CreateKernels(kernels=[bench.spec(slots={"mock.device": "2"})]))
+    await bench.run(agent, slots={slot: "1"})  # as a part it may be used
+
+
+@pytest.mark.parametrize("action", ["cordon", "taint"])
+async def test_a_part_with_a_cordon_or_taint_is_not_joined(bench: Bench, slow: type[Slow], action: str) -> None:
+    _on_demand(bench, 0.0)
+    agent = await bench.start()
+    await _end(bench, agent, await bench.run(agent, slots={await _part_slot(agent): "1"}))
+    await agent.commands.operate_device(op(action, "a/1g.10gb/0", "looking into it"))
+    with pytest.raises(InsufficientResource):
+        await agent.commands.create_kernels(CreateKernels(kernels=[bench.spec(slots={"mock.device": "2"})]))
+    await _supervisor(agent).context.partitioner.join_idle()
+    assert "a/1g.10gb/0" in await _listed(agent)
+    await agent.commands.operate_device(op("uncordon", "a/1g.10gb/0"))
+    await bench.run(agent, slots={"mock.device": "2"})
+
+
+async def test_the_device_of_a_held_part_is_refused_for_operations(bench: Bench, slow: type[Slow]) -> None:
+    _on_demand(bench)
+    agent = await bench.start()
+    await bench.run(agent, slots={await _part_slot(agent): "1"})
+    with pytest.raises(Conflict, match="in use"):
+        await agent.commands.operate_device(op("reset", "a"))
 
 
 async def test_a_part_that_is_idle_is_joined_and_never_under_a_session(bench: Bench, slow: type[Slow]) -> None:
     _on_demand(bench, 0.0)
     agent = await bench.start()
-    (slot,) = [
-        p.slot_name for p in (await agent.commands.device_options(DeviceOptionsOf(device_name="mock"))).profiles["a"]
-    ]
+    slot = await _part_slot(agent)
     first, second = [await bench.run(agent, slots={slot: "1"}) for _ in range(2)]
-    await agent.commands.destroy_kernel(DestroyKernel(kernel_id=first.kernel_id, attempt=1, forced=True))
-    await bench.until(first, KernelStatus.TERMINATED)
+    await _end(bench, agent, first)
     await _supervisor(agent).context.partitioner.join_idle()
-    listed = (await agent.commands.device_options(DeviceOptionsOf(device_name="mock"))).devices
-    assert "a/1g.10gb/0" not in listed
-    assert "a/1g.10gb/1" in listed
-    await agent.commands.destroy_kernel(DestroyKernel(kernel_id=second.kernel_id, attempt=1, forced=True))
-    await bench.until(second, KernelStatus.TERMINATED)
+    assert "a/1g.10gb/0" not in await _listed(agent)
+    assert "a/1g.10gb/1" in await _listed(agent)
+    await _end(bench, agent, second)
     await _supervisor(agent).context.partitioner.join_idle()
+    assert await _listed(agent) == ["a", "b"]
     await bench.run(agent, slots={"mock.device": "2"})
 
 
@@ -304,6 +422,12 @@ async def test_a_part_outlives_a_restart_of_the_agent(bench: Bench, slow: type[S
     assert _supervisor(agent).kernels[spec.kernel_id].record.allocation[slot] == {"a/1g.10gb/0": "1"}
     other = await bench.run(agent, slots={slot: "1"})
     assert _supervisor(agent).kernels[other.kernel_id].record.allocation[slot] == {"a/1g.10gb/1": "1"}
+    assert _amounts(agent)["mock.device"] == "2"  # what a cut device offers as a whole outlives it, too
+    for ended in (spec, other):
+        await _end(bench, agent, ended)
+    await agent.stop()
+    agent = await bench.start()
+    await bench.run(agent, slots={"mock.device": "2"})
 
 
 async def test_a_tainted_device_takes_those_who_tolerate_it(bench: Bench, slow: type[Slow]) -> None:
@@ -348,3 +472,76 @@ async def test_a_device_that_fails_too_often_is_cordoned(bench: Bench, slow: typ
             cordons = (await agent.commands.device_options(DeviceOptionsOf(device_name="mock"))).cordons
     assert cordons.keys() == {"a"}
     assert cordons["a"].startswith("cordoned: failed 2 times within")
+
+
+async def test_a_device_that_its_metrics_condemn_takes_only_who_tolerates_it(
+    bench: Bench, slow: type[Slow], tmp_path: Path
+) -> None:
+    text = DECLARATION.replace('mother_uuid = "a"', 'mother_uuid = "a"\nmetrics.temperature = 99', 1)
+    (tmp_path / "mock-accelerator.toml").write_text(text)
+    rule = {"name": "hot", "when": "metric.mock_temperature >= 95", "seconds": 0.1, "taint": "hot", "recovery": 0.0}
+    bench.options["agent"] = {"device-rules": [rule]}
+    agent = await bench.start()
+    tainted: dict[str, str] = {}
+    async with asyncio.timeout(20):
+        while not tainted:
+            await asyncio.sleep(0.05)
+            tainted = (await agent.commands.device_options(DeviceOptionsOf(device_name="mock"))).cordons
+    assert tainted == {
+        "a": "tainted hot: rule hot: metric.mock_temperature >= 95 for 0.1 s (metric.mock_temperature is 99)"
+    }
+    spec = await bench.run(agent, slots={"mock.device": "1"})
+    assert _supervisor(agent).kernels[spec.kernel_id].record.allocation["mock.device"] == {"b": "1"}
+    await bench.run(agent, slots={"mock.device": "1"}, device_requests=['tolerates("hot")'])
+    await agent.stop()
+    agent = await bench.start()
+    options = await agent.commands.device_options(DeviceOptionsOf(device_name="mock"))
+    assert options.cordons == tainted, "it is kept over a restart"
+
+
+async def test_an_administrator_sees_a_device_that_another_session_holds(bench: Bench, slow: type[Slow]) -> None:
+    agent = await bench.start()
+    holder = await bench.run(agent, slots={"mock.device": "1"})
+    (held,) = _supervisor(agent).kernels[holder.kernel_id].record.allocation["mock.device"]
+    seen = await bench.run(agent, slots={}, diagnosed_devices={"mock": [held]})
+    kernel = _supervisor(agent).kernels[seen.kernel_id]
+    assert bench.runtime.specs[kernel.key].environ["MOCK_VISIBLE_DEVICES"] == held
+    assert not _supervisor(agent).context.inventory.holding(seen.kernel_id).slots, "it holds nothing"
+    options = await agent.commands.device_options(DeviceOptionsOf(device_name="mock"))
+    assert options.diagnosed == {held: [seen.kernel_id]}, "operators see who looks into the device"
+    await _end(bench, agent, seen)
+    assert (await agent.commands.device_options(DeviceOptionsOf(device_name="mock"))).diagnosed == {}
+    with pytest.raises(Conflict):  # the end of the diagnosis has not ended the hold
+        await agent.commands.operate_device(op("reset", held))
+    await bench.run(agent, slots={"mock.device": "1"})  # the other one
+
+
+async def test_an_administrator_sees_a_device_that_is_cordoned_or_has_failed(bench: Bench, slow: type[Slow]) -> None:
+    agent = await bench.start()
+    await agent.commands.operate_device(op("cordon", "a", "ECC errors"))
+    await agent.commands.operate_device(op("power-off", "b"))
+    seen = await bench.run(agent, slots={}, diagnosed_devices={"mock": ["a", "b"]})
+    kernel = _supervisor(agent).kernels[seen.kernel_id]
+    assert bench.runtime.specs[kernel.key].environ["MOCK_VISIBLE_DEVICES"] == "a,b"
+    await agent.commands.operate_device(op("power-on", "b"))  # who diagnoses a device does not hold it
+    await agent.stop()
+    agent = await bench.start()
+    await _end(bench, agent, seen)
+    assert slow.capabilities.diagnosable
+
+
+async def test_a_plugin_refuses_a_diagnosis(bench: Bench, slow: type[Slow]) -> None:
+    agent = await bench.start()
+    for changes, reason in (
+        ({"diagnosed_devices": {"mock": ["nobody"]}}, "no device 'nobody'"),
+        ({"diagnosed_devices": {"mock": ["a"]}, "slots": {"mock.device": "1"}}, "holds devices of mock"),
+        ({"diagnosed_devices": {"mock": ["a"]}, "plugin_options": {"mock": {"image": "x.bit"}}}, "not programmed"),
+        ({"diagnosed_devices": {"other": ["a"]}}, "plugin other is not available"),
+    ):
+        spec = bench.spec(**{"slots": {}, **changes})
+        await agent.commands.create_kernels(CreateKernels(kernels=[spec]))
+        assert reason in str(await bench.until(spec, KernelStatus.ERROR))
+    slow.capabilities = replace(slow.capabilities, diagnosable=False)
+    spec = bench.spec(slots={}, diagnosed_devices={"mock": ["a"]})
+    await agent.commands.create_kernels(CreateKernels(kernels=[spec]))
+    assert "shows no devices for a diagnosis" in str(await bench.until(spec, KernelStatus.ERROR))

@@ -59,6 +59,7 @@ async def test_a_failure_and_a_recovery_are_events_and_status_data(cluster: Clus
     payload = events[0].payload
     assert (payload["reason"], payload["kernelId"], payload["agentId"]) == ("device-unhealthy", kernel, "agent-1")
     assert payload["devices"][0]["reason"] == "Xid 79"
+    assert [event.payload["devices"][0]["reason"] for event in events[2:]] == ["", ""], "a recovery has no failure"
 
 
 async def test_the_session_names_the_kernel_of_each_failed_device(cluster: Cluster, agent: FakeAgent) -> None:

@@ -64,10 +64,10 @@ def holding(**slots: dict[str, str]) -> DeviceAllocation:
     )
 
 
-async def hooked(plugin: CudaPlugin, alloc: DeviceAllocation) -> WorkloadConfig:
+async def hooked(plugin: CudaPlugin, alloc: DeviceAllocation, *, is_diagnostic: bool = False) -> WorkloadConfig:
     """What the agent would take of it."""
     workload = Workload(id="", type="process_tree", kernel_id=KernelId(UUID(int=1)), session_id=SessionId(UUID(int=2)))
-    context = HookContext(cause=LifecycleCause.CREATE, attempt=1, state=ManagedState())
+    context = HookContext(cause=LifecycleCause.CREATE, attempt=1, state=ManagedState(), is_diagnostic=is_diagnostic)
     return check_config(await plugin.create_lifecycle_hook(workload, alloc, context).pre_create())
 
 
@@ -301,6 +301,8 @@ class TestWorkload:
         machine.lost.add(T4_B)
         with pytest.raises(CreationDeferred, match="fell off the bus"):
             await hooked(plugin, holding(cuda_device={T4_B: "1"}))
+        seen = await hooked(plugin, holding(cuda_device={T4_B: "1"}), is_diagnostic=True)
+        assert seen.env_vars["CUDA_VISIBLE_DEVICES"], "who looks into it sees it"
         with pytest.raises(CreationDeferred, match="does not offer this any more"):
             await hooked(plugin, holding(cuda_device={"GPU-gone": "1"}))
         assert (await hooked(plugin, holding(cuda_device={T4_A: "1"}))).devices

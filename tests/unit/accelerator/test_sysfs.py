@@ -18,7 +18,14 @@ from ai.backend.accelerator.sysfs.plugin import SysfsSettings
 from ai.backend.common.devices import ComputeDevice, DeviceAllocation, DeviceHealth
 from ai.backend.common.errors import CreationDeferred, InvalidInput, PluginError
 from ai.backend.common.ids import DeviceId, KernelId, SessionId, SlotName
-from ai.backend.plugin.accelerator import StatContext, Workload, WorkloadConfig
+from ai.backend.plugin.accelerator import (
+    HookContext,
+    LifecycleCause,
+    ManagedState,
+    StatContext,
+    Workload,
+    WorkloadConfig,
+)  # fmt: skip
 from ai.backend.plugin.sysfs.base import Raw, measurements
 from ai.backend.plugin.sysfs.record import main, record
 from ai.backend.plugin.sysfs.tree import LIMIT, Missing, Tree, Unreadable, natural, parse_number, unpack
@@ -200,6 +207,16 @@ async def test_a_serial_that_changes_in_its_place_is_no_other_device(chips: Chip
 async def test_two_devices_with_one_serial_are_named_by_their_places(chips: Chips) -> None:
     chips.write(1, "serial", "S0")
     assert list(await chips.devices()) == ["chip0", "chip1"]
+
+
+async def test_a_device_that_has_failed_is_shown_for_a_diagnosis(chips: Chips) -> None:
+    chips.write(0, "errors", "9")
+    with pytest.raises(CreationDeferred):
+        await chips.configure("S0")
+    held = DeviceAllocation(slots={SlotName("chip.device"): {DeviceId("S0"): Decimal(1)}})
+    context = HookContext(cause=LifecycleCause.CREATE, attempt=1, state=ManagedState(), is_diagnostic=True)
+    config = await chips.plugin.create_lifecycle_hook(WORKLOAD, held, context).pre_create()
+    assert [node.source for node in config.devices] == ["/dev/chip4"]
 
 
 async def test_a_device_that_vanishes_is_listed_as_gone_and_comes_back(chips: Chips) -> None:

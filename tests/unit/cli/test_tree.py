@@ -9,7 +9,7 @@ from ai.backend.cli.framework.lazy import Entry, LazyGroup, Leaf
 from ai.backend.cli.main import ALIASES, root
 from ai.backend.cli.session.ps import ACTIVE_STATUSES, parse_format
 
-DAEMONS = {"up", "down", "mgr", "ag", "storage", "web"}
+DAEMONS = {"up", "down", "reload", "mgr", "ag", "storage", "web"}
 DAEMONS |= {"app-proxy-coordinator", "coordinator", "app-proxy-worker", "worker", "kube-acc"}
 
 

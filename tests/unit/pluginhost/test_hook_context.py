@@ -36,6 +36,7 @@ async def test_every_field_of_the_context_is_sent() -> None:
         cluster_size=4,
         end_reason="preempted",
         is_forced=True,
+        is_diagnostic=True,
     )
     await HostedHook(workload, DeviceAllocation(), context, plugin)._call("pre_terminate")
     (request,) = sent

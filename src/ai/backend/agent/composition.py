@@ -19,6 +19,7 @@ from ai.backend.agent.devices.partitions import Partitioner
 from ai.backend.agent.devices.plugins import PluginSet
 from ai.backend.agent.devices.reloading import PluginReload
 from ai.backend.agent.devices.upkeep import DeviceUpkeep
+from ai.backend.agent.devices.whole_devices import WholeDevices
 from ai.backend.agent.gateway.server import ServiceGateway
 from ai.backend.agent.images.jobs import ImageJobs
 from ai.backend.agent.kernels.files import DirectoryState
@@ -139,7 +140,8 @@ class Agent:
         parts.callback(outbox.close)
         plugins = PluginSet(self._plugin_sources(), settings)
         parts.push_async_callback(plugins.stop)
-        inventory = Inventory(plugins, epoch, cut_on_demand=node.partition_on_demand)
+        whole_devices = WholeDevices(host.state.whole_devices())
+        inventory = Inventory(plugins, epoch, cut_on_demand=node.partition_on_demand, whole_devices=whole_devices)
         parts.push_async_callback(inventory.close)
 
         async def refresh_and_report() -> None:
@@ -154,6 +156,7 @@ class Agent:
         context = self._context(epoch, outbox, ports, gateway, plugins, inventory, upkeep.partitioner)
         statistics = Statistics(runtime, plugins, inventory, host.meter, wall_clock=host.wall_clock)
         supervisor = self.supervisor = Supervisor(context, statistics)
+        statistics.metric_rules = upkeep.metric_rules
         statistics.overuse = OveruseWatch(settings.resource, supervisor.end_for_overuse)
         parts.push_async_callback(runtime.shutdown)
         parts.push_async_callback(supervisor.close)

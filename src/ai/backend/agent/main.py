@@ -66,7 +66,7 @@ def start_server(config: Path | None, log_level: str | None, runtime: str | None
                 # Other agents load no client of Kubernetes.
                 from ai.backend.agent.shard.composition import serve as serve_cluster
 
-                await serve_cluster(settings, stop)
+                await serve_cluster(settings, stop, load=lambda: _load_settings(config))
             else:
                 await serve(settings, stop, load=lambda: _load_settings(config))
 

@@ -56,6 +56,7 @@ ENTRIES = {
     "ssh-proxy": Entry("ai.backend.cli.session.ssh_config:ssh_proxy", "What OpenSSH starts, as ssh-config says."),
     "up": Entry("ai.backend.standalone.main:up", "Start the embedded cluster.", "embedded cluster"),
     "down": Entry("ai.backend.standalone.main:down", "Stop the embedded cluster.", "embedded cluster"),
+    "reload": Entry("ai.backend.standalone.main:reload", "Reload the agents' plugins.", "embedded cluster"),
     "mgr": Entry("ai.backend.manager.main:main", "The manager daemon.", "manager"),
     "ag": Entry("ai.backend.agent.main:main", "The agent daemon.", "agent"),
     "storage": Entry("ai.backend.storage.main:main", "The storage proxy daemon.", "storage proxy"),
@@ -74,7 +75,10 @@ ENTRIES = {
 }
 
 _DAEMONS = frozenset(
-    {"up", "down", "mgr", "ag", "storage", "web", "worker", "coordinator", "app-proxy-worker", "app-proxy-coordinator"}
+    (
+        *("up", "down", "reload", "mgr", "ag", "storage", "web", "worker", "coordinator"),
+        *("app-proxy-worker", "app-proxy-coordinator"),
+    )
 )
 ALIASES = frozenset({"create", "destroy", "session-template", "ssh-proxy", "coordinator", "worker"})
 """Commands that the help leaves out, since it shows them by another name, or other programs start them."""
@@ -95,7 +99,7 @@ SECTIONS = {
         *("verify-email", "proxy", "completion"),
     ),
     "Administration": (
-        "admin", "server-logs", "mgr", "ag", "storage", "web", "app-proxy-coordinator", "app-proxy-worker",
+        "admin", "reload", "server-logs", "mgr", "ag", "storage", "web", "app-proxy-coordinator", "app-proxy-worker",
         "kube-acc",
     ),
 }  # fmt: skip

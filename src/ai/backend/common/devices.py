@@ -155,7 +155,8 @@ class DeviceSlot:
 class ComputeDevice:
     """A device of a node as its plugin describes it.
 
-    ``counters``: what is left for partitions that are not cut yet, such as bytes of memory; the agent fills it in.
+    ``counters``: of what it can be cut into together, such as bytes of memory; the agent fills it in.
+    ``partition_ids``: partitions that exist of a device with ``counters``; what is held of them is held of the device.
     ``parent_id``: the device of which this one is a partition.
     """
 
@@ -176,6 +177,7 @@ class ComputeDevice:
     links: tuple[DeviceLink, ...] = ()
     variant_properties: tuple[VariantProperty, ...] = ()
     counters: tuple[tuple[str, int], ...] = ()
+    partition_ids: tuple[DeviceId, ...] = ()
     parent_id: DeviceId | None = None
 
     @property

@@ -97,11 +97,6 @@ class PluginHandle:
         return next(iter(self._faults.values()), None)
 
     @property
-    def is_hosted(self) -> bool:
-        """True if the started plugin has a host process."""
-        return isinstance(self._plugin, HostedPlugin)
-
-    @property
     def has_ended(self) -> bool:
         """True if no plugin runs: none is started, or its host process has just ended. It may be started again."""
         plugin = self._plugin

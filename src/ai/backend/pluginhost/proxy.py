@@ -144,6 +144,7 @@ class HostedHook(PluginHook):
             cluster_size=context.cluster_size,
             end_reason=context.end_reason,
             is_forced=context.is_forced,
+            is_diagnostic=context.is_diagnostic,
             options=dict(context.options),
         )
         deadline_s = min(self._plugin.deadline_s, context.deadline_s)

@@ -208,6 +208,7 @@ class _Host:
             cluster_size=hook_call.cluster_size,
             end_reason=hook_call.end_reason,
             is_forced=hook_call.is_forced,
+            is_diagnostic=hook_call.is_diagnostic,
             options=hook_call.options,
         )
         hook = self._plugin.create_lifecycle_hook(hook_call.workload, hook_call.device_alloc, context)

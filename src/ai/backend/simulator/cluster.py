@@ -26,6 +26,7 @@ from ai.backend.manager.sessions.claims.creation import CreateClaim
 from ai.backend.manager.sessions.claims.service import ClaimService
 from ai.backend.manager.sessions.memory import Memory
 from ai.backend.manager.sessions.model import CreateSession, Session
+from ai.backend.simulator import gpus
 from ai.backend.simulator.daemons import AgentDaemon, Inbox, ManagerDaemon
 from ai.backend.simulator.invariants import Invariants, left_over
 from ai.backend.simulator.node import Node
@@ -75,10 +76,14 @@ class Plan:
     policy: Policy = field(default_factory=Policy)
     claims: int = 0
     """Device claims that some of the sessions name."""
+    has_gpus: bool = False
+    """Whether nodes have devices that are cut on demand, and sessions ask for them."""
 
 
-def _agent_settings(number: int) -> AgentSettings:
-    node = {"id": f"i-{number}", "location": ["zone", f"rack-{number % 2}"]}
+def _agent_settings(number: int, *, has_gpus: bool) -> AgentSettings:
+    node: dict[str, Any] = {"id": f"i-{number}", "location": ["zone", f"rack-{number % 2}"]}
+    if has_gpus:
+        node |= {"partition-on-demand": [gpus.KEY], "partition-idle": 40.0}
     return AgentSettings.model_validate({"agent": node, **AGENT_SETTINGS})
 
 
@@ -98,6 +103,9 @@ class Cluster:
         self.rested: set[SessionStatus] = set()
         settings = ManagerSettings.model_validate(MANAGER_SETTINGS)
         self.nodes = [Node(world, f"node-{number}") for number in range(plan.agents)]
+        if plan.has_gpus:
+            for node in self.nodes:
+                node.plugins[gpus.KEY] = gpus.SimulatedGpu
         self.invariants = Invariants(world, self.memory, self.nodes)
         stores = with_faults(world, self.stores, self.invariants.committed)
         self.managers = {
@@ -105,7 +113,7 @@ class Cluster:
             for name in [f"m-{number}" for number in range(plan.managers)]
         }
         self.agents = [
-            AgentDaemon(world, node, self.managers, _agent_settings(number), self._clock())
+            AgentDaemon(world, node, self.managers, _agent_settings(number, has_gpus=plan.has_gpus), self._clock())
             for number, node in enumerate(self.nodes)
         ]
 
@@ -158,7 +166,7 @@ class Cluster:
             cluster_size=users_rng.randint(2, 3) if is_multi_node else 1,
             cluster_mode=users_rng.choice(list(ClusterMode)) if is_multi_node else ClusterMode.SINGLE_NODE,
             startup_command=users_rng.choice(["sleep 3", "sleep 20", "exit 3", "echo hello"]) if is_batch else None,
-            resources={"cpu": users_rng.randint(1, 5), "mock.shares": users_rng.choice(["0", "0.3", "0.5", "1"])},
+            resources=self._resources(),
             priority=users_rng.choice([None, None, 1]),
             starts_at=users_rng.choice([None, None, None, "30s"]),
             callback_url=f"https://callbacks.example/{number}" if users_rng.random() < 0.7 else None,
@@ -203,6 +211,16 @@ class Cluster:
             await self._ask_about_claims(lambda claims: claims.release(self._caller(), name))
         else:
             await self._ask_about_claims(lambda claims: claims.delete(self._caller(), name))
+
+    def _resources(self) -> dict[str, str | int | float]:
+        users_rng = self.users
+        resources: dict[str, str | int | float] = {
+            "cpu": users_rng.randint(1, 5),
+            "mock.shares": users_rng.choice(["0", "0.3", "0.5", "1"]),
+        }
+        if self.plan.has_gpus:
+            resources |= {"mock.shares": "0", users_rng.choice(list(gpus.SIZES)): 1}
+        return resources
 
     async def create(self, request: CreateSession, token: str) -> Session | None:
         """Repeats a request with its token until it is answered; None if it is refused."""

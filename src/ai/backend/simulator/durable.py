@@ -31,6 +31,7 @@ class Disk:
         self.leftovers: dict[str, bytes] = {}
         self.gateway: dict[str, bytes] = {}
         self.cordons: dict[str, bytes] = {}
+        self.whole_devices: dict[str, bytes] = {}
         self.outbox: list[bytes] = []
         self.epoch = 0
         self.is_full = False
@@ -121,6 +122,9 @@ class MemoryState:
 
     def cordons(self) -> _NamedValues:
         return _NamedValues(self._disk, self._disk.cordons)
+
+    def whole_devices(self) -> _NamedValues:
+        return _NamedValues(self._disk, self._disk.whole_devices)
 
 
 class _NamedValues:

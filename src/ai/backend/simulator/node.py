@@ -60,6 +60,8 @@ class Node:
 
     Attributes:
         process: everything that runs on the node besides the agent; it does not die.
+        plugins: the class of each plugin, by its key.
+        partitions: those that exist of devices: their id -> the device and the slot.
         owed: kernel, attempt and plugin whose ``pre_create`` has begun and whose ``post_terminate`` has not succeeded.
         removed: workloads that were ended; each attempt of a kernel runs once at most.
         unwanted: workloads whose removal was called, also before a slow creation of a dead agent made them.
@@ -79,13 +81,24 @@ class Node:
         self.ended_alive: set[WorkloadKey] = set()
         self.broken: list[str] = []
         self.is_plugin_broken = False
+        self.plugins: dict[str, type[SimulatedPlugin]] = dict.fromkeys(DEVICE_KINDS, SimulatedPlugin)
+        self.partitions: dict[str, tuple[str, str]] = {}
 
     def runtime(self) -> SimulatedRuntime:
         """Returns a runtime for one process of the agent."""
         return SimulatedRuntime(self)
 
     def sources(self) -> list[PluginSource]:
-        return [PluginSource(key, partial(_plugin, self, key)) for key in DEVICE_KINDS]
+        return [PluginSource(key, partial(_plugin, self, key)) for key in self.plugins]
+
+    def holders_of(self, device_id: str) -> list[WorkloadKey]:
+        """Returns the live workloads that have a device or partition."""
+        return [
+            key
+            for key in self.live()
+            for allocation in self.allocations.get((key.kernel_id, key.attempt), {}).values()
+            if device_id in allocation.device_ids()
+        ]
 
     def reboot(self) -> None:
         """Removes every workload and every network; the agent must have died before."""
@@ -118,6 +131,12 @@ class Node:
                         amounts[place] = amounts.get(place, Decimal(0)) + quantity
         violations += [
             f"{self.name} shares device {place}: {amount}" for place, amount in amounts.items() if amount > 1
+        ]
+        held_ids = {device for _, device in amounts}
+        violations += [
+            f"{self.name} gives {parent} whole, of which {partition_id} is cut"
+            for partition_id, (parent, _) in self.partitions.items()
+            if parent in held_ids
         ]
         return violations
 
@@ -272,7 +291,7 @@ class _Channel(RunnerChannel):
 
 
 def _plugin(node: Node, kind: str) -> type[SimulatedPlugin]:
-    return type(f"Simulated{kind.title()}", (SimulatedPlugin,), {"key": DeviceName(kind), "node": node})
+    return type(f"Simulated{kind.title()}", (node.plugins[kind],), {"key": DeviceName(kind), "node": node})
 
 
 class SimulatedPlugin(AbstractComputePlugin):

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from ai.backend.accelerator.mock.declaration import declared_slot
 from ai.backend.agent.composition import Agent
 from ai.backend.agent.config.settings import AgentSettings
 from ai.backend.agent.runtimes import load_runtime
+from ai.backend.common.errors import BackendError, InvalidInput, Unavailable
 from ai.backend.infra.config_store import GLOBAL, ConfigScope, ScopeKind, SQLiteConfigStore
 from ai.backend.infra.database import Database
 from ai.backend.infra.rpc.endpoints import AgentEndpoint
+from ai.backend.plugin.settings import problems_of
 from ai.backend.standalone.agent_files import merged, own_settings
 from ai.backend.standalone.instance import ClusterFile
 from ai.backend.standalone.layout import Layout
 from ai.backend.standalone.options import DEFAULT_MOCK, agent_place
+from ai.backend.standalone.reloading import ReloadReport, write_report
 
+log = logging.getLogger(__name__)
 PLUGIN_CONFIGURATION_PREFIX = "config/plugins/accelerator"
 DEFAULT_RESOURCE_GROUP = "default"
 VXLAN_PORT, ENCRYPTED_OVERLAY_PORT = 4789, 5789
@@ -36,17 +43,36 @@ class AgentDaemon:
     _agent: Agent | None = field(default=None, init=False)
 
     async def start(self) -> None:
+        settings = await self._settings()
+        self._agent = Agent(settings, load_runtime(settings), self.endpoint.reports)
+        await self._agent.start()
+        await self.endpoint.start(self._agent.commands)
+
+    async def _settings(self) -> AgentSettings:
+        """Reads the settings of the agent. Raises InvalidInput."""
         data_dir = self.layout.agent(self.agent_id)
         shared_configuration = await plugin_configuration(self.layout, self.agent_id)
         base_settings = agent_settings(
             self.agent_id, data_dir, runtime=self.cluster.runtime, mock=self.cluster.mock, shared=shared_configuration
         )
-        settings = AgentSettings.model_validate(
-            merged(base_settings, own_settings(self.cluster.agent_config, self.agent_id))
-        )
-        self._agent = Agent(settings, load_runtime(settings), self.endpoint.reports)
-        await self._agent.start()
-        await self.endpoint.start(self._agent.commands)
+        own = merged(base_settings, own_settings(self.cluster.agent_config, self.agent_id))
+        try:
+            return AgentSettings.model_validate(own)
+        except ValidationError as e:
+            problems = problems_of(e)
+            text = "; ".join(f"{key}: {problem}" for key, problem in problems.items())
+            raise InvalidInput(f"the settings of {self.agent_id} are wrong: {text}", data=problems) from None
+
+    async def reload(self) -> None:
+        """Takes over plugins and their settings, and writes a report of it; sessions and their devices stay."""
+        try:
+            if self._agent is None:
+                raise Unavailable("the agent starts or stops")
+            report = ReloadReport(refused=await self._agent.reload_plugins(await self._settings()))
+        except (BackendError, OSError) as e:
+            log.error("the plugins of %s stay as they are: %s", self.agent_id, e)
+            report = ReloadReport(error=str(e))
+        write_report(self.layout.reload_report(self.agent_id), report)
 
     async def stop(self) -> None:
         await self.endpoint.stop()

@@ -9,10 +9,12 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import NamedTuple
 
 from ai.backend.common.errors import Conflict, InvalidInput, Unavailable
+from ai.backend.infra.loop import cancel_all
 from ai.backend.infra.telemetry import configure_logging, sent_telemetry, settings_of_environment, start_telemetry
 from ai.backend.standalone.agent_daemon import AgentDaemon
 from ai.backend.standalone.agent_files import check as check_agent_files
@@ -31,6 +33,7 @@ from ai.backend.standalone.options import (
     agent_ids,
 )
 from ai.backend.standalone.passwords import stored_password
+from ai.backend.standalone.reloading import has_terminal
 from ai.backend.standalone.storage_daemon import StorageDaemon
 from ai.backend.standalone.web_daemon import WebDaemon
 
@@ -53,10 +56,8 @@ async def run_cluster(layout: Layout, options: UpOptions, *, ready_fd: int | Non
         cluster, sockets = prepare(layout, options)
         for sock in sockets:
             stack.callback(sock.close)
-        if options.separate:
-            await _start_separate(stack, layout, cluster, sockets)
-        else:
-            await _start_embedded(stack, layout, cluster, sockets)
+        start = _start_separate if options.separate else _start_embedded
+        _reload_at_hang_up(await start(stack, layout, cluster, sockets), stop)
         await _wait_ready(layout, cluster, stop)
         text = _announcement(layout, cluster, time.monotonic() - started)
         if ready_fd is None:
@@ -69,6 +70,19 @@ async def run_cluster(layout: Layout, options: UpOptions, *, ready_fd: int | Non
         log.info("stopping")
     if ready_fd is None:
         sys.stdout.write(f"\nStopped. {SESSIONS_GO_ON_MESSAGE}\n")
+
+
+def _reload_at_hang_up(reload: Callable[[], None], stop: asyncio.Event) -> None:
+    """Reloads at SIGHUP, and stops at the one that the end of this process's terminal causes."""
+    had_terminal = has_terminal()
+
+    def hang_up() -> None:
+        if had_terminal and not has_terminal():
+            stop.set()
+        else:
+            reload()
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hang_up)
 
 
 _MAX_APP_RANGES = 100
@@ -200,7 +214,10 @@ def _rpc_port(previous: ClusterFile) -> int:
         return _bound_port(sock)
 
 
-async def _start_embedded(stack: AsyncExitStack, layout: Layout, cluster: ClusterFile, sockets: Sockets) -> None:
+async def _start_embedded(
+    stack: AsyncExitStack, layout: Layout, cluster: ClusterFile, sockets: Sockets
+) -> Callable[[], None]:
+    """Starts all daemons in this process; returns the function that reloads the agents' plugins."""
     from ai.backend.infra.process.memory import trimmed
     from ai.backend.infra.rpc.memory import MemoryLink
 
@@ -214,17 +231,32 @@ async def _start_embedded(stack: AsyncExitStack, layout: Layout, cluster: Cluste
     manager = ManagerDaemon(layout, link.manager, sockets.api, cluster=cluster)
     stack.push_async_callback(manager.stop)
     await manager.start()
-    for agent_id in agent_ids(cluster.agents):
-        agent = AgentDaemon(layout, agent_id, link.agent_endpoint(agent_id), cluster)
+    agents = [
+        AgentDaemon(layout, agent_id, link.agent_endpoint(agent_id), cluster) for agent_id in agent_ids(cluster.agents)
+    ]
+    for agent in agents:
         stack.push_async_callback(agent.stop)
         await agent.start()
     web = WebDaemon(layout, cluster, sockets.web)
     stack.push_async_callback(web.stop)
     await web.start()
     await stack.enter_async_context(trimmed(manager.database.rest))
+    reloads: set[asyncio.Task[None]] = set()
+    stack.push_async_callback(lambda: cancel_all(*reloads))
+
+    def reload() -> None:
+        for agent in agents:
+            task = asyncio.create_task(agent.reload(), name=f"reload {agent.agent_id}")
+            reloads.add(task)
+            task.add_done_callback(reloads.discard)
+
+    return reload
 
 
-async def _start_separate(stack: AsyncExitStack, layout: Layout, cluster: ClusterFile, sockets: Sockets) -> None:
+async def _start_separate(
+    stack: AsyncExitStack, layout: Layout, cluster: ClusterFile, sockets: Sockets
+) -> Callable[[], None]:
+    """Starts each daemon in a process of its own; returns the function that has them reload."""
     from ai.backend.infra.process.workers import ProcessSupervisor
     from ai.backend.standalone.daemon import make_keys
 
@@ -237,6 +269,7 @@ async def _start_separate(stack: AsyncExitStack, layout: Layout, cluster: Cluste
     supervisor = ProcessSupervisor(commands, logs=layout.logs, first_delay_s=0.2)
     stack.push_async_callback(supervisor.stop)
     supervisor.start()
+    return supervisor.hang_up
 
 
 async def _wait_ready(layout: Layout, cluster: ClusterFile, stop: asyncio.Event) -> None:

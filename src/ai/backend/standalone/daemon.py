@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from ai.backend.common.errors import BackendError, InvalidInput
 from ai.backend.infra.bus import Signal
@@ -33,6 +33,13 @@ class Daemon(Protocol):
 
     async def start(self) -> None: ...
     async def stop(self) -> None: ...
+
+
+@runtime_checkable
+class Reloadable(Protocol):
+    """A daemon that takes over changed settings while it runs."""
+
+    async def reload(self) -> None: ...
 
 
 def make_keys(layout: Layout, agents: Sequence[str]) -> None:
@@ -79,7 +86,8 @@ def make_agent(layout: Layout, cluster: ClusterFile, agent_id: str) -> Daemon:
 
 
 async def run(daemon: Daemon) -> None:
-    """Runs a daemon until SIGINT, SIGTERM, or the death of the supervisor that is named in the environment.
+    """Runs a daemon until SIGINT, SIGTERM, or the death of the supervisor that is named in the environment. SIGHUP
+    reloads it, where it can be.
 
     After that death the next supervisor waits for its port and files: the daemon ends at once if it cannot stop soon,
     as it may at any instruction.
@@ -87,6 +95,15 @@ async def run(daemon: Daemon) -> None:
     stop = Signal()
     for signal_number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(signal_number, stop.set)
+    reloads: set[asyncio.Task[None]] = set()
+
+    def reload() -> None:
+        if isinstance(daemon, Reloadable):
+            task = asyncio.create_task(daemon.reload(), name="reload")
+            reloads.add(task)
+            task.add_done_callback(reloads.discard)
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
     supervisor = int(os.environ.get("BACKENDAI_SUPERVISOR", "0"))
     is_orphan = False
     try:

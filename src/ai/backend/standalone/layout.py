@@ -27,6 +27,10 @@ class Layout:
     def agent(self, agent_id: str) -> Path:
         return self.root / "agents" / agent_id
 
+    def reload_report(self, agent_id: str) -> Path:
+        """Returns the file with the result of the agent's last reload."""
+        return self.root / "agents" / f"{agent_id}.reload.json"
+
     def make(self) -> None:
         """Creates the directories, readable by this user only. Raises InvalidInput with the reason if that fails."""
         try:

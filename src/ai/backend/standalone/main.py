@@ -20,6 +20,7 @@ from ai.backend.standalone.layout import Layout
 from ai.backend.standalone.options import SESSIONS_GO_ON_MESSAGE, UpOptions
 
 _STOP_TIMEOUT_S = 30.0
+_RELOAD_TIMEOUT_S = 120.0
 
 data_dir_option = click.option(
     "--data-dir",
@@ -182,6 +183,42 @@ def down(data_dir: Path | None) -> None:
             _fail(Unavailable(f"The cluster (process {pid}) does not stop; see {layout.logs}."))
         time.sleep(0.05)
     click.echo(f"Stopped the cluster on {layout.root}. {SESSIONS_GO_ON_MESSAGE}")
+
+
+@click.command()
+@data_dir_option
+def reload(data_dir: Path | None) -> None:
+    """Take over changed plugins and their settings in the agents of the embedded cluster. Sessions go on."""
+    from ai.backend.standalone.instance import read_cluster_file
+    from ai.backend.standalone.options import agent_ids
+    from ai.backend.standalone.reloading import read_report, time_of
+
+    layout = _layout(data_dir)
+    pid = running_pid(layout.lock)
+    cluster = read_cluster_file(layout.cluster)
+    if pid is None or cluster is None:
+        _fail(Unavailable(f"No cluster runs on {layout.root}."))
+        return
+    paths = {agent_id: layout.reload_report(agent_id) for agent_id in agent_ids(cluster.agents)}
+    times = {agent_id: time_of(path) for agent_id, path in paths.items()}
+    try:
+        os.kill(pid, signal.SIGHUP)
+    except PermissionError:
+        _fail(InvalidInput(f"The cluster on {layout.root} belongs to another user (process {pid})."))
+    deadline, is_refused = time.monotonic() + _RELOAD_TIMEOUT_S, False
+    for agent_id, path in paths.items():
+        while (report := read_report(path, since=times[agent_id])) is None:
+            if time.monotonic() > deadline:
+                _fail(Unavailable(f"The agent {agent_id} has not reloaded; see {layout.logs}."))
+            time.sleep(0.05)
+        problems = [report.error] if report.error else [f"{name}: {why}" for name, why in report.refused.items()]
+        for problem in problems:
+            click.echo(f"{agent_id}: {problem}", err=True)
+        if not problems:
+            click.echo(f"{agent_id}: plugins and their settings are taken over.")
+        is_refused = is_refused or bool(problems)
+    if is_refused:
+        sys.exit(1)
 
 
 def _serve_detached(data_dir: str, options: str, ready_fd: int) -> int:

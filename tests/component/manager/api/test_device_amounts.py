@@ -56,6 +56,21 @@ async def test_what_is_wrong_is_a_problem_with_its_field(api: Api) -> None:
         assert {"config.device_requests", "config.resources"} & reply.json()["data"].keys()
 
 
+async def test_what_would_start_of_an_alternative_is_said_and_accepted(api: Api) -> None:
+    await create(api, "three")  # of four
+    requests = ['plugin == "mock" && amount("mock.device", 4)', 'amount("mock.device", 3)']
+    body = {"image": "python", "name": "next", "config": {"device_requests": requests}}
+    explained = (await api.user.request("POST", "/session/_/explain", json=body)).json()
+    assert (explained["verdict"], explained["remedy"]) == ("waits", "others")
+    assert [(each["resources"]["mock.device"], each["device_requests"]) for each in explained["nearest"]] == [
+        ("1", ['plugin == "mock" && amount("mock.device", 1)']),
+        ("1", ['amount("mock.device", 1)']),
+    ]
+    nearest = explained["nearest"][0]
+    config = {"resources": nearest["resources"], "device_requests": nearest["device_requests"]}
+    assert (await api.create(name="next", config=config))["status"] == "RUNNING"
+
+
 async def test_a_template_says_amounts(api: Api) -> None:
     requests = "".join(f"\n    - {json.dumps(text)}" for text in AMOUNTS)
     kept = await keep(api.user, f"{TEMPLATE}  deviceRequests:{requests}\n")

@@ -96,3 +96,15 @@ async def test_a_group_is_dumped_and_replayed(api: Api) -> None:
     for bad in ("placement=x", "order=fair-share"):
         assert (await api.admin.request("GET", f"/scheduling/replay?scaling_group=default&{bad}")).status == 400, bad
     assert (await api.admin.request("GET", "/scheduling/dump?scaling_group=nothing")).status == 404
+
+
+async def test_a_diagnosis_is_in_the_audit_trail_also_where_it_is_refused(api: Api) -> None:
+    devices = {"cuda": ["GPU-5a7c"]}
+    config: dict[str, Any] = {"diagnosed_devices": devices, "agentList": ["i-01"]}
+    body = {"image": "python", "config": config}
+    assert (await api.user.request("POST", "/session", json=body)).status in (403, 404)
+    (record,) = (await get(api, "/logs/audit?email=user@local&limit=1"))["items"]
+    assert record["detail"] == {"route": "POST /session", "agents": ["i-01"], "diagnosed_devices": devices}
+    assert record["outcome"] != "ok"
+    config["diagnosed_devices"] = {"cuda": []}
+    assert (await api.admin.request("POST", "/session", json=body)).status == 400

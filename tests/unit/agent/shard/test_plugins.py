@@ -15,6 +15,7 @@ from ai.backend.agent.shard.plugins import node_plugins
 from ai.backend.common.devices import ComputeDevice, DeviceAllocation, DeviceSlot
 from ai.backend.common.ids import DeviceId, DeviceName, SlotName
 from ai.backend.common.states import SlotType
+from ai.backend.plugin.accelerator import check_config
 from ai.backend.plugin.discovery import make_plugin
 
 DRIVER = "gpu.example.com"
@@ -87,8 +88,9 @@ async def test_a_session_asks_for_a_number_of_what_the_kubelet_chooses(facts: li
     )
     config = await plugin.configure(cast("Any", None), allocation)
     assert [device.cdi_name for device in config.devices] == [
-        "count:nvidia.com/gpu=any-0",
-        "count:nvidia.com/gpu=any-2",
+        "COUNTED.nvidia.com/gpu=any-0",
+        "COUNTED.nvidia.com/gpu=any-2",
     ]
+    assert check_config(config) == config, "the agent takes it from a hook"
     attached = await plugin.alloc_to_devices(allocation)
     assert [(device.device_id, device.model_name) for device in attached] == [("any-0", "H"), ("any-2", "H")]

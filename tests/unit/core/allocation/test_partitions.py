@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from decimal import Decimal
 
 import pytest
@@ -102,6 +103,31 @@ def test_what_is_cut_comes_from_the_fullest_device(kind: str, strategy: str) -> 
 def test_a_partition_that_exists_is_given_before_one_is_cut(strategy: str) -> None:
     node = allocator(gpu("a", compute=6, memory=35), existing("b/1", "1g"), strategy=strategy)
     assert [take(node, "1g"), take(node, "1g")] == ["b/1", "a"]
+
+
+def cut_gpu(name: str, *partition_ids: str) -> ComputeDevice:
+    return replace(
+        gpu(name), numa_node=0, partition_ids=tuple(DeviceId(partition_id) for partition_id in partition_ids)
+    )
+
+
+def test_what_is_held_of_a_partition_is_held_of_its_device() -> None:
+    node = allocator(gpu("a"), cut_gpu("b", "b/0", "b/1", "b/2"))
+    held = DeviceAllocation(slots={SlotName("gpu.3g"): {DeviceId("b/0"): Decimal(1), DeviceId("b/1"): Decimal(1)}})
+    assert node.adopt(ResourceSlot({"gpu.3g": Decimal(2)}), held) == held
+    assert node.numa_nodes(held) == {0}
+    assert [int(node.available()[f"gpu.{profile}"]) for profile in ("1g", "3g", "device")] == [7, 2, 1]
+    with pytest.raises(InvalidAllocation):  # one compute slice is left of b, and no memory
+        node.apply(DeviceAllocation(slots={SlotName("gpu.1g"): {DeviceId("b/2"): Decimal(1)}}))
+    node.free(held)
+    assert node.available() == allocator(gpu("a"), gpu("b")).available()
+
+
+def test_what_nobody_holds_of_a_partition_leaves_the_device_whole() -> None:
+    node = allocator(cut_gpu("b", "b/0"))
+    assert take(node, "device") == "b"
+    with pytest.raises(InvalidAllocation):
+        node.apply(DeviceAllocation(slots={SlotName("gpu.1g"): {DeviceId("b/0"): Decimal(1)}}))
 
 
 def test_a_plan_that_counters_do_not_allow_is_refused_whole() -> None:

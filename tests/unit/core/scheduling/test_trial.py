@@ -15,6 +15,7 @@ from ai.backend.core.scheduling.policy import ORDERS, Policy
 from ai.backend.core.scheduling.snapshot import Dependency, PendingSession, Quota, Snapshot
 from ai.backend.core.scheduling.trial import Exclusion, Outcome, Proposal, Trial, TrialScheduler, outcome_of
 from tests.unit.core.scheduling.builders import NOW, agent, failing, holding, session, slots
+from tests.unit.core.scheduling.test_device_requests import gpus
 from tests.unit.core.scheduling.test_properties import agents_, ask, build, requests_
 
 
@@ -120,6 +121,24 @@ def test_smaller_requests_are_proposed() -> None:
     for proposal in trial.proposals:
         smaller = session("b", proposal.slots)
         assert attempt(group(*machines), smaller).outcome is Outcome.NOW
+
+
+def test_of_alternatives_with_amounts_smaller_ones_are_proposed_in_turn() -> None:
+    requests = ('model == "H100" && amount("cuda.device", 4)', 'model == "T4" || model == "A100"')
+    requests = (requests[0], f'({requests[1]}) && amount("cuda.device", 8)')
+    snapshot = group(gpus("i-1", "H100", "H100"), gpus("i-2", "T4", "T4", "A100"))
+    asked = replace(session("a", slots(cpu=1, mem="1g", cuda_device=8)), device_requests=requests)
+    trial = attempt(snapshot, asked)
+    assert trial.outcome is not Outcome.NOW
+    assert [(proposal.slots, proposal.device_request) for proposal in trial.proposals[:2]] == [
+        (slots(cpu=1, mem="1g", cuda_device=2), 'model == "H100" && amount("cuda.device", 2)'),
+        (slots(cpu=1, mem="1g", cuda_device=3), '(model == "T4" || model == "A100") && amount("cuda.device", 3)'),
+    ]
+    for proposal in trial.proposals:
+        smaller = replace(session("b", proposal.slots), device_requests=(proposal.device_request,))
+        assert attempt(snapshot, smaller).outcome is Outcome.NOW
+    plain = replace(session("c", slots(cpu=1, mem="1g", cuda_device=4)), device_requests=('model == "H100"',))
+    assert {proposal.device_request for proposal in attempt(snapshot, plain).proposals} == {""}
 
 
 @pytest.mark.parametrize("multi", [True, False])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import random
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -17,6 +18,7 @@ from ai.backend.common.ids import AccessKey, AgentId, KernelId, ResourceGroupNam
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import AgentStatus, KernelStatus
 from ai.backend.manager.agents.fleet import COLUMNS, FleetView, fleet_view
+from ai.backend.manager.agents.graphql import devices_json
 from ai.backend.manager.agents.model import Agent, KernelOccupancy
 from tests.unit.manager.scheduling.memory_manager import Installation, make_agent
 
@@ -81,6 +83,14 @@ def test_a_row_says_what_an_agent_has_and_holds() -> None:
     assert view.hardware[alive["hardware"]] == "5 cuda:H100"
     assert view.slots == ["cpu", "cuda.shares", "mem"]
     assert (alive["available"], alive["occupied"]) == ([64, 6, 512 * 2**30], [6, 0, 0])
+
+
+def test_what_is_held_of_partitions_shows_at_their_device() -> None:
+    cut = {**device(0), "partition_ids": ["0/a", "0/b"]}
+    held = [holding("i-1", 1, **{"0/a": "0.25"}), holding("i-1", 2, **{"0/b": "0.25"})]
+    assert row(fleet_view([machine("i-1", cut, device(1))], held), 0)["devices"] == "50"
+    shown = json.loads(devices_json([cut, device(1)], held))
+    assert [each["allocated"] for each in shown] == [{"cuda.shares": "0.5"}, {}]
 
 
 @pytest.mark.parametrize("broken", [{}, {"slots": [{}]}, {"slots": [{"slot_name": "x", "amount": "much"}]}])

@@ -51,6 +51,7 @@ def test_every_alias_is_the_field(alias: str, name: str) -> None:
         "config.variant_requirements": ["mock::model::M1"],
         "config.device_requests": ["memory >= 1g"],
         "config.plugin_options": {"mock": {"mode": "fast"}},
+        "config.diagnosed_devices": {"mock": ["gpu-0"]},
     }
     value = values.get(name, "text")
 

@@ -128,6 +128,12 @@ async def remembers_in_state(self: MockHook) -> WorkloadConfig:
     return env(config, "again") if repeated else config
 
 
+async def diagnoses_with_a_reset(self: MockHook) -> WorkloadConfig:
+    if self.context.is_diagnostic:
+        self._plugin.board.hardware.off = sorted(self.device_alloc.device_ids())
+    return await MockHook.pre_create(self)
+
+
 async def is_new_in_a_restart(self: MockHook) -> WorkloadConfig:
     config = await MockHook.pre_create(self)
     other = DeviceMapping(source="/dev/null", target="/dev/gpu1")
@@ -375,6 +381,7 @@ FAULTS: Mapping[str, type[Sound]] = {
     "a_crash_at_any_call_is_survived": broken(create_lifecycle_hook=lambda self, w, a, c: _Memory(w, a, c, self)),
     "a_cancelled_call_does_no_harm": broken(create_lifecycle_hook=lambda self, w, a, c: _Lock(w, a, c, self)),
     "workloads_do_not_mix": broken(create_lifecycle_hook=lambda self, w, a, c: _Counter(w, a, c, self)),
+    "a_diagnosis_takes_nothing": hooked(pre_create=diagnoses_with_a_reset),
     "a_workload_without_devices_gets_nothing": hooked(pre_create=always_says_something),
     "attached_devices_are_those_of_the_allocation": changed(
         "alloc_to_devices", lambda _, found: [replace(d, model_name="") for d in found]

@@ -222,7 +222,7 @@ def test_an_overhead_of_the_runtime_class_is_in_what_the_pod_asks_for() -> None:
 
 
 def test_devices_that_the_kubelet_chooses_are_a_number() -> None:
-    devices = tuple(DeviceMapping(source="", cdi_name=f"count:nvidia.com/gpu=any-{number}") for number in range(2))
+    devices = tuple(DeviceMapping(source="", cdi_name=f"COUNTED.nvidia.com/gpu=any-{number}") for number in range(2))
     pod = compose(replace(SPEC, config=WorkloadConfig(devices=devices)))
     main = next(container for container in pod["spec"]["containers"] if container["name"] == "main")
     assert main["resources"]["limits"]["nvidia.com/gpu"] == main["resources"]["requests"]["nvidia.com/gpu"] == "2"
@@ -231,7 +231,7 @@ def test_devices_that_the_kubelet_chooses_are_a_number() -> None:
 
 
 def test_counted_devices_go_beside_claimed_ones() -> None:
-    names = ("count:example.com/nic=any-0", "gpu.example.com/uuid=GPU-1")
+    names = ("COUNTED.example.com/nic=any-0", "gpu.example.com/uuid=GPU-1")
     devices = tuple(DeviceMapping(source="", cdi_name=name) for name in names)
     pod = compose(replace(SPEC, config=WorkloadConfig(devices=devices)))
     main = next(container for container in pod["spec"]["containers"] if container["name"] == "main")

@@ -80,8 +80,9 @@ class CudaHook(PluginHook):
 
     async def pre_create(self) -> WorkloadConfig:
         options = CudaOptions.model_validate(self.context.options)
-        config, held = await self._plugin.configuration(self.device_alloc, options)
-        if self._plugin.mps is None or not any(device.is_shared for device in held):
+        is_diagnostic = self.context.is_diagnostic
+        config, held = await self._plugin.configuration(self.device_alloc, options, is_diagnostic=is_diagnostic)
+        if self._plugin.mps is None or is_diagnostic or not any(device.is_shared for device in held):
             return config
         return await asyncio.to_thread(self._join_mps, self._plugin.mps, config, held, options)
 
@@ -96,7 +97,7 @@ class CudaHook(PluginHook):
         return with_mps(config, place, isolates=mps.isolates)
 
     async def post_terminate(self) -> None:
-        if self._plugin.mps is not None:
+        if self._plugin.mps is not None and not self.context.is_diagnostic:
             for device_id in sorted(self.device_alloc.slots.get(inventory.SHARES_SLOT, ())):
                 await asyncio.to_thread(self._plugin.mps.release, str(device_id), str(self.workload.kernel_id))
 
@@ -111,7 +112,12 @@ class CudaPlugin(AbstractComputePlugin):
     settings_model: ClassVar[type[BaseModel] | None] = CudaSettings
     options_model: ClassVar[type[BaseModel] | None] = CudaOptions
     capabilities: ClassVar[PluginCapabilities] = PluginCapabilities(
-        partitionable=True, health_watching=True, cdi_provider=True, process_metrics=True, blocking=True
+        partitionable=True,
+        health_watching=True,
+        cdi_provider=True,
+        process_metrics=True,
+        diagnosable=True,
+        blocking=True,
     )
 
     def __init__(
@@ -265,15 +271,16 @@ class CudaPlugin(AbstractComputePlugin):
         return (await self.configuration(device_alloc))[0]
 
     async def configuration(
-        self, device_alloc: DeviceAllocation, options: CudaOptions = NO_OPTIONS
+        self, device_alloc: DeviceAllocation, options: CudaOptions = NO_OPTIONS, *, is_diagnostic: bool = False
     ) -> tuple[WorkloadConfig, Sequence[Held]]:
-        """Returns the config of a workload with its GPUs, and these. Raises as :meth:`configure`."""
+        """Returns the config of a workload with its GPUs, and these; GPUs that are diagnosed may have failed. Raises as
+        :meth:`configure`."""
 
         def ask() -> tuple[WorkloadConfig, Sequence[Held]]:
             reading = self._read()
             held = self._held(device_alloc, reading)
             for device_id in sorted(device_alloc.device_ids()):
-                if device_id in reading.faults:
+                if device_id in reading.faults and not is_diagnostic:
                     raise CreationDeferred(f"{device_id} has failed: {reading.faults[device_id]}", retry_after=5.0)
                 if device_id not in {held_device.uuid for held_device in held}:
                     raise CreationDeferred(f"{device_id} does not offer this any more", retry_after=5.0)

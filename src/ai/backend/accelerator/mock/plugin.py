@@ -23,6 +23,7 @@ from ai.backend.common.devices import (
     VariantFeature,
     VariantNamespace,
 )
+from ai.backend.common.errors import CreationDenied
 from ai.backend.common.ids import DeviceId, DeviceName, KernelId, SlotName
 from ai.backend.common.states import SlotType
 from ai.backend.plugin.accelerator import (
@@ -68,11 +69,13 @@ class MockHook(PluginHook):
     async def _prepare(self) -> WorkloadConfig:
         """Loads the image that the session selects into its devices, then configures the workload."""
         options = MockOptions.model_validate(self.context.options)
+        if options.image is not None and self.context.is_diagnostic:
+            raise CreationDenied("a device that is diagnosed is not programmed")
         if options.image is not None:
             path = image_in(self._plugin.board.settings.images_dir, options.image)
             for device_id in sorted(self.device_alloc.device_ids()):
                 await self._plugin.program(DeviceId(device_id.partition("/")[0]), path)
-        config = await super().pre_create()
+        config = await super().pre_create() if not self.context.is_diagnostic else self._plugin.show(self.device_alloc)
         if options.mode is None:
             return config
         return replace(config, env_vars={**config.env_vars, f"{self._plugin.env_prefix}_MODE": options.mode})
@@ -106,6 +109,7 @@ class MockPlugin(SimulatedPowers, AbstractComputePlugin):
         programmable=True,
         power_controllable=True,
         attachable=True,
+        diagnosable=True,
         health_watching=True,
         cdi_provider=True,
     )
@@ -211,6 +215,10 @@ class MockPlugin(SimulatedPowers, AbstractComputePlugin):
 
     async def configure(self, workload: Workload, device_alloc: DeviceAllocation) -> WorkloadConfig:
         self.hold(workload.kernel_id, device_alloc)
+        return self.show(device_alloc)
+
+    def show(self, device_alloc: DeviceAllocation) -> WorkloadConfig:
+        """Returns the config of a workload that sees devices, held or not."""
         ids = sorted(device_alloc.device_ids(), key=self.board.rank)
         if not ids:
             return WorkloadConfig()

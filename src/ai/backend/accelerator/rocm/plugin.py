@@ -55,7 +55,7 @@ class RocmPlugin(TreePlugin):
     key: ClassVar[DeviceName] = PLUGIN_KEY
     version: ClassVar[str] = "1"
     settings_model: ClassVar[type[BaseModel] | None] = RocmSettings
-    capabilities: ClassVar[PluginCapabilities] = PluginCapabilities(process_metrics=True)
+    capabilities: ClassVar[PluginCapabilities] = PluginCapabilities(process_metrics=True, diagnosable=True)
 
     def __init__(self, settings: BaseModel | None = None) -> None:
         super().__init__(settings)

@@ -11,6 +11,7 @@ from pydantic import AliasChoices, Field, field_validator, model_validator
 
 from ai.backend.agent.config.kubernetes import KubernetesSettings
 from ai.backend.agent.config.published import AgentDebugSettings, ContainerSettings, PublishedNode
+from ai.backend.core.allocation.requests.conditions import check_condition
 from ai.backend.infra.settings import Settings
 from ai.backend.infra.settings.examples import refuse_example
 from ai.backend.infra.settings.tables import (
@@ -58,6 +59,40 @@ class DeviceCordonSettings(Settings):
     duration: float | None = Field(
         86_400.0, gt=0, le=315_360_000, description="Seconds after which the cordon ends; null: by an operator."
     )
+
+
+class DeviceRuleSettings(Settings):
+    """A table of ``[[agent.device-rules]]``: when the agent taints or cordons a device by its metrics.
+
+    Expressions are those of device requests, over what devices state and ``metric.KEY``, the value of a metric of the
+    device in its own unit, or ``rate.KEY``, by how much it grows in a second.
+    """
+
+    name: str = Field(pattern="^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$", description="Shown as the reason; unique.")
+    plugin: str = Field("", max_length=64, description="Device name of the plugin, such as cuda; empty: any.")
+    when: str = Field(max_length=2048, description="What is wrong, such as `metric.cuda_temperature > 90`.")
+    seconds: float = Field(0.0, ge=0, le=86_400, description="How long that has to last.")
+    until: str | None = Field(
+        None,
+        max_length=2048,
+        description="What ends it, such as `metric.cuda_temperature < 70`; unset: that `when` is not so any more.",
+    )
+    recovery: float = Field(60.0, ge=0, le=604_800, description="How long that has to last, in seconds.")
+    taint: str = Field(
+        "",
+        pattern="^([A-Za-z0-9][A-Za-z0-9_.-]{0,62})?$",
+        description="The key of the taint that the device gets; empty: it is cordoned.",
+    )
+    duration: float | None = Field(
+        None, gt=0, le=315_360_000, description="Seconds after which it ends in any case; null: only by `until`."
+    )
+
+    @field_validator("when", "until")
+    @classmethod
+    def _check_expression(cls, text: str | None) -> str | None:
+        if text is not None:
+            check_condition(text)
+        return text
 
 
 class NodeSettings(PublishedNode):
@@ -120,7 +155,18 @@ class NodeSettings(PublishedNode):
     device_cordons: DeviceCordonSettings = Field(
         default_factory=DeviceCordonSettings, description="When the agent cordons a device by itself."
     )
+    device_rules: tuple[DeviceRuleSettings, ...] = Field(
+        (), max_length=64, description="When the agent taints or cordons a device by its metrics."
+    )
     kernel_creation_concurrency: int = Field(8, ge=1, description="How many kernels are created at once.")
+
+    @field_validator("device_rules")
+    @classmethod
+    def _check_rule_names(cls, rules: tuple[DeviceRuleSettings, ...]) -> tuple[DeviceRuleSettings, ...]:
+        names = [rule.name for rule in rules]
+        if repeated := next((name for name in names if names.count(name) > 1), None):
+            raise ValueError(f"two rules are named {repeated}")
+        return rules
 
     @model_validator(mode="before")
     @classmethod

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from ai.backend.agent.devices.store import CordonStore
+from ai.backend.agent.devices.store import NamedValueStore
 from ai.backend.common.ids import DeviceId
 
 log = logging.getLogger(__name__)
@@ -18,13 +18,14 @@ Key = tuple[str, DeviceId]
 
 class Cordon(msgspec.Struct, frozen=True, kw_only=True):
     """A device that takes no new workloads, or with a ``taint`` only those that tolerate this key. ``until`` is Unix
-    time; None: until somebody uncordons it."""
+    time; None: until somebody uncordons it. ``rule``: the rule that has set it; empty: an operator."""
 
     device_name: str
     device_id: str
     reason: str
     until: float | None = None
     taint: str = ""
+    rule: str = ""
 
     @property
     def description(self) -> str:
@@ -39,7 +40,7 @@ class Cordon(msgspec.Struct, frozen=True, kw_only=True):
 class Cordons:
     """Stores cordons over restarts of the agent. Every method that changes them raises OSError."""
 
-    def __init__(self, store: CordonStore, wall_clock: Callable[[], float]) -> None:
+    def __init__(self, store: NamedValueStore, wall_clock: Callable[[], float]) -> None:
         self._store = store
         self._wall_clock = wall_clock
         self._cordons: dict[Key, Cordon] = {}
@@ -63,13 +64,30 @@ class Cordons:
         """Returns the key of each tainted device."""
         return {key: cordon.taint for key, cordon in self._cordons.items() if cordon.taint}
 
+    def rule_of(self, device_name: str, device_id: DeviceId) -> str | None:
+        """Returns the rule that has cordoned or tainted a device, empty for an operator; None if nobody has."""
+        cordon = self._cordons.get((device_name, device_id))
+        return None if cordon is None else cordon.rule
+
     def put(
-        self, device_name: str, device_id: DeviceId, reason: str, expires_after_s: float | None, *, taint: str = ""
+        self,
+        device_name: str,
+        device_id: DeviceId,
+        reason: str,
+        expires_after_s: float | None,
+        *,
+        taint: str = "",
+        rule: str = "",
     ) -> None:
         """Cordons or taints a device, in place of an earlier cordon or taint."""
         until = None if expires_after_s is None else self._wall_clock() + expires_after_s
         cordon = Cordon(
-            device_name=device_name, device_id=device_id, reason=" ".join(reason.split()), until=until, taint=taint
+            device_name=device_name,
+            device_id=device_id,
+            reason=" ".join(reason.split()),
+            until=until,
+            taint=taint,
+            rule=rule,
         )
         self._store.put(_name_of((device_name, device_id)), msgspec.json.encode(cordon))
         self._cordons[device_name, device_id] = cordon

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from ai.backend.agent.devices.network_cards import needs_cards, with_network_cards
 from ai.backend.agent.devices.partitions import list_uncut_partitions
 from ai.backend.agent.devices.plugins import PluginSet
+from ai.backend.agent.devices.whole_devices import WholeDevices, with_partitions_counted
 from ai.backend.common.devices import (
     KEY,
     TAINT,
@@ -28,6 +29,7 @@ from ai.backend.common.errors import (
     BackendError,
     InsufficientResource,
     InvalidAllocation,
+    NotFound,
     PluginError,
     UnsupportedResource,
 )
@@ -49,6 +51,8 @@ log = logging.getLogger(__name__)
 INTRINSIC = frozenset({"cpu", "mem"})
 """Device names whose slots no other plugin may offer, even if these plugins are blocked."""
 _LOST_REASON = "its plugin lists it no more"
+KEPT_PARTITION_S = 60.0
+"""How long a partition that its plugin refused to join is left alone."""
 ANSWER_PATIENCE_S = 3.0
 """How long :meth:`Inventory.refresh` waits for slow plugins."""
 
@@ -75,8 +79,8 @@ def _with_taint(device: ComputeDevice, key: str) -> ComputeDevice:
 class DeviceKind:
     """The devices and slots of one accelerator plugin.
 
-    ``answered`` are the devices as the plugin listed them at ``asked_at``; ``devices`` have the health that counts,
-    and ``evaluated`` that of the devices themselves, also of those that are withheld.
+    ``answered`` are the devices as the plugin listed them at ``asked_at``; ``evaluated`` have the health that counts,
+    also if they are withheld, and ``devices`` are what is offered, without partitions that are counted at their device.
     Allocation gives the same results with equal values.
     """
 
@@ -120,10 +124,18 @@ class Inventory:
     """
 
     def __init__(
-        self, plugins: PluginSet, epoch: int, *, cut_on_demand: Collection[str] = (), tree: Tree | None = None
+        self,
+        plugins: PluginSet,
+        epoch: int,
+        *,
+        cut_on_demand: Collection[str] = (),
+        whole_devices: WholeDevices | None = None,
+        tree: Tree | None = None,
     ) -> None:
         """``cut_on_demand``: the plugins whose devices are offered by what they can be cut into. ``tree``: sysfs."""
         self._plugins = plugins
+        self._whole_devices = whole_devices if whole_devices is not None else WholeDevices()
+        self._kept_partitions: dict[tuple[str, DeviceId], float] = {}
         self._tree = tree if tree is not None else Tree()
         self._cut_on_demand = frozenset(cut_on_demand)
         self.generation = epoch << 20
@@ -276,6 +288,8 @@ class Inventory:
             kind.info = old_kind.info
             if lost_device_ids := self._lost_devices(old_kind, kind):
                 return self._keep_lost_devices(handle, old_kind, kind, lost_device_ids)
+        if handle.key in self._cut_on_demand:
+            self._whole_devices.update(handle.key, kind.answered)
         self._update_health(handle.key, kind)
         if old_kind is not None and kind == old_kind:
             old_kind.answered, old_kind.queried_at = kind.answered, kind.queried_at
@@ -369,11 +383,52 @@ class Inventory:
             else replace(device, health=DeviceHealth.UNHEALTHY, health_reason=reason)
             for device in kind.evaluated
         )
+        if plugin_key in self._cut_on_demand:
+            is_joinable = partial(self._is_held_or_joinable, plugin_key, kind.slot_names)
+            kind.devices = with_partitions_counted(kind.devices, self._whole_devices.of(plugin_key), is_joinable)
         kind.slots = {**kind.slots, **slot_totals(kind.devices)}
         failed_ids = frozenset(d.device_id for d in kind.evaluated if d.health is not DeviceHealth.HEALTHY)
         new_ids, self._failed_ids[plugin_key] = failed_ids - self._failed_ids.get(plugin_key, frozenset()), failed_ids
         for device_id in sorted(new_ids):
             self.failed(plugin_key, device_id)
+
+    def _is_held_or_joinable(self, plugin_key: str, slot_names: Collection[SlotName], device: ComputeDevice) -> bool:
+        return self._is_idle(plugin_key, device) or bool(self._holders_of([device.device_id], slot_names))
+
+    def _is_idle(self, plugin_key: str, device: ComputeDevice) -> bool:
+        """Returns True for a partition that may be joined if no kernel holds it: one that is not healthy is worked on,
+        cordoned, or failed, which somebody will look into."""
+        key = plugin_key, device.device_id
+        return (
+            device.health is DeviceHealth.HEALTHY
+            and key not in self._taint_of_device
+            and self._kept_partitions.get(key, 0.0) <= asyncio.get_running_loop().time()
+        )
+
+    def idle_partitions(self, plugin_key: str, parent_id: DeviceId | None = None) -> list[ComputeDevice]:
+        """Returns the partitions, of one device or all, that no kernel holds and that may be joined."""
+        kind = self.kinds.get(plugin_key)
+        excluded = {**self._reason_of_uncounted, **self._reason_of_cordoned, **self._reason_of_withheld}
+        return [
+            device
+            for device in (kind.evaluated if kind is not None else ())
+            if device.parent_id is not None
+            and parent_id in (None, device.parent_id)
+            and (plugin_key, device.device_id) not in excluded
+            and self._is_idle(plugin_key, device)
+            and not self._holders_of([device.device_id], kind.slot_names if kind is not None else ())
+        ]
+
+    def partition_ids(self, plugin_key: str, parent_id: DeviceId) -> list[DeviceId]:
+        """Returns all partitions of a device."""
+        return [device.device_id for device in self.kinds[plugin_key].answered if device.parent_id == parent_id]
+
+    def keep_partition(self, plugin_key: str, partition_id: DeviceId) -> None:
+        """Counts a partition as a device of its own for a while, since its plugin refuses to join it."""
+        now = asyncio.get_running_loop().time()
+        self._kept_partitions = {key: until for key, until in self._kept_partitions.items() if until > now}
+        self._kept_partitions[plugin_key, partition_id] = now + KEPT_PARTITION_S
+        self.on_health_changes(plugin_key)
 
     def on_health_changes(self, plugin_key: str, changes: Iterable[DeviceHealthChange] = ()) -> bool:
         """Applies health changes and due recoveries of devices; after True, :meth:`rebuild` must follow."""
@@ -413,13 +468,19 @@ class Inventory:
         self.on_health_changes(plugin_key)
 
     def holders(self, plugin_key: str, device_id: DeviceId) -> list[str]:
-        """Returns the kernels that hold a device of a plugin."""
-        slot_names = self.kinds[plugin_key].slot_names
+        """Returns the kernels that hold a device of a plugin, or a partition that is counted at it."""
+        kind = self.kinds[plugin_key]
+        partition_ids = next((d.partition_ids for d in kind.devices if d.device_id == device_id), ())
+        return self._holders_of([device_id, *partition_ids], kind.slot_names)
+
+    def _holders_of(self, device_ids: Collection[DeviceId], slot_names: Collection[SlotName]) -> list[str]:
         return [
             kernel_id
             for kernel_id in self._holding_of_kernel
             if any(
-                device_id in devices for slot, devices in self.holding(kernel_id).slots.items() if slot in slot_names
+                not devices.keys().isdisjoint(device_ids)
+                for slot, devices in self.holding(kernel_id).slots.items()
+                if slot in slot_names
             )
         ]
 
@@ -707,6 +768,17 @@ class Inventory:
                     return key, slot_name, device.device_id
         return None
 
+    def held_in_parts(self, kernel_id: str) -> list[tuple[str, DeviceId]]:
+        """Returns the plugins and devices that a kernel holds as a whole and that are still cut."""
+        return [
+            (key, device.device_id)
+            for slot_name, quantities in self.holding(kernel_id).slots.items()
+            if (key := self.owner_of(slot_name)) is not None and key in self._cut_on_demand
+            for device in self.kinds[key].devices
+            if device.partition_ids and device.device_id in quantities
+            if any(slot.slot_name == slot_name and not slot.counters for slot in device.slots)
+        ]
+
     async def replace_uncut(
         self,
         kernel_id: str,
@@ -715,11 +787,13 @@ class Inventory:
         device_id: DeviceId,
         create: Callable[[], Awaitable[DeviceId]],
     ) -> None:
-        """Creates one partition, gives it to a kernel in place of what is not cut yet, and lists the devices again.
+        """Creates or finds one partition, gives it to a kernel in place of what is not cut yet, and lists the devices
+        again.
 
         No list is taken over meanwhile, so that nobody else gets the partition. Raises BackendError, of ``create``.
         """
-        async with self._refreshing:
+
+        async def give() -> None:
             partition_id = await create()
             holdings, holder = self._holder_of(kernel_id, slot_name)
             if (holding := holdings.get(holder)) is not None:  # else the kernel has ended, and the partition is idle
@@ -729,12 +803,43 @@ class Inventory:
                     slots[slot_name][device_id] = remaining
                 slots[slot_name][partition_id] = Decimal(1)
                 holdings[holder] = _Holding(DeviceAllocation(slots=slots), holding.taken)
-            if (older_query := self._queries.pop(handle, None)) is not None:
-                older_query.cancel()
-            query = asyncio.create_task(self._query(handle), name=f"agent-query-{handle.key}")
-            await asyncio.wait([query])
-            await self._finish_refresh(is_changed=self._apply(handle, query))
+
+        await self.relist_after(handle, give)
+
+    async def relist_after(self, handle: PluginHandle, change: Callable[[], Awaitable[None]]) -> None:
+        """Changes the devices of a plugin and lists them again; no list is taken over meanwhile.
+
+        Raises BackendError, of ``change``; the devices are listed then, too.
+        """
+        async with self._refreshing:
+            try:
+                await change()
+            finally:
+                if (older_query := self._queries.pop(handle, None)) is not None:
+                    older_query.cancel()
+                query = asyncio.create_task(self._query(handle), name=f"agent-query-{handle.key}")
+                await asyncio.wait([query])
+                if self._apply(handle, query):
+                    self.generation += 1
+                await self.rebuild()  # also where only what a kernel holds has changed
         self.changed()
+
+    def diagnosed_allocation(self, plugin_key: str, device_ids: Collection[str]) -> DeviceAllocation:
+        """Returns an allocation of all of some devices, healthy or not, for hooks that show them; nothing is taken.
+
+        Raises NotFound for a device that the plugin does not list.
+        """
+        kind = self.kinds.get(plugin_key)
+        listed_devices = {str(device.device_id): device for device in (kind.answered if kind is not None else ())}
+        slots: dict[SlotName, dict[DeviceId, Decimal]] = {}
+        for device_id in device_ids:
+            device = listed_devices.get(device_id)
+            offered = [slot for slot in device.slots if not slot.counters] if device is not None else []
+            if device is None or not offered:
+                raise NotFound(f"the plugin {plugin_key} lists no device {device_id[:128]!r} that sessions can see")
+            slot = max(offered, key=lambda slot: slot.amount)
+            slots.setdefault(slot.slot_name, {})[device.device_id] = slot.amount or slot.quantum
+        return DeviceAllocation(slots=slots)
 
     def _holder_of(self, kernel_id: str, slot_name: SlotName) -> tuple[dict[str, _Holding], str]:
         """Returns by which holding a kernel has a slot: its own or that of its claim."""

@@ -130,6 +130,28 @@ class DeviceOperations:
         """Returns True for a device that has a cordon or a taint."""
         return (plugin_key, device_id) in {**self._cordons.reasons(), **self._cordons.taints()}
 
+    def rule_of(self, plugin_key: str, device_id: DeviceId) -> str | None:
+        """Returns the rule that has cordoned or tainted a device, empty for an operator; None if nobody has."""
+        return self._cordons.rule_of(plugin_key, device_id)
+
+    async def hold_by_rule(
+        self, plugin_key: str, device_id: DeviceId, rule: str, reason: str, expires_after_s: float | None, *, taint: str
+    ) -> bool:
+        """Cordons or taints a device that has neither; returns False for another one. Raises OSError."""
+        if self.rule_of(plugin_key, device_id) is not None:
+            return False
+        self._cordons.put(plugin_key, device_id, reason[:_MAX_REASON_LENGTH], expires_after_s, taint=taint, rule=rule)
+        await self._apply_cordons()
+        return True
+
+    async def release_by_rule(self, plugin_key: str, device_id: DeviceId, rule: str) -> bool:
+        """Gives back a device that this rule has cordoned or tainted; returns False for another one. Raises OSError."""
+        if self.rule_of(plugin_key, device_id) != rule:
+            return False
+        self._cordons.remove(plugin_key, device_id)
+        await self._apply_cordons()
+        return True
+
     async def expire_cordons(self) -> None:
         """Gives back the devices whose cordon has ended."""
         if self._cordons.expire():

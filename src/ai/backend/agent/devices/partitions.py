@@ -1,18 +1,21 @@
-"""Cuts partitions when a kernel gets them, and joins them again when they have been idle (decision 0491).
+"""Cuts partitions when a kernel gets them, and joins them when a kernel needs their room, or when they have been idle
+(decisions 0491 and 0620).
 
-Of the plugins that ``agent.partition-on-demand`` names, each device offers what it can still be cut into: slots whose
-``counters`` say what a partition takes of the device.
+Of the plugins that ``agent.partition-on-demand`` names, each device offers what it can be cut into: slots whose
+``counters`` say what a partition takes of the device. Partitions that exist are counted at their device: one that no
+kernel holds takes nothing of it, since it is joined when its room is needed.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from decimal import Decimal
 from typing import TYPE_CHECKING, cast
 
-from ai.backend.common.devices import ComputeDevice, DeviceHealth, DeviceSlot, SlotDisplay
+from ai.backend.common.devices import ComputeDevice, DeviceSlot, SlotDisplay
 from ai.backend.common.errors import BackendError, Conflict, CreationDeferred, NotFound
 from ai.backend.common.ids import DeviceId, SlotName
 from ai.backend.common.states import SlotType
@@ -63,6 +66,10 @@ def with_uncut_partitions(
     return replace(device, slots=(*whole, *uncut), counters=(("memory", memory), ("slices", slices)))
 
 
+def _offers(device: ComputeDevice, slot_name: SlotName) -> bool:
+    return any(slot.slot_name == slot_name for slot in device.slots)
+
+
 async def list_uncut_partitions(
     handle: PluginHandle, devices: Sequence[ComputeDevice], displays: Sequence[SlotDisplay]
 ) -> tuple[ComputeDevice, ...]:
@@ -109,7 +116,8 @@ class Partitioner:
         self._idle_since: dict[tuple[str, DeviceId], float] = {}
 
     async def cut(self, kernel_id: str) -> bool:
-        """Cuts what a kernel holds of devices that are not cut yet; returns whether there was anything.
+        """Cuts what a kernel holds of devices that are not cut yet, and joins what it holds as a whole; returns whether
+        the kernel holds other devices now.
 
         Raises CreationDeferred if a plugin cannot do what it offered, with its reason.
         """
@@ -117,30 +125,66 @@ class Partitioner:
         while (uncut := self._inventory.uncut(kernel_id)) is not None:
             plugin_key, slot_name, device_id = uncut
             is_changed = True
-            try:
-                handle = self._plugins.get(plugin_key)
-                async with self._operations.lock_of(plugin_key):
-                    await self._inventory.replace_uncut(
-                        kernel_id, handle, slot_name, device_id, self._cutting(handle, device_id, slot_name)
-                    )
-            except BackendError as e:
-                raise CreationDeferred(f"{device_id} was not cut for {slot_name}: {e.message}") from e
+            async with self._changing(plugin_key, f"{device_id} was not cut for {slot_name}") as handle:
+                await self._inventory.replace_uncut(
+                    kernel_id, handle, slot_name, device_id, self._cutting(handle, device_id, slot_name)
+                )
+        for plugin_key, device_id in self._inventory.held_in_parts(kernel_id):
+            async with self._changing(plugin_key, f"{device_id} was not joined") as handle:
+                await self._inventory.relist_after(handle, self._joining(handle, device_id))
         return is_changed
+
+    @asynccontextmanager
+    async def _changing(self, plugin_key: str, problem: str) -> AsyncIterator[PluginHandle]:
+        try:
+            handle = self._plugins.get(plugin_key)
+            async with self._operations.lock_of(plugin_key):
+                yield handle
+        except BackendError as e:
+            raise CreationDeferred(f"{problem}: {e.message}") from e
 
     def _cutting(
         self, handle: PluginHandle, device_id: DeviceId, slot_name: SlotName
     ) -> Callable[[], Awaitable[DeviceId]]:
         async def create() -> DeviceId:
-            profiles = await _profiles_of(handle, device_id)
-            names = [profile.name for profile in profiles if profile.slot_name == slot_name and profile.available > 0]
-            if not names:
-                raise Conflict(f"the device {device_id} has no room for another {slot_name}")
-            return await handle.call(
-                "create_partition",
-                lambda plugin: cast("Partitionable", plugin).create_partition(device_id, names[0]),
-            )
+            idle = self._inventory.idle_partitions(handle.key, device_id)
+            if existing := next((part for part in idle if _offers(part, slot_name)), None):
+                return existing.device_id
+            # The smallest first: what is joined in vain may be needed again.
+            for part in (*sorted(idle, key=lambda part: (part.memory_size, part.device_id)), None):
+                profiles = await _profiles_of(handle, device_id)
+                if names := [one.name for one in profiles if one.slot_name == slot_name and one.available > 0]:
+                    return await self._cut(handle, device_id, names[0])
+                if part is not None:
+                    await self._join(handle, part.device_id)
+            raise Conflict(f"the device {device_id} has no room for another {slot_name}")
 
         return create
+
+    async def _cut(self, handle: PluginHandle, device_id: DeviceId, profile: str) -> DeviceId:
+        return await handle.call(
+            "create_partition", lambda plugin: cast("Partitionable", plugin).create_partition(device_id, profile)
+        )
+
+    def _joining(self, handle: PluginHandle, device_id: DeviceId) -> Callable[[], Awaitable[None]]:
+        async def join() -> None:
+            idle_ids = [part.device_id for part in self._inventory.idle_partitions(handle.key, device_id)]
+            if others := sorted(set(self._inventory.partition_ids(handle.key, device_id)) - set(idle_ids)):
+                raise Conflict(f"its partition {others[0]} is held, or not healthy")
+            for partition_id in idle_ids:
+                await self._join(handle, partition_id)
+
+        return join
+
+    async def _join(self, handle: PluginHandle, partition_id: DeviceId) -> None:
+        """Joins a partition; one that is refused is left alone for a while. Raises BackendError."""
+        try:
+            await handle.call(
+                "destroy_partition", lambda plugin: cast("Partitionable", plugin).destroy_partition(partition_id)
+            )
+        except BackendError:
+            self._inventory.keep_partition(handle.key, partition_id)
+            raise
 
     async def join_idle(self) -> None:
         """Joins the partitions that no kernel has held for ``idle_s``. A failure is logged, and tried again later."""
@@ -148,12 +192,8 @@ class Partitioner:
             return
         now, idle_since = self._clock(), {}
         for key in self._names:
-            kind = self._inventory.kinds.get(key)
-            for device in kind.devices if kind is not None else ():
-                # One that is not healthy is worked on, cordoned, or failed, which somebody will look into.
-                is_usable = device.parent_id is not None and device.health is DeviceHealth.HEALTHY
-                if is_usable and not self._inventory.holders(key, device.device_id):
-                    idle_since[key, device.device_id] = self._idle_since.get((key, device.device_id), now)
+            for device in self._inventory.idle_partitions(key):
+                idle_since[key, device.device_id] = self._idle_since.get((key, device.device_id), now)
         self._idle_since = idle_since
         due = [entry for entry, since in idle_since.items() if now - since >= self._idle_s]
         for key, device_id in due:

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 
 from ai.backend.agent.config.settings import AgentSettings
-from ai.backend.agent.devices.inventory import Inventory
+from ai.backend.agent.devices.inventory import INTRINSIC, Inventory
 from ai.backend.agent.devices.plugins import PluginSet
 from ai.backend.common.errors import BackendError
 from ai.backend.plugin.discovery import PluginSource
@@ -19,10 +19,10 @@ log = logging.getLogger(__name__)
 class PluginReload:
     """Reloads plugins one at a time; ``refresh`` asks all for their devices afterwards.
 
-    A plugin with a host process is always started anew, which brings an upgrade of it; one in the agent's own process
-    only if its settings have changed. The new one is started beside the old one, which ends once its calls have been
-    answered. One that cannot be started changes nothing: the old one goes on, and the reason is logged. A plugin that
-    is not allowed any more is stopped unless kernels hold its devices.
+    A plugin is always started anew, which brings changed files that it reads, and an upgrade if it has a host process;
+    cores and memory only if their settings have changed. The new one is started beside the old one, which ends once its
+    calls have been answered. One that cannot be started changes nothing: the old one goes on, and the reason is logged.
+    A plugin that is not allowed any more is stopped unless kernels hold its devices.
     """
 
     def __init__(self, plugins: PluginSet, inventory: Inventory, *, refresh: Callable[[], Awaitable[object]]) -> None:
@@ -43,13 +43,14 @@ class PluginReload:
                     await self._remove(handle, refused)
                     continue
                 is_changed = old_settings.get(handle.key, {}) != new_settings.get(handle.key, {})
-                if handle.started and not (is_changed or handle.is_hosted):
+                if handle.started and handle.key in INTRINSIC and not is_changed:
                     handle.settings = new_settings
                     continue
+                old_source, handle.source = handle.source, allowed[handle.source.name]
                 try:
                     await handle.reload(new_settings)
                 except BackendError as e:
-                    refused[handle.key] = e.message
+                    handle.source, refused[handle.key] = old_source, e.message
             present = {handle.source.name for handle in self._plugins.handles}
             for name, source in allowed.items():
                 if name not in present:

@@ -1,11 +1,11 @@
-"""The port behind which operators' cordons are stored."""
+"""The port behind which operators' cordons, and what devices offer as a whole, are stored."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
 
-class CordonStore(Protocol):
+class NamedValueStore(Protocol):
     """Stores values by names, durably. A method that raises OSError has changed nothing."""
 
     def items(self) -> dict[str, bytes]: ...

@@ -10,6 +10,7 @@ from ai.backend.agent.config.settings import NodeSettings
 from ai.backend.agent.devices.cordons import Cordons
 from ai.backend.agent.devices.health_rules import HealthRules
 from ai.backend.agent.devices.inventory import Inventory
+from ai.backend.agent.devices.metric_rules import MetricRules
 from ai.backend.agent.devices.operations import DeviceOperations
 from ai.backend.agent.devices.partitions import Partitioner
 from ai.backend.agent.devices.plugins import PluginSet
@@ -26,6 +27,7 @@ class DeviceUpkeep:
     operations: DeviceOperations
     partitioner: Partitioner
     health_rules: HealthRules
+    metric_rules: MetricRules
 
     @classmethod
     def make(
@@ -45,12 +47,14 @@ class DeviceUpkeep:
         partitioner = Partitioner(
             plugins, inventory, operations, names=node.partition_on_demand, idle_s=node.partition_idle, clock=clock
         )
-        return cls(operations, partitioner, health_rules)
+        metric_rules = MetricRules(node.device_rules, inventory, operations, clock=clock)
+        return cls(operations, partitioner, health_rules, metric_rules)
 
     def loops(self, interval_s: float) -> tuple[PeriodicLoop, ...]:
         """Returns the periodic work; ``interval_s`` is the time between two looks at devices."""
         return (
             PeriodicCall("cordons", interval_s / _CORDON_CHECKS, self.operations.expire_cordons),
             PeriodicCall("health-rules", interval_s / _CORDON_CHECKS, self.health_rules.apply),
+            PeriodicCall("metric-rules", interval_s / _CORDON_CHECKS, self.metric_rules.apply),
             PeriodicCall("partitions", interval_s / _CORDON_CHECKS, self.partitioner.join_idle),
         )

@@ -172,6 +172,9 @@ class DirectoryState(DataDirectory):
     def cordons(self) -> RecordTable:
         return self._database.table("cordons")
 
+    def whole_devices(self) -> RecordTable:
+        return self._database.table("whole_devices")
+
 
 def _read_all(table: RecordTable) -> list[KernelRecord]:
     records = (_decode_record(key, value, KernelRecord) for key, value in table.items().items())

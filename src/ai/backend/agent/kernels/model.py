@@ -50,15 +50,15 @@ class PluginState(Record, frozen=True, kw_only=True):
 class KernelRecord(Record, frozen=True, kw_only=True):
     """The state of a kernel, stored before each step.
 
-    ``status`` is the last one reported, ``allocation`` slot -> device -> quantity. Of the
-    present workload: ``hooked`` are the plugins whose ``pre_create`` may have been called, in order; ``begun`` is
-    plugin -> hook method -> the agent's epoch of its first call; ``hook_slots`` is plugin -> its slots; ``owed`` are
-    the plugins whose ``post_create`` has failed since ``owed_since``; ``deferred_until`` ends the deferrals of its
-    termination. ``restarted_from`` is the attempt whose workload a restart is ending, ``restarted`` marks attempts that
-    are restarts. ``unhealthy`` are the failed devices that were reported last, ``services`` the declared services
-    (:meth:`~ai.backend.common.service_ports.ServicePort.to_wire`), ``features`` those of the image's label. ``carried``
-    is what the attempts until ``carried_until`` used: counters by key, and the largest values of gauges that name their
-    maximum.
+    ``status`` is the last one reported, ``allocation`` slot -> device -> quantity. Of the present workload: ``hooked``
+    are the plugins whose ``pre_create`` may have been called, in order; ``begun`` is plugin -> hook method -> the
+    agent's epoch of its first call; ``hook_slots`` is plugin -> its slots; ``diagnosed`` is plugin -> devices that it
+    sees and does not hold; ``owed`` are the plugins whose ``post_create`` has failed since ``owed_since``;
+    ``deferred_until`` ends the deferrals of its termination. ``restarted_from`` is the attempt whose workload a restart
+    is ending, ``restarted`` marks attempts that are restarts. ``unhealthy`` are the failed devices that were reported
+    last, ``services`` the declared services (:meth:`~ai.backend.common.service_ports.ServicePort.to_wire`),
+    ``features`` those of the image's label. ``carried`` is what the attempts until ``carried_until`` used: counters by
+    key, and the largest values of gauges that name their maximum.
     """
 
     version: int = RECORD_VERSION
@@ -69,6 +69,7 @@ class KernelRecord(Record, frozen=True, kw_only=True):
     hooked: list[str] = []
     begun: dict[str, dict[str, int]] = {}
     hook_slots: dict[str, list[str]] = {}
+    diagnosed: dict[str, dict[str, dict[str, str]]] = {}
     owed: list[str] = []
     owed_since: float = 0.0
     deferred_until: float | None = None

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from ai.backend.agent.kernels.kernel import Kernel
-from ai.backend.agent.kernels.model import PluginState
+from ai.backend.agent.kernels.model import PluginState, read_allocation
 from ai.backend.agent.lifecycle.context import AgentContext, StepContext
 from ai.backend.agent.lifecycle.hook_facts import hook_facts
 from ai.backend.common.devices import DeviceAllocation
@@ -100,6 +100,7 @@ class HookCalls:
                 state=state,
                 previous_allocation=allocation if step.restarting else None,
                 deadline_s=deadline_s,
+                is_diagnostic=plugin_key in record.diagnosed,
                 **hook_facts(plugin_key, kernel, method, labels, restarting=step.restarting),
             )
             result = await _call_method(method, plugin.create_lifecycle_hook(workload, allocation, hook_context))
@@ -166,7 +167,9 @@ class HookCalls:
 
     @staticmethod
     def _allocation_at_creation(plugin_key: str, kernel: Kernel) -> DeviceAllocation:
-        """Returns the plugin's share of the kernel's devices as of the start of the creation."""
+        """Returns the plugin's share of the kernel's devices as of the start of the creation, or what it diagnoses."""
+        if plugin_key in kernel.record.diagnosed:
+            return read_allocation(kernel.record.diagnosed[plugin_key])
         slot_names = kernel.record.hook_slots.get(plugin_key, ())
         held_slots = kernel.record.device_allocation.slots
         return DeviceAllocation(slots={slot: devices for slot, devices in held_slots.items() if slot in slot_names})

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
+import msgspec
+
 from ai.backend.agent.channel.channel import KernelChannel
 from ai.backend.agent.channel.files import download, list_directory, upload
 from ai.backend.agent.channel.runs import RunQueue
@@ -106,7 +108,12 @@ class Commands:
 
     async def device_options(self, req: agent.DeviceOptionsOf) -> agent.DeviceOptions:
         await self._wait_recovered()
-        return await self.devices.options(req)
+        options = await self.devices.options(req)
+        diagnosed: dict[str, list[str]] = {}
+        for kernel in self.supervisor.kernels.values():
+            for device_id in kernel.record.spec.diagnosed_devices.get(req.device_name, ()):
+                diagnosed.setdefault(device_id, []).append(kernel.id)
+        return msgspec.structs.replace(options, diagnosed=diagnosed)
 
     async def image_job(self, req: agent.ImageJob) -> agent.ImageJobState:
         await self._wait_recovered()

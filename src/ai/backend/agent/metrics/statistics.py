@@ -12,13 +12,14 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from ai.backend.agent.devices.inventory import Inventory
+from ai.backend.agent.devices.metric_rules import MetricRules, Reading
 from ai.backend.agent.devices.plugins import PluginSet
 from ai.backend.agent.kernels.kernel import Kernel
 from ai.backend.agent.metrics.overuse import OveruseWatch
 from ai.backend.agent.metrics.series import Metric, Series, SeriesOfWorkload, totals
 from ai.backend.common.devices import DeviceAllocation
 from ai.backend.common.errors import BackendError
-from ai.backend.common.ids import KernelId
+from ai.backend.common.ids import DeviceId, KernelId
 from ai.backend.common.wire.execution import ProcessInfo
 from ai.backend.common.wire.reports import MetricFamily
 from ai.backend.core.lifecycle.kernel_phase import Phase
@@ -77,6 +78,7 @@ class Statistics:
     clock: Callable[[], float] = time.monotonic
     wall_clock: Callable[[], float] = time.time
     overuse: OveruseWatch | None = None
+    metric_rules: MetricRules | None = None
     node: dict[str, Metric] = field(default_factory=dict, init=False)
     devices: dict[str, dict[str, Metric]] = field(default_factory=dict, init=False)
     kernels: dict[str, msgspec.Raw] = field(default_factory=dict, init=False)
@@ -172,7 +174,7 @@ class Statistics:
         device_kind = self.inventory.kinds.get(handle.key)
         slot_names = device_kind.slot_names if device_kind is not None else frozenset()
         indexes = (
-            {str(device.device_id): index for index, device in enumerate(device_kind.devices)}
+            {str(device.device_id): index for index, device in enumerate(device_kind.answered)}
             if device_kind is not None
             else {}
         )
@@ -309,6 +311,7 @@ class Statistics:
         exposition = Exposition()
         plain_measurements: dict[WorkloadKey, list[Measurement]] = {}
         for answer in answers:
+            readings: dict[DeviceId, dict[str, Reading]] = {}
             exposition.devices(
                 answer.source,
                 answer.indexes,
@@ -322,6 +325,11 @@ class Statistics:
                     devices.setdefault(measurement.key, {})[str(measurement.device_id)] = self._add(
                         measurement, measured_at, str(measurement.device_id)
                     )
+                    rate = self._series_of_node[measurement.key, str(measurement.device_id)].rate
+                    of_device = readings.setdefault(measurement.device_id, {})
+                    of_device[measurement.key] = Reading(measurement.value, rate)
+            if self.metric_rules is not None and readings:
+                self.metric_rules.observe(answer.source, readings)
             for key, measurements in answer.workloads.items():
                 if key in measurements_of_workload:
                     plain_measurements.setdefault(key, []).extend(measurements)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -17,8 +18,9 @@ from ai.backend.agent.link.managers import SharedConfiguration, key_files, named
 from ai.backend.agent.runtimes import parse_runtime_settings
 from ai.backend.agent.shard.inventory import NodeInventory
 from ai.backend.agent.shard.shard import MakeRuntime, Shard
-from ai.backend.common.errors import Conflict
+from ai.backend.common.errors import BackendError, Conflict
 from ai.backend.infra.files import write_atomically
+from ai.backend.infra.process.daemon import on_hang_up
 from ai.backend.infra.process.memory import collect_rarely, trimmed
 from ai.backend.infra.retry import Backoff
 from ai.backend.infra.rpc.fanout import ManagerFanout
@@ -45,8 +47,46 @@ def connect(address: ClusterAddress) -> KubeApi:
     return KubeApi(address, partial(Backoff, 0.5, 30.0, jitter=0.5), user_agent="backendai-shard")
 
 
-async def serve(settings: AgentSettings, stop: asyncio.Event) -> None:
+class _Reloads:
+    """Reloads the plugins of all nodes at SIGHUP, if this process holds the Lease; the next term begins with what was
+    taken over last."""
+
+    def __init__(self, settings: AgentSettings, load: Callable[[], AgentSettings] | None) -> None:
+        self.settings = settings
+        self.apply: Callable[[AgentSettings], Awaitable[dict[str, str]]] | None = None
+        self._load = load
+        self._running: set[asyncio.Task[None]] = set()
+
+    def begin(self) -> None:
+        """Reads the settings, whose errors it raises, and reloads in the background."""
+        if self._load is None:
+            return
+        task = asyncio.get_running_loop().create_task(self._reload(self._load()), name="shard-reload")
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+    async def _reload(self, settings: AgentSettings) -> None:
+        names = {"drivers": settings.kubernetes.drivers, "counted": settings.kubernetes.counted}
+        kubernetes = self.settings.kubernetes.model_copy(update=names)
+        self.settings = self.settings.model_copy(update={"kubernetes": kubernetes, "plugins": settings.plugins})
+        if self.apply is None:
+            return
+        try:
+            refused = await self.apply(self.settings)
+        except BackendError as e:
+            log.error("plugins stay as they are: %s", e)
+            return
+        for name, reason in refused.items():
+            log.error("the plugin %s stays as it was: %s", name, reason)
+        log.warning("the plugins of all nodes are reloaded")
+
+
+async def serve(
+    settings: AgentSettings, stop: asyncio.Event, *, load: Callable[[], AgentSettings] | None = None
+) -> None:
     """Serves the nodes of a cluster whenever this process holds the Lease of the shard, until ``stop`` is set.
+
+    At SIGHUP drivers, counted resources and plugins' settings are reloaded as ``load`` reads them.
 
     Raises InvalidInput for missing or wrong settings, and Conflict if the records of the shard's sessions are in
     another directory than this process has.
@@ -56,7 +96,10 @@ async def serve(settings: AgentSettings, stop: asyncio.Event) -> None:
     address = cluster_address(kubernetes.kubeconfig, kubernetes.context)
     identity = kubernetes.identity or f"{socket.gethostname()}-{uuid4().hex[:8]}"
     parse_runtime_settings(settings)
+    reloads = _Reloads(settings, load)
+    on_hang_up.append(reloads.begin)
     async with AsyncExitStack() as parts:
+        parts.callback(on_hang_up.remove, reloads.begin)
         lease_api = connect(address)
         parts.push_async_callback(lease_api.close)
         election = Election(
@@ -70,7 +113,7 @@ async def serve(settings: AgentSettings, stop: asyncio.Event) -> None:
             is_patient=True,
         )
         leading = asyncio.create_task(
-            election.run(lambda term: _serve_nodes(settings, address, lease_api)), name="shard"
+            election.run(lambda term: _serve_nodes(reloads, address, lease_api)), name="shard"
         )
         stopping = asyncio.create_task(stop.wait(), name="shard-stop")
         try:
@@ -83,8 +126,9 @@ async def serve(settings: AgentSettings, stop: asyncio.Event) -> None:
             await asyncio.gather(leading, stopping, return_exceptions=True)
 
 
-async def _serve_nodes(settings: AgentSettings, address: ClusterAddress, lease_api: KubeApi) -> None:
+async def _serve_nodes(reloads: _Reloads, address: ClusterAddress, lease_api: KubeApi) -> None:
     """Serves the nodes until cancelled; their sessions go on."""
+    settings = reloads.settings
     kubernetes = settings.kubernetes
     await _check_state(settings, lease_api)
     shared = SharedConfiguration(settings)
@@ -119,6 +163,12 @@ async def _serve_nodes(settings: AgentSettings, address: ClusterAddress, lease_a
         if not named_managers(settings.link):
             parts.callback(asyncio.create_task(shared.follow(link)).cancel)
         log.info("%s serves the managers at %s", kubernetes.speaker, ", ".join(managers))
+
+        async def reload(newest: AgentSettings) -> dict[str, str]:
+            return await shard.reload(await shared.merged(newest), inventory)
+
+        reloads.apply = reload
+        parts.callback(setattr, reloads, "apply", None)
         async with trimmed():
             await shard.run(inventory)
 

@@ -56,6 +56,7 @@ class NodeInventory:
         self._others: dict[str, Requests] = {}
         self._slices: dict[str, dict[str, ResourceSlice]] = {}
         self._tasks: list[asyncio.Task[None]] = []
+        self._watches_slices = False
         self.nodes: Reflector[Node] = Reflector(
             api, NODES, label_selector=settings.node_selector, on_change=self._on_node
         )
@@ -72,9 +73,26 @@ class NodeInventory:
         """Begins to watch; returns once every copy is complete. Raises Unavailable."""
         reflectors: list[Reflector[Any]] = [self.nodes, self.pods]
         if self._settings.drivers:
-            if not await self._api.is_served(RESOURCE_SLICES):
-                raise Unavailable("kubernetes.drivers are set, and this cluster has no resource.k8s.io/v1")
+            await self._check_slices()
             reflectors.append(self.slices)
+        await self._watch(*reflectors)
+
+    async def reconfigure(self, settings: KubernetesSettings) -> None:
+        """Takes over the drivers and the counted resources; the facts of all nodes follow them. Raises Unavailable, and
+        changes nothing then."""
+        if settings.drivers and not self._watches_slices:
+            await self._check_slices()
+            await self._watch(self.slices)
+        self._settings = self._settings.model_copy(update={"drivers": settings.drivers, "counted": settings.counted})
+        for name in self.names():
+            self._on_change(name)
+
+    async def _check_slices(self) -> None:
+        if not await self._api.is_served(RESOURCE_SLICES):
+            raise Unavailable("kubernetes.drivers are set, and this cluster has no resource.k8s.io/v1")
+
+    async def _watch(self, *reflectors: Reflector[Any]) -> None:
+        self._watches_slices = self._watches_slices or self.slices in reflectors
         for reflector in reflectors:
             self._start(reflector.run())
         try:
@@ -93,6 +111,11 @@ class NodeInventory:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    @property
+    def settings(self) -> KubernetesSettings:
+        """Which nodes, and what of them."""
+        return self._settings
 
     def names(self) -> Iterator[str]:
         """Yields the nodes of the pool."""

@@ -143,10 +143,10 @@ class CountedPlugin(NodePlugin):
         return type(self).facts().devices.get(self.resource, ())
 
     async def configure(self, workload: Workload, device_alloc: DeviceAllocation) -> WorkloadConfig:
-        """Names each device as the runtime of pods counts it, ``count:RESOURCE=ID``."""
+        """Names each device as the runtime of pods counts it, ``COUNTED.RESOURCE=ID``."""
         held = device_alloc.slots.get(self.display.slot_name, {})
         devices = [
-            DeviceMapping(source="", cdi_name=f"count:{self.resource}={device_id}") for device_id in sorted(held)
+            DeviceMapping(source="", cdi_name=f"COUNTED.{self.resource}={device_id}") for device_id in sorted(held)
         ]
         return WorkloadConfig(devices=tuple(devices))
 

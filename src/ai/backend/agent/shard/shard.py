@@ -6,15 +6,18 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from ai.backend.agent.composition import Agent, Host
+from ai.backend.agent.config.kubernetes import CountedSettings, DriverSettings, KubernetesSettings
 from ai.backend.agent.config.settings import AgentSettings, IntervalSettings
 from ai.backend.agent.kernels.files import DirectoryState
 from ai.backend.agent.kit.build import KIT_IN_IMAGE, KIT_SERVICES
 from ai.backend.agent.service_ports.services import KIT_MOUNT_TARGET
+from ai.backend.agent.shard.devices import device_name_of
 from ai.backend.agent.shard.inventory import NodeInventory
 from ai.backend.agent.shard.nodes import NodeFacts
 from ai.backend.agent.shard.plugins import node_plugins
@@ -112,6 +115,16 @@ class _Member:
     agent: Agent | None = None
 
 
+def _facts_of(member: _Member) -> NodeFacts:
+    return member.facts
+
+
+def _with(
+    settings: KubernetesSettings, drivers: dict[str, DriverSettings], counted: dict[str, CountedSettings]
+) -> KubernetesSettings:
+    return settings.model_copy(update={"drivers": drivers, "counted": counted})
+
+
 class Shard:
     """Keeps an agent running for each node of an inventory.
 
@@ -194,13 +207,45 @@ class Shard:
             settings,
             self._make_runtime(name),
             NodeReports(self._manager, kubernetes.speaker, lambda: member.facts),
-            plugins=node_plugins(lambda: member.facts, kubernetes),
+            plugins=node_plugins(partial(_facts_of, member), kubernetes),
             host=host,
         )
         await agent.start()
         member.agent = agent
         self._members[name] = member
         self.agents[facts.agent_id] = agent.commands
+
+    async def reload(self, settings: AgentSettings, inventory: NodeInventory) -> dict[str, str]:
+        """Takes over drivers, counted resources and plugins' settings in the agents of all nodes; workloads stay.
+
+        A driver that is no longer named stays where its devices are held, and is offered until the next reload. Returns
+        why plugins are as before, by agent and plugin. Raises Unavailable if the cluster does not serve what is needed.
+        """
+        old, new = self._settings.kubernetes, settings.kubernetes
+        # What devices are held of may vanish only after no agent serves it.
+        await inventory.reconfigure(_with(new, {**old.drivers, **new.drivers}, {**old.counted, **new.counted}))
+        plugins = {"plugins": settings.plugins}
+        self._settings = self._settings.model_copy(update={"kubernetes": inventory.settings, **plugins})
+        refused: dict[str, str] = {}
+        kept: set[str] = set()
+        for name, member in list(self._members.items()):
+            if member.agent is None:
+                continue
+            member.facts = inventory.facts(name) or member.facts
+            sources = node_plugins(partial(_facts_of, member), new)
+            for plugin_key, reason in (
+                await member.agent.reload_plugins(self._settings_of(member.facts), sources)
+            ).items():
+                refused[f"{member.facts.agent_id} {plugin_key}"] = reason
+                kept.add(plugin_key)
+        kubernetes = _with(
+            new,
+            {**{name: each for name, each in old.drivers.items() if device_name_of(name, each) in kept}, **new.drivers},
+            {**{name: each for name, each in old.counted.items() if device_name_of(name, each) in kept}, **new.counted},
+        )
+        await inventory.reconfigure(kubernetes)
+        self._settings = self._settings.model_copy(update={"kubernetes": inventory.settings})
+        return refused
 
     def _settings_of(self, facts: NodeFacts) -> AgentSettings:
         node = self._settings.agent.model_copy(

@@ -206,10 +206,11 @@ async def agent_operations(api: AsyncSession, agent_id: str, device_name: str) -
             "profiles": [f"{p['name']} ({p['available']} more)" for p in options["profiles"].get(device, ())],
             "image": options["images"].get(device),
             "cordon": (options.get("cordons") or {}).get(device),
+            "diagnosed by": (options.get("diagnosed") or {}).get(device),
         }
         for device in options["devices"]
     ]
-    screen.table(rows, columns("device | profiles | image | cordon"))
+    screen.table(rows, columns("device | profiles | image | cordon | diagnosed by"))
 
 
 @agent.command("operate")

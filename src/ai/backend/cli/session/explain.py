@@ -75,7 +75,8 @@ def fact_rows(explanation: Mapping[str, Any], displays: SlotDisplays) -> Iterato
         yield f"Limit of {limit['scope'].title()}", "{}; used {}; requested {}".format(*amounts)
     for nearest in explanation.get("nearest") or ():
         kernels = f", {nearest['cluster_size']} kernels" if nearest["cluster_size"] > 1 else ""
-        yield "Would Start Now", describe_slots(nearest["resources"], displays) + kernels
+        devices = "".join(f", by {text}" for text in nearest.get("device_requests") or ())
+        yield "Would Start Now", describe_slots(nearest["resources"], displays) + kernels + devices
 
 
 def _names(sessions: Mapping[str, Any]) -> str:

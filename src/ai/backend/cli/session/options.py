@@ -86,6 +86,16 @@ def _plugin_options(_ctx: click.Context, param: click.Parameter, texts: Iterable
     return options_by_plugin
 
 
+def _devices_by_plugin(_ctx: click.Context, param: click.Parameter, texts: Iterable[str]) -> dict[str, list[str]]:
+    ids_by_plugin: dict[str, list[str]] = {}
+    for text in texts:
+        plugin, separator, device_id = text.partition("/")
+        if not (plugin and separator and device_id):
+            raise click.BadParameter(f"{text!r} is not PLUGIN/DEVICE, such as cuda/GPU-5a7c", param=param)
+        ids_by_plugin.setdefault(plugin, []).append(device_id)
+    return ids_by_plugin
+
+
 def _parse_ports(_ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, ...]:
     try:
         return tuple(int(port) for port in value.split(",")) if value else ()
@@ -223,5 +233,14 @@ creation_options = options(
     ),
     click.option("--architecture", help="Such as x86_64.  [default: any]"),
     click.option("--assign-agent", callback=_as_words, metavar="AGENTS", help="Only these agents; for administrators."),
+    click.option(
+        "--diagnose",
+        "diagnosed_devices",
+        multiple=True,
+        callback=_devices_by_plugin,
+        metavar="PLUGIN/DEVICE",
+        help="A device of the assigned agent that the session sees without holding it, also one that others hold or "
+        "that has failed; for superadmins. Repeat for more.",
+    ),
     click.option("--no-reuse", is_flag=True, help="Fail if a session of this name exists."),
 )

@@ -16,12 +16,13 @@ class CreateOptions(TypedDict, total=False):
     ``resources`` maps slots to quantities, such as ``{"cpu": 1, "mem": "256m"}``. ``variant_requirements`` say what the
     devices must be, such as ``["nvidia::compute_capability::8.0"]``; ``device_requests`` say it as expressions, which
     are alternatives in order, such as ``['model == "H100"', 'memory >= 40g && amount("cuda.device", 2)']``; an amount
-    takes the place of the one in ``resources``. ``plugin_options`` are what it says to
-    accelerator plugins, such as ``{"fpga": {"image": "fft.bit"}}``. ``claim`` is the name of a device claim, whose
-    devices the session gets in place of accelerators in ``resources``. ``mounts`` are names or ids of virtual folders,
-    ``mount_map`` says where one is seen, ``mount_options`` maps one to ``{"permission": "ro"}``. ``max_wait`` is in
-    seconds, zero waits without limit. ``client_token`` is the older word for ``name``. ``bootstrap_script`` is the
-    script itself.
+    takes the place of the one in ``resources``. ``plugin_options`` are what it says to accelerator plugins, such as
+    ``{"fpga": {"image": "fft.bit"}}``. ``claim`` is the name of a device claim, whose devices the session gets in place
+    of accelerators in ``resources``. ``diagnosed_devices``, for superadmins, are devices of the one agent in
+    ``assign_agent`` that it sees without holding them, such as ``{"cuda": ["GPU-5a7c"]}``. ``mounts`` are names or ids
+    of virtual folders, ``mount_map`` says where one is seen, ``mount_options`` maps one to ``{"permission": "ro"}``.
+    ``max_wait`` is in seconds, zero waits without limit. ``client_token`` is the older word for ``name``.
+    ``bootstrap_script`` is the script itself.
     """
 
     name: str | None
@@ -46,6 +47,7 @@ class CreateOptions(TypedDict, total=False):
     device_requests: Sequence[str] | None
     plugin_options: Mapping[str, Mapping[str, Any]] | None
     claim: str | None
+    diagnosed_devices: Mapping[str, Sequence[str]] | None
     resource_opts: Mapping[str, str | int | bool] | None
     cluster_size: int
     cluster_mode: str
@@ -81,6 +83,9 @@ def creation_call(config: APIConfig, image: str, **options: Unpack[CreateOptions
             name: dict(plugin_values) for name, plugin_values in (options.get("plugin_options") or {}).items()
         },
         "claim": options.get("claim"),
+        "diagnosed_devices": {
+            name: list(device_ids) for name, device_ids in (options.get("diagnosed_devices") or {}).items()
+        },
         "agentList": list(options.get("assign_agent") or ()),
     }
     creation |= {name: value for name, value in extra_fields.items() if value}

@@ -93,6 +93,7 @@ class KernelSpec(Wire, frozen=True, kw_only=True):
     decides when the image is pulled: never (empty), if it is missing (``tag``), or also if it differs from
     ``image_digest`` and ``image_config_digest`` (``digest``). The owner of ``ssh_public_key`` may log in.
     ``plugin_options`` are what the session says to plugins, by their name; the agent checks them by its own schemas.
+    ``diagnosed_devices`` are devices by plugin that an administrator looks into: the kernel sees them and holds none.
     ``image_labels`` are the platform's own labels of the image in its registry, for agents whose runtime cannot read
     them. ``slots`` and ``devices`` include those of ``claim``. ``trace`` is the ``traceparent`` of the session (W3C
     Trace Context).
@@ -114,6 +115,7 @@ class KernelSpec(Wire, frozen=True, kw_only=True):
     variant_requirements: list[str] = []
     device_requests: list[str] = []
     plugin_options: dict[str, dict[str, Any]] = {}
+    diagnosed_devices: dict[str, list[str]] = {}
     shmem_bytes: int = 0
     environ: dict[str, str] = {}
     mounts: list[MountSpec] = []
@@ -239,7 +241,8 @@ class PartitionOption(Wire, frozen=True, kw_only=True):
 
 
 class DeviceOptions(Wire, frozen=True, kw_only=True):
-    """The possible operations on a plugin's devices; ``profiles``, ``images`` and ``cordons`` are by device."""
+    """The possible operations on a plugin's devices; ``profiles``, ``images`` and ``cordons`` are by device, as is
+    ``diagnosed``: the kernels of administrators that see it without holding it."""
 
     actions: list[str] = []
     devices: list[str] = []
@@ -247,3 +250,4 @@ class DeviceOptions(Wire, frozen=True, kw_only=True):
     images: dict[str, str] = {}
     attachable: list[str] = []
     cordons: dict[str, str] = {}
+    diagnosed: dict[str, list[str]] = {}

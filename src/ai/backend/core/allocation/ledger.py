@@ -67,6 +67,10 @@ class LedgerAllocMap(AbstractAllocMap):
         for rank, device_id in enumerate(self._ids):
             if self._ranks[device_id] != rank:
                 raise InvalidAllocation(f"two devices have the id {device_id!r}")
+        self._ranks_with_partitions = {
+            **{partition_id: rank for rank, device in enumerate(devices) for partition_id in device.partition_ids},
+            **self._ranks,
+        }
         self._healthy = [device.health is DeviceHealth.HEALTHY for device in devices]
         self._all = (1 << len(devices)) - 1
         self._nodes: dict[int | None, int] = {}
@@ -302,16 +306,16 @@ class LedgerAllocMap(AbstractAllocMap):
         result = []
         for name, per_device in allocation.slots.items():
             pool = self._pools.get(name)
-            parts = []
+            quanta_of_rank: dict[int, int] = {}
             for device_id, quantity in per_device.items():
-                rank = self._ranks.get(device_id)
+                rank = self._ranks_with_partitions.get(device_id)
                 quanta = pool.quanta(quantity) if pool is not None else None
                 if pool is None or rank is None or not quanta or quanta < 0 or not pool.offers_mask >> rank & 1:
                     text = f"there is no {format_quantity(quantity)} {name} on device {device_id!r}"
                     raise InvalidAllocation(text, data={"slot": name, "device": device_id})
-                parts.append((rank, quanta))
+                quanta_of_rank[rank] = quanta_of_rank.get(rank, 0) + quanta
             if pool is not None:
-                result.append((pool, parts))
+                result.append((pool, list(quanta_of_rank.items())))
         return result
 
     def apply(self, allocation: DeviceAllocation) -> None:

@@ -119,7 +119,12 @@ class NodeAllocator:
         """Records location and properties of a plugin's devices, for hints to other plugins and for requirements."""
         self._variants[plugin] = PluginVariants(devices, namespaces)
         self._unhealthy[plugin] = {device.device_id for device in devices if device.health is not DeviceHealth.HEALTHY}
-        self._nodes[plugin] = {device.device_id: device.numa_node for device in devices if device.numa_node is not None}
+        self._nodes[plugin] = {
+            device_id: device.numa_node
+            for device in devices
+            if device.numa_node is not None
+            for device_id in (device.device_id, *device.partition_ids)
+        }
         self._uncut.pop(plugin, None)
         if any(slot.counters for device in devices for slot in device.slots):
             self._uncut[plugin] = _existing_devices(devices)

@@ -6,19 +6,21 @@ says what the scheduler would do, with every session, reservation, quota and pol
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from decimal import ROUND_FLOOR, Decimal
 from enum import StrEnum
-from itertools import islice
+from itertools import islice, zip_longest
 
 from ai.backend.common.ids import AgentId, SessionId
 from ai.backend.common.slots import ResourceSlot
+from ai.backend.core.allocation.requests.amounts import named_slots, with_other_amounts
+from ai.backend.core.allocation.requests.compiled import DeviceRequest
 from ai.backend.core.scheduling.decide import IncrementalScheduler, SchedulingCycle
 from ai.backend.core.scheduling.index.agent_state import NodeClassCache
 from ai.backend.core.scheduling.index.agents import AgentIndex, Demand
-from ai.backend.core.scheduling.index.equivalence import EquivalenceClass, QueuedSession
+from ai.backend.core.scheduling.index.equivalence import EquivalenceClass, QueuedSession, by_alternative
 from ai.backend.core.scheduling.index.slot_index import members
 from ai.backend.core.scheduling.ordering.queue import Queue
 from ai.backend.core.scheduling.plan import Plan, Skip, SkipReason
@@ -75,10 +77,12 @@ class Exclusion(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """A smaller request: the slots of each kernel, and the number of kernels."""
+    """A smaller request: the slots of each kernel, and the number of kernels. ``device_request``: the alternative that
+    takes these slots, in place of all alternatives; empty if these say no amounts."""
 
     slots: ResourceSlot
     kernels: int
+    device_request: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -297,11 +301,35 @@ def _sort_agents(
 
 
 def _propose(index: AgentIndex, queued: QueuedSession, reserved_mask: int) -> Iterator[Proposal]:
-    """Yields smaller requests that seem to fit what is free, the closest to the request first: less of one slot, then
-    fewer kernels, then less of everything. Only for sessions whose kernels are alike."""
+    """Yields smaller requests that seem to fit what is free: of alternatives with amounts those of each in turn, the
+    preferred first."""
     session, equivalence_class = queued.session, queued.quota_class.equivalence_class
-    if equivalence_class.has_amounts:
-        return  # each alternative says itself what it takes
+    if not equivalence_class.has_amounts:
+        yield from _propose_by(index, session, equivalence_class, reserved_mask)
+        return
+    choices = [(choice, choice.parts[0].device_request) for choice in equivalence_class.choices]
+    amount_slots = named_slots(request for _, request in choices if request is not None)
+    by_choice = [
+        _with_alternative(
+            _propose_by(index, by_alternative(session, request, amount_slots), choice, reserved_mask), request
+        )
+        for choice, request in choices
+        if request is not None
+    ]
+    for proposals in zip_longest(*by_choice):
+        yield from filter(None, proposals)
+
+
+def _with_alternative(proposals: Iterable[Proposal], request: DeviceRequest) -> Iterator[Proposal]:
+    for proposal in proposals:
+        yield replace(proposal, device_request=with_other_amounts(request, proposal.slots))
+
+
+def _propose_by(
+    index: AgentIndex, session: PendingSession, equivalence_class: EquivalenceClass, reserved_mask: int
+) -> Iterator[Proposal]:
+    """Yields smaller requests, the closest to the request first: less of one slot, then fewer kernels, then less of
+    everything. Only for sessions whose kernels are alike."""
     kernel_count, slots = len(session.kernels), session.kernels[0].slots
     demand = _largest_demand(equivalence_class)
     agent_mask = demand.supporting_mask & ~reserved_mask

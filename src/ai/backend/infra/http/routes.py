@@ -108,6 +108,7 @@ class Call(Generic[B, Q]):
         owner: the identity of that keypair, where the endpoint assumes it and the caller may act for it.
         call_id: the same for all repetitions of a call with a client token; None without a token.
         is_replayed: True if the reply is that of an earlier call of the same client token.
+        audit_detail: what the record of the call in the audit trail says besides its route.
     """
 
     request: web.Request
@@ -122,6 +123,7 @@ class Call(Generic[B, Q]):
     is_replayed: bool = False
     owner_access_key: str | None = None
     owner: Any = None
+    audit_detail: dict[str, Any] = field(default_factory=dict)
     raw_body: bytes | None = None
     acquired: int = 0
     body: B = field(init=False)

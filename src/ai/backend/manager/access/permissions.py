@@ -71,6 +71,7 @@ class Operation(StrEnum):
     CHANGE_AGENTS = "change agents and presets", _ALL, _NO, _NO, _NO
     CONTROL_AGENT_DAEMONS = "start and stop agents", _ALL, _NO, _NO, _NO
     OPERATE_DEVICES = "operate devices", _ALL, _NO, _NO, _NO
+    DIAGNOSE_DEVICES = "see devices in a session that does not hold them", _ALL, _NO, _NO, _NO
     RECOUNT_SLOTS = "recount occupied slots", _ALL, _NO, _NO, _NO
     SEE_IMAGES = "see images outside of their registries and groups", _ALL, _NO, _ALL, _NO
     SEE_DOMAIN_IMAGES = "ask for the images of other domains", _ALL, _DOMAIN, _DOMAIN, _DOMAIN

@@ -17,7 +17,7 @@ from ai.backend.infra.clock import Clock
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.access.checks import require
 from ai.backend.manager.access.permissions import Operation
-from ai.backend.manager.agents.model import Agent, KernelOccupancy
+from ai.backend.manager.agents.model import Agent, KernelOccupancy, counted_ids
 from ai.backend.manager.agents.store import AgentStore, Occupancy
 
 KEEP_S = 2.0
@@ -89,7 +89,11 @@ def _letter(device: Mapping[str, Any], taken: Mapping[tuple[str, str], Decimal])
         except (KeyError, TypeError, InvalidQuantity):
             continue
         if amount > 0:
-            used = max(used, taken.get((str(slot.get("slot_name")), str(device.get("device_id"))), Decimal(0)) / amount)
+            slot_name = str(slot.get("slot_name"))
+            held = sum(
+                (taken.get((slot_name, counted_id), Decimal(0)) for counted_id in counted_ids(device)), Decimal(0)
+            )
+            used = max(used, held / amount)
     if used >= 1:
         return _FULL
     return _FREE if used <= 0 else str(min(9, max(1, round(used * 10))))

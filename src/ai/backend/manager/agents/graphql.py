@@ -12,7 +12,7 @@ from msgspec import to_builtins
 from ai.backend.common.errors import NotFound
 from ai.backend.common.slots import format_quantity
 from ai.backend.common.wire.reports import PluginReport
-from ai.backend.manager.agents.model import Agent, KernelOccupancy
+from ai.backend.manager.agents.model import Agent, KernelOccupancy, counted_ids
 from ai.backend.manager.agents.service import AgentService
 from ai.backend.manager.graphql.context import Info, context_of, page_of, run_mutation
 from ai.backend.manager.graphql.resolvers import field, mutation, query
@@ -24,6 +24,7 @@ _SAME_NAME_FIELDS = (
     *("lost_at", "version", "runtime", "tier", "location", "devices"),
 )
 """The fields that have the same name and value as the agent's."""
+_ZERO = Decimal(0)
 _PUBLISHED_UNITS = {
     "percent": "pct",
     "celsius": "Celsius",
@@ -96,15 +97,12 @@ def devices_json(devices: Sequence[Mapping[str, Any]], holdings: Sequence[Kernel
                 allocated[slot, device_id] = allocated.get((slot, device_id), Decimal(0)) + Decimal(quantity)
 
     def allocated_of(device: Mapping[str, Any]) -> dict[str, str]:
-        device_id, slot_names = (
-            str(device.get("device_id")),
-            [str(slot_json.get("slot_name")) for slot_json in device.get("slots", ())],
-        )
-        return {
-            slot_name: format_quantity(allocated[slot_name, device_id])
+        slot_names = [str(slot_json.get("slot_name")) for slot_json in device.get("slots", ())]
+        amounts = {
+            slot_name: sum((allocated.get((slot_name, counted_id), _ZERO) for counted_id in counted_ids(device)), _ZERO)
             for slot_name in slot_names
-            if (slot_name, device_id) in allocated
         }
+        return {slot_name: format_quantity(amount) for slot_name, amount in amounts.items() if amount}
 
     return json.dumps([{**device, "allocated": allocated_of(device)} for device in devices], default=str)
 

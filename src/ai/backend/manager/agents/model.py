@@ -27,6 +27,12 @@ FETCHING_RUNTIMES = PULLING_RUNTIMES | {"kubernetes"}
 """Runtimes that start an image of a registry; not all can be asked to fetch one beforehand."""
 
 
+def counted_ids(device: Mapping[str, Any]) -> tuple[str, ...]:
+    """Returns the id of a reported device, and those of its partitions that are counted at it."""
+    partition_ids = device.get("partition_ids") or ()
+    return str(device.get("device_id")), *(str(partition_id) for partition_id in partition_ids)
+
+
 def withheld_slots(devices: Iterable[Mapping[str, Any]]) -> ResourceSlot:
     """Returns the slots of the unhealthy devices; malformed devices count as empty."""
     withheld = ResourceSlot()

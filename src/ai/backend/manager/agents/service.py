@@ -19,7 +19,7 @@ from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.access.checks import is_permitted, require
 from ai.backend.manager.access.permissions import Operation
-from ai.backend.manager.agents.model import Agent, KernelOccupancy
+from ai.backend.manager.agents.model import Agent, KernelOccupancy, counted_ids
 from ai.backend.manager.agents.registration import Assignments
 from ai.backend.manager.agents.store import AgentGateway, AgentStore, Drainage, Occupancy, WatcherGateway
 from ai.backend.manager.metrics.history import Series, Span
@@ -113,10 +113,11 @@ class AgentService:
         agent = await self._existing_agent(agent_id)
         slots = _slots_of_plugin(agent, operation.device_name)
         held = await self.occupancy.held([agent.id])
+        drained_ids = _ids_of_device(agent, operation.device_name, operation.device_id)
         holding_device = [
             holding
             for holding in held
-            if any(operation.device_id in devices for slot, devices in holding.devices.items() if slot in slots)
+            if any(not drained_ids.isdisjoint(devices) for slot, devices in holding.devices.items() if slot in slots)
         ]
         claim_ids = {holding.claim_id for holding in holding_device if holding.is_claim}
         holders = {
@@ -225,3 +226,12 @@ def _slots_of_plugin(agent: Agent, device_name: str) -> frozenset[str]:
         if device.get("device_name") == device_name
         for slot in device.get("slots", ())
     )
+
+
+def _ids_of_device(agent: Agent, device_name: str, device_id: str) -> frozenset[str]:
+    """Returns the id of a device and those of its partitions."""
+    ids = {device_id}
+    for device in agent.devices:
+        if device.get("device_name") == device_name and str(device.get("device_id")) == device_id:
+            ids.update(counted_ids(device))
+    return frozenset(ids)

@@ -12,7 +12,7 @@ from ai.backend.manager.arrays import schemas
 from ai.backend.manager.arrays.model import ArrayQuery
 from ai.backend.manager.arrays.schemas import array_reply
 from ai.backend.manager.arrays.service import ArrayService
-from ai.backend.manager.sessions.views import creation_of
+from ai.backend.manager.sessions.views import audited_fields, creation_of
 
 
 class _ArrayArguments(TypedDict):
@@ -47,6 +47,7 @@ class ArraysApi:
         """Enqueue a batch session for each index, all or none: 201 if it is new, 200 if the call was repeated."""
         request = creation_of(call.body.session)
         request = replace(request, owner_access_key=call.owner_access_key or request.owner_access_key)
+        call.audit_detail.update(audited_fields(request))
         array, is_new = await self._arrays.create(caller_of(call), request, call.body.indices, call_id=call.call_id)
         return Reply(array_reply(array), 201 if is_new else 200)
 

@@ -29,7 +29,8 @@ _COPIED_FIELDS = frozenset(
     (
         *("type", "domain_name", "group_id", "group_name", "user_id", "user_email", "access_key", "created_by"),
         *("image", "architecture", "tag", "cluster_mode", "cluster_size", "runtime_class", "requested_slots"),
-        *("variant_requirements", "device_requests", "plugin_options", "resource_opts", "environ", "mounts"),
+        *("variant_requirements", "device_requests", "plugin_options", "diagnosed_devices", "resource_opts", "environ"),
+        "mounts",
         *(
             "vfolder_mounts",
             "startup_command",

@@ -151,7 +151,7 @@ class CallAudit:
     async def record(self, call: Call[Any, Any], outcome: str) -> None:
         caller = call.identity if isinstance(call.identity, Caller) else None
         kind, _, _ = call.endpoint.path.strip("/").partition("/")
-        detail = {"route": call.endpoint.template}
+        detail = {"route": call.endpoint.template, **call.audit_detail}
         if call.owner_access_key:
             detail["owner_access_key"] = call.owner_access_key[:64]
         await self._audit.record(

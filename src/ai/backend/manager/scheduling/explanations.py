@@ -156,6 +156,9 @@ class ExplanationService:
         for proposal in proposals:
             resources = proposal.slots.to_json()
             smaller = replace(request, resources=resources, cluster_size=proposal.kernels)
+            device_requests = [proposal.device_request] if proposal.device_request else []
+            if device_requests:
+                smaller = replace(smaller, device_requests=tuple(device_requests))
             try:
                 session, _ = await self.factory.build(caller, owner, smaller)
             except BackendError:
@@ -163,7 +166,9 @@ class ExplanationService:
             quotas = await self.queues.quotas_of(session)
             candidate = await self.queues.candidate(session, quotas)
             if state.run(_copies(candidate, count), quotas).outcome is Outcome.NOW:
-                nearest.append(NearestRequest(resources=resources, cluster_size=proposal.kernels))
+                nearest.append(
+                    NearestRequest(resources=resources, cluster_size=proposal.kernels, device_requests=device_requests)
+                )
             if len(nearest) == _MAX_NEAREST:
                 break
         return nearest

@@ -64,10 +64,12 @@ class AgentsVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NearestRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A request that would start now: the slots of each kernel, and the number of kernels."""
+    """A request that would start now: the slots of each kernel, and the number of kernels. ``device_requests`` take the
+    place of those of the request, if there are any."""
 
     resources: Slots
     cluster_size: int
+    device_requests: list[str] = []
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,6 +12,7 @@ from ai.backend.manager.agents.schemas import HistoryQuery, metric_series
 from ai.backend.manager.sessions import schemas
 from ai.backend.manager.sessions.service import SessionService
 from ai.backend.manager.sessions.views import (
+    audited_fields,
     container_stats,
     created_session,
     creation_of,
@@ -47,6 +48,7 @@ class SessionsApi:
             if request.owner_access_key not in (None, call.owner_access_key):
                 raise refuse({"owner_access_key": "differs between query and body"})
             request = replace(request, owner_access_key=call.owner_access_key)
+        call.audit_detail.update(audited_fields(request))
         reply = await self._sessions.create(caller_of(call), request, call_id=call.call_id)
         created = created_session(reply, enqueue_only=request.enqueue_only)
         return Reply(created, 201 if reply.created else 200)

@@ -148,6 +148,7 @@ class Session:
         variant_requirements: what every device of a slot that they concern must be, ``namespace::feature::value``.
         device_requests: what the devices of its accelerators must be, as expressions; alternatives in order.
         plugin_options: what it says to accelerator plugins, by their name; their schemas allow it.
+        diagnosed_devices: by plugin, the devices of its agent that it sees and does not hold; of superadmins only.
         reason: the cause of its status; the first cause of an end is kept.
         not_before: the scheduler ignores it until then, after a creation that failed temporarily.
         starting_over: it is TERMINATING and becomes PENDING again, see ``core/lifecycle/session.py``.
@@ -186,6 +187,7 @@ class Session:
     variant_requirements: tuple[str, ...] = ()
     device_requests: tuple[str, ...] = ()
     plugin_options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    diagnosed_devices: Mapping[str, list[str]] = field(default_factory=dict)
     resource_opts: Mapping[str, str] = field(default_factory=dict)
     environ: Mapping[str, str] = field(default_factory=dict)
     sealed_environ: Mapping[str, str] = field(default_factory=dict)
@@ -314,6 +316,7 @@ class CreateSession:
     variant_requirements: tuple[str, ...] = ()
     device_requests: tuple[str, ...] = ()
     plugin_options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    diagnosed_devices: Mapping[str, list[str]] = field(default_factory=dict)
     resource_opts: Mapping[str, str] = field(default_factory=dict)
     mounts: tuple[str, ...] = ()
     mount_map: Mapping[str, str] = field(default_factory=dict)

@@ -21,6 +21,13 @@ DeviceRequestText = Annotated[str, Meta(min_length=1, max_length=2_048)]
 PluginOptionsByName = Annotated[
     dict[Annotated[str, Meta(min_length=1, max_length=64)], dict[str, Any]], Meta(max_length=16)
 ]
+DiagnosedDevices = Annotated[
+    dict[
+        Annotated[str, Meta(min_length=1, max_length=64)],
+        Annotated[list[Annotated[str, Meta(min_length=1, max_length=512)]], Meta(min_length=1, max_length=64)],
+    ],
+    Meta(max_length=8),
+]
 Quantity = str | int | float
 Environ = Annotated[dict[str, Annotated[str, Meta(max_length=65_536)]], Meta(max_length=512)]
 
@@ -37,6 +44,8 @@ class SessionConfig(Schema, frozen=True, rename={"scaling_group": "scalingGroup"
     expressions over what devices are, alternatives in order; see the reference of device requests. ``plugin_options``
     are by the name of an accelerator plugin; its own schema, in ``compute_plugins`` of agents, says which there are.
     ``claim`` is the name of a device claim, which provides the accelerators.
+    ``diagnosed_devices`` are ids by plugin, of the one agent in ``agentList``: a superadmin's session sees these
+    devices and holds none of them.
     """
 
     mounts: Annotated[list[Word], Meta(max_length=128)] = msgspec.field(default_factory=list)
@@ -47,6 +56,7 @@ class SessionConfig(Schema, frozen=True, rename={"scaling_group": "scalingGroup"
     variant_requirements: Annotated[list[Variant], Meta(max_length=32)] = msgspec.field(default_factory=list)
     device_requests: Annotated[list[DeviceRequestText], Meta(max_length=8)] = msgspec.field(default_factory=list)
     plugin_options: PluginOptionsByName = msgspec.field(default_factory=dict)
+    diagnosed_devices: DiagnosedDevices = msgspec.field(default_factory=dict)
     resource_opts: Annotated[dict[str, Quantity | bool], Meta(max_length=64)] = msgspec.field(default_factory=dict)
     claim: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
     scaling_group: Word | None = None
@@ -104,7 +114,7 @@ class CreateSessionBody(Schema, frozen=True, rename={**_CAMEL_CASE_NAMES, "max_w
 
 _CONFIG_FIELDS = (
     *("mount_map", "mount_options", "resource_opts", "variant_requirements", "device_requests"),
-    *("plugin_options", "preopen_ports"),
+    *("plugin_options", "diagnosed_devices", "preopen_ports"),
 )
 CREATE_ALIASES = {
     **_CAMEL_CASE_NAMES,
@@ -175,6 +185,7 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     device_requests: list[str]
     plugin_options: dict[str, dict[str, Any]]
     claim: str | None
+    diagnosed_devices: dict[str, list[str]]
     environ: dict[str, str]
     resource_opts: dict[str, str]
     service_ports: list[ServicePort]

@@ -58,6 +58,7 @@ sessions = Table(
     required("variant_requirements", JSONTuple(str), server_default="[]"),
     required("device_requests", JSONTuple(str), server_default="[]"),
     required("plugin_options", JSONText, server_default="{}"),
+    required("diagnosed_devices", JSONText, server_default="{}"),
     required("resource_opts", JSONText),
     required("environ", JSONText),
     required("sealed_environ", JSONText, server_default="{}"),

@@ -57,6 +57,7 @@ def creation_of(body: CreateSessionBody) -> CreateSession:
         variant_requirements=tuple(config.variant_requirements),
         device_requests=tuple(config.device_requests),
         plugin_options=config.plugin_options,
+        diagnosed_devices=config.diagnosed_devices,
         resource_opts={name: str(value) for name, value in config.resource_opts.items()},
         mounts=tuple(config.mounts),
         mount_map=config.mount_map,
@@ -66,6 +67,14 @@ def creation_of(body: CreateSessionBody) -> CreateSession:
         preopen_ports=tuple(port_number(port) for port in config.preopen_ports),
         agent_list=tuple(config.agent_list),
     )
+
+
+def audited_fields(request: CreateSession) -> dict[str, Any]:
+    """Returns what the audit trail says of a creation: the devices that an administrator looks into."""
+    if not request.diagnosed_devices:
+        return {}
+    devices = {name: list(device_ids) for name, device_ids in request.diagnosed_devices.items()}
+    return {"agents": list(request.agent_list), "diagnosed_devices": devices}
 
 
 def _requested_slots(body: CreateSessionBody) -> Mapping[str, str | int | float] | None:
@@ -140,6 +149,7 @@ def session_info(session: Session, *, now: datetime | None = None) -> SessionInf
         device_requests=list(session.device_requests),
         plugin_options={name: dict(options) for name, options in session.plugin_options.items()},
         claim=session.claim_name,
+        diagnosed_devices={name: list(device_ids) for name, device_ids in session.diagnosed_devices.items()},
         environ=dict(session.environ),
         resource_opts=dict(session.resource_opts),
         service_ports=service_ports(session.service_ports),

@@ -166,6 +166,9 @@ class HookContext:
             ``idle-timeout``, ``out-of-memory``, ``preempted``, ``restarting`` and others (``KernelEventReason``); empty
             if nobody ended it, as after a creation that failed.
         is_forced: whether that end was forced, so that it waits for no deferral.
+        is_diagnostic: an administrator looks into the devices of ``device_alloc``, which are not allocated, may have
+            failed, and may be held by other workloads: show them, and take and change nothing. ``CreationDenied``
+            refuses it. Only with the capability ``diagnosable``.
         options: those that the session gives to this plugin, as JSON that its schema allows; the same in every call of
             a workload. A plugin makes its ``options_model`` of them.
     """
@@ -181,6 +184,7 @@ class HookContext:
     cluster_size: int = 1
     end_reason: str = ""
     is_forced: bool = False
+    is_diagnostic: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -94,6 +94,8 @@ class PluginCapabilities:
     health_watching: bool = False
     cdi_provider: bool = False
     process_metrics: bool = False
+    diagnosable: bool = False
+    """The hooks respect ``context.is_diagnostic``: they show an administrator devices without taking them."""
     blocking: bool = False
     """The plugin loads vendor libraries: run it in a host process of its own, where it may block or crash."""
 

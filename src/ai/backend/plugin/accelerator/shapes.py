@@ -89,6 +89,7 @@ class HookCall(msgspec.Struct, frozen=True, kw_only=True):
     cluster_size: int = 1
     end_reason: str = ""
     is_forced: bool = False
+    is_diagnostic: bool = False
     options: dict[str, Any] = {}
 
 

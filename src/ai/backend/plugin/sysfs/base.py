@@ -28,14 +28,18 @@ from ai.backend.common.ids import DeviceId, KernelId, SlotName
 from ai.backend.common.states import SlotType
 from ai.backend.plugin.accelerator import (
     AbstractComputePlugin,
+    AbstractLifecycleHook,
     AttachedDevice,
     DeviceMapping,
+    HookContext,
     Measurement,
     MetricKind,
+    PluginCapabilities,
     StatContext,
     Workload,
     WorkloadConfig,
 )
+from ai.backend.plugin.accelerator.plugin import PluginHook
 from ai.backend.plugin.settings import PluginSettings
 from ai.backend.plugin.sysfs.tree import Tree
 
@@ -128,12 +132,24 @@ class ScannedDevice:
     fields: Mapping[str, str] = field(default_factory=dict)
 
 
+class TreeHook(PluginHook):
+    """Shows devices as the plugin does; nothing of them is taken, so a diagnosis needs only that they are there."""
+
+    _plugin: TreePlugin
+
+    async def pre_create(self) -> WorkloadConfig:
+        return await self._plugin.configuration(
+            self.workload, self.device_alloc, is_diagnostic=self.context.is_diagnostic
+        )
+
+
 class TreePlugin(AbstractComputePlugin):
     """A plugin whose devices are found by a blocking scan of sysfs, and given as a whole. All reading runs in one
     thread of its own, so that a hanging driver delays this plugin alone. A device that was healthy once and has
     vanished is listed as unhealthy until the agent restarts, for those that hold it."""
 
     settings_model: ClassVar[type[BaseModel] | None] = TreeSettings
+    capabilities: ClassVar[PluginCapabilities] = PluginCapabilities(diagnosable=True)
 
     def __init__(self, settings: BaseModel | None = None) -> None:
         super().__init__(settings)
@@ -189,6 +205,17 @@ class TreePlugin(AbstractComputePlugin):
     async def configure(self, workload: Workload, device_alloc: DeviceAllocation) -> WorkloadConfig:
         """Returns device nodes, their groups, and the plugin's own configuration. Raises CreationDeferred if a device
         of the allocation cannot be used now."""
+        return await self.configuration(workload, device_alloc)
+
+    def create_lifecycle_hook(
+        self, workload: Workload, device_alloc: DeviceAllocation, context: HookContext
+    ) -> AbstractLifecycleHook:
+        return TreeHook(workload, device_alloc, context, self)
+
+    async def configuration(
+        self, workload: Workload, device_alloc: DeviceAllocation, *, is_diagnostic: bool = False
+    ) -> WorkloadConfig:
+        """Returns the same as :meth:`configure`, with ``is_diagnostic`` also for devices that have failed."""
         device_ids = device_alloc.device_ids()
         if not device_ids:
             return WorkloadConfig()
@@ -197,7 +224,9 @@ class TreePlugin(AbstractComputePlugin):
             held = [scanned for scanned in self._now() if scanned.device.device_id in device_ids]
             lost = device_ids - {scanned.device.device_id for scanned in held}
             faults = {
-                scanned.device.device_id: scanned.device.health_reason for scanned in held if not is_healthy(scanned)
+                scanned.device.device_id: scanned.device.health_reason
+                for scanned in held
+                if not is_diagnostic and not is_healthy(scanned)
             }
             faults |= dict.fromkeys(sorted(lost), GONE)
             if faults:

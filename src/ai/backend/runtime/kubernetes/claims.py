@@ -13,7 +13,7 @@ from ai.backend.plugin.accelerator import DeviceMapping
 API_VERSION = "resource.k8s.io/v1"
 _DRIVER = re.compile(r"^[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?$")
 _ATTRIBUTE = re.compile(r"^[A-Za-z_][A-Za-z0-9_]{0,31}$")
-_COUNTED = "count:"
+_COUNTED = "COUNTED."
 MAX_DEVICES = 32
 """The most devices of one claim (API reference, ``DeviceRequestAllocationResult``)."""
 
@@ -34,7 +34,7 @@ def parse_device(device: DeviceMapping) -> tuple[str, str, str]:
 
 
 def counted_resources(devices: Sequence[DeviceMapping]) -> dict[str, str]:
-    """Returns how many devices of each resource of a device plugin there are (``count:RESOURCE=ID``), as quantities."""
+    """Returns the quantity of each resource of a device plugin (``COUNTED.RESOURCE=ID``)."""
     counts: dict[str, int] = {}
     for device in devices:
         if is_counted(device):
@@ -44,7 +44,7 @@ def counted_resources(devices: Sequence[DeviceMapping]) -> dict[str, str]:
 
 
 def is_counted(device: DeviceMapping) -> bool:
-    """Returns True for a device that the kubelet chooses; a name of DRA never begins so."""
+    """Returns True for a device that the kubelet chooses; names of drivers are of small letters."""
     return (device.cdi_name or "").startswith(_COUNTED)
 
 

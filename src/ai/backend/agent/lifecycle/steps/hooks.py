@@ -12,11 +12,12 @@ from typing import Any, TypeVar
 import msgspec
 
 from ai.backend.agent.kernels.kernel import Kernel
+from ai.backend.agent.kernels.model import write_allocation
 from ai.backend.agent.lifecycle.context import Step, StepContext
 from ai.backend.agent.lifecycle.hook_calls import HookCalls
 from ai.backend.agent.lifecycle.hook_retries import HookRetrier
 from ai.backend.common.devices import DeviceAllocation
-from ai.backend.common.errors import BackendError, CreationDeferred
+from ai.backend.common.errors import BackendError, CreationDeferred, CreationDenied, NotFound, PluginError
 from ai.backend.infra.retry import Backoff
 from ai.backend.plugin.accelerator import AttachedDevice, TerminationDeferred, responses
 from ai.backend.pluginhost.handle import PluginHandle
@@ -35,10 +36,11 @@ class Hooks(Step):
     hook_retrier: HookRetrier
 
     async def acquire(self, kernel: Kernel, step: StepContext) -> None:
-        """Calls the hooks. Raises the errors of ``pre_create``, and CreationDeferred while a plugin is missing."""
+        """Calls the hooks. Raises the errors of ``pre_create``, CreationDeferred while a plugin is missing, and
+        CreationDenied for devices that cannot be diagnosed."""
         if kernel.record.workload_id:
             return  # resumed: the workload was made from the configs already
-        holders = self._plugins_with_allocations(kernel)
+        holders = [*self._plugins_with_allocations(kernel), *self._diagnosed_plugins(kernel)]
         await self.hook_retrier.complete_earlier_attempts(kernel, [handle.key for handle, _ in holders])
         kernel.configs = []
         kernel.attached = {}
@@ -50,6 +52,8 @@ class Hooks(Step):
                     "hooked": [*kernel.record.hooked, key],
                     "hook_slots": {**kernel.record.hook_slots, key: [str(slot) for slot in held_allocation.slots]},
                 }
+                if key in kernel.record.spec.diagnosed_devices:
+                    changes["diagnosed"] = {**kernel.record.diagnosed, key: write_allocation(held_allocation)}
             config = await self.calls.call(key, "pre_create", kernel, step, changes=changes)
             assert config is not None
             kernel.configs.append((key, config))
@@ -67,6 +71,21 @@ class Hooks(Step):
             raise CreationDeferred(f"no plugin of the agent serves {', '.join(missing_slots)} at the moment")
         return holders
 
+    def _diagnosed_plugins(self, kernel: Kernel) -> list[tuple[PluginHandle, DeviceAllocation]]:
+        """Returns the plugins of the devices that a kernel sees without holding them."""
+        result = []
+        for key, device_ids in kernel.record.spec.diagnosed_devices.items():
+            try:
+                handle = self.context.plugins.get(key)
+                if not handle.plugin.capabilities.diagnosable:
+                    raise CreationDenied(f"the plugin {key} shows no devices for a diagnosis")
+                if self.context.inventory.holding_of(kernel.id, key).slots:
+                    raise CreationDenied(f"the kernel holds devices of {key}; it cannot diagnose others beside them")
+                result.append((handle, self.context.inventory.diagnosed_allocation(key, device_ids)))
+            except (PluginError, NotFound) as e:
+                raise CreationDenied(f"the devices cannot be diagnosed: {e.message}") from e
+        return result
+
     async def release(self, kernel: Kernel, step: StepContext) -> None:
         for key in reversed(kernel.record.hooked):
             if not self.hook_retrier.owes(kernel, key) and not await self._post_terminate(key, kernel, step):
@@ -77,6 +96,7 @@ class Hooks(Step):
                 states=_without_key(record.states, key),
                 begun=_without_key(record.begun, key),
                 hook_slots=_without_key(record.hook_slots, key),
+                diagnosed=_without_key(record.diagnosed, key),
             )
 
     async def _post_terminate(self, plugin_key: str, kernel: Kernel, step: StepContext) -> bool:

@@ -50,6 +50,14 @@ def with_amounts(request: DeviceRequest, amounts: ResourceSlot) -> str:
     return " && ".join((f"({request.text})" if is_choice and added else request.text, *added))
 
 
+def with_other_amounts(request: DeviceRequest, slots: ResourceSlot) -> str:
+    """Returns the text of an alternative that takes what ``slots`` say of the slots of its amounts."""
+    is_choice = isinstance(request.term, AnyOf) and request.wording == str(request.term)
+    wording = f"({request.wording})" if is_choice else request.wording
+    texts = [str(Amount(slot, slots[slot], format_quantity(slots[slot]))) for slot in sorted(request.amounts)]
+    return " && ".join(filter(None, (wording, *texts)))
+
+
 def _replaced(slots: ResourceSlot, amounts: ResourceSlot, amount_slots: frozenset[str]) -> ResourceSlot:
     requested = slots.nonzero()
     if amount_slots.isdisjoint(requested):

@@ -82,7 +82,7 @@ class QueuedSession:
     is_gated: bool
 
 
-def _by_alternative(session: PendingSession, request: DeviceRequest, amount_slots: frozenset[str]) -> PendingSession:
+def by_alternative(session: PendingSession, request: DeviceRequest, amount_slots: frozenset[str]) -> PendingSession:
     """Returns a session with the amounts of one of its alternatives. ``amount_slots``: see :func:`named_slots`."""
     kernels = tuple(replace(kernel, slots=slots_by(kernel.slots, request, amount_slots)) for kernel in session.kernels)
     return replace(session, kernels=kernels)
@@ -155,7 +155,7 @@ class EquivalenceCache:
         amount_slots = named_slots(requests)
         alternatives = tuple(
             self._equivalence_class(
-                _by_alternative(session, request, amount_slots) if amount_slots else session, request
+                by_alternative(session, request, amount_slots) if amount_slots else session, request
             )
             for request in requests
         )

@@ -33,6 +33,7 @@ from ai.backend.manager.sessions.claims.naming import ClaimNaming, own_slots
 from ai.backend.manager.sessions.creation import feasibility
 from ai.backend.manager.sessions.creation import request as checks
 from ai.backend.manager.sessions.creation.alternatives import check_alternatives
+from ai.backend.manager.sessions.creation.diagnosed_devices import check_diagnosed_devices
 from ai.backend.manager.sessions.creation.mounts import SessionMounts
 from ai.backend.manager.sessions.model import CreateSession, Kernel, OwnerLimits, Session
 from ai.backend.manager.sessions.settings import SessionSettings
@@ -124,6 +125,7 @@ class SessionFactory:
             plugin_options=check_plugin_options(
                 request.plugin_options, [kernel.slots for kernel in planned], candidates.agents, self.devices
             ),
+            diagnosed_devices=check_diagnosed_devices(caller, owner, request, candidates, self.devices),
             resource_opts=self._checked_options(request, slots),
             environ=self._environ(owner, request.environ),
             mounts=tuple(mount.name for mount in mounts),

@@ -97,6 +97,7 @@ def kernel_spec(
         variant_requirements=list(session.variant_requirements),
         device_requests=list(session.device_requests if claim is None else claim.device_requests),
         plugin_options={name: dict(options) for name, options in session.plugin_options.items()},
+        diagnosed_devices={name: list(device_ids) for name, device_ids in session.diagnosed_devices.items()},
         shmem_bytes=int(BinarySize.parse(kernel.role_options.get("shmem") or session.resource_opts.get("shmem", "0"))),
         environ=kernel_environ(session, kernel, secrets),
         mounts=[

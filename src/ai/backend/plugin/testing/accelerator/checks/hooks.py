@@ -230,6 +230,22 @@ async def attached_devices_are_those_of_the_allocation(subject: Subject) -> None
         msgspec.json.encode(dict(device.data))
 
 
+@CHECKS.add("decision 0621")
+async def a_diagnosis_takes_nothing(subject: Subject) -> None:
+    """A workload that diagnoses devices of another one sees them; these are prepared and offered as before."""
+    if not subject.plugin.capabilities.diagnosable:
+        raise NotApplicable("the plugin shows no devices for a diagnosis")
+    allocation, state, diagnosis_state = await subject.an_allocation(), ManagedState(), ManagedState()
+    await subject.hook("pre_create", allocation, state)
+    config = await subject.hook("pre_create", allocation, restored(state))  # as a repeat gives it
+    devices = await subject.call("list_devices")
+    for name in HOOKS:
+        await subject.hook(name, allocation, diagnosis_state, OTHER_KERNEL, is_diagnostic=True)
+    expect(await subject.call("list_devices") == devices, "after a diagnosis the plugin lists other devices")
+    again = await subject.hook("pre_create", allocation, restored(state))
+    expect(again == config, f"after a diagnosis the holder's config differs: {_differing_fields(config, again)}")
+
+
 async def _call_everything(subject: Subject) -> None:
     for method in _LISTING_METHODS:
         await subject.call(method)

@@ -1,0 +1,146 @@
+"""Taints or cordons devices by what their plugins measure, and takes it back when the devices have recovered."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+
+from ai.backend.agent.config.settings import DeviceRuleSettings
+from ai.backend.agent.devices.inventory import INTRINSIC, Inventory
+from ai.backend.agent.devices.operations import DeviceOperations
+from ai.backend.common.errors import BackendError
+from ai.backend.common.ids import DeviceId
+from ai.backend.core.allocation.requests.attributes import facts_of
+from ai.backend.core.allocation.requests.compiled import DeviceRequest, RequestCompiler
+from ai.backend.core.allocation.requests.terms import Facts, Value
+
+log = logging.getLogger(__name__)
+MAX_EVALUATIONS = 65_536
+"""How many expressions one round of measurements evaluates; devices beyond that are left out, which is logged."""
+_METRIC, _RATE = "metric", "rate"
+Key = tuple[str, str, DeviceId]
+"""A rule, a plugin and a device."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The present value of a device's metric, and by how much it grows in a second."""
+
+    value: float
+    rate: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    settings: DeviceRuleSettings
+    when: DeviceRequest
+    until: DeviceRequest | None
+
+
+class MetricRules:
+    """Evaluates the rules of the settings on each round of measurements (:meth:`observe`), and acts (:meth:`apply`).
+
+    A rule is in force for a device while the cordon or taint that it has set exists. ``when`` sets it after
+    ``seconds``; ``until``, or the end of ``when``, removes it after ``recovery`` seconds. A metric that is missing
+    satisfies neither. What an operator has set is not touched.
+    """
+
+    def __init__(
+        self,
+        settings: Sequence[DeviceRuleSettings],
+        inventory: Inventory,
+        operations: DeviceOperations,
+        *,
+        clock: Callable[[], float],
+    ) -> None:
+        compiler = RequestCompiler()
+        self._rules = [
+            _Rule(rule, compiler.compile(rule.when), compiler.compile(rule.until) if rule.until is not None else None)
+            for rule in settings
+        ]
+        self._inventory = inventory
+        self._operations = operations
+        self._clock = clock
+        self._since: dict[Key, float] = {}
+        """Since when a device satisfies ``when`` of a rule that is not in force, or has recovered from one that is."""
+        self._due: dict[Key, str] = {}
+        self._is_over_limit = False
+
+    def observe(self, plugin_key: str, readings: Mapping[DeviceId, Mapping[str, Reading]]) -> None:
+        """Takes in what a plugin has measured of its accelerators just now."""
+        rules = [rule for rule in self._rules if rule.settings.plugin in ("", plugin_key)]
+        kind = self._inventory.kinds.get(plugin_key)
+        if not rules or kind is None or plugin_key in INTRINSIC:
+            return
+        measured = [device for device in kind.evaluated if device.device_id in readings]
+        observed = measured[: MAX_EVALUATIONS // len(rules)]
+        if (is_over_limit := len(observed) < len(measured)) and not self._is_over_limit:
+            log.error("rules are evaluated for %d of %d devices of %s", len(observed), len(measured), plugin_key)
+        self._is_over_limit = is_over_limit
+        for device in observed:
+            facts = {**facts_of(device), **_facts_of_readings(readings[device.device_id])}
+            for rule in rules:
+                self._evaluate(rule, (rule.settings.name, plugin_key, device.device_id), facts)
+        observed_ids = {device.device_id for device in observed}
+        for key in [key for key in self._since if key[1] == plugin_key and key[2] not in observed_ids]:
+            del self._since[key]
+
+    def _evaluate(self, rule: _Rule, key: Key, facts: Facts) -> None:
+        name, plugin_key, device_id = key
+        is_in_force = self._operations.rule_of(plugin_key, device_id) == name
+        lasting_s = rule.settings.recovery if is_in_force else rule.settings.seconds
+        if not is_in_force:
+            holds = rule.when.selects(facts)
+        elif rule.until is not None:
+            holds = rule.until.selects(facts)
+        else:
+            holds = rule.when.term is not None and rule.when.term.value_for(facts) is False
+        if not holds:
+            self._since.pop(key, None)
+            self._due.pop(key, None)
+            return
+        now = self._clock()
+        if now - self._since.setdefault(key, now) >= lasting_s:
+            self._due[key] = "" if is_in_force else _describe(rule, facts)
+
+    async def apply(self) -> None:
+        """Sets and removes what is due. What fails is tried again at the next round of measurements."""
+        due, self._due = self._due, {}
+        settings_by_name = {rule.settings.name: rule.settings for rule in self._rules}
+        for key, reason in due.items():
+            name, plugin_key, device_id = key
+            self._since.pop(key, None)
+            rule = settings_by_name[name]
+            try:
+                if not reason:
+                    if await self._operations.release_by_rule(plugin_key, device_id, name):
+                        log.warning("the device %s of %s has recovered from the rule %s", device_id, plugin_key, name)
+                elif await self._operations.hold_by_rule(
+                    plugin_key, device_id, name, reason, rule.duration, taint=rule.taint
+                ):
+                    log.warning("the device %s of %s: %s", device_id, plugin_key, reason)
+            except (BackendError, OSError) as e:
+                log.warning("the rule %s is not applied to the device %s of %s: %s", name, device_id, plugin_key, e)
+
+
+def _facts_of_readings(readings: Mapping[str, Reading]) -> dict[str, tuple[Value, ...]]:
+    facts: dict[str, tuple[Value, ...]] = {}
+    for name, reading in readings.items():
+        for prefix, number in ((_METRIC, reading.value), (_RATE, reading.rate)):
+            if math.isfinite(number):
+                facts[f"{prefix}.{name}"] = (Decimal(repr(number)),)
+    return facts
+
+
+def _describe(rule: _Rule, facts: Facts) -> str:
+    """Returns the rule's name, its condition and the values behind it, for people."""
+    values = [
+        f"{name} is {float(facts[name][0]):g}"
+        for name in sorted(facts)
+        if name.startswith((f"{_METRIC}.", f"{_RATE}.")) and name in rule.settings.when
+    ]
+    lasting = f" for {rule.settings.seconds:g} s" if rule.settings.seconds else ""
+    return f"rule {rule.settings.name}: {rule.settings.when}{lasting} ({', '.join(values[:4])})"
