@@ -95,8 +95,8 @@ async def test_a_success_forgets_failures_and_an_absent_manager_adds_none(tmp_pa
 
 async def test_the_addresses_of_an_ipv6_network_count_together(tmp_path: Path) -> None:
     """Whoever has one such address has 2^64 of them."""
-    tables = {"session": {"address-allowed-fail-count": 3}, "service": {"trusted-proxies": ["127.0.0.1"]}}
-    async with running_site(tmp_path, **tables) as site:
+    service = {"trusted-proxies": ["127.0.0.1"]}
+    async with running_site(tmp_path, session={"address-allowed-fail-count": 3}, service=service) as site:
         for number in range(6):  # one guess for each name, so that no name is refused
             body = {"username": f"{number}@example.com", "password": "guess"}
             headers = {"X-Forwarded-For": f"2001:db8:0:1::{number:x}"}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ai.backend.agent.devices.inventory import ClaimedDevices
+from ai.backend.agent.devices.holdings import ClaimedDevices
 from ai.backend.common.devices import AllocMapSpec, DeviceAllocation
 from ai.backend.common.errors import InsufficientResource
 from ai.backend.common.ids import DeviceId

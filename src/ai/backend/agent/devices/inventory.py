@@ -5,31 +5,28 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from decimal import Decimal
 from functools import partial
 from types import MappingProxyType
 
+from ai.backend.agent.devices.holdings import ClaimedDevices, Holding, Holdings, split
+from ai.backend.agent.devices.kinds import DeviceKind, with_taint
 from ai.backend.agent.devices.network_cards import needs_cards, with_network_cards
 from ai.backend.agent.devices.partitions import list_uncut_partitions
 from ai.backend.agent.devices.plugins import PluginSet
 from ai.backend.agent.devices.whole_devices import WholeDevices, with_partitions_counted
 from ai.backend.common.devices import (
-    KEY,
-    TAINT,
     AllocMapSpec,
     ComputeDevice,
     DeviceAllocation,
     DeviceHealth,
-    SlotDisplay,
-    VariantNamespace,
     VariantProperty,
 )
 from ai.backend.common.errors import (
     BackendError,
     InsufficientResource,
     InvalidAllocation,
-    NotFound,
     PluginError,
     UnsupportedResource,
 )
@@ -70,53 +67,6 @@ def _raise_unavailable(*_: object) -> DeviceAllocation:
     raise InsufficientResource("the plugin's alloc map is not available")
 
 
-def _with_taint(device: ComputeDevice, key: str) -> ComputeDevice:
-    taint = VariantProperty(namespace=TAINT, feature=KEY, value=key)
-    return replace(device, variant_properties=(*device.variant_properties, taint))
-
-
-@dataclass(slots=True, kw_only=True)
-class DeviceKind:
-    """The devices and slots of one accelerator plugin.
-
-    ``answered`` are the devices as the plugin listed them at ``asked_at``; ``evaluated`` have the health that counts,
-    also if they are withheld, and ``devices`` are what is offered, without partitions that are counted at their device.
-    Allocation gives the same results with equal values.
-    """
-
-    devices: tuple[ComputeDevice, ...] = ()
-    displays: tuple[SlotDisplay, ...] = ()
-    slots: dict[SlotName, Decimal] = field(default_factory=dict)
-    spec: AllocMapSpec | None = None
-    namespaces: tuple[VariantNamespace, ...] = ()
-    answered: tuple[ComputeDevice, ...] = field(default=(), compare=False)
-    evaluated: tuple[ComputeDevice, ...] = field(default=(), compare=False)
-    queried_at: float = field(default=0.0, compare=False)
-    info: dict[str, str] | None = field(default=None, compare=False)
-
-    @property
-    def slot_names(self) -> frozenset[SlotName]:
-        device_slot_names = (slot.slot_name for device in self.devices for slot in device.slots)
-        return frozenset([*self.slots, *device_slot_names, *(display.slot_name for display in self.displays)])
-
-
-@dataclass(frozen=True, slots=True)
-class _Holding:
-    """The allocation of a kernel, and the part of it (``taken``) that the present devices provide."""
-
-    allocation: DeviceAllocation
-    taken: DeviceAllocation
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimedDevices:
-    """The device claim of a kernel: the slots that it provides and, if it is bound already, its devices."""
-
-    claim_id: str
-    slots: frozenset[str]
-    bound: DeviceAllocation | None = None
-
-
 class Inventory:
     """Stores the devices of each plugin and the allocations of live kernels.
 
@@ -147,11 +97,7 @@ class Inventory:
         self._reason_of_uncounted: dict[tuple[str, DeviceId], str] = {}
         self._allocator = NodeAllocator({})
         self._request_compiler = RequestCompiler()
-        self._holding_of_kernel: dict[str, _Holding] = {}
-        """What each kernel holds by itself."""
-        self._holding_of_claim: dict[str, _Holding] = {}
-        """What each device claim holds that some kernel holds."""
-        self._claim_of_kernel: dict[str, str] = {}
+        self._holdings = Holdings()
         self._offering_keys: frozenset[str] = frozenset()
         self._built_devices: dict[str, tuple[ComputeDevice, ...]] = {}
         self._refreshing = asyncio.Lock()
@@ -213,7 +159,7 @@ class Inventory:
 
     def holders_of(self, plugin_key: str) -> list[str]:
         """Returns the kernels that hold devices of a plugin."""
-        return [kernel_id for kernel_id in self._holding_of_kernel if self.holding_of(kernel_id, plugin_key).slots]
+        return [kernel_id for kernel_id in self._holdings.of_kernel if self.holding_of(kernel_id, plugin_key).slots]
 
     def forget(self, plugin_key: str) -> None:
         """Drops the devices of a plugin that has been removed; the next refresh reports it."""
@@ -338,7 +284,7 @@ class Inventory:
         removed_devices = {device.device_id: device for device in old_kind.answered}
         for device in new_kind.answered:
             removed_devices.pop(device.device_id, None)
-        held_slots = [holding.allocation.slots for _, holding in self._all_holdings()] if removed_devices else []
+        held_slots = [holding.allocation.slots for _, holding in self._holdings.all()] if removed_devices else []
         return frozenset(
             device.device_id
             for device in removed_devices.values()
@@ -374,7 +320,7 @@ class Inventory:
         kind.evaluated = tuple(
             device
             if (taint := self._taint_of_device.get((plugin_key, device.device_id))) is None
-            else _with_taint(device, taint)
+            else with_taint(device, taint)
             for device in tracker.evaluate(kind.answered, kind.queried_at, asyncio.get_running_loop().time())
         )
         kind.devices = tuple(
@@ -476,7 +422,7 @@ class Inventory:
     def _holders_of(self, device_ids: Collection[DeviceId], slot_names: Collection[SlotName]) -> list[str]:
         return [
             kernel_id
-            for kernel_id in self._holding_of_kernel
+            for kernel_id in self._holdings.of_kernel
             if any(
                 not devices.keys().isdisjoint(device_ids)
                 for slot, devices in self.holding(kernel_id).slots.items()
@@ -524,7 +470,7 @@ class Inventory:
         self._allocator = NodeAllocator(alloc_map_of_plugin, order=self._plugins.order)
         for key in alloc_map_of_plugin:
             self._allocator.locate(key, self.kinds[key].devices, self.kinds[key].namespaces)
-        for holdings in (self._holding_of_kernel, self._holding_of_claim):
+        for holdings in (self._holdings.of_kernel, self._holdings.of_claim):
             for holder, holding in holdings.items():
                 holdings[holder] = self._count_allocation(holder, holding.allocation)
         self._built_devices = {key: kind.devices for key, kind in self.kinds.items()}
@@ -533,7 +479,7 @@ class Inventory:
     def _update_uncounted(self) -> None:
         """Excludes the devices that a kernel holds by a slot, or in an amount, that they do not offer any more."""
         reason_of_uncounted: dict[tuple[str, DeviceId], str] = {}
-        for kernel_id, holding in self._all_holdings():
+        for kernel_id, holding in self._holdings.all():
             for slot, quantities in holding.allocation.slots.items():
                 counted = holding.taken.slots.get(slot, {})
                 for device_id, quantity in quantities.items():
@@ -562,12 +508,12 @@ class Inventory:
             if handle.key == plugin_key:
                 handle.complain("allocate", reason)
 
-    def _count_allocation(self, kernel_id: str, allocation: DeviceAllocation) -> _Holding:
+    def _count_allocation(self, kernel_id: str, allocation: DeviceAllocation) -> Holding:
         held_slots = ResourceSlot({slot: allocation.total(slot) for slot in allocation.slots})
         taken = self._allocator.adopt(held_slots, allocation)
         if taken.slots != allocation.slots:
             log.warning("kernel %s holds more than the present devices have; what is missing is not counted", kernel_id)
-        return _Holding(allocation, taken)
+        return Holding(allocation, taken)
 
     def owner_of(self, slot: str) -> str | None:
         """Returns the plugin that offers a slot, if there is one."""
@@ -610,38 +556,38 @@ class Inventory:
             InvalidAllocation: the plan is of the present inventory and impossible, or does not match the request.
             InsufficientResource, NotMultipleOfQuantum: the request is impossible, or a plugin is not available.
         """
-        if kernel_id in self._holding_of_kernel:
+        if kernel_id in self._holdings.of_kernel:
             return
         self._check_available(slots)
         own_claim_id = claim.claim_id if claim is not None else None
         reserves = [
             self._reserve(allocation)
             for claim_id, allocation in kept.items()
-            if claim_id != own_claim_id and claim_id not in self._holding_of_claim
+            if claim_id != own_claim_id and claim_id not in self._holdings.of_claim
         ]
         try:
             if claim is not None and (bound := self._bound_of(claim)) is not None:
                 holding = self._claim_holding(claim.claim_id, bound)
                 own_slots = ResourceSlot({slot: amount for slot, amount in slots.items() if slot not in claim.slots})
-                own_plan, _ = _split(plan, claim.slots)
+                own_plan, _ = split(plan, claim.slots)
                 try:
                     allocation = self._allocate(own_slots, own_plan, plan_generation, requirements, ())
                 except BaseException:
-                    if claim.claim_id not in self._holding_of_claim:
+                    if claim.claim_id not in self._holdings.of_claim:
                         self._allocator.free(holding.taken)
                     raise
-                self._holding_of_claim[claim.claim_id] = holding
+                self._holdings.of_claim[claim.claim_id] = holding
             else:
                 allocation = self._allocate(slots, plan, plan_generation, requirements, device_requests)
                 if claim is not None:
-                    allocation, claimed = _split(allocation, claim.slots)
-                    self._holding_of_claim[claim.claim_id] = _Holding(claimed, claimed)
+                    allocation, claimed = split(allocation, claim.slots)
+                    self._holdings.of_claim[claim.claim_id] = Holding(claimed, claimed)
         finally:
             for reserve in reserves:
                 self._allocator.free(reserve)
         if claim is not None:
-            self._claim_of_kernel[kernel_id] = claim.claim_id
-        self._holding_of_kernel[kernel_id] = _Holding(allocation, allocation)
+            self._holdings.claim_of_kernel[kernel_id] = claim.claim_id
+        self._holdings.of_kernel[kernel_id] = Holding(allocation, allocation)
 
     def _reserve(self, allocation: DeviceAllocation) -> DeviceAllocation:
         """Takes what is still there of the devices of a claim that no kernel holds; returns what it took."""
@@ -649,15 +595,15 @@ class Inventory:
 
     def _bound_of(self, claim: ClaimedDevices) -> DeviceAllocation | None:
         """Returns the devices that a claim has already, by the manager or because another kernel holds it."""
-        holding = self._holding_of_claim.get(claim.claim_id)
+        holding = self._holdings.of_claim.get(claim.claim_id)
         return claim.bound if claim.bound is not None or holding is None else holding.allocation
 
-    def _claim_holding(self, claim_id: str, bound: DeviceAllocation) -> _Holding:
+    def _claim_holding(self, claim_id: str, bound: DeviceAllocation) -> Holding:
         """Returns what a bound claim holds, and takes it if no other kernel holds the claim. Raises
         InsufficientResource if a device is not there, not healthy or taken."""
         if unhealthy_ids := bound.device_ids() - self._healthy_ids(bound):
             raise InsufficientResource(f"devices of the claim are missing or have failed: {', '.join(unhealthy_ids)}")
-        if (holding := self._holding_of_claim.get(claim_id)) is not None:
+        if (holding := self._holdings.of_claim.get(claim_id)) is not None:
             if holding.allocation.slots != bound.slots:
                 raise InsufficientResource("another kernel holds the claim with other devices")
             if not is_shareable(self._plugin_devices(), bound):
@@ -667,7 +613,7 @@ class Inventory:
             self._allocator.apply(bound)
         except InvalidAllocation as e:
             raise InsufficientResource(f"devices of the claim are taken: {e.message}") from None
-        return _Holding(bound, bound)
+        return Holding(bound, bound)
 
     def _plugin_devices(self) -> list[PluginDevices]:
         return [
@@ -731,30 +677,20 @@ class Inventory:
     def adopt(self, kernel_id: str, allocation: DeviceAllocation, claim: ClaimedDevices | None = None) -> None:
         """Records an existing allocation after a restart of the agent, even if it exceeds the present devices."""
         if claim is not None:
-            allocation, claimed = _split(allocation, claim.slots)
-            self._claim_of_kernel[kernel_id] = claim.claim_id
-            if claim.claim_id not in self._holding_of_claim:
-                self._holding_of_claim[claim.claim_id] = self._count_allocation(claim.claim_id, claimed)
-        self._holding_of_kernel[kernel_id] = self._count_allocation(kernel_id, allocation)
+            allocation, claimed = split(allocation, claim.slots)
+            self._holdings.claim_of_kernel[kernel_id] = claim.claim_id
+            if claim.claim_id not in self._holdings.of_claim:
+                self._holdings.of_claim[claim.claim_id] = self._count_allocation(claim.claim_id, claimed)
+        self._holdings.of_kernel[kernel_id] = self._count_allocation(kernel_id, allocation)
         self._update_uncounted()
 
     def free(self, kernel_id: str) -> None:
         """Frees the allocation of a kernel, if it has one, and that of its claim, if no other kernel holds that."""
-        freed = [self._holding_of_kernel.pop(kernel_id, None)]
-        claim_id = self._claim_of_kernel.pop(kernel_id, None)
-        if claim_id is not None and claim_id not in self._claim_of_kernel.values():
-            freed.append(self._holding_of_claim.pop(claim_id, None))
+        freed = self._holdings.remove(kernel_id)
         for holding in freed:
-            if holding is not None:
-                self._allocator.free(holding.taken)
-        if any(holding is not None and holding.taken.slots != holding.allocation.slots for holding in freed):
+            self._allocator.free(holding.taken)
+        if any(holding.taken.slots != holding.allocation.slots for holding in freed):
             self._update_uncounted()
-
-    def _all_holdings(self) -> list[tuple[str, _Holding]]:
-        """Returns every holding once, with the kernel that holds it, or the first of several."""
-        kernel_of_claim = {claim_id: kernel_id for kernel_id, claim_id in reversed(self._claim_of_kernel.items())}
-        claimed = [(kernel_of_claim[claim_id], holding) for claim_id, holding in self._holding_of_claim.items()]
-        return [*self._holding_of_kernel.items(), *claimed]
 
     def uncut(self, kernel_id: str) -> tuple[str, SlotName, DeviceId] | None:
         """Returns a plugin, slot and device of which a kernel holds a partition that is not cut yet; None if none."""
@@ -795,14 +731,14 @@ class Inventory:
 
         async def give() -> None:
             partition_id = await create()
-            holdings, holder = self._holder_of(kernel_id, slot_name)
+            holdings, holder = self._holdings.holder_of(kernel_id, slot_name)
             if (holding := holdings.get(holder)) is not None:  # else the kernel has ended, and the partition is idle
                 slots = {slot: dict(quantities) for slot, quantities in holding.allocation.slots.items()}
                 remaining = slots[slot_name].pop(device_id, Decimal(0)) - 1
                 if remaining > 0:
                     slots[slot_name][device_id] = remaining
                 slots[slot_name][partition_id] = Decimal(1)
-                holdings[holder] = _Holding(DeviceAllocation(slots=slots), holding.taken)
+                holdings[holder] = Holding(DeviceAllocation(slots=slots), holding.taken)
 
         await self.relist_after(handle, give)
 
@@ -824,41 +760,12 @@ class Inventory:
                 await self.rebuild()  # also where only what a kernel holds has changed
         self.changed()
 
-    def diagnosed_allocation(self, plugin_key: str, device_ids: Collection[str]) -> DeviceAllocation:
-        """Returns an allocation of all of some devices, healthy or not, for hooks that show them; nothing is taken.
-
-        Raises NotFound for a device that the plugin does not list.
-        """
-        kind = self.kinds.get(plugin_key)
-        listed_devices = {str(device.device_id): device for device in (kind.answered if kind is not None else ())}
-        slots: dict[SlotName, dict[DeviceId, Decimal]] = {}
-        for device_id in device_ids:
-            device = listed_devices.get(device_id)
-            offered = [slot for slot in device.slots if not slot.counters] if device is not None else []
-            if device is None or not offered:
-                raise NotFound(f"the plugin {plugin_key} lists no device {device_id[:128]!r} that sessions can see")
-            slot = max(offered, key=lambda slot: slot.amount)
-            slots.setdefault(slot.slot_name, {})[device.device_id] = slot.amount or slot.quantum
-        return DeviceAllocation(slots=slots)
-
-    def _holder_of(self, kernel_id: str, slot_name: SlotName) -> tuple[dict[str, _Holding], str]:
-        """Returns by which holding a kernel has a slot: its own or that of its claim."""
-        claim_id = self._claim_of_kernel.get(kernel_id, "")
-        claimed = self._holding_of_claim.get(claim_id)
-        if claimed is not None and slot_name in claimed.allocation.slots:
-            return self._holding_of_claim, claim_id
-        return self._holding_of_kernel, kernel_id
-
     def holds(self, kernel_id: str) -> bool:
-        return kernel_id in self._holding_of_kernel
+        return kernel_id in self._holdings.of_kernel
 
     def holding(self, kernel_id: str) -> DeviceAllocation:
         """Returns the allocation of a kernel over all plugins, with the devices of its claim."""
-        holding = self._holding_of_kernel.get(kernel_id)
-        claimed = self._holding_of_claim.get(self._claim_of_kernel.get(kernel_id, ""))
-        if holding is None or claimed is None:
-            return holding.allocation if holding is not None else DeviceAllocation()
-        return DeviceAllocation(slots={**holding.allocation.slots, **claimed.allocation.slots})
+        return self._holdings.allocation(kernel_id)
 
     def holding_of(self, kernel_id: str, plugin_key: str) -> DeviceAllocation:
         """Returns the part of a kernel's allocation that belongs to one plugin."""
@@ -867,10 +774,3 @@ class Inventory:
         return DeviceAllocation(
             slots={slot: devices for slot, devices in self.holding(kernel_id).slots.items() if slot in slot_names}
         )
-
-
-def _split(allocation: DeviceAllocation, claimed_slots: Collection[str]) -> tuple[DeviceAllocation, DeviceAllocation]:
-    """Returns the part of an allocation that is a kernel's own, and that of its claim."""
-    claimed = {slot: devices for slot, devices in allocation.slots.items() if slot in claimed_slots}
-    own = {slot: devices for slot, devices in allocation.slots.items() if slot not in claimed_slots}
-    return DeviceAllocation(slots=own), DeviceAllocation(slots=claimed)

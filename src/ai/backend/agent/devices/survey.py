@@ -9,7 +9,8 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from ai.backend.agent.config.settings import INTRINSIC_PLUGINS, AgentSettings
-from ai.backend.agent.devices.inventory import DeviceKind, Inventory
+from ai.backend.agent.devices.inventory import Inventory
+from ai.backend.agent.devices.kinds import DeviceKind
 from ai.backend.agent.devices.plugins import PluginSet
 from ai.backend.plugin.accelerator import ENTRY_POINT_GROUP
 from ai.backend.plugin.discovery import LEGACY_GROUPS, PluginSource, find_plugins

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from operator import methodcaller
 
-from ai.backend.agent.devices.inventory import DeviceKind
+from ai.backend.agent.devices.kinds import DeviceKind
 from ai.backend.agent.metrics.series import Metric, Series
 from ai.backend.common.errors import BackendError
 from ai.backend.plugin.accelerator import MetricKind, StatContext, responses

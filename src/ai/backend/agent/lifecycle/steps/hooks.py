@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from ai.backend.agent.devices.kinds import DeviceKind
 from ai.backend.agent.kernels.kernel import Kernel
 from ai.backend.agent.kernels.model import write_allocation
 from ai.backend.agent.lifecycle.context import Step, StepContext
@@ -81,9 +82,11 @@ class Hooks(Step):
                     raise CreationDenied(f"the plugin {key} shows no devices for a diagnosis")
                 if self.context.inventory.holding_of(kernel.id, key).slots:
                     raise CreationDenied(f"the kernel holds devices of {key}; it cannot diagnose others beside them")
-                result.append((handle, self.context.inventory.diagnosed_allocation(key, device_ids)))
+                result.append(
+                    (handle, self.context.inventory.kinds.get(key, DeviceKind()).allocation_of_whole(device_ids))
+                )
             except (PluginError, NotFound) as e:
-                raise CreationDenied(f"the devices cannot be diagnosed: {e.message}") from e
+                raise CreationDenied(f"the devices of {key} cannot be diagnosed: {e.message}") from e
         return result
 
     async def release(self, kernel: Kernel, step: StepContext) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import msgspec
 
-from ai.backend.agent.devices.inventory import ClaimedDevices
+from ai.backend.agent.devices.holdings import ClaimedDevices
 from ai.backend.agent.kernels.kernel import Kernel
 from ai.backend.agent.kernels.model import read_allocation, write_allocation
 from ai.backend.agent.lifecycle.context import Step, StepContext

@@ -1,0 +1,78 @@
+"""The devices of the node that kernels and their device claims hold."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from ai.backend.common.devices import DeviceAllocation
+from ai.backend.common.ids import SlotName
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """The allocation of a kernel or a claim, and the part of it (``taken``) that the present devices provide."""
+
+    allocation: DeviceAllocation
+    taken: DeviceAllocation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimedDevices:
+    """The device claim of a kernel: the slots that it provides and, if it is bound already, its devices."""
+
+    claim_id: str
+    slots: frozenset[str]
+    bound: DeviceAllocation | None = None
+
+
+@dataclass(slots=True)
+class Holdings:
+    """The holdings of live kernels: what each has by itself, and the claim that it shares with others.
+
+    Attributes:
+        of_kernel: what each kernel holds by itself.
+        of_claim: what each device claim holds that some kernel holds.
+        claim_of_kernel: the claim that a kernel holds, if it has one.
+    """
+
+    of_kernel: dict[str, Holding] = field(default_factory=dict)
+    of_claim: dict[str, Holding] = field(default_factory=dict)
+    claim_of_kernel: dict[str, str] = field(default_factory=dict)
+
+    def all(self) -> list[tuple[str, Holding]]:
+        """Returns every holding once, with the kernel that holds it, or the first of several."""
+        kernel_of_claim = {claim_id: kernel_id for kernel_id, claim_id in reversed(self.claim_of_kernel.items())}
+        claimed = [(kernel_of_claim[claim_id], holding) for claim_id, holding in self.of_claim.items()]
+        return [*self.of_kernel.items(), *claimed]
+
+    def holder_of(self, kernel_id: str, slot_name: SlotName) -> tuple[dict[str, Holding], str]:
+        """Returns by which holding a kernel has a slot: its own or that of its claim."""
+        claim_id = self.claim_of_kernel.get(kernel_id, "")
+        claimed = self.of_claim.get(claim_id)
+        if claimed is not None and slot_name in claimed.allocation.slots:
+            return self.of_claim, claim_id
+        return self.of_kernel, kernel_id
+
+    def allocation(self, kernel_id: str) -> DeviceAllocation:
+        """Returns the allocation of a kernel over all plugins, with the devices of its claim."""
+        holding = self.of_kernel.get(kernel_id)
+        claimed = self.of_claim.get(self.claim_of_kernel.get(kernel_id, ""))
+        if holding is None or claimed is None:
+            return holding.allocation if holding is not None else DeviceAllocation()
+        return DeviceAllocation(slots={**holding.allocation.slots, **claimed.allocation.slots})
+
+    def remove(self, kernel_id: str) -> list[Holding]:
+        """Removes the holding of a kernel, and that of its claim if no other kernel holds it; returns these."""
+        removed = [self.of_kernel.pop(kernel_id, None)]
+        claim_id = self.claim_of_kernel.pop(kernel_id, None)
+        if claim_id is not None and claim_id not in self.claim_of_kernel.values():
+            removed.append(self.of_claim.pop(claim_id, None))
+        return [holding for holding in removed if holding is not None]
+
+
+def split(allocation: DeviceAllocation, claimed_slots: Collection[str]) -> tuple[DeviceAllocation, DeviceAllocation]:
+    """Returns the part of an allocation that is a kernel's own, and that of its claim."""
+    claimed = {slot: devices for slot, devices in allocation.slots.items() if slot in claimed_slots}
+    own = {slot: devices for slot, devices in allocation.slots.items() if slot not in claimed_slots}
+    return DeviceAllocation(slots=own), DeviceAllocation(slots=claimed)
