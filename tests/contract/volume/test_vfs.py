@@ -47,6 +47,26 @@ class TestVfsWithoutOpenat2(TestVfs):
         """They are not: without openat2 nobody can know that they stay inside."""
 
 
+async def test_chunks_are_given_to_the_disk_while_the_upload_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each chunk is an opening of its own; the last fsync would find all of them else."""
+    flushed: list[tuple[int, int]] = []
+    monkeypatch.setattr(uploads, "start_writeback", lambda fd, offset, count: flushed.append((offset, count)))
+    monkeypatch.setattr(uploads, "_WRITEBACK_BYTES", 100)
+    volume = VfsVolume("local", tmp_path, {}, VolumeContext())
+    await volume.start()
+    folder = some_folder()
+    await volume.create_folder(folder)
+    await volume.create_upload(UploadRecord(session="0" * 32, folder=folder, path=at("file"), size=300))
+    for _ in range(5):
+        upload = volume.open_upload(folder, "0" * 32)
+        upload.write(b"x" * 60)
+        upload.close()
+    assert flushed == [(0, 120), (100, 140), (200, 100)]
+    await volume.stop()
+
+
 async def test_the_layout_is_the_published_one(tmp_path: Path) -> None:
     volume = VfsVolume("local", tmp_path, {}, VolumeContext())
     await volume.start()

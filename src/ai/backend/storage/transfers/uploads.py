@@ -183,6 +183,8 @@ class Uploads:
         try:
             if upload.offset < upload.record.size:
                 await self._append(upload, chunk)
+            if upload.offset < upload.record.size:
+                return upload.offset, False
             return upload.offset, await self._run(_publish_if_complete, upload, path)
         finally:
             upload.close()

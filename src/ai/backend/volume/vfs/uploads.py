@@ -28,7 +28,7 @@ from ai.backend.plugin.volume import Upload, UploadRecord, UploadState
 from ai.backend.volume.vfs.layout import Layout
 from ai.backend.volume.vfs.open_directory import READ_DIRECTORY_FLAGS, OpenDirectory, open_fd, refusals
 
-_WRITEBACK_BYTES = 1 << 25
+_WRITEBACK_BYTES = 1 << 24
 """Written data is flushed in pieces of this size, so that the final fsync is short."""
 _PIPE_BYTES = 1 << 20  # what the kernel lets any user have (pipe(7))
 _SPLICE_F_NONBLOCK = 2
@@ -155,7 +155,8 @@ class OpenUpload(Upload):
             self._stored = _read_record(self._uploads_dir, session)
             self.record = _upload_record(session, folder, self._stored, is_done=self._fd < 0)
             self.offset = self.record.size if self._fd < 0 else self._truncate()
-            self._flushed = self.offset
+            # The client's next chunks are other openings: each goes on where the one before it has left the writeback.
+            self._flushed = self.offset - self.offset % _WRITEBACK_BYTES
         except BaseException:
             self.close()
             raise
