@@ -15,7 +15,7 @@ from aiohttp import WSMsgType, web
 
 from ai.backend.common.errors import AuthenticationFailed, Forbidden, NotSupported, Unavailable
 from ai.backend.infra.http.paths import modern_path
-from ai.backend.infra.http.routes import Call, route
+from ai.backend.infra.http.routes import SAFE_METHODS, Call, route
 from ai.backend.infra.http.streams import ACCESS_KEY, STREAMS, open_socket
 from ai.backend.infra.loop import cancel_all
 from ai.backend.web.cookies import CookiePolicy
@@ -110,12 +110,17 @@ class RelayApi:
             body=_chunks(request) if request.body_exists else None,
         )
         async with response:
-            path = modern_path(unquote(raw_target.partition("?")[0]))  # as the manager finds the route
-            if login is not None and response.status == 200 and path == _PASSWORD_PATH:
-                await self._logins.end_others(login)
-            if login is not None and response.status == 200 and path == _ROTATION_PATH:
-                await self._logins.sign_out(login, everywhere=True)  # their secret is refused from now on
+            if login is not None and response.status == 200 and request.method not in SAFE_METHODS:
+                await self._end_logins(login, raw_target)
             return await _send_back(request, response)
+
+    async def _end_logins(self, login: Login, raw_target: str) -> None:
+        """Ends the login sessions whose password or keys a request has changed."""
+        path = modern_path(unquote(raw_target.partition("?")[0]))  # as the manager finds the route
+        if path == _PASSWORD_PATH:
+            await self._logins.end_others(login)
+        if path == _ROTATION_PATH:
+            await self._logins.sign_out(login, everywhere=True)  # their secret is refused from now on
 
     def _proof(self, request: web.Request, login: Login | None) -> dict[str, str]:
         proof = self._cookies.proof_of(request) if login is not None else None
