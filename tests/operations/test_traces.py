@@ -8,7 +8,7 @@ import socket
 import threading
 import urllib.request
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -193,11 +193,36 @@ class _Silent:
             one.close()
 
 
-@pytest.mark.parametrize(("fault", "protocol"), [("away", "grpc"), ("silent", "http/protobuf"), ("silent", "grpc")])
+class _Refusing(_Silent):
+    """Answers each connection with a refusal, which no retry would change; it is no HTTP/2 either."""
+
+    def _accept(self) -> None:
+        body = b"the token is wrong"
+        head = b"HTTP/1.1 403 Forbidden\r\nContent-Type: text/plain\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
+        while True:
+            try:
+                connection = self._socket.accept()[0]
+            except OSError:
+                return
+            with connection, suppress(OSError):
+                connection.recv(65_536)
+                connection.sendall(head % len(body) + body)
+
+
+@pytest.mark.parametrize(
+    ("fault", "protocol"),
+    [
+        ("away", "grpc"),
+        ("silent", "http/protobuf"),
+        ("silent", "grpc"),
+        ("refuses", "http/protobuf"),
+        ("refuses", "grpc"),
+    ],
+)
 def test_a_collector_of_no_use_disturbs_nobody(tmp_path: Path, fault: str, protocol: str) -> None:
-    with closing(_Silent()) as silent:
+    with closing(_Refusing() if fault == "refuses" else _Silent()) as server:
         environment = {
-            "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{silent.port if fault == 'silent' else 9}",
+            "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{server.port if fault != 'away' else 9}",
             "OTEL_EXPORTER_OTLP_PROTOCOL": protocol,
             "OTEL_METRIC_EXPORT_INTERVAL": "1000",
         }

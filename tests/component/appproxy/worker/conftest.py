@@ -53,6 +53,7 @@ async def start_plane(ports: list[int], plane_kind: str, tmp_path: Path) -> Asyn
         limits: Limits | None = None,
         identity: TlsIdentity | None = None,
         protocol: ProxyProtocol = ProxyProtocol.HTTP,
+        certificate: tuple[Path, Path] | None = None,
         **other: Any,
     ) -> DataPlane:
         tokens = Tokens(shared_secret=SECRET, permit_secret=PERMIT_SECRET, started_at=0.0)
@@ -66,7 +67,13 @@ async def start_plane(ports: list[int], plane_kind: str, tmp_path: Path) -> Asyn
         dialer.identity = identity
         plane: DataPlane
         if plane_kind == "haproxy":
-            options = HaproxyOptions(folder=tmp_path / f"h{len(planes)}", circuits=8, protocol=protocol, token_key=KEY)
+            options = HaproxyOptions(
+                folder=tmp_path / f"h{len(planes)}",
+                circuits=8,
+                protocol=protocol,
+                token_key=KEY,
+                certificate=certificate,
+            )
             plane = HaproxyPlane(frontend, gate, dialer, options, limits=limits, **other)
         else:
             plane = EmbeddedPlane(frontend, gate, dialer, limits=limits, **other)

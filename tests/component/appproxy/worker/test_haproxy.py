@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -23,6 +25,7 @@ from tests.component.appproxy.worker.conftest import PlaneFactory
 from tests.component.appproxy.worker.raw import exchange
 from tests.component.appproxy.worker.test_exploits import cookie_of, url_of
 from tests.component.appproxy.worker.test_smuggling import BAD_CHUNKS, CHUNKED, REFUSED
+from tests.support.certificates import self_signed
 from tests.support.proxy_apps import FakeApp, circuit_to, inference_token, route_to, until
 
 pytestmark = pytest.mark.needs("haproxy")
@@ -362,3 +365,43 @@ async def test_streams_that_are_reset_at_once_disturb_nobody(start_plane: PlaneF
     await plane.refresh()
     assert plane.observe()[circuit.id].open == 0
     await server.stop(None)
+
+
+async def test_a_replaced_certificate_is_used_without_a_restart(
+    start_plane: PlaneFactory, app: FakeApp, ports: list[int], tmp_path: Path
+) -> None:
+    files = self_signed(tmp_path)
+    plane: HaproxyPlane = await start_plane(is_secure=True, certificate=files)
+    circuit = circuit_to(route_to(app.port), port=ports[0])
+    await serve(plane, circuit)
+    pid, first = plane.pid, files[0].read_text()
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    url = f"https://127.0.0.1:{ports[0]}/ws"
+
+    async def used() -> str:
+        _, writer = await asyncio.open_connection("127.0.0.1", ports[0], ssl=context)
+        certificate = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        writer.close()
+        return ssl.DER_cert_to_PEM_cert(certificate)
+
+    assert await used() == first
+    async with aiohttp.ClientSession() as session, session.ws_connect(url, ssl=context) as socket:
+        files[0].write_text("-----BEGIN CERTIFICATE-----\nnonsense\n-----END CERTIFICATE-----\n")
+        await asyncio.sleep(1.2)  # two sweeps find it; nothing tells that they have refused it
+        assert await used() == first
+        self_signed(tmp_path)
+        second = files[0].read_text()
+        last = first
+        for _ in range(100):  # HAProxy tells nobody
+            if (last := await used()) == second:
+                break
+            await asyncio.sleep(0.2)
+        assert last == second
+        await socket.send_str("x")
+        assert (await asyncio.wait_for(socket.receive(), 5)).type is aiohttp.WSMsgType.TEXT
+    assert pid is not None
+    assert plane.pid == pid
+    os.kill(pid, signal.SIGKILL)
+    await until(lambda: plane.pid not in (None, pid))
+    assert await used() == second, "the new process reads the file"

@@ -207,9 +207,7 @@ class HaproxyPlane:
         if self._process is not None:
             path = self._folder / f"authority-{number}.pem"
             try:
-                await self._api.ask(f"set ssl ca-file {path} <<\n{authority.strip()}\n")
-                if "Success" not in (reply := await self._api.ask(f"commit ssl ca-file {path}")):
-                    raise CommandFailed(f"haproxy: {reply.strip()[-200:]}")
+                await self._api.replace_file("ca-file", path, authority)
             except (BackendError, CommandFailed) as e:
                 log.warning("haproxy is started anew, with the present certificates: %s", e)
                 self._process.kill()

@@ -7,6 +7,7 @@ import csv
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from ai.backend.common.errors import Unavailable
 
@@ -62,6 +63,17 @@ class RuntimeApi:
             raise Unavailable(f"haproxy does not answer its commands: {str(e) or 'in time'}") from e
         return reply.decode("utf-8", "replace")
 
+    async def replace_file(self, kind: Literal["cert", "ca-file"], path: Path, content: str) -> None:
+        """Replaces certificates that HAProxy has read from a file at its start; later handshakes use these.
+
+        Raises Unavailable, and CommandFailed for what cannot be used: the earlier ones stay then.
+        """
+        await self.ask(f"set ssl {kind} {path} <<\n{_pem_blocks(content)}\n")
+        reply = await self.ask(f"commit ssl {kind} {path}")
+        if "Success" not in reply:
+            await self.ask(f"abort ssl {kind} {path}")
+            raise CommandFailed(f"haproxy: {reply.strip()[-200:]}")
+
     async def uses(self) -> dict[tuple[str, str], Use]:
         """Returns the use of each backend, by its name and ``BACKEND``, and of each server, by both names."""
         uses = {}
@@ -75,6 +87,18 @@ class RuntimeApi:
                     idle_s=int(row["lastsess"]) if row["lastsess"] not in ("", "-1") else None,
                 )
         return uses
+
+
+def _pem_blocks(content: str) -> str:
+    """Returns the blocks of a PEM file without other lines: an empty one would end the payload of a command."""
+    lines: list[str] = []
+    is_inside = False
+    for line in content.splitlines():
+        is_inside |= line.startswith("-----BEGIN ")
+        if is_inside and line.strip():
+            lines.append(line.strip())
+        is_inside &= not line.startswith("-----END ")
+    return "\n".join(lines) + "\n"
 
 
 def _batches(commands: Sequence[str]) -> Iterator[list[str]]:

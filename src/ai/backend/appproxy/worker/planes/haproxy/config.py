@@ -66,6 +66,11 @@ class Files:
         return self.folder / "worker.sock"
 
     @property
+    def certificate(self) -> Path:
+        """The certificate of the frontend with its key."""
+        return self.folder / "frontend.pem"
+
+    @property
     def circuits(self) -> Path:
         """The map from slots to circuits: ``kind/backend/circuit``, where the kind is ``p`` for public ones."""
         return self.folder / "circuits.map"

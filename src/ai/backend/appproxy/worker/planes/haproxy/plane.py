@@ -12,6 +12,7 @@ import logging
 import socket
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from uuid import UUID
@@ -109,6 +110,7 @@ class HaproxyPlane:
         self._api = RuntimeApi(self._files.commands)
         self._lock = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._certificate = self._refused_certificate = b""
         self._process: HaproxyProcess
 
     @property
@@ -172,10 +174,31 @@ class HaproxyPlane:
         """HAProxy reads a certificate and its key from one file."""
         if self._options.certificate is None:
             return None
-        path = self._options.folder / "frontend.pem"
-        content = b"\n".join(each.read_bytes() for each in self._options.certificate)
-        write_atomically(path, content, mode=0o600)
-        return path
+        self._certificate = self._read_certificate(self._options.certificate)
+        write_atomically(self._files.certificate, self._certificate, mode=0o600)
+        return self._files.certificate
+
+    @staticmethod
+    def _read_certificate(files: tuple[Path, Path]) -> bytes:
+        return b"\n".join(each.read_bytes() for each in files)
+
+    async def _renew_certificate(self) -> None:
+        """Gives HAProxy the certificate that has replaced the one in use. One that cannot be used is logged once."""
+        if self._options.certificate is None:
+            return
+        with suppress(OSError):  # it is read again at the next sweep
+            content = self._read_certificate(self._options.certificate)
+            if content in (self._certificate, self._refused_certificate):
+                return
+            try:
+                await self._api.replace_file("cert", self._files.certificate, content.decode("ascii", "ignore"))
+            except CommandFailed as e:  # perhaps the key comes later than its certificate
+                self._refused_certificate = content
+                log.warning("the certificate %s is not used, the one of before is: %s", self._options.certificate[0], e)
+                return
+            write_atomically(self._files.certificate, content, mode=0o600)
+            self._certificate = content
+            log.info("the certificate %s was replaced", self._options.certificate[0])
 
     # What HAProxy knows
 
@@ -386,6 +409,7 @@ class HaproxyPlane:
             expired = self._admissions.take(now=time.monotonic())
             commands += [f"del map {self._files.permits} {key}" for key in expired]
             await self._run(commands)
+            await self._renew_certificate()
 
     def _spawn(self, work: Awaitable[None]) -> None:
         task: asyncio.Task[None] = asyncio.ensure_future(work)
