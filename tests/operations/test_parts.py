@@ -49,7 +49,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _environment(folder: Path) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("BACKEND", "PYTHONPATH"))}
-    return {**kept, "HOME": str(folder), "UV_TOOL_DIR": str(folder / "tools"), "UV_TOOL_BIN_DIR": str(folder / "bin")}
+    places = {"UV_TOOL_DIR": "tools", "UV_TOOL_BIN_DIR": "bin", "PIPX_HOME": "pipx", "PIPX_BIN_DIR": "bin"}
+    return {**kept, "HOME": str(folder), **{name: str(folder / place) for name, place in places.items()}}
 
 
 def _run(command: list[str], folder: Path) -> str:
@@ -75,6 +76,14 @@ def test_a_part_has_what_it_imports_and_no_more(part: str, wheel: Path, tmp_path
     print(f"{part}: {size_mb:.0f} MB")
     assert size_mb < MAX_MB[part]
     assert _run([str(tmp_path / "env/bin/backend.ai"), "--version"], tmp_path).startswith("backend.ai ")
+
+
+def test_the_client_installs_by_pipx(wheel: Path, tmp_path: Path) -> None:
+    pipx = [UV, "tool", "run", "--quiet", "--python", sys.executable, "pipx"]
+    _run([*pipx, "install", "--python", sys.executable, f"backendai-slim[client] @ {wheel.as_uri()}"], tmp_path)
+    assert _run([str(tmp_path / "bin/backend.ai"), "--version"], tmp_path).startswith("backend.ai ")
+    _run([*pipx, "uninstall", "backendai-slim"], tmp_path)
+    assert not (tmp_path / "bin/backend.ai").exists()
 
 
 def test_a_daemon_that_is_left_out_says_so(wheel: Path, tmp_path: Path) -> None:
