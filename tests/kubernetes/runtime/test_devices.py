@@ -134,10 +134,10 @@ async def test_a_device_plugin_gives_as_many_as_were_planned(
             return bool(node["status"]["allocatable"].get(RESOURCE) == "5")
 
         await asyncio.to_thread(plugin.wait, offers_five, "devices at the node", 60)
-        talk = await started(opened, spec_of(f"count:{RESOURCE}=any-0", f"count:{RESOURCE}=any-4"))
+        talk = await started(opened, spec_of(f"COUNTED.{RESOURCE}=any-0", f"COUNTED.{RESOURCE}=any-4"))
         await talk.run(SHOW)
         assert len(set(talk.text().strip().split(","))) == 2
         with pytest.raises(CreationDeferred, match="Insufficient"):
-            await opened.runtime.create(spec_of(*(f"count:{RESOURCE}=any-{number}" for number in range(4))))
+            await opened.runtime.create(spec_of(*(f"COUNTED.{RESOURCE}=any-{number}" for number in range(4))))
         await talk.close()
         await opened.runtime.remove(talk.key)

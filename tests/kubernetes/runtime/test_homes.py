@@ -72,7 +72,9 @@ async def test_a_home_outlives_a_restart_and_ends_with_its_kernel(opened: OpenRu
 async def test_a_creation_that_fails_leaves_no_home(opened: OpenRuntime, session_site: Site) -> None:
     settings = opened.settings.model_copy(update={"schedule_timeout_s": 2.0})
     opened.connection.settings = settings
-    nowhere = spec_of(config=WorkloadConfig(devices=(DeviceMapping(source="", cdi_name="count:nowhere.test/x=any-0"),)))
+    nowhere = spec_of(
+        config=WorkloadConfig(devices=(DeviceMapping(source="", cdi_name="COUNTED.nowhere.test/x=any-0"),))
+    )
     with pytest.raises(BackendError, match=r"nowhere\.test/x"):
         await opened.runtime.create(nowhere)
     await asyncio.to_thread(session_site.cluster.wait_for, lambda: not claims(session_site), "the end of the home")
