@@ -187,8 +187,13 @@ class Traffic:
                 turn += 1
                 name = f"s{number}-{turn}"
                 try:
+                    # At the end nobody makes room for the session that waits: it gives up waiting then.
                     session.ComputeSession.get_or_create(
-                        "python", name=name, enqueue_only=number % 4 > 0, resources={"cpu": 1, "mem": "64m"}
+                        "python",
+                        name=name,
+                        enqueue_only=number % 4 > 0,
+                        max_wait=20,
+                        resources={"cpu": 1, "mem": "64m"},
                     )
                     self.made.append(name)
                     time.sleep(0.3)
