@@ -131,7 +131,8 @@ def prepare(layout: Layout, options: UpOptions) -> tuple[ClusterFile, Sockets]:
         sock,
         _listen_again(options.host, previous.storage_port),
         _listen_again("127.0.0.1", previous.storage_manager_port),
-        _listen_again(options.host, previous.coordinator_port or DEFAULT_COORDINATOR_PORT),
+        # Daemons of their own bind it later: another cluster that starts now would take the usual one between.
+        _listen_again(options.host, previous.coordinator_port or (0 if options.separate else DEFAULT_COORDINATOR_PORT)),
         web,
         claim,
     )

@@ -55,8 +55,13 @@ class AgentKeys(Protocol):
 
 
 def generate_keypair(path: Path | None = None) -> KeyPair:
-    """Creates a key pair; with a path, replaces the secret there (0600) and the public half beside it (``.pub``)."""
+    """Creates a key pair; with a path, replaces the secret there (0600) and the public half beside it (``.pub``).
+
+    The public key does not begin with a hyphen, as one of 85 would: people type it after a command.
+    """
     public, secret = zmq.curve_keypair()
+    while public.startswith(b"-"):
+        public, secret = zmq.curve_keypair()
     keypair = KeyPair(public.decode(), secret.decode())
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
