@@ -10,7 +10,7 @@ import pytest
 
 PLUGINS: Mapping[str, Mapping[str, str]] = {
     "backendai_hook_v10": {
-        "token": "tests.plugins.site_hooks:TokenSignOn",
+        "site-token": "tests.plugins.site_hooks:TokenSignOn",
         "policy": "tests.plugins.site_hooks:SitePolicy",
         "wrong": "pathlib:Path",
         "missing": "no.such.module:Hook",

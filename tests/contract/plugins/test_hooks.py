@@ -75,15 +75,15 @@ async def test_a_hook_that_fails_refuses(caplog: pytest.LogCaptureFixture) -> No
 
 def test_hooks_are_enabled_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install_plugins(tmp_path, monkeypatch)
-    options = {"token": {"key": KEY, "issuer": "site"}}
-    hooks = load_hooks(HookSettings(enabled=["policy", "token"], options=options))
-    assert [name for name, _ in hooks.plugins] == ["policy", "token"]
+    options = {"site-token": {"key": KEY, "issuer": "site"}}
+    hooks = load_hooks(HookSettings(enabled=["policy", "site-token"], options=options))
+    assert [name for name, _ in hooks.plugins] == ["policy", "site-token"]
     assert load_hooks(HookSettings()).plugins == []
     refused: list[tuple[dict[str, Any], type[Exception], str]] = [
-        ({"enabled": ["none"]}, InvalidInput, "there is ldap, missing, oidc, policy, token, wrong"),
+        ({"enabled": ["none"]}, InvalidInput, "there is ldap, missing, oidc, policy, site-token, token, wrong"),
         ({"enabled": ["missing"]}, PluginError, "cannot be loaded: ModuleNotFoundError"),
         ({"enabled": ["wrong"]}, PluginError, "is no subclass of"),
-        ({"enabled": ["token"]}, InvalidInput, "hooks.options.token.key: it is missing"),
+        ({"enabled": ["site-token"]}, InvalidInput, "hooks.options.site-token.key: it is missing"),
         ({"enabled": ["policy"], "options": options}, InvalidInput, "which hooks.enabled does not name"),
         ({"enabled": ["policy"], "options": {"policy": {"x": 1}}}, InvalidInput, "options.policy.x: there is no such"),
     ]
