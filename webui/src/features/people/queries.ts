@@ -99,7 +99,7 @@ export const policiesQuery = graphql(`
     keypair_resource_policies {
       name default_for_unspecified total_resource_slots max_concurrent_sessions max_containers_per_session
       max_pending_session_count max_pending_session_resource_slots max_session_lifetime idle_timeout
-      max_vfolder_count max_vfolder_size allowed_vfolder_hosts
+      max_vfolder_count max_vfolder_size max_claims max_claim_idle_time allowed_vfolder_hosts
     }
     user_resource_policies { name max_vfolder_count max_quota_scope_size }
     project_resource_policies { name max_vfolder_count max_quota_scope_size }

@@ -46,6 +46,8 @@ export function keypairPolicyFields(
     secondsField('idle_timeout', row?.idle_timeout),
     countField('max_vfolder_count', row?.max_vfolder_count),
     bytesField('max_vfolder_size', row?.max_vfolder_size, 0),
+    countField('max_claims', row?.max_claims),
+    secondsField('max_claim_idle_time', row?.max_claim_idle_time),
     hostsField('allowed_vfolder_hosts', row?.allowed_vfolder_hosts, hosts, permissions),
   ];
 }
