@@ -81,6 +81,9 @@ export async function settle(page) {
 
 /** Returns every rule of accessibility that the settled page breaks, and where. A terminal's colours are the shell's. */
 export async function checkAccessibility(page, name) {
+  if ((await page.getByRole('dialog').count()) > 0) {
+    await page.locator('[role=menu]').first().waitFor({ state: 'detached' }); // the one that led to the dialog
+  }
   await settle(page); // what fades in or out has other colours meanwhile
   await page.evaluate(axe); // not as an element: the policy of the page forbids scripts of others
   const { violations } = await page.evaluate(
