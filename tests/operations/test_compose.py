@@ -107,7 +107,7 @@ def _make_stand_ins(engine: DockerEngine, folder: Path) -> None:
 def test_a_reader_gets_from_nothing_to_a_session_and_back(tmp_path_factory: pytest.TempPathFactory) -> None:
     """By the commands of the page, with an engine and a network of their own: no port of this machine is used."""
     compose = families()["compose"]
-    if not compose.is_built():
+    if not compose.is_built():  # `./check operations` builds it; a single run of pytest does not
         pytest.skip("machine: not built: compose (python -m tools.kube build compose)")
     (image,) = built_release(tmp_path_factory).glob("backendai-*-image.tar")
     with tempfile.TemporaryDirectory(prefix="compose-", ignore_cleanup_errors=True) as text, _network() as network:

@@ -485,7 +485,7 @@ async def test_a_device_that_its_metrics_condemn_takes_only_who_tolerates_it(
     tainted: dict[str, str] = {}
     async with asyncio.timeout(20):
         while not tainted:
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.05)  # the agent's round of measurements has no event outside of it
             tainted = (await agent.commands.device_options(DeviceOptionsOf(device_name="mock"))).cordons
     assert tainted == {
         "a": "tainted hot: rule hot: metric.mock_temperature >= 95 for 0.1 s (metric.mock_temperature is 99)"

@@ -1,4 +1,4 @@
-"""What HAProxy alone does for the service gateway: it is killed, it is missing, it learns of authorities."""
+"""The HAProxy plane of the service gateway: HAProxy is killed, is missing, and gets new authorities."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def echoes_soon(route: RouteOpened) -> bool:
             with suppress(Unavailable):
                 if await echoes(route):
                     return True
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.02)  # HAProxy's return is seen by connecting alone
 
 
 async def test_a_killed_haproxy_comes_back_with_all_routes(bench: Bench, runtime: ServingRuntime) -> None:
@@ -98,7 +98,7 @@ async def test_clients_wait_while_haproxy_starts(bench: Bench, runtime: ServingR
     route = await open_route(agent, await bench.run(agent))
     os.kill(pid_of(agent), signal.SIGSTOP)
     waiting = asyncio.create_task(echoes(route))
-    await asyncio.sleep(0.3)
+    await asyncio.sleep(0.3)  # an answer would come within it, and none may
     assert not waiting.done()
     os.kill(pid_of(agent), signal.SIGCONT)
     assert await waiting
@@ -179,7 +179,7 @@ async def test_a_new_authority_cuts_nobody(bench: Bench, runtime: ServingRuntime
 async def test_a_session_of_tls_is_not_resumed_at_a_route_of_another_authority(
     bench: Bench, runtime: ServingRuntime
 ) -> None:
-    """One process verifies for all authorities; a resumed session would not be verified."""
+    """Each client is verified anew: a resumed session would skip the verification of the authority."""
     agent = await bench.start()
     spec, other = await bench.run(agent), create_authority()
     route, route_of_other = await open_route(agent, spec), await open_route(agent, spec, authority=other)

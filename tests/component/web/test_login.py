@@ -316,7 +316,7 @@ async def test_superadmins_end_login_sessions_of_others(site: Site) -> None:
 
 
 async def test_the_folder_of_the_logins_is_made(tmp_path: Path) -> None:
-    """Where no package has made it, as in a container whose volume is empty."""
+    """The server makes the folder if no package has, as in a container whose volume is empty."""
     settings = SessionSettings.model_validate({"file": str(tmp_path / "state/web/logins.db")})
     login_store_of(settings)
     assert (tmp_path / "state/web").stat().st_mode & 0o777 == 0o700

@@ -123,7 +123,7 @@ async def test_keys_are_sealed_anew_and_lost_ones_are_no_open_door(database: Dat
 
 
 async def test_variables_of_revisions_and_sessions_are_sealed_anew(database: Database, stores: Stores) -> None:
-    """Those of sessions that have ended stay as they are: nobody opens them."""
+    """Variables of ended sessions stay as they are, since nobody opens them."""
     plain = {"NGC_API_KEY": "nvapi-planted"}
     old = sealed_environ(Sealer([OLD]), plain)
     live, over = (make_session(name, sealed_environ=old) for name in ("live", "over"))

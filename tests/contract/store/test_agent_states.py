@@ -1,4 +1,4 @@
-"""What every store of agents says of their states."""
+"""The contract of every store of agents for their states."""
 
 from __future__ import annotations
 

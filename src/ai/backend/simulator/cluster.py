@@ -77,7 +77,7 @@ class Plan:
     claims: int = 0
     """Device claims that some of the sessions name."""
     has_gpus: bool = False
-    """Whether nodes have devices that are cut on demand, and sessions ask for them."""
+    """True if nodes have devices that are cut on demand, and sessions ask for them."""
 
 
 def _agent_settings(number: int, *, has_gpus: bool) -> AgentSettings:
@@ -190,7 +190,7 @@ class Cluster:
                 if any(claim.name == request.name for claim in self.memory.claims.values()):
                     break
                 await self._ask_about_claims(partial(_create_claim, self._caller(), request))
-                await asyncio.sleep(0.5)
+                await asyncio.sleep(0.5)  # simulated: a user tries again
 
     async def _ask_about_claims(self, call: Callable[[ClaimService], Coroutine[Any, Any, object]]) -> None:
         """Asks a manager once."""
@@ -413,7 +413,7 @@ class Cluster:
                 if claim.id not in self.memory.claims or self.memory.claims[claim.id].is_deleting:
                     break
                 await self.change_claim(str(claim.id), "delete")
-                await asyncio.sleep(1.0)
+                await asyncio.sleep(1.0)  # simulated: a user tries again
 
 
 async def _create_claim(caller: Caller, request: CreateClaim, claims: ClaimService) -> object:

@@ -210,7 +210,7 @@ def reload(data_dir: Path | None) -> None:
         while (report := read_report(path, since=times[agent_id])) is None:
             if time.monotonic() > deadline:
                 _fail(Unavailable(f"The agent {agent_id} has not reloaded; see {layout.logs}."))
-            time.sleep(0.05)
+            time.sleep(0.05)  # the report is a file of another process
         problems = [report.error] if report.error else [f"{name}: {why}" for name, why in report.refused.items()]
         for problem in problems:
             click.echo(f"{agent_id}: {problem}", err=True)

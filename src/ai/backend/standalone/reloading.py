@@ -1,4 +1,4 @@
-"""Tells `backend.ai reload` what became of the plugins of each agent."""
+"""Reports of agents on the plugins that they reloaded, as files that `backend.ai reload` reads."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from ai.backend.agent.channel.model import RunRecord
 from ai.backend.infra.telemetry.tracing import record_span
 
 PHASES = frozenset({"clean", "build", "compile", "exec", "code"})
-"""What a run may consist of: the steps of a batch run, and of a snippet its compilation or its code."""
+"""The parts of a run: the steps of a batch run, and the compilation or the code of a snippet."""
 _MAX_PHASES = 8
 _LAST_EXIT_CODE = 255
 

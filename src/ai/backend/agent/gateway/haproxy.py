@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 _FRONTENDS = 16
 """As many authorities can have routes at once: there is one for each app proxy."""
 _MESSAGE = b"\0\0"
-"""What HAProxy expects beside the descriptor of a passed connection."""
+"""The bytes that HAProxy expects beside the descriptor of a passed connection."""
 _REFUSED = "refused"
 _FULL_PAUSE_S, _FAILED_PAUSE_S = 0.02, 0.1
 _MAX_TIMER_S = 20 * 86_400.0
@@ -222,7 +222,7 @@ class HaproxyPlane:
                 client, address = await loop.sock_accept(listener)
             except OSError as e:
                 log.warning("the service gateway cannot accept a connection: %s", e)
-                await asyncio.sleep(_FAILED_PAUSE_S)
+                await asyncio.sleep(_FAILED_PAUSE_S)  # no descriptor is free: nothing tells when one is
                 continue
             self._pending.add(str(address[0]), self._spawn(self._authenticate(client), "gateway-handshake"))
 
@@ -275,7 +275,7 @@ class HaproxyPlane:
                     break
                 except OSError as e:  # HAProxy is starting, or has very much to do
                     log.debug("haproxy takes no connection: %s", e)
-                    await asyncio.sleep(_FULL_PAUSE_S)
+                    await asyncio.sleep(_FULL_PAUSE_S)  # it does not tell when it takes more
             return await waiting.handed_back
         except asyncio.CancelledError:
             if waiting.handed_back.done() and waiting.handed_back.exception() is None:

@@ -1,4 +1,4 @@
-"""Tells which agents have changed."""
+"""Compares the states of agents and publishes the agents that have changed."""
 
 from __future__ import annotations
 
@@ -102,6 +102,7 @@ class AgentChanges:
         async with self._lock:
             if self._read_at > hinted_at:
                 return
+            # Paces the reads: hints that come meanwhile are served by the one that follows.
             await asyncio.sleep(max(0.0, self._read_at + self.read_interval_s - self._clock.monotonic()))
             read_at = self._clock.monotonic()
             earlier, self._states = self._states, await self._agents.states()

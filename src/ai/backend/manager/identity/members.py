@@ -16,7 +16,7 @@ from ai.backend.manager.identity.store import IdentityStore, OwnedSessions
 from ai.backend.manager.query.model import Condition, Filter, ListQuery, Page
 
 _FIELDS = frozenset({"uuid", "email", "username", "full_name", "status"})
-"""What members may be found and ordered by; other fields of users are not for administrators of a project."""
+"""The fields by which members are filtered and ordered; administrators of a project see no others of users."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -179,7 +179,7 @@ claim_spans = Table(
     required("terminated_at", UTCDateTime, index=True),
     sqlite_autoincrement=True,
 )
-"""What claims have held, for reports of usage."""
+"""The periods in which claims held devices, for reports of usage."""
 
 session_dependencies = Table(
     "session_dependencies",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
@@ -35,17 +36,19 @@ class ClaimMemory(Protocol):
     def agents(self) -> dict[AgentId, Agent]: ...
 
 
-class MemoryClaims:
+class MemoryClaims(ABC):
     """Implements :class:`ai.backend.manager.sessions.claims.store.ClaimStore`."""
 
     _memory: ClaimMemory
 
     @property
+    @abstractmethod
     def _live(self) -> list[Session]:
-        raise NotImplementedError
+        """Returns the sessions that have not ended."""
 
+    @abstractmethod
     def _agents_with_deltas(self, deltas: Mapping[AgentId, ResourceSlot]) -> dict[AgentId, Agent]:
-        raise NotImplementedError
+        """Returns the agents whose occupied slots grow by ``deltas``, with them."""
 
     def check_claims(self, changes: Iterable[ClaimChange]) -> None:
         """Raises StaleVersion if a claim was changed meanwhile, or a live session names one that is deleted."""
