@@ -41,9 +41,19 @@ def why_no_gvisor() -> str | None:
 
 @pytest.fixture(scope="session")
 def kubernetes_cluster() -> Iterator[Cluster]:
-    """A cluster with one real node, which the tests of a worker share; none of them kills its daemons for good."""
-
+    """A cluster with one real node, which the tests of a worker share. None of them ends its API server or its etcd:
+    they take ``cluster_to_break``."""
     with running_cluster(ClusterOptions(has_kwok=True, has_services=True, has_gvisor=True, is_audited=True)) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster_to_break() -> Iterator[Cluster]:
+    """A cluster with one real node for a single test, which may end its API server and its etcd.
+
+    Kubernetes' own programs connect again after delays that have grown up to two minutes meanwhile (client-go, gRPC):
+    until then no pod is bound and no service leads to a new pod, which other tests would take for faults of theirs."""
+    with running_cluster(ClusterOptions()) as cluster:
         yield cluster
 
 

@@ -260,8 +260,16 @@ class Cluster:
                 if condition():
                     return
             if time.monotonic() > deadline:
-                raise DaemonFailed(f"waited {timeout_s:g} s for {what}")
+                raise DaemonFailed(f"waited {timeout_s:g} s for {what}\n{self._last_errors()}")
             time.sleep(0.05)
+
+    def _last_errors(self) -> str:
+        """Return the last two errors that each daemon has logged, in klog's form (``E1128 18:28:34 ...``)."""
+        errors = {
+            name: [line[:300] for line in daemon.log_tail().splitlines() if line[:2] in ("E0", "E1")][-2:]
+            for name, daemon in self.daemons.items()
+        }
+        return "\n".join(f"{name}: {line}" for name, lines in errors.items() for line in lines)
 
     def is_node_ready(self, name: str = NODE_NAME) -> bool:
         """Return whether a node has told that it is ready. Raises ApiError, OSError."""

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,14 @@ _numbers = itertools.count(1)
 
 @pytest.fixture(scope="session")
 def acc_cluster() -> Iterator[Cluster]:
+    """A control plane that the tests of a worker share; none of them ends a daemon of it."""
+    with control_plane() as cluster:
+        yield cluster
+
+
+@contextmanager
+def control_plane() -> Iterator[Cluster]:
+    """Runs a control plane with the resources of kube-acc and a ready node, without a kubelet, until the block ends."""
     with running_cluster(ClusterOptions(has_node=False)) as cluster:
         for text in (crds_yaml(), access_yaml()):
             cluster.kubectl("apply", "--server-side", "-f", "-", text=text)
@@ -74,9 +82,15 @@ async def api(acc_cluster: Cluster) -> AsyncIterator[KubeApi]:
 @pytest.fixture
 async def controllers_api(acc_cluster: Cluster) -> AsyncIterator[KubeApi]:
     """A client with the rights of the controllers, and no more."""
-    token = acc_cluster.kubectl("-n", NAMESPACE, "create", "token", CONTROLLERS_ACCOUNT).strip()
-    authority = acc_cluster.certificate_authority.read_text()
-    address = ClusterAddress(server=acc_cluster.url, authority=authority, token=Token(token))
+    async with controllers_client(acc_cluster) as client:
+        yield client
+
+
+@asynccontextmanager
+async def controllers_client(cluster: Cluster) -> AsyncIterator[KubeApi]:
+    token = cluster.kubectl("-n", NAMESPACE, "create", "token", CONTROLLERS_ACCOUNT).strip()
+    authority = cluster.certificate_authority.read_text()
+    address = ClusterAddress(server=cluster.url, authority=authority, token=Token(token))
     client = KubeApi(address, lambda: Backoff(0.2, 5.0))
     yield client
     await client.close()
@@ -84,17 +98,25 @@ async def controllers_api(acc_cluster: Cluster) -> AsyncIterator[KubeApi]:
 
 @pytest.fixture
 def namespace(acc_cluster: Cluster) -> str:
-    """A namespace of its own for the test, in which everything is allowed."""
+    return add_namespace(acc_cluster)
+
+
+def add_namespace(cluster: Cluster) -> str:
+    """Makes a namespace of its own for a test, in which everything is allowed, and returns its name."""
     name = f"lab{next(_numbers)}"
-    acc_cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
     policy = {"namespaces": [name], "operations": list(VERBS), "drainModes": ["Refuse", "Wait", "Evict"]}
-    add(acc_cluster, "AcceleratorPolicy", name, policy)
+    add(cluster, "AcceleratorPolicy", name, policy)
     return name
 
 
 @pytest.fixture
 async def device(api: KubeApi) -> str:
-    """A device of the node, of the class ``fpga``."""
+    return await add_device(api)
+
+
+async def add_device(api: KubeApi) -> str:
+    """Makes a device of the node, of the class ``fpga``, and returns its name."""
     name = f"{NODE}-mock-{next(_numbers)}"
     spec = {"driver": "mock", "deviceID": name, "type": "FPGA", "nodeName": NODE}
     await api.create(ACCELERATORS, {"metadata": {"name": name}, "spec": spec})
@@ -282,9 +304,13 @@ class Bench:
 
 @pytest.fixture
 async def bench(api: KubeApi, controllers_api: KubeApi, acc_cluster: Cluster, namespace: str) -> AsyncIterator[Bench]:
-    """Controllers and a node that does everything at once."""
-    node = ScriptedNode(api)
-    async with running(ControllerManager(controllers_api).run, node.run):
-        bench = Bench(api, acc_cluster, namespace, node)
+    async with running_bench(Bench(api, acc_cluster, namespace, ScriptedNode(api)), controllers_api) as bench:
+        yield bench
+
+
+@asynccontextmanager
+async def running_bench(bench: Bench, controllers_api: KubeApi) -> AsyncIterator[Bench]:
+    """Runs controllers and the node, which does everything at once, until the end of the block."""
+    async with running(ControllerManager(controllers_api).run, bench.node.run):
         await bench.wait_until_admitted()
         yield bench

@@ -23,7 +23,18 @@ from ai.backend.kubeacc.policies.roles import CONTROLLERS_ACCOUNT
 from ai.backend.node.kube_api.client import KubeApi
 from ai.backend.plugin.crash_points import VARIABLE
 from tests.kubernetes.kubeacc.accounts import account_kubeconfig
-from tests.kubernetes.kubeacc.conftest import Bench, ScriptedNode, running, succeed
+from tests.kubernetes.kubeacc.conftest import (
+    Bench,
+    ScriptedNode,
+    add_device,
+    add_namespace,
+    client_of,
+    control_plane,
+    controllers_client,
+    running,
+    running_bench,
+    succeed,
+)
 
 pytestmark = pytest.mark.needs("kubernetes")
 
@@ -128,7 +139,15 @@ async def test_two_controllers_that_both_believe_to_lead_give_each_order_once(
     assert (await bench.device(device)).status.operation is None
 
 
-async def test_the_api_server_dies_while_an_operation_runs(bench: Bench, device: str) -> None:
+async def test_the_api_server_dies_while_an_operation_runs() -> None:
+    with control_plane() as cluster:
+        async with client_of(cluster.kubeconfig) as api, controllers_client(cluster) as controllers_api:
+            device, node = await add_device(api), ScriptedNode(api)
+            async with running_bench(Bench(api, cluster, add_namespace(cluster), node), controllers_api) as bench:
+                await _kill_the_api_server(bench, device)
+
+
+async def _kill_the_api_server(bench: Bench, device: str) -> None:
     go = asyncio.Event()
     bench.node.script = lambda operation, order: succeed(operation, order) if go.is_set() else None
     await bench.ask("op", device, "Reset")
@@ -143,4 +162,3 @@ async def test_the_api_server_dies_while_an_operation_runs(bench: Bench, device:
     assert ended.status.phase is P.SUCCEEDED
     assert bench.node.orders == [("op", 1, "order")]
     await bench.wait_for_end("op", 30)
-    await asyncio.to_thread(bench.cluster.reconnect)

@@ -8,10 +8,12 @@ import subprocess
 import sys
 import uuid
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tools.kube.cluster import Cluster
 
 from ai.backend.common.errors import CreationDeferred, CreationDenied, Unavailable
 from ai.backend.common.ids import KernelId, SessionId
@@ -29,14 +31,21 @@ CRASH_POINTS = ("create.posted", "create.linked", "create.placed", "create.begun
 
 @pytest.fixture
 async def opened(tmp_path: Path, session_site: Site) -> AsyncIterator[OpenRuntime]:
-    opened = session_site.open(tmp_path)
+    async with _opened(session_site, tmp_path) as opened:
+        yield opened
+
+
+@asynccontextmanager
+async def _opened(site: Site, directory: Path) -> AsyncIterator[OpenRuntime]:
+    """Runs a runtime until the end of the block, which leaves no workload."""
+    opened = site.open(directory)
     await opened.runtime.setup()
     yield opened
     for view in await opened.runtime.list_workloads():
         await opened.runtime.remove(view.key)
     await opened.runtime.shutdown()
     await opened.api.close()
-    session_site.require_nothing_left()
+    site.require_nothing_left()
 
 
 def spec_of(**changes: Any) -> WorkloadSpec:
@@ -85,26 +94,29 @@ async def test_a_session_goes_on_while_the_daemons_of_its_node_are_away(
     await talk.close()
 
 
-async def test_nothing_ends_while_the_api_server_is_away(opened: OpenRuntime, session_site: Site) -> None:
-    talk = await start(opened)
-    server = session_site.cluster.daemons["kube-apiserver"]
-    await asyncio.to_thread(server.kill)
-    try:
-        await talk.run("print('still here')")
-        assert talk.text() == "still here\n"
-        with pytest.raises((CreationDeferred, Unavailable)):
-            await opened.runtime.create(spec_of())
-        again = Talk(await opened.runtime.open_channel(talk.key, epoch=2), PATIENCE_S)
-        await again.run("print('a new channel too')", "r2")
-        assert [view.state for view in await opened.runtime.list_workloads()] == [WorkloadState.RUNNING]
-        stopped = await opened.runtime.stop(talk.key, grace_s=2.0)
-        assert stopped is not None
-        assert stopped.reason == "stopped", "its relay ends it, without the API server"
-        await again.close()
-    finally:
-        await asyncio.to_thread(server.start)
-        await asyncio.to_thread(session_site.cluster.reconnect)
-    await talk.close()
+async def test_nothing_ends_while_the_api_server_is_away(cluster_to_break: Cluster, tmp_path: Path) -> None:
+    site = Site(cluster_to_break)
+    await asyncio.to_thread(site.prepare, tmp_path)
+    async with _opened(site, tmp_path) as opened:
+        talk = await start(opened)
+        server = cluster_to_break.daemons["kube-apiserver"]
+        await asyncio.to_thread(server.kill)
+        try:
+            await talk.run("print('still here')")
+            assert talk.text() == "still here\n"
+            with pytest.raises((CreationDeferred, Unavailable)):
+                await opened.runtime.create(spec_of())
+            again = Talk(await opened.runtime.open_channel(talk.key, epoch=2), PATIENCE_S)
+            await again.run("print('a new channel too')", "r2")
+            assert [view.state for view in await opened.runtime.list_workloads()] == [WorkloadState.RUNNING]
+            stopped = await opened.runtime.stop(talk.key, grace_s=2.0)
+            assert stopped is not None
+            assert stopped.reason == "stopped", "its relay ends it, without the API server"
+            await again.close()
+        finally:
+            await asyncio.to_thread(server.start)
+            await asyncio.to_thread(cluster_to_break.reconnect)
+        await talk.close()
 
 
 async def test_what_a_session_said_at_its_end_is_read_by_the_next_agent(tmp_path: Path, session_site: Site) -> None:

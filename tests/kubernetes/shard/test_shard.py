@@ -6,11 +6,14 @@ import os
 import re
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
-from tools.kube.cluster import NODE_NAME
+from tools.kube.cluster import NODE_NAME, Cluster
 
 from tests.kubernetes.runtime.sites import PYTHON_IMAGE, Site
+from tests.kubernetes.shard.conftest import prepared_site, running_installation
 from tests.kubernetes.shard.installation import CLUSTER, Installation
 
 pytestmark = pytest.mark.needs("kubernetes")
@@ -63,47 +66,50 @@ def test_code_runs_in_a_pod(installation: Installation) -> None:
     assert "42 59500" in printed
 
 
-@pytest.fixture
-def session(installation: Installation, site: Site) -> Iterator[dict[str, str]]:
-    """The pods of a session with a variable, which is ended by its user; nothing of it is left."""
+@contextmanager
+def running_session(installation: Installation) -> Iterator[dict[str, str]]:
+    """Returns the pods of a session with a variable, which its user ends with the block; nothing of it is left."""
     create = ("session", "create", "--name", "stays", "-r", "cpu=1", "-r", "mem=256m", PYTHON_IMAGE)
     installation.run(*create, who="user")
     installation.run("run", "-c", "x = 'kept'", "--name", "stays", PYTHON_IMAGE, who="user")
-    yield session_pods(site)
+    yield session_pods(installation.site)
     installation.run("rm", "stays", who="user")
-    installation.until(lambda: not session_pods(site), "the end of the pod")
+    installation.until(lambda: not session_pods(installation.site), "the end of the pod")
 
 
-def test_a_session_outlives_its_shard(installation: Installation, site: Site, session: dict[str, str]) -> None:
-    installation.kill(leader(installation))
-    killed_at = time.monotonic()
-    printed = ""
-    while "kept" not in printed:
-        assert time.monotonic() - killed_at < FAILOVER_S, installation.log()
-        try:
-            printed = installation.run("run", "-c", "print(x)", "--name", "stays", PYTHON_IMAGE, who="user")
-        except AssertionError:
-            time.sleep(0.5)
-    assert session_pods(site) == session
-    assert installation.rows(f"SELECT lost_at FROM agents WHERE id = '{AGENT}'") == [(None,)]
+def test_a_session_outlives_its_shard(installation: Installation, site: Site) -> None:
+    with running_session(installation) as pods:
+        installation.kill(leader(installation))
+        killed_at = time.monotonic()
+        printed = ""
+        while "kept" not in printed:
+            assert time.monotonic() - killed_at < FAILOVER_S, installation.log()
+            try:
+                printed = installation.run("run", "-c", "print(x)", "--name", "stays", PYTHON_IMAGE, who="user")
+            except AssertionError:
+                time.sleep(0.5)
+        assert session_pods(site) == pods
+        assert installation.rows(f"SELECT lost_at FROM agents WHERE id = '{AGENT}'") == [(None,)]
 
 
-@pytest.mark.timeout(AWAY_S + 200)
-@pytest.mark.parametrize("daemon", ["kube-apiserver", "etcd"])
-def test_a_session_goes_on_while_the_cluster_cannot_be_asked(
-    installation: Installation, site: Site, session: dict[str, str], daemon: str
-) -> None:
-    process = site.cluster.daemons[daemon]
-    process.kill()
-    try:
-        gone_at = time.monotonic()
-        while time.monotonic() - gone_at < AWAY_S:
-            assert "kept" in installation.run("run", "-c", "print(x)", "--name", "stays", PYTHON_IMAGE, who="user")
-            time.sleep(AWAY_S / 40)
-        assert installation.rows(f"SELECT status, lost_at FROM agents WHERE id = '{AGENT}'") == [("ALIVE", None)]
-    finally:
-        process.start()
-        site.cluster.reconnect()
-    assert session_pods(site) == session
-    new = ("run", "--rm", "-r", "cpu=1", "-r", "mem=128m", "-c", "print('new', 1)", PYTHON_IMAGE)
-    assert "new 1" in installation.run(*new, who="user", timeout_s=150)
+@pytest.mark.timeout(2 * AWAY_S + 400)
+def test_a_session_goes_on_while_the_cluster_cannot_be_asked(cluster_to_break: Cluster, tmp_path: Path) -> None:
+    site = prepared_site(cluster_to_break, tmp_path)
+    with running_installation(site, tmp_path) as installation, running_session(installation) as pods:
+        for daemon in ("kube-apiserver", "etcd"):
+            process = cluster_to_break.daemons[daemon]
+            process.kill()
+            try:
+                gone_at = time.monotonic()
+                while time.monotonic() - gone_at < AWAY_S:
+                    look = ("run", "-c", "print(x)", "--name", "stays", PYTHON_IMAGE)
+                    assert "kept" in installation.run(*look, who="user")
+                    time.sleep(AWAY_S / 40)
+                rows = installation.rows(f"SELECT status, lost_at FROM agents WHERE id = '{AGENT}'")
+                assert rows == [("ALIVE", None)], daemon
+            finally:
+                process.start()
+                cluster_to_break.reconnect()
+            assert session_pods(site) == pods, daemon
+            new = ("run", "--rm", "-r", "cpu=1", "-r", "mem=128m", "-c", "print('new', 1)", PYTHON_IMAGE)
+            assert "new 1" in installation.run(*new, who="user", timeout_s=150), daemon
