@@ -8,8 +8,16 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from ai.backend.infra.tls.certificates import create_server_identity
 from tests.support import wheels
 from tests.support.cluster import wait_until
+
+_CERTIFICATE_FILE = "certificate.yml"
+_CERTIFICATE = """tls:
+  stores:
+    default:
+      defaultCertificate: {certFile: default.crt, keyFile: default.key}
+"""
 
 
 def static_configuration(
@@ -24,19 +32,27 @@ def static_configuration(
         lines += [f"  {name}:", f"    address: {address}"]
         lines += ["    http: {encodedCharacters: {allowEncodedSlash: true}}"]  # as JupyterLab's paths need it
     lines += ["api:", "  insecure: true", "providers:", "  providersThrottleDuration: 0"]
-    lines += ["  etcd:", f"    rootKey: traefik/worker_{authority}", f"    endpoints: ['{etcd}']"]
+    lines += [
+        f"  file: {{filename: {_CERTIFICATE_FILE}}}",
+        "  etcd:",
+        f"    rootKey: traefik/worker_{authority}",
+        f"    endpoints: ['{etcd}']",
+    ]
     lines += ["global:", "  checkNewVersion: false", "  sendAnonymousUsage: false"]
     return "\n".join(lines) + "\n"
 
 
 @contextmanager
 def running_traefik(folder: Path, configuration: str, *, api_port: int) -> Iterator[subprocess.Popen[bytes]]:
-    """Starts Traefik, and ends it."""
+    """Starts Traefik, and ends it. It has a default certificate: without, it makes an RSA key with each change."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "traefik.yml").write_text(configuration)
+    identity = create_server_identity()
+    files = {"default.crt": identity.certificate, "default.key": identity.key, _CERTIFICATE_FILE: _CERTIFICATE}
+    for name, text in {**files, "traefik.yml": configuration}.items():
+        (folder / name).write_text(text)
     with (folder / "traefik.log").open("wb") as log:
         process = subprocess.Popen(
-            [wheels.traefik(), f"--configFile={folder / 'traefik.yml'}"], stdout=log, stderr=subprocess.STDOUT
+            [wheels.traefik(), "--configFile=traefik.yml"], cwd=folder, stdout=log, stderr=subprocess.STDOUT
         )
         try:
             wait_until(lambda: _answers(api_port), timeout_s=30, what="Traefik")

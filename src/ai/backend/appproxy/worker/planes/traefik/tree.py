@@ -71,22 +71,20 @@ def http_tree(circuit: Circuit, addresses: Mapping[RouteKey, str], permit: str, 
     is_equal = len({weight for _, weight in routes}) <= 1
     tree = {
         f"{router}/rule": rule,
-        f"{router}/entryPoints/0": entry_point_of(circuit),
+        f"{router}/entryPoints": entry_point_of(circuit),
         f"{router}/service": name,
-        f"{router}/middlewares/0": name,
-        f"{router}/middlewares/1": _RETRY,
+        f"{router}/middlewares": f"{name},{_RETRY}",
         f"{gate}/forwardAuth/address": f"{options.gate}/{circuit.id.hex}",
         f"{gate}/forwardAuth/preserveLocationHeader": "true",
         f"{gate}/forwardAuth/authResponseHeadersRegex": _DROPPED_FIELDS,
-        f"{gate}/forwardAuth/addAuthCookiesToResponse/0": permit,
-        f"{service}/passHostHeader": "true",
+        f"{gate}/forwardAuth/authResponseHeaders": ",".join(_GATE_FIELDS),
+        f"{gate}/forwardAuth/addAuthCookiesToResponse": permit,
         f"{service}/serversTransport": _TRANSPORT,
         f"{service}/strategy": "p2c" if is_equal else "wrr",
     }
     if len(routes) > 1:  # the only one is used whatever it answers
         tree[f"{service}/passiveHealthCheck/maxFailedAttempts"] = str(_FAILURES)
         tree[f"{service}/passiveHealthCheck/failureWindow"] = f"{_EJECTED_S}s"
-    tree |= {f"{gate}/forwardAuth/authResponseHeaders/{i}": field for i, field in enumerate(_GATE_FIELDS)}
     for i, (route, weight) in enumerate(routes):
         tree[f"{service}/servers/{i}/url"] = f"http://{addresses[key_of(route)]}"
         if not is_equal:
