@@ -12,6 +12,7 @@ from tools.kube import kwok
 from tools.kube.cluster import Cluster, CommandFailed
 from tools.kube.images import write_image
 
+from tests.support.kube_policies import enforced
 from tests.support.kubernetes import busybox_pod
 
 pytestmark = pytest.mark.needs("kubernetes")
@@ -63,6 +64,24 @@ def test_services_lead_to_pods(kubernetes_cluster: Cluster) -> None:
     assert kubernetes_cluster.kubectl("logs", "asks") == "behind\n"
     with socket.create_connection((kubernetes_cluster.service_address(77), 70), 5) as connection:
         assert connection.makefile().readline() == "behind\n"
+
+
+def test_policies_leave_the_node_as_it_was(kubernetes_cluster: Cluster) -> None:
+    """Services of later tests would lead nowhere."""
+
+    def read() -> str:
+        bridge = ("sysctl", "net.bridge.bridge-nf-call-iptables")
+        commands = (bridge, ("iptables", "-S", "FORWARD"))
+        return "".join(
+            subprocess.run(kubernetes_cluster.place.inside(command), capture_output=True, text=True, check=True).stdout
+            for command in commands
+        )
+
+    before = read()
+    assert "bridge-nf-call-iptables = 1" in before
+    with enforced(kubernetes_cluster, "default"):
+        assert read() != before
+    assert read() == before
 
 
 def _is_endpoint_ready(cluster: Cluster, service: str) -> bool:

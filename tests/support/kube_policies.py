@@ -22,8 +22,7 @@ Addresses = Mapping[str, dict[str, str]]
 
 @contextmanager
 def enforced(cluster: Cluster, namespace: str) -> Iterator[None]:
-    """Enforces the policies meanwhile, each change within a second."""
-    cluster.place.run("sysctl", "-qw", "net.bridge.bridge-nf-call-iptables=1")
+    """Enforces the policies meanwhile, each change within a second, in a cluster with services."""
     for chain in _CHAINS:
         cluster.place.run("iptables", "-N", chain)
         cluster.place.run("iptables", "-I", "FORWARD", "-j", chain)
@@ -39,7 +38,6 @@ def enforced(cluster: Cluster, namespace: str) -> Iterator[None]:
             cluster.place.run("iptables", "-D", "FORWARD", "-j", chain)
             cluster.place.run("iptables", "-F", chain)
             cluster.place.run("iptables", "-X", chain)
-        cluster.place.run("sysctl", "-qw", "net.bridge.bridge-nf-call-iptables=0")
 
 
 def _serve(cluster: Cluster, namespace: str, end: threading.Event) -> None:

@@ -402,6 +402,9 @@ class Cluster:
         self._launch("kubelet", arguments, lambda: self._answers_http(10248, "/healthz"))
 
     def _launch_proxy(self) -> None:
+        # Else the answer of a pod to another one of the node would go past the rules by which a service's address leads
+        # to it.
+        self.place.run("sysctl", "-qw", "net.bridge.bridge-nf-call-iptables=1")
         kubeconfig = self._kubeconfig_of("kube-proxy", "system:kube-proxy")
         arguments = [f"--kubeconfig={kubeconfig}", f"--hostname-override={NODE_NAME}", "--proxy-mode=iptables"]
         arguments += [f"--cluster-cidr={self.place.addresses.pods}", "--conntrack-max-per-core=0"]

@@ -113,3 +113,4 @@ def test_a_session_goes_on_while_the_cluster_cannot_be_asked(cluster_to_break: C
             assert session_pods(site) == pods, daemon
             new = ("run", "--rm", "-r", "cpu=1", "-r", "mem=128m", "-c", "print('new', 1)", PYTHON_IMAGE)
             assert "new 1" in installation.run(*new, who="user", timeout_s=150), daemon
+            installation.until(lambda: session_pods(site) == pods, "the end of the new session's pod")
