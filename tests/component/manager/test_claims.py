@@ -423,5 +423,18 @@ async def test_a_claim_of_a_purged_user_is_deleted(cluster: Cluster, agent: Fake
     await until(is_deleted)
 
 
+async def test_a_claim_of_a_user_who_was_locked_out_returns_its_devices(cluster: Cluster, agent: FakeAgent) -> None:
+    await make(cluster, idle_timeout_s=0)  # for ever
+    await end(cluster, await start(cluster))
+    await claim_at(cluster, ClaimStatus.IDLE)
+    stores, loop = cluster.manager.stores, cluster.manager.loops.claims
+    await stores.identities.change_keypair(cluster.user.access_key, is_active=False)
+    loop._owners_at = float("-inf")
+    loop.wake()
+    view = await claim_at(cluster, ClaimStatus.UNALLOCATED)
+    assert "not active" in str(view.claim.status_info)
+    assert await occupied(cluster, agent) == "0"
+
+
 def test_the_default_idle_time_is_an_hour() -> None:
     assert timedelta(seconds=SETTINGS.sessions.claim_idle_timeout_s) == timedelta(hours=1)

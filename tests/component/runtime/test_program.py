@@ -164,3 +164,13 @@ async def test_a_killed_shim_takes_the_program_with_it(bench: Bench) -> None:
     assert stopped is not None
     assert (stopped.reason, stopped.program) == ("shim-died", False)
     await bench.end(key, talk)
+
+
+async def test_the_plan_keeps_no_secret(bench: Bench) -> None:
+    changes = {"environ": {"ODD": ODD_VALUE, "KEY": "nvapi-never-on-a-disk"}, "secret_names": frozenset({"KEY"})}
+    key, talk = await begin(bench, 'echo "$ODD $KEY"', **changes)
+    assert (await talk.kind("exited"))["code"] == 0
+    assert await bench.runtime.read_logs(key, max_bytes=4096) == f"{ODD_VALUE} nvapi-never-on-a-disk\n".encode()
+    plans = [path.read_text() for path in bench.state.rglob("plan.json")]
+    assert [("ODD" in plan, "nvapi-never" in plan) for plan in plans] == [(True, False)]
+    await bench.end(key, talk)

@@ -89,6 +89,7 @@ class WorkloadSpec:
         environ: complete environment of the session's programs; no secret of the platform is ever in it.
         config: the merged configs of all plugins, with cpu, memory, cpuset and devices.
         files: small files to place before the start, by absolute path in the workload (resource.txt, ...).
+        secret_names: those of ``environ`` whose values no runtime stores longer than a start takes.
         private_files: those of them that the session's user alone may read.
         home_bytes, pids: limits; None is the runtime's default.
         keep_home: reuse the home of an earlier attempt (restart in place).
@@ -115,6 +116,7 @@ class WorkloadSpec:
     network: NetworkView | None = None
     runtime_class: str = ""
     program: str = ""
+    secret_names: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,7 +35,8 @@ class Kernel:
 
     The record of a running kernel is kept compressed, because there are many and most fields are rarely read
     (docs/decisions/0016); not that of a batch job, which is soon read for its end. ``deferral_ends`` and
-    ``owing_since`` are the record's times on the loop's clock. ``registries`` holds credentials and is never stored.
+    ``owing_since`` are the record's times on the loop's clock. ``registries`` holds credentials and ``secrets``
+    the secret variables of the next workload; neither is ever stored.
     """
 
     _record: KernelRecord | bytes
@@ -50,6 +51,7 @@ class Kernel:
     attached: dict[str, list[AttachedDevice]] = field(default_factory=dict)
     network: NetworkView | None = None
     registries: Sequence[RegistryAccess] = ()
+    secrets: Mapping[str, str] = field(default_factory=dict)
     exit: WorkloadExit | None = None
     channel: KernelChannel | None = None
     runs: RunQueue | None = None

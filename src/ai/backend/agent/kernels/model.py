@@ -58,7 +58,8 @@ class KernelRecord(Record, frozen=True, kw_only=True):
     is ending, ``restarted`` marks attempts that are restarts. ``unhealthy`` are the failed devices that were reported
     last, ``services`` the declared services (:meth:`~ai.backend.common.service_ports.ServicePort.to_wire`),
     ``features`` those of the image's label. ``carried`` is what the attempts until ``carried_until`` used: counters by
-    key, and the largest values of gauges that name their maximum.
+    key, and the largest values of gauges that name their maximum. ``has_secrets``: the workload is created with secret
+    variables, which are in memory alone (decision 0685).
     """
 
     version: int = RECORD_VERSION
@@ -91,6 +92,7 @@ class KernelRecord(Record, frozen=True, kw_only=True):
     batch_since: float | None = None
     created_at: float = 0.0
     ended_at: float = 0.0
+    has_secrets: bool = False
 
     @property
     def kernel_id(self) -> KernelId:

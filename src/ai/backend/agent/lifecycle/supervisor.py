@@ -95,13 +95,14 @@ class Supervisor:
                     ResourceSlot.parse(dict(spec.slots)), self.context.settings.agent.id
                 )
                 record = KernelRecord(
-                    spec=with_shared_texts(spec),
+                    spec=with_shared_texts(msgspec.structs.replace(spec, secret_environ={})),
+                    has_secrets=bool(spec.secret_environ),
                     phase=Phase.CREATING,
                     status=KernelStatus.PREPARING,
                     created_at=self.context.wall_clock(),
                 )
                 kernel = Kernel(record, self.context.records)
-                kernel.registries = req.registries
+                kernel.registries, kernel.secrets = req.registries, spec.secret_environ
                 self._runner.devices.bind(kernel, kept)
                 kernels.append(kernel)
         except (ResourceError, InvalidInput):
@@ -159,6 +160,7 @@ class Supervisor:
         if kernel.attempt > req.attempt:
             raise _other_attempt(kernel, req.attempt)
         old_spec = kernel.record.spec
+        kernel.secrets = req.secret_environ
         operations = kernel.move(
             PhaseTrigger.RESTART_REQUESTED,
             cause=f"restart as attempt {req.attempt}",
@@ -166,6 +168,7 @@ class Supervisor:
             status=KernelStatus.RESTARTING,
             restarted_from=old_spec.attempt,
             restarted=True,
+            has_secrets=bool(req.secret_environ),
             ready=False,
             batch_since=None,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from decimal import Decimal
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from ai.backend.agent.config.settings import RuntimeClassSettings
@@ -219,12 +220,14 @@ def kernel_environ(
     config: WorkloadConfig,
     attached: Mapping[str, list[AttachedDevice]],
     image_labels: Mapping[str, str],
+    secrets: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, str]:
-    """Returns a kernel's environment. The user's variables override those for the image's libraries, and never
-    variables of the platform or a plugin."""
+    """Returns a kernel's environment. The user's variables and ``secrets`` override those for the image's libraries,
+    and never variables of the platform or a plugin."""
     return {
         **core_count_environ(spec, image_labels),
         **spec.environ,
+        **secrets,
         **gpu_environ(attached),
         **config.env_vars,
         **platform_environ(spec),

@@ -95,7 +95,8 @@ class KernelSpec(Wire, frozen=True, kw_only=True):
     ``plugin_options`` are what the session says to plugins, by their name; the agent checks them by its own schemas.
     ``diagnosed_devices`` are devices by plugin that an administrator looks into: the kernel sees them and holds none.
     ``image_labels`` are the platform's own labels of the image in its registry, for agents whose runtime cannot read
-    them. ``slots`` and ``devices`` include those of ``claim``. ``trace`` is the ``traceparent`` of the session (W3C
+    them. ``slots`` and ``devices`` include those of ``claim``. ``secret_environ`` are more variables, which agents keep
+    in memory until the workload has them, and never store or log. ``trace`` is the ``traceparent`` of the session (W3C
     Trace Context).
     """
 
@@ -140,6 +141,10 @@ class KernelSpec(Wire, frozen=True, kw_only=True):
     ssh_public_key: str | None = None
     trace: str | None = None
     claim: ClaimSpec | None = None
+    secret_environ: dict[str, str] = {}
+
+    def __repr__(self) -> str:
+        return f"KernelSpec(kernel_id={self.kernel_id!r}, attempt={self.attempt!r}, image={self.image!r})"
 
 
 class RegistryAccess(Wire, frozen=True, kw_only=True):
@@ -172,10 +177,15 @@ class DestroyKernel(Wire, frozen=True, kw_only=True):
 
 
 class RestartKernel(Wire, frozen=True, kw_only=True):
-    """Restarts a kernel in place with the same devices and home; ``attempt`` is the new one."""
+    """Restarts a kernel in place with the same devices and home; ``attempt`` is the new one. ``secret_environ`` as in
+    its specification, which agents do not store with them."""
 
     kernel_id: str
     attempt: int
+    secret_environ: dict[str, str] = {}
+
+    def __repr__(self) -> str:
+        return f"RestartKernel(kernel_id={self.kernel_id!r}, attempt={self.attempt!r})"
 
 
 class ImageJob(Wire, frozen=True, kw_only=True):

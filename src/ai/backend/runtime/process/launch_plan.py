@@ -17,7 +17,7 @@ from ai.backend.runtime.process.etc_folder import EtcFolder
 from ai.backend.runtime.process.images import ProcessImage
 from ai.backend.runtime.process.settings import SESSION_UID_COUNT, ProcessRuntimeSettings
 from ai.backend.runtime.process.supervisor import launch
-from ai.backend.runtime.workload import OOM_SCORE_ADJ, device_node, environment
+from ai.backend.runtime.workload import OOM_SCORE_ADJ, SESSION_PREFIX, device_node, environment
 
 SHARED_FILTER = "seccomp.bpf"
 MEMORY_FOLDERS = ("/home/config",)
@@ -145,6 +145,7 @@ def build_plan(
         "version": 1,
         "argv": command,
         "environ": environ,
+        "secret_variables": _secret_variables(spec),
         "program": bool(script),
         "cwd": inner_home,
         "egress": egress_of(spec, host),
@@ -264,3 +265,10 @@ def _resource_limits(
     if limits.memory_bytes is not None and "memory" not in host.cgroups.controllers:
         limits_by_name["RLIMIT_DATA"] = limits.memory_bytes * WATCHED_DATA_FACTOR + WATCHED_DATA_SLACK_BYTES
     return limits_by_name
+
+
+def _secret_variables(spec: WorkloadSpec) -> list[str]:
+    """Returns the variables of a plan that hold secrets; the program's own sets all variables of the session."""
+    if not spec.secret_names:
+        return []
+    return [program.VARIABLE, *(SESSION_PREFIX + name for name in sorted(spec.secret_names))]

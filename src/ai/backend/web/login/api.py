@@ -37,6 +37,9 @@ class LoginApi:
         """Signs a user in by e-mail address and password; a refusal has status 200 and ``authenticated`` false."""
         if await self._find(call) is not None:
             raise InvalidInput("You have logged in already.", data={"session": "already logged in"})
+        if self._cookies.is_ambiguous(call.request):
+            message = "Your browser has two login cookies of this host: remove the site's cookies, and log in again."
+            raise InvalidInput(message, data={"session": "two cookies"})
         fields = await read_fields(call, scheme=self._cookies.scheme)
         for name in ("username", "password"):
             if not isinstance(fields.get(name), str) or not fields[name] or len(fields[name]) > 256:
@@ -60,12 +63,15 @@ class LoginApi:
         return signed_in(sign_in, self._cookies)
 
     @route("POST", "/server/login-check", auth=False, kind="relay")
-    async def login_check(self, call: Call) -> dict[str, Any]:
+    async def login_check(self, call: Call) -> web.Response:
         """Says whether the browser has a valid login session."""
         login = await self._find(call)
         if login is None:
-            return {"authenticated": False, "data": None, "session_id": None}
-        return {"authenticated": True, "data": _public(login.secret), "session_id": login.login_id[:PUBLIC_ID_LENGTH]}
+            response = web.json_response({"authenticated": False, "data": None, "session_id": None})
+            self._cookies.occupy(call.request, response)
+            return response
+        answer = {"authenticated": True, "data": _public(login.secret), "session_id": login.login_id[:PUBLIC_ID_LENGTH]}
+        return web.json_response(answer)
 
     @route("POST", "/server/logout", auth=False, kind="relay", max_body=MAX_BODY_BYTES)
     async def logout(self, call: Call) -> web.Response:

@@ -53,7 +53,8 @@ class CreateWorkload(Step):
         declared, runtime_info = self.context.settings.runtime_classes, self.context.runtime.info()
         cpu_limit, memory_limit_bytes = without_overhead(config, spec.runtime_class, declared, runtime_info)
         config = replace(config, cpu_limit=cpu_limit, memory_limit_bytes=memory_limit_bytes)
-        environ = kernel_environ(spec, config, kernel.attached, labels)
+        environ = kernel_environ(spec, config, kernel.attached, labels, kernel.secrets)
+        shown_environ = {name: value for name, value in environ.items() if name not in kernel.secrets}
         return WorkloadSpec(
             key=kernel.key,
             session_id=kernel.record.session_id,
@@ -61,7 +62,7 @@ class CreateWorkload(Step):
             environ=environ,
             config=config,
             files={
-                **config_files(spec, environ, kernel.record.device_allocation, config),
+                **config_files(spec, shown_environ, kernel.record.device_allocation, config),
                 **(container_key_files(self.context.secret, spec.session_id) if services.has_sshd else {}),
                 **(
                     cluster_key_files(cluster_secret, spec.session_id, cluster.hosts)
@@ -70,6 +71,7 @@ class CreateWorkload(Step):
                 ),
                 **({USER_KEY: f"{spec.ssh_public_key}\n".encode()} if spec.ssh_public_key else {}),
             },
+            secret_names=frozenset(kernel.secrets),
             private_files=frozenset({PRIVATE_KEY, CONTAINER_KEY}),
             hostname=spec.cluster_hostname,
             shmem_bytes=spec.shmem_bytes,
@@ -90,6 +92,8 @@ class CreateWorkload(Step):
                 raise WorkloadError("the workload was not there any more")
             return
         timeout_s = self.context.settings.kernel_lifecycles.create_timeout
+        if kernel.record.has_secrets and not kernel.secrets:
+            raise CreationDeferred("the agent has ended since it was given the kernel's secrets", retry_after=0.0)
         services = await self.context.services.declare(kernel.record.spec)
         labels = await self.context.services.labels_of(kernel.record.spec)
         spec = self.workload_spec(kernel, step, labels)
@@ -105,7 +109,7 @@ class CreateWorkload(Step):
         features = labels.get("ai.backend.features", "").split()
         note = self._not_applied(spec.config)
         kernel.save(workload_id=view.workload_id, services=services, features=features, note=note)
-        kernel.configs, kernel.attached = [], {}  # a restart asks for new ones
+        kernel.configs, kernel.attached, kernel.secrets = [], {}, {}  # a restart gets new ones
 
     def _not_applied(self, config: WorkloadConfig) -> str | None:
         capabilities = self.context.runtime.info().capabilities

@@ -56,11 +56,17 @@ class ClaimLoop(PeriodicLoop):
         for user in await self.store.claim_users([claim.id for claim in claims]):
             users.setdefault(user.claim_id, []).append(user)
         agents = {agent.id: agent for agent in await self.agents.agents()}
-        orphans = await self._without_owner(claims)
+        orphans, locked_out = await self._without_owner(claims)
         held_ids = {claim.id for claim in claims if claim.status.holds}
         self._missing_since = {key: since for key, since in self._missing_since.items() if key in held_ids}
         for claim in claims:
-            change = self._due_change(claim, users.get(claim.id, ()), agents, is_orphan=claim.id in orphans)
+            change = self._due_change(
+                claim,
+                users.get(claim.id, ()),
+                agents,
+                is_orphan=claim.id in orphans,
+                is_locked_out=claim.id in locked_out,
+            )
             if change is None:
                 continue
             crash_point("before-commit-claim")
@@ -78,7 +84,13 @@ class ClaimLoop(PeriodicLoop):
                 self.bus.publish(SCHEDULE)
 
     def _due_change(
-        self, claim: Claim, users: Sequence[ClaimUser], agents: Mapping[AgentId, Agent], *, is_orphan: bool
+        self,
+        claim: Claim,
+        users: Sequence[ClaimUser],
+        agents: Mapping[AgentId, Agent],
+        *,
+        is_orphan: bool,
+        is_locked_out: bool = False,
     ) -> ClaimChange | None:
         """Returns the change that is due, or None."""
         new = claim
@@ -87,8 +99,11 @@ class ClaimLoop(PeriodicLoop):
         if any(user.holds for user in users):
             return ClaimChange(old=claim, new=new) if new is not claim else None
         new = self._advance(new, ClaimTrigger.LEFT, "no session ran with its devices")
-        if new.status is ClaimStatus.IDLE and (due := self._due_end(new, agents)) is not None:
-            new = self._advance(new, *due)
+        if new.status is ClaimStatus.IDLE:
+            due = self._due_end(new, agents)
+            if is_locked_out:
+                due = ClaimTrigger.IDLE_TIME_OVER, "the keypair that it belongs to is not active"
+            new = self._advance(new, *due) if due is not None else new
         if not users:
             new = self._advance(new, ClaimTrigger.NO_LONGER_NAMED)
         return ClaimChange(old=claim, new=replace(new, version=claim.version)) if new is not claim else None
@@ -129,14 +144,17 @@ class ClaimLoop(PeriodicLoop):
         since = self._missing_since.setdefault(claim.id, self.clock.monotonic())
         return missing[0] if self.clock.monotonic() - since > self.agent_settings.abandon_s else ""
 
-    async def _without_owner(self, claims: Sequence[Claim]) -> set[UUID]:
-        """Returns claims of users that do not exist any more; looked up once in a while."""
+    async def _without_owner(self, claims: Sequence[Claim]) -> tuple[set[UUID], set[UUID]]:
+        """Returns the claims of users that do not exist any more, and those of keypairs that are not active; looked up
+        once in a while."""
         if self.clock.monotonic() - self._owners_at < _OWNERS_EVERY_S:
-            return set()
+            return set(), set()
         self._owners_at = self.clock.monotonic()
         gone = {
             user_id
             for user_id in {claim.user_id for claim in claims}
             if await self.identities.user(uuid=user_id) is None
         }
-        return {claim.id for claim in claims if claim.user_id in gone}
+        active_keys = await self.identities.active_keys({claim.access_key for claim in claims})
+        locked_out = {claim.id for claim in claims if claim.access_key not in active_keys}
+        return {claim.id for claim in claims if claim.user_id in gone}, locked_out

@@ -31,12 +31,11 @@ def _replicas(session: Session) -> dict[str, int]:
     return dict(Counter(kernel.cluster_role for kernel in session.kernels))
 
 
-def kernel_environ(session: Session, kernel: Kernel, secrets: Mapping[str, str]) -> dict[str, str]:
-    """Returns the environment variables of a kernel's container; ``secrets`` are the sealed ones, opened."""
+def kernel_environ(session: Session, kernel: Kernel) -> dict[str, str]:
+    """Returns the environment variables of a kernel's container, without those that are sealed."""
     environ = {
         **({"TRACEPARENT": session.trace} if session.trace is not None else {}),
         **session.environ,
-        **secrets,
         **kernel.role_options.get("environ", {}),
         "BACKENDAI_USER_UUID": str(session.user_id),
         "BACKENDAI_USER_EMAIL": session.user_email,
@@ -99,7 +98,8 @@ def kernel_spec(
         plugin_options={name: dict(options) for name, options in session.plugin_options.items()},
         diagnosed_devices={name: list(device_ids) for name, device_ids in session.diagnosed_devices.items()},
         shmem_bytes=int(BinarySize.parse(kernel.role_options.get("shmem") or session.resource_opts.get("shmem", "0"))),
-        environ=kernel_environ(session, kernel, secrets),
+        environ=kernel_environ(session, kernel),
+        secret_environ=dict(secrets),
         mounts=[
             MountSpec(name=mount.name, source=mount.source, target=mount.target, read_only=mount.read_only)
             for mount in session.vfolder_mounts

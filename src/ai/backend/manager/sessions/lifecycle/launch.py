@@ -229,9 +229,9 @@ class LaunchLoop(PeriodicLoop):
                 continue
             crash_point("before-agent-restart")
             try:
-                await self.gateway.agent(kernel.agent).restart_kernel(
-                    RestartKernel(kernel_id=str(kernel.id), attempt=kernel.attempt)
-                )
+                secrets = self.open_environ(session.sealed_environ)
+                request = RestartKernel(kernel_id=str(kernel.id), attempt=kernel.attempt, secret_environ=dict(secrets))
+                await self.gateway.agent(kernel.agent).restart_kernel(request)
             except errors.BackendError as e:
                 log.warning("agent %s does not restart kernel %s (yet): %s", kernel.agent, kernel.id, e)
                 return  # sent again until the deadline of RESTARTING
