@@ -11,8 +11,7 @@ from threading import Thread
 import pytest
 
 from ai.backend.common.errors import BackendError, Conflict, InvalidInput, NotFound, StorageFull
-from ai.backend.kubeacc.drivers.cyborg.connection import Cloud, _fault_text, _refusal
-from ai.backend.kubeacc.drivers.cyborg.errors import CloudRefused, CloudUnavailable
+from ai.backend.kubeacc.drivers.cyborg.connection import Cloud, CloudRefused, CloudUnavailable, _fault_text, _refusal
 from ai.backend.kubeacc.drivers.cyborg.model import Deployables, Unit
 from ai.backend.kubeacc.drivers.cyborg.settings import CyborgSettings
 

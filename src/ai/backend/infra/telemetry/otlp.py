@@ -35,7 +35,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from ai.backend.common.release import release_version
 from ai.backend.infra.settings.tables import OtelSettings
-from ai.backend.infra.telemetry.records import encodable, message_of
+from ai.backend.infra.telemetry.recent import encodable, message_of
 from ai.backend.infra.telemetry.tracing import HEADER, NO_SPAN, Attributes, Span, SpanKind
 
 _SCOPE = "ai.backend"

@@ -30,8 +30,7 @@ from ai.backend.infra.redaction import Cleaner, secrets_in
 from ai.backend.manager.commands.running import on_config, on_database
 from ai.backend.manager.composition.backing_services import sealer_of
 from ai.backend.manager.config.settings import ManagerSettings
-from ai.backend.manager.db import SCHEMA_HEAD
-from ai.backend.manager.db.metadata import metadata
+from ai.backend.manager.db import SCHEMA_HEAD, metadata
 from ai.backend.manager.secrets.config import SealedConfigStore
 
 _MAX_LOG_BYTES = 2 << 20

@@ -8,8 +8,9 @@ from sqlalchemy import Column, Connection, String, Table, delete, insert, select
 
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.infra.database import Database, JSONText, UTCDateTime
-from ai.backend.manager.db.fence import check_fence
-from ai.backend.manager.db.metadata import metadata, required
+from ai.backend.infra.database.columns import required
+from ai.backend.manager.db import metadata
+from ai.backend.manager.leadership.memory import check_fence
 from ai.backend.manager.scheduling.store import ShareHistory
 
 share_histories = Table(

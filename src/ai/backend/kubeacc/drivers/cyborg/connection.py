@@ -19,9 +19,30 @@ from keystoneauth1 import exceptions, loading
 from keystoneauth1.service_token import ServiceTokenAuthWrapper
 from keystoneauth1.session import Session
 
-from ai.backend.common.errors import BackendError, Conflict, InvalidInput, NotFound, StorageFull
-from ai.backend.kubeacc.drivers.cyborg.errors import CloudRefused, CloudUnavailable
+from ai.backend.common.errors import (
+    BackendError,
+    Conflict,
+    InvalidInput,
+    NotFound,
+    PeerRefused,
+    StorageFull,
+    Unavailable,
+)
 from ai.backend.kubeacc.drivers.cyborg.settings import CyborgSettings
+
+
+class CloudUnavailable(
+    Unavailable, code="cloud-unavailable", title="A service of the cloud does not answer, or not sensibly; try again."
+): ...
+
+
+class BindFailed(
+    CloudUnavailable, code="bind-failed", title="The cloud has not bound the accelerator to the machine."
+): ...
+
+
+class CloudRefused(PeerRefused, code="cloud-refused", title="A service of the cloud refuses what we ask."): ...
+
 
 T = TypeVar("T")
 _VERSIONS = {"accelerator": "accelerator 2.3", "placement": "placement 1.38", "compute": "compute 2.79", "image": ""}
