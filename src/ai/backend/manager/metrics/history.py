@@ -19,7 +19,7 @@ from ai.backend.infra.settings import Settings
 Span = Literal["hour", "day"]
 STEPS: Mapping[Span, tuple[int, int]] = {"hour": (5, 720), "day": (60, 1440)}
 """The seconds of a step, and the number of steps that are kept."""
-_BYTES_OF_SERIES = sum(steps for _, steps in STEPS.values()) * 4
+BYTES_OF_SERIES = sum(steps for _, steps in STEPS.values()) * 4
 _MAX_METRICS = 64
 """Of one kernel or agent; metrics beyond are not kept."""
 _MAX_NAME_LENGTH = 128
@@ -89,7 +89,7 @@ class MetricHistory:
     dropped; if all of it is in use, newcomers are not kept."""
 
     def __init__(self, *, max_bytes: int = 64 << 20, wall_clock: Callable[[], float] = time.time) -> None:
-        self._max_series = max(1, max_bytes // _BYTES_OF_SERIES)
+        self._max_series = max(1, max_bytes // BYTES_OF_SERIES)
         self._wall_clock = wall_clock
         self._subjects: dict[str, _Subject] = {}
         self._count = 0
